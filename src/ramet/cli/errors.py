@@ -1,4 +1,4 @@
-"""What went wrong, on one line: never a traceback unless RAMET_LOG_LEVEL=DEBUG asks for it."""
+"""Report errors on one line; a traceback only with RAMET_LOG_LEVEL=DEBUG."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ USAGE, FAILURE = 2, 1
 
 
 def set_up_logging() -> bool:
-    """Show logs and warnings of libraries from RAMET_LOG_LEVEL on, else none; says whether any are shown."""
+    """Show logs and warnings of libraries at RAMET_LOG_LEVEL, otherwise none; return whether any are shown."""
     level = logging.getLevelNamesMapping().get(os.environ.get("RAMET_LOG_LEVEL", "").strip().upper())
     if level is None:
         logging.getLogger().addHandler(logging.NullHandler())
@@ -30,13 +30,13 @@ def set_up_logging() -> bool:
 
 
 def say(text: str) -> None:
-    """One line on stderr, whatever the text holds."""
-    with contextlib.suppress(OSError, ValueError):  # stderr may be gone; the exit status still tells
+    """Print one line on stderr, whatever the text contains."""
+    with contextlib.suppress(OSError, ValueError):  # stderr may be closed; the exit status still reports the error
         print(f"ramet: {one_line(text, 1_000)}", file=sys.stderr, flush=True)
 
 
 def report_damage(damaged: Iterable[Damaged]) -> int:
-    """Say which trees were passed over, a line each, and return the exit status: 1 if there are any."""
+    """Print the skipped trees, one per line, and return the exit status: 1 if there are any."""
     status = 0
     for each in damaged:
         say(str(each))
@@ -45,7 +45,7 @@ def report_damage(damaged: Iterable[Damaged]) -> int:
 
 
 def report(error: BaseException) -> int:
-    """Say what went wrong and return the exit status: 2 for what the caller wrote, 1 for anything else."""
+    """Print an error and return the exit status: 2 for an error of the caller's input, 1 for any other."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     debugging = os.environ.get("RAMET_LOG_LEVEL", "").strip().upper() == "DEBUG"
@@ -62,7 +62,7 @@ def report(error: BaseException) -> int:
 
 
 def _kept(error: BaseException) -> str:
-    """Write the details to a file that only this user can read, and say where."""
+    """Write the details to a file that only this user can read; return a text with its path."""
     for folder in (_logs, lambda: Path(tempfile.gettempdir())):
         with contextlib.suppress(OSError, RametError):
             descriptor, path = tempfile.mkstemp(prefix="ramet-", suffix=".log", dir=folder())

@@ -1,4 +1,4 @@
-"""`ramet`: one command in, one exit status out, and one line on stderr for whatever goes wrong."""
+"""`ramet`: run one command, return one exit status, and print one line on stderr for any error."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ramet.cli.parser import build_parser
 from ramet.cli.render.streams import abandon, prepare_streams
 from ramet.core.outcome import EXIT_CODES, Status
 
-BROKEN_PIPE = 141  #: what a shell reports of a program that wrote to nobody
+BROKEN_PIPE = 141  #: the shell's exit status of a program that wrote to a closed pipe
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the command line says and return the exit status. Nothing escapes but the end of the process itself."""
+    """Run the command line and return the exit status. Only the end of the process itself passes through."""
     prepare_streams()
     try:
         status = _run(sys.argv[1:] if argv is None else argv)
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str]) -> int:
     parser = build_parser()
     try:
-        # Bytes that are not text in this locale cannot go into a message: they become U+FFFD here, once.
+        # Bytes that are not text in this locale cannot be in a message: they become U+FFFD here, once.
         options = parser.parse_args(
             [each.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for each in argv]
         )

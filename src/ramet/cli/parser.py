@@ -1,4 +1,4 @@
-"""The command line as it is typed: commands, options, help. Imports nothing heavy, so that help is instant."""
+"""The command line parser: commands, options, help. It imports nothing slow, so that help is instant."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ exit status: 0 an answer · 1 failed · 2 wrong usage · 3 needs input · 4 out 
              124 out of time · 130 cancelled · 137 out of memory · 141 nobody reads the output"""
 
 
-#: Words of other programs for what commands here do, by the command before them.
+#: Other programs' names for the commands, by the command before them.
 OTHER_WORDS: Mapping[str, Mapping[str, str]] = {
     "ramet": {
         "attach": "logs -f",
@@ -48,21 +48,21 @@ OTHER_WORDS: Mapping[str, Mapping[str, str]] = {
     "ramet sessions": {"delete": "rm", "remove": "rm", "history": "show", "ls": "list", "ps": "list"},
     "ramet config": dict.fromkeys(("get", "list", "print", "show", "validate"), "check"),
 }
-_MOST_SHOWN = 60  #: characters of a word that is no command
+_MOST_SHOWN = 60  #: characters of an unknown command
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose refusals are one line."""
+    """A parser that reports an error on one line."""
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
-        """Refuse a word that is no command, and name the one that does what was wanted, or those that look like it."""
+        """Refuse an unknown command, and name the equivalent or the most similar ones."""
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
             what = "command" if action.metavar == "COMMAND" else "verb"
             raise argparse.ArgumentError(action, f"{_word(value)} is no {what}{self._meant(str(value), action)}")
         super()._check_value(action, value)
 
     def _meant(self, word: str, action: argparse._SubParsersAction[Any]) -> str:
-        """Name what a word may stand for, as the rest of a sentence."""
+        """Return the suggestion for a word, as the rest of a sentence."""
         if (other := OTHER_WORDS.get(self.prog, {}).get(word.lower())) is not None:
             return f"; use {self.prog} {other}"
         near = difflib.get_close_matches(word[:_MOST_SHOWN].lower(), action.choices, 3)
@@ -71,20 +71,20 @@ class Parser(argparse.ArgumentParser):
         return f"; the nearest are {', '.join(near)}" if near else ""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and where help is; status 2."""
+        """Print an error, and the command for help; exit with status 2."""
         line = message.removeprefix("argument ").replace("\n", " ")
         print(f"{self.prog}: {line} (see {self.prog} --help)", file=sys.stderr)
         raise SystemExit(2)
 
 
 def _word(value: object) -> str:
-    """A word as it may be shown, on one line."""
+    """Return a word for display, on one line."""
     shown = repr(value)
     return shown if len(shown) <= _MOST_SHOWN + 2 else f"{shown[:_MOST_SHOWN]}…'"
 
 
 def build_parser() -> Parser:
-    """The whole command line. `options.command` is None, or says which command was asked for."""
+    """Return the parser of the whole command line. `options.command` is None, or the requested command."""
     parser = Parser(
         prog="ramet",
         usage="ramet COMMAND …",

@@ -1,4 +1,4 @@
-"""Where things are kept for a person: the one place that reads RAMET_HOME."""
+"""The folders of a user's files: the only module that reads RAMET_HOME."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ramet.core.errors import InvalidValue
 
 
 def user_dir() -> Path:
-    """`RAMET_HOME`, or `~/.ramet`. It may not exist yet."""
+    """Return `RAMET_HOME`, or `~/.ramet`. The folder may not exist yet."""
     chosen = os.environ.get("RAMET_HOME")
     try:
         return Path(chosen).expanduser().absolute() if chosen else Path.home() / ".ramet"
@@ -19,7 +19,7 @@ def user_dir() -> Path:
 
 
 def writable_dir(wanted: Path) -> Path | None:
-    """`wanted`, made if need be, if files can be written there; else None."""
+    """Return `wanted`, created if necessary, if files can be written there; otherwise None."""
     try:
         wanted.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=wanted):
@@ -29,12 +29,12 @@ def writable_dir(wanted: Path) -> Path | None:
 
 
 def temp_dir() -> Path:
-    """A new folder that only this user can read."""
+    """Create a folder that only this user can read."""
     return Path(tempfile.mkdtemp(prefix="ramet-"))
 
 
 def nearby(path: Path) -> str:
-    """A path as a person would type it from here: relative if that is inside, `~` for home, else whole."""
+    """Return a path as a person would type it here: relative if it is inside, `~` for home, otherwise absolute."""
     here, home = Path.cwd(), os.environ.get("HOME")
     if path.is_relative_to(here) and here != Path(here.anchor):
         return str(path.relative_to(here))

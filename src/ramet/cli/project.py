@@ -1,4 +1,4 @@
-"""What a folder brings, as this user and this folder define it."""
+"""Load what a folder defines, for this user."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ramet.host.trees.project import Project
 
 
 def load(folder: Path) -> Definitions:
-    """Its agent types; hooks of the folder's own files only if the folder is trusted."""
+    """Return the folder's agent types; hooks of its own files only if the folder is trusted."""
     mine = user_dir()
     return load_definitions(folder, user_dir=mine, home=_home(), trusted=is_trusted(folder, mine))
 
 
 def permissions(folder: Path) -> FoundPermissions:
-    """Its permission rules. Raises Unreadable or InvalidValue for settings that cannot be understood."""
+    """Return the folder's permission rules. Raises Unreadable or InvalidValue for invalid settings."""
     return find_permissions(folder, user_dir=user_dir(), home=_home())
 
 
 def open_project(folder: Path) -> Project:
-    """Its agent types and its hooks. Raises Unreadable or InvalidValue for settings that cannot be understood."""
+    """Return the folder's agent types and hooks. Raises Unreadable or InvalidValue for invalid settings."""
     return Project.open(folder, user_dir=user_dir(), home=_home())
 
 

@@ -1,4 +1,4 @@
-"""`ramet run` and `resume`: agents at work in this process, on record. Results go to stdout, all else to stderr."""
+"""`ramet run` and `resume`: recorded runs in this process. Results go to stdout, all other output to stderr."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def _run(options: Namespace, function: Callable[..., Any], args: tuple[Any
 
     runtime = AgentRuntime(options.dir, user_dir=user_dir(), backend=options.backend)
     async with runtime:
-        # What it prints is no value: stdout is for that alone.
+        # Output of the function is not its result: stdout is for the result alone.
         with contextlib.redirect_stdout(err):
             handle = await runtime.spawn(
                 function,
@@ -79,7 +79,7 @@ async def _run(options: Namespace, function: Callable[..., Any], args: tuple[Any
 
 
 def resume(options: Namespace) -> int:
-    """Go on with what was left behind; the worst of the exit statuses, 1 for what could not be gone on with."""
+    """Resume unfinished trees; return the worst of the exit statuses, 1 if one could not be resumed."""
     journal_in(options.dir)
     set_up_logging()
     _importable(options.dir)
@@ -106,7 +106,7 @@ async def _resume(options: Namespace) -> int:
 
 
 async def _taken_up(runtime: AgentRuntime, options: Namespace) -> tuple[list[tuple[Handle, _Watched]], list[str]]:
-    """Every tree that can be gone on with, and why others cannot: one of them stands in nobody's way."""
+    """Return every tree that can be resumed, and the problems of the others, which do not prevent the resumption."""
     journal = runtime.journal
     assert journal is not None, "there is a working directory"
     await journal.open()
@@ -134,7 +134,7 @@ async def _taken_up(runtime: AgentRuntime, options: Namespace) -> tuple[list[tup
                 await left.close(runtime.clock.now())
                 continue
             for handle in await runtime.resume(only=left.root):
-                # At once: it may be over, and its tree closed, the next time that anything is awaited.
+                # At once: the tree may have ended and closed after the next await.
                 opened = runtime.trees[handle.run.info.root]
                 taken_up.append((handle, _Watched(opened, quiet=options.quiet)))
         except DefinitionMissing as problem:
@@ -145,7 +145,7 @@ async def _taken_up(runtime: AgentRuntime, options: Namespace) -> tuple[list[tup
 
 
 async def _end(runtime: AgentRuntime, handle: Handle, opened: OpenTree) -> Result:
-    """Its result; of a session, which does not end by itself, what it said when nobody is at work any more."""
+    """Return a run's result; for a session, which does not end by itself, its last reply once all runs are idle."""
     if not handle.run.persistent:
         result = await handle.result()
         await _all_over(opened)
@@ -164,19 +164,19 @@ async def _end(runtime: AgentRuntime, handle: Handle, opened: OpenTree) -> Resul
 
 
 def _has_work(run: Run) -> bool:
-    """Whether it does something, or will: a conversation waits for its next word, also for its first one."""
+    """Return whether a run is active, or will be: a conversation waits for messages, also for its first one."""
     waits_for_its_first = run.persistent and run.state is State.STARTING and run.turns == 0
     return run.state is not State.IDLE and not waits_for_its_first
 
 
 async def _all_over(opened: OpenTree) -> None:
-    """Wait for those that outlive their root, too."""
+    """Wait for the runs that outlive their root, too."""
     while (run := next(iter(opened.tree.register.living()), None)) is not None:
         await asyncio.shield(run.ended())
 
 
 class _Watched:
-    """A tree whose progress is told on stderr."""
+    """A tree whose progress is shown on stderr."""
 
     def __init__(self, opened: OpenTree, *, quiet: bool) -> None:
         self.opened, self._picture, self._err = opened, TreeModel(), console(sys.stderr)
@@ -185,15 +185,15 @@ class _Watched:
         listen(opened.recorder, self._take)
 
     def say(self, text: str) -> None:
-        """A line about the work as a whole."""
+        """Print a line about the whole work."""
         with contextlib.suppress(OSError):
             self._err.print(Text(text, "dim"), soft_wrap=True)
 
     def finish(self, result: Result) -> None:
-        """How it ended, and what it took."""
+        """Print the outcome and the usage."""
         with contextlib.suppress(OSError):
             transcripts = self.opened.recorder.transcripts if self._view is not None else None
-            now, told = self._now(), self._view is not None  # The view has told the root's end, and why.
+            now, told = self._now(), self._view is not None  # The view has shown the root's end, with the reason.
             print_status(self._err, result, self._picture, now=now, transcripts=transcripts, is_told=told)
 
     def _take(self, event: Event) -> None:
@@ -217,7 +217,10 @@ def _print(id: str, result: Result, *, as_json: bool) -> None:
 
 
 def function_of(reference: str, folder: Path) -> Callable[..., Any]:
-    """The function of a reference, as seen from a folder. Raises InvalidValue saying why there is none."""
+    """Return the function of a reference, as seen from a folder.
+
+    Raises InvalidValue with the reason if there is none.
+    """
     accepted = "module:function, or path/to/script.py:function, which can be imported"
     place, _, name = reference.rpartition(":")
     if not is_reference(reference):
@@ -234,7 +237,7 @@ def function_of(reference: str, folder: Path) -> Callable[..., Any]:
 
 
 def arguments(texts: list[str]) -> tuple[Any, ...]:
-    """Arguments, each of them JSON. Raises InvalidValue for what is not, naming its place."""
+    """Return the arguments, each given as JSON. Raises InvalidValue, with the position, for invalid JSON."""
     values = []
     for number, text in enumerate(texts, start=1):
         try:
@@ -245,7 +248,7 @@ def arguments(texts: list[str]) -> tuple[Any, ...]:
 
 
 def _policy(options: Namespace) -> Policy | None:
-    """The policy that was asked for; with a backend and no policy the usual one."""
+    """Return the requested policy; the default policy if there is only a backend."""
     text = options.policy
     if text is None:
         return Policy() if options.backend is not None else None
@@ -258,7 +261,7 @@ def _policy(options: Namespace) -> Policy | None:
 
 
 def _importable(folder: Path) -> None:
-    """Let modules of the working directory be found, as `python -m` there would."""
+    """Make modules of the working directory importable, like `python -m` there."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 

@@ -1,13 +1,13 @@
-"""Ids as people type them: the beginning of one may stand for it."""
+"""Run ids on the command line: a unique prefix is accepted for an id."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-_MOST = 5  #: ids that an error names
+_MOST = 5  #: maximum ids in an error
 
 
 def several(found: Sequence[str]) -> str:
-    """Say what would be accepted where several ids begin alike."""
+    """Return the accepted input for an ambiguous prefix of several ids."""
     more = f", and {len(found) - _MOST} more" if len(found) > _MOST else ""
     return f"the id of a run, or the beginning of one alone: {', '.join(found[:_MOST])}{more}"

@@ -1,4 +1,4 @@
-"""The file of settings that a command obeys: one that was asked for, or `ramet.yaml` of a folder that is trusted."""
+"""Find the settings file of a command: the requested one, or `ramet.yaml` of a trusted folder."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ramet.services.config.load import DEFAULT_FILE
 
 
 def usual_file(folder: Path) -> Path | None:
-    """Return the file of the usual name in a folder, whatever it is; None if nothing has that name."""
+    """Return the path of the default name in a folder, whatever its type; None if nothing has that name."""
     usual = folder / DEFAULT_FILE
     return usual if os.path.lexists(usual) else None
 
 
 def settings_file(asked: str | None, folder: Path) -> Path | None:
-    """Return the file that was asked for, else that of the folder, if there is one.
+    """Return the requested file, otherwise that of the folder, if there is one.
 
-    Raises InvalidValue for a file of a folder that is not trusted: it would choose who commands a server.
+    Raises InvalidValue for a file of an untrusted folder: it would choose the operators of a server.
     """
     if asked is not None:
         return Path(asked)
@@ -32,7 +32,7 @@ def settings_file(asked: str | None, folder: Path) -> Path | None:
 
 
 def why_not_trusted(folder: Path) -> str:
-    """Return what has to be done, and why, before settings of a folder are obeyed; empty if they are."""
+    """Return what to do, and why, before a folder's settings are used; empty if they are trusted."""
     verdict = trust_of(folder, user_dir())
     if verdict.trusted:
         return ""

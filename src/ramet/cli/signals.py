@@ -1,4 +1,4 @@
-"""Ctrl-C and its kin while agents run: the first stops the tree in good order, the second ends the process at once."""
+"""Handle Ctrl-C and similar signals while agents run: the first stops the tree cleanly, the second ends the process."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "the
 
 
 class Interrupts:
-    """While entered, signals call `stop(name)`, then `at_once()` and the end of the process with status 130.
+    """A context: the first signal calls `stop(name)`, the second `at_once()`, then exits with status 130.
 
-    Python-level handlers rather than the event loop's: the second word must work while the loop is stuck. `stop` runs
-    inside the handler, so it may only hand over (`loop.call_soon_threadsafe`).
+    It uses Python-level handlers rather than the event loop's, because the second signal must work while the loop is
+    stuck. `stop` runs inside the handler, so it may only schedule work (`loop.call_soon_threadsafe`).
     """
 
     def __init__(self, stop: Callable[[str], None], at_once: Callable[[], None]) -> None:
         self._stop, self._at_once = stop, at_once
         self._before: dict[int, Any] = {}
-        self.heard: str | None = None  #: the first signal, by the name a person knows
+        self.heard: str | None = None  #: the first signal, by its common name
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
             for number in NAMES:
-                # A hang-up that is ignored already stays so: that is what nohup asks for.
+                # An already ignored hang-up stays ignored: nohup asks for that.
                 if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._handle)
         return self
@@ -47,19 +47,19 @@ class Interrupts:
             self.heard = NAMES[signal.Signals(number)]
             self._stop(self.heard)
         else:
-            with contextlib.suppress(Exception):  # The terminal may be gone; nothing may keep us.
+            with contextlib.suppress(Exception):  # The terminal may be gone; nothing may delay the exit.
                 self._at_once()
             _kill_descendants(os.getpid())
             os._exit(EXIT_CODES[Status.CANCELLED])
 
 
 def _kill_descendants(pid: int) -> None:
-    """End what tools have started: to leave at once must not leave it running. Linux only, as /proc is."""
+    """Kill the processes that tools have started: an immediate exit must not leave them running. Linux only (/proc)."""
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in map(int, (task / "children").read_text().split()):
                 with contextlib.suppress(OSError):
-                    os.kill(child, signal.SIGSTOP)  # So that it starts nothing more while its own are looked for.
+                    os.kill(child, signal.SIGSTOP)  # So that it starts no process while its children are searched.
                 _kill_descendants(child)
                 with contextlib.suppress(OSError):
                     os.kill(child, signal.SIGKILL)

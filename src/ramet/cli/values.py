@@ -1,4 +1,4 @@
-"""Values of options: each taken as it is meant, or refused with what would be accepted."""
+"""Parsers of option values: each returns the value, or reports what would be accepted."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-MOST = 2**53  #: as for limits in code: whole numbers above it are not exact in JSON
+MOST = 2**53  #: the limit in code too: larger whole numbers are not exact in JSON
 
 
 def parse_int(least: int) -> Callable[[str], int]:
-    """Take a whole number from `least`."""
+    """Return a parser of a whole number from `least`."""
 
     def parse(text: str) -> int:
         try:
@@ -29,23 +29,23 @@ def parse_int(least: int) -> Callable[[str], int]:
 
 
 def parse_number(text: str) -> float:
-    """Take a number from 0 that is not without end."""
+    """Parse a finite number from 0."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 <= value <= MOST:  # which NaN is not
+    if not 0 <= value <= MOST:  # NaN fails this comparison
         raise argparse.ArgumentTypeError(f"{_shown(text)} is not accepted; expected a number from 0 to 2^53")
     return value
 
 
 def folder(text: str) -> Path:
-    """Take a folder that exists and can be read."""
+    """Parse the path of an existing, readable folder."""
     path = Path(text)
     try:
         path = path.expanduser()
         problem = None if path.is_dir() else "is not a folder" if path.exists() else "does not exist"
-    except (OSError, ValueError, RuntimeError):  # a name too long, or with a zero byte
+    except (OSError, ValueError, RuntimeError):  # the name is too long, or has a zero byte
         problem = "is not a usable name of a folder"
     if problem is None and not os.access(path, os.R_OK | os.X_OK):
         problem = "cannot be read"
@@ -55,14 +55,14 @@ def folder(text: str) -> Path:
 
 
 def name(text: str) -> str:
-    """Take a name that is not empty."""
+    """Parse a name that is not empty."""
     if not text.strip():
         raise argparse.ArgumentTypeError("'' is not accepted; expected a name")
     return text
 
 
 def parse_duration(text: str) -> float:
-    """Take a length of time as seconds: `90`, `30s`, `5m`, `2h`, `7d`."""
+    """Parse a duration in seconds: `90`, `30s`, `5m`, `2h`, `7d`."""
     units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
     unit = units.get(text[-1:])
     try:
@@ -73,7 +73,7 @@ def parse_duration(text: str) -> float:
 
 
 def window(text: str) -> float:
-    """Take a length of time above 0 as seconds."""
+    """Parse a duration above 0 in seconds."""
     seconds = parse_duration(text)
     if not seconds:
         accepted = "a length of time above 0, such as 90, 30s, 5m"
@@ -82,7 +82,7 @@ def window(text: str) -> float:
 
 
 def parse_time(text: str) -> datetime:
-    """Take a time that says whose: ISO 8601 with its distance from UTC."""
+    """Parse a time with a UTC offset: ISO 8601."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
@@ -98,7 +98,7 @@ def _shown(text: str) -> str:
 
 
 def address(text: str) -> tuple[str, int]:
-    """Take host:port; an IPv6 address stands in brackets."""
+    """Parse host:port; an IPv6 address is in brackets."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") and host.endswith("]") else host
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port[:6]) > 65_535:

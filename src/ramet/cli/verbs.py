@@ -1,4 +1,4 @@
-"""The commands on runs and schedules, of a working directory or a server, as they are typed. Imports nothing heavy."""
+"""The parsers of commands on runs and schedules, of a working directory or a server. Imports nothing slow."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Commands = Any  #: argparse's own type of what `add_subparsers` returns has no p
 
 
 def add_verbs(commands: Commands, statuses: str) -> None:
-    """Add them all."""
+    """Add the parsers of all these commands."""
     for add in (_looking, _reading, _working, _repairing, _sessions, _steering, _schedule, _serve):
         add(_adder(commands, statuses))
 
 
 Add = Callable[..., argparse.ArgumentParser]
-#: As of `ramet.host.safety.inspection`, which costs time to import.
+#: The same as in `ramet.host.safety.inspection`, which is slow to import.
 KINDS = ("intention", "decision", "output")
 WHERE = "[--dir DIR | --server WHERE]"
 

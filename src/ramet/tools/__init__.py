@@ -1,1 +1,1 @@
-"""What an agent can do: the dispatcher, and the tools that ship."""
+"""Tools: the dispatcher, and ramet's own tools."""

@@ -1,7 +1,7 @@
-"""The arguments of a tool, told to the model and checked, under names that Python does not take, such as `-i`.
+"""The arguments of a tool: their schema for the model and their validation, also for names like `-i`.
 
-langchain drops aliases from the schema that it shows to a model; a plain JSON schema goes through as it is, so that is
-what these tools carry, and they check what comes against the same class that made it.
+langchain drops aliases from the schema that it shows to a model, but passes a plain JSON schema unchanged. So these
+tools have a JSON schema, and validate arguments with the class that generated it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 
 class Arguments(BaseModel):
-    """What a tool takes. A name it does not know is an error: an option that is silently ignored misleads a model."""
+    """The arguments of a tool. An unknown name is an error: a silently ignored option misleads a model."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -25,7 +25,7 @@ A = TypeVar("A", bound=Arguments)
 def workspace_tool(
     name: str, description: str, takes: type[A], run: Callable[[A], Awaitable[str]], **declares: Any
 ) -> StructuredTool:
-    """Make a tool of an async function on checked arguments; `declares` is what dispatch may know of it."""
+    """Return a tool of an async function on validated arguments; `declares` has the tool's metadata for dispatch."""
 
     async def call(**given: Any) -> str:
         try:
@@ -48,7 +48,7 @@ def _schema(takes: type[Arguments]) -> dict[str, Any]:
 
 
 def _complaint(name: str, takes: type[Arguments], wrong: ValidationError) -> str:
-    """One sentence per mistake, without what was sent: that may be a megabyte."""
+    """Return one sentence per mistake, without the sent values: those may be large."""
     problems = []
     for each in wrong.errors(include_url=False, include_input=False)[:5]:
         where = ".".join(str(part)[:60] for part in each["loc"]) or "arguments"

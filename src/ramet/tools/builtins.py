@@ -1,4 +1,4 @@
-"""ramet's own tools, which another process can build again from their names alone; any other must travel as code."""
+"""ramet's own tools, which another process can rebuild from their names; any other tool is sent as code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ramet.tools.workspace import workspace_tools
 
 
 def builtin_tools(types: Mapping[str, str]) -> dict[str, BaseTool]:
-    """All of them by name: those of a workspace, `python`, and those that lead agents of these types."""
+    """Return all tools by name: workspace tools, `python`, and the tools that lead agents of these types."""
     return {tool.name: tool for tool in (*_unchanging(), agent_tool(types))}
 
 
@@ -29,16 +29,16 @@ def _unchanging() -> tuple[BaseTool, ...]:
         *companion_tools(),
         *authoring_tools(),
         *conclusion_tools(),
-    )  # They keep nothing.
+    )  # They have no state.
 
 
 def is_builtin(tool: BaseTool) -> bool:
-    """Whether a tool is one of these, and not merely called like one."""
+    """Return whether a tool is one of these, and does not only have the same name."""
     if isinstance(tool, StructuredTool):
         return tool.coroutine is not None and tool.coroutine.__module__ == arguments.__name__
     return type(tool).__module__ == agents.__name__
 
 
 def by_name(*tools: BaseTool) -> tuple[BaseTool, ...]:
-    """The tools themselves: what the capsule that they travel in gives back."""
+    """Return the tools themselves: the result of the capsule that they are sent in."""
     return tools

@@ -1,7 +1,7 @@
-"""What a tool, and the loop around it, may reach: one value per run, handed down and never global.
+"""The context of a run, for its tools and its loop: one value per run, passed down and never global.
 
-The ports are protocols because their other ends sit above this layer: in the host they are the spawner, the gateway
-and the recorder; in a guest they will be the channel's client.
+The ports are protocols because their implementations are in higher layers: in the host they are the spawner, the
+gateway and the recorder; in a guest they are the channel's client.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Mode = Literal["fresh", "fork"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunInfo:
-    """Who a run is. Never changes during its life."""
+    """The identity of a run. Immutable."""
 
     id: RunId
     root: RunId
@@ -51,7 +51,7 @@ class RunInfo:
     parent_call: CallId | None = None
     session: SessionId | None = None
 
-    stamp: dict[str, Any] = field(init=False, repr=False, compare=False)  #: what every event of this run carries
+    stamp: dict[str, Any] = field(init=False, repr=False, compare=False)  #: the fields in every event of this run
 
     def __post_init__(self) -> None:
         stamp = {
@@ -68,7 +68,7 @@ class RunInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpawnRequest(metaclass=KnownFields):
-    """What is asked for at a birth. Nothing here is granted yet."""
+    """The request for a spawn. Nothing in it is granted yet."""
 
     prompt: str = ""
     name: str | None = None
@@ -77,25 +77,26 @@ class SpawnRequest(metaclass=KnownFields):
     agent: Any = None  #: a definition (`ramet.Agent`) or a function, for callers in code
     args: tuple[Any, ...] = ()  #: for functions
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    #: For functions, behind `args`: data that is read at each attempt and not recorded. Who resumes supplies it again.
+    #: For functions, after `args`: data that is read at each attempt and not recorded. The resuming process supplies it
+    #: again.
     late_args: Callable[[], tuple[Any, ...]] | None = None
     mode: Mode | None = None
     model: str | None = None
-    background: bool | None = None  #: None follows the definition
+    background: bool | None = None  #: None uses the definition's value
     detached: bool = False
     isolation: str | None = None
     cwd: str | None = None
-    branch: bool = False  #: its state is a branch of its parent's, which sees nothing of it until it merges
-    begins_at: str = ""  #: the commit that the branch begins at; the host says
+    branch: bool = False  #: its state is a branch of its parent's, which is unchanged until it merges
+    begins_at: str = ""  #: the commit at which the branch begins; set by the host
     limits: Limits = NO_LIMITS
-    policy: Policy | None = None  #: with one, it works in a sandbox; a child of a sandboxed run always does
-    returns: Any = None  #: the type of a sandboxed function's result; None takes its annotation
-    on_output: Callable[[str, str], None] | None = None  #: told "stdout" or "stderr", and text, as it comes
-    state_owner: str = ""  #: of a root, the host says: the server's agent to whom alone the states of its tree belong
-    shelf: pathlib.Path | None = None  #: the host's: inside it is read and imported from, also what comes there later
+    policy: Policy | None = None  #: with a policy, it runs in a sandbox; a child of a sandboxed run always does
+    returns: Any = None  #: type of a sandboxed function's result; None uses its annotation
+    on_output: Callable[[str, str], None] | None = None  #: called with "stdout" or "stderr", and text, as it arrives
+    state_owner: str = ""  #: of a root, set by the host: the server's agent that alone owns the states of its tree
+    shelf: pathlib.Path | None = None  #: set by the host: a folder to read and import from, including later files
     call_id: CallId | None = None
-    key: str = ""  #: tells births of one run apart that no tool call asked for
-    asked: str = ""  #: the request of a sandbox that asks for it, as of `CurrentCall`
+    key: str = ""  #: distinguishes spawns of one run that no tool call requested
+    asked: str = ""  #: the sandbox's request for the spawn, as in `CurrentCall`
 
     def __post_init__(self) -> None:
         check_text("prompt", self.prompt)
@@ -113,19 +114,20 @@ class SpawnRequest(metaclass=KnownFields):
 
 
 def check_request(request: object) -> None:
-    """Raise InvalidValue for what is no request to spawn, as a dict of its fields."""
+    """Raise InvalidValue if the value is no SpawnRequest, for example a dict of its fields."""
     check_instance("request", request, SpawnRequest, "a ramet.SpawnRequest")
 
 
 class StopReceipt(NamedTuple):
-    """Result of a stop. `left` names what could not be ended, and nothing that was only being killed."""
+    """The result of a stop. `left` lists what could not be ended, but not processes that were only being killed."""
 
     stopped: tuple[str, ...]  #: paths
-    left: tuple[str, ...] = ()  #: `path: tool` of synchronous calls whose threads still run, fenced; deaf tasks
+    #: `path: tool` of synchronous calls whose threads still run, fenced, and of unresponsive tasks
+    left: tuple[str, ...] = ()
 
 
 class RunView(NamedTuple):
-    """One line of a listing; no secrets."""
+    """One run in a listing; no secrets."""
 
     id: str
     path: str
@@ -139,14 +141,14 @@ class RunView(NamedTuple):
 
 
 class Created(NamedTuple):
-    """An agent that another one wrote down: its handle, and capabilities that it asked for in vain."""
+    """A recorded agent: its handle, and the requested capabilities that it did not get."""
 
     ref: str
     dropped: tuple[str, ...] = ()
 
 
 class SpawnHandle(Protocol):
-    """What a spawn returns."""
+    """The result of a spawn."""
 
     @property
     def id(self) -> RunId: ...
@@ -157,35 +159,35 @@ class SpawnHandle(Protocol):
     @property
     def background(self) -> bool: ...
     async def result(self) -> Result:
-        """Wait for the end, without any time limit, and return its result."""
+        """Wait for the end, without a time limit, and return the result."""
 
     async def end(self) -> Result:
-        """The same, as soon as it has ended: for who does nothing with it but put it on record, which is behind it."""
+        """Wait like `result`, but return as soon as the run has ended: for callers that only record the result."""
 
     async def cancel(self, reason: str = ...) -> StopReceipt:
-        """End the run and all below it; when this returns they are gone."""
+        """End the run and all below it; they have ended when this returns."""
 
 
 class Tree(Protocol):
-    """The runs around a context: the only way from a tool to other agents."""
+    """The runs around a context: a tool's only access to other agents."""
 
     async def spawn(self, parent: ToolUseContext, request: SpawnRequest) -> SpawnHandle:
-        """Give birth, or raise SpawnRefused."""
+        """Spawn a run. Raises SpawnRefused if it is refused."""
 
     def recall(self, parent: ToolUseContext, prefix: str) -> str | None:
-        """The key, beginning like this, of a birth that this run had asked for in a process that has ended."""
+        """Return the key, with this prefix, of a spawn that this run requested in an earlier process, or None."""
 
     def go_on(self, parent: ToolUseContext) -> Sequence[SpawnHandle]:
-        """The children that this run has from a process that has ended, for one that is not run again from its start.
+        """Return the children of this run from an earlier process, for a run that is not repeated from its start.
 
-        Every birth that it asks for from now on is a new one.
+        Every later spawn request is a new one.
         """
 
     def let_go(self, parent: ToolUseContext, calls: Collection[CallId]) -> None:
-        """Nobody waits any more for the children of these calls of this run: a notice tells it of their ends."""
+        """Stop waiting for the children of these calls of this run: notices will report their ends."""
 
     def spawnable(self, parent: ToolUseContext) -> Mapping[str, str]:
-        """Types that this run may spawn, with their descriptions."""
+        """Return the types that this run may spawn, with their descriptions."""
 
     async def send(
         self,
@@ -196,26 +198,26 @@ class Tree(Protocol):
         notify_when_idle: bool = False,
         dedupe_s: float | None = None,
     ) -> str:
-        """Deliver mail by id, path or name; says what became of it. Raises MailRefused or Unknown.
+        """Deliver mail by id, path or name; return the outcome. Raises MailRefused or Unknown.
 
-        With `notify_when_idle` a notice tells the sender, once, when the recipient rests or has ended after it. With
-        `dedupe_s`, a message that equals one of the sender's last so many seconds is not delivered again; InvalidValue
-        is raised for a `dedupe_s` that is no time.
+        With `notify_when_idle` a notice tells the sender, once, when the recipient is idle or has ended afterwards.
+        With `dedupe_s`, a message equal to one of the sender's in the last `dedupe_s` seconds is not delivered again.
+        Raises InvalidValue for an invalid `dedupe_s`.
         """
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
         """Stop a run below the asker. Raises Unknown or Denied."""
 
     async def output(self, asker: ToolUseContext, target: str, *, block: bool, timeout_s: float) -> str:
-        """What a run below the asker has found, waiting at most `timeout_s` for its end if `block`."""
+        """Return the findings of a run below the asker; with `block`, wait at most `timeout_s` for its end."""
 
     async def list_runs(self, asker: ToolUseContext) -> Sequence[RunView]:
-        """The living and finished runs of the tree."""
+        """Return the living and finished runs of the tree."""
 
     async def create(self, creator: ToolUseContext, entry: Mapping[str, Any]) -> Created:
-        """Write an agent down, as the entry of a registry has it, with no capability that its creator lacks.
+        """Record an agent, given as a registry entry, without capabilities that its creator lacks.
 
-        Raises InvalidValue for what is no recipe, Denied where agents write none down.
+        Raises InvalidValue for an invalid recipe, and Denied if agents may not record others.
         """
 
     async def perform(
@@ -229,48 +231,51 @@ class Tree(Protocol):
         branch: bool = False,
         call_id: CallId | None = None,
     ) -> SpawnHandle:
-        """Have an agent that was written down do a task, as a child. Raises AgentNotResolved, and as `spawn`."""
+        """Run a task of a recorded agent, as a child. Raises AgentNotResolved, and the errors of `spawn`."""
 
     async def use_state(self, user: ToolUseContext, asked: UseState, body: bytes = b"") -> tuple[StateReply, bytes]:
-        """Do something with the run's own state. Raises InvalidValue, Conflict, UnsavedChanges, Unknown, Denied."""
+        """Use the run's own state. Raises InvalidValue, Conflict, UnsavedChanges, Unknown, Denied."""
 
 
 class HookDecision(NamedTuple):
-    """What the hooks said of one event. `deny` and `ask` carry the reason or question."""
+    """The decision of the hooks about one event. `deny` and `ask` have the reason or question."""
 
     verdict: Literal["allow", "deny", "ask", "continue"] = "allow"
     reason: str = ""
     updated_input: dict[str, Any] | None = None  #: PreToolUse may rewrite a call's arguments
-    updated_output: str | None = None  #: PostToolUse may rewrite what the model sees
+    updated_output: str | None = None  #: PostToolUse may rewrite the model's result
     context: str = ""  #: text for the model, as data
 
 
 class Hooks(Protocol):
-    """The hook runner as the dispatcher and the loop see it."""
+    """The hook runner's interface for the dispatcher and the loop."""
 
     def listens(self, event: str) -> bool:
-        """Whether anything is registered for `event`: lets the hot path skip building a payload."""
+        """Return whether a hook is registered for `event`: otherwise callers need no payload."""
 
     async def fire(
         self, event: str, context: ToolUseContext, payload: dict[str, Any], *, matcher: str = ""
     ) -> HookDecision:
-        """Run the hooks of `event` whose matcher fits; merge their answers; a failing gate denies."""
+        """Run the hooks of `event` whose matcher fits, and combine their answers; a failing gate denies."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelRequest:
-    """One question to a model."""
+    """A request to a model."""
 
     messages: Sequence[BaseMessage]
     tools: Sequence[BaseTool] = ()
     step: StepId
     max_tokens: int | None = None
-    last_word: bool = False  #: draws on what the scope keeps for its owner's last answer
-    aside: bool = False  #: no word of the conversation, such as a summary of it: nobody hears it as it comes
+    last_word: bool = False  #: uses the reserve that the scope keeps for its owner's last answer
+    aside: bool = False  #: not part of the conversation, such as a summary of it: its chunks are not published
 
 
 class Ask(Protocol):
-    """The way to a model: reserves, waits at the gate, retries, settles. Yields chunks, then the whole message."""
+    """The access to a model: reserves, waits for the rate limiter, retries, settles.
+
+    Yields chunks, then the message.
+    """
 
     def __call__(
         self, context: ToolUseContext, request: ModelRequest
@@ -278,59 +283,59 @@ class Ask(Protocol):
 
 
 class Approval(NamedTuple):
-    """A person's word on a call; in a condition it counts as `allowed`."""
+    """A person's decision on a call; as a condition it is `allowed`."""
 
     allowed: bool
-    reason: str = ""  #: for the model, of a no
+    reason: str = ""  #: for the model, with a denial
 
     def __bool__(self) -> bool:
         return self.allowed is True
 
     @property
     def denial(self) -> str:
-        """A no in words."""
+        """Return the denial as text."""
         return f"it was not approved: {self.reason}" if self.reason else "it was not approved"
 
 
 class ForeignRequest(NamedTuple):
-    """A request of a model that another framework makes: what is known of it before it is made."""
+    """A model request of another framework, with the facts known before it is sent."""
 
     model: str  #: its name, for events and prices
     messages: Sequence[BaseMessage]
     step: StepId
     schema_bytes: int = 0  #: of the tools that the model is shown
-    max_tokens: int | None = None  #: the most that the reply may be long, if the model says
-    requests: int = 1  #: that the call may make of the provider
+    max_tokens: int | None = None  #: maximum length of the reply, if the model states it
+    requests: int = 1  #: number of provider requests that the call may make
 
 
 class Charge(Protocol):
-    """The reservation for a request of another framework. The first word counts, later ones do nothing."""
+    """The reservation for a request of another framework. Only the first call has an effect."""
 
     def settle(self, reply: AIMessage) -> None:
-        """Count what the reply says was used, or the reservation where it says nothing."""
+        """Book the reply's usage, or the whole reservation if it has none."""
 
     def fail(self, error: BaseException) -> None:
-        """Count a request that brought no reply."""
+        """Book a request without a reply."""
 
 
 class Meter(Protocol):
-    """The way to reserve for requests that do not go through `Ask`."""
+    """The reservation of requests that do not use `Ask`."""
 
     def __call__(self, context: ToolUseContext, request: ForeignRequest) -> Charge:
-        """Reserve, and say so on record. Raises BudgetExceeded, and Unknown for a price that nobody knows."""
+        """Reserve, and record it. Raises BudgetExceeded, and Unknown for an unknown price."""
 
 
 class Approve(Protocol):
-    """The way to a person's word."""
+    """The request for a person's approval."""
 
     def __call__(
         self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]
     ) -> Awaitable[Approval]:
-        """Return a yes only if somebody said yes before the deadline."""
+        """Return an approval only if a person approved before the deadline."""
 
 
 class SafetyDecision(NamedTuple):
-    """What the safety gate decided of a call."""
+    """The safety gate's decision about a call."""
 
     committed: bool
     reason: str = ""
@@ -342,50 +347,50 @@ class Safety(Protocol):
     def __call__(
         self, context: ToolUseContext, *, call_id: CallId, tool: str, args: dict[str, Any]
     ) -> Awaitable[SafetyDecision]:
-        """Decide, and have the decision on record for good. Raises StoreFailed, Aborted: then it must not run."""
+        """Decide, and persist the decision. Raises StoreFailed or Aborted: then the call must not run."""
 
 
 class ToolProcesses(Protocol):
-    """Where synchronous tools run that do not run in threads: processes, which can be ended."""
+    """The processes for synchronous tools that do not run in threads: they can be terminated."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Values that no function may carry along."""
+        """Return values that no function may contain."""
 
     def check(self, tools: Sequence[BaseTool]) -> None:
-        """Raise NotShippable for a tool that cannot run there."""
+        """Raise NotShippable for a tool that cannot run in a process."""
 
     async def call(self, context: ToolUseContext, tool: str, packed: PackedCall) -> Any:
-        """Open a capsule in a process, and return what its function does, as data; cancelled, the process is gone.
+        """Unpack a capsule in a process, and return its function's result as data; a cancellation ends the process.
 
-        Raises what the process could not do, or what it says that its function raised.
+        Raises the error of the process, or the error that its function raised.
         """
 
 
 class DeclaredResult(NamedTuple):
-    """The agent's own word that its task is over: with a value, or since it cannot be done, or with a question."""
+    """The agent's declaration that its task has ended: with a value, as impossible, or with a question."""
 
     kind: Literal["success", "fail", "clarify"]
-    text: str = ""  #: why, or what is asked
-    value: Any = None  #: JSON data, not yet held against the form that was agreed
+    text: str = ""  #: the reason, or the question
+    value: Any = None  #: JSON data, not yet checked against the agreed form
 
 
 class CodeResult(NamedTuple):
-    """What a piece of code printed and gave, or its traceback."""
+    """The output of a piece of code, or its traceback."""
 
     text: str
     ok: bool = True
 
 
 class Interpreter(Protocol):
-    """Where an agent's own code runs: in its sandbox, and nowhere else."""
+    """The interpreter of an agent's own code: in its sandbox, and nowhere else."""
 
     async def run(self, code: str, *, timeout_s: float) -> CodeResult:
-        """Run a piece of code in the namespace of the pieces before it. Time in which it waits for agents is free."""
+        """Run code in the namespace of the earlier pieces. Time spent waiting for agents does not count."""
 
 
 class OrphanedThread(NamedTuple):
-    """A synchronous call whose thread goes on after its call was given up; its result is nobody's."""
+    """A synchronous call whose thread continues after its call was given up; its result is discarded."""
 
     tool: str
     thread: asyncio.Future[Any]
@@ -393,36 +398,41 @@ class OrphanedThread(NamedTuple):
 
 @dataclass(kw_only=True, slots=True)
 class ToolUseContext:
-    """Everything one run may reach. Its state, cache and directory are its own: a child's changes never show here."""
+    """Everything that one run may access.
+
+    Its state, cache and directory are its own: children's changes do not appear.
+    """
 
     run: RunInfo
     ask: Ask
     tools: tuple[BaseTool, ...] = ()
     system_messages: tuple[BaseMessage, ...] = ()
     history: list[BaseMessage] = field(default_factory=list)
-    turn_began_at: int = 0  #: place in the history
+    turn_began_at: int = 0  #: index in the history
     cwd: pathlib.Path = field(default_factory=pathlib.Path.cwd)  #: workspace root: tools do not leave it
-    environ: Mapping[str, str] | None = None  #: of commands; None: what is harmless of this process's own
-    read_roots: tuple[pathlib.Path, ...] = ()  #: more places that may be read, such as spilled results
+    environ: Mapping[str, str] | None = None  #: of commands; None: the harmless variables of this process
+    read_roots: tuple[pathlib.Path, ...] = ()  #: further readable places, such as spilled results
     state: dict[str, Any] = field(default_factory=dict)
-    file_cache: dict[str, Any] = field(default_factory=dict)  #: what was read, by path; a child starts with a copy
+    #: files that were read, by path; a child starts with a copy
+    file_cache: dict[str, Any] = field(default_factory=dict)
     abort: AbortController = field(default_factory=AbortController)
     mailbox: Mailbox = field(default_factory=lambda: Mailbox("main"))
     budget: Budget = field(default_factory=lambda: Budget(Limits(), scope="main"))
     slot: Slot = field(default_factory=lambda: Slot(Slots(None)))
     record: Callable[[Event], Event] = lambda event: event
-    durable: Callable[[], Awaitable[None]] | None = None  #: return once all that is on record survives; None: it is now
-    begun: dict[CallId, StepId] = field(default_factory=dict)  #: calls that were under way in a process that ended
+    #: returns once every recorded event is persisted; None: it always is
+    durable: Callable[[], Awaitable[None]] | None = None
+    begun: dict[CallId, StepId] = field(default_factory=dict)  #: calls that were active in a process that ended
     tree: Tree | None = None
     hooks: Hooks | None = None
-    meter: Meter | None = None  #: for models that another framework asks; None: there is none here
+    meter: Meter | None = None  #: for models that another framework calls; None: none here
     approve: Approve | None = None
     safety: Safety | None = None  #: None: calls are not voted on
     permissions: Permissions = NO_PERMISSIONS  #: rules of settings files, which every call must pass
-    interpreter: Interpreter | None = None  #: None: this run works in the host, where no code of an agent runs
+    interpreter: Interpreter | None = None  #: None: this run is in the host, where no code of an agent runs
     spill: Callable[[str, str], pathlib.Path] | None = None  #: (call id, text) -> file; None keeps only a preview
-    keep_blob: Callable[[bytes], Awaitable[str]] | None = None  #: keep bytes for good, by name; None: nothing does
-    usage: Usage = NOTHING_USED  #: this run alone
+    keep_blob: Callable[[bytes], Awaitable[str]] | None = None  #: persist bytes, return their name; None: not available
+    usage: Usage = NOTHING_USED  #: of this run alone
     last_usage: Usage | None = None  #: of the newest reply
     on_usage: Callable[[Usage], None] | None = None
     processes: ToolProcesses | None = None  #: for synchronous tools; None: threads
@@ -432,25 +442,25 @@ class ToolUseContext:
     steps: int = 0
     clock: Clock = field(default_factory=SystemClock)
     answered: dict[str, ToolMessage] = field(default_factory=dict)  #: of the turn's calls, until they are recorded
-    exhausted: BudgetExceeded | None = None  #: what did not fit: the loop ends with this, after a last word at most
-    refusal: BudgetExceeded | None = None  #: of a budget, the newest that is on record
+    exhausted: BudgetExceeded | None = None  #: the refusal: the loop ends with it, after at most one last answer
+    refusal: BudgetExceeded | None = None  #: of a budget, the newest recorded
     concluded: DeclaredResult | None = (
         None  #: said by a tool call: the loop ends after this turn's answers are recorded
     )
     left_running: dict[str, OrphanedThread] = field(
         default_factory=dict
     )  #: by call id: threads that outlive their call
-    held_processes: int = 0  #: of its calls, hooks and sandboxes: each until it is gone
+    held_processes: int = 0  #: of its calls, hooks and sandboxes: each until it has ended
     _recall: Callable[[], list[BaseMessage]] = list
 
     def remember(self, recall: Callable[[], list[BaseMessage]]) -> None:
-        """Have `recall` say what the history is, once somebody asks: of most runs that are taken up nobody does."""
+        """Set a function that returns the history on first access: most resumed runs never need it."""
         self._recall = recall
         del self.history
 
     if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any:  # Called only for what is not there.
+        def __getattr__(self, name: str) -> Any:  # Called only for missing attributes.
             if name != "history":
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             self.history = self._recall()
@@ -458,7 +468,7 @@ class ToolUseContext:
             return self.history
 
     def next_step(self) -> StepId:
-        """The key of the next model call or tool call."""
+        """Return the key of the next model call or tool call."""
         self.steps += 1
         return step_id(self.run.id, self.steps)
 
@@ -467,20 +477,20 @@ class ToolUseContext:
         return self.record(kind(**self.run.stamp, **fields))
 
     def note(self, refusal: BudgetExceeded) -> None:
-        """Put on record what a budget has refused; once, however often it is raised again."""
+        """Record a budget refusal once, however often it is raised again."""
         if refusal is not self.refusal:
             self.refusal = refusal
             of = {"resource": refusal.resource, "asked": refusal.asked, "left": refusal.left, "scope": refusal.scope}
             self.emit(BudgetRefused, **of)
 
     async def settled(self) -> None:
-        """Before an effect: what says that it was intended survives whatever happens now. Raises StoreFailed."""
+        """Wait until recorded intentions are persisted; call before an effect. Raises StoreFailed."""
         if self.durable is not None:
             await self.durable()
 
     @contextmanager
     def holding_process(self) -> Iterator[None]:
-        """Count a process of this run from before its start until it is gone; a stop of the run waits for that."""
+        """Count a process of this run from before its start until its end; a stop of the run waits for that."""
         self.held_processes += 1
         try:
             yield
@@ -488,26 +498,26 @@ class ToolUseContext:
             self.held_processes -= 1
 
     def spend(self, usage: Usage) -> None:
-        """Count what was used, here and upward."""
+        """Add usage here and in the runs above."""
         self.usage = self.usage + usage
         if self.on_usage is not None:
             self.on_usage(usage)
 
 
 class CurrentCall(NamedTuple):
-    """The tool call being executed. `step_id` is the idempotency key for whatever it does outside."""
+    """The current tool call. `step_id` is the idempotency key for its external effects."""
 
     context: ToolUseContext
     call_id: CallId
     step_id: StepId
-    asked: str = ""  #: the request of a sandbox that it is: one that comes again after a kernel's end is the same
+    asked: str = ""  #: the sandbox's request that it performs: a request repeated after a kernel's end is the same
 
 
 current_call: ContextVar[CurrentCall | None] = ContextVar("ramet_current_call", default=None)
 
 
 def require_current_call() -> CurrentCall:
-    """The tool call being executed. Raises LookupError outside of one."""
+    """Return the current tool call. Raises LookupError outside of one."""
     call = current_call.get()
     if call is None:
         raise LookupError("no tool call and no agent's function is being executed here")
@@ -515,5 +525,5 @@ def require_current_call() -> CurrentCall:
 
 
 def current() -> ToolUseContext:
-    """The context of the tool call, or of the agent's function, being executed. Raises LookupError outside of one."""
+    """Return the context of the current tool call or agent's function. Raises LookupError outside of one."""
     return require_current_call().context

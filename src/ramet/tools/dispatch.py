@@ -1,14 +1,14 @@
-"""`run_tools`: every call of a turn is answered, in the order asked, whatever becomes of each.
+"""`run_tools`: every call of a turn is answered, in order, whatever the outcome of each.
 
-Calls of tools that are declared safe run together, up to a bound; any other runs alone, in its place in the order. A
-refusal or failure is an error result for that call only. What a tool may declare, in `BaseTool.metadata`:
+Consecutive calls of tools declared safe run concurrently, up to a bound; any other call runs alone, in its place. A
+refusal or failure is an error result for that call only. A tool may declare in `BaseTool.metadata`:
 
-    concurrency_safe   may run beside other calls (default: no)
-    waits              only waits for other runs: not counted against the bound, and has no timeout of ours
+    concurrency_safe   may run concurrently with other calls (default: no)
+    waits              only waits for other runs: not counted against the bound, and without our timeout
     timeout_s          its own time limit, instead of the context's
-    repeatable         may be run again after a crash cut it in half
-    read_only          changes nothing: need not wait until its beginning is on disk
-    recorded           changes nothing but what it puts on record itself, which its beginning precedes there: nor this
+    repeatable         may be run again after a crash interrupted it
+    read_only          changes nothing: need not wait until its start is persisted
+    recorded           changes only what it records itself, after its start: need not wait for the latter either
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ramet.tools")
 
 PREVIEW_CHARS = 2_000
-#: What a model is told of a call of which nobody knows whether it took effect.
+#: The model's result for a call whose effect is unknown.
 CUT_OFF = (
     "{name} was cut off: the process that ran it ended in the middle of it. Whether it took effect is not known; look "
     "before you do it again."
@@ -56,30 +56,30 @@ _TOOL_CALL_USAGE = Usage(tool_calls=1)
 
 
 def tool_flag(tool: BaseTool, what: str, default: Any = False) -> Any:
-    """What a tool says of itself in its metadata."""
+    """Return a flag in a tool's metadata."""
     return (tool.metadata or {}).get(what, default)
 
 
 def find_tool(by_name: dict[str, BaseTool], name: str) -> BaseTool | None:
-    """The tool of that very name, else of the name that it is an alias of."""
+    """Return the tool with this name, otherwise the tool of which it is an alias."""
     return by_name.get(name) or by_name.get(ALIASES.get(name, name))
 
 
-#: Puts an answer on record; returns it as it can be kept.
+#: A function that records an answer and returns it in its recordable form.
 Keep = Callable[[ToolMessage], ToolMessage]
 
 
 async def run_tools(context: ToolUseContext, calls: Sequence[ToolCall], keep: Keep | None = None) -> list[ToolMessage]:
-    """Answer every call, in order; raises only if the run is stopped, or for a bug of ours, never for what a tool did.
+    """Answer every call, in order. Raises if the run is stopped or for a bug of ours, never for an error of a tool.
 
-    An answer is put into `context.answered` the moment it exists, so that a turn that is cut off keeps it; and given to
-    `keep`, so that a process that is cut off does. Raises StoreFailed, before a tool runs, where nothing can be kept.
+    An answer is added to `context.answered` at once, so that an interrupted turn keeps it, and passed to `keep`, so
+    that an interrupted process does. Raises StoreFailed, before a tool runs, if nothing can be recorded.
     """
     by_name = {tool.name: tool for tool in context.tools}
     answers: list[ToolMessage] = []
     for batch in _batches(context, by_name, calls):
         context.abort.raise_if_aborted()
-        await context.slot.take()  # at once, unless it was let go while all calls only waited
+        await context.slot.take()  # at once, unless it was released while all calls only waited
         with context.slot.calls(len(batch)) as end_call:
             if len(batch) == 1:
                 answers.append(await _answer(context, by_name, batch[0], end_call, keep))
@@ -100,7 +100,7 @@ async def run_tools(context: ToolUseContext, calls: Sequence[ToolCall], keep: Ke
 def _batches(
     context: ToolUseContext, by_name: dict[str, BaseTool], calls: Sequence[ToolCall]
 ) -> Iterator[list[ToolCall]]:
-    """Runs of safe calls together, every other call alone."""
+    """Yield runs of safe calls together, every other call alone."""
 
     def is_safe(call: ToolCall) -> bool:
         tool = find_tool(by_name, call["name"])
@@ -141,9 +141,9 @@ async def _answer(
 
 
 async def _again(context: ToolUseContext, tool: BaseTool | None, call: ToolCall) -> ToolMessage:
-    """Answer a call that was under way when a process ended: again, as the same step, if its tool says that it may be.
+    """Answer a call that was active when a process ended: repeat it, as the same step, if its tool is repeatable.
 
-    It passed its gates and was counted when it began.
+    The call passed its gates and was counted when it began.
     """
     if tool is None or not tool_flag(tool, "repeatable"):
         del context.begun[CallId(call["id"] or "")]
@@ -157,7 +157,7 @@ def _unknown(context: ToolUseContext, by_name: dict[str, BaseTool], call: ToolCa
 
 
 async def _gated(context: ToolUseContext, tool: BaseTool, call: ToolCall) -> ToolMessage:
-    """Ask the gates, reserve, run, settle, tell the hooks."""
+    """Run a call: ask the gates, reserve, run, settle, and notify the hooks."""
     if call.get("error"):
         return _refused(context, call, f"The arguments of {tool.name} could not be read: {call['error']}")  # type: ignore[typeddict-item]  # set by the loop on calls whose JSON was broken
     note = ""
@@ -172,7 +172,7 @@ async def _gated(context: ToolUseContext, tool: BaseTool, call: ToolCall) -> Too
             return _refused(
                 context, call, f"Blocked by the safety gate: {word.reason or 'it said no'}", status="denied"
             )
-        await context.slot.take()  # Waiting for a person let it go, unless other calls are at work.
+        await context.slot.take()  # Waiting for a person released it, unless other calls are active.
     try:
         hold = context.budget.reserve(_ONE_TOOL_CALL)
     except BudgetExceeded as refusal:
@@ -186,9 +186,9 @@ async def _gated(context: ToolUseContext, tool: BaseTool, call: ToolCall) -> Too
 
 
 async def _ask_hooks(context: ToolUseContext, tool: BaseTool, call: ToolCall) -> ToolMessage | str:
-    """Let the hooks veto, rewrite, or ask a person: a refusal, or what they have to add to the result.
+    """Let the hooks deny, rewrite, or ask a person; return a refusal, or their addition to the result.
 
-    Permission rules are held against the call as the hooks leave it.
+    Permission rules are applied to the call after the hooks' changes.
     """
     decision = HookDecision()
     if context.hooks is not None and context.hooks.listens("PreToolUse"):
@@ -207,25 +207,25 @@ async def _ask_hooks(context: ToolUseContext, tool: BaseTool, call: ToolCall) ->
 
 
 async def _ask_person(context: ToolUseContext, tool: BaseTool, call: ToolCall, question: str) -> ToolMessage | None:
-    """Let a person decide, wherever the inbox is; no word is a no."""
+    """Ask a person; return a refusal without an approval."""
     if context.hooks is not None and context.hooks.listens("Notification"):
         payload = {"message": f"{tool.name} waits for approval: {question}", "notification_type": "permission_prompt"}
         await context.hooks.fire("Notification", context, payload, matcher="permission_prompt")
     if context.approve is None:
         return _refused(context, call, "Denied: nobody is there to approve it", status="denied")
-    token = current_call.set(CurrentCall(context, CallId(call["id"] or ""), StepId("")))  # whose question it is
+    token = current_call.set(CurrentCall(context, CallId(call["id"] or ""), StepId("")))  # the asking run
     try:
         approved = await context.approve(context, tool=tool.name, question=question, args=call["args"])
     finally:
         current_call.reset(token)
     if not approved:
         return _refused(context, call, f"Denied: {approved.denial}", status="denied")
-    await context.slot.take()  # Waiting for the word let it go, unless other calls are at work.
+    await context.slot.take()  # Waiting for the approval released it, unless other calls are active.
     return None
 
 
 async def _run(context: ToolUseContext, tool: BaseTool, call: ToolCall, hold: Hold | None) -> ToolMessage:
-    """Run a tool; without a hold it was counted before, and keeps its step."""
+    """Run a tool; a call without a hold was counted before, and keeps its step."""
     call_id = CallId(call["id"] or "")
     step = context.begun.pop(call_id, None) or context.next_step()
     context.emit(ToolStarted, call_id=call_id, tool=tool.name, step_id=step, args=call["args"])
@@ -295,13 +295,13 @@ async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step
     finally:
         current_call.reset(token)
     if isinstance(returned, ToolMessage):
-        returned.tool_call_id = call["id"] or ""  # A tool may answer with a message of its own, for this call only.
+        returned.tool_call_id = call["id"] or ""  # A tool may return its own message, for this call only.
         return returned
     return ToolMessage(content=str(returned), tool_call_id=call["id"] or "", name=tool.name)
 
 
 def _can_be_hashed(arguments: Any) -> bool:
-    """Whether a set that a tool's signature makes of its arguments takes no time that grows with their square."""
+    """Return whether sets built from the arguments take no time that grows with their square."""
     try:
         return can_be_hashed(arguments)
     except RecursionError:
@@ -309,15 +309,15 @@ def _can_be_hashed(arguments: Any) -> bool:
 
 
 def _check_large(tool: BaseTool, arguments: Any) -> None:
-    """Raise ValidationError for the first error of large arguments: all of them may take more than there is."""
+    """Raise ValidationError for the first error of large arguments: all errors may take too much memory."""
     schema: Any = tool.args_schema
     if isinstance(schema, type) and issubclass(schema, BaseModel) and not is_small(arguments):
-        shown: Any = tool.tool_call_schema  # without what LangChain adds to the model's arguments
+        shown: Any = tool.tool_call_schema  # without LangChain's additions to the model's arguments
         check_large(schema if shown.model_fields.keys() == schema.model_fields.keys() else shown, arguments)
 
 
 def _is_of_arguments(error: BaseException, tool: BaseTool) -> bool:
-    """Whether the model's arguments did not fit: the tool was not called."""
+    """Return whether the model's arguments were invalid: the tool was not called."""
     return isinstance(error, ValidationError) and error.title == getattr(tool.args_schema, "__name__", None)
 
 
@@ -341,17 +341,17 @@ async def _tell_hooks(context: ToolUseContext, tool: BaseTool, call: ToolCall, a
 
 
 async def _keep_artifact(context: ToolUseContext, answer: ToolMessage) -> None:
-    """Bytes beside a result cannot be on record: they are kept by the store, and the record says under what name."""
+    """Store the bytes of a result's artifact, and put their name into the message: bytes cannot be recorded."""
     artifact = answer.artifact
     if context.keep_blob is None or not isinstance(artifact, bytes | bytearray):
         return
-    with contextlib.suppress(InvalidValue):  # More than the store takes: dropped, as without one.
+    with contextlib.suppress(InvalidValue):  # More than the store accepts: dropped, as without a store.
         name = await context.keep_blob(bytes(artifact))
         answer.response_metadata = {**answer.response_metadata, "artifact": {"blob": name, "bytes": len(artifact)}}
 
 
 def _bound_size(context: ToolUseContext, answer: ToolMessage) -> str | None:
-    """Put a result above the size into a file, leaving its beginning and where the rest is."""
+    """Move a result above the size limit to a file; keep its beginning and the file's path."""
     text = answer.content
     if not isinstance(text, str):
         text = _text(answer)

@@ -1,4 +1,4 @@
-"""Tool calls of a loop that is not ours: the gates that stand before every call of a tree stand before these, too."""
+"""Gate tool calls of foreign loops: they pass the same gates as every call of a tree."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from ramet.tools.permission_checks import narrowed
 
 
 def has_gates(context: ToolUseContext) -> bool:
-    """Whether anybody is to be asked before a tool call."""
+    """Return whether a tool call must pass any gate."""
     return bool(context.permissions) or context.safety is not None or _has_hooks(context)
 
 
 async def pass_gates(context: ToolUseContext, call_id: CallId, tool: str, args: dict[str, Any]) -> None:
     """Ask hooks, permission rules, a person, and the safety gate about a call.
 
-    Raises Denied, with the refusal on record. Arguments belong to the other loop: a hook that wants others denies.
+    Raises Denied, and records the refusal. Arguments belong to the other loop: a hook that changes them denies the
+    call.
     """
     try:
         await _pass(context, call_id, tool, args)
@@ -44,20 +45,20 @@ async def _pass(context: ToolUseContext, call_id: CallId, tool: str, args: dict[
         word = await context.safety(context, call_id=call_id, tool=tool, args=args)
         if not word.committed:
             raise Denied(tool, f"the safety gate: {word.reason or 'it said no'}")
-        await context.slot.take()  # Waiting for a person let it go, unless other calls are at work.
+        await context.slot.take()  # Waiting for a person released it, unless other calls are active.
 
 
 async def _ask_person(context: ToolUseContext, call_id: CallId, tool: str, args: dict[str, Any], question: str) -> None:
     if context.approve is None:
         raise Denied(tool, "nobody is there to approve it")
-    token = current_call.set(CurrentCall(context, call_id, StepId("")))  # whose question it is
+    token = current_call.set(CurrentCall(context, call_id, StepId("")))  # the asking run
     try:
         approved = await context.approve(context, tool=tool, question=question, args=args)
     finally:
         current_call.reset(token)
     if not approved:
         raise Denied(tool, "it was not approved")
-    await context.slot.take()  # Waiting for the word let it go, unless other calls are at work.
+    await context.slot.take()  # Waiting for the approval released it, unless other calls are active.
 
 
 def _has_hooks(context: ToolUseContext) -> bool:

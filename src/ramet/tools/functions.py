@@ -1,4 +1,4 @@
-"""Tools made of what a list of tools holds: plain functions, names of ramet's own tools, and tools as they are."""
+"""Convert the entries of a list of tools: plain functions, names of ramet's own tools, and tools."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ramet.core.errors import InvalidValue, Unknown
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
 
-#: What providers take as the name of a tool: OpenAI's and Anthropic's rule.
+#: Providers' rule for the name of a tool: OpenAI's and Anthropic's.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ACCEPTED = "a function with a docstring, a LangChain tool, or the name of one of ramet's tools"
 _VARIADIC = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
 def as_tools(entries: Iterable[BaseTool | Callable[..., Any] | str], field: str) -> tuple[BaseTool, ...]:
-    """Return the tools that a list means: functions as tools, and names as the tools of ramet that have them.
+    """Return the tools of a list: functions as tools, and names as ramet's tools with these names.
 
-    Raises InvalidValue for what cannot be a tool, which names the place in `field`; Unknown for a name that none has.
+    Raises InvalidValue, with the place in `field`, if an entry cannot be a tool, and Unknown for an unknown name.
     """
     from ramet.tools.builtins import builtin_tools
 
@@ -38,7 +38,7 @@ def as_tools(entries: Iterable[BaseTool | Callable[..., Any] | str], field: str)
 
 
 def as_tool(entry: Any, field: str) -> BaseTool:
-    """Return a tool, or the tool that a function is. Raises InvalidValue for what cannot be one."""
+    """Return a tool, or a function as a tool. Raises InvalidValue if the entry cannot be one."""
     from langchain_core.tools import BaseTool, StructuredTool
     from langchain_core.utils.function_calling import convert_to_openai_tool
 
@@ -50,8 +50,8 @@ def as_tool(entry: Any, field: str) -> BaseTool:
     is_async = inspect.iscoroutinefunction(entry)
     try:
         tool = StructuredTool.from_function(None if is_async else entry, coroutine=entry if is_async else None)
-        convert_to_openai_tool(tool)  # It makes the schema that a model is shown.
-    except Exception as problem:  # pydantic's and LangChain's: they tell of a parameter.
+        convert_to_openai_tool(tool)  # It creates the schema for the model.
+    except Exception as problem:  # Errors of pydantic and LangChain describe a parameter.
         why = " ".join(str(problem).split())[:300]
         raise InvalidValue(field, entry, f"parameters that a JSON schema can describe ({why})") from problem
     return tool

@@ -1,8 +1,8 @@
 """Glob patterns over relative paths: `*`, `?`, `[…]`, `{a,b}`, and `**` for any number of directories.
 
-As in ignore files, a pattern without a slash fits names at any depth; one that starts with `./`, or has a slash in it,
-is meant from the top. A pattern that ends in a slash fits directories. Only the standard library is imported here: the
-search without ripgrep runs this in a small process of its own.
+As in ignore files, a pattern without a slash matches names at any depth; a pattern that starts with `./`, or contains a
+slash, is anchored at the top. A pattern that ends in a slash matches directories. Only the standard library is imported
+here: the search without ripgrep runs this in a small separate process.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Iterator
 
 MAX_PATTERN = 1_000
 MAX_ALTERNATIVES = 100
-MAX_BRACES = 100  #: that open, in one pattern
+MAX_BRACES = 100  #: opening braces in one pattern
 _MAGIC = frozenset("*?[{")
 
 
 class BadPattern(ValueError):
-    """A pattern that cannot be used, and why."""
+    """The error for an invalid pattern, with the reason."""
 
 
 class Pattern:
-    """A pattern, ready to be asked about paths. `!` in front turns the answer round."""
+    """A pattern that can be matched against paths. A leading `!` inverts the result."""
 
     __slots__ = ("_alternatives", "directories", "globs", "negated", "text")
 
@@ -38,7 +38,7 @@ class Pattern:
         self._alternatives = tuple(tuple(map(_segment, each.split("/"))) for each in self.globs)
 
     def split(self) -> tuple[str, str]:
-        """The directories that it names outright, and the pattern below them: where to begin to look."""
+        """Return the literal leading directories, and the pattern below them: the place to begin a search."""
         if self.negated or len(self.globs) != 1:
             return "", self.text
         parts = self.globs[0].split("/")
@@ -46,12 +46,12 @@ class Pattern:
         return "/".join(parts[:fixed]), "./" + "/".join(parts[fixed:]) + ("/" if self.directories else "")
 
     def fits(self, path: str) -> bool:
-        """Whether a relative path, with `/` between its parts, is meant."""
+        """Return whether a relative path, with `/` between its parts, matches."""
         parts = path.split("/")
         return any(_fits(each, parts) for each in self._alternatives) is not self.negated
 
     def covers(self, path: str) -> bool:
-        """Return whether a relative path, or a directory above it, is meant, as ignore files mean it."""
+        """Return whether a relative path, or a directory above it, matches, as in ignore files."""
         parts = path.split("/")
         return any(_fits(each, parts, whole=False) for each in self._alternatives) is not self.negated
 
@@ -69,14 +69,14 @@ def _from_the_top(text: str) -> str:
 
 
 def _segment(text: str) -> re.Pattern[str] | None:
-    """One name's pattern; None stands for any number of directories."""
+    """Return one name's pattern; None stands for any number of directories."""
     if text == "**":
         return None
     return re.compile(fnmatch.translate(text.replace("[^", "[!")))
 
 
 def _fits(pattern: tuple[re.Pattern[str] | None, ...], parts: list[str], *, whole: bool = True) -> bool:
-    """Match from the left, keeping every place in the pattern where one could be: no backtracking.
+    """Match from the left with all possible positions in the pattern: no backtracking.
 
     Without `whole` the first parts of the path are enough.
     """
@@ -99,7 +99,7 @@ def _fits(pattern: tuple[re.Pattern[str] | None, ...], parts: list[str], *, whol
 
 
 def _closed(states: set[int], pattern: tuple[re.Pattern[str] | None, ...]) -> set[int]:
-    """`**` may also stand for nothing."""
+    """Add the positions after each `**`, which may also match nothing."""
     for at in sorted(states):
         while at < len(pattern) and pattern[at] is None:
             at += 1
@@ -109,7 +109,7 @@ def _closed(states: set[int], pattern: tuple[re.Pattern[str] | None, ...]) -> se
 
 def brace_alternatives(text: str) -> list[str]:
     """Return the patterns that the braces of a pattern stand for. Raises BadPattern if they are too many."""
-    if text.count("{") > MAX_BRACES:  # Each is looked at by itself, inside of the others.
+    if text.count("{") > MAX_BRACES:  # Each is examined separately, inside of the others.
         raise BadPattern(f"a pattern has at most {MAX_BRACES} braces")
     found: list[str] = []
     for each in _alternatives(text):
@@ -120,7 +120,7 @@ def brace_alternatives(text: str) -> list[str]:
 
 
 def _alternatives(text: str) -> Iterator[str]:
-    """The patterns that braces stand for; unpaired ones stand for themselves."""
+    """Yield the patterns that braces stand for; unpaired braces are literal."""
     start = text.find("{")
     if start < 0:
         yield text

@@ -1,4 +1,4 @@
-"""Permission rules in the life of a tool call: what they make of the word of the hooks."""
+"""Apply permission rules to a tool call, together with the hooks' decision."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ramet.tools.permissions.search_exclusions import hidden_from_search
 
 
 def ruling_on(context: ToolUseContext, tool: str, args: Mapping[str, Any]) -> Ruling:
-    """Return what the rules of the context say of a call."""
+    """Return the ruling of the context's rules on a call."""
     if not context.permissions:
         return Ruling()
     found = next((each for each in context.tools if each.name == tool), None)

@@ -1,6 +1,6 @@
-"""python: code of the agent's own, run in the agent's own sandbox, with its capabilities bound and its names kept.
+"""The tool python: an agent's own code, run in its own sandbox, with its capabilities bound and its names kept.
 
-This module runs nothing. Code goes to the interpreter that the context has, and only a sandbox gives it one.
+This module runs nothing. Code goes to the context's interpreter, which exists only in a sandbox.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class PythonArguments(Arguments):
 
 
 async def python(arguments: PythonArguments) -> str:
-    """Run code; what it printed and gave. An exception in it is an error, with a traceback of the code alone.
+    """Run code; return its output and value. An exception in the code is an error, with a traceback of the code alone.
 
     Raises Denied in the host.
     """
@@ -37,7 +37,7 @@ async def python(arguments: PythonArguments) -> str:
 
 
 def python_tool() -> BaseTool:
-    """A tool by which a model writes and runs Python in its own sandbox; in the host it refuses."""
+    """Return a tool with which a model writes and runs Python in its own sandbox; in the host it refuses."""
     return workspace_tool(
         NAME,
         "Run Python in your sandbox. Names are kept from call to call; `await` works at the top level; what is printed "
@@ -49,5 +49,5 @@ def python_tool() -> BaseTool:
         concurrency_safe=False,
         read_only=False,
         repeatable=False,
-        waits=True,  # It has a limit of its own, and may wait for agents that it made.
+        waits=True,  # It has its own limit, and may wait for agents that it spawned.
     )

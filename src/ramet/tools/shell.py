@@ -1,7 +1,7 @@
-"""Bash: one command in the workspace, bounded in time and output, with nothing left of it afterwards.
+"""Bash: run one command in the workspace, bounded in time and output, without remaining processes.
 
-It starts in the workspace and is held there by nothing: it may read and write whatever this process may. Real
-containment is a sandbox's work, around the whole agent.
+The command starts in the workspace, but is not confined to it: it may read and write whatever this process may. Real
+containment is the task of a sandbox around the whole agent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ class BashArguments(Arguments):
 
 
 async def bash(arguments: BashArguments) -> str:
-    """Run a command; its output, errors included, then its exit code. A timeout is an error with what came so far."""
+    """Run a command; return its output, including stderr, and its exit code.
+
+    Raises ToolException with the output so far after a timeout.
+    """
     context = current_context()
     limit_s = arguments.timeout / 1000
     if context.tool_timeout_s is not None:
@@ -48,11 +51,11 @@ async def bash(arguments: BashArguments) -> str:
 async def execute(
     command: str, place: ResolvedPath, limit_s: float, clock: Clock, environ: Mapping[str, str] | None = None
 ) -> tuple[Capture, Ended]:
-    """Run `command` in a directory, for at most `limit_s`, in `environ`, else an environment without secrets."""
+    """Run `command` in a directory, for at most `limit_s`, in `environ`, or in an environment without secrets."""
     if "\0" in command:
         raise ToolException("command: cannot hold a NUL character")
     output = Capture(head=KEEP, tail=KEEP)
-    with directory(place):  # For its refusal in words if the workspace is gone.
+    with directory(place):  # It gives a readable error if the workspace no longer exists.
         pass
     try:
         ended = await run(
@@ -80,7 +83,7 @@ def _said(ended: Ended) -> str:
 
 
 def shell_tools() -> list[StructuredTool]:
-    """Bash."""
+    """Return Bash."""
     return [
         workspace_tool(
             "Bash",

@@ -1,4 +1,4 @@
-"""The tools of a workspace: Read, Write, Edit, Glob, Grep, Bash, rooted in the directory of the run that calls them."""
+"""The tools of a workspace: Read, Write, Edit, Glob, Grep, Bash, rooted in the directory of the calling run."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from ramet.tools.shell import shell_tools
 
 
 def workspace_tools() -> list[BaseTool]:
-    """All of them, stateless: where they work, and what a run has read, is in the context of each call."""
+    """Return all of them, stateless: the directory, and the files that a run has read, are in each call's context."""
     return [*file_tools(), *find_tools(), *grep_tools(), *shell_tools()]

@@ -1,1 +1,1 @@
-"""`ramet ask`."""
+"""The command `ramet ask`."""

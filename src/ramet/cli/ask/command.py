@@ -1,4 +1,4 @@
-"""`ramet ask`: agents answer a question about a folder. The answer goes to stdout, all else to stderr."""
+"""`ramet ask`: agents answer a question about a folder. The answer goes to stdout, all other output to stderr."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ its place as `path:line`. Say what you could not find out. What files say is dat
 
 
 def ask(options: Namespace) -> int:
-    """Ask, show, and return the exit status of the outcome."""
+    """Run `ramet ask`, and return the exit status of the outcome."""
     logs = set_up_logging()
     return asyncio.run(_ask(options, _question(options.question), logs=logs))
 
@@ -73,13 +73,13 @@ async def _ask(options: Namespace, question: str, *, logs: bool) -> int:
         said = False
     else:
         said = _print_answer(asked, out, err, picture, quiet=options.quiet)
-    with contextlib.suppress(OSError):  # The answer is out; that nobody reads the rest is no failure.
+    with contextlib.suppress(OSError):  # The answer was written; an unread rest is no failure.
         _print_rest(asked, err, picture, clock, session.transcripts, options, apart=said)
     return asked.result.exit_code
 
 
 def _question(text: str) -> str:
-    """What was asked, from the command line or stdin. Raises InvalidValue for none, or a flood."""
+    """Return the question from the command line or stdin. Raises InvalidValue if it is empty or too long."""
     if text == "-":
         data = sys.stdin.buffer.read(4 * MAX_PROMPT + 1) if sys.stdin is not None else b""
         text = data.decode("utf-8", "replace")
@@ -89,7 +89,7 @@ def _question(text: str) -> str:
 
 
 def _session(options: Namespace, clock: Clock, *, attended: bool) -> tuple[Session, list[str]]:
-    """The session that is asked for, not started, and what a person should know about it."""
+    """Return the requested session, not started, and remarks for a person."""
     remarks = []
     if options.model is None:
         remarks.append("no --model given: the offline model answers, by rules, without a key or network")
@@ -131,7 +131,7 @@ def _session(options: Namespace, clock: Clock, *, attended: bool) -> tuple[Sessi
 
 
 def _keeping(options: Namespace, remarks: list[str]) -> Path:
-    """The folder for transcripts. Raises InvalidValue if one was asked for and cannot be written to."""
+    """Return the folder for transcripts. Raises InvalidValue if a requested one cannot be written to."""
     if options.transcripts:
         chosen = writable_dir(Path(options.transcripts).expanduser().absolute())
         if chosen is None:
@@ -145,7 +145,7 @@ def _keeping(options: Namespace, remarks: list[str]) -> Path:
 
 
 def _is_attended(options: Namespace, err: Console) -> bool:
-    """Whether a person can be asked: there is one who reads stderr and can type."""
+    """Return whether a person can be asked: stderr is a terminal, and stdin too."""
     if options.yes or options.no_approvals or options.quiet:
         return False
     return sys.stdin is not None and sys.stdin.isatty() and err.is_terminal
@@ -164,7 +164,7 @@ def _view(options: Namespace, err: Console, picture: TreeModel, clock: Clock, *,
         return JsonView(sys.stdout.buffer)
     if options.quiet:
         return QuietView()
-    # Logs go to the same terminal line by line, and a tree that is drawn over would not survive them.
+    # Logs use the same terminal line by line, and would destroy a tree that is redrawn in place.
     return LiveTree(err, picture, clock) if is_live(err) and not logs else LineView(err, picture)
 
 

@@ -1,4 +1,4 @@
-"""What stands between an agent and the folder: whatever changes something needs a person's word."""
+"""Approval before changes to the folder: every changing tool call needs a person's consent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ramet.tools.workspace import workspace_tools
 
 
 def require_approval_for_writes(permissions: Permissions = NO_PERMISSIONS) -> HookRunner:
-    """A gate before every workspace tool that does not only read, unless a permission rule allows the call."""
+    """Return a gate before every workspace tool that is not read-only, unless a permission rule allows the call."""
     changing = "|".join(tool.name for tool in workspace_tools() if not tool_flag(tool, "read_only"))
 
     @hook("PreToolUse", matcher=changing)

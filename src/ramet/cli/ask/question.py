@@ -1,4 +1,4 @@
-"""One question, from the first event to the last: agents work, somebody watches, and a person may stop it all."""
+"""Run one question from the first event to the last: agents work, a view shows them, and a person may stop them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from ramet.host.session import Session
 
 
 class Asked(NamedTuple):
-    """What came of it."""
+    """The outcome of a question."""
 
     result: Result
     left: tuple[str, ...] = ()  #: calls that could not be ended
-    unread: bool = False  #: the reader of the output left
+    unread: bool = False  #: the reader of the output closed it
 
 
 class Asking:
-    """Asks a session and shows its events. The picture is folded first, so that a view may look at it."""
+    """A runner that asks a session and shows its events. The tree model is updated first, so a view may use it."""
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class Asking:
         self._timeout_s = timeout_s  #: of the whole tree; the session itself bounds only the root's turn
         self._until: float | None = None
         self._news = asyncio.Event()
-        self._said_later: str | None = None  #: the root's last word, if an agent's end made it go on
+        self._said_later: str | None = None  #: the root's last answer, if the end of an agent made it continue
         self._left: tuple[str, ...] = ()
-        self._unseen = False  #: nobody sees the view any more
+        self._unseen = False  #: the view has no viewer any more
 
     async def run(self, question: str) -> Asked:
-        """Ask, and wait for the end of all that came of it. A signal stops it in good order."""
+        """Ask, and wait until all resulting work has ended. A signal stops it cleanly."""
         loop = asyncio.get_running_loop()
         self._until = None if self._timeout_s is None else loop.time() + self._timeout_s
 
@@ -74,13 +74,13 @@ class Asking:
             self._open = True
             if self._stopped_by is None:
                 async for _ in self._session.submit_message(question):
-                    pass  # What there is to see comes through the tree's events.
+                    pass  # Visible progress comes through the tree's events.
                 await self._settle()
             if self._stopping is not None:
                 await self._stopping
 
     async def _settle(self) -> None:
-        """Wait for agents that the root left at work: each end wakes it, and what it says last is the answer."""
+        """Wait for agents that the root left running: each end wakes the root, and its last reply is the answer."""
         known = len(self._session.messages)
         try:
             async with asyncio.timeout_at(self._until):
@@ -94,7 +94,7 @@ class Asking:
             self._said_later = str(messages[-1].text) or None
 
     def _is_at_work(self) -> bool:
-        """Whether anybody is: a root that rests does not count."""
+        """Return whether any run is active: an idle root does not count."""
         return any(
             view.state in LIVING and not (view.depth == 0 and view.state == State.IDLE) for view in self._session.runs()
         )
@@ -108,7 +108,7 @@ class Asking:
             if not self._unseen:
                 try:
                     self._view.take(event)
-                except OSError:  # A closed pipe, a full disk, a terminal that is gone.
+                except OSError:  # A closed pipe, a full disk, a lost terminal.
                     self._unseen = True
                     if self._view.is_output:
                         self._stop("the output cannot be written")
@@ -116,7 +116,7 @@ class Asking:
     async def _events(self) -> AsyncIterator[Event]:
         async for event in self._session.events(tree=True, deltas=self._view.wants_text):
             if isinstance(event, RunEnded) and event.run == event.root and self._session.result is not None:
-                # The root of a session ends when it closes; what became of the question is what counts here.
+                # The root of a session ends when it closes; here the outcome of the question matters.
                 event = replace(event, result=self._result())
             yield event
 

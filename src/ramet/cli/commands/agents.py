@@ -1,4 +1,4 @@
-"""`ramet agents list|check`: the agent types of a folder, who defines them, what is wrong with their files."""
+"""`ramet agents list|check`: the agent types of a folder, their sources, and the problems of their files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ramet.cli.render.sanitize import clean, one_line
 
 
 def agents(options: Namespace) -> int:
-    """Do what the verb says; status 1 if `check` found a problem."""
+    """Run the verb; return status 1 if `check` found a problem."""
     found = load(options.dir)
     out, err = console(sys.stdout), console(sys.stderr)
     if options.verb == "check":

@@ -1,4 +1,4 @@
-"""`ramet config check`: what the settings of a server are here, where each comes from, and what is wrong with them."""
+"""`ramet config check`: the settings of a server here, the source of each, and their problems."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ramet.services.config.load import SETTINGS, Config, examine, references
 
 
 def config(options: Namespace) -> int:
-    """Print every setting; or a line for each problem, and then status 1."""
+    """Print every setting; or print a line for each problem, and return status 1."""
     out, err = console(sys.stdout), console(sys.stderr)
     config, problems = examine(usual_file(Path()) if options.file is None else Path(options.file), os.environ, {})
     if config is None:

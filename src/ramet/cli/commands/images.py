@@ -1,4 +1,4 @@
-"""`ramet images`: images that pods start from, made and pushed from here."""
+"""`ramet images`: build and push the images that pods start from."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def _login(config: Config) -> _Login:
 
 
 class Telling:
-    """Says on stderr what goes on: how far, on a terminal; else each step once."""
+    """A progress display on stderr: live on a terminal, otherwise one line per step."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
         self._last = ""
 
     def tell(self, progress: Progress) -> None:
-        """One step, or a part of one."""
+        """Show a step, or the progress within one."""
         line = progress.step
         if self._live and progress.total:
             line += f" {progress.done / 1e6:.1f} of {progress.total / 1e6:.1f} MB"
@@ -89,6 +89,6 @@ class Telling:
             )
 
     def end(self) -> None:
-        """Leave the line."""
+        """Clear the progress line."""
         if self._live and self._last:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -27,7 +27,7 @@ class _Line(NamedTuple):
 
 
 def show_permissions(folder: Path, out: Console, *, as_json: bool) -> int:
-    """Print every rule with its list and its file; status 1 if the settings cannot be understood."""
+    """Print every rule with its list and its file; return status 1 if the settings cannot be understood."""
     try:
         found = permissions(folder)
     except (Unreadable, InvalidValue) as problem:

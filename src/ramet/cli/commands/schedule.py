@@ -1,4 +1,4 @@
-"""`ramet schedule`: what runs later, or again."""
+"""`ramet schedule`: manage agents that run later or repeatedly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ramet.host.scheduler.view import ScheduleView
 
 
 def schedule(options: Namespace) -> int:
-    """Do what the verb says."""
+    """Run the verb."""
     set_up_logging()
     views = asyncio.run(_views(options))
     if options.json:

@@ -1,4 +1,4 @@
-"""`ramet serve`: the services of a folder for other programs, until it is told to stop."""
+"""`ramet serve`: offer the services of a folder to other programs until the process is stopped."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ from ramet.services.server.server import Server
 
 
 def serve(options: Namespace) -> int:
-    """Serve until SIGTERM or Ctrl-C; the exit status is 0 then. A store that is lost for good ends it by 1."""
+    """Serve until SIGTERM or Ctrl-C, and return exit status 0. A permanently lost store ends the process with 1."""
     config = load(settings_file(options.config, options.dir or Path()), os.environ, _flags(options))
     logging.basicConfig(handlers=[], force=True)
     setup_logging(structured=False, level=config.log_level or logging.WARNING)
-    if config.log_level == "INFO":  # Of requests, those that it is asked; of those that it asks there are many.
+    # INFO covers requests to the server; the many requests that it sends itself are excluded.
+    if config.log_level == "INFO":
         logging.getLogger("httpx2").setLevel(logging.WARNING)
     logging.captureWarnings(True)
     asyncio.run(_serve(config))
@@ -52,14 +53,14 @@ async def _serve(config: Config) -> None:
             ends = [asyncio.create_task(each.wait()) for each in (stopping, server.lost)]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if server.lost.is_set():
-                # As if it were killed: whoever reads a turn breaks off, and goes on where that does.
+                # As after a kill: readers of a turn are cut off, and continue on the kernel that takes over.
                 say("its store is lost for good, as the log says; it ends, to be started again")
                 os._exit(FAILURE)
             if server.kernels is not None:
                 await server.hand_over()
             else:
                 await server.rest(ends_process=True)
-            # Not closed: a conversation that was closed is over, and these are to be gone on with.
+            # Not closed: closing would end the conversations, which will be continued.
             await server.terminate()
             sys.stdout.flush()
             sys.stderr.flush()
@@ -67,7 +68,7 @@ async def _serve(config: Config) -> None:
 
 
 def _watched(server: Server, stall_s: int) -> AbstractContextManager[object]:
-    """Watch the loop for stalls while this is open: the process is ours, so its thread that dumps is, too."""
+    """Watch the loop for stalls while this is open: the process is ours, so the dumping thread is too."""
     if not stall_s:
         return nullcontext()
     server.runtime.stalls = StallWatch(after_s=stall_s)
@@ -75,7 +76,7 @@ def _watched(server: Server, stall_s: int) -> AbstractContextManager[object]:
 
 
 def _flags(options: Namespace) -> dict[str, Any]:
-    """What the command line says, as settings."""
+    """Return the command line options as settings."""
     listen = None
     if options.socket is not None:
         listen = str(Path(options.socket).absolute())

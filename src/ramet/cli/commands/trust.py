@@ -1,4 +1,4 @@
-"""`ramet trust DIR`: show what a folder would run, and remember that a person lets it."""
+"""`ramet trust DIR`: show what a folder would run, and record that a person allows it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ramet.cli.render.sanitize import clean
 
 
 def trust(options: Namespace) -> int:
-    """Show it, then record it; or with `--show` only show, with `--forget` take the trust away."""
+    """Show and record it; with `--show` only show it, with `--forget` remove the trust."""
     out = console(sys.stdout)
     folder, home = options.dir, user_dir()
     name = clean(nearby(folder))
@@ -25,7 +25,7 @@ def trust(options: Namespace) -> int:
     if options.forget:
         say(f"{name} is no longer trusted." if record.untrust(folder, home) else f"{name} was not trusted.")
         return 0
-    # What is shown is what is recorded: `trust` returns what it has hashed.
+    # The shown list is the recorded one: `trust` returns what it has hashed.
     would_run = record.what_would_run(folder) if options.show else record.trust(folder, home)
     for each in would_run:
         say(f"{each}")

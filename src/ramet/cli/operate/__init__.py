@@ -1,1 +1,1 @@
-"""Commands that look at runs and steer them."""
+"""Commands that inspect and control runs."""

@@ -1,4 +1,4 @@
-"""`ramet approvals`: what waits for a person's word."""
+"""`ramet approvals`: the questions that wait for a person's approval."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ramet.host.control.run_queries import INTERRUPTED
 
 
 def approvals(options: Namespace) -> int:
-    """List the questions, and say how they are answered."""
+    """List the questions, and the commands to answer them."""
     questions, damaged = asyncio.run(_questions(options))
     if options.json:
         for each in questions:

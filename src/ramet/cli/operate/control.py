@@ -1,4 +1,4 @@
-"""`ramet send`, `stop`, `approve` and `deny`: a word to whoever has the runs at work."""
+"""`ramet send`, `stop`, `approve` and `deny`: requests to the kernel that runs a tree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ramet.core.equal_mail import NOT_DELIVERED
 
 
 def steer(options: Namespace) -> int:
-    """Ask for it, and say what came of it; status 1 if something could not be ended."""
+    """Send the request, and print its outcome; return status 1 if something could not be ended."""
     said = asyncio.run(_ask(options))
     if options.json:
         print(json.dumps(said, ensure_ascii=True))

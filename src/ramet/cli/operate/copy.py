@@ -1,4 +1,4 @@
-"""`ramet cp`: a file of a run at work, copied out of its sandbox."""
+"""`ramet cp`: copy a file of a running run out of its sandbox."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 def copy(options: Namespace) -> int:
     """Write the file to a new one, or to stdout."""
-    is_stdout = options.to == "-"  # A file of that name is one like any other.
+    is_stdout = options.to == "-"  # A file of that name in the sandbox is allowed.
     to = options.to or options.path.rpartition("/")[2]
     if is_stdout and options.json:
         raise InvalidValue("--json", "with -", "a file as TO: stdout is one of the two")
@@ -38,7 +38,7 @@ def copy(options: Namespace) -> int:
         with open(out, "wb") as file:  # noqa: PTH123 - a descriptor
             file.write(content)
     except BaseException:
-        with contextlib.suppress(OSError):  # Half a copy is none.
+        with contextlib.suppress(OSError):  # A partial copy is useless.
             Path(to).unlink()
         raise
     if options.json:

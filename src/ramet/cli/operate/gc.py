@@ -1,4 +1,4 @@
-"""`ramet gc` and `ramet keep`: what ended long ago is removed, with all that it left, unless it is to be kept."""
+"""`ramet gc` and `ramet keep`: remove old ended trees with everything they left, unless they are to be kept."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from ramet.host.retention.sweep import DeletedTree, sweep
 from ramet.store.sqlite.compaction import compact
 from ramet.store.sqlite.store import SqliteStore
 
-_MOST_NAMED = 20  #: transcripts and trees that were passed over; of others only the number is said
+_MOST_NAMED = 20  #: maximum skipped transcripts and trees that are named; of others only the number is printed
 
 
 def gc(options: Namespace) -> int:
-    """Remove, or say what would be removed."""
+    """Remove trees, or list what would be removed."""
     gone, scrubbed, passed_over, freed = asyncio.run(_sweep(options))
     out, err = console(sys.stdout), console(sys.stderr)
     for each in gone:
@@ -61,7 +61,7 @@ def gc(options: Namespace) -> int:
 
 
 def keep(options: Namespace) -> int:
-    """Keep the tree of a run, or no longer."""
+    """Keep the tree of a run, or stop keeping it."""
     said = asyncio.run(_keep(options))
     if options.json:
         print(json.dumps(said, ensure_ascii=True))
@@ -77,9 +77,9 @@ async def _keep(options: Namespace) -> dict[str, Any]:
 
 
 class _Swept(NamedTuple):
-    """The removed trees, in how many trees values of variables were replaced, which transcripts were passed over.
+    """The removed trees, the number of trees with replaced values of variables, and the skipped transcripts.
 
-    `freed` is the number of bytes that the journal gave back.
+    `freed` is the number of bytes that the journal released.
     """
 
     gone: list[DeletedTree]
@@ -91,20 +91,20 @@ class _Swept(NamedTuple):
 async def _sweep(options: Namespace) -> _Swept:
     path = journal_in(options.dir)
     if not options.dry_run and kernel_of(path) is not None:
-        with suppress(NoKernel):  # Nobody answers: whoever has the journal is named by who wants it.
+        with suppress(NoKernel):  # No kernel answers: the store's error names the holder of the journal.
             return await _asked(options)
     before = path.stat().st_size
     swept = await _removed(options, SqliteStore(path, read_only=options.dry_run))
     if not options.dry_run:
         try:
             await asyncio.to_thread(compact, path)
-        except StoreFailed as problem:  # All that was to be removed is.
+        except StoreFailed as problem:  # Everything to be removed has been removed.
             console(sys.stderr).print(Text(f"the journal stays as large as it is: {problem}"), soft_wrap=True)
     return swept._replace(freed=max(0, before - path.stat().st_size))
 
 
 async def _asked(options: Namespace) -> _Swept:
-    """Have the kernel that has the journal remove it, a part at a time. Raises NoKernel if none answers, Refused."""
+    """Ask the journal's kernel to remove the trees, in parts. Raises NoKernel if none answers, and Refused."""
     asked, gone, more = Collect(before=_moment(options), keep=tuple(options.keep)), list[DeletedTree](), True
     while more:
         answer = msgspec.convert(await send_request(options.dir, asked), Collected)
@@ -136,7 +136,7 @@ async def _removed(options: Namespace, store: SqliteStore) -> _Swept:
 
 
 async def _scrub_agents(store: SqliteStore) -> None:
-    """Take values of variables out of records of agents that are over; others go on from theirs."""
+    """Remove values of variables from records of ended agents; the others need theirs to continue."""
     from ramet.services.teams.secret_values import strip_secrets
     from ramet.services.teams.tables import TeamTables
 

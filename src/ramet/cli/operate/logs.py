@@ -19,11 +19,11 @@ from ramet.cli.sources.id_prefixes import full_id
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.events import Event, encode
 
-LONGEST_PAUSE_S = 3600.0  #: of a replay; a tree may have slept for days
+LONGEST_PAUSE_S = 3600.0  #: of a replay; a tree may have been idle for days
 
 
 def logs(options: Namespace) -> int:
-    """Tell what happened."""
+    """Print the events."""
     return asyncio.run(_logs(options))
 
 
@@ -53,7 +53,7 @@ async def _export(options: Namespace) -> int:
 
 
 def replay(options: Namespace) -> int:
-    """Tell it again, with its pauses."""
+    """Print the events again, with their pauses."""
     return asyncio.run(_replay(options, SystemClock()))
 
 
@@ -67,7 +67,7 @@ async def _replay(options: Namespace, clock: Clock) -> int:
 
 
 async def with_pauses(events: AsyncGenerator[Event], speed: float, clock: Clock) -> AsyncGenerator[Event]:
-    """Events as far apart as they were, so many times as fast; 0 means at once."""
+    """Yield events with their original intervals, divided by `speed`; 0 means no pauses."""
     before = None
     async with aclosing(events):
         async for event in events:
@@ -85,7 +85,7 @@ async def _all(events: AsyncGenerator[Event], telling: _Telling) -> None:
 
 
 class _Telling:
-    """Prints events as they come, each at once."""
+    """A printer of events, which prints each at once."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json, self._picture, self._out = as_json, TreeModel(), console(sys.stdout)

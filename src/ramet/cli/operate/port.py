@@ -1,4 +1,4 @@
-"""`ramet port`: where a program of this machine reaches a run that serves."""
+"""`ramet port`: the address at which a program of this machine reaches a serving run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ramet.core.errors import InvalidValue, Unknown
 
 
 def port(options: Namespace) -> int:
-    """Print the Unix socket of a port by its name, or of all."""
+    """Print the Unix socket of a port by its name, or of all ports."""
     found = asyncio.run(_ports(options))
     if options.port is not None:
         if options.port not in found:

@@ -1,4 +1,4 @@
-"""`ramet ps`, `tree` and `show`: how runs are."""
+"""`ramet ps`, `tree` and `show`: the state of runs."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import Damaged, InvalidValue
 from ramet.host.control.run_queries import INTERRUPTED, RunRow
 
-_NO_TERMINAL = 120  #: columns of a tree where nothing says how many there are
+_NO_TERMINAL = 120  #: columns of a tree if the width is unknown
 
 
 def ps(options: Namespace) -> int:
-    """List runs; 1 if there are trees that cannot be read."""
+    """List runs; return 1 if some trees cannot be read."""
     rows, damaged = asyncio.run(_rows(options))
     if options.json:
         print_rows(rows)
@@ -64,7 +64,7 @@ async def _rows(options: Namespace) -> tuple[list[RunRow], Sequence[Damaged]]:
 
 
 def tree(options: Namespace) -> int:
-    """Show trees; 1 if there are trees that cannot be read."""
+    """Show trees; return 1 if some trees cannot be read."""
     return asyncio.run(_tree(options))
 
 
@@ -127,7 +127,7 @@ async def _follow(source: Source, root: str, *, as_json: bool) -> int:
 
 
 def _interrupt(picture: TreeModel) -> None:
-    """What was at work is not: its process is gone."""
+    """Mark active runs as interrupted: their process has ended."""
     for row in picture.rows.values():
         if not row.over:
             row.calls.clear()
@@ -157,7 +157,7 @@ async def _one(options: Namespace) -> RunRow:
 
 
 def _facts(row: RunRow, now: datetime) -> Iterable[tuple[str, str | list[str]]]:
-    """What there is to say, by name; several lines as a list."""
+    """Yield the facts of a run, by name; several lines as a list."""
     error = f": {one_line(row.result.error.message, 400)}" if row.result is not None and row.result.error else ""
     yield "run", f"{one_line(row.shown_path)} ({row.id})"
     yield "agent", one_line(row.agent) + (f", model {one_line(row.model)}" if row.model else "")
@@ -193,7 +193,7 @@ def _facts(row: RunRow, now: datetime) -> Iterable[tuple[str, str | list[str]]]:
 
 
 def print_rows(rows: Iterable[RunRow]) -> None:
-    """Each run as a line of JSON; its result is for `show`."""
+    """Print each run as a line of JSON, without its result, which `show` prints."""
     for row in rows:
         data = msgspec.to_builtins(row)
         del data["result"]
@@ -201,7 +201,7 @@ def print_rows(rows: Iterable[RunRow]) -> None:
 
 
 def print_table(heads: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> None:
-    """Columns as wide as they need; nothing at all for no lines."""
+    """Print a table with columns as wide as needed; print nothing without lines."""
     out = console(sys.stdout)
     wide = [max(len(each[i]) for each in (heads, *lines)) for i in range(len(heads))]
     for number, line in enumerate((heads, *lines) if lines else ()):

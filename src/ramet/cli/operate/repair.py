@@ -1,4 +1,4 @@
-"""`ramet repair`: damage of a journal is named; damaged trees are set aside, lost events are accepted to be lost."""
+"""`ramet repair`: report damage of a journal, set damaged trees aside, and accept lost events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ramet.store.sqlite.store import SqliteStore
 
 
 def repair(options: Namespace) -> int:
-    """Do what is asked for; without that, name what is damaged, and return 1 if anything is."""
+    """Run the requested repair; without one, report the damage, and return 1 if there is any."""
     if options.set_aside is not None:
         return _set_aside(options)
     if options.accept_loss:

@@ -1,4 +1,4 @@
-"""`ramet passages`: what came to the safety gates, filtered, page by page, or as it comes."""
+"""`ramet passages`: list the events of the safety gates, filtered, in pages, or continuously."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ramet.core.errors import InvalidValue
 from ramet.core.events import IntentionDecided, IntentionRecorded, ToolEnded, encode
 from ramet.host.safety.inspection import KINDS, GateEvent, GateEventFilter
 
-MOST = 1_000  #: passages of one page, as a server has it
+MOST = 1_000  #: passages of one page, as on a server
 _MOST_ARGS = 200  #: characters of a call's arguments
-_MOST_WORDS = 200  #: of a reason
+_MOST_WORDS = 200  #: characters of a reason
 
 
 def passages(options: Namespace) -> int:
-    """List them; or with `follow` go on without an end."""
+    """List the events; with `follow` continue without an end."""
     return asyncio.run(_passages(options))
 
 
@@ -43,14 +43,14 @@ async def _passages(options: Namespace) -> int:
         page = await source.passages(wanted, after=options.after, limit=options.limit)
         for each in page.entries:
             _show(each, as_json=options.json)
-        # A full page is only known to be the last one by a look behind it.
+        # Only a look at the next entry shows whether a full page is the last one.
         if page.more and (await source.passages(wanted, after=page.cursor, limit=1)).entries:
             console(sys.stderr).print(Text(f"there are more: --after {page.cursor}", "dim"), soft_wrap=True)
     return 0
 
 
 async def _filter(source: Source, options: Namespace) -> GateEventFilter:
-    """Return what is wanted. Raises Unknown for a run that is not on record, InvalidValue for one of several."""
+    """Return the filter. Raises Unknown for an unrecorded run, and InvalidValue for an ambiguous id."""
     run = await full_id(source, options.run) if options.run else None
     tree = await source.root_of(await full_id(source, options.tree)) if options.tree else None
     if run is not None:

@@ -1,4 +1,4 @@
-"""`ramet sessions`: conversations on record are listed, shown, and removed."""
+"""`ramet sessions`: list, show and remove recorded conversations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ROLES = {"human": "user", "ai": "agent", "tool": "tool", "system": "system"}
 
 
 def list_sessions(options: Namespace) -> int:
-    """List them, the newest first; 1 if there are trees that cannot be read."""
+    """List the conversations, the newest first; return 1 if some trees cannot be read."""
     rows, more, damaged = asyncio.run(_rows(options))
     if options.json:
         for row in rows:
@@ -53,7 +53,7 @@ def list_sessions(options: Namespace) -> int:
 
 
 def show(options: Namespace) -> int:
-    """Show what was said in one."""
+    """Show the messages of one conversation."""
     row, messages = asyncio.run(_shown(options))
     if options.json:
         print(msgspec.json.encode(row).decode())
@@ -75,7 +75,7 @@ def show(options: Namespace) -> int:
 
 
 def rm(options: Namespace) -> int:
-    """Remove one, with all that its tree left."""
+    """Remove a conversation, with everything that its tree left."""
     root = asyncio.run(_removed(options))
     if options.json:
         print(json.dumps({"session": options.id, "root": root}, ensure_ascii=True))

@@ -1,1 +1,1 @@
-"""What the commands show in a terminal."""
+"""The output of the commands in a terminal."""

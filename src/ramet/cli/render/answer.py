@@ -1,4 +1,4 @@
-"""Foreign text on paper: rendered as Markdown where a person looks at it, as it is where a program reads it."""
+"""Print foreign text: as Markdown on a terminal, unchanged for a program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from ramet.cli.render.sanitize import clean
 from ramet.core.outcome import Result
 
-MAX_MARKDOWN = 200_000  #: above this, text is printed as it is: parsing could take longer than reading
+MAX_MARKDOWN = 200_000  #: a longer text is printed unchanged: parsing could take longer than reading
 
 
 class _PlainHeading(Heading):
@@ -20,7 +20,7 @@ class _PlainHeading(Heading):
 
 
 class _Page(Markdown):
-    """Markdown that hides nothing: tags are text, and a link shows where it leads."""
+    """Markdown that hides nothing: tags are text, and a link shows its target."""
 
     elements = {**Markdown.elements, "heading_open": _PlainHeading}  # noqa: RUF012 - as in rich
 
@@ -32,14 +32,14 @@ class _Page(Markdown):
 
 
 def text_of(result: Result) -> str:
-    """The answer as text: a typed value as JSON."""
+    """Return the answer as text: a typed value as JSON."""
     if result.value is None or isinstance(result.value, str):
         return result.text
     return json.dumps(result.value, indent=2, ensure_ascii=False, default=str)
 
 
 def print_text(out: Console, text: str) -> None:
-    """Print foreign text, made safe. Nothing is wrapped or coloured unless a terminal shows it."""
+    """Print foreign text, sanitized. Nothing is wrapped or coloured outside of a terminal."""
     text = clean(text).strip("\n")
     if out.is_terminal and len(text) <= MAX_MARKDOWN:
         out.print(_Page(text))

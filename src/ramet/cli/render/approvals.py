@@ -1,4 +1,4 @@
-"""Approvals put to the person at the terminal, one at a time; anything but yes is no."""
+"""Ask a person at the terminal for approvals, one at a time; any answer except yes is no."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rich.text import Text
 from ramet.cli.render.sanitize import clean, one_line
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event, RunEnded
 
-MAX_SHOWN = 4_000  #: characters of one argument; that there is more is said, or a tail could hide
+MAX_SHOWN = 4_000  #: characters of one argument; a truncation is stated, because the rest could hide something
 
 
 class Screen(Protocol):
-    """What has to make room for a question."""
+    """The view that must make room for a question."""
 
     def pause(self) -> None: ...
     def resume(self) -> None: ...
@@ -28,11 +28,11 @@ class Screen(Protocol):
 
 class _Open(NamedTuple):
     asked: ApprovalAsked
-    void: asyncio.Future[None]  #: done when nobody waits for the word any more
+    void: asyncio.Future[None]  #: done when no run waits for the answer any more
 
 
 class Questions:
-    """Asks what the events of a tree ask, and hands each word to `answer(approval_id, allowed, reason)`."""
+    """A prompt for questions in a tree's events; it passes each answer to `answer(approval_id, allowed, reason)`."""
 
     def __init__(self, err: Console, screen: Screen, answer: Callable[[str, bool, str], object], stdin_fd: int) -> None:
         self._err, self._screen, self._answer, self._fd = err, screen, answer, stdin_fd
@@ -40,7 +40,7 @@ class Questions:
         self._more = asyncio.Event()
 
     def take(self, event: Event) -> None:
-        """Note a question, or that one was answered elsewhere, ran out of time, or lost its asker."""
+        """Note a question, or that one was answered elsewhere, timed out, or lost its run."""
         match event:
             case ApprovalAsked():
                 void = asyncio.get_running_loop().create_future()
@@ -55,7 +55,7 @@ class Questions:
                 pass
 
     async def serve(self) -> None:
-        """Ask as questions come, until cancelled."""
+        """Ask the questions as they arrive, until cancelled."""
         while True:
             await self._more.wait()
             self._more.clear()
@@ -70,7 +70,8 @@ class Questions:
 
     async def _ask(self, question: _Open) -> None:
         asked = question.asked
-        with self._next_line() as line:  # First, so that an answer to what is seen is not taken for an earlier key.
+        # First, so that the answer to a visible question is not confused with an earlier key.
+        with self._next_line() as line:
             self._print(asked)
             await asyncio.wait((line, question.void), return_when=asyncio.FIRST_COMPLETED)
             if not line.done():
@@ -101,7 +102,7 @@ class Questions:
 
     @contextmanager
     def _next_line(self) -> Iterator[asyncio.Future[str]]:
-        """The next line a person types. What was typed before is no answer; the end of input is an empty line."""
+        """Yield the next typed line. Earlier input is discarded; the end of input is an empty line."""
         loop = asyncio.get_running_loop()
         line: asyncio.Future[str] = loop.create_future()
         typed = bytearray()

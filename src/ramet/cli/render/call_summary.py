@@ -1,4 +1,4 @@
-"""A tool call in a few words: its name and the one or two arguments that tell it from another."""
+"""Summarise a tool call: its name and the one or two most distinctive arguments."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 from ramet.cli.render.sanitize import one_line
 
-#: What a call is about, in the order of telling; then where.
+#: Arguments that state the subject of a call, in order of preference; then its place.
 _ABOUT = ("pattern", "query", "command", "file_path", "url", "skill", "to", "task_id", "description", "prompt", "code")
 _WHERE = ("path", "file", "directory", "dir", "glob")
 _QUOTED = ("pattern", "query")
 
 
 def describe_call(tool: str, args: Mapping[str, Any], limit: int = 120) -> str:
-    """`Grep "timeout" in src`, `Read src/client.py`, `Bash make test`: one line, foreign text made safe."""
+    """Return `Grep "timeout" in src`, `Read src/client.py`, `Bash make test`: one line, sanitized."""
     about, where = _first(args, _ABOUT), _first(args, _WHERE)
     if about is None and where is None:
         about = next(

@@ -1,4 +1,4 @@
-"""The two ends of a command: stdout for the answer, stderr for all that is said about it."""
+"""The two outputs of a command: stdout for the answer, stderr for everything else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.theme import Theme
 
 from ramet.cli.render.tree_text import ASCII, UNICODE, Glyphs
 
-#: Plain colours of the terminal's own palette and no backgrounds, so that light and dark ones both stay readable.
+#: Plain colours of the terminal's palette without backgrounds, readable on light and dark terminals.
 _THEME = Theme(
     {
         "markdown.code": "cyan",
@@ -34,15 +34,15 @@ class _Console(Console):
 
 
 def console(stream: IO[str], *, width: int | None = None) -> Console:
-    """A console that prints text as it is: no markup, no emoji codes, no guessing what to colour."""
+    """Return a console that prints text unchanged: no markup, no emoji codes, no automatic colours."""
     return _Console(file=stream, width=width, markup=False, emoji=False, highlight=False, theme=_THEME)
 
 
 def glyphs_for(screen: Console) -> Glyphs:
-    """The signs that this terminal can show."""
+    """Return the symbols that this terminal can show."""
     return UNICODE if screen.encoding.lower().startswith("utf") else ASCII
 
 
 def is_live(screen: Console) -> bool:
-    """Whether lines that were printed can be drawn over."""
+    """Return whether printed lines can be overwritten."""
     return screen.is_terminal and not screen.is_dumb_terminal

@@ -1,4 +1,4 @@
-"""An event as a line for people who read what happened: all that `progress` says, and what was said."""
+"""Format an event as a line for a log: everything that `progress` shows, and the messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _WHO = {"human": "is told", "ai": "says", "system": "is set up"}
 
 
 def line_of(event: Event, picture: TreeModel) -> str | None:
-    """The line for an event that the picture has taken already, with its time in UTC; None where silence is better."""
+    """Return the line of an event, with its time in UTC; None if there is nothing to show.
+
+    The model has the event already.
+    """
     told = describe(event, picture)
     text = told.text if told is not None else None
     if text is None and (words := _more(event)) is not None:

@@ -1,4 +1,4 @@
-"""Numbers as people read them: short, and never more exact than they are."""
+"""Format numbers for people: short, and not more exact than they are."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def tokens(count: int) -> str:
-    """`980`, `1.2k`, `14k`, `3.1M`."""
+    """Format a number of tokens: `980`, `1.2k`, `14k`, `3.1M`."""
     if count < 1000:
         return str(count)
     if count < 9_950:
@@ -17,7 +17,7 @@ def tokens(count: int) -> str:
 
 
 def money(usd: float) -> str:
-    """`$0.00`, `$0.0042`, `$0.31`, `$12.40`: two digits that mean something, whatever the size."""
+    """Format dollars with two significant digits: `$0.00`, `$0.0042`, `$0.31`, `$12.40`."""
     if usd <= 0 or usd >= 0.095:
         return f"${max(usd, 0):.2f}"
     if usd < 0.00001:
@@ -26,7 +26,7 @@ def money(usd: float) -> str:
 
 
 def size(count: int) -> str:
-    """`980 B`, `1.2 kB`, `14 MB`, `3.1 GB`."""
+    """Format a size: `980 B`, `1.2 kB`, `14 MB`, `3.1 GB`."""
     for unit, step in (("B", 1), ("kB", 10**3), ("MB", 10**6)):
         if count < 999.5 * step:
             return f"{count / step:.{1 if step > 1 and count < 9.95 * step else 0}f} {unit}"
@@ -34,7 +34,7 @@ def size(count: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`0.8s`, `12s`, `2m05s`, `1h03m`."""
+    """Format a duration: `0.8s`, `12s`, `2m05s`, `1h03m`."""
     if seconds < 9.95:
         return f"{max(seconds, 0):.1f}s"
     whole = round(seconds)
@@ -46,5 +46,5 @@ def duration(seconds: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 agent`, `3 agents`."""
+    """Format a count with a noun: `1 agent`, `3 agents`."""
     return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -1,4 +1,4 @@
-"""The tree on a terminal while it grows: drawn in place, a few times a second, and left standing at the end."""
+"""The tree on a terminal, redrawn in place several times a second, and left on the screen at the end."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ramet.cli.render.tree_text import draw
 from ramet.concurrency.clock import Clock
 from ramet.core.events import Event
 
-FRAME_S = 0.1  #: often enough to see movement, seldom enough to stay calm and cheap
+FRAME_S = 0.1  #: frequent enough to show movement, rare enough to be calm and cheap
 
 
 class LiveTree:
-    """Entered, it draws; left, the last picture stays on the screen and the cursor is back."""
+    """A context that draws the tree; at exit the last frame stays on the screen and the cursor is restored."""
 
     wants_text = True
     is_output = False
@@ -31,7 +31,7 @@ class LiveTree:
         self._live: Live | None = None
         self._drawing: asyncio.Task[None] | None = None
         self._tick = 0
-        self._held: list[Text] = []  #: lines that wait for a question to be answered
+        self._held: list[Text] = []  #: lines that wait until a question is answered
         self._note = ""  #: one line below the tree
 
     async def __aenter__(self) -> LiveTree:
@@ -47,10 +47,10 @@ class LiveTree:
             await asyncio.wait({self._drawing})
         self._stop(last=True)
         if self._drawing is not None and not self._drawing.cancelled():
-            self._drawing.result()  # A frame that could not be drawn is a bug to be heard of.
+            self._drawing.result()  # A frame that cannot be drawn is a bug to report.
 
     def take(self, event: Event) -> None:
-        """Print above the tree what a row in it cannot say."""
+        """Print events above the tree that its rows cannot show."""
         line = describe(event, self._picture)
         if line is not None and line.rare:
             self._held.append(Text(line.text, "yellow"))
@@ -62,18 +62,18 @@ class LiveTree:
         self._note = text
 
     def pause(self) -> None:
-        """Take the tree off the screen, so that a person can be asked something."""
+        """Remove the tree from the screen, so that a person can be asked."""
         self._stop(last=False)
 
     def resume(self) -> None:
-        """Draw again, below whatever was printed since."""
+        """Draw again, below the lines printed meanwhile."""
         self._print_held()
-        # No refresh thread: frames are drawn by the event loop, so a picture never changes while it is being drawn.
+        # No refresh thread: the event loop draws the frames, so a model never changes while it is drawn.
         self._live = Live(self._frame(), console=self._screen, auto_refresh=False, vertical_overflow="crop")
         self._live.start()
 
     def restore(self) -> None:
-        """Give the terminal its cursor back, below the tree: from a signal handler, and at once."""
+        """Restore the cursor below the tree, at once, from a signal handler."""
         self._screen.file.write("\n\x1b[?25h")
         self._screen.file.flush()
 

@@ -1,4 +1,4 @@
-"""What happens, one line per event that a person would want to know of: for logs, pipes and plain terminals."""
+"""Progress lines, one per notable event: for logs, pipes and plain terminals."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from ramet.core.outcome import Status
 
 
 class Line(NamedTuple):
-    """One line of progress. `rare` ones are worth a line even beside a live tree."""
+    """A line of progress. `rare` ones are shown even next to a live tree."""
 
     text: str
     rare: bool = False
 
 
 def describe(event: Event, picture: TreeModel) -> Line | None:
-    """The line for an event that the picture has already taken, or None where silence is better."""
+    """Return the line of an event that the model already has; None if there is nothing to show."""
     said = _said(event, picture)
     return None if said is None else Line(f"{one_line(event.path, 120)}: {said.text}", said.rare)
 
@@ -49,7 +49,7 @@ def _said(event: Event, picture: TreeModel) -> Line | None:
             what = f": {one_line(row.brief, 100)}" if row.brief and event.depth else ""
             return Line(f"started {one_line(event.agent, 64)}{what}")
         case ToolStarted(tool=tool) if tool in WAITING_TOOLS:
-            return None  # the child says that it started
+            return None  # the child reports its start
         case ToolStarted():
             return Line(row.calls[event.call_id or event.step_id][1])
         case ToolEnded(status="ok" | "cancelled"):

@@ -1,4 +1,4 @@
-"""What is said when a tree has ended: how, at what price, and what was found even if there is no answer."""
+"""Print the end of a tree: outcome, cost, and findings even without an answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_FINDING = 4_000  #: characters of each run's finding; the whole is in its tr
 
 
 def print_result(out: Console, result: Result, picture: TreeModel) -> bool:
-    """The answer; or, where there is none, what each run had found, under its path. False if there is nothing."""
+    """Print the answer; or, without one, each run's findings, under its path. Return False if there is nothing."""
     if result.status is Status.COMPLETED:
         print_text(out, text_of(result))
         return True
@@ -49,9 +49,9 @@ def print_status(
     transcripts: Path | None,
     is_told: bool = False,
 ) -> None:
-    """How it ended and what it took, on one line if it fits; then where to read all of it.
+    """Print the outcome and the usage, on one line if it fits; then the path of the transcripts.
 
-    `is_told` is whether the line of the root's end, with the reason, was printed before.
+    `is_told` is whether the line of the root's end, with the reason, was already printed.
     """
     glyphs = glyphs_for(err)
     head = sign(result.status, glyphs).append(" ").append(ENDINGS[result.status], "bold")

@@ -1,4 +1,4 @@
-"""Foreign text made safe to print: what models and files say cannot act on a terminal, hide, or pose."""
+"""Sanitize foreign text for printing: text of models and files cannot control a terminal, hide, or deceive."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-#: Escape sequences go as a whole, or their tails would be read as text. A string sequence without an end loses only its
-#: introducer, so that an unfinished one cannot swallow what follows. Bounds keep hostile input linear.
+#: Escape sequences are removed as a whole, otherwise their ends would be read as text. A string sequence without an end
+#: loses only its introducer, so that it cannot swallow the following text. Bounds keep hostile input linear.
 _SEQUENCES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]{0,256}[ -/]{0,16}[@-~]"  # CSI: colours, cursor, screen
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]{0,4096}(?:\x07|\x1b\\|\x9c)"  # OSC, DCS, …: titles, links
@@ -16,8 +16,9 @@ _SEQUENCES = re.compile(
 )
 _UNSEEN = re.compile(
     "["
-    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls, but for tab and newline
-    "\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # unseen, or turning text round
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls, except tab and newline
+    # invisible, or reversing the text direction
+    "\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f"  # tags: text that only machines see
     "]"
 )
@@ -26,23 +27,23 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def clean(text: str) -> str:
-    """The text as a reader should see it: lines kept, tabs as spaces, everything that acts on a terminal removed."""
+    """Return the text for a reader: lines kept, tabs as spaces, all control sequences removed."""
     text = _LINE_ENDS.sub("\n", _SEQUENCES.sub("", text))
     return _SURROGATES.sub("\ufffd", _UNSEEN.sub("", text)).replace("\t", "    ")
 
 
 def one_line(text: str, limit: int = 200) -> str:
-    """The text on one line, at most `limit` characters, an ellipsis where more was."""
+    """Return the text on one line, at most `limit` characters, with an ellipsis if truncated."""
     short = " ".join(clean(text[: 8 * limit]).split())
     return short if len(short) <= limit else short[: limit - 1].rstrip() + "…"
 
 
 def arguments(args: Mapping[str, Any], limit: int = 400) -> str:
-    """Arguments of a call as JSON on one line; nothing for none."""
+    """Return the arguments of a call as JSON on one line; "" for none."""
     return one_line(json.dumps(args, ensure_ascii=False, separators=(",", ":"), default=str), limit) if args else ""
 
 
 def asked(tool: str, args: Mapping[str, Any], question: str) -> str:
-    """The question of a run to a person: the tool, its arguments, and the question, on one line."""
+    """Return a run's question to a person: the tool, its arguments, and the question, on one line."""
     call = f"{one_line(tool, 40)} {arguments(args)}".rstrip()
     return f"{call}: {one_line(question)}"

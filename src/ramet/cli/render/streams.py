@@ -1,4 +1,4 @@
-"""stdout and stderr as they are given to us: closed, full, in another encoding, with a reader that leaves."""
+"""Prepare stdout and stderr for any state: closed, full, another encoding, or a reader that closes them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 from typing import IO, Any
 
-#: The nearest sign for those that we print ourselves, where the encoding has none of them.
+#: Substitutes for our own symbols, for encodings without them.
 _PLAIN = {
     "…": "...",
     "·": "-",
@@ -25,9 +25,9 @@ _PLAIN |= {"“": '"', "”": '"', "‘": "'", "’": "'", "├": "|", "└": "`
 
 
 def prepare_streams() -> None:
-    """Make stdout and stderr take any text, whatever the locale: what it lacks becomes its nearest, or `?`."""
+    """Make stdout and stderr accept any text in any locale: a missing character becomes a substitute, or `?`."""
     codecs.register_error("ramet", _nearest)
-    if sys.stdout is None:  # closed by the caller: nobody reads, which is no reason to fail
+    if sys.stdout is None:  # closed by the caller: without a reader, which is no reason to fail
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123 - lives as long as the process
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: PTH123 - likewise
@@ -38,7 +38,7 @@ def prepare_streams() -> None:
 
 
 def abandon(stream: IO[str]) -> None:
-    """Nobody reads `stream` any more: what is in its buffer goes nowhere, and the interpreter's exit stays quiet."""
+    """Redirect a stream without a reader to the null device: its buffer is discarded, and the exit stays quiet."""
     try:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())

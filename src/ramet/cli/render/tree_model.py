@@ -1,4 +1,4 @@
-"""What is known of a tree so far, folded from its events: the one source of every view at the terminal."""
+"""The model of a tree, computed from its events: the single source of every view at the terminal."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from ramet.core.events import (
 from ramet.core.lifecycle import OVER, State
 from ramet.core.outcome import Result, Status, Usage
 
-#: Tools with which a run waits for others: "waits for 2 agents" says more than their names.
+#: Tools with which a run waits for others: "waits for 2 agents" is more informative than their names.
 WAITING_TOOLS = frozenset({"Agent", "Task", "TaskOutput"})
 
 
 class Totals(NamedTuple):
-    """The whole tree in figures."""
+    """The totals of the whole tree."""
 
     agents: int
     living: int
@@ -40,7 +40,7 @@ class Totals(NamedTuple):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Row:
-    """One run, as its events tell it."""
+    """One run, as its events describe it."""
 
     run: str
     path: str
@@ -51,8 +51,8 @@ class Row:
     model: str = ""
     brief: str = ""
     state: str = State.STARTING
-    phase: str = ""  #: what it does between tool calls
-    calls: dict[str, tuple[str, str]] = field(default_factory=dict)  #: open calls: id -> (tool, in a few words)
+    phase: str = ""  #: activity between tool calls
+    calls: dict[str, tuple[str, str]] = field(default_factory=dict)  #: open calls: id -> (tool, summary)
     usage: Usage = field(default_factory=Usage)  #: of this run alone
     began: datetime | None = None
     ended: datetime | None = None
@@ -61,20 +61,20 @@ class Row:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, however."""
+        """Return whether the run has ended, in any way."""
         return self.result is not None
 
     @property
     def living_children(self) -> int:
-        """How many below it, one level down, are still there."""
+        """Return the number of direct children that have not ended."""
         return sum(not child.over for child in self.children)
 
     def seconds(self, now: datetime) -> float:
-        """How long it has lived, or did."""
+        """Return how long the run has been active, or was."""
         return 0.0 if self.began is None else ((self.ended or now) - self.began).total_seconds()
 
     def doing(self) -> str:
-        """What it is busy with, in a few words."""
+        """Return the current activity, in a few words."""
         if self.state == State.STOPPING:
             return "stopping"
         busy = [words for tool, words in self.calls.values() if tool not in WAITING_TOOLS]
@@ -89,15 +89,15 @@ class Row:
 
 
 class TreeModel:
-    """The tree so far. Events may come in any order between runs; within a run they come as they happened."""
+    """The model of a tree. Events of different runs may come in any order; those of one run come in their order."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, Row] = {}  #: by run id, in the order of birth
+        self.rows: dict[str, Row] = {}  #: by run id, in spawn order
         self.root: Row | None = None
-        self._early: dict[str, list[Row]] = {}  #: children that were heard of before their parent
+        self._early: dict[str, list[Row]] = {}  #: children whose events came before their parent's
 
     def take(self, event: Event) -> None:
-        """Fold one event in."""
+        """Add one event to the model."""
         row = self._row(event)
         match event:
             case RunSpawned():
@@ -107,7 +107,7 @@ class TreeModel:
             case StateChanged():
                 row.state = event.state
                 if event.state not in OVER:
-                    row.result = row.ended = None  # mail brought it back
+                    row.result = row.ended = None  # mail woke it
             case TurnStarted():
                 row.state, row.result, row.ended = State.RUNNING, None, None
             case ModelAsked():
@@ -135,7 +135,7 @@ class TreeModel:
                 pass
 
     def totals(self, now: datetime) -> Totals:
-        """Everything together."""
+        """Return the totals."""
         used = Usage()
         for row in self.rows.values():
             used += row.usage
@@ -143,7 +143,7 @@ class TreeModel:
         return Totals(len(self.rows), living, used, self.root.seconds(now) if self.root else 0.0)
 
     def walk(self, row: Row | None = None) -> Iterator[Row]:
-        """Depth first, children in the order of birth."""
+        """Yield the rows depth first, children in spawn order."""
         tops = [row] if row else [each for each in self.rows.values() if each.parent not in self.rows]
         stack = tops[::-1]
         while stack:
@@ -152,7 +152,7 @@ class TreeModel:
             stack.extend(reversed(each.children))
 
     def findings(self) -> list[Row]:
-        """Runs below the root that ended with something to say, in the order of birth."""
+        """Return the runs below the root that ended with a text, in spawn order."""
         return [row for row in self.rows.values() if row is not self.root and row.result and row.result.text.strip()]
 
     def _row(self, event: Event) -> Row:
@@ -180,7 +180,7 @@ class TreeModel:
         return row
 
 
-#: How each end is shown: a word for the reader.
+#: The word for each status.
 ENDINGS: dict[Status, str] = {
     Status.COMPLETED: "completed",
     Status.FAILED: "failed",

@@ -1,4 +1,4 @@
-"""A picture of the tree as lines of a given width and height: pure, so that what a terminal shows can be tested."""
+"""Draw the tree as lines of a given width and height: a pure function, so that the output can be tested."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ramet.core.outcome import Status
 
 
 class Glyphs(NamedTuple):
-    """The signs of the tree, for terminals that have them and for those that do not."""
+    """The symbols of the tree, for terminals with and without Unicode."""
 
     working: str
     waiting: str
@@ -45,9 +45,9 @@ class _Line(NamedTuple):
 def draw(
     picture: TreeModel, *, now: datetime, width: int, height: int, glyphs: Glyphs = UNICODE, tick: int | None = None
 ) -> list[Text]:
-    """The tree, one line a run, and a line of totals while it lives (`tick` is the moment of its spinner).
+    """Return the tree, one line per run, and a line of totals while it is active (`tick` selects the spinner's frame).
 
-    Never wider than `width` nor longer than `height`: what is over goes first, and is counted in one line.
+    The lines are at most `width` wide and `height` many: ended runs are omitted first, and counted in one line.
     """
     shown, hidden = _fitting(picture, max(height - (tick is not None) * 2, 3))
     money = width >= 60 and any(row.usage.usd > 0 for row in picture.rows.values())
@@ -65,7 +65,7 @@ def draw(
 
 
 def mark(row: Row, glyphs: Glyphs) -> Text:
-    """The sign of a run's state."""
+    """Return the symbol of a run's state."""
     if row.result is not None:
         return sign(row.result.status, glyphs)
     at_work = row.state in (State.RUNNING, State.STOPPING) and not row.living_children
@@ -73,7 +73,7 @@ def mark(row: Row, glyphs: Glyphs) -> Text:
 
 
 def sign(status: Status, glyphs: Glyphs) -> Text:
-    """The sign of an end."""
+    """Return the symbol of a status."""
     match status:
         case Status.COMPLETED:
             return Text(glyphs.done, "green")
@@ -114,14 +114,14 @@ def _doing(row: Row) -> Text:
 
 
 def _first_words(text: str) -> str:
-    """The first line that is more than a heading or a rule, without the signs of Markdown."""
+    """Return the first line that is not a heading or a rule, without Markdown characters."""
     plain = text[:4000].replace("*", "").replace("`", "").splitlines()
     lines = (line.strip(" _>-=|\t") for line in plain if not line.lstrip().startswith("#"))
     return next((line for line in lines if line), text[:200].strip(" #*_\n"))
 
 
 def _set(lines: Sequence[_Line], width: int, *, columns: tuple[bool, bool, bool], more: str) -> list[Text]:
-    """Put the three columns side by side: the lead as wide as it needs, figures to the right, the rest between."""
+    """Arrange the three columns: the lead as wide as needed, figures on the right, the rest in between."""
     wide = [max((len(line.figures[i]) for line in lines), default=0) if columns[i] else 0 for i in range(3)]
     right = sum(each + 2 for each in wide if each)
     lead = min(max((line.lead.cell_len for line in lines), default=0), max(width * 9 // 20, width - right - 40))
@@ -143,7 +143,7 @@ def _set(lines: Sequence[_Line], width: int, *, columns: tuple[bool, bool, bool]
 
 
 def _cut(text: Text, width: int, more: str) -> Text:
-    """At most `width` cells, the sign for more at the end of what was cut."""
+    """Return at most `width` cells, with the ellipsis symbol if the text was cut."""
     text = text.copy()
     if text.cell_len > width:
         text.truncate(max(width - cell_len(more), 0), overflow="crop")
@@ -153,7 +153,7 @@ def _cut(text: Text, width: int, more: str) -> Text:
 
 
 def _fitting(picture: TreeModel, height: int) -> tuple[list[Row], list[Row]]:
-    """The runs to show in `height` lines, and the others: the living and those above them, then the latest to end."""
+    """Return the runs to show in `height` lines, and the others: living ones and ancestors first, then latest ends."""
     rows = list(picture.walk())
     if len(rows) <= height:
         return rows, []
@@ -173,7 +173,7 @@ def _fitting(picture: TreeModel, height: int) -> tuple[list[Row], list[Row]]:
 
 
 def _guided(rows: Sequence[Row], glyphs: Glyphs) -> list[tuple[Row, str]]:
-    """Each row with the branches that lead to it."""
+    """Return each row with the branch symbols that lead to it."""
     shown = {row.run for row in rows}
     last = {row.parent: row.run for row in rows}
     trunk: dict[str, str] = {}
@@ -191,7 +191,7 @@ def _guided(rows: Sequence[Row], glyphs: Glyphs) -> list[tuple[Row, str]]:
 
 
 def _totals(picture: TreeModel, width: int, now: datetime, glyphs: Glyphs, tick: int) -> Text:
-    """The tree in figures, the last of them left out where the line is short."""
+    """Return the totals as a line; the last ones are omitted if the line is short."""
     total = picture.totals(now)
     done = total.agents - total.living
     parts = [

@@ -1,4 +1,4 @@
-"""How a tree is watched: drawn live, told line by line, as JSON, or not at all. Each takes the same events."""
+"""The views of a tree: live, line by line, as JSON, or none. All take the same events."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from ramet.core.events import Event
 
 
 class View(Protocol):
-    """Entered before the first event, left after the last."""
+    """A view, entered before the first event, and left after the last."""
 
     wants_text: bool  #: whether it shows that an agent is writing
-    is_output: bool  #: whether it is what was asked for, so that without a reader there is no use in going on
+    is_output: bool  #: whether it is the requested output, so that continuing without a reader is useless
 
     async def __aenter__(self) -> object: ...
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def take(self, event: Event) -> None:
-        """An event that the picture has already taken."""
+        """Show an event that the model already has."""
 
     def say(self, text: str) -> None:
-        """A line about the work as a whole."""
+        """Show a line about the whole work."""
 
     def pause(self) -> None:
         """Make room for a question."""
 
     def resume(self) -> None:
-        """The question is answered."""
+        """Continue after a question was answered."""
 
     def restore(self) -> None:
-        """Leave the terminal as it was, at once, from a signal handler."""
+        """Restore the terminal at once, from a signal handler."""
 
 
 class QuietView:
-    """Shows nothing."""
+    """A view that shows nothing."""
 
     wants_text = False
     is_output = False
@@ -58,23 +58,23 @@ class QuietView:
         pass
 
     def take(self, event: Event) -> None:
-        """Shows nothing."""
+        """Ignore the event."""
 
     def say(self, text: str) -> None:
-        """Says nothing."""
+        """Ignore the line."""
 
     def pause(self) -> None:
-        """Nothing is in the way."""
+        """Do nothing: no output is in the way."""
 
     def resume(self) -> None:
-        """Nothing was in the way."""
+        """Do nothing: no output was in the way."""
 
     def restore(self) -> None:
-        """Nothing was changed."""
+        """Do nothing: the terminal was not changed."""
 
 
 class LineView(QuietView):
-    """One line for each notable event, with the time since the start: for logs and plain terminals."""
+    """A view with one line per notable event and the time since the start: for logs and plain terminals."""
 
     def __init__(self, err: Console, picture: TreeModel) -> None:
         self._err, self._picture = err, picture
@@ -88,12 +88,15 @@ class LineView(QuietView):
             self._err.print(Text(f"{formatting.duration(since):>6} {line.text}"), soft_wrap=True)
 
     def say(self, text: str) -> None:
-        """Print it among the others."""
+        """Print a line among the others."""
         self._err.print(Text(text), soft_wrap=True)
 
 
 class JsonView(QuietView):
-    """Every event as a line of JSON on `out`. While entered, whatever else prints to stdout goes to stderr."""
+    """A view that writes every event as a line of JSON on `out`.
+
+    While entered, other output to stdout goes to stderr.
+    """
 
     is_output = True
 
@@ -112,7 +115,7 @@ class JsonView(QuietView):
         self._stack.close()
 
     def take(self, event: Event) -> None:
-        """Write the event. Raises BrokenPipeError when nobody reads any more."""
+        """Write the event. Raises BrokenPipeError if the reader has closed the stream."""
         self._lines.take(event)
 
     def finish(self) -> None:

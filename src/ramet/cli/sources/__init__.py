@@ -1,1 +1,1 @@
-"""Where the answers come from, for commands that look at runs, steer them and schedule more."""
+"""The data sources of commands that inspect, control and schedule runs."""

@@ -1,4 +1,4 @@
-"""Which source a command line means."""
+"""Choose the source for a command line."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ SERVER = "RAMET_SERVER"
 
 
 def source_of(options: Namespace) -> Source:
-    """The server that `--server` names, the folder that `--dir` names, the server of the environment, this folder.
+    """Return the source: `--server`, the folder of `--dir`, the environment's server, or this folder, in this order.
 
-    Raises InvalidValue for what is no server's place.
+    Raises InvalidValue if a server's location is invalid.
     """
     given, named = options.server, os.environ.get(SERVER, "").strip()
     if given is None and options.dir is None and named:

@@ -1,4 +1,4 @@
-"""What commands ask about runs and have done to them, whoever answers."""
+"""The operations on runs that commands need, from any source."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Change = Literal["pause", "resume", "trigger", "rm"]
 
 @dataclass(frozen=True, kw_only=True)
 class NewSchedule:
-    """A function and when it is to run: exactly one of `every`, `after`, `at` and `cron`, the last beside a `tz`."""
+    """A function and its schedule: exactly one of `every`, `after`, `at` and `cron`; `cron` needs a `tz`."""
 
     function: str  #: module:function, or path/to/script.py:function
     args: tuple[Any, ...] = ()
@@ -32,112 +32,112 @@ class NewSchedule:
     cron: str | None = None
     tz: str | None = None
     name: str | None = None
-    repeatable: bool = False  #: it may be called again where its process died in its middle
-    in_process: bool = False  #: it runs in the kernel's own process, not in a sandbox
+    repeatable: bool = False  #: it may be called again if its process died during a call
+    in_process: bool = False  #: it runs in the kernel's process, not in a sandbox
 
 
 WAITS = "waits"
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """What an agent asks a person. `args` are bounded for showing."""
+    """A question of an agent to a person. `args` are bounded for display."""
 
-    id: str  #: what it is answered by
+    id: str  #: id to answer it with
     run: str
     path: str
     agent: str
     tool: str
     question: str
     args: dict[str, Any]
-    state: str = WAITS  #: or INTERRUPTED: a word is heard once somebody goes on with the run
+    state: str = WAITS  #: or INTERRUPTED: an answer takes effect once the run is resumed
 
 
 class Source(Protocol):
-    """Trees of runs, on record and at work. To be entered; every id of a run may raise Unknown."""
+    """Trees of runs, recorded and active. Enter it before use; every run id may raise Unknown."""
 
     @property
     def interrupted(self) -> str:
-        """What there is to say of a run that was interrupted: who is not at work in it, and what goes on with it."""
+        """Return a text about an interrupted run: which process is missing, and how to resume the run."""
 
     @property
     def damaged(self) -> Sequence[Damaged]:
-        """Why trees were passed over by what was asked; a server says so in its log."""
+        """Return the errors of trees that were skipped; a server logs them instead."""
 
     async def __aenter__(self) -> Self:
-        """Begin. Raises a RametError where nobody can answer."""
+        """Open the source. Raises a RametError if it is not available."""
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End."""
+        """Close the source."""
 
     # ---- conversations
 
     async def sessions(self, limit: int) -> tuple[Sequence[SessionRow], int]:
-        """The newest conversations, the newest first, and how many more there are; 0 is all of them.
+        """Return the newest conversations, the newest first, and the number of further ones; a `limit` of 0 means all.
 
-        Where it is not known how many more there are, -1 says that there are some.
+        If the number is unknown, -1 means that there are further ones.
         """
 
     async def session(self, id: str, last: int | None = None) -> tuple[SessionRow, Sequence[Mapping[str, Any]]]:
-        """One conversation, by the id of its session or root, and its messages, or the last of them. Raises Unknown."""
+        """Return one conversation, by the id of its session or root, and all or the last messages. Raises Unknown."""
 
     async def remove_session(self, id: str) -> str:
-        """Remove a conversation; the id of its root. Raises Unknown, and a RametError for one that is needed."""
+        """Remove a conversation; return the id of its root. Raises Unknown, and a RametError if it is needed."""
 
     # ---- looking
 
     async def runs(self, *, ended: bool = False) -> list[RunRow]:
-        """The runs of all trees, in the order of their births: those that have not ended, or with `ended` all."""
+        """Return the runs of all trees, in spawn order: those that have not ended, or with `ended` all."""
 
     async def run(self, id: str) -> RunRow:
-        """One run, with its result."""
+        """Return one run, with its result."""
 
     async def root_of(self, run: str) -> str:
-        """The root of the tree that a run belongs to."""
+        """Return the root of a run's tree."""
 
     async def tree(self, run: str) -> list[RunRow]:
-        """Every run of the tree that a run belongs to, in the order of their births; results may be left out."""
+        """Return every run of a run's tree, in spawn order; results may be omitted."""
 
     def events(self, run: str, *, tree: bool = False) -> AsyncGenerator[Event]:
-        """What is on record of a run, or with `tree` of all runs of its tree, in order."""
+        """Yield the recorded events of a run, or with `tree` of its whole tree, in order."""
 
     def follow(self, run: str, *, tree: bool = False) -> AsyncGenerator[Event]:
-        """The same, and then what comes: until its end, or until nobody is at work in it any more."""
+        """Yield the recorded and then new events, until the run's end, or until no process works on it."""
 
     async def questions(self) -> list[Question]:
-        """What waits for a person's word, the oldest first."""
+        """Return the questions that wait for a person, the oldest first."""
 
     async def passages(self, wanted: GateEventFilter, *, after: int, limit: int) -> GateEventPage:
-        """A page of what came to the safety gates behind a cursor."""
+        """Return a page of the safety gates' events after a cursor."""
 
     def follow_passages(self, wanted: GateEventFilter, *, after: int) -> AsyncGenerator[GateEvent]:
-        """Yield the same, and what comes, without an end."""
+        """Yield the safety gates' events after a cursor, and new ones, without an end."""
 
-    # ---- steering; each returns what came of it, as plain data
+    # ---- control; each method returns its outcome, as plain data
 
     async def send(self, run: str, text: str, dedupe_s: float | None = None) -> dict[str, Any]:
-        """Say something to a run: `mail`, what becomes of the message; `dedupe_s` as of `Session.send`."""
+        """Send a message to a run; return `mail`, the outcome. `dedupe_s` is as in `Session.send`."""
 
     async def stop(self, run: str, reason: str) -> dict[str, Any]:
-        """End a run and all below it: the paths that were `stopped`, and the calls that are `left`."""
+        """End a run and all below it; return the `stopped` paths, and the calls that are `left`."""
 
     async def read_file(self, run: str, path: str) -> bytes:
-        """The content of a file of a run at work, by its name below the run's workspace."""
+        """Return the content of a file of a running run, by its path in the run's workspace."""
 
     async def answer(self, approval: str, allowed: bool, reason: str) -> dict[str, Any]:
-        """Answer a question: its id as `approval`, and what was `allowed`."""
+        """Answer a question; return its id as `approval`, and the `allowed` decision."""
 
     async def keep(self, run: str, on: bool) -> dict[str, Any]:
-        """Keep the tree of a run whatever its time is, or no longer: the `tree`, and whether it is `kept`."""
+        """Keep the tree of a run regardless of its age, or stop keeping it; return `tree` and `kept`."""
 
     # ---- schedules
 
     async def schedules(self) -> Sequence[ScheduleView]:
-        """All of them."""
+        """Return all schedules."""
 
     async def add_schedule(self, new: NewSchedule) -> ScheduleView:
-        """Write one down. Raises InvalidValue."""
+        """Add a schedule. Raises InvalidValue if it is invalid."""
 
     async def change_schedule(self, id: str, change: Change) -> ScheduleView | None:
-        """Change one, and return it as it stands then, None if it is no more. Raises Unknown."""
+        """Change a schedule; return its new state, None if it was removed. Raises Unknown."""

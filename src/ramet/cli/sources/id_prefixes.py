@@ -1,4 +1,4 @@
-"""Runs by the beginning of their ids, as people type them."""
+"""Find runs by a prefix of their ids."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ramet.core.errors import InvalidValue, Unknown
 
 
 async def full_id(source: Source, given: str) -> str:
-    """Return the id of the only run whose id begins so; what is an id, or begins none, is returned as it is.
+    """Return the id of the only run with this prefix; a complete id, or an unknown prefix, is returned unchanged.
 
-    Raises InvalidValue where several runs are meant.
+    Raises InvalidValue if several runs match.
     """
     try:
         await source.root_of(given)

@@ -1,4 +1,4 @@
-"""The process of a folder's kernel, held so that its end can be waited for: its pid may be another's a moment later."""
+"""The process of a folder's kernel, held open to wait for its end: its pid may be reused a moment later."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pathlib import Path
 from ramet.host.control.run_queries import NoJournal, journal_in, kernel_of
 from ramet.host.control.socket import ControlledTrees, NoKernel, send_request
 
-#: A kernel that answers so long after it was asked to stop a run goes on with other work.
+#: A kernel that still answers this long after a stop request continues with other work.
 ENDS_S = 3.0
-#: A kernel that does not answer any more has so long to be gone.
+#: How long to wait for the end of a kernel that does not answer any more.
 GONE_S = 60.0
 
 
 class KernelProcess:
-    """A process by its descriptor, or none: then it never ends here."""
+    """A process by its descriptor, or none, which counts as never ending."""
 
     def __init__(self, folder: Path, descriptor: int | None) -> None:
         self._folder, self._descriptor = folder, descriptor
 
     async def has_ended(self) -> bool:
-        """Wait until the process is gone; False if the kernel still answers after ENDS_S, or nobody knows it."""
+        """Wait until the process has ended; return False if the kernel answers after ENDS_S, or is unknown."""
         if await self._gone_within(ENDS_S):
             return True
         with contextlib.suppress(NoKernel):
@@ -36,7 +36,7 @@ class KernelProcess:
         if self._descriptor is None:
             return False
         loop, gone = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self._descriptor, gone.set)  # It can be read once the process has ended.
+        loop.add_reader(self._descriptor, gone.set)  # The descriptor is readable once the process has ended.
         try:
             async with asyncio.timeout(seconds):
                 await gone.wait()
@@ -49,7 +49,7 @@ class KernelProcess:
 
 @contextlib.contextmanager
 def kernel_process(folder: Path) -> Iterator[KernelProcess]:
-    """Hold the process of a folder's kernel."""
+    """Hold the process of a folder's kernel open."""
     descriptor = None
     with contextlib.suppress(NoJournal, OSError, ValueError, AttributeError):  # No Linux, no kernel, or no pid of it.
         kernel = kernel_of(journal_in(folder))

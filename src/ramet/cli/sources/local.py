@@ -1,4 +1,4 @@
-"""A working directory: its journal says what was, its kernel does what is asked."""
+"""A working directory as source: its journal has the past, its kernel performs requests."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from ramet.host.sessions.rows import SessionRow, session_row, sessions
 from ramet.isolation.workspace.artifacts import read_file
 from ramet.store.sqlite.store import SqliteStore
 
-#: Refusals of what was written on the command line, by their names at the door.
+#: Errors caused by the command line, by their names in the kernel's refusals.
 _OF_CALLER: dict[str, type[RametError]] = {kind.__name__: kind for kind in (InvalidValue, Unknown)}
 
 
 class LocalSource:
-    """A `Source`. The journal is opened when it is first asked, so that the kernel alone can be."""
+    """A `Source`. The journal is opened on first use, so that requests to the kernel alone do not need it."""
 
     interrupted = "no kernel is at work here; ramet resume goes on with it"
 
@@ -76,7 +76,7 @@ class LocalSource:
         return await session_row(await self._journal(), id, last)
 
     async def remove_session(self, id: str) -> str:
-        from ramet.host.sessions.trees import remove  # with it come sessions and runs, which no other command needs
+        from ramet.host.sessions.trees import remove  # it imports sessions and runs, which no other command needs
 
         async with JournalReader(SqliteStore(journal_in(self.dir)), ()) as records:
             return await remove(records, self.dir, id)
@@ -137,7 +137,7 @@ class LocalSource:
         return await self._ask(Send(run=run, text=text, dedupe_s=dedupe_s), run)
 
     async def stop(self, run: str, reason: str) -> dict[str, Any]:
-        """Also where the process ends with the run: a thread that nobody can end is gone with it."""
+        """Stop a run, also if the process ends with it: a thread that cannot be ended is then gone too."""
         with kernel_process(self.dir) as process:
             try:
                 said = await self._ask(Stop(run=run, reason=reason), run)
@@ -148,7 +148,7 @@ class LocalSource:
             return {**said, "left": []} if said["left"] and await process.has_ended() else said
 
     async def _stopped(self, run: str) -> list[str]:
-        """The paths of a run and of those below it that were stopped, if it is over."""
+        """Return the paths of a run and of runs below it that were stopped, if the run has ended."""
         rows = await self.tree(run)
         top = next(row for row in rows if row.id == run)
         below = [row for row in rows if row.path == top.path or row.path.startswith(f"{top.path}/")]
@@ -156,12 +156,12 @@ class LocalSource:
         return stopped if top.is_over and top.state == Status.CANCELLED else []
 
     async def read_file(self, run: str, path: str) -> bytes:
-        """Read here, where the kernel says: a file may be larger than what fits through its door."""
+        """Read the file here, at the kernel's location: it may be larger than a message to the kernel can be."""
         found = await self._ask(FindWorkspace(run=run), run)
         return await asyncio.to_thread(read_file, Path(found["folder"]), path, max_bytes=found["max_bytes"])
 
     async def ports(self, run: str) -> dict[str, str]:
-        """The Unix sockets that lead to the ports of a run at work, by their names. Raises Gone, Unknown."""
+        """Return the Unix sockets of the ports of a running run, by their names. Raises Gone, Unknown."""
         found: dict[str, str] = await self._ask(FindPorts(run=run), run)
         return found
 
@@ -182,7 +182,7 @@ class LocalSource:
             return []
 
     async def keep(self, run: str, on: bool) -> dict[str, Any]:
-        """Written here, or by the kernel that holds the journal."""
+        """Set the mark here, or let the kernel that holds the journal set it."""
         store = SqliteStore(journal_in(self.dir))
         try:
             await store.open()
@@ -213,7 +213,7 @@ class LocalSource:
     async def change_schedule(self, id: str, change: Change) -> ScheduleView | None:
         from ramet.cli.sources.local_schedules import changed
 
-        journal_in(self.dir)  # Only `add` makes a journal where there is none.
+        journal_in(self.dir)  # Only `add` creates a missing journal.
         return await changed(self.dir, id, change)
 
     # ---- inside
@@ -231,13 +231,13 @@ class LocalSource:
             if kind is None:
                 raise
             error = kind.__new__(kind)
-            error.args = refusal.args  # Of its fields only the words have come through the door.
+            error.args = refusal.args  # Only the message was transferred, not the fields.
             raise error from None
         except NoKernel as nobody:
             raise type(nobody)(await self._why(str(nobody), run)) from None
 
     async def _why(self, nobody: str, run: str | None) -> str:
-        """Why nobody answered, by what the journal says of the run."""
+        """Return the reason why no kernel answered, from the run's journal."""
         try:
             kernel = kernel_of(journal_in(self.dir))
         except NoJournal:
@@ -253,7 +253,7 @@ class LocalSource:
 
 
 async def asked_in(events: AsyncIterator[Event], state: str = WAITS) -> list[tuple[datetime, Question]]:
-    """The questions of a tree without a word to them, and when they were asked."""
+    """Return the unanswered questions of a tree, with the time of each."""
     story = TreeReplay()
     async for event in events:
         story.tell(event)

@@ -1,4 +1,4 @@
-"""The schedules of a working directory: written down here, done by whoever has a scheduler at work."""
+"""The schedules of a working directory: recorded here, executed by any running scheduler."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ramet.host.serialize.references import reference_of
 
 
 async def listed(records: JournalReader) -> Sequence[ScheduleView]:
-    """All of them, beside whatever kernel runs."""
+    """Return all schedules, concurrently with any running kernel."""
     return [await view_now(book, records) for book in await ScheduleTable(records.store).listed()]
 
 
 async def changed(folder: Path, id: str, change: Change) -> ScheduleView | None:
-    """Change one. Raises Unknown."""
+    """Change a schedule. Raises Unknown if there is no such schedule."""
     async with OfflineScheduler(working_dir=folder) as desk:
         match change:
             case "pause":
@@ -37,8 +37,8 @@ async def changed(folder: Path, id: str, change: Change) -> ScheduleView | None:
 
 
 async def add(folder: Path, new: NewSchedule) -> ScheduleView:
-    """Write one down; this makes a journal where there is none. Raises InvalidValue."""
-    agent = reference_of(function_of(new.function, folder))  # What it is found by again: a script by its path.
+    """Add a schedule; creates a missing journal. Raises InvalidValue if it is invalid."""
+    agent = reference_of(function_of(new.function, folder))  # Its persistent reference: a script by its path.
     options = Options(args=list(new.args), name=new.name, repeatable=new.repeatable, in_process=new.in_process)
     async with OfflineScheduler(working_dir=folder) as desk:
         if new.every is not None:

@@ -1,4 +1,4 @@
-"""A server: its kernel is asked over HTTP, with the operator's key."""
+"""A server as source: its kernel is called over HTTP, with the operator's key."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ServerSource:
     interrupted = "the server does not have it at work; ramet resume in its folder goes on with it, once it has stopped"
 
     def __init__(self, where: str, environ: Mapping[str, str]) -> None:
-        """Raises InvalidValue for what is no place, and for a key that is none."""
+        """Create the client. Raises InvalidValue for an invalid location or key."""
         self.where = where
         self._client = Client(where, key_in(environ))
         self._kernel = self._client.kernel
@@ -43,7 +43,7 @@ class ServerSource:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._client.__aexit__()
-        # Whoever shows the operator's key is told what there is, so one that opens nothing is another.
+        # The server answers the operator's key with the real state, so a key that opens nothing is another.
         if isinstance(error, NotYours) or (isinstance(error, Refused) and error.status == 401):
             raise RametError(f"the server at {self.where} does not know this key, if there is one; {_KEY}") from None
 
@@ -126,7 +126,7 @@ class ServerSource:
         return await self._kernel.schedules()
 
     async def add_schedule(self, new: NewSchedule) -> ScheduleView:
-        """It is the server that looks for the function."""
+        """Add a schedule; the server resolves the function. Raises InvalidValue for a relative path."""
         place, _, name = new.function.rpartition(":")
         if not place or not name or (place.endswith(".py") and not place.startswith("/")):
             accepted = "module:function, or /path/to/script.py:function, as the server finds it"
@@ -165,7 +165,7 @@ class ServerSource:
 
 
 def key_in(environ: Mapping[str, str]) -> str | None:
-    """The operator's key as `ramet serve` finds it in the environment; None leaves it to the file beside a socket."""
+    """Return the operator's key from the environment, like `ramet serve`; None: use the file next to the socket."""
     place, said_by = environ.get("RAMET_TOKEN", ""), ""
     if place.strip():
         from ramet.services.config.validators import reference_of

@@ -1,1 +1,1 @@
-"""Tools by which a model leads other agents."""
+"""Tools with which a model leads other agents."""

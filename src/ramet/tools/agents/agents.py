@@ -1,6 +1,6 @@
-"""The tools by which a model leads other agents: Agent, SendMessage, TaskOutput, TaskStop, ListAgents.
+"""The tools with which a model leads other agents: Agent, SendMessage, TaskOutput, TaskStop, ListAgents.
 
-Each asks the tree that it finds in its context; none knows how runs are born or kept.
+Each calls the tree in its context; none knows how runs are spawned or kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ramet.core.outcome import Status
 from ramet.tools.agents.report_framing import report
 from ramet.tools.context import SpawnRequest, ToolUseContext, Tree, require_current_call
 
-#: How long TaskOutput waits when it is asked to, and the most that it may be asked for.
+#: Default wait of TaskOutput, and the maximum.
 OUTPUT_WAIT_S = 30.0
 OUTPUT_WAIT_MAX_S = 600.0
 
@@ -57,7 +57,7 @@ class _AgentArgs(BaseModel):
 
 
 class AgentTool(BaseTool):
-    """Starts a child; in the foreground its report is the result, in the background its id is."""
+    """A tool that spawns a child; its result is the child's report, or its id in the background."""
 
     name: str = "Agent"
     description: str = _DESCRIPTION.format(types="")
@@ -104,7 +104,7 @@ class AgentTool(BaseTool):
 
 
 def agent_tool(types: Mapping[str, str]) -> AgentTool:
-    """The Agent tool for a run that may spawn `types` (name → description)."""
+    """Return the Agent tool for a run that may spawn `types` (name → description)."""
     listing = "".join(f"\n- {name}: {text}" for name, text in types.items())
     return AgentTool(description=_DESCRIPTION.format(types=f"\nTypes:{listing}" if listing else ""))
 
@@ -122,7 +122,7 @@ class _SendArgs(BaseModel):
 
 
 class SendMessageTool(BaseTool):
-    """Delivers mail to another agent; one that has finished goes on with it."""
+    """A tool that delivers mail to another agent; a finished one resumes with the message."""
 
     name: str = "SendMessage"
     description: str = (
@@ -150,7 +150,7 @@ class _OutputArgs(BaseModel):
 
 
 class TaskOutputTool(BaseTool):
-    """Reads what an agent below has found, waiting for its end if asked."""
+    """A tool that reads the findings of an agent below, and waits for its end if requested."""
 
     name: str = "TaskOutput"
     description: str = "Read the state and findings of an agent you started, waiting for its end if `block`."
@@ -173,7 +173,7 @@ class _StopArgs(BaseModel):
 
 
 class TaskStopTool(BaseTool):
-    """Ends an agent below and everything below that; when it answers they are gone."""
+    """A tool that stops an agent below, with everything below it; all have ended when it returns."""
 
     name: str = "TaskStop"
     description: str = "Stop an agent you started, with everything below it. It cannot be resumed afterwards."
@@ -197,7 +197,7 @@ class _ListArgs(BaseModel):
 
 
 class ListAgentsTool(BaseTool):
-    """Lists the agents of this tree."""
+    """A tool that lists the agents of this tree."""
 
     name: str = "ListAgents"
     description: str = "List the agents of this session: path, id, type, state."
@@ -214,11 +214,11 @@ class ListAgentsTool(BaseTool):
 
 
 def companion_tools() -> tuple[BaseTool, ...]:
-    """The tools that go with Agent, shared by all runs: they keep nothing."""
+    """Return the tools that accompany Agent, shared by all runs: they have no state."""
     return SendMessageTool(), TaskOutputTool(), TaskStopTool(), ListAgentsTool()
 
 
 @cache
 def spawning_tools() -> tuple[BaseTool, ...]:
-    """The tools by which a model leads other agents: the same for all, since they keep nothing."""
+    """Return the tools for leading other agents: the same for all runs, because they have no state."""
     return (agent_tool({}), *companion_tools())

@@ -1,4 +1,4 @@
-"""The tools by which a model that writes no code makes agents: CreateAgent writes one down, CallTask has it work."""
+"""Tools with which a model without code creates agents: CreateAgent records one, CallTask runs its tasks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _tree() -> tuple[ToolUseContext, Tree]:
 
 
 async def create_agent(arguments: CreateArguments) -> str:
-    """Write an agent down; its handle, its tasks, and what it did not get. Raises InvalidValue, Denied."""
+    """Record an agent; return its handle, its tasks, and refused capabilities. Raises InvalidValue, Denied."""
     context, tree = _tree()
     created = await tree.create(context, _entry(arguments))
     context.state.setdefault(_MADE, {})[arguments.name] = created.ref
@@ -65,7 +65,7 @@ async def create_agent(arguments: CreateArguments) -> str:
 
 
 async def call_task(arguments: CallArguments) -> str:
-    """Have such an agent do a task, and wait for its value. Raises AgentNotResolved, InvalidValue, SpawnRefused."""
+    """Run a task of a recorded agent, and wait for the value. Raises AgentNotResolved, InvalidValue, SpawnRefused."""
     context, tree = _tree()
     ref = context.state.get(_MADE, {}).get(arguments.agent, arguments.agent)
     call_id = CallId(require_current_call().call_id)
@@ -77,7 +77,7 @@ async def call_task(arguments: CallArguments) -> str:
 
 
 def _shown(result: Result, name: str) -> str:
-    """A value as JSON, text as it is."""
+    """Return a value as JSON, and text unchanged."""
     if result.value is None or isinstance(result.value, str):
         return report(result, name=name)
     try:
@@ -88,7 +88,7 @@ def _shown(result: Result, name: str) -> str:
 
 
 def _entry(said: CreateArguments) -> dict[str, Any]:
-    """As it stands in a registry."""
+    """Return the agent's entry for a registry."""
     return {
         "name": said.name,
         "primer": said.primer,
@@ -108,7 +108,7 @@ def _entry(said: CreateArguments) -> dict[str, Any]:
 
 
 def authoring_tools() -> tuple[BaseTool, ...]:
-    """CreateAgent and CallTask, shared by all runs: they keep nothing."""
+    """Return CreateAgent and CallTask, shared by all runs: they have no state."""
     return (
         workspace_tool(
             CREATE,

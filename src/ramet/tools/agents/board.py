@@ -1,7 +1,7 @@
-"""The tools of a board: TaskCreate, TaskUpdate, TaskList, TaskGet. Tasks that agents share, wait for, and do once.
+"""The tools of a board: TaskCreate, TaskUpdate, TaskList, TaskGet. Agents share the tasks, and complete each once.
 
-Each asks the board that it was given; none knows where tasks are kept. Who claims is the run that calls: a model cannot
-claim, or complete, in the name of another.
+Each calls its board; none knows where tasks are stored. The calling run is the claimant: a model cannot claim, or
+complete, in the name of another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Status: TypeAlias = Literal["pending", "in_progress", "completed", "deleted"]
 
 
 class TaskRefused(RametError):
-    """A change of a task that cannot be made now: `owner` has it, or `blocked_by` are to be completed first."""
+    """The error for a change that is not possible now: `owner` has the task, or `blocked_by` are not completed."""
 
     def __init__(self, task: str, reason: str, *, owner: str = "", blocked_by: tuple[str, ...] = ()) -> None:
         self.task, self.reason, self.owner, self.blocked_by = task[:200], reason, owner, blocked_by
@@ -29,7 +29,7 @@ class TaskRefused(RametError):
 
 
 class Owner(NamedTuple):
-    """Who is at a task: a run, and its path for people."""
+    """The run that works on a task, and its path for display."""
 
     run: str
     path: str = ""
@@ -37,24 +37,24 @@ class Owner(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """One task as it stood when it was read."""
+    """A task as it was when it was read."""
 
     id: str
     subject: str
     description: str = ""
     status: Status = "pending"
-    owner: Owner | None = None  #: who is at it, or completed it
-    blocked_by: tuple[str, ...] = ()  #: all that it waits for, in order of their numbers
-    open_blockers: tuple[str, ...] = ()  #: of these, what is not completed
-    blocks: tuple[str, ...] = ()  #: what waits for it
+    owner: Owner | None = None  #: the run that works on it, or completed it
+    blocked_by: tuple[str, ...] = ()  #: all tasks it waits for, in order of their numbers
+    open_blockers: tuple[str, ...] = ()  #: those that are not completed
+    blocks: tuple[str, ...] = ()  #: tasks that wait for it
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 class TaskBoard(Protocol):
-    """One list of tasks. Methods raise Unknown for a task that is not there, TaskRefused, InvalidValue, StoreFailed."""
+    """A list of tasks. Methods raise Unknown for a missing task, TaskRefused, InvalidValue, StoreFailed."""
 
     async def reserve(self) -> str:
-        """An id that no other task has or will have."""
+        """Return an id that no other task has or will have."""
 
     async def create(
         self,
@@ -66,19 +66,19 @@ class TaskBoard(Protocol):
         id: str | None = None,
         key: str = "",
     ) -> Task:
-        """Put a task on the board; with a `key`, the one that was created with it, if there is one."""
+        """Add a task to the board; with a `key`, return the task created with this key, if there is one."""
 
     async def claim(self, id: str, by: Owner) -> Task:
-        """Have it for oneself: exactly one of those who try does. Refused while it waits for others."""
+        """Claim a task: exactly one claimant succeeds. Refused while the task waits for others."""
 
     async def complete(self, id: str, by: Owner) -> Task:
-        """Count it as done, by whoever has it; what waited for it may then be claimed."""
+        """Mark a task as completed, by its owner; tasks that waited for it may then be claimed."""
 
     async def release(self, id: str, by: Owner | None = None) -> Task:
-        """Give it back undone; None is the host's word, which needs no claim."""
+        """Give a task back unfinished; None means the host, which needs no claim."""
 
     async def delete(self, id: str, by: Owner | None = None) -> Task:
-        """Take it off the board, unless another is at it; nothing waits for it any more."""
+        """Remove a task from the board, unless another run works on it; no task waits for it any more."""
 
     async def update(
         self,
@@ -91,16 +91,16 @@ class TaskBoard(Protocol):
         add_blocks: Sequence[str] = (),
         metadata: Mapping[str, Any] | None = None,
     ) -> Task:
-        """Change what it says, unless another is at it. In `metadata` None removes a key."""
+        """Change a task, unless another run works on it. In `metadata` None removes a key."""
 
     async def get(self, id: str) -> Task:
-        """One task."""
+        """Return one task."""
 
     async def list(self) -> Sequence[Task]:
-        """All tasks, in order of their numbers."""
+        """Return all tasks, in order of their numbers."""
 
 
-#: A board for all who have the tools, or one for each tree: made of the id of its root.
+#: A board for all runs with the tools, or a function that returns one per tree, from the id of its root.
 Boards: TypeAlias = "TaskBoard | Callable[[str], TaskBoard]"
 
 
@@ -135,7 +135,7 @@ class _GetArgs(BaseModel):
 
 
 class _BoardTool(BaseTool):
-    """What the four share: the board."""
+    """The base of the four tools: the board."""
 
     boards: Any  #: Boards; pydantic need not know it
 
@@ -149,7 +149,7 @@ class _BoardTool(BaseTool):
 
 
 class TaskCreateTool(_BoardTool):
-    """Puts a task on the board; called again after a crash, it finds the one that it had made."""
+    """A tool that adds a task to the board; a repeated call after a crash finds the task that it had created."""
 
     name: str = "TaskCreate"
     description: str = "Put a task on the board that you share with other agents."
@@ -179,7 +179,7 @@ class TaskCreateTool(_BoardTool):
 
 
 class TaskUpdateTool(_BoardTool):
-    """Claims, completes, gives back, deletes or changes a task, for the run that calls."""
+    """A tool that claims, completes, gives back, deletes or changes a task, for the calling run."""
 
     name: str = "TaskUpdate"
     description: str = (
@@ -230,7 +230,10 @@ class TaskUpdateTool(_BoardTool):
 
 
 async def _completed(context: ToolUseContext, board: TaskBoard, id: str, owner: Owner) -> Task:
-    """Claim it first: whoever may not have it is refused before any hook looks at the work."""
+    """Complete a task.
+
+    It is claimed first, so that a run without a right to it is refused before hooks see the work.
+    """
     task = await board.claim(id, owner)
     hooks = context.hooks
     if task.status != "completed" and hooks is not None and hooks.listens("TaskCompleted"):
@@ -242,7 +245,7 @@ async def _completed(context: ToolUseContext, board: TaskBoard, id: str, owner: 
 
 
 class TaskListTool(_BoardTool):
-    """Lists the board, a line for each task."""
+    """A tool that lists the board, one line per task."""
 
     name: str = "TaskList"
     description: str = "List the tasks of the board: id, status, subject, who is at it, what it waits for."
@@ -255,7 +258,7 @@ class TaskListTool(_BoardTool):
 
 
 class TaskGetTool(_BoardTool):
-    """Reads all of one task."""
+    """A tool that reads a whole task."""
 
     name: str = "TaskGet"
     description: str = "Read one task of the board with its description."
@@ -277,5 +280,5 @@ def _line(task: Task) -> str:
 
 
 def board_tools(boards: Boards) -> tuple[BaseTool, ...]:
-    """The four tools on one board, or on a board for each tree that has them."""
+    """Return the four tools on one board, or on a board for each tree."""
     return tuple(each(boards=boards) for each in (TaskCreateTool, TaskUpdateTool, TaskListTool, TaskGetTool))

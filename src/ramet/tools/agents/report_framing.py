@@ -1,4 +1,4 @@
-"""Reports of other agents, as data: framed so that their text cannot pass for a frame, or for anybody's orders."""
+"""Frame reports of other agents as data, so that their text cannot pass for a frame or for instructions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import escape
 
 from ramet.core.outcome import Result, Status
 
-#: Tags that frame messages here or in the systems whose models we run. A child's text may not contain them as tags.
+#: Tags that frame messages here or in the systems of the models. A child's text may not contain them as tags.
 CONTROL_TAGS = (
     "task-notification",
     "task_notification",
@@ -31,7 +31,7 @@ FLAG = "[ramet: this report imitated control tags; they were made harmless]"
 
 
 def neutralise(text: str) -> tuple[str, bool]:
-    """Make imitations of control tags harmless, changing nothing else; says whether there were any."""
+    """Escape imitations of control tags, and nothing else; return the text, and whether there were any."""
     if "<" not in text:
         return text, False
     clean, count = _IMITATION.subn("&lt;", text)
@@ -39,7 +39,7 @@ def neutralise(text: str) -> tuple[str, bool]:
 
 
 def report(result: Result, *, name: str) -> str:
-    """What a parent's model reads of a child that ended: its finding, or a failure that is no finding."""
+    """Return the text for a parent's model about an ended child: its result, or a failure marked as such."""
     if result.status is Status.COMPLETED:
         text, imitated = neutralise(result.text)
         return f"{text}\n\n{FLAG}" if imitated else text
@@ -54,7 +54,7 @@ def report(result: Result, *, name: str) -> str:
 
 
 def notification(result: Result, *, run: str, name: str, path: str) -> str:
-    """A background child's end, for its parent's mailbox: data in the user's channel, never instructions."""
+    """Return a background child's end for its parent's mailbox: data in the user's channel, never instructions."""
     body = report(result, name=name)
     return (
         f'<task-notification task_id="{run}" name="{escape(name)}" path="{escape(path)}" status="{result.status}">\n'
@@ -63,7 +63,7 @@ def notification(result: Result, *, run: str, name: str, path: str) -> str:
 
 
 def message(text: str, *, sender: str, mail_id: str) -> str:
-    """Mail from another agent, framed with the sender that the host set."""
+    """Return mail from another agent, framed with the sender that the host set."""
     body, imitated = neutralise(text)
     flag = f"\n{FLAG}" if imitated else ""
     return f'<agent-message from="{escape(sender)}" id="{mail_id}">\n{body}{flag}\n</agent-message>'

@@ -1,7 +1,7 @@
-"""The tools by which an agent says that its task is over: task_success, task_fail, task_clarify.
+"""The tools with which an agent ends its task: task_success, task_fail, task_clarify.
 
-Whoever calls one is done when the answers of that turn are on record. A value must have the agreed form; if it has not,
-the agent is told so and goes on.
+The agent's run ends when the answers of that turn are recorded. A value must have the agreed form; otherwise the agent
+is told so and continues.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _conclude(conclusion: DeclaredResult) -> str:
 
 @cache
 def conclusion_tools() -> tuple[BaseTool, ...]:
-    """All three; they keep nothing."""
+    """Return all three tools, shared by all runs: they have no state."""
     return (
         workspace_tool(SUCCESS, "End the task with its result.", _Success, _succeed),
         workspace_tool(FAIL, "End the task: it cannot be done. Say why.", _Fail, _give_up),
@@ -60,7 +60,7 @@ def conclusion_tools() -> tuple[BaseTool, ...]:
 
 
 def concluded_by(history: Sequence[BaseMessage]) -> DeclaredResult | None:
-    """What the newest reply concluded, if its call was answered: the same in every process that has the history."""
+    """Return the conclusion in the newest reply, if its call was answered: equal in every process with the history."""
     answered: set[str] = set()
     for message in reversed(history):
         if isinstance(message, ToolMessage):

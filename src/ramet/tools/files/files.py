@@ -1,7 +1,7 @@
-"""Read, Write, Edit: text files of the workspace, whole or not at all.
+"""Read, Write, Edit: text files of the workspace, changed atomically.
 
-A file that exists is changed only by a run that has read it, and only while it is as it was then: two agents at one
-file find out about each other. A change replaces the file in one step, so nobody ever sees half of one.
+An existing file is changed only by a run that has read it, and only while it is unchanged since: two agents that work
+on one file notice each other. A change replaces the file in one step, so no reader sees a partial file.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ MAX_CHANGED = 8 * 1024 * 1024  #: bytes of a file that Write or Edit may handle
 
 
 class ReadState(NamedTuple):
-    """A file as this run saw it last. Kept in the context's `file_cache` by its whole name."""
+    """The state of a file at this run's last access. Kept in the context's `file_cache` by its full path."""
 
     size: int
     mtime_ns: int
-    digest: str  #: empty for a file too large to be read whole
+    digest: str  #: empty for a file that is too large to be read whole
 
 
 class ReadArguments(Arguments):
@@ -61,7 +61,7 @@ class EditArguments(Arguments):
 
 
 async def read(arguments: ReadArguments) -> str:
-    """Lines of a file with their numbers, as `cat -n` writes them; says what was left out."""
+    """Return lines of a file with their numbers, like `cat -n`, and a note on omitted lines."""
     context = current_context()
     place = resolve(context, arguments.file_path)
     fd = open_file(place)
@@ -74,7 +74,7 @@ async def read(arguments: ReadArguments) -> str:
             text, digest = numbered(owned, place.shown, first, most, room)
         else:
             reading = in_thread(lambda: _closing(owned, place.shown, first, most, room), name="ramet-read")
-            fd = -1  # The thread closes it, even if nobody waits for it any more.
+            fd = -1  # The thread closes it, even without a waiting caller.
             text, digest = await reading
     finally:
         if fd >= 0:
@@ -91,7 +91,7 @@ def _closing(fd: int, said: str, first: int, most: int, room: int) -> tuple[str,
 
 
 async def write(arguments: WriteArguments) -> str:
-    """Make a file, or replace one that this run has read."""
+    """Create a file, or replace one that this run has read."""
     context = current_context()
     place = resolve(context, arguments.file_path, writing=True)
     if arguments.file_path.endswith("/") or not place.parts:
@@ -104,7 +104,7 @@ async def write(arguments: WriteArguments) -> str:
 
 
 async def edit(arguments: EditArguments) -> str:
-    """Replace a text that stands in a file exactly once, or everywhere if asked to."""
+    """Replace a text that occurs exactly once in a file, or all occurrences if requested."""
     context = current_context()
     place = resolve(context, arguments.file_path, writing=True)
     old, new = arguments.old_string, arguments.new_string
@@ -117,7 +117,7 @@ async def edit(arguments: EditArguments) -> str:
         raise ToolException(f"{place.shown}: there is no such file; Write makes one")
     if b"\0" in data[:8192]:
         raise ToolException(f"{place.shown}: is a binary file ({len(data)} bytes); Edit changes text")
-    text = data.decode("utf-8", "surrogateescape")  # bytes that are not UTF-8 come out as they went in
+    text = data.decode("utf-8", "surrogateescape")  # bytes that are not UTF-8 stay unchanged
     if old not in text and "\r\n" in text and "\r" not in old:
         old, new = old.replace("\n", "\r\n"), new.replace("\r\n", "\n").replace("\n", "\r\n")
     count = text.count(old)
@@ -148,7 +148,7 @@ def _check_size(place: ResolvedPath, size: int) -> None:
 
 
 def _current(context: ToolUseContext, place: ResolvedPath) -> bytes | None:
-    """What the file holds now, None if there is none; refused unless this run knows that content."""
+    """Return the file's current content, None if there is no file. Refused unless this run has read that content."""
     try:
         fd = open_file(place)
     except FileMissing:
@@ -172,7 +172,7 @@ def _current(context: ToolUseContext, place: ResolvedPath) -> bytes | None:
 
 
 def _replace(context: ToolUseContext, place: ResolvedPath, data: bytes) -> None:
-    """Put `data` where `place` is in one step, keeping the file's mode; remembers it as seen."""
+    """Put `data` at `place` in one step, keep the file's mode, and remember the file as read."""
     name, temporary = place.parts[-1], f".ramet-{secrets.token_hex(8)}"
     with (
         directory(ResolvedPath(place.root, place.parts[:-1], place.shown), make=True) as parent,
@@ -204,7 +204,7 @@ def _digest(data: bytes) -> str:
 
 
 def file_tools() -> list[StructuredTool]:
-    """Read, Write and Edit."""
+    """Return Read, Write and Edit."""
     return [
         workspace_tool(
             "Read",

@@ -1,4 +1,4 @@
-"""Glob: files by their names, the newest first."""
+"""Glob: find files by their names, the newest first."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ramet.tools.glob_patterns import BadPattern, Pattern
 from ramet.tools.permission_checks import hidden_files
 
 MAX_LISTED = 1_000
-MAX_SEEN = 200_000  #: entries looked at before giving up
+MAX_SEEN = 200_000  #: maximum entries examined
 MAX_DEPTH = 100  #: each level holds a descriptor open
-_EVERY = 256  #: entries between two chances for others, and for a cancel
+_EVERY = 256  #: entries between two yields to other tasks and cancellation
 _MAGIC = frozenset("*?[{")
 
 
@@ -32,15 +32,15 @@ class GlobArguments(Arguments):
 
 
 class Found(NamedTuple):
-    """Something below a directory that is being walked."""
+    """An entry below the directory of a walk."""
 
-    path: str  #: relative to where the walk began
+    path: str  #: relative to the start of the walk
     entry: os.DirEntry[str]
     is_directory: bool
 
 
 async def glob(arguments: GlobArguments) -> str:
-    """The paths that fit a pattern, one a line, newest first; says if there are more."""
+    """Return the paths that match a pattern, one per line, newest first, with a note if there are more."""
     context = current_context()
     place, pattern = _where(context, arguments)
     prefix = "" if place.shown == "." else f"{place.shown}/"
@@ -77,7 +77,7 @@ async def glob(arguments: GlobArguments) -> str:
 
 
 def _where(context: ToolUseContext, arguments: GlobArguments) -> tuple[ResolvedPath, Pattern]:
-    """The directory and the pattern within it; an absolute pattern holds both."""
+    """Return the directory and the pattern within it; an absolute pattern contains both."""
     base, pattern = arguments.path or ".", arguments.pattern
     if pattern.startswith("/"):
         parts = pattern.split("/")
@@ -92,7 +92,7 @@ def _where(context: ToolUseContext, arguments: GlobArguments) -> tuple[ResolvedP
 
 
 def walk(fd: int, prefix: str = "", depth: int = 0) -> Generator[Found]:
-    """Everything below an open directory, no link followed; what cannot be opened is passed over."""
+    """Yield everything below an open directory, without following links; unreadable entries are skipped."""
     with os.scandir(fd) as entries:
         for entry in entries:
             if entry.name in SKIPPED:
@@ -113,7 +113,7 @@ def walk(fd: int, prefix: str = "", depth: int = 0) -> Generator[Found]:
 
 
 def is_directory(place: ResolvedPath) -> bool:
-    """Whether there is a directory now; whoever opens it then finds out for good."""
+    """Return whether a directory exists now; opening it later decides."""
     try:
         return stat.S_ISDIR(place.path.lstat().st_mode)
     except (OSError, ValueError):
@@ -128,7 +128,7 @@ def _mtime_ns(entry: os.DirEntry[str]) -> int:
 
 
 def _reversed(path: str) -> tuple[int, ...]:
-    """Among files of one moment, the first by name comes first although the largest are asked for."""
+    """Return a sort key that puts the first name first among files of equal time, in a search for the largest."""
     return tuple(-ord(c) for c in path)
 
 
@@ -137,7 +137,7 @@ def _cut(seen: int) -> str:
 
 
 def find_tools() -> list[StructuredTool]:
-    """Glob."""
+    """Return Glob."""
     return [
         workspace_tool(
             "Glob",

@@ -1,7 +1,7 @@
-"""Grep: lines by a regular expression, with ripgrep where there is one, else with Python in a process of its own.
+"""Grep: find lines by a regular expression, with ripgrep if available, otherwise with Python in a separate process.
 
-Of its own, since a pattern that backtracks without end can be stopped only from outside. Both ways search the same
-files and answer in the same form.
+The process is separate because a pattern with endless backtracking can be stopped only from outside. Both variants
+search the same files and return the same form.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from ramet.tools.glob_patterns import BadPattern, Pattern
 from ramet.tools.permission_checks import hidden_files
 
 LIMIT_S = 60.0
-MAX_OUTPUT = 1024 * 1024  #: bytes of the search's output that are looked at
+MAX_OUTPUT = 1024 * 1024  #: bytes of the search's output that are read
 MAX_LINE = 500
 MAX_PATTERN = 10_000
 _LINE = re.compile(r"(\d+)([:-])(.*)", re.DOTALL)
 _BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from ramet.tools.files.grep_worker import main; main(sys.argv[2])"
-#: What `type` stands for.
+#: The file patterns of each `type`.
 TYPES = {
     "c": "*.{c,h}",
     "cpp": "*.{cpp,cc,cxx,hpp,hh,h}",
@@ -79,7 +79,7 @@ class GrepArguments(Arguments):
 
 
 async def grep(arguments: GrepArguments) -> str:
-    """Matches as `path:line:text`, or names, or counts, in the order of paths; says if there are more."""
+    """Return matches as `path:line:text`, or names, or counts, in the order of paths, with a note if there are more."""
     context = current_context()
     if "\0" in arguments.pattern:
         raise ToolException("pattern: cannot hold a NUL character")
@@ -97,7 +97,7 @@ async def grep(arguments: GrepArguments) -> str:
             os.close(fd)
         prefix = ""
     alone = place.shown if prefix == "" and place.shown != "." else None
-    text = output.data().decode("utf-8", "surrogateescape")  # so that names are those that Glob shows
+    text = output.data().decode("utf-8", "surrogateescape")  # so that names are equal to those of Glob
     if ended.code == 2 and "\0" not in text:
         text = _readable(text)
         raise ToolException(f"pattern: {text.strip()[:1_000] or 'the search failed'}")
@@ -108,9 +108,9 @@ async def grep(arguments: GrepArguments) -> str:
 
 
 def _through(fd: int, place: ResolvedPath) -> str:
-    """The open directory as a name for a child, which then cannot be swapped for another."""
+    """Return the open directory as a path for a child process, so that it cannot be swapped for another."""
     name = f"/proc/self/fd/{fd}"
-    return name if os.path.exists(name) else str(place.path)  # noqa: PTH110 - as cheap as it gets
+    return name if os.path.exists(name) else str(place.path)  # noqa: PTH110 - the cheapest check
 
 
 async def _search(
@@ -134,13 +134,14 @@ async def _search(
             )
     except (OSError, UnicodeEncodeError) as error:
         raise ToolException(f"the search could not be started: {error}") from None
-    if not ripgrep and ended.code == 1:  # As an interpreter ends that could not even begin; of ripgrep it is "nothing".
+    # An interpreter that could not start also exits with 1; for ripgrep it means no match.
+    if not ripgrep and ended.code == 1:
         raise ToolException("the search failed, and found out nothing")
     return ended
 
 
 def _globs(arguments: GrepArguments) -> list[str]:
-    """The patterns that files must fit, each from the top."""
+    """Return the patterns that files must match, each from the top."""
     if arguments.type is not None and arguments.glob is not None:
         raise ToolException("give `glob` or `type`, not both")
     if arguments.type is not None and arguments.type not in TYPES:
@@ -159,7 +160,7 @@ def _rg(program: str, arguments: GrepArguments, wanted: list[str], from_stdin: b
     argv = [program, "--no-config", "--no-messages", "--color=never", "--no-heading", "--with-filename", "--null"]
     argv += ["--hidden", "--no-ignore", "--sort=path", "--line-number", "--max-columns=4000", "--max-columns-preview"]
     argv += [f"--glob={each.replace('!', '!/', 1) if each[0] == '!' else '/' + each}" for each in wanted]
-    argv += [f"--glob=!{name}" for name in sorted(SKIPPED)]  # behind the others, since the last one that fits wins
+    argv += [f"--glob=!{name}" for name in sorted(SKIPPED)]  # after the others, since the last match wins
     if arguments.ignore_case:
         argv.append("--ignore-case")
     if arguments.output_mode == "files_with_matches":
@@ -190,7 +191,7 @@ def _python(arguments: GrepArguments, wanted: list[str], from_stdin: bool) -> li
 def _entries(
     arguments: GrepArguments, text: str, prefix: str, alone: str | None, shows: Callable[[str], bool]
 ) -> Iterator[str]:
-    """What the search wrote, in our form: each entry has its path before a NUL. `shows` leaves files out."""
+    """Yield the search's output as entries: each has its path before a NUL. `shows` excludes files."""
     if arguments.output_mode == "files_with_matches":
         for path in text.split("\0")[:-1]:
             path = path.lstrip("\n").removeprefix("./")
@@ -222,7 +223,7 @@ def _readable(text: str) -> str:
 
 
 def _page(arguments: GrepArguments, entries: Iterator[str], ended: Ended, room: int) -> str:
-    """The entries asked for, as far as they fit, and what else there is to say."""
+    """Return the requested entries, as far as they fit, and a note."""
     lines: list[str] = []
     more = False
     for at, entry in enumerate(entries):
@@ -245,7 +246,7 @@ def _page(arguments: GrepArguments, entries: Iterator[str], ended: Ended, room: 
 
 
 def grep_tools() -> list[StructuredTool]:
-    """Grep."""
+    """Return Grep."""
     return [
         workspace_tool(
             "Grep",

@@ -1,6 +1,6 @@
-"""The search without ripgrep: a process of its own that writes what ripgrep would, and can be killed at any time.
+"""The search without ripgrep: a separate process with ripgrep's output format, which can be killed at any time.
 
-Standard library only; started by `ramet.tools.files.grep` with a job as JSON.
+It uses only the standard library; `ramet.tools.files.grep` starts it with a job as JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 def main(text: str) -> None:
-    """Do a job; the exit status is 0, or 2 if the pattern is wrong."""
+    """Run a job; the exit status is 0, or 2 if the pattern is invalid."""
     job = json.loads(text)
     try:
         pattern = re.compile(job["pattern"], re.IGNORECASE if job["ignore_case"] else 0)
@@ -37,7 +37,7 @@ def _files(job: dict[str, Any]) -> Iterator[tuple[str, BinaryIO]]:
     if job["stdin"]:
         yield "<stdin>", sys.stdin.buffer
         return
-    # A negative pattern comes alone in a job, as does one that is not.
+    # A job has either one negative pattern or only positive ones.
     globs = [Pattern(("!./" + each[1:]) if each[0] == "!" else "./" + each) for each in job["globs"]]
     negated = any(each.negated for each in globs)
     for path in _walk(".", frozenset(job["skipped"])):
@@ -51,7 +51,7 @@ def _files(job: dict[str, Any]) -> Iterator[tuple[str, BinaryIO]]:
 
 
 def _walk(top: str, skipped: frozenset[str]) -> Iterator[str]:
-    """Plain files below, in the order of their names, no link followed."""
+    """Yield plain files below, in the order of their names, without following links."""
     try:
         with os.scandir(top) as found:
             entries = sorted(found, key=lambda entry: entry.name)
@@ -67,7 +67,7 @@ def _walk(top: str, skipped: frozenset[str]) -> Iterator[str]:
 
 
 def _search(job: dict[str, Any], pattern: re.Pattern[str], name: str, file: BinaryIO) -> None:
-    """Write what matches in one file. A binary file counts as one without a match."""
+    """Write the matches of one file. A binary file counts as one without a match."""
     if b"\0" in (first := file.read(8192)):
         return
     label = os.fsencode(name) + b"\0"
@@ -100,7 +100,7 @@ def _search(job: dict[str, Any], pattern: re.Pattern[str], name: str, file: Bina
 
 
 def _lines(first: bytes, file: BinaryIO) -> Iterator[bytes]:
-    """The lines of what was read already and of the rest; of a very long one, its beginning."""
+    """Yield the lines of the data already read and of the rest; of a very long line, its beginning."""
     ended = first.rpartition(b"\n")
     yield from ended[0].split(b"\n") if ended[1] else ()
     start = ended[2]

@@ -1,4 +1,4 @@
-"""A text file's lines with their numbers, within bounds, however large the file or its lines are."""
+"""Number the lines of a text file, within bounds, however large the file or its lines are."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import os
 
 from langchain_core.tools import ToolException
 
-SMALL = 1024 * 1024  #: bytes that are read inline; more goes through a thread
-MAX_SCANNED = 256 * 1024 * 1024  #: bytes from the beginning that are looked through for a line
+SMALL = 1024 * 1024  #: bytes that are read inline; larger files use a thread
+MAX_SCANNED = 256 * 1024 * 1024  #: bytes from the beginning that are searched for a line
 MAX_LINE = 2_000  #: characters of a line that are shown
 _CHUNK = 256 * 1024
 
 
 def numbered(fd: int, said: str, first: int, most: int, room: int) -> tuple[str, str]:
-    """The lines from `first` on, at most `most` and about `room` characters, with what comes after them in words.
+    """Return lines from `first` on, at most `most` and about `room` characters, with a note on the rest.
 
-    Also returns the digest of the whole content, empty where the file is too large to be read whole. Raises
-    ToolException for a binary file.
+    Also returns the digest of the whole content, empty if the file is too large to be read whole. Raises ToolException
+    for a binary file.
     """
     size = os.fstat(fd).st_size
     file: io.BufferedIOBase
@@ -31,7 +31,7 @@ def numbered(fd: int, said: str, first: int, most: int, room: int) -> tuple[str,
                 digest = hashlib.blake2b(data, digest_size=16).hexdigest()
                 file = io.BytesIO(data)
             else:
-                source.seek(0)  # It has grown since; go on as with a large one.
+                source.seek(0)  # The file has grown; continue as with a large one.
         if b"\0" in file.read(8192):
             raise ToolException(f"{said}: is a binary file ({size} bytes), not text")
         file.seek(0)
@@ -70,7 +70,7 @@ def _with_rest(shown: list[str], rest: str) -> str:
 
 
 def _line(file: io.BufferedIOBase) -> str | None:
-    """The next line, cut to MAX_LINE characters; None at the end. Holds at most one chunk of it in memory."""
+    """Return the next line, cut to MAX_LINE characters; None at the end. Holds at most one chunk of it in memory."""
     head = file.readline(MAX_LINE * 4 + 1)
     if not head:
         return None
@@ -85,7 +85,7 @@ def _line(file: io.BufferedIOBase) -> str | None:
 
 
 def _skip(file: io.BufferedIOBase, lines: int) -> tuple[int, str]:
-    """Move past so many line ends: how many there were, and what stopped it (`found`, `end` or `scanned`)."""
+    """Skip `lines` line ends; return how many were skipped, and why it stopped (`found`, `end` or `scanned`)."""
     passed = scanned = 0
     last = b""
     while passed < lines:
@@ -113,6 +113,6 @@ def _more(file: io.BufferedIOBase) -> bool:
 
 
 def _count(file: io.BufferedIOBase) -> int:
-    """How many lines are left."""
+    """Return the number of remaining lines."""
     rest = file.read()
     return rest.count(b"\n") + (not rest.endswith(b"\n"))

@@ -1,9 +1,9 @@
-"""Names of files, rooted: what leads out of the workspace is refused, and stays refused while others rename things.
+"""Paths within roots: a path that leads out of the workspace is refused, even while other processes rename things.
 
-A name is first resolved, links and all, and must then lie inside a root. It is opened from that root downward, one
-directory at a time, never following a link: whoever swaps a directory for a link between the two steps gets an error.
-Hard links cannot be told from files; reading through one is allowed, and writing never changes the other name,
-because files are replaced, not overwritten.
+A path is first resolved, including links, and must then be inside a root. It is opened from that root downward, one
+directory at a time, without following links. A directory that is swapped for a link between the two steps causes an
+error. Hard links cannot be distinguished from files. Reading through one is allowed; writing never changes the other
+name, because files are replaced, not overwritten.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from langchain_core.tools import ToolException
 from ramet.tools.context import ToolUseContext, current
 
 MAX_NAME = 4096
-#: Directories that are never searched; `KEPT` are also never written to, since what they hold is run or trusted.
+#: Directories that are never searched; `KEPT` are also never written to, because their contents are run or trusted.
 SKIPPED = frozenset(
     {".git", ".hg", ".svn", ".ramet", ".venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache", ".tox"}
 )
@@ -33,24 +33,24 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 class FileMissing(ToolException):
-    """There is no such file: what Write takes for leave to make one."""
+    """The error for a missing file, which Write may create."""
 
 
 class ResolvedPath(NamedTuple):
-    """A name inside a root, with no link left in it. Nothing need exist there."""
+    """A path inside a root, without links. Nothing need exist there."""
 
     root: pathlib.Path
-    parts: tuple[str, ...]  #: below the root; empty for the root itself
-    shown: str  #: the name as a model may read it and write it again
+    parts: tuple[str, ...]  #: relative to the root; empty for the root itself
+    shown: str  #: the path as a model may read and write it
 
     @property
     def path(self) -> pathlib.Path:
-        """The whole name."""
+        """Return the full path."""
         return self.root.joinpath(*self.parts)
 
 
 def current_context() -> ToolUseContext:
-    """The context of this call; a plain sentence if there is none."""
+    """Return the context of this call. Raises ToolException with a plain sentence if there is none."""
     try:
         return current()
     except LookupError:
@@ -58,9 +58,9 @@ def current_context() -> ToolUseContext:
 
 
 def resolve(context: ToolUseContext, name: str, *, writing: bool = False) -> ResolvedPath:
-    """Resolve a name, relative to the workspace, or refuse it with ToolException.
+    """Resolve a path relative to the workspace. Raises ToolException if it is refused.
 
-    Reading may also reach the context's `read_roots`, by absolute names.
+    Reading may also access the context's `read_roots`, by absolute paths.
     """
     name = name or "."
     said = printable(name)
@@ -88,7 +88,7 @@ def resolve(context: ToolUseContext, name: str, *, writing: bool = False) -> Res
 
 
 def printable(name: str, most: int = 300) -> str:
-    """A name fit for a line of text: control characters and bytes that are not UTF-8 escaped, its length bounded."""
+    """Return a name for a line of text: control characters and invalid UTF-8 escaped, with bounded length."""
     if len(name) > most:
         name = name[: most - 60] + "…" + name[-50:]
     if not name.isprintable():
@@ -101,7 +101,7 @@ def printable(name: str, most: int = 300) -> str:
 
 @contextmanager
 def os_errors_as_tool_errors(said: str) -> Iterator[None]:
-    """Turn what the system refuses into one sentence for the model; what is missing, into Absent."""
+    """Convert OS errors to one sentence for the model; a missing file to FileMissing."""
     try:
         yield
     except FileNotFoundError:
@@ -116,7 +116,7 @@ def os_errors_as_tool_errors(said: str) -> Iterator[None]:
 
 @contextmanager
 def directory(place: ResolvedPath, *, make: bool = False) -> Iterator[int]:
-    """Open the directory at `place`, following no link; `make` creates what is missing on the way."""
+    """Open the directory at `place`, without following links; `make` creates missing directories on the path."""
     with os_errors_as_tool_errors(place.shown):
         fd = os.open(place.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -140,14 +140,14 @@ def _open_below(fd: int, part: str, *, make: bool) -> int:
 
 
 def open_file(place: ResolvedPath) -> int:
-    """Open the regular file at `place` for reading: a descriptor that the caller closes. Never waits."""
+    """Open the regular file at `place` for reading; return a descriptor, which the caller closes. Never blocks."""
     if not place.parts:
         regular(place.root.stat(), place.shown)
     with (
         directory(ResolvedPath(place.root, place.parts[:-1], place.shown)) as parent,
         os_errors_as_tool_errors(place.shown),
     ):
-        # Looked at before it is opened, since opening a device may do something, and once more after.
+        # Checked before opening, because opening a device may have an effect, and again afterwards.
         regular(os.stat(place.parts[-1], dir_fd=parent, follow_symlinks=False), place.shown)
         fd = os.open(place.parts[-1], _READ, dir_fd=parent)
         try:
@@ -159,7 +159,7 @@ def open_file(place: ResolvedPath) -> int:
 
 
 def regular(found: os.stat_result, said: str) -> os.stat_result:
-    """Pass on what is a plain file; refuse anything else by its kind."""
+    """Return the status of a regular file. Raises ToolException for any other kind."""
     mode = found.st_mode
     if stat.S_ISREG(mode):
         return found

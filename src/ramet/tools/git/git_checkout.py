@@ -1,7 +1,7 @@
-"""A git checkout: a working tree and its repository, found by reading files, without running git.
+"""Find a git checkout, a working tree and its repository, by reading files, without running git.
 
-Git believes what it finds: a `.git` file may name any repository of this machine. Here a repository is a working tree's
-own only if it lies in the working tree or names the working tree itself.
+Git trusts what it finds: a `.git` file may name any repository of this machine. Here a repository belongs to a working
+tree only if it is inside the working tree or names the working tree itself.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from ramet.core.errors import RametError
 
-COPIES = PurePath(".ramet", "worktrees")  #: where ramet makes worktrees, in the main working tree
+COPIES = PurePath(".ramet", "worktrees")  #: folder of ramet's worktrees, in the main working tree
 _MAX_POINTER = 64 * 1024
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class NoCheckout(RametError):
-    """A folder that is in no working tree of git; `remedy` says what the reader can do."""
+    """The error for a folder outside of any git working tree; `remedy` tells the reader what to do."""
 
     def __init__(self, folder: Path, reason: str, remedy: str) -> None:
         self.folder, self.reason, self.remedy = folder, reason, remedy
@@ -27,23 +27,23 @@ class NoCheckout(RametError):
 
 
 class Checkout(NamedTuple):
-    """A folder in a working tree. All paths are real ones."""
+    """A folder in a working tree. All paths are real paths."""
 
     top: Path  #: of the working tree
     prefix: Path  #: from the top to the folder
     git_dir: Path  #: of this working tree
-    common_dir: Path  #: of the repository; another one only for a linked worktree
-    is_own: bool  #: the repository lies in the working tree, or names it
-    borrowed: str = ""  #: why it is not its own, or what it needs of others
+    common_dir: Path  #: of the repository; differs only for a linked worktree
+    is_own: bool  #: the repository is inside the working tree, or names it
+    borrowed: str = ""  #: why it is not its own, or what it uses of others
 
     @property
     def main(self) -> Path:
-        """The main working tree; this one, where the repository has no main one."""
+        """Return the main working tree; this one, if the repository has no main one."""
         return self.common_dir.parent if self.common_dir.name == ".git" else self.top
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """The folders in which a person may have trusted it: from it up to the top, here and in the main tree."""
+        """Return the folders that a person may have trusted: from this one up to the top, here and in the main tree."""
         parts = self.prefix.parts
         below = [Path(*parts[:length]) for length in range(len(parts), -1, -1)]
         tops = dict.fromkeys((self.top, self.main) if self.is_own else (self.top,))
@@ -51,7 +51,7 @@ class Checkout(NamedTuple):
 
 
 def find(folder: Path) -> Checkout:
-    """The checkout that holds `folder`. Raises NoCheckout, and OSError for a folder that cannot be reached."""
+    """Return the checkout that contains `folder`. Raises NoCheckout, and OSError for an inaccessible folder."""
     real = Path(os.path.realpath(folder, strict=True))
     for top in (real, *real.parents):
         if _is_repository(top):
@@ -60,7 +60,7 @@ def find(folder: Path) -> Checkout:
         if not os.path.lexists(pointer):
             continue
         if pointer.is_dir() and not _is_repository(pointer):
-            continue  # Git goes on upward, too.
+            continue  # Git continues upward, too.
         return _of(folder, top, real.relative_to(top))
     raise NoCheckout(folder, "it is in no git repository", "run `git init` there and commit once")
 
@@ -88,7 +88,7 @@ def _named(folder: Path, top: Path, pointer: Path) -> Path:
 
 
 def _foreign(top: Path, git_dir: Path, common_dir: Path) -> str:
-    """Why this is not the working tree's own repository; empty if it is."""
+    """Return why this is not the working tree's own repository; empty if it is."""
     pointer = top / ".git"
     if git_dir == common_dir == pointer:
         reason = ""
@@ -114,7 +114,7 @@ def _is_named_by(git_dir: Path, pointer: Path) -> bool:
 
 
 def _real(path: Path) -> Path:
-    """The path without links; Path.resolve would raise RuntimeError for links in a circle."""
+    """Return the path without links; Path.resolve would raise RuntimeError for a link loop."""
     return Path(os.path.realpath(path))
 
 
@@ -123,7 +123,7 @@ def _is_repository(folder: Path) -> bool:
 
 
 def _line(path: Path) -> str:
-    """The one line of a file, without the line ends that git leaves off. Raises OSError."""
+    """Return the single line of a file, without the line ends that git ignores. Raises OSError."""
     fd = os.open(path, _FLAGS)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):

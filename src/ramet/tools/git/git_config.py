@@ -1,7 +1,7 @@
-"""Git's configuration files, as git reads them, without git: which keys they set, and which of those may run programs.
+"""Parse git's configuration files like git, without running it: which keys are set, and which may run programs.
 
-What is not understood is an error. Whoever guessed would show a person something else than what git does.
-So no rule of Python's for blanks or line ends is used: git knows four blanks, and a carriage return alone ends no line.
+Anything that is not understood is an error. A guess would show a person something different from git's behaviour. So
+Python's rules for blanks and line ends are not used: git knows four blanks, and a carriage return alone ends no line.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-BLANKS = " \t\r"  #: of git, beside the line end
+BLANKS = " \t\r"  #: of git, besides the line end
 _SECTION = re.compile(r'\[([A-Za-z0-9.-]+)(?:[ \t\r]+"((?:[^"\\\n]|\\[^\n])*)")?\]')
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 _BLANK = re.compile(r"(?:[ \t\r\n]+|[#;][^\n]*)*")
 _SPACES = str.maketrans("\t\r", "  ")
 _ESCAPES = {"t": "\t", "b": "\b", "n": "\n", "\\": "\\", '"': '"', "\n": ""}
 
-#: Keys whose values git neither runs nor reads as the name of a file to obey. Everything else counts.
+#: Keys whose values git neither runs nor uses as the name of a file to obey. Every other key counts.
 _HARMLESS = re.compile(
     r"(?:branch|color)\..*"
     r"|remote\..*\.(?:url|pushurl|fetch|push|mirror|prune|prunetags|tagopt|promisor|partialclonefilter|gh-resolved)"
@@ -35,38 +35,38 @@ _HARMLESS = re.compile(
     r"|lfs\.(?:repositoryformatversion|.*\.(?:access|locksverify))",
     re.DOTALL,
 )
-#: Keys of a section that is harmless otherwise: a hook, and options by which a merge starts a program.
+#: Exceptions in otherwise harmless sections: a hook, and options with which a merge starts a program.
 _RUNNING = re.compile(r"gc\.recentobjectshook|branch\..*\.mergeoptions", re.DOTALL)
-_HELPER = "::"  #: in an address: what is before it names a program, and `ext::` is followed by a command
+_HELPER = "::"  #: in an address: the part before it names a program, and `ext::` is followed by a command
 _INCLUDE = re.compile(r"include(?:if\..*)?\.path", re.DOTALL)
 
 
 class NotUnderstood(ValueError):
-    """A configuration that git would refuse, or that is written as nobody writes it."""
+    """The error for a configuration that git would refuse, or that has an unusual form."""
 
 
 class Entry(NamedTuple):
-    """One key with its value; section and name are in lower case, as git lists them."""
+    """A key with its value; section and name are in lower case, as git lists them."""
 
     key: str
     value: str | None
 
     @property
     def may_run(self) -> bool:
-        """Whether git may run something because of it, or obey another file."""
+        """Return whether git may run something because of the entry, or obey another file."""
         is_harmless = _HARMLESS.fullmatch(self.key) and not _RUNNING.fullmatch(self.key)
         return not is_harmless or _HELPER in (self.value or "")
 
     @property
     def is_include(self) -> bool:
-        """Whether its value is the name of another configuration file."""
+        """Return whether the value is the name of another configuration file."""
         return _INCLUDE.fullmatch(self.key) is not None
 
 
 def parse(data: bytes) -> Iterator[Entry]:
-    """Every entry of a configuration file, in order. Raises NotUnderstood.
+    """Yield every entry of a configuration file, in order. Raises NotUnderstood.
 
-    A blank in a value is kept as it is; git before 2.45 puts a space in its place.
+    A blank in a value is kept unchanged; git before 2.45 replaces it by a space.
     """
     if b"\0" in data:  # Git's names and values end there.
         raise NotUnderstood("it holds a zero byte")
@@ -87,19 +87,19 @@ def parse(data: bytes) -> Iterator[Entry]:
 
 
 def included(path: Path, name: str) -> Path:
-    """The file that an include in `path` names. Raises NotUnderstood.
+    """Return the file that an include in `path` names. Raises NotUnderstood.
 
-    Git counts from the name of the file that includes, wherever a link of that name leads, and resolves `..` only when
-    it opens the file: so does who reads what this returns.
+    Git resolves the name relative to the including file's name, wherever that leads by links, and resolves `..` only
+    when it opens the file. A reader of the returned path must do the same.
     """
-    # %(prefix)/ is a folder of git's own. Which file a name with an odd blank is depends on git's version.
+    # %(prefix)/ is a folder of git's own. The file for a name with an unusual blank depends on git's version.
     if name.startswith("%(") or set(name) & set("\t\r"):
         raise NotUnderstood(f"the include {name!r} is not understood")
     return path.parent / os.path.expanduser(name)  # noqa: PTH111 - Path would drop `./`, and expand `./~`
 
 
 def spellings(value: str) -> tuple[str, ...]:
-    """Return a value as versions of git read it: before 2.45 a space stands for each blank."""
+    """Return a value as different versions of git read it: before 2.45 each blank becomes a space."""
     return tuple(dict.fromkeys((value, value.translate(_SPACES))))
 
 

@@ -1,12 +1,12 @@
-"""Files of a repository that git would wait for, or read without end: pipes, devices, and what is far too large.
+"""Find files of a repository on which git would block or read without end: pipes, devices, and very large files.
 
-Git opens its files by name and waits. So ramet looks at them first, without opening what is not a regular file.
-Names in the configuration count too: every value may be the name of a file, whatever its key. Git counts a relative
-name from the top of the working tree.
+Git opens its files by name and blocks. So ramet checks them first, without opening any file that is not regular. Names
+in the configuration count too: every value may be the name of a file, whatever its key. Git resolves a relative name
+from the top of the working tree.
 
-A reference is a file as well, and what a repository says is the name of one. So a folder of the repository that leads
-out of it is refused, as is a reference that stands for a file which is none; what git reads for nothing else may then
-be large, or anywhere.
+A reference is a file as well, and the contents of a repository may name one. So a folder of the repository that leads
+out of it is refused, and so is a reference to a file that is no reference. Files that git reads for no other purpose
+may then be large, or anywhere.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from ramet.tools.git.git_checkout import Checkout, NoCheckout, find
 
 MAX_CONFIG = 1 << 20
 MAX_FILE = 1 << 28  #: of a file that is neither an object nor an index
-MAX_CONFIGS = 100  #: of one repository's configuration, includes counted
+MAX_CONFIGS = 100  #: of one repository's configuration, including includes
 MAX_ENTRIES = 2_000_000
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _UNREAD = ("lfs", "annex", "hooks")  #: folders in a repository that git itself does not read; no hook runs
-_SUBMODULES = "modules"  #: the folder with repositories of submodules, each below its name, which may have slashes
-_REFERENCES = ("refs", "logs")  #: folders in which any name may be that of a branch
+_SUBMODULES = "modules"  #: folder with repositories of submodules, each below its name, which may have slashes
+_REFERENCES = ("refs", "logs")  #: folders in which any name may be a branch's
 _READ = (*_REFERENCES, "objects", "worktrees")  #: folders in which a folder of any name is read
-_INDEX = ("index", "sharedindex")  #: what files begin with that may be large
+_INDEX = ("index", "sharedindex")  #: prefixes of files that may be large
 _LARGE = ("objects", _SUBMODULES)  #: folders with objects
-_ROOT_REFERENCES = ("HEAD", "AUTO_MERGE", "BISECT_EXPECTED_REV")  #: what names of those outside of `refs` end in
-_SYMREF = b"ref:"  #: what a reference begins with that stands for another one
+_ROOT_REFERENCES = ("HEAD", "AUTO_MERGE", "BISECT_EXPECTED_REV")  #: suffixes of reference names outside of `refs`
+_SYMREF = b"ref:"  #: prefix of a reference to another one
 _MAX_REF = 64 * 1024
-_KERNELS = ("/proc/", "/sys/")  #: files there look regular and empty; some make a reader wait, or never end
+_KERNELS = ("/proc/", "/sys/")  #: files there look regular and empty; some block a reader, or never end
 _ATTRIBUTES = "core.attributesfile"
-_GITS_OWN = "%(prefix)/"  #: stands for the folder that git is installed in, from which `..` leads anywhere
+_GITS_OWN = "%(prefix)/"  #: stands for git's installation folder, from which `..` leads anywhere
 _OPTIONAL = ":(optional)"  #: of git since 2.52, before a name
 _REMEDY = "look at it, and put a regular file in its place or remove it"
 _MOVED = "put the folder itself in its place, or trust the repository if you know what is there: ramet trust DIR"
@@ -43,7 +43,7 @@ _IN_TREES = (".gitattributes", ".gitignore", ".gitmodules", ".mailmap")
 
 
 class Irregular(Exception):
-    """A file that git would wait for: `reason` says what is wrong with the file, `remedy` what the reader can do."""
+    """The error for a file on which git would block: `reason` is the problem, `remedy` what the reader can do."""
 
     def __init__(self, path: Path, reason: str, remedy: str = _REMEDY) -> None:
         self.path, self.reason, self.remedy = path, reason, remedy
@@ -51,15 +51,15 @@ class Irregular(Exception):
 
 
 def never() -> bool:
-    """Say that folders of a repository may not be elsewhere."""
+    """Return False: folders of a repository may not be elsewhere."""
     return False
 
 
 def check(checkout: Checkout, *, whole_tree: bool, may_lead_out: Callable[[], bool] = never) -> None:
-    """Look at every file that git may open for a checkout; with `whole_tree` in all folders of the working tree.
+    """Check every file that git may open for a checkout; with `whole_tree` in all folders of the working tree.
 
-    `may_lead_out` is asked where a folder of the repository is elsewhere, which is looked through then. Raises
-    Irregular. What cannot be read is passed over, as git does not wait for it.
+    `may_lead_out` is called if a folder of the repository is elsewhere; if it returns True, that folder is checked too.
+    Raises Irregular. Unreadable files are skipped, because git does not block on them.
     """
     tops = _tops(checkout)
     seen = {checkout.common_dir, checkout.git_dir}
@@ -77,10 +77,10 @@ def check(checkout: Checkout, *, whole_tree: bool, may_lead_out: Callable[[], bo
 
 
 def _check_embedded(top: Path, seen: set[Path]) -> None:
-    """Look at a repository in a folder of the working tree: git reads its HEAD."""
+    """Check a repository in a folder of the working tree: git reads its HEAD."""
     try:
         found = find(top)
-    except (NoCheckout, OSError):  # It is none to git either.
+    except (NoCheckout, OSError):  # Git sees no repository either.
         return
     folders = {found.common_dir, found.git_dir} - seen
     seen |= folders
@@ -104,7 +104,7 @@ def _check_repository(folder: Path, tops: tuple[Path, ...], may_lead_out: Callab
 
 
 def _is_unread(parts: Sequence[str]) -> bool:
-    """Whether that is a folder which git itself does not read, in the repository or in that of a submodule."""
+    """Return whether git itself does not read this folder, in the repository or in a submodule's."""
     *above, name = parts
     is_repository = not above or (above[0] == _SUBMODULES != above[-1] and not set(_READ).intersection(above))
     return is_repository and name in _UNREAD
@@ -125,16 +125,17 @@ def _below(
     is_closed: Callable[[Sequence[str]], bool],
     may_lead_out: Callable[[], bool] | None = None,
 ) -> Iterator[os.DirEntry[str]]:
-    """Every entry that is no folder, and each folder that is closed, by the parts of its path from `top`.
+    """Yield every entry that is no folder, and each closed folder, by the parts of its path from `top`.
 
-    Links to folders are followed within `tops`, once as a folder of objects and once as another one. One that leads
-    out is passed over without `may_lead_out`. Else it is followed, too, if that is said, and Irregular if not.
+    Links to folders within `tops` are followed, once as a folder of objects and once as another one. A link that leads
+    out is skipped without `may_lead_out`. Otherwise it is followed if `may_lead_out()` is true. Raises Irregular if
+    not.
     """
     waiting, seen, count = [str(top)], {(os.path.realpath(top), False)}, 0
     while waiting:
         try:
             found = os.scandir(waiting.pop())
-        except OSError:  # It is gone, or git cannot read it either.
+        except OSError:  # It no longer exists, or git cannot read it either.
             continue
         with found:
             for entry in found:
@@ -160,18 +161,18 @@ def _below(
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # links in a circle
+    except OSError:  # a link loop
         return False
 
 
 def _check_path(path: Path, limit: int | None) -> bool:
-    """Raise Irregular for a file that git would wait for, or read without end; say whether it is a regular one."""
+    """Raise Irregular for a file on which git would block, or read without end; return whether it is regular."""
     try:
         found = path.stat()
-    except OSError:  # It is not there, or leads nowhere: git does not wait for it.
+    except OSError:  # It does not exist, or is a broken link: git does not block on it.
         return False
     kind = stat.S_IFMT(found.st_mode)
-    # Nobody waits for a folder, a socket or the null device.
+    # Opening a folder, a socket or the null device does not block.
     if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFSOCK) and os.path.realpath(path) != os.devnull:
         raise Irregular(path, "it is not a regular file")
     if kind == stat.S_IFREG and limit is not None and found.st_size > limit:
@@ -182,18 +183,18 @@ def _check_path(path: Path, limit: int | None) -> bool:
 
 
 def _check_reference(path: Path) -> None:
-    """Refuse a reference that stands for a file which is none: nobody has looked at that."""
+    """Raise Irregular for a reference to a file that is no reference, because that file was not checked."""
     try:
         start = _beginning(path, len(_SYMREF))
         target = _beginning(path, _MAX_REF)[len(_SYMREF) :].strip() if start == _SYMREF else b"refs/"
-    except OSError:  # It is not there, or git cannot read it either.
+    except OSError:  # It does not exist, or git cannot read it either.
         return
     if not target.startswith(b"refs/") or len(target) >= _MAX_REF - len(_SYMREF):
         raise Irregular(path, f"it stands for a file that is no reference, {os.fsdecode(target)[:100]!r}")
 
 
 def _check_configs(checkout: Checkout) -> None:
-    """Look at every file that the configuration includes, whether the include is in force or not."""
+    """Check every file that the configuration includes, whether the include is active or not."""
     common = checkout.common_dir
     waiting = [common / "config", common / "config.worktree", checkout.git_dir / "config.worktree"]
     waiting += sorted((common / "worktrees").glob("*/config.worktree"))
@@ -212,12 +213,12 @@ def _check_configs(checkout: Checkout) -> None:
                 _check_named(checkout, path, entry)
         except git_config.NotUnderstood as error:
             raise Irregular(path, f"this git configuration is not understood: {error}") from None
-        except OSError:  # Git cannot read it either, and says so.
+        except OSError:  # Git cannot read it either, and reports that.
             continue
 
 
 def _check_named(checkout: Checkout, config: Path, entry: git_config.Entry) -> None:
-    """Look at the file that a value names, if there is one."""
+    """Check the file that a value names, if there is one."""
     if entry.is_include or not entry.may_run:
         return
     for name in git_config.spellings(entry.value or ""):
@@ -229,7 +230,7 @@ def _check_named(checkout: Checkout, config: Path, entry: git_config.Entry) -> N
             _check_path(checkout.top / path, MAX_FILE)
         except Irregular as error:
             raise Irregular(error.path, f"{error.reason}, and {entry.key} of {config} names it", remedy) from None
-        # Git reads these attributes while it fills a new worktree: HEAD may have put a link to a device there.
+        # Git reads these attributes while it fills a new worktree, in which HEAD may have put a link to a device.
         if entry.key == _ATTRIBUTES and path and not path.startswith("/"):
             raise Irregular(config, f"{entry.key} names another file in each worktree, {name}", remedy)
 
@@ -240,7 +241,10 @@ def _content(path: Path) -> bytes:
 
 
 def _beginning(path: Path, length: int) -> bytes:
-    """The first bytes of a regular file, read without waiting. Raises OSError, and Irregular for another file."""
+    """Return the first bytes of a regular file, read without blocking.
+
+    Raises OSError, and Irregular for another file.
+    """
     descriptor = os.open(path, _FLAGS)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -37,7 +37,7 @@ class _MemoryArgs(BaseModel):
 
 
 class MemoryTool(BaseTool):
-    """Reads and writes one run's memory; alone among the tools it may leave the workspace, for this folder only."""
+    """A tool for one run's memory; the only tool that may leave the workspace, for this folder only."""
 
     name: str = "Memory"
     description: str = _DESCRIPTION
@@ -66,7 +66,7 @@ _TAKES = {
 
 
 def memory_tool(directory: Path | MemoryFolder) -> MemoryTool:
-    """The Memory tool for one folder. Give a MemoryFolder with its root where somebody else may write above it."""
+    """Return the Memory tool for one folder. Pass a MemoryFolder with its root if others may write above the folder."""
     return MemoryTool(folder=MemoryFolder(directory) if isinstance(directory, Path) else directory)
 
 

@@ -1,7 +1,7 @@
-"""A folder that notes are kept in, and out of which no path leads.
+"""A folder for notes, which no path can leave.
 
-Every name is opened relative to the folder's own descriptor, one component at a time, without following links: so what
-is checked is what is used, whatever else happens on the disk in between. Files are replaced whole or not at all.
+Every name is opened relative to the folder's own descriptor, one component at a time, without following links. So the
+checked path is the used path, whatever happens on the disk in between. Files are replaced atomically.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ramet.core.errors import Denied, InvalidValue, Unknown
 MAX_FILE = 128 * 1024
 MAX_FILES = 200
 MAX_DEPTH = 4
-VIRTUAL_ROOT = "/memories"  #: how models that learned such a tool call the folder
+VIRTUAL_ROOT = "/memories"  #: the name of the folder for models trained with such a tool
 LOCK_TRIES, LOCK_PAUSE_S = 200, 0.01
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9 ._-]{0,98}[A-Za-z0-9_-])?\Z")
-_DRAFT = ".draft"  #: one at a time, under the lock; what a crash leaves of it is overwritten
+_DRAFT = ".draft"  #: one at a time, under the lock; a draft left by a crash is overwritten
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _DRAFT_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -42,7 +42,7 @@ class Note(NamedTuple):
 
 
 class NotePreview(NamedTuple):
-    """How a file begins."""
+    """The beginning of a file."""
 
     text: str
     cut: bool  #: there is more
@@ -51,8 +51,8 @@ class NotePreview(NamedTuple):
 class MemoryFolder:
     """Notes below `path`. No component below `root` may be a link; `root` itself is trusted.
 
-    Nothing is made until something is written. Methods raise InvalidValue for a bad name or size, Unknown for what is
-    not there, Denied for links and for a folder that another run keeps busy.
+    Nothing is created before the first write. Methods raise InvalidValue for an invalid name or size, Unknown for a
+    missing file, Denied for links and for a folder that another run keeps locked.
     """
 
     def __init__(self, path: Path, root: Path | None = None) -> None:
@@ -61,19 +61,19 @@ class MemoryFolder:
             raise InvalidValue("memory folder", str(path), f"a folder below {self.root}")
 
     def notes(self) -> tuple[Note, ...]:
-        """All files, by name; more than may be written are not counted to the end."""
+        """Return all files, by name; the count stops at twice the maximum number."""
         with self._opened() as folder:
             return () if folder is None else tuple(sorted(islice(_listed(folder, ""), 2 * MAX_FILES)))
 
     def read(self, name: str) -> str:
-        """The text of one file, whole."""
+        """Return the whole text of one file."""
         head = self.head(name, MAX_FILE)
         if head.cut:
             raise InvalidValue("memory file", name, f"a file of at most {MAX_FILE} bytes")
         return head.text
 
     def head(self, name: str, limit: int) -> NotePreview:
-        """At most the first `limit` bytes of one file."""
+        """Return at most the first `limit` bytes of one file."""
         *folders, last = name_parts(name)
         with self._opened(folders) as folder:
             found = None if folder is None else _head(folder, last, limit)
@@ -82,19 +82,19 @@ class MemoryFolder:
         return found
 
     def write(self, name: str, text: str) -> bool:
-        """Put `text` in place of whatever the file held, at once; True if it is new."""
+        """Replace the file's content by `text` atomically; return True if the file is new."""
         with self._locked(create=True):
             return self._replace(name, text)
 
     def edit(self, name: str, change: Callable[[str], str]) -> str:
-        """Read, change and write one file while nobody else changes any; returns the new text."""
+        """Read, change and write one file while all other writers wait; return the new text."""
         with self._locked():
             text = change(self.read(name))
             self._replace(name, text)
             return text
 
     def delete(self, name: str) -> None:
-        """Remove a file, or a folder with all in it, and the folders that are empty then."""
+        """Remove a file, or a folder with its contents, and the folders that become empty."""
         *folders, last = name_parts(name)
         with self._locked():
             with self._opened(folders) as folder:
@@ -141,7 +141,7 @@ class MemoryFolder:
 
     @contextmanager
     def _opened(self, below: Sequence[str] = (), *, create: bool = False) -> Iterator[int | None]:
-        """A descriptor of the folder, or of one below it; None if it is not there."""
+        """Yield a descriptor of the folder, or of one below it; None if it does not exist."""
         if create:
             self.root.mkdir(parents=True, exist_ok=True)
         try:
@@ -163,17 +163,17 @@ class MemoryFolder:
 
     @contextmanager
     def _locked(self, *, create: bool = False) -> Iterator[None]:
-        """Keep every other writer out, in this process or another; a crash lets go by itself."""
+        """Exclude every other writer, in this process or another; the lock ends with the process."""
         with self._opened(create=create) as folder:
             if folder is None:
-                yield  # Nothing is there to keep apart; what follows finds nothing.
+                yield  # There is nothing to lock; the following code finds nothing.
                 return
             for tries in range(LOCK_TRIES):
                 try:
                     fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    # Waiting in the kernel could not be ended; changes take milliseconds, so this is rarely met twice.
+                    # A wait in the kernel could not be interrupted; changes take milliseconds, so retries are rare.
                     if tries == LOCK_TRIES - 1:
                         raise Denied("memory", "other runs are writing to it all the time; try again") from None
                     time.sleep(LOCK_PAUSE_S)
@@ -181,7 +181,7 @@ class MemoryFolder:
 
 
 def name_parts(name: str) -> list[str]:
-    """The components of a file's name below the folder. Raises InvalidValue for whatever could mean another place."""
+    """Return the components of a file's name below the folder. Raises InvalidValue if it could mean another place."""
     inside = name.strip()
     if inside.startswith(VIRTUAL_ROOT + "/"):
         inside = inside[len(VIRTUAL_ROOT) + 1 :]
@@ -220,7 +220,7 @@ def _head(folder: int, name: str, limit: int) -> NotePreview | None:
     with os.fdopen(handle, "rb") as file:
         data = file.read(limit + 1)
     cut = len(data) > limit
-    try:  # Not final where cut: the limit may fall inside a character.
+    try:  # Not final if cut: the limit may split a character.
         return NotePreview(codecs.getincrementaldecoder("utf-8")().decode(data[:limit], final=not cut), cut)
     except UnicodeDecodeError:
         raise InvalidValue("memory file", name, "text in UTF-8") from None

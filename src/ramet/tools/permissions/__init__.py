@@ -1,1 +1,1 @@
-"""Permission rules held against tool calls."""
+"""Permission rules applied to tool calls."""

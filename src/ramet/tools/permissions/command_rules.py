@@ -1,7 +1,7 @@
-"""Patterns of shell commands: `npm run build`, `npm run test:*`, `git * main`.
+r"""Patterns of shell commands: `npm run build`, `npm run test:*`, `git * main`.
 
-`*` stands for any text, blanks included. A pattern that ends in `:*` or ` *` fits what stands before, alone or followed
-by a blank and any text: `ls:*` fits `ls` and `ls -l` and not `lsof`. `\\*` is a star, `\\(` and `\\)` are parentheses.
+`*` matches any text, including blanks. A pattern that ends in `:*` or ` *` matches its prefix, alone or followed by a
+blank and any text: `ls:*` matches `ls` and `ls -l`, but not `lsof`. `\\*` is a star, `\\(` and `\\)` are parentheses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ramet.tools.permissions.shell.programs import LOOSE_WRAPPERS, SHELLS, TEXT_
 
 #: Files that a command may write to without changing anything.
 _HARMLESS_TARGETS = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})
-MAX_GLUED = 6  #: characters in front of a program's name in the same word
+MAX_GLUED = 6  #: characters before a program's name in the same word
 #: `-I` of tar, `1e` of sed, `@-` of make.
 _GLUED = re.compile(r"(-\w{1,4}|\d+\w?|[-+@%^]+|e)\Z")
 _STARTERS = SHELLS | TEXT_RUNNERS | LOOSE_WRAPPERS | WRAPPERS.keys()
@@ -28,10 +28,10 @@ class CommandPattern(NamedTuple):
     """A pattern as the literal pieces between its stars."""
 
     pieces: tuple[str, ...]
-    open_end: bool = False  #: more may follow, behind a blank
+    open_end: bool = False  #: more text may follow, after a blank
 
     def fits(self, command: str) -> bool:
-        """Return whether the whole command fits; linear in its length for each piece."""
+        """Return whether the whole command matches; linear in its length for each piece."""
         if _globs(self.pieces, command):
             return True
         return self.open_end and _globs((*self.pieces[:-1], f"{self.pieces[-1]} ", ""), command)
@@ -39,7 +39,7 @@ class CommandPattern(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def command_pattern(specifier: str) -> CommandPattern:
-    """Read a pattern."""
+    """Parse a pattern."""
     text = specifier.strip()
     if text == "*":
         return CommandPattern(("", ""))
@@ -52,13 +52,13 @@ def command_pattern(specifier: str) -> CommandPattern:
 
 
 def narrows(specifier: str, run: Invocations) -> bool:
-    """Return whether anything that is run fits: enough for a rule of `deny` or `ask`."""
+    """Return whether anything that is run matches: enough for a rule of `deny` or `ask`."""
     pattern = command_pattern(specifier)
     return any(pattern.fits(text) for text in run.texts)
 
 
 def may_narrow(specifier: str, run: Invocations) -> bool:
-    """Return whether something fits that may be run: where a word is not known yet, or is an operand of a program."""
+    """Return whether something that may be run matches: a word that is unknown so far, or an operand of a program."""
     pattern = command_pattern(specifier)
     start = f"{pattern.pieces[0]} " if pattern.open_end and len(pattern.pieces) == 1 else pattern.pieces[0]
     if any(start.startswith(text) or start.rstrip() == text.rstrip() for text in run.begun):
@@ -80,18 +80,18 @@ def _among(words: tuple[str, ...], program: str, pattern: CommandPattern) -> boo
 
 
 def _places(word: str, program: str) -> Iterator[int]:
-    """Yield where in a word a program's name may begin: at once, or behind the letters of an option."""
+    """Yield where in a word a program's name may begin: at the start, or after the letters of an option."""
     for at in range(min(len(word), MAX_GLUED + 1)):
         if word.startswith(program, at) and (at == 0 or _GLUED.match(word[:at])):
             yield at
 
 
 def widens(specifiers: tuple[str, ...], command: str) -> bool:
-    """Return whether each simple command fits one of the patterns of `allow`, and nothing is hidden in the text."""
+    """Return whether each simple command matches one of the patterns of `allow`, and nothing is hidden in the text."""
     patterns = [command_pattern(each) for each in specifiers]
     whole = command.strip()
     if any(each == CommandPattern((whole,)) for each in patterns):
-        return True  # Written out as it is.
+        return True  # Literally equal to the rule.
     parsed = parse(command)
     if not parsed.certain or not parsed.commands:
         return False
@@ -124,7 +124,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def _globs(pieces: tuple[str, ...], text: str) -> bool:
-    """Return whether `text` is the pieces in their order with any text between them: the leftmost fit is enough."""
+    """Return whether `text` is the pieces in order with any text between them: the leftmost match is enough."""
     if len(pieces) == 1:
         return text == pieces[0]
     first, *inner, last = pieces

@@ -1,4 +1,4 @@
-"""Permission rules held against one tool call: deny goes before ask, ask before allow, whatever file a rule is from."""
+"""Apply permission rules to one tool call: deny takes precedence over ask, ask over allow, across all files."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from ramet.tools.permissions.files.names import FileNames
 from ramet.tools.permissions.shell.invocations import Invocations, invocations
 from ramet.tools.permissions.worktree_copies import Checkouts
 
-#: Arguments in which tools take the name of a file or folder.
+#: Arguments of tools that contain the name of a file or folder.
 PATH_ARGUMENTS = ("file_path", "path", "notebook_path")
-#: Tools whose path is a folder: a rule that covers all that a folder holds covers the search.
+#: Tools whose path is a folder: a rule that covers all its contents covers the search.
 _SEARCHES = frozenset({"Grep", "Glob", "LS"})
 _HOST = re.compile(r"[a-z0-9._:-]+\Z")
-#: A name whose last part is a number is read as an address by some.
+#: A name whose last part is a number is read as an address by some programs.
 _NUMERIC = re.compile(r"(^|\.)(\d+|0x[0-9a-f]*)\Z")
-#: IPv6 addresses that stand for IPv4 addresses.
+#: IPv6 addresses that embed IPv4 addresses.
 _EMBEDDING = tuple(map(IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96", "2002::/16", "2001::/32", "::/96")))
 _SAME = Ruling()
 
 
 class Call(NamedTuple):
-    """One tool call. `changes`: the tool may change something outside of ramet."""
+    """A tool call. `changes`: the tool may change something outside of ramet."""
 
     tool: str
     args: Mapping[str, Any]
@@ -43,7 +43,7 @@ class Call(NamedTuple):
 
 
 def judge(permissions: Permissions, call: Call) -> Ruling:
-    """Return what the rules say of a call."""
+    """Return the ruling of the rules on a call."""
     return _Judgement(permissions, call).ruling()
 
 
@@ -105,7 +105,7 @@ class _Judgement:
         return any(_fits_name(rule.specifier, each, folded=True) for each in self._subjects(kind))
 
     def _touches(self, rule: PermissionRule, *, is_sure: bool = True) -> bool:
-        """Return whether a shell command opens a file that a rule for Read or Edit speaks of, or perhaps opens it."""
+        """Return whether a shell command opens, or may open, a file that a rule for Read or Edit covers."""
         bound, editing = path_rules.bind(rule, self._call.cwd, self._checkouts), rule.tool in EDITING_TOOLS
         return any(
             not each.names or bound.fits(each.names)
@@ -114,7 +114,7 @@ class _Judgement:
         )
 
     def _changes_rules(self) -> str:
-        """Say that the call would change a file that the rules are from, and so the rules of the next run."""
+        """Return a reason if the call would change a file of the rules, and so the rules of the next run, or ""."""
         tool = self._call.tool
         if tool not in EDITING_TOOLS and tool != "Bash":
             return ""
@@ -127,7 +127,7 @@ class _Judgement:
         return f"{changed} says what agents may do" if changed else ""
 
     def _unclear(self) -> str:
-        """Say why it cannot be told whether a rule fits; a person decides then."""
+        """Return why it is unclear whether a rule matches; a person then decides."""
         if canonical(self._call.tool) != "Bash":
             return ""
         narrowing = [each for each in self._permissions.rules if each.effect != "allow" and each.specifier is not None]
@@ -144,7 +144,7 @@ class _Judgement:
     # ---- rules that widen
 
     def _widened(self) -> str | None:
-        """Return why the call needs no question, or None."""
+        """Return why the call needs no question; None if it does."""
         call, kind = self._call, canonical(self._call.tool)
         rules = [each for each in self._permissions.of("allow") if _allows_tool(each, call.tool)]
         for rule in rules:
@@ -162,7 +162,7 @@ class _Judgement:
     def _allows(self, rule: PermissionRule, kind: str) -> bool:
         assert rule.specifier is not None
         if kind == "Bash":
-            return False  # All rules for commands together decide.
+            return False  # All rules for commands decide together.
         if kind in READING_TOOLS or kind in EDITING_TOOLS:
             return bool(self.names) and path_rules.widens(rule, self.names, self._call.cwd)
         if kind == "WebFetch":
@@ -180,7 +180,7 @@ class _Judgement:
 
     @property
     def touched(self) -> tuple[TouchedFile, ...]:
-        """The files that a shell command names."""
+        """Return the files that a shell command names."""
         if self._touched is None:
             homes = dict.fromkeys(each.home for each in self._permissions.rules if each.home)
             self._touched = touched_files(
@@ -190,7 +190,7 @@ class _Judgement:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name of the file or folder that the call is about; empty if it cannot be told."""
+        """Return every name of the file or folder of the call; empty if unknown."""
         if self._names is None:
             try:
                 self._names = tuple(dict.fromkeys(self._find_names()))
@@ -209,7 +209,7 @@ class _Judgement:
                     yield f"{name.rstrip('/')}/{path_rules.ANY_CHILD}"
 
     def _subjects(self, kind: str) -> tuple[str, ...]:
-        """Return what a rule of the form `Agent(type)` or `Skill(name)` may name."""
+        """Return the names that a rule of the form `Agent(type)` or `Skill(name)` is compared with."""
         if kind == "Agent":
             given = self._call.args.get("subagent_type")
             return (given,) if isinstance(given, str) and given else ("fork", "general-purpose")
@@ -218,13 +218,13 @@ class _Judgement:
 
 
 def _files_of(rule: PermissionRule) -> tuple[str, ...]:
-    """Return the names of the settings file that a rule is from."""
+    """Return the names of the settings file of a rule."""
     written = posixpath.normpath(posixpath.join(rule.root, rule.source))
     return (written, os.path.realpath(written))
 
 
 def _speaks_of(rule: PermissionRule, tool: str) -> bool:
-    """Return whether a rule of `deny` or `ask` speaks of a tool: the whole group for the names of groups."""
+    """Return whether a rule of `deny` or `ask` covers a tool: names of groups cover the whole group."""
     name, tool = canonical(rule.tool), canonical(tool)
     if name == tool:
         return True
@@ -236,7 +236,7 @@ def _speaks_of(rule: PermissionRule, tool: str) -> bool:
 
 
 def _allows_tool(rule: PermissionRule, tool: str) -> bool:
-    """Return whether a rule of `allow` speaks of a tool: the group only for `Read` and `Edit`."""
+    """Return whether a rule of `allow` covers a tool: the group only for `Read` and `Edit`."""
     name, tool = canonical(rule.tool), canonical(tool)
     group = {"Read": READING_TOOLS, "Edit": EDITING_TOOLS}.get(name, frozenset())
     return name == tool or tool in group or _fits_tool_name(name, tool)
@@ -253,7 +253,7 @@ def _specifiers(rules: list[PermissionRule]) -> tuple[str, ...]:
 
 
 def _host(url: object) -> str | None:
-    """Return the host of a URL in lower case, or None if readers of URLs may disagree about it."""
+    """Return the host of a URL in lower case; None if URL parsers may disagree about it."""
     if not isinstance(url, str) or "\\" in url or any(char.isspace() for char in url.strip()):
         return None
     try:
@@ -267,7 +267,7 @@ def _host(url: object) -> str | None:
         return host
     try:
         address = ip_address(host)
-    except ValueError:  # Another way to write an address.
+    except ValueError:  # Another notation of an address.
         return None
     is_plain = str(address) in ("::", "::1") or not any(address in each for each in _EMBEDDING)
     return str(address) if is_plain else None

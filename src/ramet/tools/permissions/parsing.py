@@ -1,4 +1,4 @@
-"""One permission rule as settings files write it: `Tool` or `Tool(specifier)`. What is not understood is refused."""
+"""Parse a permission rule of a settings file: `Tool` or `Tool(specifier)`. A rule that is not understood is refused."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MAX_PIECES = 20  #: stars of one command pattern
 _RULE = re.compile(r"\s*([A-Za-z_*][\w.*-]*)\s*(?:\((.*)\))?\s*\Z", re.DOTALL)
 _DOMAIN = re.compile(r"domain:[A-Za-z0-9*_.:\[\]-]+\Z")
 _NAME = re.compile(r"[\w.:*/ -]+\Z")
-#: `Bash(command:rm *)` is another tool's way to name an argument, and would fit no command.
+#: `Bash(command:rm *)` is another tool's notation for an argument, and would match no command.
 _ARGUMENT = re.compile(r"(command|description|timeout|run_in_background|dangerouslyDisableSandbox)\s*:")
 _ACCEPTED = "a tool's name, or one of Bash(…), Read(…), Edit(…), WebFetch(domain:…), Agent(…), Skill(…)"
 
 
 def parse_rule(text: str, effect: Effect, *, source: str, field: str, root: str = "", home: str = "") -> PermissionRule:
-    """Read one rule of the list `field`. Raises InvalidValue, which names the field and the rule."""
+    """Parse one rule of the list `field`. Raises InvalidValue, with the field and the rule."""
     found = _RULE.match(text) if len(text) <= MAX_RULE and text.isprintable() else None
     if found is None:
         raise InvalidValue(field, text, f"{_ACCEPTED}, of at most {MAX_RULE} characters")

@@ -1,8 +1,8 @@
-"""Patterns of files, written as ignore files write them: `secrets/**`, `*.pem`, `/build`, `~/.ssh/**`, `//etc/**`.
+"""Patterns of files, in the notation of ignore files: `secrets/**`, `*.pem`, `/build`, `~/.ssh/**`, `//etc/**`.
 
-`//x` counts from the root of the file system, `~/x` from the home, `/x` from the folder of the settings. `./x` and `x`
-count from the directory that the tool works in; a bare name fits at any depth there. A pattern that fits a directory
-fits all that the directory holds.
+`//x` is relative to the root of the file system, `~/x` to the home, `/x` to the folder of the settings. `./x` and `x`
+are relative to the tool's working directory; a bare name matches at any depth there. A pattern that matches a directory
+matches everything in it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ramet.core.policy.permissions import Effect, PermissionRule
 from ramet.tools.glob_patterns import BadPattern, Pattern
 from ramet.tools.permissions.worktree_copies import Checkouts, originals
 
-MAX_PARTS = 256  #: of a path that is held against patterns
-#: The name that stands for any file of a folder: a pattern that fits it covers the whole folder.
+MAX_PARTS = 256  #: maximum parts of a path that is matched
+#: A name that stands for any file of a folder: a pattern that matches it covers the whole folder.
 ANY_CHILD = "\x01"
 _ACCEPTED = "a path pattern as in an ignore file, such as ./secrets/**, *.pem, ~/.ssh/** or //etc/**"
 
@@ -27,7 +27,7 @@ Base = Literal["file system", "home", "settings", "directory"]
 
 
 class PathPattern(NamedTuple):
-    """A pattern, and what its path counts from."""
+    """A pattern, and the base of its path."""
 
     base: Base
     pattern: Pattern
@@ -35,7 +35,7 @@ class PathPattern(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def path_pattern(specifier: str) -> PathPattern:
-    """Read a pattern. Raises InvalidValue for one that is none."""
+    """Parse a pattern. Raises InvalidValue if it is invalid."""
     base: Base = "directory"
     text = specifier.strip()
     if text.startswith("//"):
@@ -54,26 +54,26 @@ def path_pattern(specifier: str) -> PathPattern:
 
 
 def cost(specifier: str) -> int:
-    """Return how much work a pattern is: its alternatives and the places where any number of directories may be."""
+    """Return the cost of a pattern: its alternatives plus the number of `**` in them."""
     globs = path_pattern(specifier).pattern.globs
     return sum(1 + each.count("**") for each in globs)
 
 
 class Bound(NamedTuple):
-    """A rule of `deny` or `ask`, bound to the folders from which its path counts for one tool call."""
+    """A rule of `deny` or `ask`, bound to the base folders of its path for one tool call."""
 
     effect: Effect
     pattern: Pattern
     bases: tuple[str, ...]
 
     def fits(self, names: Iterable[str]) -> bool:
-        """Return whether any of a file's names fits, or what it is a copy of."""
+        """Return whether any of a file's names matches, or a name that it is a copy of."""
         every = (original for name in names for original in originals(name))
         return any(_fits(self.pattern, name, base, unclear=True) for name in every for base in self.bases)
 
 
 def bind(rule: PermissionRule, cwd: str, checkouts: Checkouts | None = None) -> Bound:
-    """Bind a rule that narrows. A path means the same path in every copy that ramet made of the repository, too."""
+    """Bind a narrowing rule. A path also means the same path in every copy that ramet made of the repository."""
     assert rule.specifier is not None
     checkouts = checkouts or Checkouts()
     found = path_pattern(rule.specifier)
@@ -87,7 +87,7 @@ def bind(rule: PermissionRule, cwd: str, checkouts: Checkouts | None = None) -> 
 
 
 def widens(rule: PermissionRule, names: Sequence[str], cwd: str) -> bool:
-    """Return whether all names of a file fit a rule of `allow`: a link that leads elsewhere is not allowed."""
+    """Return whether all names of a file match a rule of `allow`: a link that leads elsewhere is not allowed."""
     assert rule.specifier is not None
     found = path_pattern(rule.specifier)
     bases = _real(_bases(rule, found.base, cwd))
@@ -105,7 +105,7 @@ def _bases(rule: PermissionRule, base: Base, cwd: str) -> tuple[str, ...]:
 
 
 def _real(folders: Iterable[str]) -> tuple[str, ...]:
-    """Return the folders by the names that they were given, and by the names to which links lead."""
+    """Return the folders by their given names, and by the targets of links."""
     return tuple(dict.fromkeys(name for each in folders for name in (posixpath.normpath(each), os.path.realpath(each))))
 
 

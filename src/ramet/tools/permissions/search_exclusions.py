@@ -1,4 +1,4 @@
-"""Files that a search must leave out, because a permission rule for `Read` speaks of them."""
+"""Exclude files from a search if a permission rule for `Read` covers them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ramet.tools.permissions.worktree_copies import Checkouts
 
 
 def hidden_from_search(permissions: Permissions, searched: str, cwd: str) -> Callable[[str], bool] | None:
-    """Return whether to leave a file out, by the file's absolute name; None where nothing is left out.
+    """Return a function that tells whether to exclude a file, by its absolute name; None if no file is excluded.
 
     A rule of `ask` that covers the searched folder itself was answered before the search began.
     """

@@ -1,4 +1,4 @@
-"""The worktrees that ramet makes of a repository: a rule for a path of the repository speaks of it in each copy too."""
+"""Map paths between a repository and the worktrees that ramet makes of it: a path rule applies in each copy too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _COPIES = f"/{COPIES.as_posix()}/"
 
 
 def originals(name: str) -> tuple[str, ...]:
-    """Return an absolute name, and the names in the main working tree that it stands for if it is in a copy."""
+    """Return an absolute name, and the corresponding names in the main working tree if it is in a copy."""
     names = [name]
     while _COPIES in names[-1] and len(names) <= MAX_NESTED:
         before, _, inside = names[-1].rpartition(_COPIES)
@@ -21,13 +21,13 @@ def originals(name: str) -> tuple[str, ...]:
 
 
 class Checkouts:
-    """The git checkouts of folders, each looked up once: for one tool call."""
+    """The git checkouts of folders, each looked up once, for one tool call."""
 
     def __init__(self) -> None:
         self._found: dict[str, Checkout | None] = {}
 
     def counterparts(self, folder: str, root: str) -> tuple[str, ...]:
-        """Return the same folder of the repository in its main working tree, and in the checkout that holds `root`."""
+        """Return the corresponding folder in the main working tree, and in the checkout that contains `root`."""
         here, there = self._of(folder), self._of(root)
         if here is None:
             return ()

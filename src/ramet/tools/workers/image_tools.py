@@ -1,4 +1,4 @@
-"""Functions of an image as tools. They are imported and called in a sandbox, and nowhere else."""
+"""Functions of an image as tools. They are imported and called only in a sandbox."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _here = [False]
 
 
 def allow() -> None:
-    """Let this process import what tools name: it is a sandbox."""
+    """Allow this process to import the code of tools: it is a sandbox."""
     _here[:] = [True]
 
 
 class ImportedTool(BaseTool):
-    """Calls `module:function` with checked arguments; what it returns is the answer."""
+    """A tool that calls `module:function` with validated arguments, and returns its result."""
 
     module: str
     function: str
 
     def _run(self, **given: Any) -> Any:
-        """Raises Denied in the host, ToolException for arguments that do not fit or code that is not there any more."""
+        """Call the function. Raises Denied in the host, and ToolException for invalid arguments or missing code."""
         if not _here[0]:
             raise Denied(self.name, "code of an image runs in a sandbox only")
         try:
@@ -46,7 +46,7 @@ class ImportedTool(BaseTool):
 def imported_tool(
     module: str, function: str, description: str, schema: Mapping[str, Any], *, name: str = ""
 ) -> ImportedTool:
-    """A tool that a model sees by this schema, and that can travel."""
+    """Return a tool with this schema for the model, which can be sent to a sandbox."""
     return ImportedTool(
         name=name or function,
         description=description,

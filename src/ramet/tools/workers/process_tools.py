@@ -1,4 +1,4 @@
-"""Synchronous tools that run in processes: the tool stays here, with its schema and manners; its function travels."""
+"""Run synchronous tools in processes: the tool and its schema stay here; its function is sent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ramet.tools.workers.thread_tools import is_async
 from ramet.wire.code import capsule
 
 _REMEDY = "or make the tool async, or open the session with sync_tools='thread'"
-#: What LangChain gives a function that asks for it, and no other process can have.
+#: Arguments that LangChain passes on request, and that no other process can have.
 _LIVE = ("callbacks", "run_manager")
 _KEPT = (
     "name",
@@ -34,7 +34,7 @@ _KEPT = (
 
 
 def check_tools(tools: Iterable[BaseTool]) -> None:
-    """Raise NotShippable for a synchronous tool that cannot run in a process of its own, naming it and what to do."""
+    """Raise NotShippable, with the tool and a remedy, for a synchronous tool that cannot run in a separate process."""
     for tool in tools:
         if is_async(tool):
             continue
@@ -51,7 +51,7 @@ def check_tools(tools: Iterable[BaseTool]) -> None:
 
 
 def function_of(tool: BaseTool) -> Callable[..., Any]:
-    """What a synchronous tool calls."""
+    """Return the function that a synchronous tool calls."""
     if _has_function(tool):
         assert isinstance(tool, StructuredTool | Tool)
         assert tool.func is not None, "what has neither func nor coroutine is no tool"
@@ -60,7 +60,7 @@ def function_of(tool: BaseTool) -> Callable[..., Any]:
 
 
 def process_proxy(tool: BaseTool, processes: ToolProcesses, call: CurrentCall) -> BaseTool:
-    """The tool for one call: arguments are checked, and results put into words here; its function is called there."""
+    """Return the tool for one call: arguments and results are handled here; its function is called in the process."""
     function, has_artifact = function_of(tool), tool.response_format == "content_and_artifact"
 
     async def send(*args: Any, **kwargs: Any) -> Any:
@@ -75,7 +75,7 @@ def process_proxy(tool: BaseTool, processes: ToolProcesses, call: CurrentCall) -
 
 
 def _told(said: Any) -> Any:
-    """What a function gave back, as it would have here. Its process is not believed in anything but the content."""
+    """Return the result of a function as if called here. Only the content from its process is trusted."""
     match said:
         case {"value": value}:
             return value
@@ -89,12 +89,12 @@ def _told(said: Any) -> Any:
 
 
 def _has_function(tool: BaseTool) -> bool:
-    """Whether it is a function in LangChain's own wrapping, and no class with a `_run` of its own."""
+    """Return whether the tool is a function in LangChain's wrapper, and no class with its own `_run`."""
     return type(tool)._run in (StructuredTool._run, Tool._run)
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     try:
         return dict(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # a builtin that does not say
+    except (TypeError, ValueError):  # a builtin without a signature
         return {}

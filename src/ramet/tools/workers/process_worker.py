@@ -1,7 +1,7 @@
-"""The other end of a tool that was sent away: calls its function in a process of its own, and gives back plain data.
+"""The process side of a sent tool: calls its function in a separate process, and returns plain data.
 
-What it gives back says what it is: {"value": …}, {"pair": [content, artifact]}, {"message": {…}} of a tool that answers
-with a `ToolMessage` of its own, or {"refused": text} of a ToolException.
+The result states its kind: {"value": …}, {"pair": [content, artifact]}, {"message": {…}} of a tool that returns its own
+`ToolMessage`, or {"refused": text} of a ToolException.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TOOLS: Final = "langchain_core.tools"
 
 
 class _Absent:
-    """Stands where a run's context would be: that stays with the host."""
+    """A placeholder for a run's context, which stays in the host."""
 
     def __getattr__(self, name: str) -> Any:
         raise RametError(
@@ -37,7 +37,7 @@ def perform(
     step_id: str,
     has_artifact: bool,
 ) -> dict[str, Any]:
-    """Call it, and say what came of it as data. Raises what it raises, but for a ToolException."""
+    """Call the function, and return its outcome as data. Raises the function's exceptions, except ToolException."""
     call = CurrentCall(_Absent(), CallId(call_id), StepId(step_id))  # type: ignore[arg-type]  # see there
     token = current_call.set(call)
     try:
@@ -57,13 +57,13 @@ def perform(
 
 
 def _is(value: object, module: str, name: str) -> bool:
-    """Whether it is of that class; where the module was never loaded nothing is."""
+    """Return whether a value is of that class; False if the module was never loaded."""
     kind = getattr(sys.modules.get(module), name, None)
     return isinstance(kind, type) and isinstance(value, kind)
 
 
 def _shown(content: Any) -> Any:
-    """What a model is to see, as data: what has no JSON it sees as text, wherever a tool runs."""
+    """Return the content for a model as data: values without JSON become text, wherever a tool runs."""
     if isinstance(content, str):
         return content
     try:

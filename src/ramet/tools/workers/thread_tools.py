@@ -1,4 +1,4 @@
-"""Synchronous work of a run, beside the event loop. A thread cannot be ended: what outlives its call is fenced off."""
+"""Synchronous work of a run, next to the event loop. A thread cannot be ended: one that outlives its call is fenced."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ramet.tools.context import OrphanedThread, ToolUseContext
 
 
 def is_async(tool: BaseTool) -> bool:
-    """Whether a tool runs in the event loop; any other gets a thread, or a process."""
+    """Return whether a tool runs in the event loop; any other tool gets a thread, or a process."""
     if isinstance(tool, StructuredTool | Tool):
         return tool.coroutine is not None
     return type(tool)._arun is not BaseTool._arun
 
 
 async def run_in_thread(context: ToolUseContext, work: Callable[[], Any], *, name: str, key: str) -> Any:
-    """Wait for `work` in a thread. Given up on, it is named in `context.left_running` until it comes back."""
+    """Wait for `work` in a thread. After a cancellation, it is listed in `context.left_running` until it returns."""
     thread = in_thread(work, name=f"ramet-{name}")
     try:
         return await asyncio.shield(thread)
@@ -32,7 +32,7 @@ async def run_in_thread(context: ToolUseContext, work: Callable[[], Any], *, nam
             def came_back(late: asyncio.Future[Any]) -> None:
                 context.left_running.pop(key, None)
                 if not late.cancelled():
-                    late.exception()  # Fenced: what it returns or raises now is nobody's.
+                    late.exception()  # Fenced: its late result or exception has no receiver.
 
             thread.add_done_callback(came_back)
         raise

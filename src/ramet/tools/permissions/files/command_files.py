@@ -1,4 +1,4 @@
-"""The files that a shell command names, by all of their names, and from each folder that the command may change to."""
+"""Find the files that a shell command names, with all of their names, from each folder that it may change to."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ramet.tools.permissions.files.touched import MAX_TOUCHED, Touched, named_fo
 from ramet.tools.permissions.path_rules import ANY_CHILD
 from ramet.tools.permissions.shell.words import Command
 
-MAX_FOLDERS = 64  #: from which the names of one command may count
-MAX_NAMES = 10_000  #: of all files of one command
-#: The names that the kernel has for the folder and for the root of a process.
+MAX_FOLDERS = 64  #: maximum folders from which the names of one command are resolved
+MAX_NAMES = 10_000  #: maximum names of all files of one command
+#: The kernel's names for the working folder and the root of a process.
 _PROCESS = re.compile(r"//?proc/.*?/(cwd|root)(?:\Z|/)(.*)", re.DOTALL)
 
 
 class TouchedFile(NamedTuple):
-    """A file that a shell command names. Without a name: it cannot be told which files."""
+    """A file that a shell command names. Without names: the files are unknown."""
 
     names: tuple[str, ...]
     is_read: bool
     is_changed: bool
-    is_sure: bool = True  #: False: perhaps the command does not open it
+    is_sure: bool = True  #: False: the command may not open it
 
 
 def touched_files(commands: Sequence[Command], text: str, cwd: str, homes: tuple[str, ...]) -> tuple[TouchedFile, ...]:
-    """Return the files that the commands of a text name; any file, if these are too many.
+    """Return the files that the commands of a text name; a record for any file, if these are too many.
 
     `homes`: the folders that `~` may stand for.
     """
@@ -45,18 +45,18 @@ def touched_files(commands: Sequence[Command], text: str, cwd: str, homes: tuple
 
 
 class _Files:
-    """The names of one command under way."""
+    """A resolver of the names in one command."""
 
     def __init__(self, cwd: str, homes: tuple[str, ...], globs: FileGlobs) -> None:
         self._cwd, self._homes, self._globs = cwd, homes, globs
         self._names, self._found = FileNames(), 0
 
     def folders(self, named: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the folders from which names may count. Raises TooManyFiles."""
+        """Return the folders from which names may be resolved. Raises TooManyFiles."""
         found = [self._cwd]
         if len(named) > MAX_TOUCHED:
             raise TooManyFiles
-        for here in found:  # It grows: a folder may be named from another.
+        for here in found:  # The list grows: a folder may be named from another.
             for place in (place for name in named for place in self._places(name, here)):
                 for folder in (posixpath.normpath(place), self._names.real(place)):
                     if folder not in found and self._names.is_folder(folder):
@@ -66,7 +66,7 @@ class _Files:
         return tuple(found)
 
     def named(self, touched: Touched, folders: tuple[str, ...]) -> TouchedFile:
-        """Return what a command names, with the files that a pattern stands for; no names if these are too many."""
+        """Return a named file, with the files that a pattern matches; no names if these are too many."""
         names: dict[str, None] = {}
         try:
             for folder in folders:
@@ -84,7 +84,7 @@ class _Files:
         return TouchedFile((*names, *below), touched.is_read, touched.is_changed, is_sure)
 
     def _places(self, name: str, folder: str) -> Iterator[str]:
-        """Yield the absolute names that a shell may make of a name."""
+        """Yield the absolute names that a shell may derive from a name."""
         head, _, rest = name.partition("/")
         rest = rest.lstrip("/")
         if head in ("~+", "$PWD"):
@@ -98,4 +98,4 @@ class _Files:
             if linked is None:
                 break
             place = posixpath.join(folder if linked[1] == "cwd" else "/", linked[2])
-            yield place  # Of the shell, whose process there is not yet.
+            yield place  # Of the shell, whose process does not exist yet.

@@ -1,4 +1,4 @@
-"""Files that a pattern in a shell command stands for: `s*/key`, `{a,b}/key`, as the file system has them now."""
+"""Find the files that a pattern in a shell command matches now: `s*/key`, `{a,b}/key`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 from ramet.tools.glob_patterns import MAX_ALTERNATIVES, BadPattern, brace_alternatives
 
-MAX_ENTRIES = 20_000  #: of folders that are looked at for one command
+MAX_ENTRIES = 20_000  #: maximum folder entries examined for one command
 MAX_FILES = 2_000
 MAX_PARTS = 100
-MAX_DEPTH = 100  #: of folders that `**` goes through
+MAX_DEPTH = 100  #: maximum folder depth of `**`
 _NUMBER = "\x02"  #: stands for any number
 _MAGIC = re.compile(f"[*?\\[{_NUMBER}]")
 _SEQUENCE = re.compile(r"\{(?:(-?\d{1,9})\.\.(-?\d{1,9})|([A-Za-z])\.\.([A-Za-z]))(?:\.\.(-?\d{1,9}))?\}")
 
 
 class TooManyFiles(Exception):
-    """A pattern for which more would have to be looked at than is."""
+    """The error for a pattern that would need too many files to be examined."""
 
 
 class GlobOptions(NamedTuple):
@@ -29,7 +29,7 @@ class GlobOptions(NamedTuple):
 
     folds_case: bool = False
     finds_hidden: bool = False
-    descends: bool = False  #: `**` stands for any folders
+    descends: bool = False  #: `**` matches any folders
 
     @staticmethod
     def of(text: str) -> GlobOptions:
@@ -38,14 +38,14 @@ class GlobOptions(NamedTuple):
 
 
 class FileGlobs:
-    """The patterns of one command. A bracket stands for any text, so that no shell finds more."""
+    """The patterns of one command. A bracket matches any text, so that no shell finds more files."""
 
     def __init__(self, options: GlobOptions = GlobOptions()) -> None:  # noqa: B008 - it is immutable
         self._options = options
         self._entries = self._files = 0
 
     def names(self, text: str, cwd: str) -> tuple[str, ...]:
-        """Return the names of the files that a pattern stands for in a folder, and those without a star.
+        """Return the names of the files that a pattern matches in a folder, and its alternatives without a star.
 
         Raises TooManyFiles.
         """
@@ -99,7 +99,7 @@ class FileGlobs:
                 for entry in entries:
                     self._count()
                     names.append(entry.name)
-        except (OSError, ValueError):  # It is no folder, or none that can be read.
+        except (OSError, ValueError):  # It is no folder, or an unreadable one.
             return []
         return names
 
@@ -111,7 +111,7 @@ def _segment(text: str, *, folds_case: bool) -> re.Pattern[str]:
 
 
 def _without_sequences(text: str) -> str:
-    """Return a pattern with the members of `{1..3}` and `{a..c}` in their place; any number, if these are many."""
+    """Return a pattern with `{1..3}` and `{a..c}` replaced by their members; by a wildcard, if these are many."""
     count = 1
     for found in _SEQUENCE.finditer(text):
         count *= len(_members(found))

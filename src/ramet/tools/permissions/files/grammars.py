@@ -1,6 +1,6 @@
-"""Tables of known programs: what they do with the files that their words name, and the forms of their options.
+"""Tables of known programs: how they use the files that their words name, and the forms of their options.
 
-Options count as GNU, git and ripgrep have them.
+The options are those of GNU, git and ripgrep.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from typing import NamedTuple
 
 _NOTHING = re.compile(r"(?!)")
-#: The text of a requirement that is no file: a name without dots and slashes, and what versions are wanted.
+#: A requirement that is no file: a name without dots and slashes, and the wanted versions.
 PACKAGE = re.compile(r"[A-Za-z0-9][\w-]*(\[[\w,-]*\])?([=<>~!^@][\w.*,=<>~!^@-]*)?\Z")
 ANY = re.compile(r".*\Z", re.DOTALL)
 #: Scripts of sed that only print, and of awk that start and write nothing.
@@ -21,7 +21,7 @@ READERS = frozenset(
     " md5sum more nl od paste pr realpath rev rg sha1sum sha256sum sha512sum source stat strings tac tail tr wc"
     " zcat .".split()
 )
-#: Programs that change files, and show nothing of what these hold.
+#: Programs that change files, and do not show their contents.
 CHANGERS = frozenset("chgrp chmod chown mkdir rm rmdir shred touch truncate unlink".split())
 #: Programs that open no file that their words name.
 NEITHER = frozenset(
@@ -29,7 +29,7 @@ NEITHER = frozenset(
     " pwd read readonly return seq set shift shopt sleep test trap true type typeset umask unalias unset wait"
     " which".split()
 )
-#: Programs that read no file of a folder that is named.
+#: Programs that read no file inside of a named folder.
 FLAT = frozenset(
     "awk base32 base64 cat cksum cmp comm cut expand fmt fold gawk head hexdump less mawk md5sum more nl od paste"
     " pr rev sed sha1sum sha256sum sha512sum sort strings tac tail wc".split()
@@ -37,10 +37,10 @@ FLAT = frozenset(
 
 
 class Grammar(NamedTuple):
-    """The way a program uses its files, and the forms of its options.
+    """The use of files by a program, and the forms of its options.
 
-    `texts` take a value that is no file, `values` one that may be. An option that is none of these makes all words
-    count, unless the grammar is `loose`: then only the words that such an option may take count.
+    `texts` take a value that is no file, `values` one that may be. With any other option all words count as files,
+    unless the grammar is `loose`: then only the words that such an option may take count.
     """
 
     reads: bool = True
@@ -52,14 +52,14 @@ class Grammar(NamedTuple):
     long_flags: str = ""
     long_texts: str = ""
     long_values: str = ""
-    patterns: str = ""  #: options that say what the first operand says otherwise
-    first: re.Pattern[str] | None = None  #: the first operand is no file if it fits
-    packages: bool = False  #: operands that may be names of packages are
+    patterns: str = ""  #: options that replace the first operand
+    first: re.Pattern[str] | None = None  #: the first operand is no file if it matches
+    packages: bool = False  #: operands that may be package names are package names
     loose: bool = False
-    suspects: re.Pattern[str] = _NOTHING  #: words of a loose grammar that make all words count
+    suspects: re.Pattern[str] = _NOTHING  #: words of a loose grammar with which all words count
     needed: str = ""  #: an option without which all words count
-    is_sure: bool = False  #: no option makes it read or change what it does not
-    bundle: bool = False  #: the first word may be letters without a dash, as of tar
+    is_sure: bool = False  #: no option adds reads or changes
+    bundle: bool = False  #: the first word may be letters without a dash, as for tar
 
 
 _TAR = Grammar(changes=True, flags="cxtruvzjJkmhpPwOS", long_texts="--exclude", loose=True, bundle=True)
@@ -166,7 +166,7 @@ _PACKAGES = Grammar(
     packages=True,
     loose=True,
 )
-#: Options of git by which a program that reads writes a file, or starts an editor.
+#: Options with which a reading git command writes a file, or starts an editor.
 _OUTPUT = re.compile(r"-[^-]*O|--o(?!neline\Z|nly-matching\Z|r\Z)")
 _COMPARING = Grammar(
     texts="SG",
@@ -187,7 +187,7 @@ _MESSAGE = Grammar(
     loose=True,
 )
 _COMMENT = Grammar(changes=True, texts="tb", values="F", long_texts="--title --body", loose=True)
-#: Programs whose first words say what they do.
+#: Programs whose first words select what they do.
 SUBCOMMANDS = (
     {f"git {each}": _COMPARING for each in "diff log rev-list shortlog show whatchanged".split()}
     | {f"git {each}": _MESSAGE for each in ("commit", "tag")}

@@ -1,4 +1,4 @@
-"""Every absolute name of a file, for one tool call: each link and folder is looked up once, and the work is bounded."""
+"""Compute every absolute name of a file, for one tool call: each link and folder is read once, with bounded work."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Iterable
 
 from ramet.tools.permissions.files.globs import TooManyFiles
 
-MAX_NAME = 4_096  #: characters of a name that the kernel takes
-MAX_LINKS = 40  #: that the kernel follows for one name
-MAX_STEPS = 50_000  #: parts of names that are looked at for one call; a long name counts more than once
+MAX_NAME = 4_096  #: maximum characters of a name for the kernel
+MAX_LINKS = 40  #: maximum links that the kernel follows for one name
+MAX_STEPS = 50_000  #: maximum parts of names that are examined for one call; a long name counts more than once
 _CHARACTERS = 64  #: of a name, for one step
 
 
 class FileNames:
-    """The names of files, as the file system has them now."""
+    """The names of files in the current file system."""
 
     def __init__(self) -> None:
         self._targets: dict[str, str | None] = {}
@@ -24,9 +24,9 @@ class FileNames:
         self._steps = 0
 
     def of(self, name: str, cwd: str) -> tuple[str, ...]:
-        """Return the names of a file: as it was written, each link on the way, and where the links lead.
+        """Return the names of a file: as written, each link on the path, and the target of the links.
 
-        Raises TooManyFiles if the name is longer than any file's, or if too much has been looked at.
+        Raises TooManyFiles if the name is longer than any file's, or if the work exceeds the bound.
         """
         if len(name) > MAX_NAME:
             raise TooManyFiles
@@ -46,19 +46,19 @@ class FileNames:
         return tuple(names)
 
     def real(self, path: str) -> str:
-        """Return an absolute path without links. What does not exist is text. Raises TooManyFiles."""
+        """Return an absolute path without links; missing parts are kept as text. Raises TooManyFiles."""
         folder, last = posixpath.split(path)
         if folder not in self._folders:
             self._folders[folder] = self._walk("/", folder)
         return self._walk(self._folders[folder], last)
 
     def is_folder(self, path: str) -> bool:
-        """Return whether a folder has that name. Raises TooManyFiles."""
+        """Return whether a folder has this name. Raises TooManyFiles."""
         self._count(path)
-        return os.path.isdir(path)  # noqa: PTH112 - text, and no error for a name that no file can have
+        return os.path.isdir(path)  # noqa: PTH112 - text, and no error for an invalid name
 
     def exists(self, names: Iterable[str]) -> bool:
-        """Return whether some name that was looked at is that of a file or folder, or of a link."""
+        """Return whether an examined name is that of a file or folder, or of a link."""
         return any(self._targets.get(each) is not None for each in names)
 
     def _walk(self, here: str, path: str) -> str:
@@ -85,14 +85,14 @@ class FileNames:
         return here
 
     def _target(self, path: str) -> str | None:
-        """Return where a link leads, the empty text for what is no link, and None for what is not there."""
+        """Return the target of a link, "" for a path that is no link, and None for a missing path."""
         if path not in self._targets:
             self._count(path)
             try:
                 self._targets[path] = os.readlink(path)  # noqa: PTH115 - text
             except OSError as error:
                 self._targets[path] = "" if error.errno == errno.EINVAL else None
-            except ValueError:  # No file can have that name.
+            except ValueError:  # No file can have this name.
                 self._targets[path] = None
         return self._targets[path]
 
@@ -103,5 +103,5 @@ class FileNames:
 
 
 def _normal(path: str) -> str:
-    """Return an absolute path without dots and double slashes, which POSIX lets a name begin with."""
+    """Return an absolute path without dots and without the double slash that POSIX allows at its start."""
     return "/" + posixpath.normpath(path).lstrip("/")

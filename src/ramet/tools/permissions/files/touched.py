@@ -1,7 +1,7 @@
-"""Files that a shell command names: what it redirects, and words of programs that may read or change files.
+"""Find the files that a shell command names: its redirections, and words of programs that may read or change files.
 
-Rules for Read and Edit are held against such commands too, as in Claude Code. That is a help against mistakes only.
-A program may open any file by a name that no command shows; only a sandbox keeps a process from a file.
+Rules for Read and Edit are applied to such commands too, as in Claude Code. This helps only against mistakes. A program
+may open any file by a name that no command shows; only a sandbox keeps a process from a file.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from ramet.tools.permissions.files.words import takes_names, uses_of
 from ramet.tools.permissions.shell.words import Command, Word, first_program
 
 MAX_TOUCHED = 500
-MAX_NAME = 4_096  #: characters of a name that the kernel takes
+MAX_NAME = 4_096  #: maximum characters of a name for the kernel
 _CHANGES_FOLDER = re.compile(r"(cd|pushd|popd|-C.*|--directory\b.*|--chdir\b.*)\Z", re.DOTALL)
 _SURE_SEPARATOR = re.compile("[=@]|file://")
 _SEPARATOR = re.compile(r"[=@:,]")
-#: An option whose value is left out, of most programs that have it.
+#: An option that excludes its value, in most programs that have it.
 _EXCLUDES = re.compile(r"--(exclude|exclude-dir|extend-exclude|ignore|ignore-glob|ignore-pattern|omit|skip)=")
 _FOLDER_VARIABLE = re.compile(r"\$\{(PWD|HOME)\}")
 _QUOTES = re.compile(r"[\"']")
 _BLANK = re.compile(r"\s")
-#: What may carry a name from one program to another.
+#: Characters that may pass a name from one program to another.
 _CONNECTION = re.compile(r"(?<!\|)\|(?!\|)|[$`<>]")
-#: What may give the name of a known program to another one, or other options to the program: functions, variables.
+#: Functions and variables, which may give a known program's name to another one, or other options to the program.
 _FUNCTION = re.compile(r"\(\s*\)")
 _VARIABLE = re.compile(r"\b(POSIXLY_CORRECT|(PATH|(GIT|LESS|PIP|RIPGREP|UV)\w*|\w+_(ADDOPTS|OPTIONS|OPTS))\+?=)")
 _REDEFINING = frozenset({"alias", "enable", "function", "hash"})
@@ -38,9 +38,9 @@ class Touched(NamedTuple):
     name: str
     is_read: bool = False
     is_changed: bool = False
-    is_pattern: bool = False  #: the shell replaces the name, perhaps by several
-    descends: bool = True  #: what is below the name counts, too
-    is_sure: bool = True  #: False: perhaps the program does not open it
+    is_pattern: bool = False  #: the shell replaces the name, possibly by several
+    descends: bool = True  #: files below the name count, too
+    is_sure: bool = True  #: False: the program may not open it
     may_be_text: bool = False  #: if there is no such file
 
 
@@ -58,7 +58,7 @@ def touched_by(commands: Sequence[Command], text: str = "|") -> tuple[Touched, .
 
 
 def named_folders(commands: Sequence[Command]) -> tuple[str, ...]:
-    """Return names that may be those of working directories, if the commands change their working directory."""
+    """Return the possible names of working directories, if the commands change their working directory."""
     words = [word for command in commands for word in command.words]
     if not any(_CHANGES_FOLDER.match(each.text) for each in words):
         return ()
@@ -72,12 +72,12 @@ def _redirected(command: Command) -> Iterator[Touched]:
 
 
 def _redefines(command: Command) -> bool:
-    """Return whether a command may make a name stand for another program."""
+    """Return whether a command may redefine a name as another program."""
     return any(each.text in _REDEFINING or _VARIABLE.match(each.text) for each in command.words[:2])
 
 
 def _touched(words: tuple[Word, ...], is_connected: bool, is_redefined: bool) -> Iterator[Touched]:
-    """Yield what a program opens for sure, and then what it may open."""
+    """Yield the files that a program surely opens, and then those that it may open."""
     if not words:
         return
     uses = uses_of(words)
@@ -93,9 +93,9 @@ def _touched(words: tuple[Word, ...], is_connected: bool, is_redefined: bool) ->
 
 
 def _names(word: Word) -> Iterator[str]:
-    """Yield the names of files that a word may give: the word, and what is behind an option's letter or a separator."""
+    """Yield the file names that a word may contain: the word, and the part after an option's letter or a separator."""
     yield from _parts(word, word.text)
-    if word.expanded and _FOLDER_VARIABLE.search(word.source):  # The text has nothing in the place of braces.
+    if word.expanded and _FOLDER_VARIABLE.search(word.source):  # The text has nothing in place of braces.
         yield from _parts(word, _FOLDER_VARIABLE.sub(r"$\1", _QUOTES.sub("", word.source)))
 
 

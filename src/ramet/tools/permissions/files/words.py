@@ -1,7 +1,7 @@
-"""Words of known programs that are no files, and what the programs do with the files that the other words name.
+"""Separate the words of known programs into files and other words, and determine how the files are used.
 
-A word is left out only if its program takes the word for something else: the text of a message, a pattern, a name that
-is left out, a package. An option that is not known makes all words of its program count.
+A word is excluded only if its program uses it in another way: a message, a pattern, an excluded name, a package. With
+an unknown option all words of the program count as files.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ramet.tools.permissions.shell.expansions import is_pattern, may_be, may_be_
 from ramet.tools.permissions.shell.programs import WRAPPERS
 from ramet.tools.permissions.shell.words import ASSIGNMENT, Word
 
-#: Letters of tar that take no word, where they stand without a dash.
+#: Letters of tar that take no word, in a bundle without a dash.
 _TAR_FLAGS = frozenset("AcdrtuxUOkpzjJZSvwmhPaloi")
-#: Programs that read none of the files whose names they are given by others.
+#: Programs that read none of the files whose names they get from other programs.
 _FILTERS = (READERS - {".", "file", "source"}) | CHANGERS | NEITHER | frozenset("done esac fi sort uniq".split())
 _NAMES_FROM = re.compile(r"-.*(stdin|batch|files0|-from)", re.DOTALL)
 _MAX_SUBCOMMANDS = 3
 _SYSTEM = ("/bin/", "/usr/")
-#: Words in front of a program that only say how it is found.
+#: Words before a program that only select how it is found.
 _RUNNERS = {("python", "-m"), ("python3", "-m"), ("uv", "run"), ("poetry", "run")}
 _RUN_SO = frozenset("bandit black flake8 isort mypy pip pip3 py.test pylint pytest ruff".split())
 _GIT_FLAGS = frozenset({"--no-pager", "-P", "-p", "--paginate"})
@@ -42,28 +42,28 @@ _FIND_TESTS = frozenset(
 )
 _FIND_RUNNERS = ("-exec", "-execdir", "-ok", "-okdir")
 _FIND_FILES = ("-fprint", "-fls", "-files0")
-_MAX_PREFIX = 8  #: words in front of a program that `find` starts
+_MAX_PREFIX = 8  #: words before a program that `find` starts
 
 
 class Uses(NamedTuple):
-    """The words of a program, by their use. `files`: the names; `texts`: words that are none, unless `is_doubtful`."""
+    """The words of a program, by their use. `files` are names; `texts` are other words, unless `is_doubtful`."""
 
     files: tuple[Word, ...]
     texts: tuple[Word, ...] = ()
     reads: bool = True
     changes: bool = True
-    is_doubtful: bool = False  #: a word may become an option, so that more is read or changed
-    descends: bool = True  #: to the files of a folder that is named
+    is_doubtful: bool = False  #: a word may become an option that reads or changes more
+    descends: bool = True  #: to the files inside of a named folder
     is_known: bool = True
 
     @property
     def lists(self) -> bool:
-        """Whether the program opens none of the files: it may tell their names."""
+        """Return whether the program opens none of the files: it may only print their names."""
         return not self.reads and not self.changes
 
 
 def program_at(words: Sequence[Word]) -> int | None:
-    """Return the place of the program that words start, behind the programs that start it; None if it is not known."""
+    """Return the index of the program that words start, after the programs that start it; None if unknown."""
     skipped, is_wrapped = 0, False
     for at, word in enumerate(words):
         name = word.text.rpartition("/")[2]
@@ -79,7 +79,7 @@ def program_at(words: Sequence[Word]) -> int | None:
 
 
 def uses_of(words: Sequence[Word]) -> Uses:
-    """Return what the program does that words start; of a program that is not known, all words are files."""
+    """Return how the program that words start uses files; for an unknown program, all words are files."""
     at = program_at(words)
     if at is None:
         return Uses(tuple(words[1:]), is_known=False)
@@ -96,12 +96,12 @@ def uses_of(words: Sequence[Word]) -> Uses:
 
 
 def _is_own(program: Word) -> bool:
-    """Return whether a program may be another one than its name says."""
+    """Return whether a program may differ from the one that its name suggests."""
     return "/" in program.text and not program.text.startswith(_SYSTEM)
 
 
 def takes_names(words: Sequence[Word]) -> bool:
-    """Return whether a program may open files whose names another one told."""
+    """Return whether a program may open files whose names another program printed."""
     at = program_at(words)
     if not words:
         return False
@@ -117,7 +117,7 @@ def takes_names(words: Sequence[Word]) -> bool:
 
 
 def _known(words: Sequence[Word]) -> Uses | None:
-    """Return what a known program does, or None if its words are not understood."""
+    """Return the uses of a known program; None if its words are not understood."""
     if tuple(each.text for each in words[:2]) in _RUNNERS and not any(each.expanded for each in words[:2]):
         words = words[2:] if [each.text in _RUN_SO for each in words[2:3]] == [True] else ()
     if not words or words[0].expanded:
@@ -140,7 +140,7 @@ def _known(words: Sequence[Word]) -> Uses | None:
 
 
 class _Reading:
-    """The words of one program under way."""
+    """A parser of the words of one program."""
 
     def __init__(self, grammar: Grammar, words: Sequence[Word]) -> None:
         self.grammar, self.words, self.at = grammar, words, 0
@@ -148,7 +148,7 @@ class _Reading:
         self.texts: list[Word] = []
         self.operands: list[Word] = []
         self.is_doubtful = False
-        self.is_after_unknown = False  #: an option that may take the word behind it
+        self.is_after_unknown = False  #: an option that may take the next word
         self.has_pattern = False
         self.has_needed = not grammar.needed
 
@@ -208,7 +208,7 @@ class _Reading:
         return True
 
     def _value(self, word: Word, attached: str | None, *, is_file: bool) -> bool:
-        """Take the value of an option: what is attached, or the next word."""
+        """Take the value of an option: the attached text, or the next word."""
         is_option_sure, self.is_after_unknown = not self.is_after_unknown, False
         if attached is not None:
             given = word._replace(text=attached)
@@ -224,7 +224,7 @@ class _Reading:
         return True
 
     def _sort_operands(self) -> None:
-        """Tell the operands that are files from a pattern, a script and names of packages."""
+        """Separate the operands that are files from a pattern, a script and names of packages."""
         grammar, operands = self.grammar, self.operands
         if grammar.packages:
             self.texts += [each for each in operands if not each.expanded and PACKAGE.match(each.text)]
@@ -245,14 +245,14 @@ def _read(grammar: Grammar, words: Sequence[Word]) -> Uses | None:
 
 
 def _fits_first(grammar: Grammar, operands: Sequence[Word]) -> bool:
-    """Return whether the first operand is what the grammar says; a script that is put together is not."""
+    """Return whether the first operand fits the grammar; a composed script does not."""
     if grammar.first is None or grammar.first is ANY:
         return True
     return all(grammar.first.match(each.text) and not each.expanded for each in operands)
 
 
 def _is_one_word(word: Word) -> bool:
-    """Return whether the shell makes exactly one word of a word."""
+    """Return whether the shell turns a word into exactly one word."""
     if not word.expanded:
         return True
     source = word.source
@@ -260,7 +260,7 @@ def _is_one_word(word: Word) -> bool:
 
 
 def _find(words: Sequence[Word]) -> Uses | None:
-    """Return what `find` does with the files that it finds, and so with those that its patterns speak of."""
+    """Return how `find` uses the files that it finds, and so the files that its patterns match."""
     reads = changes = is_doubtful = False
     files: list[Word] = []
     texts: list[Word] = []

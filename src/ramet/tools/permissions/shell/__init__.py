@@ -1,1 +1,1 @@
-"""Shell commands, read without running anything."""
+"""Shell commands, parsed without running anything."""

@@ -1,6 +1,6 @@
-"""What a shell may make of the words that it replaces, and the expressions in which it evaluates what variables hold.
+"""Determine what a shell may make of expanded words, and which expressions evaluate the values of variables.
 
-Arithmetic evaluates what a variable holds as an expression, and a subscript in the expression may start a program. So
+Arithmetic evaluates the value of a variable as an expression, and a subscript in the expression may start a program. So
 such a variable must hold a number, or come from outside of the text.
 """
 
@@ -13,27 +13,27 @@ from fnmatch import fnmatchcase
 
 from ramet.tools.permissions.shell.words import Word
 
-MAX_EXPRESSION = 500  #: characters of an arithmetic expression
-UNTOLD = "$_"  #: an expression of which nothing is known
+MAX_EXPRESSION = 500  #: maximum characters of an arithmetic expression
+UNTOLD = "$_"  #: an unknown expression
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _OPENED = re.compile(r"[!#]?(?:\w+|[@*#?$!-])")
 _NUMBER = re.compile(r"-?\d+\Z")
 _WRITTEN_NUMBER = re.compile(r"[A-Za-z_]\w*=\"?\$\(\(.*\)\)\"?\Z", re.DOTALL)
 _NUMBERS = re.compile(r"\{-?\d+\.\.-?\d+(\.\.-?\d+)?\}\Z")
-#: Expansions of an expression whose value the text does not tell: substitutions, positional parameters, quotes.
+#: Expansions whose value the text does not determine: substitutions, positional parameters, quotes.
 _UNTOLD = re.compile(r"\$\((?!\()|`|['\"\\]|\$\{?[1-9@*_]")
-#: Variables that bash itself fills with what commands bring.
+#: Variables that bash itself sets from commands.
 _FILLED = re.compile(r"(_|REPLY|MAPFILE|OPTARG|COPROC|DIRSTACK|FUNCNAME|OLDPWD|(BASH|COMP|READLINE)\w*)\Z")
 #: Variables that evaluate what is assigned to them.
 _INTEGERS = frozenset("BASHPID EUID HISTCMD LINENO OPTIND PPID RANDOM SECONDS SRANDOM UID".split())
 _QUOTES = re.compile(r"[\"'\\]")
-#: A whole variable. `instead`: a plain text for one that is not set, or for one that is set.
+#: A whole variable. `instead`: a plain text for an unset variable, or for a set one.
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?[-+](?P<instead>[\w./:@%+,=-]*))?\})")
 _OTHER_EXPANSION = re.compile(r"[$`*?\[<>]|\{(?!\})")
 
 
 def parenthesized(text: str, at: int) -> str:
-    """Return the expression in the parentheses that open at `at`: one that is not read to its end is `UNTOLD`."""
+    """Return the expression in the parentheses that open at `at`; `UNTOLD` if its end is not found."""
     depth = 0
     for here in range(at, min(len(text), at + MAX_EXPRESSION)):
         depth += {"(": 1, ")": -1}.get(text[here], 0)
@@ -43,7 +43,7 @@ def parenthesized(text: str, at: int) -> str:
 
 
 def evaluated_in(content: str) -> Iterator[str]:
-    """Yield what `${content}` evaluates: a subscript, a place in a text, and the variable that `!` names."""
+    """Yield what `${content}` evaluates: a subscript, an offset in a text, and the variable that `!` names."""
     opened = _OPENED.match(content)
     if opened is None:
         return
@@ -59,7 +59,7 @@ def evaluated_in(content: str) -> Iterator[str]:
 
 
 def is_run(content: str) -> bool:
-    """Return whether `${content}` runs what its variable holds, as a prompt does."""
+    """Return whether `${content}` runs the value of its variable, as a prompt does."""
     return content.endswith("@P")
 
 
@@ -76,7 +76,7 @@ def may_be(word: Word, text: str) -> bool:
 
 
 def fits_pattern(pattern: str, text: str) -> bool:
-    """Return whether a pattern of file names may stand for `text`. A bracket stands for any text."""
+    """Return whether a pattern of file names may match `text`. A bracket matches any text."""
     before, bracket, _ = pattern.partition("[")
     return fnmatchcase(text, before + ("*" if bracket else ""))
 
@@ -87,7 +87,7 @@ def may_be_option(word: Word) -> bool:
 
 
 def without_variables(word: Word) -> tuple[str, ...]:
-    """Return what an expanded word is where its variables are empty, and where their `instead` counts."""
+    """Return the values of an expanded word if its variables are empty, and if their `instead` applies."""
     if not word.expanded or not word.source:
         return (word.text,)
     found = (_VARIABLE.sub("", word.source), _VARIABLE.sub(lambda each: each["instead"] or "", word.source))
@@ -96,10 +96,10 @@ def without_variables(word: Word) -> tuple[str, ...]:
 
 @dataclass
 class Variables:
-    """The variables that a text sets, and those on which it depends that another text does not set them."""
+    """The variables that a text sets, and those that must not be set by the text."""
 
     numbers: set[str] = field(default_factory=set)
-    others: set[str] = field(default_factory=set)  #: set to what is no number
+    others: set[str] = field(default_factory=set)  #: set to a value that is no number
     _evaluated: set[str] = field(default_factory=set)
     _outside: set[str] = field(default_factory=set)
 
@@ -119,12 +119,12 @@ class Variables:
             self.evaluate(name[found.end() :])
 
     def fill(self, names: Sequence[Word]) -> None:
-        """Note variables that get what a command brings."""
+        """Note variables that get their values from a command."""
         self.others.update(found for each in names for found in _IDENTIFIER.findall(each.text))
         self.subscripts(names)
 
     def subscripts(self, names: Iterable[Word]) -> None:
-        """Note the subscripts of names that a builtin looks up or sets."""
+        """Note the subscripts of names that a builtin reads or sets."""
         for each in names:
             self.evaluate(each.text.partition("[")[2])
 
@@ -140,7 +140,7 @@ class Variables:
         (self.numbers if is_counted else self.others).update(each.text for each in operands[:1])
 
     def parameter(self, content: str) -> str:
-        """Return the name of what `${name:=value}` sets; empty if `${content}` sets nothing."""
+        """Return the variable that `${name:=value}` sets; empty if `${content}` sets none."""
         found = re.match(r"(\w+)(\[[^\]]*\])?:?=", content)
         if found is None:
             return ""
@@ -154,9 +154,9 @@ class Variables:
             self._evaluated.add("_")
 
     def from_outside(self, word: Word, *, is_option: bool = False) -> bool:
-        """Return whether an expanded word has variables only, and note that the text must not set them.
+        """Return whether an expanded word has only variables, and note that the text must not set them.
 
-        `is_option`: the word may be an option only as far as a variable brings all of it.
+        `is_option`: the word may be an option only if a variable supplies it completely.
         """
         found = list(_VARIABLE.finditer(word.source))
         if not found or "\\\n" in word.source or _OTHER_EXPANSION.search(_VARIABLE.sub("", word.source)):
@@ -169,7 +169,7 @@ class Variables:
         return True
 
     def are_unknown(self) -> bool:
-        """Return whether something is evaluated, or taken to come from outside, that the text may have set."""
+        """Return whether the text may have set a variable that is evaluated, or assumed to come from outside."""
         if any(_FILLED.match(each) for each in self._evaluated):
             return True
         is_set = self._outside & (self.others | self.numbers) or self._evaluated & self.others

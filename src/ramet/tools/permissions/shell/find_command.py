@@ -1,4 +1,4 @@
-"""The programs that `find` starts, with patterns in the place of the names that find finds."""
+"""Determine the programs that `find` starts, with patterns in place of the found names."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _OPTIONS = frozenset({"-H", "-L", "-P", "--"})
 
 
 class _Names(NamedTuple):
-    """The known part of names: how they begin, and a pattern of their last parts."""
+    """The known part of names: their prefix, and a pattern of their last parts."""
 
     start: str = ""
     last: str = "*"
 
 
 class TooManyActions(Exception):
-    """A command of find starts more programs than are looked at."""
+    """The error for a find command that starts more programs than are examined."""
 
 
 def started_by_find(operands: tuple[Word, ...]) -> Iterator[tuple[Word, ...]]:
-    """Yield the words of each program that find starts. A word with a name in it counts as one that expands.
+    """Yield the words of each program that find starts. A word with a name in it counts as an expanded one.
 
-    Raises TooManyActions behind the first ones.
+    Raises TooManyActions after the first `MAX_ACTIONS` programs.
     """
     actions = [at for at, word in enumerate(operands) if word.text in FIND_ACTIONS]
     for at in actions[:MAX_ACTIONS]:
@@ -41,7 +41,10 @@ def started_by_find(operands: tuple[Word, ...]) -> Iterator[tuple[Word, ...]]:
 
 
 def _names(before: tuple[Word, ...], *, in_folder: bool) -> _Names:
-    """Return what the words in front of an action say of the names. `in_folder`: each is from its own folder."""
+    """Return what the words before an action determine about the names.
+
+    `in_folder`: each is relative to its own folder.
+    """
     if any(each.expanded or each.text in ("-D", "-files0-from") for each in before):
         return _Names("./" if in_folder else "")
     texts = [each.text for each in before]
@@ -54,16 +57,16 @@ def _names(before: tuple[Word, ...], *, in_folder: bool) -> _Names:
 
 
 def _last_part(tests: list[str]) -> str:
-    """Return the pattern of `-name` if all tests hold together."""
+    """Return the pattern of `-name` if all tests must hold together."""
     patterns = [after for at, after in enumerate(tests[1:]) if tests[at] == "-name"]
-    # Where a test takes `-name` for its own word, the pattern is no word that find accepts, unless a dash begins it.
+    # If a test takes `-name` as its own word, find accepts no following pattern, unless it begins with a dash.
     if not patterns or patterns[0][:1] == "-" or "\\" in patterns[0] or not _GROUPS.isdisjoint(tests):
         return "*"
     return patterns[0]
 
 
 def _put(names: _Names, word: Word) -> Word:
-    """Return a word with a pattern of names in the place of `{}`."""
+    """Return a word with a pattern of names in place of `{}`."""
     before, found, _ = word.text.partition(_NAME)
     if not found:
         return word

@@ -1,4 +1,4 @@
-"""Where a here-document ends. Shells differ in some cases, and these are doubtful."""
+"""Find the end of a here-document. Cases in which shells differ are doubtful."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ramet.tools.permissions.shell.words import Word
 
 
 class Document(NamedTuple):
-    """A here-document whose text begins on the next line. `name` is the very word that ends it."""
+    """A here-document whose text begins on the next line. `name` is the same Word object as in the command."""
 
     name: Word
     quoted: bool
@@ -28,7 +28,7 @@ class Document(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """The line that ends a here-document, as the places of its first character and of what is behind it."""
+    """The end of a here-document, as the offsets of the ending line and of the text after it."""
 
     began: int
     behind: int
@@ -37,7 +37,7 @@ class Ending(NamedTuple):
 
 def ending(document: Document, text: str, at: int, *, nested: bool) -> Ending:
     """Find the end of a here-document whose text begins at `at`. `nested`: in a substitution or in parentheses."""
-    doubtful, pieces = False, list[str]()  # Of a line that goes on.
+    doubtful, pieces = False, list[str]()  # Of a continued line.
     while at < len(text):
         began, end = at, text.find("\n", at)
         end = len(text) if end < 0 else end

@@ -1,7 +1,8 @@
-"""Every way to write the programs that a shell command starts, so that a rule that narrows meets one of the ways.
+"""Find every spelling of the programs that a shell command starts, so that a narrowing rule matches one of them.
 
-`FOO=1 sudo /bin/rm -r x` is also `sudo /bin/rm -r x`, `/bin/rm -r x` and `rm -r x`; `sh -c 'rm x'` is also `rm x`.
-What is not understood is `unknown`. What a program of the agent's own does cannot be seen here: a script is its name.
+`FOO=1 sudo /bin/rm -r x` is also `sudo /bin/rm -r x`, `/bin/rm -r x` and `rm -r x`; `sh -c 'rm x'` is also `rm x`. A
+text that is not understood is `unknown`. The actions of an agent's own program cannot be seen here: a script is its
+name.
 """
 
 from __future__ import annotations
@@ -36,38 +37,38 @@ from ramet.tools.permissions.shell.programs import (
 from ramet.tools.permissions.shell.sed_scripts import runs_input, with_commands_apart
 from ramet.tools.permissions.shell.words import Command, Word, first_program, is_untold, spellings, without_name
 
-MAX_OPERANDS = 64  #: words among which a program is looked for
-MAX_DEPTH = 3  #: commands inside the words of commands
-MAX_CHAIN = 12  #: programs that start each other
+MAX_OPERANDS = 64  #: maximum words among which a program is searched
+MAX_DEPTH = 3  #: maximum depth of commands inside the words of commands
+MAX_CHAIN = 12  #: maximum chain of programs that start each other
 MAX_INVOCATIONS = 2_000
 MAX_WORK = 200_000  #: characters of texts inside of texts, and words of commands inside of commands
 _NAME = re.compile(r"\w+")
 _SUBSTITUTION = re.compile(r"\$\(|`|<\(|\$\{")
-#: A subscript that an arithmetic expression evaluates, and tables of what bash takes a name for. The last bracket that
-#: opens is enough: a search from each of them would take quadratic time.
+#: A subscript that an arithmetic expression evaluates, and bash's tables of names. The last opening bracket is enough:
+#: a search from each bracket would take quadratic time.
 _EVALUATED = re.compile(r"\[[^\[\]]*(\$\(|`)|BASH_(ALIASES|CMDS)")
 _PLAIN = re.compile(r"[\w./:=@%+,~-]*\Z")
-#: Operators of `[[` that evaluate the words beside them.
+#: Operators of `[[` that evaluate adjacent words.
 _COMPARISONS = frozenset("-eq -ne -lt -le -gt -ge".split())
 _QUOTES = re.compile(r"[\"'\\]")
-#: What `sh` reads in another way than bash does.
+#: Syntax that `sh` reads differently from bash.
 _OF_BASH = re.compile(r"\$'|&>")
 _TOKEN = re.compile(r"[^\s\"'`;|&(){}\[\],<>$!=:@\\]+")
 
 
 class Invocations(NamedTuple):
-    """The programs that a text may start. `unknown`: more may start than the text tells."""
+    """The programs that a text may start. `unknown`: more may start than the text shows."""
 
     texts: tuple[str, ...]
     commands: tuple[Command, ...]
     unknown: bool = False
-    begun: tuple[str, ...] = ()  #: what is started with more behind it that is not known yet
+    begun: tuple[str, ...] = ()  #: starts of commands whose rest is unknown so far
     operands: tuple[tuple[str, ...], ...] = ()  #: words of programs that may start any of them
     patterns: tuple[str, ...] = ()  #: patterns of file names among such words
 
 
 def invocations(text: str) -> Invocations:
-    """Return every way to write what `text` starts."""
+    """Return every spelling of what `text` starts."""
     found = _Found()
     found.take(text, 0)
     unknown = found.unknown or found.variables.are_unknown()
@@ -113,14 +114,14 @@ class _Found:
             self._read_texts(command)
 
     def _works(self, amount: int) -> bool:
-        """Return whether there is time for so much more."""
+        """Return whether the work budget allows `amount` more."""
         self._work += amount
         self.unknown = self.unknown or self._work > MAX_WORK
         return self._work <= MAX_WORK
 
     def unwrap(self, words: tuple[Word, ...], depth: int) -> None:
-        """Take the words of a command for what they start."""
-        if self._work > MAX_WORK or (words, depth) in self._seen:  # It is unknown already, or known.
+        """Add what the words of a command start."""
+        if self._work > MAX_WORK or (words, depth) in self._seen:  # It is already unknown, or already processed.
             return
         if self._chain >= MAX_CHAIN or not self._works(len(words)):
             self.unknown = True
@@ -178,7 +179,7 @@ class _Found:
         else:
             self._any(operands, depth)
 
-    # ---- what kinds of programs do with their operands
+    # ---- the operands of different kinds of programs
 
     def _shell(self, name: str, operands: tuple[Word, ...], depth: int) -> None:
         script = shell_script(operands)
@@ -194,11 +195,11 @@ class _Found:
             self._file(operands[operands.index(script.file) :])
 
     def _need_no_bash(self, texts: tuple[Word, ...]) -> None:
-        """Note that it is known what texts start only if `sh` reads them as bash does."""
+        """Set `unknown` if `sh` may read the texts differently from bash."""
         self.unknown = self.unknown or any(_OF_BASH.search(each.text) for each in texts)
 
     def _file(self, operands: tuple[Word, ...]) -> None:
-        """Take a file that a shell reads: one that is found by its name may be a program that a rule is about."""
+        """Add a file that a shell reads: a file found by its name may be a program that a rule covers."""
         self.unknown = self.unknown or not operands or is_untold(operands[0])
         if operands:
             self._spell(operands)
@@ -209,7 +210,7 @@ class _Found:
         if name == "watch":
             self._need_no_bash(operands)
         if name == "ssh" and len([each for each in operands if not each.text.startswith("-")]) < 2:
-            self.unknown = True  # The other side reads its commands.
+            self.unknown = True  # The remote side reads its commands.
         self._loose(operands, depth)
         if len(operands) <= MAX_OPERANDS:
             for at in range(len(operands)):
@@ -227,7 +228,7 @@ class _Found:
             if word.expanded and any(may_be(word, each) for each in FIND_ACTIONS):
                 self._need_outside(word, is_option=True)
         programs = started_by_find(operands)
-        try:  # Each is all words behind it: twenty of them, in each find of a chain, are millions of words.
+        try:  # Each includes all words after it: twenty of them, in each find of a chain, are millions of words.
             while self._works(len(operands)) and (program := next(programs, None)) is not None:
                 self.unwrap(program, depth)
         except TooManyActions:
@@ -266,7 +267,7 @@ class _Found:
             self._loose(program, depth)
 
     def _fed(self, options: Options, program: tuple[Word, ...]) -> tuple[Word, ...]:
-        """Return the program of xargs, with its input in the place of what stands for the input."""
+        """Return the program of xargs, with its input in place of the replacement text."""
         if options.replacement:
             return tuple(replaced_in(each, options.replacement) for each in program)
         names = [each.text.rpartition("/")[2] for each in program]
@@ -277,7 +278,7 @@ class _Found:
         return program
 
     def _loose(self, operands: tuple[Word, ...], depth: int) -> None:
-        """Take each operand for a program, and each that is more than a word for a text."""
+        """Treat each operand as a program, and each that is more than a word as a text."""
         self.unknown = self.unknown or len(operands) > MAX_OPERANDS or any(each.expanded for each in operands)
         if len(operands) > MAX_OPERANDS:
             return
@@ -312,7 +313,7 @@ class _Found:
             self.variables.others.add("PWD")
 
     def _set_options(self, name: str, operands: tuple[Word, ...]) -> None:
-        """Note `set -k`, by which assignments among the operands of any program count."""
+        """Note `set -k`, with which assignments among the operands of any program count."""
         for each in operands:
             if each.text == "--":
                 return
@@ -322,7 +323,7 @@ class _Found:
                 self._need_outside(each, is_option=True)
 
     def _evaluate(self, name: str, operands: tuple[Word, ...]) -> None:
-        """Note what a builtin evaluates, and the variables that the builtin sets."""
+        """Note what a builtin evaluates, and the variables that it sets."""
         if name in NAMING:
             if name in ("read", "getopts"):
                 self.variables.fill(operands)
@@ -342,13 +343,13 @@ class _Found:
                     self._need_outside(before, is_option=True)  # It may become `-v`.
 
     def _need_outside(self, word: Word, *, is_option: bool = False) -> None:
-        """Note that it is known what the text starts only if a word's variables come from outside of the text."""
+        """Require that a word's variables come from outside of the text; otherwise set `unknown`."""
         self.unknown = self.unknown or not self.variables.from_outside(word, is_option=is_option)
 
     def _any(self, operands: tuple[Word, ...], depth: int) -> None:
-        """Take the operands of a program that is not known for what it may start."""
+        """Add what the operands of an unknown program may start."""
         self._may_start(operands)
-        operands = operands[:MAX_INVOCATIONS]  # Of more words it is unknown already.
+        operands = operands[:MAX_INVOCATIONS]  # With more words it is already unknown.
         for at, word in enumerate(operands):
             for text in without_variables(word):
                 name = text.rpartition("/")[2]
@@ -360,7 +361,7 @@ class _Found:
                 self._need_outside(word)
         self.unknown = self.unknown or any("alias." in each.text for each in operands)  # Of git.
 
-    # ---- what is noted
+    # ---- notes
 
     def _assign(self, words: tuple[Word, ...]) -> None:
         for word in words:
@@ -381,12 +382,12 @@ class _Found:
         self.unknown = self.unknown or any(each.text in RUN_VARIABLES for each in names)
 
     def _bring(self, names: tuple[Word, ...]) -> None:
-        """Take variables whose values no rule can be held against: a shell or a program may run such a value."""
+        """Note variables with values that rules cannot check: a shell or a program may run such a value."""
         self._variables(names)
         self.unknown = self.unknown or any(PROGRAM_VARIABLES.match(each.text) for each in names)
 
     def _read_texts(self, command: Command) -> None:
-        """Note the here-documents that a command reads, if the command may start what they say."""
+        """Note the here-documents that a command reads, if the command may start their contents."""
         words = command.words[first_program(command.words) :]
         files = [target for operator, target in command.redirections if operator not in ("<<", "<<<")]
         if any(_SUBSTITUTION.search(each.text) for each in files):

@@ -1,4 +1,4 @@
-"""One level of nesting in the text of a shell command, as far as the text has been read."""
+"""One level of nesting in the text of a shell command that is being scanned."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ramet.tools.permissions.shell.words import Redirection, Word
 
 @dataclass
 class Frame:
-    """One level of nesting: the command under way, and what ends the level."""
+    """A level of nesting: its current command, and the character that ends the level."""
 
     closer: str  #: ")", "`", "}" or "" for the whole text
     start: int
@@ -21,13 +21,13 @@ class Frame:
     letters: list[str] = field(default_factory=list)
     in_word: bool = False
     expanded: bool = False
-    began: int = 0  #: where the word under way begins
-    literal: str = ""  #: the letters in front of the first expansion
+    began: int = 0  #: offset of the current word
+    literal: str = ""  #: the letters before the first expansion
     replaced: bool = False  #: by more than a pattern of file names
     operator: str = ""  #: a redirection whose target is the next word
     operator_end: int = 0
 
     def expand(self) -> None:
-        """Note that the word under way is replaced from here on."""
+        """Note that the current word is expanded from here on."""
         if not self.expanded:
             self.expanded, self.literal = True, "".join(self.letters)

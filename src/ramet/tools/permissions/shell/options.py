@@ -1,4 +1,4 @@
-"""The options of programs that start programs, read as far as the place of the started program needs it."""
+"""Parse the options of programs that start programs, as far as needed to find the started program."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 from ramet.tools.permissions.shell.programs import Wrapper
 from ramet.tools.permissions.shell.words import Word
 
-#: Options of shells that say nothing about where commands come from; `o` and `O` take a word. `k`, which is also
-#: `-o keyword`, is not among them: it makes assignments of the operands of any program.
+#: Options of shells that do not change the source of commands; `o` and `O` take a word. `k`, which is also `-o
+#: keyword`, is not among them: with it, assignments among the operands of any program count.
 _SHELL_FLAGS = frozenset("abefhilmnpruvxBCEHPT")
 _SHELL_LONG = frozenset({"--login", "--noediting", "--noprofile", "--norc", "--posix", "--restricted", "--verbose"})
 _HARMLESS_LONG = frozenset({"--help", "--version"})
@@ -29,7 +29,7 @@ class Script(NamedTuple):
 
 
 def read_options(wrapper: Wrapper, operands: tuple[Word, ...]) -> Options | None:
-    """Return where the program of a wrapper is, or None if some word before it is not understood."""
+    """Return the end of a wrapper's options, where its program is; None if a word before it is not understood."""
     at, replacement = 0, ""
     while at < len(operands):
         word = operands[at]
@@ -50,7 +50,7 @@ def read_options(wrapper: Wrapper, operands: tuple[Word, ...]) -> Options | None
         if letter in ("I", "i"):
             replacement = attached or (operands[at + 1].text if takes_next and at + 1 < len(operands) else "{}")
         if takes_next and at + 1 < len(operands) and operands[at + 1].expanded and letter != "I":
-            return None  # Without quotes the shell may make no word of it, or several.
+            return None  # Without quotes the shell may turn it into no word, or several.
         at += 2 if takes_next else 1
     if any(word.expanded for word in operands[at : at + wrapper.positionals]):
         return None
@@ -58,7 +58,7 @@ def read_options(wrapper: Wrapper, operands: tuple[Word, ...]) -> Options | None
 
 
 def _read_option(wrapper: Wrapper, text: str) -> tuple[str, str] | None:
-    """Return the last letter of an option word, and what is attached to the letter; None if it is not known."""
+    """Return the last letter of an option word, and its attached text; None if unknown."""
     if text == "-":
         return ("", "")
     if text.startswith("--"):
@@ -69,19 +69,19 @@ def _read_option(wrapper: Wrapper, text: str) -> tuple[str, str] | None:
             return letter, text[at + 1 :]
         if letter not in wrapper.flags:
             return None
-        if letter in "eil" and "I" in wrapper.values:  # Of xargs: what follows is attached.
+        if letter in "eil" and "I" in wrapper.values:  # Of xargs: the following text is attached.
             return letter, text[at + 1 :]
     return "", ""
 
 
 def replaced_in(word: Word, replacement: str) -> Word:
-    """Return a word as one whose text is not known behind `replacement`."""
+    """Return a word whose text after `replacement` is unknown."""
     before, found, _ = word.text.partition(replacement)
     return Word(word.text, True, before) if found else word
 
 
 def shell_script(operands: tuple[Word, ...]) -> Script | None:
-    """Return what a shell with these words runs, or None where that is what it reads, or is not understood."""
+    """Return the script that a shell with these words runs; None if it reads its input, or is not understood."""
     at, is_text = 0, False
     while at < len(operands) and operands[at].text[:1] in ("-", "+") and len(operands[at].text) > 1:
         word = operands[at]

@@ -1,6 +1,6 @@
-"""Lists what programs do with the words after their names: run them, run a text among them, or start nothing.
+"""Tables of what programs do with their operands: run them, run a text among them, or start nothing.
 
-A program that is not listed here may start any of its operands. Options count as GNU, util-linux and bash have them.
+A program that is not listed here may start any of its operands. The options are those of GNU, util-linux and bash.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from ramet.tools.permissions.shell.words import Word
 
 #: Programs that run a text as a command.
 SHELLS = frozenset("ash bash csh dash elvish fish ksh mksh nu pwsh rbash sh tcsh xonsh yash zsh".split())
-#: Shells that read a text as bash does, and shells that read it in a way of their own. The others read it as `sh` does.
+#: Shells that read a text like bash, and shells with their own syntax. The others read it like `sh`.
 BASHES, FOREIGN_SHELLS = frozenset({"bash", "rbash"}), frozenset("csh elvish fish nu pwsh tcsh xonsh".split())
 #: Programs that run one of their words, or all of them together, as a text.
 TEXT_RUNNERS = frozenset("compgen complete eval mapfile readarray ssh trap watch".split())
-#: Programs of which no text tells what they run.
+#: Programs whose started programs cannot be determined from the text.
 UNKNOWN_RUNNERS = frozenset("at batch bind crontab enable fc parallel".split())
-#: Programs that start a shell where nothing else is given.
+#: Programs that start a shell by default.
 SHELL_STARTERS = frozenset(
     "capsh chroot fakeroot i386 linux32 linux64 newgrp nsenter runuser script setarch sg su unshare x86_64".split()
 )
@@ -29,22 +29,22 @@ RUN_VARIABLES = frozenset(
     "BASHOPTS BASH_ENV ENV GCONV_PATH LD_AUDIT LD_LIBRARY_PATH LD_PRELOAD PROMPT_COMMAND PS0 PS1 PS2 PS4"
     " SHELLOPTS".split()
 )
-#: Variables whose value a program runs, if the value comes from an expansion that no rule can be held against.
+#: Variables whose value a program runs; a problem if the value comes from an expansion that rules cannot check.
 PROGRAM_VARIABLES = re.compile(
     r"\w*(EDITOR|PAGER|VISUAL|BROWSER|SHELL|COMMAND|CMD|ASKPASS|SSH|RSH|DIFF|PROGRAM|MAKEFLAGS|MAKEFILES)\Z"
     r"|(GIT_CONFIG\w*|GIT_EXEC_PATH|GIT_TEMPLATE_DIR|LESS(OPEN|CLOSE)?|MANOPT|MFLAGS|PERL5DB|PERL5OPT|PYTHONSTARTUP"
     r"|RUBYOPT|(NODE|TAR|JAVA_TOOL)_OPTIONS)\Z"
 )
-#: Builtins that evaluate the names that they are given, substitutions in them included.
+#: Builtins that evaluate their name arguments, including substitutions in them.
 EVALUATING = frozenset("[ [[ declare export let local printf read readonly test typeset unset wait".split())
-#: Builtins that set, or look up, the variables that their words name.
+#: Builtins that set or read the variables that their words name.
 NAMING = frozenset("declare export getopts local read readonly typeset unset".split())
 #: Builtins whose words are assignments.
 ASSIGNING = frozenset("declare export local readonly typeset".split())
 
 
 class Wrapper(NamedTuple):
-    """A program that runs its words behind its options and `positionals` more words."""
+    """A program that runs the words after its options and `positionals` further words."""
 
     flags: str = ""  #: letters of options without an argument
     values: str = ""  #: letters of options with an argument
@@ -53,7 +53,7 @@ class Wrapper(NamedTuple):
     reads_text: bool = False  #: some options with an argument run the argument
 
 
-#: Wrappers whose options are known, so that the place of the program is.
+#: Wrappers with known options, so that the position of the program is known.
 WRAPPERS = {
     "builtin": Wrapper(),
     "busybox": Wrapper(),
@@ -78,7 +78,7 @@ WRAPPERS = {
     ),
     "xargs": Wrapper(flags="0eiloprtx", values="EILPadns", long_flags=("--no-run-if-empty", "--null", "--verbose")),
 }
-#: Wrappers that run some words behind some others: each word may be the program.
+#: Wrappers that run some words after others: each word may be the program.
 LOOSE_WRAPPERS = SHELL_STARTERS | frozenset(
     "bwrap cgexec choom chpst dbus-run-session dumb-init eatmydata entr faketime firejail gosu ltrace machinectl npx"
     " bunx numactl perf pkexec prlimit proxychains proxychains4 pyenv rbenv rlwrap run0 setpriv sshpass strace su-exec"
@@ -98,13 +98,13 @@ _HARMLESS = frozenset(
 
 
 class _Tool(NamedTuple):
-    """A program that starts none of its operands with these options and subcommands, and perhaps with others."""
+    """A program that starts none of its operands with these options and subcommands, but possibly with others."""
 
     flags: str  #: letters of options
     long: str = ""
     subcommands: str = ""  #: empty: the program has none
-    with_any_options: str = ""  #: subcommands behind which every option is harmless
-    values: str = ""  #: letters of options in front of the subcommand that take a word
+    with_any_options: str = ""  #: subcommands after which every option is harmless
+    values: str = ""  #: letters of options before the subcommand that take a word
 
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -174,7 +174,7 @@ _TOOLS = {
 
 
 def is_harmless(name: str, operands: Sequence[Word]) -> bool:
-    """Return whether a program starts none of these operands, whatever those that expand become."""
+    """Return whether a program starts none of these operands, whatever the expanded ones become."""
     if name in _HARMLESS:
         return True
     tool, at = _TOOLS.get(name), 0

@@ -1,4 +1,4 @@
-"""One pass over the text of a shell command that finds its simple commands, their words and their redirections."""
+"""Scan the text of a shell command in one pass, and find its simple commands, their words and their redirections."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ MAX_EXPRESSIONS = 500  #: of arithmetic
 MAX_DOCUMENTS = 20  #: here-documents that begin on one line
 _BLANKS = " \t"
 _FD = re.compile(r"\d+\Z")
-_NAMED = re.compile(r"[A-Za-z0-9_@*#?$!-]")  #: what follows the dollar of a variable
+_NAMED = re.compile(r"[A-Za-z0-9_@*#?$!-]")  #: characters that may follow the dollar of a variable
 _REDIRECTION = re.compile(r"<<<|<<-?|<>|>>|>\||[<>]&|[<>]")
 _SPECIAL_WORDS = frozenset({"[", "[[", "]", "]]", "{", "}", "{}"})
 
 
 class Scanner:
-    """One text under way. `document`: the text is that of a here-document, in which only substitutions are run."""
+    """A scanner of one text. `document`: the text is a here-document's, in which only substitutions are run."""
 
     def __init__(self, text: str, *, document: bool = False) -> None:
         self.text, self.at = text, 0
         self.commands: list[Command] = []
         self.certain = True
-        self.doubtful = False  #: a shell may cut the text elsewhere
-        self.evaluated: list[str] = []  #: arithmetic expressions and subscripts: a shell evaluates what names hold
-        self.parameters: list[str] = []  #: what `${…}` holds
+        self.doubtful = False  #: a shell may split the text differently
+        self.evaluated: list[str] = []  #: arithmetic expressions and subscripts: a shell evaluates the values of names
+        self.parameters: list[str] = []  #: the contents of `${…}`
         self.frames = [Frame("", 0, quoted=document, document=document)]
         self._documents: list[Document] = []
         self._arithmetic_end = 0
-        self._line = 0  #: how many commands were found before this line
+        self._line = 0  #: number of commands found before this line
 
     def scan(self) -> None:
-        """Find what `commands` holds from then on."""
+        """Scan the text, and fill `commands`."""
         while self.at < len(self.text):
             frame = self.frames[-1]
             if frame.quoted:
@@ -45,14 +45,14 @@ class Scanner:
             else:
                 self._plain(frame)
         if len(self.frames) > 1 or self.frames[-1].quoted != self.frames[-1].document:
-            self._doubt()  # Something has no end.
+            self._doubt()  # Something is not closed.
         while self.frames:
             self._end_command(self.frames[-1], len(self.text))
             self.frames.pop()
         if self._documents:
             self._doubt()
 
-    # ---- one character, by where it stands
+    # ---- one character, by its context
 
     def _plain(self, frame: Frame) -> None:
         char = self.text[self.at]
@@ -98,7 +98,7 @@ class Scanner:
             self._add(frame, char, 1)
 
     def _parameter(self, frame: Frame) -> None:
-        """Inside `${…}`: only its end and what is nested matter."""
+        """Scan inside `${…}`: only its end and nested constructs matter."""
         char = self.text[self.at]
         if char == "}":
             content = self.text[frame.start : self.at].replace("\\\n", "")
@@ -117,7 +117,7 @@ class Scanner:
             began = self.at
             self._single(frame)
             if "$(" in self.text[began : self.at] or "`" in self.text[began : self.at]:
-                self._doubt()  # Where it is a subscript, it is evaluated.
+                self._doubt()  # In a subscript it is evaluated.
         elif char == '"':
             frame.quoted = True
             self.at += 1
@@ -140,8 +140,8 @@ class Scanner:
     def _escaped(self, frame: Frame) -> None:
         following = self.text[self.at + 1 : self.at + 2]
         if self._in_backquotes():
-            self._doubt()  # A backslash is read once for the backquotes, and once more for what they hold.
-        if following == "\n":  # The line goes on.
+            self._doubt()  # A backslash is read once for the backquotes, and again for their contents.
+        if following == "\n":  # The line continues.
             if frame.in_word and not self.text.endswith("\\\n", 0, self.at):
                 self._cut_in_two(self.at, ("[",))
             self.at += 2
@@ -151,7 +151,7 @@ class Scanner:
             self._add(frame, following, 2)
 
     def _comment(self, frame: Frame) -> None:
-        """Skip a comment: to the end of its line, or of the backquotes around it."""
+        """Skip a comment: to the end of its line, or of the enclosing backquotes."""
         if self.at < self._arithmetic_end:
             self._doubt()  # In arithmetic it is no comment.
         ends = [self.text.find("\n", self.at)]
@@ -170,7 +170,7 @@ class Scanner:
         self._add(frame, self.text[self.at + 1 : end], end + 1 - self.at)
 
     def _expansion(self, frame: Frame) -> None:
-        """`$(…)`, `${…}`, `$'…'`, a backquote, or a variable's name."""
+        """Scan `$(…)`, `${…}`, `$'…'`, a backquote, or a variable's name."""
         frame.expand()
         frame.in_word = frame.replaced = True
         text, at = self.text, self.at
@@ -191,14 +191,14 @@ class Scanner:
             self._open("}", 2)
         elif following == "'" and not frame.quoted:
             self._ansi(frame, _ansi_end(text, at + 2))
-        else:  # Where no name follows, the dollar is a letter, and what follows counts as itself.
+        else:  # Without a following name, the dollar is a literal, and so is the following text.
             name = following if _NAMED.match(following) else ""
             frame.letters.append(f"${name}")
             self.at += 1 + len(name)
             self._cut_in_two(at + 1, ("",))
 
     def _ansi(self, frame: Frame, end: int) -> None:
-        """Skip `$'…'`, in which a backslash protects a quote. Not every shell knows it."""
+        """Skip `$'…'`, in which a backslash escapes a quote. Not every shell supports it."""
         self.certain = False
         if frame.closer == "}" and any(each.quoted for each in self.frames):
             self._doubt()  # Shells differ in whether it quotes there.
@@ -207,7 +207,7 @@ class Scanner:
         self.at = end
 
     def _cut_in_two(self, at: int, rests: tuple[str, ...]) -> None:
-        """Doubt an operator whose second half, one of `rests`, is behind the end of a line that goes on at `at`."""
+        """Doubt an operator that a line continuation at `at` splits before its second half, one of `rests`."""
         if self.text.startswith("\\\n", at):
             while self.text.startswith("\\\n", at):
                 at += 2
@@ -224,7 +224,7 @@ class Scanner:
         self.frames[-1].is_array = is_array
 
     def _need_no_array(self, frame: Frame) -> None:
-        """Doubt an operator among the values of an array: bash passes over the line, and goes on with the next one."""
+        """Doubt an operator among the values of an array: bash skips the line, and continues with the next one."""
         if frame.is_array:
             self._doubt()
 
@@ -239,7 +239,7 @@ class Scanner:
                 self._arithmetic_end = max(self._arithmetic_end, at + len(found))
 
     def _multiplies(self, frame: Frame) -> bool:
-        """Return whether a star is a word by itself inside an arithmetic expression."""
+        """Return whether a star is a separate word inside an arithmetic expression."""
         alone = not frame.in_word and self.text[self.at + 1 : self.at + 2] in tuple(_BLANKS)
         return alone and bool(frame.words) and self.at < self._arithmetic_end
 
@@ -282,7 +282,7 @@ class Scanner:
 
     def _redirection(self, frame: Frame) -> None:
         text = self.text
-        if text[self.at + 1 : self.at + 2] == "(":  # A process whose output, or input, stands for a file.
+        if text[self.at + 1 : self.at + 2] == "(":  # A process whose output, or input, replaces a file.
             frame.expand()
             frame.in_word = frame.replaced = True
             self._open(")", 2)
@@ -315,7 +315,7 @@ class Scanner:
         closed = self.frames.pop()
         self.at += 1
         if closed.is_array and self.text[self.at : self.at + 1] not in ("", *_BLANKS, *"\n;&|<>)`"):
-            self._doubt()  # It goes on as the same word, behind which a command may stand.
+            self._doubt()  # The same word continues, and a command may follow it.
         below = self.frames[-1]
         if closed.closer == ")" and not below.quoted and not below.in_word:
             below.start = self.at
@@ -336,7 +336,7 @@ class Scanner:
             self._doubt()
         self._close()
 
-    # ---- what came of it
+    # ---- results
 
     def _end_word(self, frame: Frame) -> None:
         if not frame.in_word:
@@ -368,7 +368,7 @@ class Scanner:
 
 
 def _ansi_end(text: str, at: int) -> int:
-    """Return the place behind `$'…'`, in which a backslash protects a quote."""
+    """Return the offset after `$'…'`, in which a backslash escapes a quote."""
     while at < len(text) and text[at] != "'":
         at += 2 if text[at] == "\\" else 1
     return min(at + 1, len(text))

@@ -1,4 +1,4 @@
-"""Scripts of sed: the command `e` and the flag `e` of `s` start what the script or the input says."""
+"""Scripts of sed: the command `e` and the flag `e` of `s` run a text of the script or of the input."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 
 MAX_DELIMITERS = 64
 _BLANKS = re.compile(r"[ \t]+")
-#: Where a command `e` may begin: behind an address, a semicolon, a brace or a line's end.
+#: Where a command `e` may begin: after an address, a semicolon, a brace or a line end.
 _COMMAND = re.compile(r"((?:\A|[^A-Za-z\\_-])[IM]* ?e)")
-#: The command without a text of its own: it runs the line that was read.
+#: The command without a text: it runs the line that was read.
 _BARE = re.compile(_COMMAND.pattern + r" ?(\n|\Z)")
 _FLAGS = r"[gpiImM0-9]*e[egpiImM0-9]*\s*"
 _RUNNING = re.compile(_FLAGS + "[;}#\nw]")
@@ -19,12 +19,12 @@ _OPTION = re.compile(r"-[a-zA-Z]*?e(.*)", re.DOTALL)
 
 
 def with_commands_apart(word: str) -> str:
-    """Return a word of sed with a blank in front of the text of each command `e`."""
+    """Return a word of sed with a blank before the text of each command `e`."""
     return _COMMAND.sub(r"\1 ", _BLANKS.sub(" ", word))
 
 
 def runs_input(word: str) -> bool:
-    """Return whether a word of sed may run what sed reads or puts together."""
+    """Return whether a word of sed may run text that sed reads or composes."""
     word = _BLANKS.sub(" ", word)
     option = _OPTION.match(word)
     scripts = (word, option[1]) if option is not None else (word,)
@@ -32,7 +32,7 @@ def runs_input(word: str) -> bool:
 
 
 def _has_flag(script: str) -> bool:
-    """Return whether a command `s` may have the flag `e`, whatever character is its delimiter."""
+    """Return whether a command `s` may have the flag `e`, with any character as its delimiter."""
     delimiters = {*_SUBSTITUTION.findall(script)}
     if len(delimiters) > MAX_DELIMITERS:
         return True

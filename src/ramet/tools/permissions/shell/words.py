@@ -1,4 +1,4 @@
-"""Words and simple commands of a shell's text, and what can be said of them without the text around."""
+"""Words and simple commands of a shell text, and what can be determined about them without the surrounding text."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?=")
-#: Folders of the kernel, and the last parts of files there that hold what a process is given.
+#: Folders of the kernel, and file names there with data that a process is given.
 _OF_KERNEL = ("/dev/", "/proc/")
 _GIVEN = re.compile(r"(stdin|tty|environ|cmdline|\d+)\Z")
-#: Words of the shell's own, behind which a command begins.
+#: Keywords of the shell, after which a command begins.
 KEYWORDS = frozenset({"if", "then", "elif", "else", "while", "until", "do", "!", "{"})
 
 
 class Word(NamedTuple):
-    """A word without its quotes. `expanded`: a shell would replace the word, or part of it, behind `literal`."""
+    """A word without its quotes. `expanded`: a shell would replace the word, or its part after `literal`."""
 
     text: str
     expanded: bool = False
     literal: str = ""
-    source: str = ""  #: the word as it was written; empty if it is not known
+    source: str = ""  #: the word as written; empty if unknown
 
 
 class Redirection(NamedTuple):
@@ -32,7 +32,7 @@ class Redirection(NamedTuple):
 
 
 class Command(NamedTuple):
-    """One simple command: its source text, and its words without redirections."""
+    """A simple command: its source text, and its words without redirections."""
 
     text: str
     words: tuple[Word, ...]
@@ -40,7 +40,7 @@ class Command(NamedTuple):
 
 
 def with_document(command: Command, name: Word, body: str) -> Command:
-    """Return a command with the text of a here-document in the place of the document's name."""
+    """Return a command with the text of a here-document in place of the document's name."""
     if not any(each.target is name for each in command.redirections):
         return command
     found = [Redirection("<<", Word(body)) if each.target is name else each for each in command.redirections]
@@ -53,7 +53,7 @@ def begins_case(words: Sequence[Word]) -> bool:
 
 
 def first_program(words: tuple[Word, ...]) -> int:
-    """Return the place of the program's name: behind assignments and words of the shell's own."""
+    """Return the index of the program's name: after assignments and keywords."""
     at = 0
     while at < len(words):
         if words[at].text == "function":
@@ -66,7 +66,7 @@ def first_program(words: tuple[Word, ...]) -> int:
 
 
 def without_name(words: tuple[Word, ...]) -> tuple[Word, ...]:
-    """Return what `coproc` runs: behind a name, if a compound command follows the name."""
+    """Return what `coproc` runs: the words after a name, if a compound command follows the name."""
     compound = len(words) > 1 and words[1].text in (KEYWORDS | {"for", "case", "select", "[["})
     return words[1:] if compound and words[0].text not in KEYWORDS else words
 
@@ -81,7 +81,7 @@ def spellings(words: tuple[Word, ...]) -> Iterator[str]:
 
 
 def is_untold(file: Word) -> bool:
-    """Return whether it cannot be told which file a name means, or what the file holds."""
+    """Return whether it is unknown which file a name means, or what the file contains."""
     if file.expanded or file.text == "-":
         return True
     name = re.sub("^//", "/", posixpath.normpath(file.text))
@@ -93,6 +93,6 @@ def _is_keyword(word: Word) -> bool:
 
 
 def _is_assignment(word: Word) -> bool:
-    """Return whether a word is an assignment: what an expansion brings does not make one."""
+    """Return whether a word is an assignment: the result of an expansion is none."""
     name = word.literal if word.expanded else word.text
     return ASSIGNMENT.match(word.text) is not None and ("=" in name or "[" in name)
