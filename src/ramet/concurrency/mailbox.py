@@ -20,7 +20,7 @@ _OF_THE_HOST = ("notice", "note")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mail:
-    """One message. `sender` is set by the host, never by the sender's own text."""
+    """A message. `sender` is set by the host, never by the sender's own text."""
 
     id: str
     sender: str

@@ -103,7 +103,7 @@ class _Reader:
         """Read what is still in the pipe, without waiting for more, and close it."""
         self._loop.remove_reader(self._fd)
         try:
-            for _ in range(_LAST):  # A process that could not be ended may write for ever.
+            for _ in range(_LAST):  # A process that could not be ended may write without end.
                 if not self._read():
                     break
         finally:

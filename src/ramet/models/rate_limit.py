@@ -1,4 +1,4 @@
-"""One rate limiter per model, shared by all agents that use it: a 429 for one caller makes all callers wait.
+"""A rate limiter per model, shared by all agents that use it: a 429 for one caller makes all callers wait.
 
 A failed call is retried by fixed rules: only if ModelFailed says that a retry may help, after a growing, partly random
 wait, and never earlier than the provider asked. While one caller waits out a 429, the others wait at the limiter

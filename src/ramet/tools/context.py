@@ -127,7 +127,7 @@ class StopReceipt(NamedTuple):
 
 
 class RunView(NamedTuple):
-    """One run in a listing; no secrets."""
+    """A run in a listing; no secrets."""
 
     id: str
     path: str

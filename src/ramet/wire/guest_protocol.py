@@ -410,7 +410,7 @@ class StateReply(Struct, frozen=True, kw_only=True):
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):
-    """Whether a checkpoint exists, and its version; the value is in the body."""
+    """The existence of a checkpoint, and its version; the value is in the body."""
 
     found: bool
     json_size: int = 0

@@ -30,9 +30,7 @@ _EXPECTED = "expected CONNECT host:port HTTP/1.1"
 
 
 class Target(NamedTuple):
-    """The destination of a tunnel, in canonical form: lower case, no trailing dot, IPv6 compressed and without
-    brackets.
-    """
+    """The destination of a tunnel, in canonical form: lower case, no trailing dot, short IPv6 without brackets."""
 
     host: str
     port: int

@@ -44,7 +44,7 @@ def buffered_size(frame: Frame) -> int:
 
 
 class ResumableStream:
-    """One side of a session. After a ProtocolError, every further packet is refused.
+    """A side of a session. After a ProtocolError, every further packet is refused.
 
     The class has no clock: the caller decides how long a side waits for the other to reconnect.
     """

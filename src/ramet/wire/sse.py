@@ -20,7 +20,7 @@ MAX_EVENT = 64 * 1024 * 1024
 
 
 class ServerSentEvent(NamedTuple):
-    """One event. A reader resumes after its `id`."""
+    """An event. A reader resumes after its `id`."""
 
     event: str
     data: bytes

@@ -1,4 +1,4 @@
-"""One step of a composition: an agent that is spawned below it, receives a value, and returns one.
+"""A step of a composition: an agent that is spawned below it, receives a value, and returns one.
 
 Values between steps are data (`ramet.wire.values.values`), whether the steps run in the host or in sandboxes, and
 whether the value is new or recorded. So a composition behaves the same after a restart. The types come from

@@ -1,4 +1,4 @@
-"""All available agents: from files, code and the built-in ones, with precedence and problems.
+"""The available agents: from files, code and the built-in ones, with precedence and problems.
 
 A tree keeps a `snapshot()`: definitions that a run writes into the agents' folders have no effect until a new tree
 reads them. Call `refresh()` between the starts of trees.

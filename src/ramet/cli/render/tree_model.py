@@ -40,7 +40,7 @@ class Totals(NamedTuple):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Row:
-    """One run, as its events describe it."""
+    """A run, as its events describe it."""
 
     run: str
     path: str

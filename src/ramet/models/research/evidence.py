@@ -46,11 +46,11 @@ class EvidenceLine(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The kind of the file."""
+        """Return the kind of the file."""
         return kind_of(self.path)
 
     def cite(self) -> str:
-        """Return the place and the text as it stands, on one line; an ellipsis behind the quotes: it goes on."""
+        """Return the place and the quoted text on one line; an ellipsis after the quotes marks a truncation."""
         text = " ".join(self.text.strip().splitlines())  # `\r` would end the quotation on a terminal.
         quoted = f"`` {text[:SHOWN]} ``" if "`" in text[:SHOWN] else f"`{text[:SHOWN]}`"
         return f"{self.path}:{self.number}: {quoted}{'…' if len(text) > SHOWN else ''}"
@@ -118,7 +118,7 @@ def written_by(line: EvidenceLine, candidates: Iterable[EvidenceLine]) -> list[E
     for each in (each for each in candidates if each.kind == "source"):
         for parts in (_PLACEHOLDER.split("".join(literal)) for literal in _LITERAL.findall(each.text[:LOOKED_AT])):
             said, at = message(line.text), 0
-            for part in parts:  # by hand: a regular expression could be made to search for ever
+            for part in parts:  # by hand: a regular expression could be made to search without end
                 at = said.find(part, at) + len(part) if at >= 0 and part in said[at:] else -1
             letters = sum(c.isalpha() for part in parts for c in part)
             if letters >= 10 and at >= 0:

@@ -2,7 +2,7 @@
 
 A script is one of three things:
 
-- a list of steps: each request takes the next one, whoever sends it;
+- a list of steps: each request takes the next one, from any sender;
 - a mapping {pattern: steps}: a request belongs to the first pattern found in its system prompt, otherwise to one found
   in its latest human message with a pattern ("" is found everywhere). The step depends on the request's own history:
   the number of replies since that message. So any number of agents may use the same dialogue concurrently, and a

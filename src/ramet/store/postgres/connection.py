@@ -140,7 +140,7 @@ class OpenStore:
         if self._listener.is_listening:
             return
         if self._listening is None or self._listening.done():
-            self._listening = asyncio.create_task(self._listen())  # for all who wait; `end` waits for it
+            self._listening = asyncio.create_task(self._listen())  # for all waiting callers; `end` waits for it
             self._listening.add_done_callback(_seen)
         await asyncio.shield(self._listening)
 

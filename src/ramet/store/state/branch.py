@@ -1,4 +1,4 @@
-"""One branch of a state, followed by one working copy: writes, and detection of concurrent commits.
+"""A branch of a state, followed by one working copy: writes, and detection of concurrent commits.
 
 A branch is a document that names its newest commit, and is changed by compare-and-swap. Everything else is blobs, named
 by the hash of their content. So a commit writes the changed values and the few nodes above them, and a fork writes one

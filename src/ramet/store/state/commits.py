@@ -31,7 +31,7 @@ class Commit(Struct, frozen=True, kw_only=True):
 
 
 class Change(NamedTuple):
-    """One difference between two commits; MISSING stands for no value."""
+    """A difference between two commits; MISSING stands for no value."""
 
     key: str
     entry: str | None  #: the name, if the key is a directory

@@ -24,7 +24,7 @@ Mutated = Literal["refuse", "keep", "leave"]
 
 
 class Versioned(Keys):
-    """One branch of a state. `Versioned()` is in memory, and needs no event loop; use `open` for all other states."""
+    """A branch of a state. `Versioned()` is in memory, and needs no event loop; use `open` for all other states."""
 
     _below = ""
 

@@ -35,7 +35,7 @@ _DRAFT_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEX
 
 
 class Note(NamedTuple):
-    """One file of a memory."""
+    """A file of a memory."""
 
     name: str  #: `MEMORY.md`, `people/ann.md`
     size: int

@@ -24,7 +24,7 @@ _EXTENDED_PATTERN = re.compile(r"[?*+@!]\(")
 
 
 class Parsed(NamedTuple):
-    """All simple commands of a text, including those inside substitutions."""
+    """The simple commands of a text, including those inside substitutions."""
 
     commands: tuple[Command, ...]
     certain: bool = True

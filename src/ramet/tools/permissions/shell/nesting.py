@@ -1,4 +1,4 @@
-"""One level of nesting in the text of a shell command that is being scanned."""
+"""A level of nesting in the text of a shell command that is being scanned."""
 
 from __future__ import annotations
 
