@@ -166,7 +166,7 @@ async def _made_room(params: QueryParams, failed: ModelFailed) -> bool:
 
 
 async def ask_model(context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessageChunk | Event]:
-    """Ask once: yield the chunks, then the recorded reply, which is in the history by then."""
+    """Ask the model once: yield the chunks, then the recorded reply, which is already in the history."""
     async with aclosing(context.ask(context, request)) as pieces:
         async for piece in pieces:
             if isinstance(piece, AIMessageChunk):

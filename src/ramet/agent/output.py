@@ -107,7 +107,7 @@ class OutputContract:
 
 
 class _SchemaForm:
-    """A JSON schema; values are data."""
+    """An output form given by a JSON schema; values are data."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self._checks = JsonSchema(spec)
@@ -124,7 +124,7 @@ class _SchemaForm:
 
 
 class _TypeForm:
-    """A type; values are its instances."""
+    """An output form given by a type; values are its instances."""
 
     def __init__(self, spec: Any) -> None:
         from pydantic import TypeAdapter

@@ -52,7 +52,7 @@ class SystemClock:
 
 
 class FakeClock:
-    """A clock that stands still until `advance`; sleepers wake in the order of their deadlines."""
+    """A clock that changes only by `advance`; sleepers wake in the order of their deadlines."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start

@@ -90,7 +90,7 @@ async def run(
 
 
 class _Child(asyncio.SubprocessProtocol):
-    """The process itself: its start, and its end."""
+    """The child process: its start and its end."""
 
     def __init__(self) -> None:
         self._transport: asyncio.SubprocessTransport | None = None

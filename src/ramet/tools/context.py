@@ -206,10 +206,10 @@ class Tree(Protocol):
         """
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
-        """Stop a run below the asker. Raises Unknown or Denied."""
+        """Stop a descendant of the asker. Raises Unknown or Denied."""
 
     async def output(self, asker: ToolUseContext, target: str, *, block: bool, timeout_s: float) -> str:
-        """Return the findings of a run below the asker; with `block`, wait at most `timeout_s` for its end."""
+        """Return the findings of a descendant of the asker; with `block`, wait at most `timeout_s` for its end."""
 
     async def list_runs(self, asker: ToolUseContext) -> Sequence[RunView]:
         """Return the living and finished runs of the tree."""

@@ -259,7 +259,7 @@ async def _run(context: ToolUseContext, tool: BaseTool, call: ToolCall, hold: Ho
 
 
 async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step: StepId) -> ToolMessage:
-    """Run the tool; an exception becomes an error result, unless it is a bug of ours or the run is being stopped."""
+    """Run the tool; an exception becomes an error result, unless it is a bug in ramet or the run is being stopped."""
     limit = None if tool_flag(tool, "waits") else tool_flag(tool, "timeout_s", context.tool_timeout_s)
     ours = asyncio.timeout(limit)
     current = CurrentCall(context, CallId(call["id"] or ""), step)

@@ -10,7 +10,7 @@ from ramet.agent.schemas.work_budget import take
 from ramet.core.errors import InvalidValue
 
 _UNIT = 64  #: characters, items or names that cost about one step
-#: compared to the end of their text
+#: Keywords whose values are compared as text, to the end.
 _COMPARED = frozenset({"enum", "const", "required", "dependentRequired", "dependencies"})
 #: Keywords that jsonschema evaluates by an uncounted walk of the schema, with a list of all names or places at each
 #: step.

@@ -24,7 +24,7 @@ _KEY = f"{TOKEN_VARIABLE} holds the operator's, or RAMET_TOKEN says where it is,
 
 
 class ServerSource:
-    """A `Source`."""
+    """The `Source` of a server: it answers from the server's replies."""
 
     damaged = ()
     interrupted = "the server does not have it at work; ramet resume in its folder goes on with it, once it has stopped"

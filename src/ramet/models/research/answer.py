@@ -18,12 +18,12 @@ _DEFINES = r"^\s*(\w+ )*(def|class|function|func|fn|struct|enum|trait|interface|
 
 
 def signed(text: str) -> str:
-    """Return an answer that says at its end what gave it."""
+    """Return an answer that ends with a note about its origin."""
     return f"{text.strip()}\n\n{SIGNED}"
 
 
 def by_weight(lines: Iterable[EvidenceLine], question: Question) -> list[EvidenceLine]:
-    """Return lines with the most telling first: of logs the gravest and most frequent, else what holds most terms."""
+    """Return the lines by relevance: severe and frequent log lines first, then lines with the most terms."""
 
     def weight(line: EvidenceLine) -> tuple[object, ...]:
         held, grave = question.held_by(line.text[:SHOWN]), severity(line.text)
@@ -37,7 +37,8 @@ def by_weight(lines: Iterable[EvidenceLine], question: Question) -> list[Evidenc
 def answer(
     question: Question, lines: list[EvidenceLine], linked: list[EvidenceLine], read: str, left_out: Mapping[str, bool]
 ) -> str:
-    """Return what was found. `linked` has lines of a later search; `left_out` is True for a bound that hides more."""
+    """Return the findings as text. `linked` has the lines of a later search; `left_out` is True for an omission by a
+    bound."""
     ranked = by_weight(lines, question)
     symptoms = [line for line in ranked if question.about_fault and line.kind == "logs"]
     words = [line.cite() for line in ranked if line not in symptoms and question.held_by(line.text[:SHOWN])]

@@ -62,12 +62,12 @@ def kind_of(path: str) -> str:
 
 
 def parse_counts(text: str) -> dict[str, int]:
-    """Return the numbers of a search that counts, by path."""
+    """Return the numbers of matches by path, from the result of a counting search."""
     return {found[1]: int(found[2]) for line in text.split("\n") if (found := re.fullmatch(r"(.+):(\d+)", line))}
 
 
 def parse_lines(text: str, known: Iterable[str]) -> list[EvidenceLine]:
-    """Return the `path:line:text` lines of a search; a line that does not fit exactly one known name is dropped."""
+    """Return the `path:line:text` lines of a search; a line that does not match exactly one known name is dropped."""
     names, found = set(known), []
     for each in text.split("\n"):
         ends = [at for at in re.finditer(r":(\d+)(?=:)", each) if each[: at.start()] in names]
@@ -76,26 +76,26 @@ def parse_lines(text: str, known: Iterable[str]) -> list[EvidenceLine]:
 
 
 def parse_numbered(path: str, text: str) -> list[EvidenceLine]:
-    """Return the lines of a file as Read gives them."""
+    """Return the lines of a file, from the numbered output of Read."""
     return [
         EvidenceLine(path, int(f[1]), f[2]) for line in text.split("\n") if (f := re.fullmatch(r"\s*(\d+)\t(.*)", line))
     ]
 
 
 def severity(text: str) -> int:
-    """Return 4 for fatal, 3 for an error, 2 for a warning, 1 for a level without trouble, 0 for none of these."""
+    """Return 4 for fatal, 3 for an error, 2 for a warning, 1 for a lower level, 0 for none of these."""
     if level := _LEVEL.search(text[:120]):
         return ((level.lastindex or 1) - 1) % 4 + 1
     return 3 if _FAILURE.search(text) else 0
 
 
 def message(text: str) -> str:
-    """Return a log line without the time and level at its beginning."""
+    """Return a log line without its leading time and level."""
     return _FRONT.sub("", text.strip(), count=1)
 
 
 def group(lines: Iterable[EvidenceLine]) -> list[EvidenceLine]:
-    """Return the first line of each message that reports trouble, with how many lines of its file are like it."""
+    """Return the first line of each message about a problem, with the number of similar lines in its file."""
     groups: dict[tuple[str, str], list[EvidenceLine]] = {}
     for line in sorted(set(lines)):
         if severity(line.text) > 1:
@@ -104,15 +104,15 @@ def group(lines: Iterable[EvidenceLine]) -> list[EvidenceLine]:
 
 
 def phrases(line: EvidenceLine) -> list[str]:
-    """Return pairs of plain words of a message, one of which stands in the code that writes the message."""
+    """Return pairs of plain words of a message; the code that writes the message probably contains one of them."""
     pairs = re.findall(r"(?<!\S)(?=([A-Za-z][A-Za-z'-]*[,:;]? [A-Za-z][A-Za-z'-]+))", message(line.text)[:300])
     return [pair for pair in dict.fromkeys(pairs) if len(pair) > 8][:10]
 
 
 def written_by(line: EvidenceLine, candidates: Iterable[EvidenceLine]) -> list[EvidenceLine]:
-    """Return lines of code with a literal that makes this message, up to its placeholders: the most telling, at most 3.
+    """Return at most 3 lines of code with a literal that matches this message, apart from its placeholders.
 
-    A literal with fewer than ten letters of its own, such as `%s`, tells nothing.
+    The longest literals win. A literal with fewer than ten letters outside of placeholders, such as `%s`, is ignored.
     """
     found: dict[EvidenceLine, int] = {}
     for each in (each for each in candidates if each.kind == "source"):

@@ -31,14 +31,16 @@ class Turn(NamedTuple):
     must_end: bool  #: the newest message says that no more tools will be run
 
     def of(self, stage: str, *, failed: bool = False) -> list[Done]:
-        """Return what a stage did, without the calls that failed, or only those."""
+        """Return the successful calls of a stage; with `failed`, only the failed ones."""
         return [each for each in self.done if each.stage == stage and each.failed is failed]
 
 
 def read(messages: Sequence[BaseMessage]) -> Turn:
-    """Read a conversation. A question is the newest message of a person, or of an agent that gives a brief."""
+    """Parse a conversation. The question is the newest message of a person, or of an agent that delegates a task."""
     spoken = [(at, str(m.text).strip()) for at, m in enumerate(messages) if isinstance(m, HumanMessage)]
-    spoken = [(at, text) for at, text in spoken if text and not text.startswith("<")]  # mail and notices are in tags
+    spoken = [
+        (at, text) for at, text in spoken if text and not text.startswith("<")
+    ]  # mail and notices begin with a tag
     must_end = len(spoken) > 1 and spoken[-1][0] == len(messages) - 1 and bool(_NO_MORE_TOOLS.search(spoken[-1][1]))
     *earlier, (start, asked) = [(0, ""), *(spoken[:-1] if must_end else spoken)]
     answers, done = {m.tool_call_id: m for m in messages if isinstance(m, ToolMessage)}, []

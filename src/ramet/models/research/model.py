@@ -36,7 +36,7 @@ class OfflineResearcher(BaseChatModel):
     def bind_tools(
         self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], **kwargs: Any
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Return this model, knowing these tools by their names."""
+        """Return a copy of this model that knows the names of these tools."""
         return self.model_copy(update={"tool_names": frozenset(map(tool_name, tools))})
 
     # Any: LangChain's stop words and run managers, which are not used here.

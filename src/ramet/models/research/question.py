@@ -35,12 +35,12 @@ class Question(NamedTuple):
     terms: dict[str, str]  #: at most six, lower case, each with a regular expression; may be empty
 
     def held_by(self, text: str) -> list[str]:
-        """Return the terms that a text holds."""
+        """Return the terms that a text contains."""
         return [term for term, pattern in self.terms.items() if re.search(pattern, text, re.IGNORECASE)]
 
 
 def understand(text: str) -> Question:
-    """Find the words of a question, and whether the question is about a fault."""
+    """Return a question with its search terms; `about_fault` is set by its wording."""
     text, terms = text.strip()[:4_000], list[str]()
     for back, quoted, signs, word in _WORD.findall(text):
         terms += [back, quoted, *(signs[at : at + 2] for at in range(len(signs) - 1))]
@@ -50,11 +50,11 @@ def understand(text: str) -> Question:
 
 
 def _pattern_of(term: str) -> str:
-    """Return a regular expression for a term: a short word must stand alone, or begin a word."""
+    """Return a regular expression for a term: a short term must be a whole word, or the start of one."""
     short = len(term) < 6 and term.isascii() and term.isalnum()
     return rf"(^|[^a-zA-Z]){term}" + r"\b" * (len(term) < 4) if short else escaped(term)
 
 
 def escaped(text: str) -> str:
-    """Return a regular expression for a text that means the same to ripgrep and to Python."""
+    """Return a regular expression for a literal text, valid for both ripgrep and Python."""
     return re.sub(r"([.^$*+?()\[\]{}|\\])", r"\\\1", text)

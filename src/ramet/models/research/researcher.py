@@ -82,7 +82,7 @@ class _Research:
         self._omit(f"{path}: no name that a tool can be given" for path in odd[:MOST_REASONS])
 
     def root(self) -> Step:
-        """Return the calls of the first stage that is not done and has any; else the answer."""
+        """Return the calls of the first unfinished stage that has any; otherwise, the answer."""
         stages = {
             "survey": self._survey,
             "why": self._why,
@@ -113,7 +113,7 @@ class _Research:
         return Step(text=answer(self._question, lines, linked, read, self._left_out))
 
     def scout(self, files: Mapping[str, int]) -> Step:
-        """Look into files, then report lines, one JSON list each."""
+        """Return the calls that search the files; afterwards, a report with a JSON list for each line."""
         if not self._turn.done:
             return Step(self._looking(files))
         found, kinds = self._own(), " and ".join({kind_of(path) for path in files})

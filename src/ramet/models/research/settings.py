@@ -38,7 +38,7 @@ _OWN = frozenset("name type id key value version title description kind path lab
 
 
 class Setting(NamedTuple):
-    """A name with its value, at one line."""
+    """A name with its value, and the line that sets it."""
 
     line: EvidenceLine
     name: str  #: with the headings above
@@ -73,7 +73,7 @@ class Setting(NamedTuple):
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the words of a text in lower case, identifiers taken apart."""
+    """Return the words of a text in lower case; identifiers are split into words."""
     return frozenset(word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", text))
 
 

@@ -46,7 +46,7 @@ def is_user_module(module: types.ModuleType) -> bool:
 
 
 def has_own(names: Iterable[str]) -> bool:
-    """Return whether one of the named modules is loaded, and the user's own."""
+    """Return whether one of the named modules is loaded and belongs to the user's code."""
     return any(module is not None and is_user_module(module) for module in map(sys.modules.get, names))
 
 

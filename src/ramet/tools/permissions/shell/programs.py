@@ -197,7 +197,7 @@ def is_harmless(name: str, operands: Sequence[Word]) -> bool:
 
 
 def _is_known(tool: _Tool, word: Word) -> bool:
-    """Return whether a word is no option, or an option that starts nothing."""
+    """Return whether a word is not an option, or is an option that starts no program."""
     if word.expanded:
         return not may_be_option(word)
     if word.text.startswith("--"):
