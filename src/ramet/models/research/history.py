@@ -38,9 +38,7 @@ class Turn(NamedTuple):
 def read(messages: Sequence[BaseMessage]) -> Turn:
     """Parse a conversation. The question is the newest message of a person, or of an agent that delegates a task."""
     spoken = [(at, str(m.text).strip()) for at, m in enumerate(messages) if isinstance(m, HumanMessage)]
-    spoken = [
-        (at, text) for at, text in spoken if text and not text.startswith("<")
-    ]  # mail and notices begin with a tag
+    spoken = [(at, text) for at, text in spoken if text and not text.startswith("<")]  # mail and notices have tags
     must_end = len(spoken) > 1 and spoken[-1][0] == len(messages) - 1 and bool(_NO_MORE_TOOLS.search(spoken[-1][1]))
     *earlier, (start, asked) = [(0, ""), *(spoken[:-1] if must_end else spoken)]
     answers, done = {m.tool_call_id: m for m in messages if isinstance(m, ToolMessage)}, []
