@@ -172,7 +172,7 @@ async def test_what_a_budget_refused_has_its_last_word_where_it_is(
 
 
 async def _killed_once(trip: str, moment: str, folder: pathlib.Path) -> RunReplay:
-    """The story of a trip of one conversation, whose process was adopted by a second kernel."""
+    """The replay of a trip of one conversation, whose process was adopted by a second kernel."""
     with inheriting_orphans():
         kernel = await start(trip, folder, Kill.parse(moment))
         assert await kernel.end() == -signal.SIGKILL, kernel.words

@@ -129,7 +129,7 @@ async def several(tmp_path: pathlib.Path, postgres: Server) -> AsyncIterator[Sev
 
 
 def _whole(told: list[Any], folder: pathlib.Path) -> TreeReplay:
-    """A tree whose story has no gap, in which nothing is done after an end, and whose budgets add up."""
+    """A tree whose replay has no gap, in which nothing is done after an end, and whose budgets add up."""
     story = check(folder, {told[0].root: told}, [])
     check_notices(story)
     result = story.root.result

@@ -49,7 +49,7 @@ async def left_nothing(pods: Pods) -> None:
 
 
 async def test_a_run_goes_on_in_its_pod_when_its_kernel_was_killed(pods: Pods, scratch: Path) -> None:
-    """What it had asked for and was not answered comes again, and nothing else; pod and secret are the heir's."""
+    """What was asked for and not answered comes again, and nothing else; pod and secret are the next kernel's."""
     runs = scratch / "runs"
     with abandoned(pods, runs) as (description, number):
         before = await ours(pods)
@@ -95,7 +95,7 @@ async def test_of_two_heirs_one_has_the_pod(pods: Pods, scratch: Path) -> None:
 
 
 async def test_a_kernel_that_lives_after_all_does_not_end_what_another_has(pods: Pods, scratch: Path) -> None:
-    """It is said to be dead, and has lost its runs: it ends them, and closes, and the pod is the heir's."""
+    """It is said to be dead, and has lost its runs: it ends them, and closes, and the pod is the other's."""
     runs, place = scratch / "runs", f"{pods.namespace}-place"
 
     def standing(kernel: str) -> Mapping[str, Any]:
@@ -153,7 +153,7 @@ async def test_what_nobody_takes_up_is_left_alone_for_its_patience(
 
 @pytest.fixture
 def live(pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[list[Event]]]:
-    """Lives of a trip with pods, one after the other: each by another door, with another authority.
+    """Lives of a trip with pods, one after the other: each with another listener, and another authority.
 
     All but the last are killed at a moment. What is on record in the end, when nothing else is left.
     """

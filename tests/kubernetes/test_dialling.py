@@ -1,4 +1,4 @@
-"""Pods dial their kernel's door, on a real cluster: a key in a Secret, and frames that come from the pod itself."""
+"""Pods dial their kernel's listener, on a real cluster: a key in a Secret, and frames that come from the pod itself."""
 
 from __future__ import annotations
 

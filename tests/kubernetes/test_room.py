@@ -1,4 +1,4 @@
-"""Inside a real pod: what a run has that the pod belongs to, and what keeps its keeper."""
+"""Inside a real pod: what a run has that the pod belongs to, and what its node agent has."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ async def run(*command: str, env: dict[str, str] | None = None) -> tuple[int, st
 
 
 async def caged(path: pathlib.Path, *command: str, env: dict[str, str] | None = None) -> tuple[int, str]:
-    """The same from inside the cage whose way out is the door at `path`."""
+    """The same from inside the cage whose way out is the proxy at `path`."""
     return await run("unshare", "-Urn", sys.executable, "-c", CAGE, str(path), *command, env=env)
 
 
@@ -297,7 +297,7 @@ async def test_a_public_address_is_reached_unless_it_is_the_host_s_own(tmp_path:
 
 @pytest.fixture
 def flood(house: House) -> Iterator[Any]:
-    """Opens as many connections to a door as it takes, each with the beginning of a request."""
+    """Opens as many connections to a proxy as it takes, each with the beginning of a request."""
     with contextlib.ExitStack() as open_:
 
         def open_many(opened: Opened, count: int) -> int:
@@ -315,7 +315,7 @@ def flood(house: House) -> Iterator[Any]:
 
 
 async def test_a_thousand_half_open_requests_disturb_only_their_own_run(house: House, web: int, flood: Any) -> None:
-    """Attack 69: a door takes 16 at a time and lets some wait; another run's requests are answered meanwhile."""
+    """Attack 69: a proxy takes 16 at a time and lets some wait; another run's requests are answered meanwhile."""
     target = f"localhost:{web}"
     attacker, other = await house.open(target), await house.open(target)
     assert await attacker.ask(target) == 200
@@ -330,7 +330,7 @@ async def test_a_thousand_half_open_requests_disturb_only_their_own_run(house: H
 
 
 async def test_slow_requests_free_their_place_in_time(tmp_path: pathlib.Path, web: int) -> None:
-    """Attack 69: none is held longer than the deadline of a header, so that even the attacker's door comes back."""
+    """Attack 69: none is held longer than the deadline of a header, so that even the attacker's proxy comes back."""
     target = f"localhost:{web}"
     limits = ProxyLimits(header_s=0.1, burst=1000)
     async with House(tmp_path, names=NAMES, private=PRIVATE, limits=limits) as house:

@@ -101,7 +101,7 @@ async def test_control_the_tools_do_work_inside(context: ToolUseContext) -> None
 async def test_no_name_leads_out(
     context: ToolUseContext, outside: Path, path: str, name: str, arguments: dict[str, Any]
 ) -> None:
-    """`..`, absolute names, and the kernel's own doors."""
+    """`..`, absolute names, and the kernel's own links in /proc."""
     path = path.format(outside=outside, root=context.cwd)
 
     await refused(context, name, {**on(name, path), **arguments})

@@ -1,8 +1,8 @@
-"""A kernel that is killed over a function in a pod of its own, at a moment that its heir knows.
+"""A kernel that is killed over a function in a pod of its own, at a moment that the next kernel knows.
 
 Told: the folder of all workspaces, the namespace, the image, the address at which pods find this machine, their
-patience, and how many pods wait for a run: the function is in one of these, if there are any. It says what the heir has
-to know in a line of JSON, once it has answered some requests and heard one more.
+patience, and how many pods wait for a run: the function is in one of these, if there are any. It says what the next
+kernel has to know in a line of JSON, once it has answered some requests and heard one more.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LEFT = STEPS - ANSWERED - 1  #: requests behind the one that is open then
 
 
 def spec_of(runs: Path, grant: Grant = GRANT) -> SandboxSpec:
-    """The same for the kernel and its heir."""
+    """The same for both kernels."""
     return SandboxSpec(run="left", grant=grant, workspace=runs / "left")
 
 

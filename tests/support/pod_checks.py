@@ -76,7 +76,7 @@ async def a_pod_is_one_runs_at_a_time(site: BackendFixture) -> None:
 
 
 async def processes_are_counted_without_the_keepers(site: BackendFixture) -> None:
-    """Never more than granted, whoever else is the same user, and one less while a thread of the keeper's works."""
+    """Never more than granted, whoever else is the same user, and one less while a thread of the node agent works."""
     async with site.visit(grant=replace_grant(GRANT, pids=12)) as visit:
         for deed in ("fork_until", "start_threads_until"):
             started = await visit.ask(deed, count=40)
@@ -100,7 +100,7 @@ async def who_loses_its_parent_is_still_watched(site: BackendFixture) -> None:
 
 
 async def memory_of_the_container(site: BackendFixture) -> None:
-    """Who is killed by the kernel for it is told as such, and is not the keeper."""
+    """Who is killed by the kernel for it is told as such, and is not the node agent."""
     most = limits().memory_mb
     if most is None:
         raise NotHere("nothing limits the memory of this container")
@@ -206,7 +206,7 @@ async def _free(*argv: str) -> bytes:
 
 
 async def only_its_own_can_be_written(site: BackendFixture) -> None:
-    """Its workspace, and what the pod has in memory for it: nothing of the pod's image, volumes, kernel or keeper."""
+    """Its workspace, and what the pod has in memory for it: nothing of its image, volumes, kernel or node agent."""
     keepers = [str(site.ground.scratch), str(site.ground.runs), str(pathlib.Path(__file__).parents[2]), sys.prefix]
     async with site.visit() as visit:
         for place in (".", "/tmp", "/dev/shm"):

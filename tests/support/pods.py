@@ -78,7 +78,7 @@ def backend(runs: Path, team: Reservation | None = None, warm: int = 0) -> Kuber
 
 
 def dialled(runs: Path) -> TeamNamespaces:
-    """Of this cluster, with a door at a port of its own and a new authority: each kernel has another one."""
+    """Of this cluster, with a listener at a port of its own and a new authority: each kernel has another one."""
     host = os.environ[HOST]
     with socket.create_server((host, 0)) as free:
         at = host, free.getsockname()[1]
@@ -170,7 +170,7 @@ class Pods:
     async def dialled(
         self, runs: Path, *, patience_s: float = PATIENCE_S, **given: Any
     ) -> AsyncIterator[tuple[KubernetesBackend, Relay]]:
-        """A backend whose pods dial a door of its own, and the network between them. Closed in the end."""
+        """A backend whose pods dial a listener of its own, and the network between them. Closed in the end."""
         host = self.cluster.host
         identity = certificates.make([host])
         async with PodListener(host, 0, identity.context) as landing, relayed(host, landing.port, at=host) as relay:

@@ -53,7 +53,7 @@ async def server(speak: Speak = echo, *, tls: ssl.SSLContext | None = None) -> A
 
 
 class Client:
-    """One connection to a door."""
+    """One connection to a proxy."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -87,7 +87,7 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def client(path: pathlib.Path) -> AsyncIterator[Client]:
-    """A connection to the door at `path`."""
+    """A connection to the proxy at `path`."""
     reader, writer = await asyncio.open_unix_connection(path)
     try:
         yield Client(reader, writer)
@@ -98,7 +98,7 @@ async def client(path: pathlib.Path) -> AsyncIterator[Client]:
 
 
 class Opened:
-    """A door, where it is, and what it decided."""
+    """A run's proxy, where it is, and what it decided."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
@@ -112,7 +112,7 @@ class Opened:
 
 
 class House:
-    """A proxy whose names all lead where `names` says, and whose doors are closed with it."""
+    """The proxies of runs, whose names all lead where `names` says, and which are closed with it."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class House:
         return self.names[host]
 
     async def open(self, *endpoints: str) -> Opened:
-        """A door for one run."""
+        """A proxy for one run."""
         self._count += 1
         opened = Opened(self._folder / f"{self._count}.sock")
         opened.door = await self.proxy.open(opened.path, endpoints, owner=None, on_event=opened.events.append)

@@ -1,4 +1,4 @@
-"""A shelf of agents that agents wrote down, as small as can be: what a runtime has behind `Services.authoring`."""
+"""A shelf of agents that agents wrote down, as small as can be: what a runtime has behind `TreePorts.authoring`."""
 
 from __future__ import annotations
 

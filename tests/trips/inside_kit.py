@@ -30,7 +30,7 @@ class Inside:
         self.last_words: list[Done | None] = []
 
     async def converse(self, run: Run, messages: Sequence[BaseMessage], feed: Callable[[AIMessageChunk], None]) -> Any:
-        """One turn: what a sandbox's keeper does, without the sandbox."""
+        """One turn: what `run_in_sandbox` does, without the sandbox."""
         talk = SandboxedConversation(run, messages, feed)
         errands = GuestRequests(run, run.context.next_step(), talk)
         door = errands.door = GuestChannel(errands)

@@ -420,7 +420,7 @@ async def test_schedules_are_written_down_and_nothing_is_fired(project: Path) ->
 
 
 async def test_what_another_kernel_left_is_not_at_work_in_the_one_that_came_after(project: Path) -> None:
-    """Each tree is what it is: one goes on, the other waits to be resumed. The old door is replaced."""
+    """Each tree is what it is: one goes on, the other waits to be resumed. The old control socket is replaced."""
     async with waiting(project) as process:
         process.send_signal(signal.SIGKILL)
         await process.wait()

@@ -140,7 +140,7 @@ async def test_a_kernel_at_work_does_what_is_asked_of_its_schedules(project: Pat
 
 
 async def test_a_kernel_that_does_not_answer_is_named_and_nothing_is_written(project: Path) -> None:
-    """Its door is gone: who asks is told whose the folder is, as everybody who needs it alone."""
+    """Its control socket is gone: who asks is told whose the folder is, as everybody who needs it alone."""
     async with kernel(project) as process:
         (project / ".ramet" / "kernel.sock").unlink()
         refused = await schedule(project, "add", "jobs:note", '"."', '"x"', "--in", "1h")
@@ -180,7 +180,7 @@ async def test_many_change_one_schedule_beside_a_kernel_and_none_is_lost(project
 
 
 async def test_after_the_kernel_was_killed_the_schedules_are_changed_without_it(project: Path) -> None:
-    """The door that it left leads nowhere, and is in nobody's way."""
+    """The control socket that it left leads nowhere, and is in nobody's way."""
     async with kernel(project) as process:
         await schedule(project, "add", "jobs:note", '"."', '"x"', "--in", "1h", "--name", "later")
         process.kill()

@@ -92,7 +92,7 @@ async def test_ac_s0_6_a_parents_timeout_is_its_childrens_end(runtime: ramet.Age
 
 
 async def test_stopping_the_runtime_ends_everybody(backend: Name, tmp_path: pathlib.Path, mark: str) -> None:
-    """Row 1: `stop` returns when all are gone, with the sandboxes' keepers; it may be called twice."""
+    """Row 1: `stop` returns when all are gone, with the sandboxes' zygotes; it may be called twice."""
     async with ramet.AgentRuntime(working_dir=tmp_path / "work", backend=backend) as runtime:
         handles = [
             await runtime.start_agent(agent=answers.never_end, args=(mark,), policy=ramet.Policy()) for _ in range(3)

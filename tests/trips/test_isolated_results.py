@@ -210,7 +210,7 @@ async def test_what_cannot_travel_in_is_refused_before_anything_starts(runtime: 
 
 
 async def test_a_function_that_holds_a_secret_of_its_policy_is_refused(runtime: ramet.AgentRuntime) -> None:
-    """FINEPRINT: a capsule that contains a known secret does not leave; the error names the variable, not the value."""
+    """FINEPRINT: a packed function with a known secret is not sent; the error names the variable, not the value."""
     key = "sk-very-secret-0123456789"
 
     def leaky() -> int:

@@ -150,7 +150,7 @@ async def test_a_reader_that_is_gone_leaves_nothing(served: Served, client: Clie
 
 
 async def test_who_follows_knows_who_has_ended(served: Served, client: Client) -> None:
-    """After each event the same as the story of the tree has it: one that had ended may have got mail since."""
+    """After each event the same as the replay of the tree has it: one that had ended may have got mail since."""
     handle, kernel = await bill(served), client.kernel
     writer = next(each for each in await kernel.tree(handle.id) if each.path == "main/writer")
     await kernel.send(writer.id, "write it down")

@@ -351,7 +351,7 @@ class IsolationUnavailable(RametError):
 
 
 class SandboxFailed(RametError):
-    """A sandbox that could not be started, or whose keeper died.
+    """A sandbox that could not be started, or whose zygote or machine was lost.
 
     The cause is ramet or the machine, never the guest.
     """

@@ -68,7 +68,7 @@ def _import_from_image() -> None:
 def _work(end: Channel, start: StartFunction, body: list[bytes]) -> int:
     """Run the function and send its result.
 
-    `body` is taken out of its list: once its capsule is unpacked, nothing else may hold its memory.
+    `body` is taken out of its list: once its packed function is unpacked, nothing else may hold its memory.
     """
     reserve = [mmap.mmap(-1, _RESERVE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)]
     connect(end)

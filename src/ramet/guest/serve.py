@@ -233,7 +233,7 @@ def _context(start: StartConversation, said: Mapping[str, Any], packed: bytes, l
 
 
 def _tools(start: StartConversation, types: Mapping[str, str], packed: bytes) -> tuple[BaseTool, ...]:
-    """Return the tools by name: those from the capsule, and ramet's own.
+    """Return the tools by name: those that were packed, and ramet's own.
 
     Raises NotShippable or ProtocolError.
     """

@@ -1,4 +1,4 @@
-"""`within`: the work, the clock and the stop race; whoever loses is gone. `to_its_end`: nobody races."""
+"""`wait_with_timeout`: work, clock and stop race; whoever loses is gone. `run_shielded`: nobody races."""
 
 from __future__ import annotations
 

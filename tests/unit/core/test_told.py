@@ -81,7 +81,7 @@ EVENTS: list[Event] = [
 
 
 def as_stored(events: list[Event]) -> TreeReplay:
-    """The story as a journal tells it."""
+    """The replay of events as a journal stores them."""
     story = TreeReplay()
     for seq, event in enumerate(events, 1):
         if event.__struct_config__.tag in codec.PASSED_OVER:

@@ -1,4 +1,4 @@
-"""The door of a running kernel: who is heard, what is refused, and that nothing is left behind."""
+"""The control socket of a running kernel: who is heard, what is refused, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def kernel(folder: Path) -> AsyncIterator[AgentRuntime]:
 
 
 async def said_to(folder: Path, data: bytes, *, end: bool = True) -> bytes:
-    """What the door answers to bytes."""
+    """What the control socket answers to bytes."""
     reader, writer = await asyncio.open_unix_connection(folder / ".ramet" / "kernel.sock")
     try:
         writer.write(data)
@@ -152,7 +152,7 @@ async def test_a_door_that_was_left_behind_is_replaced(tmp_path: Path) -> None:
 
 
 async def test_a_path_may_be_longer_than_an_address(tmp_path: Path) -> None:
-    """Both ends find the door."""
+    """Both ends find the socket."""
     folder = tmp_path / LONG
     folder.mkdir()
     async with kernel(folder):
@@ -196,7 +196,7 @@ async def test_another_user_is_not_heard(tmp_path: Path) -> None:
 
 
 async def test_runtimes_that_share_a_journal_share_its_door(tmp_path: Path) -> None:
-    """A run is found wherever it is; the door is there until the last of them has gone."""
+    """A run is found wherever it is; the socket is there until the last of them has gone."""
     async with AgentRuntime(tmp_path) as first:
         async with AgentRuntime(tmp_path) as second:
             handles = [await each.spawn(wait_for_ever) for each in (first, second)]

@@ -176,7 +176,7 @@ async def test_what_one_side_does_not_take_is_not_read_from_the_other(house: Hou
 
 
 async def stalled(run: Opened) -> int:
-    """How much went through the door when for many turns of the event loop no more does."""
+    """How much went through the proxy when for many turns of the event loop no more does."""
     moved, still = 0, 0
     while still < 200 or moved == 0:
         await asyncio.sleep(0.001)

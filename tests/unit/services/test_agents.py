@@ -43,7 +43,7 @@ class Admitted(NamedTuple):
 
 
 class Alive:
-    """One agent, as a roster would have it."""
+    """One agent, as the table of agents would have it."""
 
     def __init__(self, runtime: AgentRuntime | None = None, run: str = "") -> None:
         self.opening: AgentSpec | None = AgentSpec(

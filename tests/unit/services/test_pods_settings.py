@@ -1,4 +1,4 @@
-"""What the settings of pods come to: a door that they dial, and which kernels have one place."""
+"""What the settings of pods come to: a listener that they dial, and which kernels have one place."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ async def read(turn: Turn) -> list[Chunk]:
 
 
 async def test_an_agent_is_talked_with_by_its_owner_alone(site: Site) -> None:
-    """AC-S3-4: neither its team's key nor another agent's opens it; the roster counts its turns."""
+    """AC-S3-4: neither its team's key nor another agent's opens it; the table of agents counts its turns."""
     team = await site.team()
     one, other = await site.agent(team), await site.agent(team, "b")
 

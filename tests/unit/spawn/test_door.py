@@ -1,4 +1,4 @@
-"""The guests' door, over a real socket: what a hostile guest may do to the host is nothing."""
+"""The guests' channel, over a real socket: what a hostile guest may do to the host is nothing."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ async def test_requests_are_answered_and_the_last_word_ends_it() -> None:
 
 
 async def test_a_refusal_is_told_as_data() -> None:
-    """What is refused comes back under its number, with the error's type; the door stays open."""
+    """What is refused comes back under its number, with the error's type; the channel stays open."""
     async with opened() as (_, guest, _desk):
         await guest.say(Send(id=1, to="nobody", text=""))
         answer, _ = await guest.hear()
@@ -239,12 +239,12 @@ async def test_only_so_many_requests_are_worked_on_at_once() -> None:
 
 
 async def test_a_flood_is_slowed_down_and_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the burst the door reads as fast as the rate says: nothing is dropped, and nothing else stands still."""
+    """Beyond the burst the channel reads as fast as the rate says: nothing is dropped, and nothing else waits."""
     monkeypatch.setattr(doors, "BURST", 10.0)
     monkeypatch.setattr(doors, "RATE_PER_S", 1_000.0)
     async with opened() as (door, guest, desk):
         loop = asyncio.get_running_loop()
-        began = loop.time()  # The door reads while the guest still speaks.
+        began = loop.time()  # The channel reads while the guest still speaks.
         for number in range(100):
             await guest.say(Note(text=str(number)))
         await guest.say(Done(ok=True))

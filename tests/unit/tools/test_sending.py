@@ -89,7 +89,7 @@ async def test_a_tool_of_one_argument_is_sent_like_any_other() -> None:
 
 
 async def test_a_function_that_holds_a_secret_does_not_leave() -> None:
-    """As with an agent's capsule: what the policy calls a secret travels in its own way only."""
+    """As with an agent's packed function: what the policy calls a secret travels in its own way only."""
     key = "sk-1234567890"
     holding = StructuredTool.from_function(lambda: key, name="holding", description="Hold a key.")
     processes = Answering()

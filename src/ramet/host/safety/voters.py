@@ -26,7 +26,7 @@ Answer with one JSON object and nothing else, without code fences: {"verdict": "
 
 
 class Voter(Protocol):
-    """A voter. If it raises, takes too long, or returns anything but a ballot, that counts as a denial."""
+    """A voter. If it raises, takes too long, or returns anything but a `VoterAnswer`, that counts as a denial."""
 
     @property
     def name(self) -> str:
@@ -74,7 +74,7 @@ class ModelVoter:
 
 
 def _read(reply: Any) -> VoterAnswer:
-    """Return the ballot of a reply that contains nothing else."""
+    """Return the answer in a reply that contains nothing else."""
     text = "" if reply.tool_calls else str(reply.text)
     try:
         said = msgspec.json.decode(text.strip(), type=_Said)

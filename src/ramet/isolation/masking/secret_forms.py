@@ -63,7 +63,7 @@ def _forms(value: str) -> set[str]:
         repr(data)[2:-1],
         json.dumps(value)[1:-1],
         json.dumps(value, ensure_ascii=False)[1:-1],
-        # As `in_plain_words` shows the value: in a message, and as the name of a type.
+        # As `sanitize_error` shows the value: in a message, and as the name of a type.
         "".join(each if each.isprintable() or each in "\n\t" else "?" for each in value),
         "".join(each if each.isprintable() and not each.isspace() else "?" for each in value),
     }

@@ -37,7 +37,7 @@ _PATIENCE, _BACKOFF = LineTimeouts(), Backoff()
 
 
 def check(invitation: JoinToken) -> None:
-    """Raise InvalidValue for an invitation that cannot be used."""
+    """Raise InvalidValue for a join token that cannot be used."""
     _Dialler(invitation, _BACKOFF)
 
 
@@ -45,9 +45,9 @@ def check(invitation: JoinToken) -> None:
 async def dialled(
     invitation: JoinToken, *, patience: LineTimeouts = _PATIENCE, backoff: Backoff = _BACKOFF
 ) -> AsyncIterator[ResumingLine]:
-    """Provide a line to the kernel that sent the invitation. A background task dials as often as needed.
+    """Provide a line to the kernel that sent the join token. A background task dials as often as needed.
 
-    Raises InvalidValue for an invitation that cannot be used.
+    Raises InvalidValue for a join token that cannot be used.
     """
     dialler = _Dialler(invitation, backoff)
     line = ResumingLine(patience=patience)

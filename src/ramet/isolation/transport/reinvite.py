@@ -1,4 +1,4 @@
-"""A new invitation of a working machine: a line of JSON on its standard input, from anyone who may write there."""
+"""A new join token for a machine at work: a line of JSON on its standard input, from anyone who may write there."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _READ = 1 << 16
 class TokenStream:
     """The join tokens that arrive on a descriptor. Enter it as a context, on a running event loop.
 
-    The descriptor is closed at the end. A line that is no invitation is ignored, and reported on standard error. A
+    The descriptor is closed at the end. A line that is no join token is ignored, and reported on standard error. A
     descriptor that cannot deliver any gives no tokens and no error.
     """
 
     def __init__(self, source: int, *, pod: str) -> None:
         """Create the stream.
 
-        `source` is a pipe, a socket, or closed (-1); a file has no invitations. `pod` is the uid of this pod.
+        `source` is a pipe, a socket, or closed (-1); a file has no tokens. `pod` is the uid of this pod.
         """
         self._source, self._pod = source, pod
         self._last: JoinToken | None = None

@@ -248,7 +248,7 @@ class Server:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    # ---- for the desk, which receives requests
+    # ---- for the router, which receives requests
 
     def has_agent(self, agent: str) -> bool:
         """Return whether the server has an open agent of that id."""

@@ -121,7 +121,7 @@ class AgentLifecycle:
         return living
 
     def add(self, living: AgentEntry) -> None:
-        """Add an agent to the roster, and handle its end."""
+        """Add an agent to the table, and handle its end."""
 
         def over(ended: asyncio.Future[ErrorInfo | None]) -> None:
             if living.ending is None:
@@ -131,7 +131,7 @@ class AgentLifecycle:
         living.served.ended.add_done_callback(over)
 
     async def add_departed(self, row: AgentRow) -> None:
-        """Add an agent to the roster that is not usable any more. It stays until a caller or a time limit ends it."""
+        """Add an agent to the table that is not usable any more. It stays until a caller or a time limit ends it."""
         error = row.error or ErrorInfo(type="Gone", message="it had ended")
         living = AgentEntry(row, Departed(row.run, row.isolation or "none", error), self._books, self._clock)
         self._roster.add(living)
@@ -139,14 +139,14 @@ class AgentLifecycle:
         self._end_the_oldest(living.row.team)
 
     def add_waiting(self, room: TeamState, row: AgentRow, missing: ValuesMissing) -> None:
-        """Add an agent to the roster that waits for its values. It holds its part of its team, and its row stays."""
+        """Add an agent to the table that waits for its values. It holds its part of its team, and its row stays."""
         served = Waiting(row.run, row.isolation, missing, room.team.held.get(row.id, {}))
         living = AgentEntry(row, served, self._books, self._clock)
         living.state, living.error = "waiting", error_of(missing)
         self._roster.add(living)
 
     async def give_up(self, living: AgentEntry, reason: str) -> Mapping[str, float] | None:
-        """Close an agent that is not on the roster. Return what it used, or None if that is unknown."""
+        """Close an agent that is not in the table. Return what it used, or None if that is unknown."""
         return await _closed(living, reason)
 
     def failed(self, row: AgentRow, error: ErrorInfo) -> AgentRow:
@@ -158,7 +158,7 @@ class AgentLifecycle:
     def end(self, living: AgentEntry, reason: str) -> asyncio.Future[None]:
         """Close an agent and remove everything of it, once. A caller that stops waiting does not stop the removal.
 
-        If the removal fails, the agent stays on the roster as ended, and the next call tries again.
+        If the removal fails, the agent stays in the table as ended, and the next call tries again.
         """
         if living.ending is None or has_failed(living.ending):
             living.ending = self.begin(self._end(living, reason))

@@ -14,7 +14,7 @@ from ramet.services.teams.agents import Admitted, AgentEntry, AgentTable
 
 
 class Owners:
-    """The changes of the keys of the agents of a roster."""
+    """The changes of the keys of the agents of a table."""
 
     def __init__(self, roster: AgentTable, clock: Clock, entropy: Callable[[int], bytes]) -> None:
         self._roster, self._clock, self._entropy = roster, clock, entropy

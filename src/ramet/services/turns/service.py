@@ -46,7 +46,7 @@ _log = logging.getLogger("ramet.services")
 
 
 class ActiveAgent(Granting, Protocol):
-    """An agent in a team, as its roster has it."""
+    """An agent in a team, as the team's table has it."""
 
     talk: Any  #: its TurnQueue, from the first turn on
     state: AgentState

@@ -1,4 +1,4 @@
-"""isolation/kubernetes/entrypoint/dialing.py: the program of a pod serves one kernel after the other, by invitation."""
+"""isolation/kubernetes/entrypoint/dialing.py: the program of a pod serves one kernel after another, by join tokens."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Kernel(NamedTuple):
 
 @asynccontextmanager
 async def kernel() -> AsyncIterator[Kernel]:
-    """One with a door, an authority and keys of its own."""
+    """One with a listener, an authority and keys of its own."""
     identity = certificates.make(["127.0.0.1"])
     async with PodListener("127.0.0.1", 0, identity.context) as landing:
         line = ResumingLine(patience=LineTimeouts(give_up_s=None))

@@ -85,7 +85,7 @@ def test_a_pod_is_hardened() -> None:
 
 
 def test_what_a_node_keeps_for_a_run() -> None:
-    """All memory that it may use is reserved, of processor time a share; the keeper's part comes on top."""
+    """All memory that it may use is reserved, of processor time a share; the node agent's part comes on top."""
     limits = manifest.resources(Grant(memory_mb=100, tmpfs_size_mb=10, cpu_cores=1.0), cpu_reserved=0.1)
 
     assert limits["limits"]["memory"] == f"{100 + 20 + manifest.KEEPER_MB + manifest.RUN_MB}Mi"

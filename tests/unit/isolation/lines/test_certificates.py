@@ -17,7 +17,7 @@ ADDRESS = "10.0.0.7"
 
 
 def shown_by(identity: certificates.ServerIdentity) -> x509.Certificate:
-    """What a pod that trusts the identity's authority is shown by the door."""
+    """What a pod that trusts the identity's authority is shown by the listener."""
     to_pod, to_door = ssl.MemoryBIO(), ssl.MemoryBIO()
     pod = certificates.client_context(identity.ca).wrap_bio(to_pod, to_door, server_hostname=ADDRESS)
     door = identity.context.wrap_bio(to_door, to_pod, server_side=True)

@@ -1,4 +1,4 @@
-"""The kernel's door, with real TLS: who is let in, who is not, and what strangers can take."""
+"""The kernel's listener, with real TLS: who is let in, who is not, and what strangers can take."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def invite(landing: PodListener, identity: ServerIdentity, key: str, pod: str = 
 
 
 async def asked(landing: PodListener, identity: ServerIdentity, request: bytes) -> tuple[bytes, bytes]:
-    """The head of what the door answers, and what follows until it closes, if it refuses."""
+    """The head of what the listener answers, and what follows until it closes, if it refuses."""
     reader, writer = await asyncio.open_connection("127.0.0.1", landing.port, ssl=client_context(identity.ca))
     try:
         writer.write(request)

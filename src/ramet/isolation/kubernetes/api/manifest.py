@@ -17,10 +17,10 @@ from ramet.isolation.kubernetes.api import labels
 CONTAINER = "agent"
 POLICY = "ramet-agents"  #: the name of a namespace's NetworkPolicy; others, of a kernel each, begin with it
 
-#: MiB that the keeper and the zygote need in addition to an agent's memory. 35 were measured, and 80 with
+#: MiB that the node agent and the zygote need in addition to an agent's memory. 35 were measured, and 80 with
 #: langchain-core.
 KEEPER_MB = 96
-#: Processor of the keeper, in cores, in addition to an agent's: an agent that uses its whole share does not stop it.
+#: Cores of the node agent, in addition to an agent's: an agent that uses its whole share does not stop it.
 KEEPER_CORES = 0.2
 #: MiB of an attach stream's data that a node keeps as the container's log: the kubelet's default.
 LOGS_MB = 64

@@ -17,7 +17,7 @@ PREFIX = "ramet-team-"  #: of each team's namespace, and of no other; deploy/tea
 BOUNDS = "ramet-team"  #: the name of a namespace's ResourceQuota and LimitRange
 #: The roles that a kernel gives itself in a team's namespace (deploy/base/access.yaml, deploy/teams/access.yaml).
 ROLES = ("ramet-team-bounds", "ramet-agents")
-#: MiB that a pod has in addition to the memory of its agent: for the keeper, and for files in memory.
+#: MiB that a pod has in addition to the memory of its agent: for the node agent, and for files in memory.
 _BESIDE_MB = KEEPER_MB + RUN_MB + 2 * DEFAULTS.tmpfs_size_mb
 #: The assumed number of sandboxes if a reservation names none.
 USUAL = 16

@@ -19,7 +19,7 @@ from ramet.isolation.transport.join_token import JoinToken, format_token, secret
 from ramet.isolation.transport.listener import PodListener
 from ramet.isolation.transport.resuming import LineTimeouts, ResumingLine
 
-_HELD_S = 5.0  #: how long a pod may take to connect before it is invited again
+_HELD_S = 5.0  #: how long a pod may take to connect before it gets a new join token
 _AGAIN_S = 0.25
 
 _log = logging.getLogger("ramet.kubernetes")

@@ -30,7 +30,7 @@ from ramet.isolation.remote.sandbox import RemoteSandbox
 
 #: MiB of each run in addition to its own: memory of the zygote that it no longer shares.
 _FORKED_MB = 4
-_KEEPER_PIDS = 64  #: of the keeper, the zygotes, and the processes that wait to become agents
+_KEEPER_PIDS = 64  #: of the node agent, the zygotes, and the processes that wait to become agents
 _TMPFS_MB = 8  #: no run uses it
 _AGAIN_S = 60.0  #: after the creation of a pod failed, before the next attempt
 
