@@ -208,7 +208,7 @@ class Server:
         if not is_all_answered:  # As after a kill: unanswered requests may have been executed.
             return
         with contextlib.suppress(RametError):
-            await self.runtime.journal.store.close()  # This ends its seat, and informs the others.
+            await self.runtime.journal.store.close()  # This ends its registration as a kernel, and informs the others.
 
     async def rest(self, *, ends_process: bool = False) -> None:
         """Stop serving: end the turns, and record everything. Agents stay open, for `stop` or the next server.
