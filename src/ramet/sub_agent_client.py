@@ -1,4 +1,4 @@
-"""What agents call inside their sandboxes; see `ramet.guest.client`. Loaded on first use."""
+"""Functions that agents call inside their sandboxes; see `ramet.guest.client`. Loaded on first use."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class CreateTeam(BaseRequest):
 
 
 class TeamInfo(Struct, kw_only=True):
-    """A team: `held` is what its living agents have, `spent` what is used up for good, `free` what is left.
+    """A team: `held` is what its living agents hold, `spent` what is used up permanently, `free` what is left.
 
     Of `bounded` the machine itself lets all its agents together, and all below them, have no more: control groups do.
     Others are counted. It is known from the first agent of this server with a policy on.
@@ -74,14 +74,14 @@ class TeamInfo(Struct, kw_only=True):
 
 
 class CreatedTeam(Struct):
-    """The only time that the team's key is shown."""
+    """A new team and its key, which is shown only here."""
 
     team: TeamInfo
     key: str
 
 
 class SpawnAgent(BaseRequest):
-    """Start an agent in a team; `spawn_info` is for the agent type alone, which says what it accepts."""
+    """Start an agent in a team. Only the agent type reads `spawn_info`, and says what it accepts."""
 
     team: str
     name: str
@@ -101,7 +101,7 @@ class SpawnAgent(BaseRequest):
 
 
 class AgentInfo(Struct, kw_only=True):
-    """An agent, without anything that opens it."""
+    """An agent, without its keys."""
 
     id: str
     team: str
@@ -124,14 +124,14 @@ class AgentInfo(Struct, kw_only=True):
 
 
 class SpawnedAgent(Struct):
-    """The only time that the owner's key, the nonce, is shown."""
+    """A new agent and its owner's key (the nonce), which is shown only here."""
 
     agent: AgentInfo
     nonce: str
 
 
 class SupplyValues(BaseRequest):
-    """Values that are not on record, by name, for an agent that is waiting for them: all that are missing."""
+    """Values by name for an agent that waits for them, since the journal never holds them: all that are missing."""
 
     env: dict[str, str] = {}
     env_vars: dict[str, str] = {}  #: of its policy
@@ -139,7 +139,7 @@ class SupplyValues(BaseRequest):
 
 
 class ListAgents(BaseRequest):
-    """Which agents to list; `under` is a path, for itself and all below."""
+    """Choose the agents to list; `under` is a path: that agent and all below it."""
 
     team: str = ""
     state: str = ""
@@ -148,7 +148,7 @@ class ListAgents(BaseRequest):
 
 
 class Delegate(BaseRequest):
-    """A narrower key of an agent, which its owner may revoke; or with `owner` the ownership: the old key dies."""
+    """Create a narrower key, which the owner may revoke; with `owner`, pass the ownership: the old key ends."""
 
     rights: Sequence[Right] = ()
     owner: bool = False
@@ -156,7 +156,7 @@ class Delegate(BaseRequest):
 
 
 class DelegatedKey(Struct):
-    """The only time that it is shown; `id` is what it is revoked by."""
+    """A new key, which is shown only here; `id` is needed to revoke the key."""
 
     id: str
     key: str

@@ -13,32 +13,32 @@ from ramet.services.turns.turn import OnLeave
 
 
 class TurnOptions(BaseRequest):
-    """How a message is answered: in which format, and what becomes of the turn when its last reader leaves."""
+    """Choose how a message is answered: the format, and what happens to the turn when its last reader leaves."""
 
     format: str = ""
     on_leave: OnLeave = "go_on"
 
 
 class After(BaseRequest):
-    """What is read on from: the number of a chunk, or a cursor of events. The header Last-Event-ID goes before it."""
+    """Choose where reading continues: the number of a chunk, or a cursor of events. The header Last-Event-ID wins."""
 
     after: int = 0
 
 
 class Newest(BaseRequest):
-    """How many of the newest messages are wanted; without a number all of them."""
+    """Choose the number of newest messages; without a number, all of them."""
 
     last: int | None = None
 
 
 class WhichTurn(BaseRequest):
-    """One turn by its id, under way or waiting; none is the one under way."""
+    """Choose a turn by its id, running or queued; without an id, the running one."""
 
     turn: str = ""
 
 
 class AgentFilter(BaseRequest):
-    """Which agents to list; `label` is `name=value`, and may be given more than once."""
+    """Choose the agents to list; `label` is `name=value`, and may be given more than once."""
 
     team: str = ""
     state: str = ""
@@ -54,13 +54,13 @@ class Mail(BaseRequest, omit_defaults=True):
 
 
 class Rotated(Struct):
-    """The only time that the owner's new key is shown; the old one is dead."""
+    """The owner's new key, which is shown only here; the old key no longer works."""
 
     nonce: str
 
 
 class Interrupted(Struct):
-    """Whether there was a turn to interrupt; it is over now."""
+    """The result of an interruption: whether a turn was running. That turn has ended."""
 
     interrupted: bool
 
@@ -72,31 +72,31 @@ class History(Struct):
 
 
 class TeamList(Struct):
-    """Teams that a key opens."""
+    """The teams that a key opens."""
 
     teams: Sequence[TeamInfo]
 
 
 class AgentList(Struct):
-    """Agents that a key opens."""
+    """The agents that a key opens."""
 
     agents: Sequence[AgentInfo]
 
 
 class BundleList(Struct):
-    """Bundles that are kept, by their ids."""
+    """The stored bundles, by their ids."""
 
     bundles: Sequence[BundleInfo]
 
 
 class ImageList(Struct):
-    """Images that agents can be spawned from, the oldest first."""
+    """The images that agents can be spawned from, the oldest first."""
 
     images: Sequence[ImageInfo]
 
 
 class Health(Struct):
-    """That the server answers, and which version it is of."""
+    """The state of the server, and its version."""
 
     status: str
     version: str

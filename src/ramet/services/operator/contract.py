@@ -30,7 +30,7 @@ Cursor = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class RunFilter(BaseRequest):
-    """Runs of all trees, the oldest tree first; with `ended` those that are over as well. `after` is a run's id."""
+    """Choose runs of all trees, the oldest tree first; with `ended`, ended runs as well. `after` is a run's id."""
 
     ended: bool = False
     after: str = ""
@@ -38,48 +38,48 @@ class RunFilter(BaseRequest):
 
 
 class Paging(BaseRequest):
-    """A page: what stands behind `after`, at most `limit`."""
+    """Choose a page: the entries after `after`, at most `limit`."""
 
     after: str = ""
     limit: Limit = USUAL
 
 
 class WhichFile(BaseRequest):
-    """A file by its name below the workspace of a run."""
+    """Name a file below the workspace of a run."""
 
     path: str
 
 
 class RunPage(Struct, kw_only=True):
-    """Runs as they stand, each without its result: that is told of one run."""
+    """A page of runs, without their results; the result is part of a single run."""
 
     runs: Sequence[RunRow]
     more: str = ""
 
 
 class SessionPage(Struct, kw_only=True):
-    """Conversations on record, the newest first; `after` of the next page is a root."""
+    """A page of recorded conversations, the newest first; `after` of the next page is a root."""
 
     sessions: Sequence[SessionRow]
     more: str = ""
 
 
 class ShownSession(Struct, kw_only=True):
-    """A conversation and what was said in it: messages as the journal has them."""
+    """A conversation and its messages, as the journal has them."""
 
     session: SessionRow
     messages: Sequence[Mapping[str, Any]]
 
 
 class RemovedSession(Struct, kw_only=True):
-    """A conversation that is gone, with all that its tree left; `root` is the id that its root had."""
+    """A conversation that was removed, with all that its tree left; `root` is the id of its former root."""
 
     session: str
     root: str
 
 
 class EventOptions(BaseRequest):
-    """Which events of a run: behind a cursor, of its whole `tree`, and with `follow` those that come."""
+    """Choose events of a run: after a cursor, of its whole `tree`, and with `follow` also future ones."""
 
     after: Cursor = 0
     tree: bool = False
@@ -87,7 +87,7 @@ class EventOptions(BaseRequest):
 
 
 class Sent(Struct, kw_only=True):
-    """A message that was accepted, by its id."""
+    """The answer to a message: what became of it."""
 
     mail: str
 
@@ -99,27 +99,27 @@ class StopRun(BaseRequest):
 
 
 class Stopped(Struct, kw_only=True):
-    """The paths of the runs that were ended, and the calls that could not be: they go on in threads of the host."""
+    """The paths of the runs that ended, and the calls that could not be ended: they continue in threads of the host."""
 
     stopped: Sequence[str]
     left: Sequence[str]
 
 
 class KeepTree(BaseRequest):
-    """Keep the tree of a run on record whatever its time is, or no longer."""
+    """Keep the tree of a run in the journal whatever its age, or stop keeping it."""
 
     on: bool = True
 
 
 class KeptTree(Struct, kw_only=True):
-    """The tree that is kept, or no longer."""
+    """The tree, and whether it is kept."""
 
     tree: str
     kept: bool
 
 
 class Approval(Struct, kw_only=True):
-    """A question of an agent that waits for a person. `args` are bounded for showing."""
+    """A question of an agent that waits for a person. `args` are shortened for display."""
 
     id: str
     run: str
@@ -134,21 +134,21 @@ class Approval(Struct, kw_only=True):
 
 
 class ApprovalPage(Struct, kw_only=True):
-    """Questions that wait, the oldest first."""
+    """A page of waiting questions, the oldest first."""
 
     approvals: Sequence[Approval]
     more: str = ""
 
 
 class AnswerApproval(BaseRequest):
-    """A person's word on a question."""
+    """Answer a question of an agent."""
 
     allowed: bool
     reason: str = ""
 
 
 class PlainAgent(BaseRequest):
-    """A definition as plain data; further ones are files of the folder, and named."""
+    """A definition of an agent as plain data; other definitions are files of the folder, and are named."""
 
     name: str
     model: str
@@ -187,20 +187,20 @@ class AddSchedule(BaseRequest):
 
 
 class SchedulePage(Struct, kw_only=True):
-    """Schedules as they stand, in order of their ids."""
+    """A page of schedules, in order of their ids."""
 
     schedules: Sequence[ScheduleView]
     more: str = ""
 
 
 class TickList(Struct, kw_only=True):
-    """A schedule's newest ticks, as they stand."""
+    """The newest ticks of a schedule."""
 
     results: Sequence[TickResult]
 
 
 class RecipeFilter(BaseRequest):
-    """Recipes of agents that agents made: of the one who stands at `place`, or of all. `after` is `place/name`."""
+    """Choose recipes of agents that agents made: those of the agent at `place`, or all. `after` is `place/name`."""
 
     place: str = ""
     after: str = ""
@@ -208,7 +208,7 @@ class RecipeFilter(BaseRequest):
 
 
 class RecipeRow(Struct, kw_only=True):
-    """An agent that was written down by the one who stands at `place`; `recipe` is what it is made of."""
+    """A recipe of an agent that the agent at `place` made; `recipe` is its data."""
 
     place: str
     name: str
@@ -218,14 +218,14 @@ class RecipeRow(Struct, kw_only=True):
 
 
 class RecipePage(Struct, kw_only=True):
-    """Recipes in order of place and name."""
+    """A page of recipes, in order of place and name."""
 
     recipes: Sequence[RecipeRow]
     more: str = ""
 
 
 class StateQuery(BaseRequest):
-    """Which values of a run's state: as of the event numbered `at`, or of a `commit` of its branch, or the newest.
+    """Choose values of a run's state: at the event numbered `at`, at a `commit` of its branch, or the newest.
 
     Of the keys that begin with `prefix`, those behind `after`.
     """
@@ -252,13 +252,13 @@ class StatePage(Struct, kw_only=True):
 
 
 class VersionsOptions(BaseRequest):
-    """How many commits, the newest first."""
+    """Choose the number of commits, the newest first."""
 
     limit: Limit = USUAL
 
 
 class StateVersion(Struct, kw_only=True):
-    """One commit that changed something of a run's state."""
+    """A commit that changed a value of a run's state."""
 
     id: str
     parents: Sequence[str]
@@ -290,7 +290,7 @@ class GatePolicyPage(Struct, kw_only=True):
 
 
 class WhichVersion(BaseRequest):
-    """A version by its number; 0 is the newest."""
+    """Choose a version by its number; 0 is the newest."""
 
     version: Cursor = 0
 
@@ -304,14 +304,14 @@ class GatePolicy(Struct, kw_only=True):
 
 
 class PutGatePolicy(BaseRequest):
-    """Another version of a safety policy; `expected` is the one that it follows, 0 for the first."""
+    """Store a new version of a safety policy; `expected` is the version that it follows, 0 for the first."""
 
     policy: SafetyPolicy
     expected: Cursor
 
 
 class PassageFilter(BaseRequest):
-    """What came to the safety gates behind a cursor; what is not said does not matter.
+    """Choose events of the safety gates after a cursor; a field that is not given does not filter.
 
     `path` and `tool` are patterns, `kinds` some of intention, decision, output; `committed` is about decisions.
     """
@@ -327,7 +327,7 @@ class PassageFilter(BaseRequest):
 
 
 class PassageRow(Struct, kw_only=True):
-    """One event at a gate, as JSON has it, and where it stands in the journal."""
+    """An event of a safety gate as JSON, and its place in the journal."""
 
     cursor: int
     kind: Kind
@@ -335,7 +335,7 @@ class PassageRow(Struct, kw_only=True):
 
 
 class PassagePage(Struct, kw_only=True):
-    """Some passages, and the cursor to go on from; without `more` the journal ended here, for now."""
+    """A page of gate events, and the cursor to continue from; without `more` the journal has no later ones yet."""
 
     entries: Sequence[PassageRow]
     cursor: int

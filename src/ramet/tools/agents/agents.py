@@ -39,7 +39,7 @@ def _tree() -> tuple[ToolUseContext, Tree]:
 
 
 class _AgentArgs(BaseModel):
-    """What the model fills in; unknown arguments are refused by name."""
+    """Arguments from the model; unknown ones are refused by name."""
 
     model_config = ConfigDict(extra="forbid")
 
