@@ -56,7 +56,7 @@ async def stop_all(
     for run in doomed:
         # If cancelled twice, a run would no longer wait until the sandboxes below it have ended.
         if is_at_work(run) and id(run) not in stopping:
-            run.task.cancel()  # an active run has a task
+            run.task.cancel()  # type: ignore[union-attr]  # an active run has a task
     for task in await wait_for_ends([run for run in doomed if id(run) not in spared], grace_s):
         task.cancel()
     for run in reversed(doomed):
