@@ -1,6 +1,7 @@
 """Events with cursors as server-sent events: `event` with its cursor as id, then `done`, or `error` with a problem.
 
-A stream whose tree moved to another kernel breaks off. Its reader reconnects for the rest, and finds it there.
+A stream whose tree moved to another kernel breaks off. Its reader reconnects for the rest, and finds it there. So does
+a stream whose store cannot be read now: a kernel that loses its store is about to lose its trees as well.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from ramet.core.errors import OwnedElsewhere, RametError
+from ramet.core.errors import OwnedElsewhere, RametError, StoreFailed
 from ramet.services.http.sse import StreamMoved
 from ramet.services.problems import to_problem
 from ramet.services.turns.tree_events import TreeEvent
@@ -22,7 +23,7 @@ async def told(found: AsyncGenerator[TreeEvent, None]) -> AsyncGenerator[bytes, 
             async for each in found:
                 yield encode("event", each.data, str(each.cursor))
         yield encode("done", b"")
-    except OwnedElsewhere:
+    except (OwnedElsewhere, StoreFailed):
         raise StreamMoved from None
     except RametError as error:
         yield encode("error", to_problem(error).encode())

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from ramet.core.errors import RametError
+from ramet.core.errors import RametError, StoreFailed
 from ramet.services.http.event_stream import told
 from ramet.services.http.operation import BYTES, Operation
 from ramet.services.http.request import RequestContext
@@ -44,7 +44,7 @@ def _stream(call: RequestContext, turn: Turn, after: int) -> EventStream:
                 async for batch in batches:
                     yield batch.events
         except RametError as error:  # a slow reader missed dropped chunks, or its key lost the right
-            if turn.lost is not None:
+            if turn.lost is not None or isinstance(error, StoreFailed):
                 raise StreamMoved from None
             yield encode("error", to_problem(error).encode())
 
