@@ -211,13 +211,13 @@ def test_a_folder_holds_no_more_modules_than_fit_on_a_page() -> None:
 
 
 def test_no_module_is_named_by_a_metaphor_or_a_participle() -> None:
-    """Its name is the term that an engineer would search for."""
+    """A module is named by the term that an engineer would search for."""
     assert metaphors(list(modules())) == []
     assert metaphors([Path("host/doorbell.py"), Path("host/journal.py")]) == ["host/doorbell.py"]
 
 
 def test_a_module_name_that_recurs_means_one_thing() -> None:
-    """And no explanation is left of a name that no longer recurs."""
+    """Each recurring name is explained, and each explanation is needed."""
     paths = list(modules())
     stems = [path.stem for path in paths]
 
@@ -245,7 +245,7 @@ def test_a_docstring_begins_with_a_verb_or_a_noun() -> None:
 
 @pytest.mark.parametrize("package", sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py")))
 def test_no_two_public_classes_of_a_package_share_a_name(package: str) -> None:
-    """Whoever reads a name in a traceback knows which one it is."""
+    """A reader of a traceback knows which class a name means."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in (PACKAGE / package).rglob("*.py"):
         for node in ast.parse(path.read_text()).body:

@@ -1,4 +1,4 @@
-"""What an older ramet left on record: `python -m tests.support.recorded FOLDER` writes it, and ends as by a power cut.
+"""A folder that an older ramet leaves: `python -m tests.support.recorded FOLDER` writes it, and ends as by a power cut.
 
 The archive beside `test_older_records.py` was written by the code of 93a443c.
 """
@@ -15,13 +15,14 @@ from typing import Any
 
 from ramet import AgentRuntime, Policy, ScriptedModel, Session, chain
 from ramet.sub_agent_client import load_checkpoint, save_checkpoint
+from tests.support.waiting import eventually
 
 SESSION = "chat-7"
 PLACE = "/var/tmp"  #: the working directory on record: one that every machine has
 
 
 def work(policy: Policy, number: int) -> dict[str, Any]:
-    """In a sandbox: goes on from its checkpoint, where there is one, and otherwise never ends."""
+    """Continue from the checkpoint; without one, save it and never end."""
     if (reached := load_checkpoint()) is not None:
         return {"reached": reached, "number": number, "pids": policy.pids}
     save_checkpoint({"at": number})
@@ -42,7 +43,7 @@ async def second(text: str) -> str:
 
 
 def scripted() -> ScriptedModel:
-    """Its answers."""
+    """Return the model of the conversation."""
     return ScriptedModel(["Noted: blue.", "Blue, you said."])
 
 
@@ -59,7 +60,7 @@ async def main(folder: pathlib.Path) -> None:
         async with Session(scripted(), runtime=runtime, cwd=PLACE, session_id=SESSION) as session:
             async for _ in session.submit_message("My colour is blue."):
                 pass
-            await asyncio.sleep(5)
+            await eventually(lambda: any(folder.glob(".ramet/runs/*/checkpoint")))
             sys.stdout.write(f"{function.id} {composed.id}\n")
             sys.stdout.flush()
             os.kill(os.getpid(), signal.SIGKILL)

@@ -255,7 +255,7 @@ async def test_the_time_of_a_sandboxed_parent_is_the_cause_of_all_ends_below(
 async def test_a_run_that_is_stopped_twice_ends_after_the_sandboxes_below_it(
     tmp_path: pathlib.Path, backend: Name
 ) -> None:
-    """Its own time may be over while it is stopped with its parent: it still waits for what is below it."""
+    """A run whose own time is over while it is stopped with its parent still waits for the runs below it."""
     async with AgentRuntime(tmp_path / "work", backend=backend, clock=FakeClock()) as runtime:
         handle, tree = await sandboxed_models(runtime, None)
         leaf = leaf_of(tree, "begun")

@@ -1,4 +1,4 @@
-"""What an older ramet left on record is gone on with: its functions, compositions, conversations and state."""
+"""A journal of an older ramet opens: its functions, compositions and conversations continue, its state is read."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ RECORDS = pathlib.Path(__file__).with_name("records") / "93a443c.tar.gz"
 
 @pytest.fixture
 def left(tmp_path: pathlib.Path) -> pathlib.Path:
-    """The folder that the older one left."""
+    """Return the folder that the older ramet left."""
     with tarfile.open(RECORDS) as archive:
         archive.extractall(tmp_path, filter="data")
     return tmp_path
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="its functions were packed by Python 3.11")
-async def test_functions_and_compositions_go_on(left: pathlib.Path) -> None:
+async def test_functions_and_compositions_continue(left: pathlib.Path) -> None:
     """The function has its arguments and its checkpoint, the composition the result of its first step."""
     async with AgentRuntime(left, backend="local") as runtime:
         handles = await runtime.resume(llm=ScriptedModel([]))
@@ -35,8 +35,8 @@ async def test_functions_and_compositions_go_on(left: pathlib.Path) -> None:
     }
 
 
-async def test_a_conversation_goes_on(left: pathlib.Path) -> None:
-    """It remembers what was said."""
+async def test_a_conversation_continues(left: pathlib.Path) -> None:
+    """The conversation still has its earlier messages."""
     model = ScriptedModel(["Blue, you said."])
     async with (
         AgentRuntime(left, backend="local") as runtime,
@@ -50,7 +50,7 @@ async def test_a_conversation_goes_on(left: pathlib.Path) -> None:
 
 
 async def test_state_is_read(left: pathlib.Path) -> None:
-    """With its history."""
+    """The state has its value and its history."""
     async with AgentRuntime(left, backend="local") as runtime:
         state = await runtime.state("shared")
         history = await state.history()

@@ -17,19 +17,19 @@ def by_name(module: str, name: str) -> object:
 
 
 def test_a_class_is_found_by_the_earlier_name_of_its_module() -> None:
-    """And by the present one."""
+    """The present name of the module works, too."""
     assert by_name("ramet.core.policy", "Policy") is Policy
     assert by_name("ramet.core.policy.policy", "Policy") is Policy
 
 
 def test_a_function_is_found_by_its_earlier_name() -> None:
-    """And by the present one."""
+    """The present name works, too."""
     assert by_name("ramet.tools.context", "calling") is require_current_call
     assert by_name("ramet.tools.context", "require_current_call") is require_current_call
 
 
 def test_a_name_that_never_was_is_an_error() -> None:
-    """As `pickle` has it."""
+    """The error is the one of `pickle`."""
     with pytest.raises(AttributeError):
         by_name("ramet.core.policy", "Policies")
 
