@@ -26,7 +26,7 @@ from tests.chaos.functions import FOUND, RUNS
 from tests.chaos.kernels import ROOT, descendants, inheriting_orphans, start
 from tests.chaos.planned import NOTES
 from tests.support.waiting import eventually
-from tests.trips.isolated_kit import Name, backend
+from tests.trips.kits.isolated import Name, backend
 
 __all__ = ["backend"]
 

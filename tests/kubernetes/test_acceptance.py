@@ -14,7 +14,7 @@ from tests.support.cluster import Cluster
 from tests.support.pods import living_of, settings_of
 from tests.support.serve_process import plugin
 from tests.support.serving import short_folder
-from tests.trips.test_teams_over_http import (
+from tests.trips.teams.test_teams_over_http import (
     RULES,
     client,
     team,

@@ -18,7 +18,7 @@ from tests.support.cluster import Cluster
 from tests.support.pods import is_going, living_at, settings_of
 from tests.support.serving import short_folder
 from tests.support.waiting import eventually
-from tests.trips.test_examples import Done, started
+from tests.trips.examples.test_examples import Done, started
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # the first test makes images
 

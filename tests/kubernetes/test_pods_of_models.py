@@ -17,7 +17,7 @@ from ramet.isolation.kubernetes.api import labels
 from ramet.models.scripted.dialogue import Call
 from tests.support.pods import Pods
 from tests.support.waiting import eventually
-from tests.trips.kit import kept, nothing_is_held, of_kind, run_of
+from tests.trips.kits.sessions import kept, nothing_is_held, of_kind, run_of
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # the first test makes images
 

@@ -17,8 +17,8 @@ from ramet.core.outcome import Status
 from ramet.models.scripted.dialogue import Call
 from tests.support.pods import Pods
 from tests.support.waiting import eventually
-from tests.trips import isolated_agents as agents
-from tests.trips.isolated_kit import marked
+from tests.trips.agents import isolated as agents
+from tests.trips.kits.isolated import marked
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # the first test makes images
 

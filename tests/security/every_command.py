@@ -38,7 +38,7 @@ COMMANDS = (
     "schedule resume s1",
     "schedule trigger s1",
     "schedule rm s1",
-    "schedule add tests.trips.scheduled:note --in 1h",
+    "schedule add tests.trips.agents.scheduled:note --in 1h",
     "run tests.security.every_command:double 2",
     "resume",
     "ask What? --model offline --backend inline",

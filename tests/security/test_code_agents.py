@@ -22,9 +22,9 @@ from ramet.spawn.sandbox.requests import MAX_REF, GuestRequests
 from ramet.spawn.tree import RunTree
 from ramet.tools.context import Created
 from ramet.wire.guest_protocol import CreateAgent, PerformTask
-from tests.trips.authoring_kit import Shelf
-from tests.trips.isolated_kit import Name
-from tests.trips.test_code_agents import MAKE, MAKER, agent, both, code, converse
+from tests.trips.isolation.test_code_agents import MAKE, MAKER, agent, both, code, converse
+from tests.trips.kits.authoring import Shelf
+from tests.trips.kits.isolated import Name
 
 MATH = Capability("module", "math", include=("pi", "sin"))
 

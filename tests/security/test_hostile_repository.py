@@ -19,7 +19,7 @@ import pytest
 from ramet.isolation.git import worktree
 from tests.security.hostile_repositories import BUILDERS, burglar, git, live_unprotected, plain
 from tests.security.kit import HANG_S, HERE, ORDINARY, OUTSIDE, PROJECT, UNSHARED
-from tests.trips.terminal import ramet
+from tests.trips.kits.terminal import ramet
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 

@@ -22,8 +22,8 @@ from ramet.host.sandbox.run_ports import PortLimits, PortRefused, RunPorts
 from ramet.isolation.zygote.sandbox import ForkedSandbox
 from tests.support.serving import short_folder
 from tests.support.waiting import eventually
-from tests.trips import serving_agents as agents
-from tests.trips.ports_kit import WAIT_S, asked_at, backend, rest, runtime, serving
+from tests.trips.agents import listening as agents
+from tests.trips.kits.ports import WAIT_S, asked_at, backend, rest, runtime, serving
 
 __all__ = ["backend", "runtime"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pathlib
 
 from ramet.core.outcome import Status
-from tests.trips.isolated_kit import Name
-from tests.trips.test_code_agents import MAKER, agent, both, code, converse
+from tests.trips.isolation.test_code_agents import MAKER, agent, both, code, converse
+from tests.trips.kits.isolated import Name
 
 #: Speaks the words of the channel without the guest's own checks, and prints what the host says.
 ASK = """

@@ -29,8 +29,8 @@ from ramet.store.sqlite.store import SqliteStore
 from tests.security import leaking
 from tests.support.cut import cut_behind
 from tests.support.sites import Site
-from tests.trips import scheduled
-from tests.trips.isolated_kit import Name, backend, runtime
+from tests.trips.agents import scheduled
+from tests.trips.kits.isolated import Name, backend, runtime
 
 __all__ = ["backend", "runtime"]
 

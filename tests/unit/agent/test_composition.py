@@ -11,8 +11,8 @@ from ramet import END, START, Agent, Policy, ScriptedModel, StateGraph, chain, p
 from ramet.agent.composition.steps import nesting_depth
 from ramet.core.errors import DefinitionMissing, InvalidValue, RametError, Unknown
 from ramet.host.serialize.recipes import agent_of, recipe
-from tests.trips.composed_agents import double, fails, norm, plus_one, triple, untyped
-from tests.trips.test_composition import Draft, enough, review
+from tests.trips.agents.composed import double, fails, norm, plus_one, triple, untyped
+from tests.trips.definitions.test_composition import Draft, enough, review
 
 
 def node() -> StateGraph:

@@ -28,7 +28,7 @@ from ramet.models.scripted.model import Call, Fail, Hang, ScriptedModel
 from ramet.tools.context import ModelRequest, ToolUseContext
 from tests.support.context import make_context, run_info
 from tests.support.waiting import eventually
-from tests.trips.kit import Gate, answers, async_tool, is_valid, said
+from tests.trips.kits.sessions import Gate, answers, async_tool, is_valid, said
 
 
 def thinking(script: Script, *tools: Gate, **fields: Any) -> tuple[ToolUseContext, ScriptedModel]:

@@ -32,7 +32,7 @@ from ramet.models.scripted.dialogue import Script
 from ramet.models.scripted.model import Call, ScriptedModel
 from tests.support.context import run_info
 from tests.support.waiting import alive, eventually
-from tests.trips.kit import background, fresh, opened
+from tests.trips.kits.sessions import background, fresh, opened
 
 ROOT, CHILD = run_info(), run_info(1, path="main/child", depth=1)
 OF_CONSEQUENCE: list[Event] = [

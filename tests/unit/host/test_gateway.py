@@ -26,7 +26,7 @@ from ramet.tools.context import ModelRequest, ToolUseContext
 from tests.support.context import make_context
 from tests.support.providers import provider
 from tests.support.waiting import eventually
-from tests.trips.kit import of_kind
+from tests.trips.kits.sessions import of_kind
 
 
 class Asking:

@@ -14,7 +14,7 @@ import pytest
 
 from ramet.core.errors import DefinitionMissing, InvalidValue
 from ramet.host.serialize.references import is_reference, reference_of, resolve
-from tests.trips import scheduled
+from tests.trips.agents import scheduled
 
 SCRIPT = """
 from ramet.host.serialize.references import reference_of, resolve

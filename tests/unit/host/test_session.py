@@ -22,7 +22,7 @@ from ramet.host.session import Session
 from ramet.models.scripted.model import Call, Hang, ScriptedModel
 from ramet.tools.context import SpawnRequest, current
 from tests.support.waiting import eventually
-from tests.trips.kit import Gate, background, fresh, kept, of_kind, run_of, said
+from tests.trips.kits.sessions import Gate, background, fresh, kept, of_kind, run_of, said
 
 
 @tool

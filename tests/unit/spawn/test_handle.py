@@ -15,7 +15,7 @@ from ramet.host.session import Session
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.spawn.handle import Handle
 from ramet.tools.context import SpawnRequest
-from tests.trips.kit import Gate, fresh, kept, of_kind
+from tests.trips.kits.sessions import Gate, fresh, kept, of_kind
 
 
 async def events_of(handle: Handle) -> list[Event]:

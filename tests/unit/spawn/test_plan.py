@@ -20,7 +20,7 @@ from ramet.host.session import Session
 from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn.birth.plan import Plan, as_agent, plan_birth
 from ramet.tools.context import SpawnRequest
-from tests.trips.kit import nothing_is_held, opened, run_of
+from tests.trips.kits.sessions import nothing_is_held, opened, run_of
 
 limits = st.builds(
     Limits,

@@ -14,7 +14,7 @@ from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run
 from ramet.tools.context import SpawnRequest
-from tests.trips.kit import opened, run_of
+from tests.trips.kits.sessions import opened, run_of
 
 
 async def nothing() -> int:

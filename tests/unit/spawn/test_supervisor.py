@@ -14,7 +14,7 @@ from ramet.core.outcome import Status
 from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.run import Run, TurnResult
-from tests.trips.kit import opened, run_of
+from tests.trips.kits.sessions import opened, run_of
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.tools.agents.agents import OUTPUT_WAIT_MAX_S, agent_tool, companion_tools
 from ramet.tools.dispatch import is_async, run_tools, tool_flag
 from tests.support.context import make_context
-from tests.trips.kit import answers, background, fresh, kept, of_kind, run_of
+from tests.trips.kits.sessions import answers, background, fresh, kept, of_kind, run_of
 
 ALL: list[BaseTool] = [agent_tool({}), *companion_tools()]
 

@@ -23,7 +23,7 @@ from ramet.tools.context import ToolUseContext, current, current_call
 from ramet.tools.dispatch import PREVIEW_CHARS, find_tool, is_async, run_tools
 from tests.support.context import make_context
 from tests.support.waiting import eventually
-from tests.trips.kit import Gate, Stuck, async_tool, of_kind
+from tests.trips.kits.sessions import Gate, Stuck, async_tool, of_kind
 
 
 class Seen:

@@ -1,0 +1,697 @@
+"""AC-S1-9, AC-S2-2, AC-S2-7: cancelled means gone; what was found is kept, and what goes on stays valid."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessageChunk
+
+from ramet.agent.definition import Agent
+from ramet.concurrency.clock import FakeClock
+from ramet.core.budget import Limits
+from ramet.core.errors import MailRefused, RametError, SpawnRefused, Unknown
+from ramet.core.events import Event, MessageRecorded, RunEnded, RunSpawned, ToolEnded, TurnStarted
+from ramet.core.limits import SpawnLimits
+from ramet.core.outcome import Status
+from ramet.host.runtime import AgentRuntime
+from ramet.host.session import Session
+from ramet.models.scripted.dialogue import Script
+from ramet.models.scripted.model import Call, Hang, ScriptedModel
+from ramet.tools.context import SpawnRequest
+from tests.support.waiting import eventually
+from tests.trips.kits.sessions import (
+    WIDE,
+    Gate,
+    Stuck,
+    answers,
+    async_tool,
+    background,
+    fresh,
+    is_valid,
+    kept,
+    nothing_is_held,
+    of_kind,
+    opened,
+    run_of,
+    said,
+)
+
+#: main → left → (leaf, twin), right; all wait at the gate, but for `main` and `left`, which wait for those below.
+TREE: Script = {
+    "be the leaf": [Call("gate"), "leaf found"],
+    "be the twin": [Call("gate"), "twin found"],
+    "be on the left": [[fresh("be the leaf", "leaf"), fresh("be the twin", "twin")], "left found"],
+    "be on the right": [Call("gate"), "right found"],
+    "": [[fresh("be on the left", "left"), fresh("be on the right", "right")], "all found", "again"],
+}
+ALL = {"main", "main/left", "main/left/leaf", "main/left/twin", "main/right"}
+
+
+def quick() -> AgentRuntime:
+    """A runtime that is not patient with the deaf."""
+    return AgentRuntime(grace_s=0.05)
+
+
+def ends(session: Session) -> dict[str, Status]:
+    return {event.path: event.result.status for event in of_kind(kept(session), RunEnded)}
+
+
+async def at_the_gate(session: Session, gate: Gate, calls: int) -> asyncio.Task[Any]:
+    turn = asyncio.create_task(session.ask("Go."))
+    await eventually(lambda: gate.calls == calls)
+    return turn
+
+
+# --- somewhere in a tree
+
+
+async def test_cancelling_the_root_ends_everything() -> None:
+    """AC-S2-2: every descendant has ended when `cancel` returns; each says that it went with its parent, and why."""
+    gate = Gate()
+    async with Session(ScriptedModel(TREE), [gate.tool], runtime=quick()) as session:
+        turn = await at_the_gate(session, gate, 3)
+
+        receipt = await session.cancel("enough")
+
+        assert (set(receipt.stopped), receipt.left) == (ALL, ())
+        assert ends(session) == dict.fromkeys(ALL, Status.CANCELLED)
+        assert {view.state for view in session.runs()} == {"cancelled"}
+        result = await turn
+        assert (result.status, result.error and result.error.message) == (Status.CANCELLED, "enough")
+        leaf = (await session.handle("leaf").result()).error
+        assert leaf is not None
+        assert leaf.message == "stopped with its parent: enough"
+        assert nothing_is_held(session)
+
+
+async def test_cancelling_a_leaf_leaves_its_siblings_and_parent() -> None:
+    """AC-S2-2: only the leaf ends; its parent reads that as a failure, not as a result, and goes on."""
+    gate = Gate()
+    async with Session(ScriptedModel(TREE), [gate.tool], runtime=quick()) as session:
+        turn = await at_the_gate(session, gate, 3)
+
+        receipt = await session.handle("leaf").cancel("not needed")
+
+        assert receipt.stopped == ("main/left/leaf",)
+        assert {view.path for view in session.runs() if view.state == "cancelled"} == {"main/left/leaf"}
+        gate.open.set()
+        assert (await turn).value == "all found"
+        reports = sorted(answers(run_of(session, "left").context.history).values())
+        assert reports == ["Agent leaf did not finish: cancelled (not needed).", "twin found"]
+        assert nothing_is_held(session)
+
+
+async def test_cancelling_in_the_middle_ends_the_branch_only() -> None:
+    """AC-S1-9: the whole subtree of a stopped child ends with it, and nobody else."""
+    gate = Gate()
+    async with Session(ScriptedModel(TREE), [gate.tool], runtime=quick()) as session:
+        turn = await at_the_gate(session, gate, 3)
+
+        receipt = await session.handle("left").cancel("wrong way")
+
+        assert set(receipt.stopped) == {"main/left", "main/left/leaf", "main/left/twin"}
+        gate.open.set()
+        result = await turn
+        assert result.value == "all found"
+        reports = sorted(answers(session.messages).values())
+        assert reports == ["Agent left did not finish: cancelled (wrong way).", "right found"]
+        assert ends(session)["main/right"] is Status.COMPLETED
+        assert nothing_is_held(session)
+
+
+async def test_cancelling_again_changes_nothing() -> None:
+    """Cancelled stays cancelled: a second cancel ends nobody, and the first reason stays."""
+    gate = Gate()
+    async with Session(ScriptedModel(TREE), [gate.tool], runtime=quick()) as session:
+        turn = await at_the_gate(session, gate, 3)
+        await session.handle("left").cancel("first")
+
+        receipt = await session.handle("left").cancel("second")
+
+        assert receipt.stopped == ()
+        error = (await session.handle("left").result()).error
+        assert error is not None
+        assert error.message == "first"
+        gate.open.set()
+        await turn
+
+
+async def test_two_cancels_at_once_both_mean_gone() -> None:
+    """Whoever cancels while another cancels is told so only when the subtree is gone."""
+    gate = Gate()
+    async with Session(ScriptedModel(TREE), [gate.tool], runtime=quick()) as session:
+        turn = await at_the_gate(session, gate, 3)
+
+        async def cancel(target: str) -> list[str]:
+            await session.handle(target).cancel()
+            return [view.path for view in session.runs() if view.path.startswith("main/left/") and not over(view.state)]
+
+        left = await asyncio.gather(cancel("left"), cancel("leaf"), cancel("left"))
+
+        assert list(left) == [[], [], []]
+        gate.open.set()
+        await turn
+
+
+def over(state: str) -> bool:
+    return state in set(Status)
+
+
+async def test_a_cancelled_session_takes_no_prompt() -> None:
+    """After `cancel` the session is over, and says so."""
+    async with Session(ScriptedModel(["ok"])) as session:
+        await session.cancel()
+
+        with pytest.raises(RametError, match="ended"):
+            await session.ask("Go.")
+
+
+async def test_detached_children_end_with_the_whole_tree() -> None:
+    """`session.cancel` means the whole tree: a detached child outlives its parent, not its session."""
+    gate = Gate()
+    model = ScriptedModel({"wait": [Call("gate"), "ok"], "": ["ok"]})
+    async with Session(model, [gate.tool], runtime=quick()) as session:
+        await session.ask("Go.")
+        loner = await session.spawn(SpawnRequest(prompt="wait", mode="fresh", detached=True, name="loner"))
+        await gate.entered.wait()
+
+        await session.cancel("enough")
+
+        assert {view.path: view.state for view in session.runs()} == {"main": "cancelled", "main/loner": "cancelled"}
+        assert (await loner.result()).status is Status.CANCELLED
+
+
+# --- tools that do not listen
+
+
+async def test_a_thread_that_is_stuck_is_named_after_the_grace_and_nothing_else() -> None:
+    """A synchronous tool cannot be ended inline: `cancel` returns after the grace and says which call is left."""
+    stuck, gate = Stuck(), Gate()
+    model = ScriptedModel(
+        {
+            "sit": [Call("stuck"), "never"],
+            "wait": [Call("gate"), "ok"],
+            "": [[fresh("sit", "sitter"), fresh("wait", "waiter")], "ok"],
+        }
+    )
+    async with Session(model, [stuck.tool, gate.tool], runtime=quick()) as session:
+        turn = asyncio.create_task(session.ask("Go."))
+        await eventually(lambda: stuck.entered.is_set() and gate.calls)
+
+        receipt = await session.cancel()
+
+        assert set(receipt.stopped) == {"main", "main/sitter", "main/waiter"}
+        assert receipt.left == ("main/sitter: stuck",)
+        assert (await turn).status is Status.CANCELLED
+        before = kept(session)
+        stuck.free.set()
+        await eventually(lambda: not run_of(session, "sitter").context.left_running)
+        assert kept(session) == before  # Its late result is nobody's.
+        assert "came back late" not in str(said(run_of(session, "sitter").context.history))
+
+
+async def test_a_thread_that_comes_back_within_the_grace_is_not_left() -> None:
+    """A synchronous tool that ends in time is not named."""
+    stuck = Stuck()
+    async with Session(
+        ScriptedModel([Call("stuck"), "never"]), [stuck.tool], runtime=AgentRuntime(grace_s=60)
+    ) as session:
+        turn = asyncio.create_task(session.ask("Go."))
+        await eventually(stuck.entered.is_set)
+        cancelling = asyncio.create_task(session.cancel())
+        await eventually(lambda: run_of(session, "main").context.left_running)
+        stuck.free.set()
+
+        receipt = await cancelling
+
+        assert receipt.left == ()
+        await turn
+
+
+async def test_a_coroutine_that_swallows_cancelling_is_fenced_off() -> None:
+    """A deaf coroutine is named after the grace; from then on nothing that it does is recorded or spent."""
+    entered, free = asyncio.Event(), asyncio.Event()
+
+    async def deaf() -> str:
+        """Ignore everybody."""
+        entered.set()
+        while not free.is_set():
+            try:
+                await free.wait()
+            except asyncio.CancelledError:
+                continue
+        return "came back late"
+
+    model = ScriptedModel({"": [fresh("be deaf", "deaf"), "ok"], "be deaf": [Call("deaf"), "a late word"]})
+    async with Session(model, [async_tool(deaf)], runtime=quick()) as session:
+        turn = asyncio.create_task(session.ask("Go."))
+        await entered.wait()
+
+        receipt = await session.handle("deaf").cancel("enough")
+
+        assert receipt.left == ("main/deaf: its task ignores cancelling",)
+        assert (await turn).value == "ok"
+        run = run_of(session, "deaf")
+        usage, events = run.context.usage, [event for event in kept(session) if event.path == "main/deaf"]
+        assert isinstance(events[-1], RunEnded)
+        free.set()
+        assert run.task is not None
+        await asyncio.wait([run.task])
+        assert [event for event in kept(session) if event.path == "main/deaf"] == events
+        assert run.context.usage == usage
+        assert len(model.requests) == 3  # The deaf run's model is not asked again.
+        assert (await session.handle("deaf").result()).status is Status.CANCELLED
+
+
+# --- before the start, and in mid-stream
+
+
+async def test_a_run_that_is_stopped_before_its_start_does_nothing() -> None:
+    """Abort before start: a run in line for a slot ends without its model being asked or its tools being called."""
+    gate = Gate()
+    model = ScriptedModel({"hold": [Call("gate"), "held"], "late": ["never"], "": ["ok"]})
+    async with Session(model, [gate.tool], spawn_limits=SpawnLimits(running=1), runtime=quick()) as session:
+        first = await session.spawn(SpawnRequest(prompt="hold", mode="fresh", name="first"))
+        await gate.entered.wait()
+        second = await session.spawn(SpawnRequest(prompt="late", mode="fresh", name="second"))
+
+        await second.cancel("changed my mind")
+
+        result = await second.result()
+        assert (result.status, result.usage.model_calls) == (Status.CANCELLED, 0)
+        assert not of_kind(kept(session), TurnStarted, "main/second")
+        gate.open.set()
+        assert (await first.result()).value == "held"
+        assert len(model.requests) == 2
+
+
+async def test_a_run_that_is_stopped_in_the_moment_of_its_birth_ends() -> None:
+    """A task that is cancelled before it ran a line leaves no run half alive."""
+    model = ScriptedModel({"late": ["never"], "": ["ok"]})
+    async with Session(model, runtime=quick()) as session:
+        handle = await session.spawn(SpawnRequest(prompt="late", mode="fresh", name="second"))
+
+        receipt = await handle.cancel("at once")
+
+        assert receipt == (("main/second",), ())
+        assert (await handle.result()).status is Status.CANCELLED
+        assert model.requests == []
+
+
+async def test_nobody_is_born_below_a_run_that_is_being_stopped() -> None:
+    """A birth in a tree that was cancelled is refused; it leaves nothing."""
+    async with Session(ScriptedModel(["ok"])) as session:
+        await session.cancel()
+
+        with pytest.raises(SpawnRefused):
+            await session.spawn(SpawnRequest(prompt="late", mode="fresh"))
+
+        assert len(of_kind(kept(session), RunSpawned)) == 1
+
+
+async def test_cancelling_in_mid_stream_keeps_what_was_said() -> None:
+    """The text that had streamed until then is the result's `partial`, for the run and for its parent."""
+    model = ScriptedModel({"tell": [Hang(13, "Once upon a time …")], "": [fresh("tell", "teller"), "ok"]})
+    async with Session(model, runtime=quick()) as session:
+        turn = asyncio.create_task(session.ask("Go."))
+        await eventually(lambda: len(model.requests) == 2 and run_of(session, "teller").heard)
+
+        await session.handle("teller").cancel("too slow")
+
+        result = await session.handle("teller").result()
+        assert (result.status, result.partial) == (Status.CANCELLED, "Once upon a t")
+        assert (await turn).value == "ok"
+        (report,) = answers(session.messages).values()
+        assert "unfinished, not a result" in report
+        assert "Once upon a t" in report
+
+
+# --- interrupting a turn
+
+
+async def test_interrupting_keeps_the_agent_and_a_valid_history() -> None:
+    """Open calls are answered by an interruption, answered ones keep their answer; the next turn works."""
+    gate = Gate(safe=False)
+
+    async def quickly() -> str:
+        """Answer at once."""
+        return "quick answer"
+
+    calls = [Call("quickly", id="q"), Call("gate", id="g"), Call("quickly", id="never")]
+    model = ScriptedModel({"": [calls, "resumed"]})
+    async with Session(model, [gate.tool, async_tool(quickly)], runtime=quick()) as session:
+        turn = asyncio.create_task(session.ask("Go."))
+        await gate.entered.wait()
+
+        await session.interrupt("hold on")
+
+        result = await turn
+        assert (result.status, result.error and result.error.message) == (Status.CANCELLED, "hold on")
+        assert is_valid(session.messages)
+        assert answers(session.messages)["q"] == "quick answer"
+        assert "interrupted" in answers(session.messages)["g"]
+        again = await session.ask("And now?")
+        assert (again.status, again.value) == (Status.COMPLETED, "resumed")
+        assert is_valid(model.requests[-1].messages)
+
+
+async def test_interrupting_ends_foreground_children_and_keeps_background_ones() -> None:
+    """What the turn waited for goes with it; what works in the background goes on, and is told of later."""
+    gate = Gate()
+    model = ScriptedModel(
+        {
+            "front": [Call("gate"), "front found"],
+            "back": [Call("gate"), "back found"],
+            "": [[background("back", "back"), fresh("front", "front")], "I see"],
+        }
+    )
+    async with Session(model, [gate.tool], runtime=quick()) as session:
+        turn = await at_the_gate(session, gate, 2)
+
+        await session.interrupt()
+
+        assert (await turn).status is Status.CANCELLED
+        assert {view.name: over(view.state) for view in session.runs()} == {"main": False, "front": True, "back": False}
+        gate.open.set()
+        assert (await session.handle("back").result()).value == "back found"
+        assert len(model.requests) == 4  # Two of its own: an interrupted session is not set to work by a notice.
+        assert (await session.ask("And now?")).value == "I see"
+        assert sum("back found" in text for _, text in said(session.messages)) == 1
+
+
+async def test_interrupting_does_not_ask_the_model_again() -> None:
+    """A child that ends because of an interrupt does not set its parent to work, however long the child takes to go."""
+    stuck = Stuck()
+    model = ScriptedModel({"front": [Call("stuck"), "front found"], "": [fresh("front"), "wasted"]})
+    async with Session(model, [stuck.tool], runtime=quick()) as session:
+        turn = asyncio.create_task(session.ask("Go."))
+        await eventually(stuck.entered.is_set)
+
+        await session.interrupt()
+
+        await turn
+        assert len(model.requests) == 2
+        stuck.free.set()
+        await eventually(lambda: not run_of(session, "main/1").context.left_running)
+
+
+async def test_interrupting_in_the_very_moment_of_the_prompt_ends_the_turn() -> None:
+    """An interrupt right behind the prompt, before the turn has run a line: it ends, and the session takes the next."""
+    model = ScriptedModel(["the answer"])
+    async with Session(model, runtime=quick()) as session:
+        items = session.submit_message("Go.")
+        reading = asyncio.ensure_future(anext(items, None))
+        await asyncio.sleep(0)
+        assert run_of(session, "main").turns == 1
+
+        await session.interrupt("at once")
+
+        await reading
+        await items.aclose()
+        assert (await session.ask("Go again.")).value == "the answer"
+
+
+async def test_interrupting_an_idle_session_does_nothing() -> None:
+    """There is no turn to end."""
+    async with Session(ScriptedModel(["one", "two"])) as session:
+        await session.ask("Go.")
+
+        await session.interrupt()
+
+        assert (await session.ask("Again.")).value == "two"
+
+
+async def test_leaving_submit_message_early_interrupts_the_turn() -> None:
+    """Who leaves the iteration does not want the rest: the turn ends, its children too, and the next prompt works."""
+    gate = Gate()
+    model = ScriptedModel({"wait": [Call("gate"), "ok"], "": [fresh("wait", "child"), "resumed"]})
+    async with Session(model, [gate.tool], runtime=quick()) as session:
+        async with aclosing(session.submit_message("Go.")) as items:
+            async for _ in items:
+                if gate.calls or len(of_kind(kept(session), RunSpawned)) == 2:
+                    break
+
+        assert run_of(session, "main").task is not None
+        assert ends(session) == {"main/child": Status.CANCELLED}
+        assert session.result is not None
+        assert session.result.status is Status.CANCELLED
+        assert (await session.ask("Again.")).value == "resumed"
+        assert is_valid(session.messages)
+
+
+async def test_cancelling_the_task_that_reads_interrupts_the_turn() -> None:
+    """Ctrl-C in the reader is leaving early."""
+    model = ScriptedModel([Hang(4, "Hm, let me see"), "resumed"])
+    async with Session(model, runtime=quick()) as session:
+        reader = asyncio.create_task(session.ask("Go."))
+        await eventually(lambda: run_of(session, "main").heard)
+
+        reader.cancel()
+        await asyncio.wait([reader])
+
+        assert reader.cancelled()
+        assert session.result is not None
+        assert (session.result.status, session.result.partial) == (Status.CANCELLED, "Hm, ")
+        assert (await session.ask("Again.")).value == "resumed"
+
+
+async def test_closing_a_session_in_mid_turn_ends_the_reader() -> None:
+    """`close` ends everything below; whoever reads the turn is let go with its result."""
+    model = ScriptedModel([Hang(4, "Hm, let me see")])
+    async with Session(model, runtime=quick()) as session:
+        reader = asyncio.create_task(session.ask("Go."))
+        await eventually(lambda: run_of(session, "main").heard)
+
+    assert (await reader).status is Status.CANCELLED
+
+
+# --- time
+
+
+async def test_a_turn_whose_time_is_over_ends_as_timeout_with_its_children() -> None:
+    """`Limits(seconds=…)`: the root's turn ends as `timeout`, its children as cancelled; the next turn works."""
+    clock, gate = FakeClock(), Gate()
+    model = ScriptedModel({"wait": [Call("gate"), "ok"], "": [fresh("wait", "child"), "resumed"]})
+    runtime = AgentRuntime(clock=clock, grace_s=0.05)
+    async with Session(model, [gate.tool], limits=Limits(seconds=10), runtime=runtime) as session:
+        turn = await at_the_gate(session, gate, 1)
+        await clock.advance(9)
+        assert not turn.done()
+
+        await clock.advance(1)
+
+        result = await turn
+        assert (result.status, ends(session)) == (Status.TIMEOUT, {"main/child": Status.CANCELLED})
+        assert is_valid(session.messages)
+        assert (await session.ask("Again.")).value == "resumed"
+        assert clock.sleeping == 0
+
+
+async def test_a_child_s_own_time_ends_the_child_only() -> None:
+    """A child's own limit ends it and all below it; its parent reads a timeout and goes on."""
+    clock, gate = FakeClock(), Gate()
+    slow = Agent(name="slow", description="Slow.", instructions="You are slow.", limits=Limits(seconds=5))
+    model = ScriptedModel(
+        {
+            "You are slow": [fresh("wait", "grandchild"), "never"],
+            "wait": [Call("gate"), "never"],
+            "": [Call("Agent", {"prompt": "go", "subagent_type": "slow", "name": "slow"}), "went on"],
+        }
+    )
+    runtime = AgentRuntime(clock=clock, grace_s=0.05)
+    async with Session(model, [gate.tool], agents=[slow], runtime=runtime) as session:
+        turn = await at_the_gate(session, gate, 1)
+
+        await clock.advance(5)
+
+        assert (await turn).value == "went on"
+        assert ends(session) == {"main/slow": Status.TIMEOUT, "main/slow/grandchild": Status.CANCELLED}
+        assert "did not finish: timeout (its time of 5 s is over)" in str(said(session.messages))
+        assert nothing_is_held(session)
+
+
+async def test_a_tree_of_code_ends_at_its_time() -> None:
+    """The same for a tree that was started with `runtime.spawn`."""
+    clock, gate = FakeClock(), Gate()
+    async with AgentRuntime(clock=clock, grace_s=0.05) as runtime:
+        agent = Agent(name="slow", model=ScriptedModel([Call("gate"), "never"]))
+        handle = await runtime.spawn(agent, "go", tools=[gate.tool], limits=Limits(seconds=3))
+        await gate.entered.wait()
+
+        await clock.advance(3)
+
+        assert (await handle.result()).status is Status.TIMEOUT
+
+
+async def test_a_tool_has_its_own_time() -> None:
+    """A tool that does not finish in the time it declares is stopped: an error for that call, the turn goes on."""
+
+    async def slow() -> str:
+        """Never finish."""
+        return str(await asyncio.get_running_loop().create_future())
+
+    model = ScriptedModel([Call("slow"), "went on"])
+    async with Session(model, [async_tool(slow, timeout_s=0.01)]) as session:
+        result = await session.ask("Go.")
+
+    assert result.value == "went on"
+    assert "did not finish within 0.01 s" in str(said(session.messages))
+
+
+# --- TaskStop, tombstones
+
+
+STOPPING: Script = {
+    "be the leaf": [Call("gate", id="g"), "leaf found"],
+    "be on the left": [background("be the leaf", "leaf"), "left waits"],
+    "": [background("be on the left", "left"), Call("gate_2"), Call("TaskStop", {"task_id": "left"}), "stopped it"],
+}
+
+
+async def stop_trip(script: Script, check: Callable[[Session], Any]) -> Any:
+    gate, second = Gate(), Gate("gate_2")
+    async with Session(ScriptedModel(script), [gate.tool, second.tool], runtime=quick()) as session:
+        turn = asyncio.create_task(session.ask("Go."))
+        await eventually(lambda: gate.calls and second.calls)
+        second.open.set()
+        await turn
+        return check(session)
+
+
+async def test_a_model_can_stop_what_it_started() -> None:
+    """AC-S2-7: TaskStop ends the child and all below it before it answers, and lists whom."""
+
+    def check(session: Session) -> Any:
+        return list(answers(session.messages).values())[-1], ends(session)
+
+    answer, ended = await stop_trip(STOPPING, check)
+
+    assert answer == "Stopped: main/left, main/left/leaf."
+    assert ended == {"main/left": Status.CANCELLED, "main/left/leaf": Status.CANCELLED}
+
+
+async def test_a_stopped_agent_s_history_stays_valid() -> None:
+    """AC-S2-7: the calls that were open when it was stopped get an answer that says so."""
+
+    def check(session: Session) -> Any:
+        return run_of(session, "leaf").context.history
+
+    history = await stop_trip(STOPPING, check)
+
+    assert is_valid(history)
+    assert "interrupted" in answers(history)["g"]
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        (Call("TaskStop", {"task_id": "left"}), "unknown running agent 'left'"),
+        (Call("TaskOutput", {"task_id": "left"}), "status: cancelled"),
+        (Call("TaskStop", {"task_id": "nobody"}), "unknown agent 'nobody'; known: main, left, leaf"),
+        (Call("TaskStop", {"task_id": "main"}), "it is not below you"),
+        (Call("SendMessage", {"to": "left", "message": "hi"}), "it was stopped, and what was stopped is not resumed"),
+    ],
+)
+async def test_what_was_stopped_is_told_apart_from_what_never_was(call: Call, answer: str) -> None:
+    """AC-S2-7, AC-S1-9: stopped, finished and never existed are different words; mail to a stopped one is refused."""
+    steps = STOPPING[""]  # type: ignore[index,call-overload]  # it is a mapping
+    script = {**STOPPING, "": [*steps[:-1], call, "ok"]}  # type: ignore[dict-item]  # likewise
+
+    def check(session: Session) -> Any:
+        return list(answers(session.messages).values())[-1]
+
+    assert answer in await stop_trip(script, check)
+
+
+async def test_what_expired_is_told_apart_from_what_never_was() -> None:
+    """Of a run that ended long ago a tombstone is left: that it was, how it ended; its name stays taken."""
+    async with Session(ScriptedModel(["ok"]), spawn_limits=WIDE) as session:
+
+        async def nothing() -> int:
+            return 1
+
+        for number in range(258):
+            await (await session.spawn(SpawnRequest(agent=nothing, name=f"n-{number}"))).result()
+
+        with pytest.raises(Unknown, match="n-0 \\(it ended as completed; its history has expired\\)"):
+            session.handle("n-0")
+        with pytest.raises(Unknown, match="unknown agent 'n-258'"):
+            session.handle("n-258")
+        again = await session.spawn(SpawnRequest(agent=nothing, name="n-0"))
+        assert again.name == "n-0-2"
+        await again.result()
+
+
+async def test_finished_children_are_forgotten() -> None:
+    """AC-S2-2: of 2,000 children that came and went only those are still there whose history is kept for a while."""
+    async with Session(ScriptedModel(["ok"]), spawn_limits=WIDE) as session:
+
+        async def nothing() -> int:
+            return 1
+
+        alive: list[weakref.ref[Any]] = []
+        for _ in range(20):
+            handles = [await session.spawn(SpawnRequest(agent=nothing)) for _ in range(100)]
+            alive += [weakref.ref(run_of(session, handle.path).context.abort) for handle in handles]
+            await asyncio.gather(*(handle.result() for handle in handles))
+            del handles
+        gc.collect()
+
+        left = sum(each() is not None for each in alive)
+
+        assert left <= 256
+        assert len(opened(session).tree.register.runs) <= 257
+
+
+async def test_a_mail_to_a_stopped_agent_is_refused_to_people_too() -> None:
+    """What a user stopped stays stopped, whoever writes."""
+    gate = Gate()
+    async with Session(ScriptedModel(TREE), [gate.tool], runtime=quick()) as session:
+        turn = await at_the_gate(session, gate, 3)
+        handle = session.handle("left")
+        await handle.cancel()
+
+        with pytest.raises(MailRefused, match="stopped"):
+            handle.send("come back")
+
+        gate.open.set()
+        await turn
+
+
+def names(events: list[Event]) -> list[str]:
+    return [type(event).__name__ for event in events]
+
+
+async def test_a_cancelled_call_is_on_record_as_such() -> None:
+    """A tool call that was cut off ends on record as cancelled; so is the answer that was put in its place."""
+    gate = Gate()
+    async with Session(ScriptedModel([Call("gate", id="g"), "ok"]), [gate.tool], runtime=quick()) as session:
+        turn = await at_the_gate(session, gate, 1)
+        await session.interrupt()
+        await turn
+
+        (ended,) = of_kind(kept(session), ToolEnded)
+        recorded = [event.message for event in of_kind(kept(session), MessageRecorded)]
+
+    assert (ended.status, ended.call_id) == ("cancelled", "g")
+    assert [message["type"] for message in recorded] == ["human", "ai", "tool"]
+
+
+async def test_chunks_of_a_turn_that_was_left_do_not_show_in_the_next() -> None:
+    """Each turn's reader gets that turn's text only."""
+    model = ScriptedModel([Hang(4, "old text"), "new text"])
+    async with Session(model, runtime=quick()) as session:
+        async with aclosing(session.submit_message("Go.")) as items:
+            async for item in items:
+                if isinstance(item, AIMessageChunk):
+                    break
+
+        text = [item.text async for item in session.submit_message("Again.") if isinstance(item, AIMessageChunk)]
+
+    assert "".join(text) == "new text"

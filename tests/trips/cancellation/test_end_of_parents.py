@@ -1,0 +1,345 @@
+"""AC-S0-6: a parent's end by time or by cancelling ends all below it, and each record names that end as the cause."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from typing import Any
+
+import pytest
+
+from ramet import Agent, AgentRuntime, Limits, Policy, Status, workspace_tools
+from ramet.cli.main import main
+from ramet.concurrency.clock import FakeClock
+from ramet.core.events import RunEnded, StateChanged
+from ramet.core.lifecycle import State
+from ramet.core.outcome import ErrorInfo
+from ramet.host.trees.factory import OpenTree
+from ramet.models.scripted.model import Call, ScriptedModel
+from ramet.spawn.handle import Handle
+from ramet.spawn.run import Run
+from ramet.tools.context import SpawnRequest, require_current_call
+from tests.support.waiting import eventually
+from tests.trips.agents import isolated as agents
+from tests.trips.kits.isolated import Name, backend
+from tests.trips.kits.sessions import WIDE, async_tool
+
+__all__ = ["backend"]
+
+#: Seconds that the parent has. A child asks for none, for as many, or for more, which are lowered to the parent's.
+TIME_S = 10.0
+of_child = pytest.mark.parametrize("child_s", [None, TIME_S, 60.0])
+OF_TIME = "its time of 10 s is over"
+Ends = dict[str, tuple[Status, ErrorInfo | None]]
+
+
+def ends(tree: OpenTree) -> Ends:
+    """How each run of a tree ended, by path, as the events have it."""
+    found = [each for each in tree.recorder.kept if isinstance(each, RunEnded)]
+    assert len(found) == len({each.path for each in found}), "each run ends once"
+    return {each.path: (each.result.status, each.result.error) for each in found}
+
+
+def expected(tree: OpenTree, status: Status, reason: str) -> Ends:
+    """The end of `main`, and of the two runs below it, for one reason."""
+    below = [run.info.path for run in tree.tree.register.runs.values() if run.parent is not None]
+    assert len(below) == 2
+    scope = "main" if status is Status.TIMEOUT else None
+    own = ErrorInfo(type="Aborted", message=reason, scope=scope)
+    inherited = ErrorInfo(type="Aborted", message=f"stopped with its parent: {reason}", scope=scope)
+    return {"main": (status, own), **dict.fromkeys(below, (Status.CANCELLED, inherited))}
+
+
+class Slow:
+    """Work that takes note of a cancel, and goes on until the test lets it end."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.free = asyncio.Event()
+
+    async def work(self) -> str:
+        """Wait for ever."""
+        self.begun += 1
+        try:
+            return str(await asyncio.get_running_loop().create_future())
+        finally:
+            await self.free.wait()
+
+
+async def time_passes(clock: FakeClock, slow: Slow, tree: OpenTree) -> None:
+    """Let the time of all runs be over before the slow ones have ended; wait for their ends."""
+    await clock.advance(TIME_S)
+    slow.free.set()
+    await eventually(lambda: not any(run.is_living for run in tree.tree.register.runs.values()))
+
+
+# --- in the host
+
+
+async def chain_of_functions(runtime: AgentRuntime, slow: Slow, child_s: float | None) -> tuple[Handle, OpenTree]:
+    """Start three functions, each the parent of the next, and wait until all are at work."""
+
+    async def chain(below: int) -> None:
+        if below:
+            context = require_current_call().context
+            assert context.tree is not None
+            limits = Limits() if child_s is None else Limits(seconds=child_s)
+            await context.tree.spawn(context, SpawnRequest(agent=chain, args=(below - 1,), limits=limits))
+        await slow.work()
+
+    handle = await runtime.spawn(chain, args=(2,), limits=Limits(seconds=TIME_S), spawn_limits=WIDE)
+    tree = runtime.trees[handle.run.info.root]
+    await eventually(lambda: slow.begun == 3)
+    return handle, tree
+
+
+async def chain_of_models(runtime: AgentRuntime, slow: Slow, child_s: float | None) -> tuple[Handle, OpenTree]:
+    """Start three model agents, each the parent of the next, and wait until the last is at work."""
+    limits = Limits() if child_s is None else Limits(seconds=child_s)
+    child = Agent(name="child", description="Works.", limits=limits)
+    script: dict[str, Any] = {
+        "go on": [Call("Agent", {"prompt": "begin", "subagent_type": "child"}), "never"],
+        "begin": [Call("work"), "never"],
+        "": [Call("Agent", {"prompt": "go on", "subagent_type": "child"}), "never"],
+    }
+    handle = await runtime.spawn(
+        Agent(name="top", model=ScriptedModel(script)),
+        "go",
+        tools=[async_tool(slow.work, name="work")],
+        agents={"child": child},
+        limits=Limits(seconds=TIME_S),
+    )
+    tree = runtime.trees[handle.run.info.root]
+    await eventually(lambda: slow.begun == 1)
+    return handle, tree
+
+
+@of_child
+@pytest.mark.parametrize("start", [chain_of_functions, chain_of_models])
+async def test_the_time_of_a_parent_is_the_cause_of_all_ends_below(start: Any, child_s: float | None) -> None:
+    """A child whose own time is over at the same moment is cancelled by its parent; it has no timeout of its own."""
+    clock, slow = FakeClock(), Slow()
+    async with AgentRuntime(clock=clock, grace_s=180) as runtime:
+        _, tree = await start(runtime, slow, child_s)
+
+        await time_passes(clock, slow, tree)
+
+        assert ends(tree) == expected(tree, Status.TIMEOUT, OF_TIME)
+
+
+@of_child
+@pytest.mark.parametrize("start", [chain_of_functions, chain_of_models])
+async def test_the_cancelling_of_a_parent_is_the_cause_of_all_ends_below(start: Any, child_s: float | None) -> None:
+    """Also where the time of all of them is over before the slow ones have ended."""
+    clock, slow = FakeClock(), Slow()
+    async with AgentRuntime(clock=clock, grace_s=180) as runtime:
+        handle, tree = await start(runtime, slow, child_s)
+
+        cancelling = asyncio.create_task(handle.cancel("enough"))
+        await asyncio.sleep(0)
+        await time_passes(clock, slow, tree)
+
+        assert len((await cancelling).stopped) == 3
+        assert ends(tree) == expected(tree, Status.CANCELLED, "enough")
+
+
+async def test_the_times_of_a_cancelled_tree_agree(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`ps`, `tree`, `show` and `logs` say the same of each run: how long it has been there until it was stopped."""
+    clock, slow = FakeClock(), Slow()
+    async with AgentRuntime(tmp_path, clock=clock, grace_s=180) as runtime:
+        handle, tree = await chain_of_functions(runtime, slow, None)
+        await clock.advance(7)
+        slow.free.set()
+        await handle.cancel("enough")
+        ids = list(tree.tree.register.runs)
+
+    async def said(*words: str) -> str:
+        capsys.readouterr()
+        assert await asyncio.to_thread(main, [*words, "--dir", str(tmp_path)]) == 0
+        return capsys.readouterr().out
+
+    assert (await said("ps", "--all")).count(" 7.0s ") == 3
+    assert (await said("tree", ids[0])).count(" 7.0s\n") == 3
+    assert (await said("logs", ids[0])).count("enough (7.0s)\n") == 3
+    for run in ids:
+        assert "age        7.0s, " in await said("show", run)
+
+
+async def test_a_childs_own_time_stays_its_own() -> None:
+    """A child whose time was over before its parent was cancelled records that; what is below names the child's end."""
+    clock, slow = FakeClock(), Slow()
+    async with AgentRuntime(clock=clock, grace_s=180) as runtime:
+        handle, tree = await chain_of_functions(runtime, slow, 4.0)
+
+        await clock.advance(4)
+        cancelling = asyncio.create_task(handle.cancel("enough"))
+        await asyncio.sleep(0)
+        slow.free.set()
+        await cancelling
+
+        found = ends(tree)
+        paths = sorted(found, key=len)
+        assert [found[path][0] for path in paths] == [Status.CANCELLED, Status.TIMEOUT, Status.CANCELLED]
+        leaf = found[paths[2]][1]
+        assert leaf is not None
+        assert (leaf.message, leaf.scope) == ("stopped with its parent: its time of 4 s is over", paths[1])
+
+
+# --- in sandboxes
+
+
+async def sandboxed_functions(runtime: AgentRuntime, child_s: float | None) -> tuple[Handle, OpenTree]:
+    """Start three functions in sandboxes, each the parent of the next, and wait until the last is deaf."""
+    policy = Policy(allow_sub_agents=True, memory_mb=512, cpu_cores=8, timeout_seconds=TIME_S)
+    handle = await runtime.spawn(agents.chain, args=(2, child_s), policy=policy)
+    tree = runtime.trees[handle.run.info.root]
+    await eventually(lambda: leaf_of(tree, "begun"))
+    return handle, tree
+
+
+async def sandboxed_models(runtime: AgentRuntime, child_s: float | None) -> tuple[Handle, OpenTree]:
+    """Start three model agents in sandboxes, each the parent of the next, and wait until the last is deaf."""
+    policy = Policy(timeout_seconds=child_s, allow_sub_agents=True, memory_mb=200)
+    leaf = Agent(name="leaf", description="Works.", policy=Policy(timeout_seconds=child_s, memory_mb=128))
+    middle = Agent(name="middle", description="Leads.", policy=policy)
+    deaf = "trap '' TERM; touch begun; while :; do sleep 1000; done"
+    script: dict[str, Any] = {
+        "lead": [Call("Agent", {"prompt": "begin", "subagent_type": "leaf"}), "never"],
+        "begin": [Call("Bash", {"command": deaf}), "never"],
+        "": [Call("Agent", {"prompt": "lead", "subagent_type": "middle"}), "never"],
+    }
+    handle = await runtime.spawn(
+        Agent(name="top", model=ScriptedModel(script)),
+        "go",
+        tools=workspace_tools(),
+        agents={"leaf": leaf, "middle": middle},
+        policy=Policy(allow_sub_agents=True, memory_mb=512, cpu_cores=8, timeout_seconds=TIME_S),
+    )
+    tree = runtime.trees[handle.run.info.root]
+    await eventually(lambda: leaf_of(tree, "begun"))
+    return handle, tree
+
+
+def leaf_of(tree: OpenTree, left: str) -> Run | None:
+    """The run two levels below the root, once it has left a file of this name."""
+    found = [run for run in tree.tree.register.runs.values() if run.info.depth == 2 and run.folder is not None]
+    return found[0] if found and found[0].folder and (found[0].folder.workspace / left).exists() else None
+
+
+@of_child
+@pytest.mark.parametrize("start", [sandboxed_functions, sandboxed_models])
+async def test_the_time_of_a_sandboxed_parent_is_the_cause_of_all_ends_below(
+    tmp_path: pathlib.Path,
+    backend: Name,
+    start: Any,
+    child_s: float | None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The result by a handle, the events, the journal and `ramet show` say so."""
+    clock = FakeClock()
+    async with AgentRuntime(tmp_path / "work", backend=backend, clock=clock) as runtime:
+        handle, tree = await start(runtime, child_s)
+        leaf = leaf_of(tree, "begun")
+        assert leaf is not None
+
+        await clock.advance(TIME_S)
+        await handle.result()
+
+        assert ends(tree) == expected(tree, Status.TIMEOUT, OF_TIME)
+        assert leaf.result is not None
+        assert leaf.result.status is Status.CANCELLED
+    assert await asyncio.to_thread(main, ["show", leaf.info.id, "--dir", str(tmp_path / "work")]) == 0
+    assert f"cancelled: stopped with its parent: {OF_TIME}" in capsys.readouterr().out
+
+
+async def test_a_run_that_is_stopped_twice_ends_after_the_sandboxes_below_it(
+    tmp_path: pathlib.Path, backend: Name
+) -> None:
+    """A run whose own time is over while it is stopped with its parent still waits for the runs below it."""
+    async with AgentRuntime(tmp_path / "work", backend=backend, clock=FakeClock()) as runtime:
+        handle, tree = await sandboxed_models(runtime, None)
+        leaf = leaf_of(tree, "begun")
+        assert leaf is not None
+        middle = leaf.parent
+        assert middle is not None
+
+        stopping = asyncio.create_task(handle.cancel("enough"))
+        await eventually(lambda: middle.was_inside and not middle.context.held_processes)
+        assert leaf.is_living
+        await runtime.get(middle.info.id).cancel("again")
+        await stopping
+        await handle.result()
+
+        assert list(ends(tree)) == [leaf.info.path, middle.info.path, "main"]
+        assert [end[1].message for end in ends(tree).values() if end[1] is not None] == [
+            "stopped with its parent: enough", "stopped with its parent: enough", "enough",
+        ]  # fmt: skip
+
+
+async def test_the_children_of_a_sandboxed_parent_that_failed_end_together(
+    tmp_path: pathlib.Path, backend: Name
+) -> None:
+    """All of them are being stopped before the first has ended: many deaf children take no longer than one."""
+    async with AgentRuntime(tmp_path / "work", backend=backend) as runtime:
+        policy = Policy(allow_sub_agents=True, memory_mb=512, cpu_cores=8)
+        handle = await runtime.spawn(agents.fail_above, args=(3,), policy=policy)
+        tree, root = runtime.trees[handle.run.info.root], handle.run
+        await eventually(
+            lambda: (
+                [child.folder is not None and (child.folder.workspace / "begun").exists() for child in root.below_now]
+                == [True] * 3
+            )
+        )
+        assert root.folder is not None
+        (root.folder.workspace / "go").touch()
+
+        assert (await handle.result()).status is Status.FAILED
+
+        below = [each for each in tree.recorder.kept if each.path != "main"]
+        stops = [at for at, each in enumerate(below) if isinstance(each, StateChanged) and each.state == "stopping"]
+        over = [at for at, each in enumerate(below) if isinstance(each, RunEnded)]
+        assert (len(stops), len(over), max(stops) < min(over)) == (3, 3, True)
+        messages = {error.message for path, (_, error) in ends(tree).items() if path != "main" and error is not None}
+        assert messages == {"its parent ended: failed"}
+
+
+async def test_a_child_that_has_what_is_left_of_its_parents_time_has_no_timeout_of_its_own(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Also where the child's time, as computed in fractions, is over a moment before its parent's."""
+    time_s, born_s = 5.37, 1.35
+    assert born_s + (time_s - born_s) < time_s
+    clock = FakeClock()
+    async with AgentRuntime(tmp_path / "work", backend="local", clock=clock) as runtime:
+        policy = Policy(allow_sub_agents=True, memory_mb=512, timeout_seconds=time_s)
+        handle = await runtime.spawn(agents.chain_when_told, policy=policy)
+        tree, folder = runtime.trees[handle.run.info.root], handle.run.folder
+        assert folder is not None
+        await eventually(folder.workspace.is_dir)
+        await clock.advance(born_s)
+        (folder.workspace / "go").touch()
+        await eventually(lambda: any(run.state is State.RUNNING for run in handle.run.bound_children()))
+
+        await clock.advance(time_s)
+        await handle.result()
+
+        statuses = {path: (status, error and error.scope) for path, (status, error) in ends(tree).items()}
+        assert statuses == {"main": (Status.TIMEOUT, "main"), "main/1": (Status.CANCELLED, "main")}
+
+
+@pytest.mark.parametrize("start", [sandboxed_functions, sandboxed_models])
+async def test_the_cancelling_of_a_sandboxed_parent_is_the_cause_of_all_ends_below(
+    tmp_path: pathlib.Path, backend: Name, start: Any
+) -> None:
+    """Also where the time of all of them is over before the deaf one has ended."""
+    clock = FakeClock()
+    async with AgentRuntime(tmp_path / "work", backend=backend, clock=clock) as runtime:
+        handle, tree = await start(runtime, 60.0)
+
+        cancelling = asyncio.create_task(handle.cancel("enough"))
+        await asyncio.sleep(0)
+        await clock.advance(TIME_S)
+        await cancelling
+        await handle.result()
+
+        assert ends(tree) == expected(tree, Status.CANCELLED, "enough")

@@ -1,0 +1,129 @@
+"""Functions that are killed while a turn of theirs begins: nothing is called after that, and nothing is written."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from typing import Any
+
+import pytest
+
+from ramet import AgentRuntime
+from ramet.core.errors import RametError
+from ramet.host.policy_adapters import Allow, PolicyAnswer, PolicyRequest
+from ramet.services.agent_types.function.agent import FunctionAgent
+from ramet.services.agent_types.function.turn_log import KIND
+from ramet.services.contract import RunningAgent
+from ramet.store.contract import Document
+from ramet.store.memory import MemoryStore
+from tests.support.waiting import eventually
+from tests.trips.spawning.test_policy_adapters import Adapter
+from tests.trips.teams.test_agent_types import OURS, Backend, function, opening, policy_for, say
+
+places = pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"])
+
+
+class Slow(MemoryStore):
+    """Writes down a turn once it may; `asked` counts those that it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_write, self.asked = asyncio.Event(), 0
+
+    async def put(
+        self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
+    ) -> Document:
+        if kind == KIND:
+            self.asked += 1
+            await self.may_write.wait()
+        return await super().put(kind, key, data, expected=expected, tree=tree)
+
+
+async def leaving_a_mark(folder: pathlib.Path, runtime: AgentRuntime, backend: Backend | None) -> RunningAgent:
+    """An agent whose function leaves the file that it is told of."""
+    start = opening(runtime, folder / "ada", **function("leaves_a_mark", policy=policy_for(backend)))
+    await OURS.check(start)
+    return await OURS.open(start)
+
+
+@places
+async def test_a_function_that_is_killed_before_its_turn_is_on_record_is_not_called(
+    tmp_path: pathlib.Path, backend: Backend | None
+) -> None:
+    """The kill is answered once nothing more is written."""
+    store, mark = Slow(), tmp_path / "mark"
+    async with AgentRuntime(tmp_path, store=store, backend=backend) as runtime:
+        agent = await leaving_a_mark(tmp_path, runtime, backend)
+        turn = asyncio.create_task(say(agent, str(mark)))
+        await eventually(lambda: store.asked)
+        closing = asyncio.create_task(agent.close("it was killed"))
+        await eventually(agent.ended.done)
+        was_early = closing.done()
+        store.may_write.set()
+        await asyncio.wait({turn, closing})
+        assert not mark.exists()
+        assert not was_early
+        assert await store.list(KIND) == []
+        assert await store.head() == 0
+        with pytest.raises(RametError, match="ended"):
+            await turn
+        with pytest.raises(RametError, match="ended"):
+            await say(agent, str(mark))
+
+
+async def test_a_function_that_is_killed_while_a_policy_adapter_is_asked_is_not_called(tmp_path: pathlib.Path) -> None:
+    """The kill does not wait for the answer, and the turn that had not begun is on record no more."""
+    may_answer, mark, store = asyncio.Event(), tmp_path / "mark", MemoryStore()
+
+    async def answers(request: PolicyRequest) -> PolicyAnswer:
+        await may_answer.wait()
+        return Allow()
+
+    adapter: Any = Adapter(answers)
+    async with AgentRuntime(tmp_path, store=store, policy_adapter=adapter) as runtime:
+        agent = await leaving_a_mark(tmp_path, runtime, None)
+        turn = asyncio.create_task(say(agent, str(mark)))
+        await eventually(lambda: adapter.asked)
+        await agent.close("it was killed")
+        left = await store.list(KIND)
+        may_answer.set()
+        await asyncio.wait({turn})
+        assert not mark.exists()
+        assert left == []
+        with pytest.raises(RametError, match="ended"):
+            await turn
+
+
+async def test_a_turn_whose_reader_leaves_while_it_begins_was_none(tmp_path: pathlib.Path) -> None:
+    """The agent answers on."""
+    store, mark = Slow(), tmp_path / "mark"
+    async with AgentRuntime(tmp_path, store=store) as runtime:
+        agent = await leaving_a_mark(tmp_path, runtime, None)
+        turn = asyncio.create_task(say(agent, str(mark)))
+        await eventually(lambda: store.asked)
+        turn.cancel()
+        store.may_write.set()
+        await asyncio.wait({turn})
+        assert turn.cancelled()
+        assert not mark.exists()
+        assert await store.list(KIND) == []
+        assert await say(agent, str(mark)) == "left"
+        assert mark.exists()
+        await agent.close("it is over")
+
+
+async def test_a_reader_that_leaves_at_any_moment_of_a_beginning_leaves_no_call_at_work(tmp_path: pathlib.Path) -> None:
+    """A call that was begun before the reader heard so ends, too."""
+    async with AgentRuntime(tmp_path, store=MemoryStore()) as runtime:
+        agent = await OURS.open(opening(runtime, tmp_path / "ada", **function("waits")))
+        assert isinstance(agent, FunctionAgent)
+        for moments in range(1, 12):
+            turn = asyncio.create_task(say(agent, "go"))
+            for _ in range(moments):
+                await asyncio.sleep(0)
+            turn.cancel()
+            await asyncio.wait({turn})
+            assert turn.cancelled()
+            assert agent._call is None or agent._call.is_over, moments
+        assert 0 < agent._turns.taken < moments
+        await agent.close("it is over")

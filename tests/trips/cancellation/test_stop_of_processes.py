@@ -1,0 +1,94 @@
+"""A stop whose grace is shorter than a process takes to be killed waits for that: what it names really remains."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+
+import pytest
+from langchain_core.tools import StructuredTool
+
+from ramet import AgentRuntime, Policy, ScriptedModel, Session, Status
+from ramet.models.scripted.model import Call
+from ramet.tools.context import SpawnRequest, require_current_call
+from ramet.tools.workspace import workspace_tools
+from tests.support.waiting import alive, eventually, pid_in
+from tests.trips.agents import isolated as agents
+from tests.trips.isolation.test_tool_processes import deaf, home, in_processes, marked
+from tests.trips.kits.isolated import marked as marked_as
+from tests.trips.kits.sessions import Stuck
+
+#: Of a stop: shorter than anything that passes over SIGTERM takes to be killed.
+GRACE_S = 0.01
+DEAF = "trap '' TERM; echo $$ > pid; while :; do read -t 1000 < <(:) || sleep 1000; done"
+
+
+async def test_a_tool_in_a_process_is_gone_and_not_named() -> None:
+    """It passes over SIGTERM: its call ends a second after the grace of the stop, by SIGKILL."""
+    tools = [StructuredTool.from_function(deaf)]
+    async with AgentRuntime(grace_s=GRACE_S) as runtime, in_processes(tools, Call("deaf"), runtime=runtime) as session:
+        turn = asyncio.create_task(session.ask("Go."))
+        await eventually((home(session) / "begun").exists)
+
+        receipt = await session.cancel("enough")
+
+        assert (receipt.left, marked()) == ((), [])
+        assert (await turn).status is Status.CANCELLED
+
+
+@pytest.mark.parametrize("how", ["cancel", "interrupt"])
+async def test_a_command_is_gone_and_not_named(tmp_path: pathlib.Path, how: str) -> None:
+    """Bash has two seconds from SIGTERM to SIGKILL; an interrupt returns when the command is gone as well."""
+    model = ScriptedModel([Call("Bash", {"command": DEAF}), "done"])
+    async with Session(model, workspace_tools(), cwd=tmp_path, runtime=AgentRuntime(grace_s=GRACE_S)) as session:
+        turn = asyncio.create_task(session.ask("Go."))
+        read = pid_in(tmp_path / "pid")
+        await eventually(read)
+
+        if how == "cancel":
+            assert (await session.cancel("enough")).left == ()
+        else:
+            await session.interrupt()
+
+        assert not alive(read())
+        assert (await turn).status is Status.CANCELLED
+
+
+async def test_a_sandbox_below_a_parent_in_the_host_is_gone_and_neither_is_named(tmp_path: pathlib.Path) -> None:
+    """The parent waits for its child's sandbox, and the stop for both."""
+    mark = f"stopped-{os.getpid()}"
+
+    async def parent() -> None:
+        context = require_current_call().context
+        assert context.tree is not None
+        await context.tree.spawn(context, SpawnRequest(agent=agents.deaf, args=(mark,), policy=Policy()))
+        await asyncio.Event().wait()
+
+    async with AgentRuntime(tmp_path, backend="local", grace_s=GRACE_S) as runtime:
+        handle = await runtime.spawn(parent)
+        await eventually(lambda: marked_as(mark))
+
+        receipt = await handle.cancel("enough")
+
+        assert (receipt.left, marked_as(mark)) == ((), [])
+        assert (await handle.result()).status is Status.CANCELLED
+
+
+async def test_a_thread_is_named_though_a_process_beside_it_was_waited_for(tmp_path: pathlib.Path) -> None:
+    """What cannot be ended is said, and only that."""
+    stuck = Stuck()
+    model = ScriptedModel([[Call("stuck"), Call("Bash", {"command": DEAF})], "done"])
+    tools = [stuck.tool, *workspace_tools()]
+    for tool in tools:
+        tool.metadata = {**(tool.metadata or {}), "concurrency_safe": True}
+    async with Session(model, tools, cwd=tmp_path, runtime=AgentRuntime(grace_s=GRACE_S)) as session:
+        turn = asyncio.create_task(session.ask("Go."))
+        read = pid_in(tmp_path / "pid")
+        await eventually(lambda: stuck.entered.is_set() and read())
+
+        receipt = await session.cancel("enough")
+
+        assert (receipt.left, alive(read())) == (("main: stuck",), False)
+        stuck.free.set()
+        await turn

@@ -1,0 +1,380 @@
+"""`ramet ask` for real: processes, terminals, signals, and a provider on the loopback wire."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+from asyncio.subprocess import PIPE
+from pathlib import Path
+
+import pytest
+
+from ramet.core.events import Event, RunEnded, RunSpawned, decode
+from ramet.core.outcome import Status
+from ramet.models.scripted.dialogue import Say
+from tests.support.providers import Call, Fail, Hang, Script, provider
+from tests.support.waiting import alive, eventually, pid_in
+from tests.trips.kits.terminal import ramet, started, terminal
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "payment-api"
+CHILD = {"prompt": "Search the LOGS", "description": "search the logs", "subagent_type": "explore", "name": "logs"}
+TREE: Script = {
+    "LOGS": ["`app.log:3` says: timeout"],
+    "Why": [Call("Agent", CHILD), "The **timeout** is too short."],
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with something in it."""
+    (tmp_path / "app.log").write_text("one\ntwo\nERROR: timeout\n")
+    return tmp_path
+
+
+def events(out: str) -> list[Event]:
+    """What `--json` printed."""
+    return [decode(line) for line in out.splitlines()]
+
+
+def transcripts(folder: Path) -> list[str]:
+    """The files of a folder that are a run's events."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.jsonl"))
+
+
+async def test_an_answer_goes_to_stdout_and_all_else_to_stderr(project: Path) -> None:
+    """The answer alone can be piped on; who did what, the price and the transcripts are told beside it."""
+    async with provider(TREE) as server:
+        done = await ramet("ask", "Why?", "--dir", str(project), server=server)
+
+    assert (done.status, done.out) == (0, "The **timeout** is too short.\n")
+    assert "main/logs: started explore: search the logs" in done.err
+    assert "main/logs: completed" in done.err
+    assert "✓ completed · 2 agents · 3 model calls" in done.err
+    folder = Path(done.err.rpartition("transcripts: ")[2].strip())
+    assert transcripts(folder) == ["main.jsonl", "main/logs.jsonl"]
+    assert folder.is_relative_to(project / ".ramet" / "transcripts")
+
+
+async def test_json_is_every_event_of_the_tree(project: Path) -> None:
+    """Each line decodes; parent and child are there; the last is the root's end with the answer."""
+    async with provider(TREE) as server:
+        done = await ramet("ask", "Why?", "--dir", str(project), "--json", server=server)
+
+    told = events(done.out)
+    last = told[-1]
+    assert isinstance(last, RunEnded)
+    assert (done.status, last.path, last.result.status) == (0, "main", Status.COMPLETED)
+    assert last.result.value == "The **timeout** is too short."
+    assert [event.path for event in told if isinstance(event, RunSpawned)] == ["main", "main/logs"]
+    assert [event.seq for event in told[:-1]] == sorted(event.seq for event in told[:-1])
+    assert done.err == ""
+
+
+async def test_agents_left_at_work_are_waited_for(project: Path) -> None:
+    """A root that answers before its background agents have ended is not done: what it says last is the answer."""
+    script: Script = {
+        "LOGS": [Say("a finding", delay_s=0.2)],
+        "Why": [Call("Agent", {**CHILD, "run_in_background": True}), "I have asked.", "It was the timeout."],
+    }
+    async with provider(script) as server:
+        done = await ramet("ask", "Why?", "--dir", str(project), "--json", server=server)
+
+    last = events(done.out)[-1]
+    assert isinstance(last, RunEnded)
+    assert (done.status, last.result.status, last.result.value) == (0, Status.COMPLETED, "It was the timeout.")
+    assert last.result.usage_subtree.model_calls == 4
+
+
+async def test_the_demo_finds_evidence_without_a_key(tmp_path: Path) -> None:
+    """On a copy of the example: four agents look, and what they found is there, line by line."""
+    shutil.copytree(EXAMPLE, tmp_path / "copy", ignore=shutil.ignore_patterns(".ramet"))
+
+    done = await ramet("ask", "Why is the payment API failing?", "--dir", "copy", cwd=tmp_path)
+
+    assert done.status == 0
+    assert done.err.startswith("no --model given: the offline model answers, by rules, without a key or network\n")
+    assert "main/logs: started explore" in done.err
+    places = {(place[1], int(place[2])) for place in re.finditer(r"([\w/.-]+\.\w+):(\d+)", done.out)}
+    assert len(places) >= 5
+    for path, line in places:
+        assert len((tmp_path / "copy" / path).read_text().splitlines()) >= line
+    assert "  transcripts: copy/.ramet/transcripts/" in done.err
+
+
+async def test_quiet_is_the_answer_alone(project: Path) -> None:
+    """Nothing on stderr when all is well; asked of a type of agent that was named."""
+    async with provider(TREE) as server:
+        done = await ramet("ask", "Why?", "--dir", str(project), "--quiet", "--agent", "general-purpose", server=server)
+        assert "Do it completely, and nothing beside it" in str(server.bodies[0]["messages"][0])
+
+    assert done == (0, "The **timeout** is too short.\n", "")
+
+
+async def test_a_question_may_come_from_stdin(project: Path) -> None:
+    """`-` reads it, so that it may be long."""
+    async with provider(["yes"]) as server:
+        done = await ramet("ask", "-", "--dir", str(project), server=server, stdin=b"Is it? " + b"x" * 200_000)
+
+    assert (done.status, done.out) == (0, "yes\n")
+    assert len(str(server.bodies[0])) > 200_000
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "status", "said"),
+    [
+        ([Fail(400)], [], 1, "✗ failed: "),
+        ([Hang(6, "I found something")], ["--timeout", "0.5"], 124, "■ out of time: "),
+        ([Call("Glob", {"pattern": "*"})] * 9, ["--max-calls", "2"], 4, "■ out of budget: "),
+        (["never said"], ["--max-tokens", "5"], 4, "■ out of budget: "),
+    ],
+)  # fmt: skip
+async def test_the_exit_status_tells_the_outcome(
+    project: Path, script: Script, options: list[str], status: int, said: str
+) -> None:
+    """As in the published table; the reason is one line on stderr."""
+    async with provider(script) as server:
+        done = await ramet("ask", "Why?", "--dir", str(project), *options, server=server)
+
+    assert done.status == status
+    assert said in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("line", "stdin", "status", "said"),
+    [
+        (["ask", "x", "--model", "nope:x"], b"", 2, "ramet: unknown model provider 'nope'; known: "),
+        (["ask", "x", "--model", "google_genai:gemini-3"], b"", 1, "pip install 'ramet[google]'"),
+        (["ask", "x", "--model", "openai:gpt-5.4-mini"], b"", 1, "ramet: "),
+        (["ask", "x", "--agent", "nobody"], b"", 2, "ramet: unknown agent type 'nobody'; known: explore, "),
+        (["ask", "x", "--transcripts", "/proc/nowhere"], b"", 2, "ramet: --transcripts: '/proc/nowhere' is not"),
+        (["ask", ""], b"", 2, "ramet: QUESTION: '' is not accepted; expected text of 1 to 1000000 characters"),
+        (["ask", "-"], b"\n", 2, "ramet: QUESTION: '\\n' is not accepted"),
+        (["ask", "-"], b"x" * 1_100_000, 2, " characters) is not accepted"),
+        (["ask", "-"], b"x" * 9_000_000, 2, " characters) is not accepted"),
+    ],
+)  # fmt: skip
+async def test_bad_input_is_one_line(project: Path, line: list[str], stdin: bytes, status: int, said: str) -> None:
+    """2 for what was asked wrongly, 1 for what is missing here; never a traceback, never half a start."""
+    done = await ramet(*line, cwd=project, stdin=stdin)
+
+    assert done.status == status
+    assert said in done.err.splitlines()[-1]
+    assert (done.out, done.err.count("\n"), "Traceback" in done.err) == ("", 1, False)
+
+
+async def test_a_folder_that_cannot_be_written_is_asked_about_all_the_same(project: Path) -> None:
+    """Transcripts go elsewhere, and it is said where."""
+    async with provider(["yes"]) as server:
+        done = await ramet("ask", "Is it?", "--dir", "/proc/sys/kernel", server=server, env={"TMPDIR": str(project)})
+
+    assert (done.status, done.out) == (0, "yes\n")
+    assert "/proc/sys/kernel cannot be written to: transcripts go to a temporary folder" in done.err
+    assert transcripts(project)[0].endswith("/main.jsonl")
+
+
+async def test_any_locale_will_do(project: Path) -> None:
+    """Without UTF-8 the answer is readable, and JSON is still UTF-8."""
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    async with provider({"": ["“é” → 漢"]}) as server:
+        done = await ramet("ask", "Why?", "--dir", str(project), server=server, env=ascii_only)
+        as_json = await ramet("ask", "Why?", "--dir", str(project), "--json", server=server, env=ascii_only)
+
+    assert (done.status, done.out) == (0, '"?" ? ?\n')
+    assert "+ completed - 1 agent" in done.err
+    last = events(as_json.out)[-1]
+    assert isinstance(last, RunEnded)
+    assert last.result.value == "“é” → 漢"
+
+
+# --- at a terminal
+
+
+async def test_the_tree_is_drawn_and_the_answer_is_a_page(project: Path) -> None:
+    """Rows with their state, then the answer without the signs of Markdown, then the totals; the cursor is back."""
+    async with provider(TREE) as server, terminal("ask", "Why?", "--dir", str(project), server=server) as screen:
+        status = await screen.end()
+
+    assert status == 0
+    assert "└─ ✓ " in _plain(screen.text)
+    assert "The timeout is too short." in _plain(screen.text)
+    assert "✓ completed\n  2 agents · 3 model calls · 1 tool call" in _plain(screen.text)
+    assert screen.text.count("\x1b[?25l") == screen.text.count("\x1b[?25h") == 1
+
+
+@pytest.mark.parametrize("columns", [20, 200])
+async def test_any_width_will_do(project: Path, columns: int) -> None:
+    """No row is wider than the terminal."""
+    async with (
+        provider(TREE) as server,
+        terminal("ask", "Why?", "--dir", str(project), server=server, columns=columns, lines=6) as screen,
+    ):
+        assert await screen.end() == 0
+
+    rows = [line for line in _plain(screen.text).replace("\r", "\n").splitlines() if line.startswith(("└─", "├─", "⠋"))]
+    assert rows
+    assert max(map(len, rows)) <= columns
+
+
+async def test_hostile_text_does_nothing_to_the_terminal(project: Path) -> None:
+    """Names, arguments and answers of a model cannot set the title, clear the screen, or turn text round."""
+    bad = "\x1b]0;owned\x07\x1b[2Jwords\x1b]52;c;cm0=\x07\u202e"
+    script: Script = {
+        "CHILD": [bad],
+        "Why": [[Call("Agent", {"prompt": f"CHILD {bad}", "description": bad}), Call(f"Bad{bad}", {"x": bad})], bad],
+    }
+    async with provider(script) as server, terminal("ask", "Why?", "--dir", str(project), server=server) as screen:
+        assert await screen.end() == 0
+
+    for attack in ("\x1b]0;", "\x1b]52", "\x1b[2J", "\u202e"):
+        assert attack not in screen.text
+    assert "words" in screen.text
+
+
+async def test_ctrl_c_cancels_the_tree_and_prints_what_was_found(project: Path) -> None:
+    """Partial texts of the root and of children, status 130, and a usable terminal."""
+    script: Script = {
+        "LOGS": ["`app.log:3` says: timeout"],
+        "OTHER": [Hang(24, "Half of a finding, so far, and more")],
+        "Why": [
+            [Call("Agent", CHILD), Call("Agent", {"prompt": "OTHER", "name": "other", "subagent_type": "explore"})]
+        ],
+    }
+    async with provider(script) as server, terminal("ask", "Why?", "--dir", str(project), server=server) as screen:
+        await screen.shows("app.log:3 says")
+        await eventually(lambda: server.count == 3)
+        await screen.shows("writes")
+        screen.type("\x03")
+        status = await screen.end()
+        await asyncio.wait_for(server.gone.wait(), 180)
+
+    after = _plain(screen.text).rpartition("No answer. This is what was found so far:")[2]
+    assert status == 130
+    assert "main/logs · completed" in after
+    assert "app.log:3 says: timeout" in after
+    assert "main/other · cancelled" in after
+    assert "Half of a finding" in after
+    assert "■ cancelled: Ctrl-C" in after
+    assert "Traceback" not in after
+    assert screen.text.count("\x1b[?25l") == screen.text.count("\x1b[?25h")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_signals_do_the_same_without_a_terminal(project: Path, number: signal.Signals) -> None:
+    """With `--json` the last line is still the root's end."""
+    line = ("ask", "Why?", "--json", "--dir", str(project))
+    async with (
+        provider([Hang(6, "I found it")]) as server,
+        started(*line, server=server, stdout=PIPE, stderr=PIPE) as process,
+    ):
+        await eventually(lambda: server.count)
+        process.send_signal(number)
+        out, err = await process.communicate()
+
+    last = events(out.decode())[-1]
+    assert isinstance(last, RunEnded)
+    assert (process.returncode, last.path, last.result.status) == (130, "main", Status.CANCELLED)
+    assert b"Traceback" not in err
+
+
+async def test_a_second_ctrl_c_leaves_at_once_and_leaves_nothing(project: Path) -> None:
+    """A command that does not want to end is ended with the process."""
+    stubborn = "trap '' TERM; echo $$ > pid; while :; do sleep 1; done"
+    script: Script = [Call("Bash", {"command": stubborn}), "done"]
+    async with (
+        provider(script) as server,
+        terminal("ask", "Why?", "--yes", "--dir", str(project), server=server) as screen,
+    ):
+        await eventually(pid_in(project / "pid"))
+        pid = pid_in(project / "pid")()
+        screen.type("\x03")
+        await screen.shows("once more to leave at once")
+        screen.type("\x03")
+        assert await screen.end() == 130
+        await eventually(lambda: not alive(pid))
+
+    assert screen.text.rstrip().endswith("\x1b[?25h")
+
+
+@pytest.mark.parametrize(("word", "made"), [("y", True), ("n", False)])
+async def test_a_person_is_asked_before_anything_changes(project: Path, word: str, made: bool) -> None:
+    """The question has the screen to itself; only yes is yes; the agent goes on either way."""
+    script: Script = [Call("Bash", {"command": "touch made"}), "Well."]
+    async with provider(script) as server, terminal("ask", "Why?", "--dir", str(project), server=server) as screen:
+        await screen.shows("[y/N]")
+        screen.type(f"{word}\r")
+        assert await screen.end() == 0
+
+    assert (project / "made").exists() == made
+    assert "asks to use Bash" in _plain(screen.text)
+    assert "command: touch made" in _plain(screen.text)
+
+
+@pytest.mark.parametrize(("options", "made"), [([], False), (["--no-approvals"], False), (["--yes"], True)])
+async def test_without_a_terminal_nothing_changes_unless_it_was_allowed(
+    project: Path, options: list[str], made: bool
+) -> None:
+    """Nobody is there to ask: no means no, and the agent is told."""
+    script: Script = [Call("Bash", {"command": "touch made"}), "Well."]
+    async with provider(script) as server:
+        done = await ramet("ask", "Why?", "--dir", str(project), *options, server=server)
+
+    assert (done.status, done.out, (project / "made").exists()) == (0, "Well.\n", made)
+
+
+async def test_a_reader_that_leaves_stops_the_work(project: Path) -> None:
+    """Nobody reads: nothing more is paid for, nothing is said, status 141."""
+    reading, writing = os.pipe()
+    line = ("ask", "Why?", "--json", "--dir", str(project))
+    async with (
+        provider([Call("Glob", {"pattern": "*"}), Hang()]) as server,
+        started(*line, server=server, stdout=writing, stderr=PIPE) as process,
+    ):
+        os.close(writing)
+        os.close(reading)
+        _, err = await process.communicate()
+
+    assert (process.returncode, err) == (141, b"")
+
+
+async def test_progress_that_nobody_reads_stops_nothing(project: Path) -> None:
+    """The answer is what was asked for; a reader of stderr may leave."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    async with (
+        provider(TREE) as server,
+        started("ask", "Why?", "--dir", str(project), server=server, stdout=PIPE, stderr=writing) as process,
+    ):
+        os.close(writing)
+        out, _ = await process.communicate()
+
+    assert (process.returncode, out) == (0, b"The **timeout** is too short.\n")
+
+
+async def test_hooks_of_a_folder_are_off_until_it_is_trusted(project: Path) -> None:
+    """Opening a folder runs nothing of it; trusted, its gate decides."""
+    settings = project / ".claude" / "settings.json"
+    settings.parent.mkdir()
+    command = {"type": "command", "command": "touch ran; exit 2"}
+    settings.write_text(json.dumps({"hooks": {"PreToolUse": [{"matcher": "Glob", "hooks": [command]}]}}))
+    script: Script = {"Why": [Call("Glob", {"pattern": "*"}), "Well."]}
+    async with provider(script) as server:
+        before = await ramet("ask", "Why?", "--dir", str(project), server=server)
+        assert (before.status, (project / "ran").exists()) == (0, False)
+        assert "hooks in this folder's settings are off until you trust it" in before.err
+
+        assert (await ramet("trust", str(project))).status == 0
+        after = await ramet("ask", "Why?", "--dir", str(project), server=server)
+
+    assert (after.status, (project / "ran").exists()) == (0, True)
+    assert "Glob denied" in after.err
+
+
+def _plain(text: str) -> str:
+    from ramet.cli.render.sanitize import clean
+
+    return clean(text)

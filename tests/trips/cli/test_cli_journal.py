@@ -1,0 +1,462 @@
+"""The command line on a working directory's journal, for real: kernels at work, killed and gone on with, beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.waiting import eventually
+from tests.support.warm import warm
+from tests.trips.kits.terminal import Done, environment, ramet, started
+
+__all__ = ["warm"]  # a fixture is used by its name
+pytestmark = pytest.mark.usefixtures("warm")
+
+JOBS = """
+import asyncio, pathlib, sys, time
+
+def add(a, b):
+    print("adding")
+    return a + b
+
+def sit(folder):
+    (pathlib.Path(folder) / "begun").touch()
+    while not (pathlib.Path(folder) / "go").exists():
+        time.sleep(0.01)
+
+def bad():
+    raise ValueError("no\\x1b[31m way")
+
+async def wait(folder):
+    folder = pathlib.Path(folder)
+    with (folder / "begun").open("a") as file:
+        file.write("x")
+    while not (folder / "go").exists():
+        await asyncio.sleep(0.01)
+    return {"waited": True}
+"""
+KERNEL = """
+import asyncio, pathlib, sys
+from langchain_core.tools import tool
+from ramet import Agent, AgentRuntime, ScriptedModel
+from ramet.models.scripted.dialogue import Call
+from ramet.tools.context import HookDecision
+from ramet.tools.workspace import workspace_tools
+
+def changes_need_a_word(payload):
+    return HookDecision("ask", "it changes a file")
+
+@tool
+async def hold() -> str:
+    "Wait until somebody says go on."
+    while not (pathlib.Path(sys.argv[1]) / "go").exists():
+        await asyncio.sleep(0.01)
+    return "held"
+
+GATE = {"PreToolUse": [{"matcher": "Write", "hooks": [changes_need_a_word]}]}
+
+async def main() -> None:
+    note = {"file_path": str(pathlib.Path(sys.argv[1]) / "note"), "content": "written"}
+    model = ScriptedModel({"Begin": [Call("hold"), Call("Write", note), "All is done."]})
+    async with AgentRuntime(sys.argv[1]) as runtime:
+        agent = Agent(name="lead", model=model, hooks=GATE)
+        handle = await runtime.spawn(
+            agent, "Begin", tools=[hold, *workspace_tools()], cwd=pathlib.Path(sys.argv[1])
+        )
+        print((await handle.result()).status, flush=True)
+
+asyncio.run(main())
+"""
+
+STAYS = """
+import asyncio, sys
+sys.path.insert(0, sys.argv[1])
+from jobs import sit
+from ramet import AgentRuntime
+
+async def main() -> None:
+    async with AgentRuntime(sys.argv[1], grace_s=0.1) as runtime:
+        await (await runtime.spawn(sit, args=(sys.argv[1],))).result()
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+SILENT = """
+import asyncio, sys
+from ramet import AgentRuntime, Session
+
+async def main() -> None:
+    async with AgentRuntime(sys.argv[1]) as runtime:
+        await runtime.open_store()
+        async with Session(model="offline", runtime=runtime, cwd=sys.argv[1]):
+            await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with functions to run, and a program that runs a model agent."""
+    (tmp_path / "jobs.py").write_text(JOBS)
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    return tmp_path
+
+
+@asynccontextmanager
+async def program(project: Path, text: str) -> AsyncIterator[Process]:
+    """A program of its own on the folder, killed on leaving."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", text, str(project), env=environment(None), cwd=project
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        await process.wait()
+
+
+@asynccontextmanager
+async def kernel(project: Path) -> AsyncIterator[Process]:
+    """A program of its own with a model agent at work in the folder, in its first call."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(project / "kernel.py"), str(project), stdout=PIPE, env=environment(None)
+    )
+    try:
+        await until(project, lambda rows: process.returncode is not None or any(row["calls"] for row in rows))
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def on(project: Path, *args: str) -> Done:
+    """A command on the folder."""
+    verb = 2 if args[0] == "schedule" else 1
+    return await ramet(*args[:verb], "--dir", str(project), *args[verb:])
+
+
+async def rows(project: Path, *args: str) -> list[dict[str, Any]]:
+    """What `ramet ps --json` lists; nothing before there is a journal."""
+    done = await on(project, "ps", "--json", *args)
+    return [json.loads(line) for line in done.out.splitlines()]
+
+
+async def until(project: Path, holds: Any) -> list[dict[str, Any]]:
+    """The rows, once they are as they are to be."""
+    async with asyncio.timeout(180):
+        while not holds(found := await rows(project)):  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.1)
+    return found
+
+
+@asynccontextmanager
+async def waiting(project: Path) -> AsyncIterator[Process]:
+    """`ramet run jobs:wait`, at work."""
+    args = ("run", "--dir", str(project), "jobs:wait", json.dumps(str(project)))
+    async with started(*args, stdout=PIPE, stderr=PIPE) as process:
+        await until(project, lambda rows: any(row["state"] == "running" for row in rows))
+        await eventually((project / "begun").exists)
+        yield process
+
+
+async def test_a_kernel_at_work_is_looked_at_told_and_stopped_from_beside(project: Path) -> None:
+    """Nothing of it is disturbed until it is told so; who follows it sees its end."""
+    async with kernel(project) as process:
+        (row,) = await rows(project)
+        assert (row["path"], row["agent"], row["state"]) == ("main", "lead", "running")
+        assert [each["tool"] for each in row["calls"]] == ["hold"]
+        drawn = await on(project, "tree")
+        shown = await on(project, "show", row["id"])
+        async with started("logs", "-f", row["id"], "--dir", str(project), stdout=PIPE, stderr=PIPE) as follower:
+            sent = await on(project, "send", row["id"], "Hurry up")
+            stopped = await on(project, "stop", row["id"])
+            told, aside = await follower.communicate()
+        said, _ = await process.communicate()
+
+    assert "main" in drawn.out
+    assert "lead" in drawn.out
+    assert "hold" in drawn.out
+    assert "open calls hold" in shown.out
+    assert "state      running" in shown.out
+    assert (sent.status, stopped.out) == (0, "stopped main\n")
+    assert said == b"cancelled\n"
+    assert follower.returncode == 0
+    assert aside == b""
+    assert "mail from user: Hurry up" in told.decode()
+    assert "cancelled: stopped by its user" in told.decode()
+    assert await rows(project) == []
+    assert not (project / ".ramet" / "kernel.sock").exists()
+
+
+async def test_a_synchronous_function_is_stopped_with_its_process(project: Path) -> None:
+    """A thread cannot be ended, but the process of `ramet run` ends with its run: the stop waits for that, status 0."""
+    sitting = ("run", "jobs:sit", json.dumps(str(project)), "--dir", str(project))
+    async with started(*sitting, stdout=PIPE, stderr=PIPE) as process:
+        await eventually((project / "begun").exists)
+        (row,) = await rows(project)
+
+        stopped = await on(project, "stop", row["id"])
+
+        assert (stopped.status, stopped.out, stopped.err) == (0, "stopped main\n", "")
+        assert await process.wait() != 0
+    assert (await on(project, "stop", row["id"])).status == 1
+
+
+async def test_a_synchronous_function_of_a_kernel_that_stays_is_named(project: Path) -> None:
+    """A kernel that goes on keeps the thread: what could not be ended is said, status 1."""
+    async with program(project, STAYS):
+        await eventually((project / "begun").exists)
+        (row,) = await rows(project)
+
+        stopped = await on(project, "stop", row["id"])
+
+        assert (stopped.status, stopped.out) == (1, "stopped main\ncould not be ended: main: sit\n")
+
+
+@pytest.mark.parametrize("verb", ["approve", "deny"])
+async def test_a_question_is_answered_by_its_id(project: Path, verb: str) -> None:
+    """The run that asked goes on, with a yes or a no; a second answer changes nothing."""
+    async with kernel(project) as process:
+        (project / "go").touch()
+        (row,) = await until(project, lambda rows: any(row["approvals"] for row in rows))
+        question = row["approvals"][0]["approval_id"]
+        answered = await on(project, verb, question)
+        said, _ = await process.communicate()
+
+    assert answered.status == 0
+    assert said == b"completed\n"
+    assert (project / "note").exists() == (verb == "approve")
+    again = await on(project, verb, question)
+    assert (again.status, again.err) == (1, f"ramet: no kernel runs in {project}\n")
+
+
+async def test_what_was_killed_is_interrupted_and_gone_on_with(project: Path) -> None:
+    """It is never shown as running; it cannot be stopped, only resumed; then its value is printed."""
+    async with waiting(project) as process:
+        (row,) = await rows(project)
+        async with started("logs", "-f", row["id"], "--dir", str(project), stdout=PIPE, stderr=PIPE) as follower:
+            process.kill()
+            await process.wait()
+            _, aside = await follower.communicate()
+
+    assert "was interrupted: no kernel is at work here" in aside.decode()
+    assert [(each["id"], each["state"]) for each in await rows(project)] == [(row["id"], "interrupted")]
+    assert "interrupted" in (await on(project, "tree")).out
+    refused = await on(project, "stop", row["id"])
+    assert (refused.status, refused.err.count("\n")) == (1, 1)
+    assert f"ramet resume {row['id']}" in refused.err
+    kept = await on(project, "gc", "--older-than", "0")
+    assert "0 trees removed" in kept.err
+
+    unknown = await on(project, "resume", "nothing-like-it")
+    assert (unknown.status, unknown.err.count("\n")) == (2, 1), unknown
+    (project / "go").touch()
+    done = await on(project, "resume", row["id"][:-4])  # the beginning of an id is enough
+
+    assert (done.status, json.loads(done.out)) == (0, {"waited": True})
+    assert (project / "begun").read_text() == "xx"
+    assert await rows(project) == []
+    assert [each["state"] for each in await rows(project, "--all")] == ["completed"]
+    again = await on(project, "resume")
+    assert (again.status, again.out, again.err) == (0, "", "nothing was left behind here\n")
+
+
+async def test_a_conversation_that_was_never_begun_holds_up_nobody(project: Path) -> None:
+    """It waits for its first word, so there is nothing to go on with: resume comes to its end."""
+    (project / "silent.py").write_text(SILENT)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(project / "silent.py"), str(project), env=environment(None)
+    )
+    try:
+        await until(project, lambda rows: process.returncode is not None or len(rows) == 1)
+    finally:
+        process.kill()
+        await process.wait()
+
+    async with asyncio.timeout(180):
+        done = await on(project, "resume")
+
+    assert (done.status, done.out.strip()) == (0, "")
+
+
+async def test_what_only_a_process_can_hold_is_one_line_and_stands_in_nobodys_way(project: Path) -> None:
+    """A model object cannot be found by the command line: that tree stays as it is, and the others go on."""
+    async with kernel(project) as process:
+        process.kill()
+        await process.wait()
+        (missing,) = await rows(project)
+    async with waiting(project) as process:
+        process.kill()
+        await process.wait()
+    (project / "go").touch()
+
+    done = await on(project, "resume", "--quiet")
+
+    assert (done.status, json.loads(done.out)) == (1, {"waited": True})
+    assert done.err.startswith(f"ramet: {missing['id']}: the journal names ")
+    assert done.err.count("\n") == 1
+    assert [(each["id"], each["state"]) for each in await rows(project)] == [(missing["id"], "interrupted")]
+
+
+async def test_while_a_kernel_holds_the_journal_who_needs_it_alone_is_told_whose_it_is(project: Path) -> None:
+    """One line with its pid; nothing happens."""
+    async with waiting(project) as process:
+        done = await on(project, "resume")
+        assert (done.status, done.out) == (1, "")
+        assert done.err.endswith(f"belongs to another kernel (pid {process.pid})\n")
+        assert done.err.count("\n") == 1
+
+
+async def test_a_function_is_run_and_its_value_printed(project: Path) -> None:
+    """Only the value goes to stdout, whatever it prints; the exit status is that of the published table."""
+    done = await on(project, "run", "jobs:add", "1", "2")
+    failed = await on(project, "run", "jobs:bad", "--quiet")
+    data = await on(project, "run", "jobs:add", '"a"', '"b"', "--json", "--quiet")
+    late = await on(project, "run", "jobs:wait", json.dumps(str(project)), "--timeout", "0.1", "--quiet")
+    script = await on(project, "run", f"{project}/jobs.py:add", "2", "3", "--quiet")
+
+    assert (done.status, done.out) == (0, "3\n")
+    assert "adding" in done.err
+    assert "main: completed" in done.err
+    assert (failed.status, failed.out) == (1, "")
+    assert "failed: no way" in failed.err
+    assert "\x1b" not in failed.err
+    assert json.loads(data.out)["result"]["value"] == "ab"
+    assert late.status == 124
+    assert (script.status, script.out) == (0, "5\n")
+
+
+async def test_a_function_runs_in_a_sandbox_where_a_policy_is_given(project: Path) -> None:
+    """As JSON or as a file; what the sandbox prints is no value."""
+    (project / "policy.json").write_text('{"timeout_seconds": 30}')
+
+    plain = await on(project, "run", "jobs:add", "1", "2", "--policy", "{}", "--backend", "local")
+    file = await on(project, "run", "jobs:add", "1", "2", "--policy", f"{project}/policy.json", "--backend", "local")
+
+    assert (plain.status, plain.out, file.status, file.out) == (0, "3\n", 0, "3\n")
+    assert "adding" in plain.err
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("run", "nothing"), "MODULE:FUNCTION: 'nothing' is not accepted"),
+        (("run", "jobs:nothing"), "(AttributeError: module 'jobs' has no attribute 'nothing')"),
+        (("run", "nowhere:add"), "(ModuleNotFoundError: No module named 'nowhere')"),
+        (("run", "jobs:add", "x"), "ARG 1: 'x' is not accepted; expected JSON"),
+        (("run", "jobs:add", "--policy", "{"), "policy: "),
+        (("run", "jobs:add", "--policy", '{"no": 1}'), "policy.no: 'no' is not accepted"),
+        (("run", "jobs:add", "--policy", "/nowhere"), "--policy: '/nowhere' is not accepted"),
+        (("schedule", "add", "jobs:add", "--cron", "0 8 * * *"), "--tz: None is not accepted"),
+        (("schedule", "add", "jobs:nothing", "--in", "1h"), "MODULE:FUNCTION: 'jobs:nothing' is not accepted"),
+    ],
+)
+async def test_what_cannot_be_run_is_one_line_and_status_2(project: Path, args: tuple[str, ...], said: str) -> None:
+    """It says what would be accepted; nothing ran."""
+    done = await on(project, *args)
+
+    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
+    assert said in done.err
+
+
+async def test_what_has_ended_is_exported_told_again_and_removed(project: Path) -> None:
+    """The transcript is what the journal has; what is kept stays, what is removed leaves nothing behind."""
+    for number in range(2):
+        await on(project, "run", "jobs:add", str(number), "0", "--quiet")
+    first, second = await rows(project, "--all")
+
+    exported = await on(project, "export", first["id"], "--tree")
+    told = await on(project, "logs", first["id"])
+    again = await on(project, "replay", first["id"], "--speed", "0")
+    events = [json.loads(line) for line in exported.out.splitlines()]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert events[-1]["type"] == "run_ended"
+    assert again.out == told.out
+    assert "main: completed" in told.out
+
+    assert "0 trees would be removed" in (await on(project, "gc", "--dry-run")).err
+    dry = await on(project, "gc", "--dry-run", "--older-than", "0", "--json")
+    assert [json.loads(line)["root"] for line in dry.out.splitlines()] == [first["id"], second["id"]]
+    gone = await on(project, "gc", "--older-than", "0", "--keep", second["id"], "--json")
+    assert [json.loads(line)["root"] for line in gone.out.splitlines()] == [first["id"]]
+    assert [row["id"] for row in await rows(project, "--all")] == [second["id"]]
+    left = [json.loads((each / "main.jsonl").read_text().splitlines()[0])["root"] for each in transcripts(project)]
+    assert left == [second["id"]]
+    unknown = await on(project, "gc", "--keep", "run-0")
+    assert (unknown.status, unknown.out) == (2, "")
+
+
+def transcripts(project: Path) -> list[Path]:
+    """The folders of transcripts."""
+    return [each for each in (project / ".ramet" / "transcripts").iterdir() if each.is_dir()]
+
+
+async def test_schedules_are_written_down_and_nothing_is_fired(project: Path) -> None:
+    """What is due waits for whoever has a scheduler at work here."""
+    added = await on(project, "schedule", "add", "jobs:add", "1", "2", "--in", "0", "--name", "soon")
+    await on(project, "schedule", "add", "jobs:add", "1", "2", "--cron", "0 8 * * *", "--tz", "UTC", "--name", "daily")
+    paused = await on(project, "schedule", "pause", "daily")
+    listed = await on(project, "schedule", "list", "--json")
+    await on(project, "schedule", "rm", "soon")
+    gone = await on(project, "schedule", "rm", "soon")
+
+    assert added.status == paused.status == 0
+    views = {view["id"]: view for view in map(json.loads, listed.out.splitlines())}
+    assert (views["daily"]["paused"], views["soon"]["last"], views["soon"]["running"]) == (True, None, 0)
+    assert (gone.status, gone.err) == (2, "ramet: unknown schedule 'soon'; known: daily\n")
+    assert await rows(project, "--all") == []
+
+
+async def test_what_another_kernel_left_is_not_at_work_in_the_one_that_came_after(project: Path) -> None:
+    """Each tree is what it is: one goes on, the other waits to be resumed. The old control socket is replaced."""
+    async with waiting(project) as process:
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+    assert (project / ".ramet" / "kernel.sock").is_socket()
+
+    async with waiting(project):
+        (old, new) = await rows(project)
+        assert (old["state"], new["state"]) == ("interrupted", "running")
+        assert (project / ".ramet" / "kernel.sock").stat().st_mode & 0o777 == 0o600
+
+
+async def test_ctrl_c_ends_what_follows_and_what_runs(project: Path) -> None:
+    """Who follows leaves without a word; who runs ends its tree first, which is then on record as cancelled."""
+    async with waiting(project) as process:
+        (row,) = await rows(project)
+        async with started("logs", "-f", row["id"], "--dir", str(project), stdout=PIPE, stderr=PIPE) as follower:
+            assert follower.stdout is not None
+            assert b"started" in await follower.stdout.readline()
+            follower.send_signal(signal.SIGINT)
+            _, aside = await follower.communicate()
+        process.send_signal(signal.SIGINT)
+        out, err = await process.communicate()
+
+    assert (follower.returncode, aside) == (130, b"")
+    assert (process.returncode, out) == (130, b"")
+    assert b"Traceback" not in err
+    assert [row["state"] for row in await rows(project, "--all")] == ["cancelled"]
+
+
+async def test_a_kernel_that_does_not_answer_hides_nothing(project: Path) -> None:
+    """It was stopped, and still holds its journal: what that says is shown, and nobody waits for long."""
+    async with waiting(project) as process:
+        process.send_signal(signal.SIGSTOP)
+        (row,) = await rows(project)
+        told = await on(project, "logs", row["id"])
+        process.send_signal(signal.SIGCONT)
+
+    assert row["state"] == "running"
+    assert "main: started wait" in told.out

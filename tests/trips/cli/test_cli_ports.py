@@ -1,0 +1,70 @@
+"""`ramet port` and `ramet show`: ports of a run at work, for people in another process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+
+import pytest
+
+import ramet
+from ramet.cli.main import main
+from tests.support.serving import short_folder
+from tests.trips.agents import listening as agents
+from tests.trips.kits.isolated import Name
+from tests.trips.kits.ports import asked_at, backend, serving
+
+__all__ = ["backend"]
+
+PORTS = {"web": 8000, "api": 9000}
+
+
+async def test_a_port_is_found_on_the_command_line(backend: Name, capsys: pytest.CaptureFixture[str]) -> None:
+    """One path by its name, all of them without one; whoever is asked for too late or wrongly says so in one line."""
+    with short_folder() as folder:
+
+        async def on(*words: str) -> tuple[int, str, str]:
+            status = await asyncio.to_thread(main, [*words, "--dir", str(folder)])  # It has a loop of its own.
+            said = capsys.readouterr()
+            return status, said.out, said.err
+
+        async with ramet.AgentRuntime(folder, backend=backend) as runtime:
+            handle = await serving(runtime, agents.greet_on_both, PORTS, 8000, 9000)
+            plain = await runtime.start_agent(agents.idle)
+            here = await runtime.spawn(asyncio.sleep, args=(600,))
+            paths = {name: str(await handle.port(name)) for name in PORTS}
+
+            assert await on("port", handle.id, "api") == (0, f"{paths['api']}\n", "")
+            assert await asked_at(pathlib.Path(paths["api"])) == "second /"
+            status, out, _ = await on("port", handle.id[:-1])
+            assert (status, dict(line.split() for line in out.splitlines()[1:])) == (0, paths)
+            status, out, _ = await on("port", handle.id, "--json")
+            assert [json.loads(line) for line in out.splitlines()] == [
+                {"port": name, "socket": path} for name, path in paths.items()
+            ]
+            for words, why in (
+                ((handle.id, "ftp"), "'ftp'"),
+                ((plain.id, "web"), "'web'"),
+                ((here.id, "web"), "'web'"),
+                ((plain.id,), "no ports"),
+                (("run-none", "web"), "run-none"),
+            ):
+                status, out, err = await on("port", *words)
+                assert (status != 0, out, err.count("\n")) == (True, "", 1), words
+                assert why in err
+
+            status, out, _ = await on("show", handle.id)
+            assert [line.split()[1:] for line in out.splitlines() if line.startswith("ports")] == [
+                ["web=8000,", "api=9000"]
+            ]
+            assert json.loads((await on("show", handle.id, "--json"))[1])["ports"] == PORTS
+            assert "ports" not in (await on("show", plain.id))[1]
+
+            await handle.cancel()
+            await handle.result()  # Which is on record then.
+            status, out, err = await on("port", handle.id, "web")
+            assert (status != 0, out, "ended" in err) == (True, "", True)
+            assert "ports" not in (await on("show", handle.id))[1]
+        status, out, err = await on("port", handle.id, "web")
+        assert (status != 0, out, err.count("\n")) == (True, "", 1)

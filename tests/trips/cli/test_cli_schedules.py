@@ -1,0 +1,244 @@
+"""`ramet schedule` while a kernel holds the working directory: it is asked, and does at once what is due."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ramet import AgentRuntime, AgentScheduler
+from ramet.core.errors import Unknown
+from ramet.host.control.run_queries import records_of
+from ramet.host.control.socket import Refused, send_request
+from ramet.host.scheduler.offline import OfflineScheduler
+from ramet.host.scheduler.view import ScheduleView, view_now
+from ramet.host.schedules.control import PutSchedule
+from ramet.host.schedules.table import ScheduleTable
+from ramet.store.sqlite.store import SqliteStore
+from tests.support.waiting import eventually
+from tests.support.warm import warm
+from tests.trips.agents import scheduled
+from tests.trips.kits.terminal import Done, environment, ramet
+
+__all__ = ["warm"]  # a fixture is used by its name
+pytestmark = pytest.mark.usefixtures("warm")
+
+JOBS = """
+import asyncio, pathlib
+
+def note(folder, word):
+    with (pathlib.Path(folder) / "notes").open("a") as file:
+        file.write(word + "\\n")
+    return word
+
+async def hold(folder):
+    folder = pathlib.Path(folder)
+    (folder / "begun").touch()
+    while not (folder / "go").exists():
+        await asyncio.sleep(0.01)
+    return "held"
+"""
+KERNEL = """
+import asyncio, sys
+from ramet import AgentRuntime, AgentScheduler
+
+async def main():
+    async with AgentRuntime(sys.argv[1]) as runtime, AgentScheduler(runtime) as scheduler:
+        print("up", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with a function to run, and a program with a scheduler at work."""
+    (tmp_path / "jobs.py").write_text(JOBS)
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    return tmp_path
+
+
+@asynccontextmanager
+async def kernel(project: Path) -> AsyncIterator[Process]:
+    """A process of its own, with nothing but a scheduler."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(project / "kernel.py"),
+        str(project),
+        stdout=PIPE,
+        env=environment(None, PYTHONPATH=os.pathsep.join((str(project), *sys.path))),
+    )
+    assert process.stdout is not None
+    try:
+        await process.stdout.readline()
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def schedule(project: Path, verb: str, *args: str) -> Done:
+    """A verb of `ramet schedule` on the folder."""
+    return await ramet("schedule", verb, "--dir", str(project), *args)
+
+
+async def listed(project: Path) -> dict[str, Any]:
+    """What `ramet schedule list` says, by id."""
+    done = await schedule(project, "list", "--json")
+    return {view["id"]: view for view in map(json.loads, done.out.splitlines())}
+
+
+async def until(project: Path, id: str, holds: Callable[[ScheduleView], object]) -> None:
+    """Return once a schedule stands so, for who looks from beside."""
+    async with asyncio.timeout(180):
+        while True:
+            async with await records_of(project) as records:
+                found = await ScheduleTable(records.store).read(id)
+                if found is not None and holds(await view_now(found.book, records)):
+                    return
+
+
+def notes(project: Path) -> list[str]:
+    """What was run."""
+    file = project / "notes"
+    return file.read_text().split() if file.exists() else []
+
+
+async def test_a_kernel_at_work_does_what_is_asked_of_its_schedules(project: Path) -> None:
+    """Every verb reaches it; what is due runs at once, in that kernel, and not when it looks by itself."""
+    async with kernel(project) as process:
+        add = ("add", "--in-process", "jobs:note", json.dumps(str(project)))
+        soon = await schedule(project, *add, '"soon"', "--in", "0")
+        await eventually(lambda: notes(project) == ["soon"])
+        daily = await schedule(project, *add, '"daily"', "--every", "1d", "--name", "daily")
+        paused = await schedule(project, "pause", "daily")
+        triggered = await schedule(project, "trigger", "daily")
+        await eventually(lambda: notes(project) == ["soon", "daily"])
+        resumed = await schedule(project, "resume", "daily")
+        await until(project, "daily", lambda view: view.last is not None)
+        gone = await schedule(project, "rm", "daily")
+        again = await schedule(project, "rm", "daily")
+        assert process.returncode is None
+
+    assert [each.status for each in (soon, daily, paused, triggered, resumed, gone)] == [0] * 6
+    assert "paused" in paused.out
+    assert "paused" not in resumed.out
+    assert (again.status, again.err.count("\n")) == (2, 1)
+    assert again.err.startswith("ramet: unknown schedule 'daily'; known: note-")
+    assert "daily" not in await listed(project)
+
+
+async def test_a_kernel_that_does_not_answer_is_named_and_nothing_is_written(project: Path) -> None:
+    """Its control socket is gone: who asks is told whose the folder is, as everybody who needs it alone."""
+    async with kernel(project) as process:
+        (project / ".ramet" / "kernel.sock").unlink()
+        refused = await schedule(project, "add", "jobs:note", '"."', '"x"', "--in", "1h")
+
+    assert refused.status == 1
+    assert refused.err.endswith(f"belongs to another kernel (pid {process.pid})\n")
+    assert await listed(project) == {}
+
+
+async def test_many_change_one_schedule_beside_a_kernel_and_none_is_lost(project: Path) -> None:
+    """Whoever comes second reads again: a change is never made on what somebody else has changed."""
+    async with kernel(project):
+        async with OfflineScheduler(working_dir=project) as first:
+            view = await first.schedule_agent_interval(86_400, scheduled.note, name="shared", in_process=True)
+            await first.pause(view.id)
+
+        async def press() -> None:
+            async with OfflineScheduler(working_dir=project) as desk:
+                await asyncio.gather(desk.resume(view.id), desk.pause(view.id))
+
+        await asyncio.gather(*(press() for _ in range(5)))
+        store = await SqliteStore(project / ".ramet" / "journal.db", read_only=True).open()
+        try:
+            found = await store.get("schedule", view.id)
+            with pytest.raises(Unknown):
+                async with OfflineScheduler(working_dir=project) as desk:
+                    await desk.trigger("nobody")
+            assert found is not None
+            changed = PutSchedule(id="another", data=found.data, expected=0)
+            with pytest.raises(Refused, match="that of the schedule itself"):
+                await send_request(project, changed)
+            with pytest.raises(Refused, match="schedule"):
+                await send_request(project, PutSchedule(id="shared", data=b"[]", expected=found.version))
+            assert await store.get("schedule", view.id) == found
+        finally:
+            await store.close()
+
+
+async def test_after_the_kernel_was_killed_the_schedules_are_changed_without_it(project: Path) -> None:
+    """The control socket that it left leads nowhere, and is in nobody's way."""
+    async with kernel(project) as process:
+        await schedule(project, "add", "jobs:note", '"."', '"x"', "--in", "1h", "--name", "later")
+        process.kill()
+        assert await process.wait() == -signal.SIGKILL
+    assert (project / ".ramet" / "kernel.sock").exists()
+
+    paused = await schedule(project, "pause", "later")
+
+    assert (paused.status, "paused" in paused.out) == (0, True)
+
+
+async def test_a_tick_that_was_lost_is_told_as_its_run_does(project: Path) -> None:
+    """Lost where its run needs what is not there; running, then completed, once somebody has brought it and resumed."""
+    folder = json.dumps(str(project))
+    await schedule(project, "add", "jobs:hold", folder, "--in", "0", "--name", "held", "--repeatable", "--in-process")
+    async with kernel(project) as process:
+        await eventually((project / "begun").exists)
+        await until(project, "held", lambda view: view.running)
+        process.kill()
+        await process.wait()
+    (project / "jobs.py").rename(project / "away")
+    async with kernel(project):  # Its scheduler finds what the dead one had claimed.
+        await until(project, "held", lambda view: view.last is not None)
+    (project / "away").rename(project / "jobs.py")
+    lost = (await listed(project))["held"]["last"]
+    assert (lost["status"], lost["error"]["type"]) == ("lost", "Lost")
+
+    resuming = asyncio.create_task(ramet("resume", "--dir", str(project)))
+    await until(project, "held", lambda view: view.last is not None and view.last.status != "lost")
+    running = (await listed(project))["held"]["last"]
+    (project / "go").touch()
+    done = await resuming
+    ended = (await listed(project))["held"]["last"]
+    async with AgentRuntime(project) as runtime, AgentScheduler(runtime) as scheduler:
+        (result,) = await scheduler.results("held")
+        (view,) = await scheduler.list()
+
+    assert (running["status"], running.get("ended"), running.get("error")) == ("running", None, None)
+    assert done.out == "held\n"
+    assert (ended["status"], ended["text"], ended.get("error")) == ("completed", "held", None)
+    assert (result.status, result.text, result.run) == ("completed", "held", lost["run"])
+    assert view.last == result
+
+
+async def test_what_is_cancelled_beside_a_kernel_is_forgotten_and_its_run_goes_on(project: Path) -> None:
+    """Nothing of it is left once that has ended."""
+    async with kernel(project):
+        held = ("jobs:hold", json.dumps(str(project)), "--in", "0", "--name", "held")
+        await schedule(project, "add", "--in-process", *held)
+        await eventually((project / "begun").exists)
+        gone = await schedule(project, "rm", "held")
+        known, again = await listed(project), await schedule(project, "rm", "held")
+        (project / "go").touch()
+        async with await records_of(project) as records, asyncio.timeout(180):
+            while await records.store.get("schedule", "held") is not None:  # noqa: ASYNC110 - by another process
+                await asyncio.sleep(0.01)
+            (root,) = await records.trees(ended=True)
+            (row,) = await records.rows(root)
+
+    assert (gone.status, known, again.status) == (0, {}, 2)
+    assert row.state in ("running", "completed")

@@ -1,0 +1,321 @@
+"""Adapters of other packages: stores and policy adapters, found by name, and held to suites that anybody can run."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import ramet
+from ramet.core.errors import InvalidValue
+from ramet.core.events import PolicyDecided
+from ramet.services.config.adapters import find_policy_adapter, find_store
+from ramet.services.config.build import server_of
+from ramet.services.config.load import load
+from ramet.services.config.settings import StoreAdapter
+from ramet.services.server.server import Server
+from ramet.testing.conformance import policy_adapters
+from tests.support import house_rules
+from tests.support.plain_store import PlainStore
+from tests.support.serve_process import plugin
+from tests.support.serving import short_folder
+from tests.trips.agents import isolated as agents
+from tests.trips.kits.isolated import BACKENDS
+from tests.trips.kits.sessions import of_kind
+
+POINTS = """\
+[ramet.stores]
+plain = tests.support.plain_store:by_url
+broken = tests.support.no_such_module:by_url
+[ramet.policy_adapters]
+house = tests.support.house_rules:HouseRules
+nothing = tests.support.house_rules:no_adapter
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package with entry points for both."""
+    monkeypatch.syspath_prepend(str(plugin(tmp_path, POINTS)))
+
+
+def configured(folder: pathlib.Path, settings: str) -> Server:
+    """A server by its settings, not started."""
+    file = folder / "ramet.yaml"
+    file.write_text(settings)
+    return server_of(load(file, {}, {"working_dir": str(folder)}), {})
+
+
+def module(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What `python -m` says."""
+    root = pathlib.Path(__file__).parents[3]
+    command = [sys.executable, "-m", name, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=root, check=False, timeout=360)
+
+
+# --- stores
+
+
+def test_a_strangers_store_is_held_to_every_promise() -> None:
+    """By one command, without a test framework."""
+    said = module("ramet.testing.conformance.store", "tests.support.plain_store:place")
+
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert said.stdout.endswith(" checks, 0 broken\n")
+    assert "kept    all_or_nothing" in said.stdout
+
+
+def test_a_store_that_breaks_a_promise_is_told_which() -> None:
+    """The line names the check; the status is 1."""
+    said = module(
+        "ramet.testing.conformance.store",
+        "tests.support.plain_store:broken_place",
+        "what_is_written_together",
+        "the_head",
+    )
+
+    assert said.returncode == 1
+    assert (
+        said.stdout == "broken  what_is_written_together: documents are there\nkept    the_head\n2 checks, 1 broken\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "usage:"),
+        (["tests.support.plain_store"], "usage:"),
+        (["--help"], "usage:"),
+        (["tests.support.no_such_module:place"], "cannot be loaded: No module named"),
+        (["tests.support.plain_store:nothing"], "cannot be loaded: module"),
+        (["tests.support.plain_store:_POLL_S"], "no function"),
+        (["tests.support.plain_store:place", "no_check"], "'no_check' is no check; there are: tickets_count_from_one"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else " ".join(each),
+)
+def test_wrong_usage_is_one_line(arguments: Sequence[str], words: str) -> None:
+    """Status 2, and no traceback."""
+    said = module("ramet.testing.conformance.store", *arguments)
+
+    assert said.returncode == 2
+    assert words in said.stderr
+    assert said.stderr.count("\n") == 1
+    assert not said.stdout
+
+
+async def test_a_server_keeps_its_journal_in_a_store_of_another_package(installed: None) -> None:
+    """The scheme of the URL is the name of the entry point; another server finds there what the first left."""
+    with short_folder() as folder:
+        async with configured(folder, f"store: plain://{folder}/own.db\n") as server:
+            assert isinstance(server.runtime.journal and server.runtime.journal.store, PlainStore)
+            assert server.runtime.durable
+            handle = await server.runtime.spawn(abs, args=(-3,))
+            assert (await handle.result()).value == 3
+        async with configured(folder, f"store: plain://{folder}/own.db\n") as server:
+            assert (await server.runtime.result(handle.id)).value == 3
+        assert (folder / "own.db").exists()
+        assert not (folder / ".ramet" / "journal.db").exists()
+
+
+async def test_a_runtime_takes_a_store_as_an_object(tmp_path: pathlib.Path) -> None:
+    """A conversation rests in it, and goes on in another runtime."""
+    path = tmp_path / "own.db"
+    model = ramet.ScriptedModel(["first"])
+    async with ramet.AgentRuntime(tmp_path, store=PlainStore(path)) as runtime:
+        async with ramet.Session(model, runtime=runtime, session_id="talk", cwd=tmp_path) as session:
+            assert (await session.ask("One.")).value == "first"
+    async with ramet.AgentRuntime(tmp_path, store=PlainStore(path)) as runtime:
+        again = await ramet.Session.resume("talk", ramet.ScriptedModel(["second"]), runtime=runtime, cwd=tmp_path)
+        async with again:
+            assert (await again.ask("Two.")).value == "second"
+            assert [str(each.text) for each in again.messages] == ["One.", "first", "Two.", "second"]
+
+
+class Half:
+    """Has a part of what a store has, and one method that is not async."""
+
+    name = "half"
+    durable_across_processes = False
+    kernel = "kernel"
+
+    def __init__(self, url: str, kernel: str) -> None:
+        if "hunter2" in url:
+            raise OSError(f"no connection to {url}")
+
+    def open(self) -> None: ...
+
+
+class Sqlite(PlainStore):
+    """Says that it is one of ramet's own."""
+
+    name = "sqlite"
+
+    def __init__(self, url: str, kernel: str) -> None:
+        super().__init__(pathlib.Path("unused"))
+
+
+class Loud(PlainStore):
+    """Raises where its name is asked for."""
+
+    def __init__(self, url: str, kernel: str) -> None:
+        super().__init__(pathlib.Path("unused"))
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # that is the point
+        raise OSError("hunter2\nof two lines")
+
+
+class LoudRules(house_rules.HouseRules):
+    """The same of a policy adapter."""
+
+    name = Loud.name
+
+
+HERE = __name__
+
+
+@pytest.mark.parametrize(
+    ("adapter", "field", "words"),
+    [
+        (StoreAdapter(f"{HERE}:Half"), "store", "it has no open, close, append"),
+        (StoreAdapter(f"{HERE}:Sqlite"), "store", "ramet's own stores"),
+        (StoreAdapter(f"{HERE}:Nobody"), "store", "AttributeError"),
+        (StoreAdapter(f"{HERE}:Loud"), "store", "its `name` raised OSError"),
+        (StoreAdapter("broken", "broken://h/d"), "entry point 'broken' in 'ramet.stores'", "ModuleNotFoundError"),
+        (StoreAdapter("absent", "absent://h/d"), "store", "an entry point of 'ramet.stores'"),
+        (StoreAdapter(f"{HERE}:Half", "half://me:hunter2@h/d"), "store", "OSError"),
+    ],
+    ids=["half", "own name", "nobody", "loud", "broken", "absent", "secret"],
+)
+def test_what_is_no_store_is_refused(installed: None, adapter: StoreAdapter, field: str, words: str) -> None:
+    """It says what is missing; a password of the URL is in no error."""
+    with pytest.raises(InvalidValue) as refused:
+        find_store(adapter, "kernel")
+
+    assert refused.value.field == field
+    assert words in refused.value.accepted
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "seen"),
+    [
+        ("plain://me:hunter2@host:1/db?key=hunter3", "plain://me:***@host:1/db?***"),
+        ("plain://me:hun/hunter2@host/db", "plain://me:***@host/db"),
+        ("plain://me:hun?hunter2@host/db", "plain://me:***@host/db"),
+        ("plain://me:h#hunter2@host/db", "plain://me:***@host/db"),
+        ("plain://host/db;password=hunter2", "plain://host/db?***"),
+        ("plain://host/hunter2@more", "plain://***@more"),
+        ("plain://[hunter2@host", "plain://***@host"),
+        ("plain://[host", "plain://[host"),
+        ("tests.support.plain_store:by_url", "tests.support.plain_store:by_url"),
+    ],
+)
+def test_the_url_of_a_store_is_shown_without_secrets(
+    installed: None, tmp_path: pathlib.Path, written: str, seen: str
+) -> None:
+    """Neither by `ramet config check` nor by a repr."""
+    file = tmp_path / "ramet.yaml"
+    file.write_text(f"store: {written}\n")
+    config = load(file, {}, {})
+
+    assert isinstance(config.store, StoreAdapter)
+    assert str(config.store) == seen
+    assert "hunter" not in repr(config)
+    assert (config.store.url or config.store.name) == written
+
+
+# --- policy adapters
+
+
+async def test_a_server_asks_the_policy_adapter_of_its_settings(installed: None, tmp_path: pathlib.Path) -> None:
+    """By the name of an entry point."""
+    with short_folder() as folder:
+        async with configured(folder, f"policy_adapter: house\nbackend: {BACKENDS[-1]}\n") as server:
+            policy = ramet.Policy(allowed_endpoints=("docs.example.org:443",), allow_sub_agents=True)
+            handle = await server.runtime.spawn(agents.spawn, args=(agents.echo,), policy=policy)
+            recorder = server.runtime.trees[handle.run.info.id].recorder
+            await handle.result()
+            decided = of_kind(recorder.kept, PolicyDecided)
+
+    assert handle.run.grant is not None
+    assert handle.run.grant.allowed_endpoints == ()
+    assert [(each.adapter, each.verdict, each.child) for each in decided] == [
+        ("house rules", "narrow", "spawn"),
+        ("house rules", "allow", "echo"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "words"),
+    [
+        ("tests.support.house_rules:no_adapter", "policy_adapter", "async def decide"),
+        ("nothing", "entry point 'nothing' in 'ramet.policy_adapters'", "async def decide"),
+        ("tests.support.house_rules:nobody", "policy_adapter", "AttributeError"),
+        (f"{HERE}:LoudRules", "policy_adapter", "its name raised OSError"),
+        ("absent", "policy_adapter", "an entry point of 'ramet.policy_adapters'"),
+    ],
+)
+def test_what_is_no_policy_adapter_is_refused(installed: None, name: str, field: str, words: str) -> None:
+    """With its entry point, or its name."""
+    with pytest.raises(InvalidValue) as refused:
+        find_policy_adapter(name)
+
+    assert (refused.value.field, refused.value.value) == (field, name)
+    assert words in refused.value.accepted
+
+
+@pytest.mark.parametrize("check", policy_adapters.CHECKS, ids=lambda each: each.__name__)
+async def test_the_suite_is_passed_by_an_adapter_that_keeps_its_promises(check: policy_adapters.Check) -> None:
+    await policy_adapters.run(check, house_rules.HouseRules)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "check"),
+    [
+        (house_rules.Nameless, policy_adapters.it_can_be_asked),
+        (house_rules.Silent, policy_adapters.every_birth_has_an_answer),
+        (house_rules.Raising, policy_adapters.every_birth_has_an_answer),
+        (house_rules.Wordless, policy_adapters.every_birth_has_an_answer),
+        (house_rules.Moody, policy_adapters.a_request_is_data),
+        (house_rules.Busy, policy_adapters.many_are_asked_about_at_once),
+        (house_rules.Stuck, policy_adapters.a_call_ends_when_it_is_cancelled),
+    ],
+    ids=lambda each: each.__name__,
+)
+async def test_the_suite_notices_a_promise_that_is_broken(adapter: Any, check: policy_adapters.Check) -> None:
+    with pytest.raises(policy_adapters.Violation):
+        await policy_adapters.run(check, adapter)
+
+
+async def test_the_suite_notices_an_adapter_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Deaf(house_rules.HouseRules):
+        async def decide(self, request: Any) -> Any:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(policy_adapters, "PATIENCE_S", 0.05)
+    with pytest.raises(policy_adapters.Violation, match="not answered within"):
+        await policy_adapters.run(policy_adapters.every_birth_has_an_answer, Deaf)
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "words"),
+    [
+        ("tests.support.house_rules:HouseRules", 0, "5 checks, 0 broken"),
+        ("tests.support.house_rules:Silent", 1, "broken  every_birth_has_an_answer"),
+        ("tests.support.house_rules:nobody", 2, "cannot be loaded"),
+        ("--help", 2, "usage:"),
+    ],
+)
+def test_anybody_can_run_the_suite(name: str, status: int, words: str) -> None:
+    """By one command."""
+    said = module("ramet.testing.conformance.policy_adapters", name)
+
+    assert said.returncode == status, said.stderr
+    assert words in said.stdout + said.stderr
+    assert "Traceback" not in said.stderr

@@ -1,0 +1,502 @@
+"""Agents of other frameworks as runs: their model calls are reserved and settled, they are stopped, and on record."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import sys
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import tool
+
+import ramet
+from ramet.agent.adopted import ledger
+from ramet.agent.definition import Agent
+from ramet.core.budget import Limits
+from ramet.core.errors import BudgetExceeded, InvalidValue, RametError, SpawnRefused
+from ramet.core.events import BudgetRefused, Event, ModelAsked, ModelCharged, RunSpawned, ToolEnded, ToolStarted
+from ramet.core.outcome import Result, Status, Usage
+from ramet.core.policy.policy import Policy
+from ramet.host.runtime import AgentRuntime
+from ramet.host.session import Session
+from ramet.models.prices import Price
+from ramet.models.scripted.dialogue import Step
+from ramet.models.scripted.model import Call, Hang, ScriptedModel
+from ramet.spawn.handle import Handle
+from ramet.tools.context import SpawnRequest, current
+from tests.support.providers import provider
+from tests.trips.kits.sessions import fresh, kept, of_kind
+from tests.trips.programs.adopted_agent import asks_twice
+
+
+@pytest.fixture
+async def runtime() -> AsyncIterator[AgentRuntime]:
+    async with AgentRuntime(grace_s=0.2) as runtime:
+        yield runtime
+
+
+async def ended(handle: Handle) -> tuple[Result, list[Event]]:
+    """Its result, and what is on record of it."""
+    result = await handle.result()
+    return result, [event async for event in handle.events()]
+
+
+async def test_a_chain_becomes_a_run_with_a_result_and_a_record(runtime: AgentRuntime) -> None:
+    """Its value is the model's text; the request, and the tokens that were used, are on record and in the usage."""
+    model = ScriptedModel(["Blue."])
+    chain = ChatPromptTemplate.from_template("What colour is {thing}?") | model
+    agent = ramet.adopt(chain, name="painter", description="Knows colours.")
+
+    result, events = await ended(await runtime.spawn(agent, args=({"thing": "the sky"},)))
+
+    assert (result.status, result.value) == (Status.COMPLETED, "Blue.")
+    assert model.requests[0].messages[0].text == "What colour is the sky?"
+    asked, charged = of_kind(events, ModelAsked), of_kind(events, ModelCharged)
+    assert [each.model for each in asked] == ["scripted"]
+    assert [each.step_id for each in asked] == [each.step_id for each in charged]
+    assert result.usage.model_calls == 1
+    assert result.usage.tokens == charged[0].usage.tokens > 0
+    assert not charged[0].usage.estimated
+
+
+async def test_exactly_as_many_requests_are_made_as_the_budget_has(runtime: AgentRuntime) -> None:
+    """Forty branches at once share a limit of five calls: five requests reach the provider, no more and no fewer."""
+    async with provider(lambda _: "a part") as server:
+        model = server.openai(max_retries=0)
+
+        async def all_at_once(text: str) -> list[str]:
+            answers = await asyncio.gather(*(model.ainvoke(f"{text} {n}") for n in range(40)), return_exceptions=True)
+            return [each.text for each in answers if isinstance(each, AIMessage)]
+
+        agent = ramet.adopt(RunnableLambda(all_at_once), name="many").with_limits(model_calls=5)
+        result, events = await ended(await runtime.spawn(agent, "Go."))
+        assert server.count == 5
+
+    assert result.usage.model_calls == 5
+    assert result.value == ["a part"] * 5
+    assert of_kind(events, BudgetRefused)
+
+
+async def test_a_budget_that_is_used_up_ends_the_run_as_such(runtime: AgentRuntime) -> None:
+    """The refusal is the outcome, also where the framework wraps it in an exception of its own."""
+    model = ScriptedModel(["one", "two", "three"])
+
+    async def asks_on(_: str) -> str:
+        try:
+            for _n in range(9):
+                await model.ainvoke("again")
+        except BudgetExceeded as refusal:
+            raise ValueError("something went wrong") from refusal
+        return "never"
+
+    agent = ramet.adopt(RunnableLambda(asks_on), name="asker")
+    result, _ = await ended(await runtime.spawn(agent, "Go.", limits=Limits(model_calls=2)))
+
+    assert result.status is Status.BUDGET_EXHAUSTED
+    assert result.error is not None
+    assert result.error.type == "BudgetExceeded"
+    assert len(model.requests) == 2
+
+
+async def test_tokens_and_money_are_reserved_before_a_request(runtime: AgentRuntime) -> None:
+    """A request whose most does not fit into what is left is never made."""
+    model = ScriptedModel(["never"], max_tokens=1_000)
+    agent = ramet.adopt(model, name="dear")
+
+    result, _ = await ended(await runtime.spawn(agent, "Hello.", limits=Limits(tokens=900)))
+    assert (result.status, model.requests) == (Status.BUDGET_EXHAUSTED, [])
+
+    async with AgentRuntime(prices={"scripted": Price(input=1_000_000, output=1_000_000)}) as dear:
+        result, _ = await ended(await dear.spawn(agent, "Hello.", limits=Limits(usd=500.0)))
+        assert (result.status, model.requests) == (Status.BUDGET_EXHAUSTED, [])
+        result, _ = await ended(await dear.spawn(agent, "Hello.", limits=Limits(usd=50_000.0)))
+        assert result.status is Status.COMPLETED
+        assert result.usage.usd == pytest.approx(result.usage.tokens)
+
+
+async def test_requests_that_a_client_may_repeat_by_itself_are_all_reserved(runtime: AgentRuntime) -> None:
+    """The client's SDK asks up to three times for one call of it, so that one call takes three of the budget."""
+    async with provider(["Hello."]) as server:
+        agent = ramet.adopt(server.openai(), name="patient")
+        result, events = await ended(await runtime.spawn(agent, "Go.", limits=Limits(model_calls=2)))
+        assert (result.status, server.count) == (Status.BUDGET_EXHAUSTED, 0)
+        result, events = await ended(await runtime.spawn(agent, "Go.", limits=Limits(model_calls=3)))
+        assert (result.status, server.count) == (Status.COMPLETED, 1)
+    assert [each.requests for each in of_kind(events, ModelAsked)] == [3]
+
+
+@pytest.mark.leaves("LangChain keeps the thread in which it lets asynchronous handlers hear of synchronous calls")
+@pytest.mark.parametrize("way", ["in the event loop", "in a thread of the framework", "in a thread of its own"])
+async def test_synchronous_calls_are_counted_and_refused_like_any_other(runtime: AgentRuntime, way: str) -> None:
+    """However the framework comes to ask a model without `await`."""
+    model = ScriptedModel(lambda _: "yes")
+
+    def asks(text: str, config: Any = None) -> list[str]:
+        said: list[str] = []
+        for _ in range(3):
+            try:
+                said.append(model.invoke(text, config).text)
+            except BudgetExceeded:
+                said.append("refused")
+        return said
+
+    async def in_the_loop(text: str) -> list[str]:
+        return asks(text)
+
+    async def in_a_thread(text: str, config: Any) -> list[str]:
+        said: list[list[str]] = []
+        thread = threading.Thread(target=lambda: said.append(asks(text, config)))
+        thread.start()
+        await asyncio.get_running_loop().run_in_executor(None, thread.join)
+        return said[0]
+
+    ways = {
+        "in the event loop": RunnableLambda(in_the_loop),
+        "in a thread of the framework": RunnableLambda(lambda text: asks(text)),
+        "in a thread of its own": RunnableLambda(in_a_thread),
+    }
+    agent = ramet.adopt(ways[way], name="asker")
+    result, events = await ended(await runtime.spawn(agent, "Well?", limits=Limits(model_calls=2)))
+
+    assert result.value == ["yes", "yes", "refused"]
+    assert len(of_kind(events, ModelAsked)) == len(model.requests) == result.usage.model_calls == 2
+
+
+async def test_threads_that_the_blocked_event_loop_waits_for_are_refused(
+    runtime: AgentRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A synchronous `batch` in a coroutine: its threads cannot reserve before the loop turns, which waits for them."""
+    monkeypatch.setattr(ledger, "BLOCKED_S", 0.1)
+    model = ScriptedModel(["never"])
+
+    async def asks(text: str) -> list[str]:
+        return [each.text for each in model.batch([text, text])]
+
+    result, _ = await ended(await runtime.spawn(ramet.adopt(RunnableLambda(asks), name="asker"), "Go."))
+
+    assert (result.status, model.requests) == (Status.FAILED, [])
+    assert result.error is not None
+    assert "its event loop was blocked" in result.error.message
+
+
+async def test_tool_calls_are_on_record_and_counted(runtime: AgentRuntime) -> None:
+    """With their arguments and what came of them; the one that does not fit into the budget is not run."""
+    ran: list[int] = []
+
+    @tool
+    async def double(number: int) -> int:
+        """Double a number."""
+        ran.append(number)
+        if number == 2:
+            raise ValueError("two is too many")
+        return 2 * number
+
+    async def calls(_: str) -> list[Any]:
+        return await asyncio.gather(*(double.ainvoke({"number": n}) for n in (1, 2, 3)), return_exceptions=True)
+
+    agent = ramet.adopt(RunnableLambda(calls) | RunnableLambda(lambda left: left[0]), name="doubler")
+    result, events = await ended(await runtime.spawn(agent, "Go.", limits=Limits(tool_calls=2)))
+
+    assert (result.value, result.usage.tool_calls, ran) == (2, 2, [1, 2])
+    begun, over = of_kind(events, ToolStarted), of_kind(events, ToolEnded)
+    assert [(each.tool, each.args) for each in begun] == [("double", {"number": 1}), ("double", {"number": 2})]
+    assert {each.call_id: (each.status, each.preview) for each in over} == {
+        begun[0].call_id: ("ok", "2"),
+        begun[1].call_id: ("error", "ValueError: two is too many"),
+    }
+
+
+async def test_what_stands_before_a_tool_call_stands_before_those_of_the_framework() -> None:
+    """A hook that denies, and a rule of a person's, hold: the tool is not run, and the run ends as denied."""
+    ran: list[str] = []
+
+    @tool
+    async def erase(path: str) -> str:
+        """Erase a file."""
+        ran.append(path)
+        return "gone"
+
+    async def deny(payload: dict[str, Any]) -> dict[str, Any]:
+        return {"decision": "deny", "reason": f"not {payload['tool_input']['path']}"}
+
+    helper = ramet.adopt(RunnableLambda(lambda _: {"path": "/etc"}) | erase, name="helper", description="Helps.")
+    model = ScriptedModel([fresh("Erase it.", subagent_type="helper"), "Done."])
+    hooks = {"PreToolUse": [{"matcher": "erase", "hooks": [deny]}]}
+    async with Session(model, agents=[helper], hooks=hooks) as session:
+        result = await session.ask("Go.")
+        events = kept(session)
+
+    assert (result.status, ran) == (Status.COMPLETED, [])
+    assert "not /etc" in model.requests[1].messages[-1].text
+    assert [each.tool for each in of_kind(events, ToolStarted)] == ["Agent"]
+    assert [each.status for each in of_kind(events, ToolEnded) if each.tool == "erase"] == ["denied"]
+
+
+async def test_a_synchronous_call_in_the_event_loop_cannot_pass_a_gate(runtime: AgentRuntime) -> None:
+    """Nobody can be asked while the loop stands still: such a call is refused rather than let through."""
+    ran: list[int] = []
+
+    @tool
+    def work(number: int) -> int:
+        """Work."""
+        ran.append(number)
+        return number
+
+    async def blocks(_: str) -> Any:
+        return work.invoke({"number": 1})
+
+    async def allow(_: dict[str, Any]) -> dict[str, Any]:
+        return {"decision": "allow"}
+
+    agent = ramet.adopt(RunnableLambda(blocks), name="blocker")
+    result, _ = await ended(await runtime.spawn(agent, "Go."))
+    assert (result.value, ran) == (1, [1])
+    gated = agent.replace(hooks={"PreToolUse": [{"hooks": [allow]}]})
+    result, _ = await ended(await runtime.spawn(gated, "Go."))
+    assert result.status is Status.FAILED
+    assert result.error is not None
+    assert result.error.type == "Denied"
+    assert ran == [1]
+
+
+async def test_a_cancelled_run_asks_nothing_more_and_keeps_what_it_used(runtime: AgentRuntime) -> None:
+    """A request under way is cut off and counted as all that it may have cost; nothing stays reserved."""
+    reached = asyncio.Event()
+    model = ScriptedModel([Hang(0)], max_tokens=100)
+
+    async def asks(text: str) -> Any:
+        reached.set()
+        return await model.ainvoke(text)
+
+    handle = await runtime.spawn(ramet.adopt(RunnableLambda(asks), name="slow"), "Go.", limits=Limits(tokens=10_000))
+    await reached.wait()
+    receipt = await handle.cancel("enough")
+    result, events = await ended(handle)
+
+    assert (result.status, receipt.left) == (Status.CANCELLED, ())
+    assert handle.run.context.budget.held("tokens") == 0
+    charged = of_kind(events, ModelCharged)
+    assert len(of_kind(events, ModelAsked)) == len(charged)
+    assert all(each.usage.estimated for each in charged)
+
+
+async def test_a_thread_that_outlives_its_run_is_named_and_fenced(runtime: AgentRuntime) -> None:
+    """A synchronous step cannot be ended: the receipt names it, and its next request is refused."""
+    entered, free, refused = threading.Event(), threading.Event(), threading.Event()
+    model = ScriptedModel(lambda _: "late")
+
+    def stuck(text: str) -> str:
+        entered.set()
+        free.wait()
+        try:
+            return model.invoke(text).text
+        except RametError:
+            refused.set()
+            raise
+
+    handle = await runtime.spawn(ramet.adopt(RunnableLambda(stuck), name="stuck"), "Go.")
+    await asyncio.to_thread(entered.wait)
+    receipt = await handle.cancel("enough")
+    assert len(receipt.left) == 1
+    assert receipt.left[0].startswith("main: ")
+    free.set()
+    await asyncio.to_thread(refused.wait)
+    assert model.requests == []
+
+
+async def test_a_model_agent_delegates_to_an_adopted_one() -> None:
+    """It is a type like any other: described to the model, under the tree's budget, below its parent."""
+    inner = ScriptedModel(["The inner answer."], model_name="inner")
+    helper = ramet.adopt(inner, name="helper", description="Answers.")
+    outer = ScriptedModel([fresh("Ask.", subagent_type="helper"), "Thanks."])
+    async with Session(outer, agents=[helper], limits=Limits(model_calls=3)) as session:
+        result = await session.ask("Go.")
+        events = kept(session)
+
+    assert result.value == "Thanks."
+    assert result.usage_subtree.model_calls == 3
+    assert outer.requests[1].messages[-1].text.count("The inner answer.") == 1
+    assert [each.path for each in of_kind(events, RunSpawned)] == ["main", "main/1"]
+    assert [each.path for each in of_kind(events, ModelAsked)] == ["main", "main/1", "main"]
+
+
+async def test_agents_that_an_adopted_one_starts_are_counted_once(runtime: AgentRuntime) -> None:
+    """Its own requests are its own, those of a child are the child's, and none is counted for both."""
+    own, childs = ScriptedModel(["own"]), ScriptedModel(["child's"], model_name="childs")
+
+    async def delegates(text: str) -> str:
+        here = current()
+        assert here.tree is not None
+        request = SpawnRequest(agent=Agent(name="child", model=childs), prompt=text, background=False)
+        child = await (await here.tree.spawn(here, request)).result()
+        return f"{child.value} and {(await own.ainvoke(text)).text}"
+
+    agent = ramet.adopt(RunnableLambda(delegates), name="above")
+    result, events = await ended(await runtime.spawn(agent, "Go.", limits=Limits(model_calls=4)))
+    assert result.value == "child's and own"
+    assert result.usage.model_calls == 1
+    assert result.usage_subtree.model_calls == 2
+    assert [each.model for each in of_kind(events, ModelAsked)] == ["scripted"]
+
+
+@pytest.mark.parametrize(("given", "said"), [("graph", "'graph'"), (None, "None"), (len, "len")])
+def test_only_a_runnable_is_adopted(given: Any, said: str) -> None:
+    with pytest.raises(InvalidValue, match=r"runnable: .*a Runnable") as refusal:
+        ramet.adopt(given)
+    assert said in str(refusal.value)
+
+
+async def test_an_adopted_agent_has_no_sandbox(runtime: AgentRuntime) -> None:
+    """Its objects are the host's, keys included: a policy for it is refused, rather than passed over."""
+    agent = ramet.adopt(ScriptedModel(["hello"]), name="inside")
+    with pytest.raises((InvalidValue, SpawnRefused), match="works in the host"):
+        await runtime.spawn(agent, "Go.", policy=Policy())
+    with pytest.raises((InvalidValue, SpawnRefused), match="works in the host"):
+        await runtime.run_agent(agent, Policy())
+
+
+async def test_an_adopted_agent_is_a_step_of_a_composition(runtime: AgentRuntime) -> None:
+    steps = ramet.chain(ramet.adopt(ScriptedModel(["one two"]), name="first"), lambda text: len(text.split()))
+    result, _ = await ended(await runtime.spawn(steps, "Go."))
+    assert result.value == 2
+
+
+# --- LangGraph, LangChain's agents, deepagents: where they are installed
+
+
+async def test_a_graph_of_langgraph_becomes_a_run(runtime: AgentRuntime) -> None:
+    """A prompt becomes its first message, its last message the value; tools of its nodes are on record."""
+    graph = pytest.importorskip("langgraph.graph", reason="langgraph is not installed")
+    prebuilt = pytest.importorskip("langgraph.prebuilt")
+
+    @tool
+    def double(number: int) -> int:
+        """Double a number."""
+        return 2 * number
+
+    model = ScriptedModel([Call("double", {"number": 21}), "It is 42."])
+
+    async def ask(state: Any) -> dict[str, Any]:
+        return {"messages": [await model.bind_tools([double]).ainvoke(state["messages"])]}
+
+    built = graph.StateGraph(graph.MessagesState)
+    built.add_node("ask", ask)
+    built.add_node("tools", prebuilt.ToolNode([double]))
+    built.add_edge(graph.START, "ask")
+    built.add_conditional_edges("ask", prebuilt.tools_condition)
+    built.add_edge("tools", "ask")
+    agent = ramet.adopt(built.compile(), name="calculator")
+
+    result, events = await ended(await runtime.spawn(agent, "Twice 21?"))
+    assert (result.status, result.value) == (Status.COMPLETED, "It is 42.")
+    assert model.requests[0].messages[0].text == "Twice 21?"
+    assert [(each.tool, each.args) for each in of_kind(events, ToolStarted)] == [("double", {"number": 21})]
+    assert result.usage == Usage(
+        model_calls=2,
+        tool_calls=1,
+        input_tokens=result.usage.input_tokens,
+        output_tokens=result.usage.output_tokens,
+    )
+
+
+async def test_a_graph_with_a_checkpointer_goes_on_where_it_was(runtime: AgentRuntime, tmp_path: pathlib.Path) -> None:
+    """The run's id is its thread: taken up again, it goes on behind the last step that was kept."""
+    graph = pytest.importorskip("langgraph.graph", reason="langgraph is not installed")
+    memory = pytest.importorskip("langgraph.checkpoint.memory")
+    done: list[str] = []
+    is_down = True
+
+    def first(state: Any) -> dict[str, Any]:
+        done.append("first")
+        return {"messages": [AIMessage("one")]}
+
+    def second(state: Any) -> dict[str, Any]:
+        if is_down:
+            raise OSError("it is down")
+        done.append("second")
+        return {"messages": [AIMessage("two")]}
+
+    built = graph.StateGraph(graph.MessagesState)
+    built.add_sequence([first, second])
+    built.add_edge(graph.START, "first")
+    agent = ramet.adopt(built.compile(checkpointer=memory.InMemorySaver()), name="steps")
+    run = runtime.mint()
+    result, _ = await ended(await runtime.spawn(agent, "Go.", run=run))
+    assert result.status is Status.FAILED
+    is_down = False
+    async with AgentRuntime() as another:
+        result, _ = await ended(await another.spawn(agent, "Go.", run=run))
+    assert (result.value, done) == ("two", ["first", "second"])
+
+
+async def test_a_graph_that_is_interrupted_needs_input(runtime: AgentRuntime) -> None:
+    graph = pytest.importorskip("langgraph.graph", reason="langgraph is not installed")
+    memory, types = pytest.importorskip("langgraph.checkpoint.memory"), pytest.importorskip("langgraph.types")
+
+    def asks(state: Any) -> dict[str, Any]:
+        return {"messages": [AIMessage(types.interrupt("Which database?"))]}
+
+    built = graph.StateGraph(graph.MessagesState)
+    built.add_node("asks", asks)
+    built.add_edge(graph.START, "asks")
+    agent = ramet.adopt(built.compile(checkpointer=memory.InMemorySaver()), name="curious")
+    run = runtime.mint()
+    result, _ = await ended(await runtime.spawn(agent, "Go.", run=run))
+    assert result.status is Status.NEEDS_INPUT
+    assert result.error is not None
+    assert result.error.message == "Which database?"
+    async with AgentRuntime() as another:
+        result, _ = await ended(await another.spawn(agent, args=(types.Command(resume="orders"),), run=run))
+    assert result.value == "orders"
+
+
+async def test_a_deep_agent_and_its_sub_agents_are_under_one_budget(runtime: AgentRuntime) -> None:
+    """`create_deep_agent(…)` as it is: its task tool, its sub-agent's requests and tools are counted and on record."""
+    deepagents = pytest.importorskip("deepagents", reason="deepagents is not installed")
+    script: list[Step] = [
+        Call("task", {"description": "Look.", "subagent_type": "general-purpose"}),
+        Call("write_file", {"file_path": "/found.md", "content": "it"}),
+        "The sub-agent's report.",
+        "The end.",
+    ]
+    agent = ramet.adopt(deepagents.create_deep_agent(model=ScriptedModel(script)), name="deep")
+
+    result, events = await ended(await runtime.spawn(agent, "Go."))
+    assert (result.status, result.value) == (Status.COMPLETED, "The end.")
+    assert (result.usage.model_calls, result.usage.tool_calls) == (4, 2)
+    assert [each.tool for each in of_kind(events, ToolStarted)] == ["task", "write_file"]
+
+    agent = ramet.adopt(deepagents.create_deep_agent(model=(bounded := ScriptedModel(script))), name="deep")
+    result, _ = await ended(await runtime.spawn(agent, "Go.", limits=Limits(model_calls=3)))
+    assert result.status is Status.BUDGET_EXHAUSTED
+    assert len(bounded.requests) == 3
+
+
+# --- over kills
+
+
+async def test_an_adopted_agent_that_was_killed_goes_on_with_the_budget_that_it_had(tmp_path: pathlib.Path) -> None:
+    """It is invoked again; what it had used counts, the request that was cut off as all that it may have cost."""
+    argv = [sys.executable, "-m", "tests.trips.programs.adopted_agent", str(tmp_path)]
+    program = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
+    assert program.stdout is not None
+    assert await program.stdout.readline() == b"asked\n"
+    program.kill()
+    await program.wait()
+
+    model = ScriptedModel(["three", "four"], max_tokens=50)
+    async with AgentRuntime(tmp_path) as runtime:
+        (handle,) = await runtime.resume(agents=[asks_twice(model)])
+        result, events = await ended(handle)
+        assert handle.run.context.budget.held("tokens") == 0
+
+    assert (result.status, result.value) == (Status.COMPLETED, "three, four")
+    assert result.usage.model_calls == 4
+    assert result.usage.estimated
+    assert len(of_kind(events, ModelAsked)) == 2  # of this process

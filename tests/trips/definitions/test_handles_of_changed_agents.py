@@ -1,0 +1,245 @@
+"""Handles of agents below one that has changed: its rights narrow theirs, its words are another version."""
+
+# mypy: disable-error-code="empty-body"
+
+from __future__ import annotations
+
+import gc
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ramet import Agent, AgentRuntime, Session
+from ramet.agent.capabilities import declarations
+from ramet.agent.capabilities.task import Task
+from ramet.core.agent_ref import AgentRef
+from ramet.core.errors import AgentNotResolved, InvalidValue
+from ramet.core.events import RunSpawned
+from ramet.core.recipe import Recipe
+from ramet.models.scripted.model import Call, ScriptedModel
+from ramet.tools.agents.authoring import authoring_tools
+from tests.trips.kits.isolated import BACKENDS, Name
+
+
+@pytest.fixture(autouse=True)
+def no_agents_of_others(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test is a process of its own, as far as agents that are declared in code go."""
+    for each in ("_known", "_newest", "_met", "_newest_met"):
+        monkeypatch.setattr(declarations, each, {})
+    yield
+    gc.collect()
+
+
+def architect(*names: str, primer: str = "You make specialists.") -> Agent:
+    """An agent that is declared in code."""
+    agent = Agent(name="architect", primer=primer)
+    agent.cls(Agent)
+    agent.module("math", include=names)
+    return agent
+
+
+def solver(*names: str, name: str = "math_solver", primer: str = "You solve.") -> Recipe:
+    """What an architect may write down."""
+    agent = Agent(name=name, primer=primer)
+    agent.cls(Agent)
+    agent.module("math", include=names)
+
+    @agent.task
+    def solve() -> str:
+        """Solve."""
+
+    return agent.recipe()
+
+
+def names(agent: Agent) -> tuple[str, ...]:
+    """What an agent may use of the module."""
+    return tuple(name for each in agent.capabilities if each.type == "module" for name in each.include or ())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_who_is_above_loses_a_name_and_all_below_lose_it(tmp_path: pathlib.Path, backend: Name) -> None:
+    """AC-S4-4, in processes that end in between: child and grandchild, tampered recipes, and another architect."""
+
+    def step(name: str) -> list[str]:
+        command = [sys.executable, "-m", "tests.trips.programs.handles", str(tmp_path / "work"), backend, name]
+        root = pathlib.Path(__file__).parents[3]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.splitlines()
+
+    (tmp_path / "work").mkdir()
+    changed = "is declared here as another version"
+    assert step("make") == ["solve sin pi", "parse sin pi"]
+    assert step("lost") == ["solve pi", "parse pi"]
+    *errors, local, solves, parses = step("reworded")
+    assert [each.partition(" than ")[0] for each in errors] == [
+        f"{name} root agent {changed}" for name in ("solve", "parse")
+    ]
+    assert all("dynamic.rebind" in each for each in errors)
+    assert (local, solves, parses) == ("local True", "solve pi", "parse pi")
+    old_solve, old_parse, solves, parses = step("tampered")
+    assert old_solve.startswith("solve version of math_solver is unknown")
+    assert old_parse.startswith("parse version of equation_parser is unknown")
+    assert (solves, parses) == ("solve cos tan pi", "parse cos tan pi")
+
+
+async def test_the_same_handle_follows_what_those_above_may_use_now() -> None:
+    """In place, declared anew beside the old one, and back; the newest declaration counts, and nothing widens."""
+    async with AgentRuntime() as runtime:
+        dynamic, first = runtime.dynamic, architect("sin", "cos", "pi")
+        made = (await dynamic.create(first, solver("sin", "tan", "pi"))).ref
+        leaf = (await dynamic.create(await dynamic.load(made), solver("sin", "cos", name="leaf"))).ref
+
+        async def seen() -> list[tuple[str, ...]]:
+            return [names(await dynamic.load(each)) for each in (made, str(leaf))]
+
+        assert await seen() == [("pi", "sin"), ("sin",)]
+        first.module("math", include=["cos", "pi"])
+        assert await seen() == [("pi",), ()]
+        first.module("math", include=["sin", "cos", "tan", "pi"])
+        assert await seen() == [("pi", "sin"), ("sin",)]
+        second = architect("sin")
+        assert await seen() == [("sin",), ("sin",)]
+        assert first is not second
+
+
+async def test_a_parent_that_an_agent_wrote_down_loses_a_name_and_its_child_does() -> None:
+    """A newer version of the parent narrows what the handle of its child leads to."""
+    async with AgentRuntime() as runtime:
+        dynamic, owner = runtime.dynamic, architect("sin", "cos", "pi")
+        middle = (await dynamic.create(owner, solver("sin", "cos"))).ref
+        leaf = (await dynamic.create(await dynamic.load(middle), solver("sin", "cos", name="leaf"))).ref
+        await dynamic.create(owner, solver("cos", primer="You solve less."))
+
+        assert names(await dynamic.load(leaf)) == ("cos",)
+        assert names(await dynamic.load(middle)) == ("cos", "sin")
+
+
+async def birth_of(task: Task) -> list[Any]:
+    """The capabilities of the run that a task begins."""
+    stream = task.stream()
+    [born] = [event async for event in stream if isinstance(event, RunSpawned)]
+    return [each.get("include") for each in born.birth["agent"].get("capabilities", []) if each["type"] == "module"]
+
+
+async def test_a_task_that_is_held_has_what_its_agent_has_when_it_is_called(tmp_path: pathlib.Path) -> None:
+    """It is looked up at each call: with what those above have then, and not at all once its agent is gone."""
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        owner = architect("sin", "cos", "pi").with_model(ScriptedModel(["done"] * 9))
+        made = (await runtime.dynamic.create(owner, solver("sin", "pi"))).ref
+        task = await runtime.dynamic.task(f"{made}:solve")
+        assert await birth_of(task) == [["pi", "sin"]]
+        owner.module("math", include=["cos", "pi"])
+        assert await birth_of(task) == [["pi"]]
+        await runtime.dynamic.delete(made)
+        with pytest.raises(AgentNotResolved, match="not in the registry"):
+            await task.submit()
+
+
+async def test_a_changed_text_is_another_version_and_there_is_a_way_on() -> None:
+    """AC-S4-5: the old handle is refused with the words that lead on; they lead to that very version."""
+    async with AgentRuntime() as runtime:
+        dynamic, first = runtime.dynamic, architect("sin", "pi")
+        old = (await dynamic.create(first, solver("sin"))).ref
+        leaf = (await dynamic.create(await dynamic.load(old), solver("sin", name="leaf"))).ref
+        newer = (await dynamic.create(first, solver("sin", primer="You solve better."))).ref
+        root = declarations.handle_of(first)
+        declarations._known.clear()
+        declarations._newest.clear()
+        for ref in (old, leaf, root):
+            with pytest.raises(AgentNotResolved, match="not declared in this process"):
+                await dynamic.rebind(ref)
+
+        second = architect("sin", "pi", primer="You make other specialists.")
+        for ref in (old, leaf, root):
+            with pytest.raises(AgentNotResolved, match=r"another version.*dynamic\.rebind"):
+                await dynamic.load(str(ref))
+            found = await dynamic.rebind(str(ref))
+            assert found == await dynamic.rebind(ref)
+            assert (found.root, found.path, found.root_version == ref.root_version) == (ref.root, ref.path, False)
+        assert (await dynamic.load(await dynamic.rebind(old))).primer == "You solve."
+        assert (await dynamic.load(await dynamic.rebind(newer))).primer == "You solve better."
+        assert (await dynamic.load(await dynamic.rebind(leaf))).name == "leaf"
+        assert (await dynamic.load(await dynamic.rebind(root))).primer == second.primer
+        with pytest.raises(AgentNotResolved, match="not in the registry"):
+            await dynamic.rebind(old._replace(path=("nobody",)))
+        with pytest.raises(AgentNotResolved, match="version"):
+            await dynamic.rebind(old._replace(version="0" * 64))
+        with pytest.raises(InvalidValue, match="handle"):
+            await dynamic.rebind("architect")
+
+
+async def test_a_model_goes_on_by_the_name(tmp_path: pathlib.Path) -> None:
+    """To a model that holds an old handle the refusal names what it can do itself."""
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        old = (await runtime.dynamic.create(architect("sin", "pi"), solver("sin"))).ref
+        calls = [Call("CallTask", {"agent": each, "task": "solve"}) for each in (str(old), "math_solver")]
+        model = ScriptedModel({"Solve.": ["2"], "Go.": [*calls, "done"]})
+        changed = architect("sin", "pi", primer="You make other specialists.")
+        changed = changed.replace(model=model, tools=authoring_tools())
+        async with Session(agent=changed, runtime=runtime, unattended=True) as talk:
+            await talk.ask("Go.")
+            refused, answered = [each.text for each in talk.messages if each.type == "tool"]
+
+    assert "another version" in refused
+    assert "ask by a name" in refused
+    assert answered == "2"
+
+
+async def test_the_handle_of_an_agent_of_code_means_all_that_it_is() -> None:
+    """What it may use is part of its own version: only handles below it do without."""
+    async with AgentRuntime() as runtime:
+        agent = architect("sin", "pi")
+        handle = declarations.handle_of(agent)
+        assert (await runtime.dynamic.load(handle)).name == "architect"
+        agent.module("math", include=["pi"])
+        with pytest.raises(AgentNotResolved, match="another version"):
+            await runtime.dynamic.load(handle)
+
+
+async def test_a_local_name_is_found_from_an_agent_its_handle_or_the_text_of_it() -> None:
+    """The registry as the seed writes it: its entries are found from whoever has it."""
+    async with AgentRuntime() as runtime:
+        agent = architect("sin", "pi")
+        state = await runtime.dynamic.state_of(agent)
+        state.set(
+            "__local_agent_registry__",
+            {
+                "math_solver_123": {
+                    "primer": "You are a math solver...",
+                    "capabilities": [{"type": "module", "name": "math"}, {"type": "class", "name": "Agent"}],
+                    "task_definitions": {
+                        "solve_math_problem": {
+                            "docstring": "Solve mathematical equations",
+                            "signature": {"parameters": {"equation": {"type": "string"}}},
+                        }
+                    },
+                }
+            },
+        )
+        await state.commit()
+        ref = declarations.handle_of(agent)
+        found = [await runtime.dynamic.local(each, "math_solver_123") for each in (agent, ref, str(ref))]
+
+        assert len(set(found)) == 1
+        assert found[0] == AgentRef.parse(str(found[0]))
+        solver = await runtime.dynamic.load(found[0])
+        assert (names(solver), list(solver.tasks)) == (("pi", "sin"), ["solve_math_problem"])
+        leaf = (await runtime.dynamic.create(solver, solver_recipe())).ref
+        assert await runtime.dynamic.local(solver, "equation_parser") == leaf
+        assert await runtime.dynamic.local(solver, "math_solver_123") == found[0]
+        agent.module("math", include=["pi"])
+        assert names(await runtime.dynamic.load(found[0])) == ("pi",)
+        for wrong in ("architect", None, 3):
+            with pytest.raises(InvalidValue, match="creator"):
+                await runtime.dynamic.local(wrong, "math_solver_123")  # type: ignore[arg-type]  # on purpose
+
+
+def solver_recipe() -> Recipe:
+    """An agent that a solver may write down."""
+    return solver("sin", name="equation_parser")

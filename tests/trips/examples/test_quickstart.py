@@ -1,0 +1,151 @@
+"""AC-S2-1, AC-S2-9: the first thing people try, as the text of the second seed shows it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import Any
+
+import pytest
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessageChunk
+from langchain_core.tools import tool
+
+from ramet.core.events import Event
+from ramet.core.outcome import Status
+from ramet.host.session import Session
+from ramet.models.scripted.model import ScriptedModel
+from tests.support.providers import Call, Provider, Step, provider
+from tests.trips.kits.sessions import is_valid, said
+
+#: The seed's code, to the letter, with `ramet` for `agent_runtime`.
+QUICKSTART = '''
+import asyncio
+from langchain_anthropic import ChatAnthropic
+from langchain_core.tools import tool
+from ramet import Session
+from langchain_core.messages import AIMessageChunk
+@tool
+def get_time() -> str:
+    """Return the current time."""
+    from datetime import datetime
+    return datetime.now().isoformat()
+async def main():
+    engine = Session(
+        llm=ChatAnthropic(model="claude-sonnet-4-5"),
+        tools=[get_time],
+    )
+    async for event in engine.submit_message("What time is it?"):
+        if isinstance(event, AIMessageChunk):
+            print(event.content, end="", flush=True)
+asyncio.run(main())
+'''
+
+
+@tool
+def get_time() -> str:
+    """Return the current time."""
+    return "noon"
+
+
+async def test_the_quickstart_runs_as_shown() -> None:
+    """AC-S2-1: the seed's program prints the answer's text, and nothing else, with the real ChatAnthropic."""
+    async with provider([Call("get_time"), "It is noon, I think."]) as server:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-W", "ignore", "-c", QUICKSTART,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "ANTHROPIC_API_KEY": "test", "ANTHROPIC_BASE_URL": server.url},
+        )  # fmt: skip
+
+        out, err = await process.communicate()
+
+    assert (process.returncode, err.decode(), out.decode()) == (0, "", "It is noon, I think.")
+    assert server.count == 2
+
+
+async def test_the_quickstart_says_what_went_wrong() -> None:
+    """A provider's failure is not silence: the seed's program, which looks at chunks only, leaves a line on stderr."""
+    async with provider([]) as server:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-W", "ignore", "-c", QUICKSTART,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "ANTHROPIC_API_KEY": "test", "ANTHROPIC_BASE_URL": server.url},
+        )  # fmt: skip
+
+        out, err = await process.communicate()
+
+    assert out == b""
+    assert "HTTP 400" in err.decode()
+    assert "Traceback" not in err.decode()
+
+
+def real(server: Provider, which: str) -> BaseChatModel:
+    return server.anthropic() if which == "anthropic" else server.openai()
+
+
+@pytest.mark.parametrize("which", ["anthropic", "openai"])
+async def test_one_question_one_tool(which: str) -> None:
+    """AC-S2-1: chunks stream, the tool's result is fed back, the final answer stands; with the real clients."""
+    async with provider([Call("get_time"), "It is noon, I think."]) as server:
+        async with Session(llm=real(server, which), tools=[get_time]) as session:
+            chunks = [
+                event async for event in session.submit_message("What time is it?") if isinstance(event, AIMessageChunk)
+            ]
+            history = session.messages
+
+    assert [chunk.text for chunk in chunks if chunk.text] == ["It ", "is ", "noon, ", "I ", "think."]
+    assert session.result is not None
+    assert (session.result.status, session.result.value) == (Status.COMPLETED, "It is noon, I think.")
+    assert said(history)[2] == ("tool", "noon")
+    assert "noon" in str(server.bodies[1]["messages"])
+
+
+@pytest.mark.parametrize("which", ["anthropic", "openai"])
+async def test_the_second_message_remembers_the_first(which: str) -> None:
+    """AC-S2-1: the second `submit_message` sends the whole first turn again, unchanged, and then the new prompt."""
+    async with provider([Call("get_time"), "Noon.", "You asked for the time."]) as server:
+        async with Session(llm=real(server, which), tools=[get_time]) as session:
+            await session.ask("What time is it?")
+
+            await session.ask("What did I ask?")
+
+    first, second, third = (body["messages"] for body in server.bodies)
+    assert second[: len(first)] == first
+    assert third[: len(second)] == second
+    assert "What did I ask?" in str(third[-1])
+
+
+async def trip(model: BaseChatModel) -> tuple[list[Event], Session]:
+    """The same session for any model."""
+    async with Session(llm=model, tools=[get_time]) as session:
+        events = [event async for event in session.submit_message("Time?") if isinstance(event, Event)]
+    return events, session
+
+
+def shape(events: list[Event]) -> list[Any]:
+    return [(event.type, event.path) for event in events if hasattr(event, "type")] or [
+        (type(event).__name__, event.path, event.call_id is not None) for event in events
+    ]
+
+
+@pytest.mark.parametrize("which", ["anthropic", "openai", "scripted", "scripted, not streaming"])
+async def test_the_model_is_swapped_and_nothing_else_changes(which: str) -> None:
+    """AC-S2-9: the same code, events, history and result, whatever chat model it is given."""
+    script: list[Step] = [Call("get_time", id="call-a"), "It is noon."]
+    expected, reference = await trip(ScriptedModel(script))
+    async with provider(script) as server:
+        if which.startswith("scripted"):
+            model: BaseChatModel = ScriptedModel(script, streaming="not" not in which)
+        else:
+            model = real(server, which)
+
+        events, session = await trip(model)
+
+    assert shape(events) == shape(expected)
+    assert said(session.messages) == said(reference.messages)
+    assert is_valid(session.messages)
+    assert session.result is not None
+    assert reference.result is not None
+    assert (session.result.status, session.result.value) == (reference.result.status, reference.result.value)
+    assert session.result.usage.model_calls == reference.result.usage.model_calls == 2

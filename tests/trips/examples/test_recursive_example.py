@@ -1,0 +1,41 @@
+"""The example of recursive function agents runs as its docstring says, alike on every backend."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+EXAMPLE = pathlib.Path(__file__).resolve().parents[3] / "examples" / "recursive_function_agents.py"
+EXPECTED = """\
+survey: completed, 6 agents below it
+  north
+    Arden: 1200 people
+    Brill: 800 people (asked for a helper, refused: policy.allow_sub_agents)
+  south
+    Corve: oom
+    Dunmoor: 2500 people
+"""
+
+
+@pytest.mark.parametrize("backend", ["bwrap", "local"])
+def test_the_example_prints_the_same_on_every_backend(backend: str, tmp_path: pathlib.Path) -> None:
+    """Three levels, one refusal with its reason, one `oom`; no word of ids, times or paths; nothing on stderr."""
+    if backend == "bwrap" and shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed")
+
+    done = subprocess.run(
+        [sys.executable, EXAMPLE, "--backend", backend],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == EXPECTED
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,465 @@
+"""Agents that write code: the loop, and the code, in their own sandboxes, on both backends."""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import ramet
+from ramet.core.events import ToolEnded
+from ramet.core.outcome import Result, Status
+from ramet.core.policy.capabilities import Capability
+from ramet.guest.serve import NEW_TURN
+from ramet.host.trees import factory
+from ramet.models.scripted.dialogue import Call
+from ramet.spawn.tree import RunTree
+from ramet.tools.agents.authoring import authoring_tools
+from ramet.tools.agents.task_result import conclusion_tools
+from ramet.tools.python import python_tool
+from tests.trips.kits.authoring import Shelf
+from tests.trips.kits.isolated import BACKENDS, Name
+from tests.trips.kits.sessions import kept, of_kind
+
+both = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def code(text: str, **arguments: Any) -> Call:
+    """A call of the tool."""
+    return Call("python", {"code": text, **arguments})
+
+
+def agent(*capabilities: Capability, **fields: Any) -> ramet.Agent:
+    """An agent that writes code."""
+    return ramet.Agent(
+        name="coder",
+        description="Writes code",
+        instructions="Write code.",
+        tools=(python_tool(),),
+        policy=ramet.Policy(allow_sub_agents=True),
+        capabilities=capabilities,
+        **fields,
+    )
+
+
+async def converse(
+    folder: pathlib.Path, backend: Name, coder: ramet.Agent, *script: Any, lines: Any = None
+) -> tuple[Result, list[str]]:
+    """Let a session start the coder, whose model plays a script; its result, and what its calls showed."""
+    parts: dict[str, Any] = {
+        "Begin!": [Call("Agent", {"subagent_type": "coder", "prompt": "Play."}), "Done."],
+        "Play.": [*script, "I am done."],
+        **(lines or {}),
+    }
+    model = ramet.ScriptedModel(script=parts)
+    async with ramet.Session(model, agents=[coder], cwd=folder, backend=backend, unattended=True) as talk:
+        await talk.ask("Begin!")
+        handle = talk.handle("main/1")
+        shown = [f"{each.status}: {each.preview}" async for each in handle.events() if isinstance(each, ToolEnded)]
+        return await handle.result(), shown
+
+
+@both
+async def test_code_runs_in_the_agents_own_sandbox(tmp_path: pathlib.Path, backend: Name) -> None:
+    """Its names are kept from call to call, errors are tracebacks, and its capabilities are what it has."""
+    result, shown = await converse(
+        tmp_path,
+        backend,
+        agent(Capability("module", "math", include=("sin", "pi"))),
+        code("import math\nx = round(math.sin(math.pi / 2))\nprint('x is', x)\nx + 1"),
+        code("await __import__('asyncio').sleep(0)"),
+        code("math.tan(x)"),
+        code("x"),
+    )
+
+    assert (result.status, result.value) == (Status.COMPLETED, "I am done.")
+    assert shown[0] == "ok: x is 1\n2"
+    assert "ModuleNotFoundError: module 'asyncio' is not among the capabilities" in shown[1]
+    assert shown[2].startswith("error: Traceback")
+    assert "AttributeError: math.tan is not among the capabilities; of it there are: pi, sin" in shown[2]
+    assert shown[3] == "ok: 1"
+
+
+@both
+async def test_a_capability_that_is_not_there_is_refused_by_name(tmp_path: pathlib.Path, backend: Name) -> None:
+    """When the run starts, before its model is asked anything."""
+    result, shown = await converse(tmp_path, backend, agent(Capability("module", "not_there")), code("1"))
+
+    assert result.status is Status.FAILED
+    assert result.error is not None
+    assert result.error.type == "AgentNotResolved"
+    assert "'module not_there' cannot be imported" in result.error.message
+    assert (shown, result.usage.model_calls) == ([], 0)
+
+
+@both
+async def test_code_without_an_end_takes_one_call_and_nothing_else(tmp_path: pathlib.Path, backend: Name) -> None:
+    """The next call works, with the names of the one before."""
+    _, shown = await converse(
+        tmp_path, backend, agent(), code("kept = 1\nwhile True: pass", timeout=1000), code("kept")
+    )
+
+    assert shown == ["error: [stopped after 1 s; the names it had set until then are kept]", "ok: 1"]
+
+
+async def test_in_the_host_no_code_runs(tmp_path: pathlib.Path) -> None:
+    """The tool says what to do about it."""
+    model = ramet.ScriptedModel([code("open('left', 'w')"), "It cannot."])
+    async with ramet.Session(model, [python_tool()], cwd=tmp_path, unattended=True) as talk:
+        await talk.ask("Go")
+        [answer] = [each for each in talk.messages if each.type == "tool"]
+
+    assert answer.text.startswith("python denied: code runs in a sandbox only; give the agent one")
+    assert not (tmp_path / "left").exists()
+
+
+@pytest.fixture
+def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    """Every tree of this test keeps agents here."""
+    made = Shelf()
+    monkeypatch.setattr(RunTree, "_authoring", lambda tree: made)
+    return made
+
+
+async def test_setup_runs_before_a_turn_and_is_none(tmp_path: pathlib.Path) -> None:
+    """Row 203: what it sets is there for the first call; it is neither a turn nor a tool call."""
+    coder = agent(Capability("module", "math"), setup="import math\nradius = math.sqrt(16)")
+
+    result, shown = await converse(tmp_path, "local", coder, code("radius * 2"))
+
+    assert shown == ["ok: 8.0"]
+    assert (result.usage.tool_calls, result.usage.model_calls) == (1, 2)
+
+
+async def test_setup_that_fails_is_the_end_of_the_run(tmp_path: pathlib.Path) -> None:
+    """With its traceback, before the model is asked anything."""
+    result, shown = await converse(tmp_path, "local", agent(setup="1 / 0"), code("2"))
+
+    assert (shown, result.usage.model_calls) == ([], 0)
+    assert result.error is not None
+    assert result.error.type == "TaskFailed"
+    assert "ZeroDivisionError" in result.error.message
+
+
+MAKER = (Capability("class", "Agent"), Capability("module", "math", include=("sin", "cos", "pi")))
+MAKE = """
+from dataclasses import dataclass
+
+@dataclass
+class Root:
+    x: float
+    exact: bool = False
+
+with Agent(name="math_solver", primer="You solve equations.") as solver:
+    solver.module("math", include=["sin", "tan", "pi"])
+
+    @solver.task
+    def solve(equation: str, times: int = 1) -> list[Root]:
+        '''Solve this equation.'''
+"""
+
+
+@both
+async def test_code_makes_an_agent_and_calls_its_task(tmp_path: pathlib.Path, backend: Name, shelf: Shelf) -> None:
+    """As a child of the run; what comes back is of the types that the code declared."""
+    result, shown = await converse(
+        tmp_path,
+        backend,
+        agent(*MAKER),
+        code(MAKE + "str(solver.ref)"),
+        code("solve('x = 1')"),
+        code("await solve('x = 2', times=2)"),
+        code("[each.result() for each in solve.map(['x = 3', 'x = 4'], max_parallel=2)]"),
+        code("solve.submit('x = 5').exception()"),
+        code("solve(5)"),
+        lines={"x = 5": ["no list"] * 3, "Solve this equation.": ['[{"x": 1.5}]']},
+    )
+
+    assert result.status is Status.COMPLETED, result
+    [ref] = shelf.kept
+    assert shown[0] == f"ok: [math_solver did not get, for you do not have it: module math.tan]\n'{ref}'"
+    assert shown[1] == "ok: [Root(x=1.5, exact=False)]"
+    assert shown[2] == "ok: [Root(x=1.5, exact=False)]"
+    assert shown[3] == "ok: [[Root(x=1.5, exact=False)], [Root(x=1.5, exact=False)]]"
+    assert shown[4].startswith("ok: TaskFailed(")
+    assert "InvalidValue: solve.equation: 5 is not accepted" in shown[5]
+    assert [arguments for _, _, arguments in shelf.asked_for][:2] == [
+        {"equation": "x = 1", "times": 1},
+        {"equation": "x = 2", "times": 2},
+    ]
+
+
+@both
+async def test_code_ends_its_task_itself(tmp_path: pathlib.Path, backend: Name) -> None:
+    """With a value that the host holds against the form that was agreed."""
+    result, shown = await converse(
+        tmp_path,
+        backend,
+        agent(output={"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}),
+        code("task_success(object())"),
+        code("task_success({'n': 'none'})\nprint('never')"),
+        code("try:\n    task_success({'n': 7})\nfinally:\n    print('left')"),
+    )
+
+    assert (result.status, result.value) == (Status.COMPLETED, {"n": 7})
+    assert "InvalidValue: result" in shown[0]
+    assert shown[1:] == ["ok: [the task is concluded: success]", "ok: left\n[the task is concluded: success]"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "says"),
+    [
+        ("task_fail('no such file')", Status.FAILED, "no such file"),
+        ("task_clarify('which one?')", Status.NEEDS_INPUT, "which one?"),
+    ],
+)
+async def test_code_says_that_its_task_cannot_be_done(
+    tmp_path: pathlib.Path, ending: str, status: Status, says: str
+) -> None:
+    """Or asks back: the run ends so, without another word of its model."""
+    result, _ = await converse(tmp_path, "local", agent(), code(ending))
+
+    assert (result.status, result.usage.model_calls) == (status, 1)
+    assert result.error is not None
+    assert result.error.message == says
+
+
+@both
+async def test_a_model_without_code_makes_an_agent_by_tools(
+    tmp_path: pathlib.Path, backend: Name, shelf: Shelf
+) -> None:
+    """From its sandbox, through the same port; it is told what its agent did not get."""
+    maker = ramet.Agent(
+        name="coder", description="", tools=authoring_tools(), policy=ramet.Policy(allow_sub_agents=True)
+    )
+    make = {
+        "name": "adder",
+        "primer": "You add.",
+        "capabilities": [{"type": "module", "name": "os"}],
+        "tasks": {
+            "add": {
+                "docstring": "Add these two.",
+                "parameters": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+                "returns": {"type": "integer"},
+            }
+        },
+    }
+    _, shown = await converse(
+        tmp_path,
+        backend,
+        maker,
+        Call("CreateAgent", make),
+        Call("CallTask", {"agent": "adder", "task": "add", "arguments": {"a": 1, "b": 2}}),
+        Call("CallTask", {"agent": "adder", "task": "add", "arguments": {"a": "x", "b": 2}}),
+        Call("CallTask", {"agent": "nobody", "task": "add"}),
+        Call("CallTask", {"agent": "adder", "task": "divide"}),
+        lines={"Add these two.": ["3"]},
+    )
+
+    [ref] = shelf.kept
+    assert shown[0].startswith(f"ok: adder is there. Its handle: {ref}\n")
+    assert "- add(a, b): Add these two." in shown[0]
+    assert "did not get, for you do not have it: module os" in shown[0]
+    assert shown[1] == "ok: 3"
+    assert shown[2].startswith("error: add.a: 'x' is not accepted")
+    assert shown[3].startswith("error: the agent 'nobody' cannot be resolved")
+    assert shown[4].startswith("error: unknown task 'divide'; known: add")
+
+
+async def test_where_no_agents_are_kept_code_is_told_so(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A typed error inside, and nothing is born."""
+    monkeypatch.setattr(factory, "HostAuthoring", lambda agents: None)
+    _, shown = await converse(tmp_path, "local", agent(*MAKER), code(MAKE))
+
+    assert "Denied: creating agents denied: this runtime keeps no agents that agents write down" in shown[0]
+
+
+@both
+async def test_an_agent_that_code_made_is_kept_for_other_processes(tmp_path: pathlib.Path, backend: Name) -> None:
+    """By the runtime's own registry: its handle leads to it from outside, with no more than its creator has."""
+    make = f"{MAKE}\ntask_success(f'{{solver.ref}} {{solve(\"x = 1\")[0].x}}')"
+    lines: dict[str, Any] = {"Build it.": [code(make)], "Solve this equation.": ['[{"x": 1.5}]']}
+    architect = ramet.Agent(name="architect", tools=(python_tool(),), model=ramet.ScriptedModel(script=lines))
+    architect.cls(ramet.Agent)
+    architect.module("math", include=["sin", "cos", "pi"])
+
+    @architect.task
+    def build() -> str:  # type: ignore[empty-body]
+        """Build it."""
+
+    async with ramet.AgentRuntime(tmp_path, backend=backend) as runtime:
+        ref, _, value = (await build()).partition(" ")
+        found = await runtime.dynamic.load(ref)
+
+        assert value == "1.5"
+        assert (found.name, str(found.ref)) == ("math_solver", ref)
+        assert [each.include for each in found.capabilities] == [("pi", "sin")]
+
+
+LEAD = ramet.Policy(allow_sub_agents=True, memory_mb=1024)
+THREE = {
+    "Build it.": """
+with Agent(name="math_solver", primer="You solve.") as solver:
+    solver.module("math", include=["sin"])
+    solver.cls(Agent)
+    @solver.task
+    def solve(equation: str) -> float:
+        '''Solve this.'''
+task_success(str(solve("sin(0) = x")))
+""",
+    "Solve this.": """
+import math
+with Agent(name="equation_parser", primer="You parse.") as parser:
+    parser.module("math")
+    @parser.task
+    def parse(text: str) -> list[str]:
+        '''Parse this.'''
+left, right = parse("sin(0) = x")
+task_success(math.sin(0) + len(left))
+""",
+    "Parse this.": """
+import math
+found = hasattr(math, "sin"), hasattr(math, "cos")
+assert found == (True, False), found
+task_success(["sin(0)", "x"])
+""",
+}
+
+
+@both
+async def test_agents_make_agents_that_make_agents(tmp_path: pathlib.Path, backend: Name) -> None:
+    """Each in a sandbox of its own, with what all above it have: values come back through all of them."""
+    script: dict[str, Any] = {asked: [code(text)] for asked, text in THREE.items()}
+    architect = ramet.Agent(name="architect", policy=LEAD, model=ramet.ScriptedModel(script=script))
+    architect.cls(ramet.Agent)
+    architect.module("math", include=["sin", "cos"])
+
+    @architect.task
+    def build() -> str:  # type: ignore[empty-body]
+        """Build it."""
+
+    async with ramet.AgentRuntime(tmp_path, backend=backend) as runtime:
+        assert await build() == "6.0"
+        assert list(await runtime.dynamic.made_by(architect)) == ["math_solver"]
+
+
+async def test_what_one_turn_concluded_is_no_answer_of_the_next(tmp_path: pathlib.Path) -> None:
+    """In the host as in a sandbox."""
+    model = ramet.ScriptedModel([Call("task_success", {"result": "first"}), "second"])
+    async with ramet.Session(model, conclusion_tools(), cwd=tmp_path, unattended=True) as talk:
+        assert (await talk.ask("One")).value == "first"
+        assert (await talk.ask("Two")).value == "second"
+
+
+async def test_waiting_for_another_agent_takes_no_time_of_a_call(tmp_path: pathlib.Path) -> None:
+    """A child that works longer than its parent's code may run is waited for."""
+    script: dict[str, Any] = {
+        "Build it.": [code(THREE["Build it."], timeout=1000)],
+        "Solve this.": [code("while True: pass", timeout=1000), code("task_success(2.5)")],
+    }
+    architect = ramet.Agent(name="architect", policy=LEAD, model=ramet.ScriptedModel(script=script))
+    architect.cls(ramet.Agent)
+
+    @architect.task
+    def build() -> str:  # type: ignore[empty-body]
+        """Build it."""
+
+    async with ramet.AgentRuntime(tmp_path, backend="local"):
+        assert await build() == "2.5"
+
+
+async def test_a_later_turn_says_that_its_names_are_new(tmp_path: pathlib.Path) -> None:
+    """A turn has a process of its own: the first call of the next one says so, and no other."""
+    script: dict[str, Any] = {
+        "Begin!": [Call("Agent", {"subagent_type": "coder", "prompt": "Play."}), "Done."],
+        "Play.": [code("x = 1"), "I am done."],
+        "Once more.": [code("'x' in globals()"), code("2"), "Again."],
+    }
+    async with ramet.Session(
+        ramet.ScriptedModel(script=script), agents=[agent()], cwd=tmp_path, backend="local", unattended=True
+    ) as talk:
+        await talk.ask("Begin!")
+        handle = talk.handle("main/1")
+        handle.send("Once more.")
+        assert (await handle.result()).value == "Again."
+        shown = [each.preview for each in of_kind(kept(talk), ToolEnded) if each.tool == "python"]
+
+    assert shown == ["(no output)", f"{NEW_TURN}\nFalse", "2"]
+
+
+async def test_output_that_is_too_long_is_put_where_the_agent_can_read_it(tmp_path: pathlib.Path) -> None:
+    """Inside, and only there."""
+    _, shown = await converse(
+        tmp_path,
+        "local",
+        agent(Capability("module", "pathlib")),
+        code("print('x' * 40_000)"),
+        code("import pathlib\nfound = list(pathlib.Path('/tmp').glob('ramet-results-*/*'))\nlen(found[0].read_text())"),
+    )
+
+    assert shown[1] == "ok: 40000"
+
+
+@pytest.fixture
+def source(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module of two agents, which the host can import."""
+    text = (pathlib.Path(__file__).parents[2] / "support" / "specialists.py").read_text()
+    (tmp_path / "their_specialists.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield text
+    sys.modules.pop("their_specialists", None)
+
+
+async def lead_with(source: str, backend: Name, text: str) -> tuple[list[str], list[tuple[str, str]]]:
+    """Let the lead run some code, in a sandbox that imports the module, too: what it showed, and the runs."""
+    model = ramet.ScriptedModel(
+        script={
+            "Play.": [code(text), "I am done."],
+            "Solve an equation": ['{"value": 3.0, "steps": ["halve"]}'],
+        }
+    )
+    lead = importlib.import_module("their_specialists").lead.with_model(model)
+    async with ramet.AgentRuntime(backend=backend) as runtime:
+        shelf = runtime.sandboxes.folders.shelf("theirs")
+        (shelf / "their_specialists.py").write_text(source)
+        handle = await runtime.spawn(lead, "Play.", shelf=shelf)
+        tree = runtime.trees[handle.run.info.root].tree
+        result = await handle.result()
+        assert result.status is Status.COMPLETED, result
+        shown = [f"{each.status}: {each.preview}" async for each in handle.events() if isinstance(each, ToolEnded)]
+        return shown, [(run.path, run.agent.name) for run in tree.register.runs.values()]
+
+
+@both
+async def test_another_agents_task_is_a_function_of_its_code(source: str, backend: Name) -> None:
+    """Rows 150 and 202: `@lead.fn` above `@specialist.task`. Typed both ways; the run is a child of the caller's."""
+    text = "found = solve('2x = 6')\nhalf(found.value), found.steps, type(found).__name__"
+    shown, runs = await lead_with(source, backend, text)
+
+    assert shown == ["ok: (1.5, ['halve'], 'Solution')"]
+    assert runs == [("main", "lead"), ("main/specialist", "specialist")]
+
+
+async def test_a_task_that_code_asked_for_stays_its_agents(source: str, tmp_path: pathlib.Path) -> None:
+    """What the caller may not use is taken from that one run, not from the agent that this process declared."""
+    able = source.replace("@dataclass", 'specialist.fn("math:cos")\n\n\n@dataclass', 1)
+    (tmp_path / "their_specialists.py").write_text(able)
+    shown, _ = await lead_with(able, "local", "solve('2x = 6').steps")
+
+    assert shown == ["ok: ['halve']"]
+    module = importlib.import_module("their_specialists")
+    assert module.solve.agent is module.specialist
+    assert [each.name for each in module.solve.agent.capabilities] == ["math:cos"]
+
+
+async def test_what_does_not_fit_a_task_is_refused_before_anything_begins(source: str) -> None:
+    """The code sees the same error as a caller of the host."""
+    shown, runs = await lead_with(source, "local", "solve(6)")
+    assert "solve.equation" in shown[0]
+    assert len(runs) == 1

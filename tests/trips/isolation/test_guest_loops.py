@@ -1,0 +1,808 @@
+"""A conversation whose loop runs in another process: the host's half and the guest's, against each other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+import pytest
+from langchain_core.exceptions import ContextOverflowError
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.tools import BaseTool, tool
+from pydantic import BaseModel, field_validator
+
+from ramet.agent.definition import Agent
+from ramet.agent.history.compaction import Compaction
+from ramet.agent.history.pairing import INTERRUPTED
+from ramet.agent.hooks.hooks import hook
+from ramet.concurrency.mailbox import MAX_BYTES, Mail
+from ramet.core.budget import Limits
+from ramet.core.errors import Aborted
+from ramet.core.events import (
+    BudgetRefused,
+    Compacted,
+    MailDelivered,
+    MessageRecorded,
+    ToolEnded,
+    ToolStarted,
+    encode,
+)
+from ramet.core.limits import SpawnLimits
+from ramet.core.outcome import NOTHING_USED, Status
+from ramet.host.runtime import AgentRuntime
+from ramet.host.session import Session
+from ramet.models.rate_limit import RetryPolicy
+from ramet.models.scripted.dialogue import Call, Fail, Hang, Say
+from ramet.models.scripted.model import ScriptedModel
+from ramet.spawn.lifecycle import turn
+from ramet.spawn.sandbox.conversation import SandboxedConversation
+from ramet.tools.workspace import workspace_tools
+from ramet.wire.guest_protocol import AskModel, Record
+from tests.support.guests import Guests, guests
+from tests.support.waiting import alive, eventually
+from tests.trips.kits.guest_loops import Inside
+from tests.trips.kits.sessions import (
+    answers,
+    background,
+    fork,
+    fresh,
+    is_valid,
+    kept,
+    nothing_is_held,
+    of_kind,
+    run_of,
+    said,
+)
+
+WAIT = "until [ -e go ]; do sleep 0.01; done; cat go"
+
+
+@pytest.fixture(scope="module")
+def guest_source() -> Iterator[Guests]:
+    """The process that guests are forked from."""
+    with guests() as source:
+        yield source
+
+
+@pytest.fixture
+def inside(guest_source: Guests, monkeypatch: pytest.MonkeyPatch) -> Inside:
+    """From here on, every conversation of this test has a guest."""
+    made = Inside(guest_source)
+    monkeypatch.setattr(turn, "_converse", made.converse)
+    return made
+
+
+def session(script: Any, folder: pathlib.Path, **options: Any) -> Session:
+    """A session of a scripted model with the tools of a workspace."""
+    return Session(ScriptedModel(script), workspace_tools(), cwd=folder, **options)
+
+
+async def test_an_answer_comes_from_a_loop_in_another_process(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """It is the model's, it is on record, and its pieces are heard as they come."""
+    async with session(["The answer is 42."], tmp_path) as talk:
+        items = [item async for item in talk.submit_message("What is it?")]
+
+        assert talk.result is not None
+        assert (talk.result.status, talk.result.value) == (Status.COMPLETED, "The answer is 42.")
+        assert "".join(item.text for item in items if isinstance(item, AIMessageChunk)) == "The answer is 42."
+        assert said(talk.messages) == [("human", "What is it?"), ("ai", "The answer is 42.")]
+        recorded = of_kind(kept(talk), MessageRecorded)
+        assert [each.message["type"] for each in recorded] == ["human", "ai"]
+        assert recorded[1].usage is not None
+        assert recorded[1].usage.model_calls == 1
+        assert talk.usage.model_calls == 1
+    assert inside.last_words[0] is not None
+
+
+async def test_a_tool_works_where_the_loop_is(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """Its call is on record before its result, with the host's own idea of its arguments, and is counted once."""
+    (tmp_path / "note.txt").write_text("buy milk\n")
+    script = [[Call("Bash", {"command": "echo $PPID"}), Call("Read", {"file_path": "note.txt"})], "You need milk."]
+    async with session(script, tmp_path) as talk:
+        result = await talk.ask("What do I need?")
+
+        assert result.value == "You need milk."
+        shell, file = (message for message in talk.messages if message.type == "tool")
+        assert shell.text.split()[0] == str(inside.guests[0].pid)
+        assert "buy milk" in file.text
+        started, ended = of_kind(kept(talk), ToolStarted), of_kind(kept(talk), ToolEnded)
+        assert [each.tool for each in started] == ["Bash", "Read"]
+        assert started[1].args == {"file_path": "note.txt"}
+        assert [each.status for each in ended] == ["ok", "ok"]
+        assert talk.usage.tool_calls == 2
+        assert is_valid(talk.messages)
+
+
+async def test_a_question_holds_the_very_messages_that_the_host_keeps(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """A guest names what is known by its place: nothing is told twice, and a provider's cache holds; tools as well."""
+    model = ScriptedModel([Call("Bash", {"command": "echo one"}), "Done.", "Again."])
+    async with Session(model, workspace_tools(), system_prompt="Be brief.", cwd=tmp_path) as talk:
+        await talk.ask("Begin.")
+        await talk.ask("And now?")
+
+        history = talk.context.history
+        assert [each.type for each in model.requests[2].messages] == ["system", "human", "ai", "tool", "ai", "human"]
+        *asked_with, _ = history  # The last one is the answer.
+        assert all(a is b for a, b in zip(model.requests[2].messages[1:], asked_with, strict=True))
+        assert len(inside.guests) == 2, "each turn has a guest of its own"
+        assert {each.tools for each in model.requests} == {tuple(tool.name for tool in talk.context.tools)}
+
+
+# ---- other agents
+
+
+async def test_a_child_of_a_guest_has_a_guest_of_its_own(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """Its report is the parent's tool result; with one place to work in, the waiting parent does not hold it."""
+    script = {
+        "investigate": [fresh("look at the logs", "logs"), "So it was the disk."],
+        "look at": ["The disk is full."],
+    }
+    async with session(script, tmp_path, spawn_limits=SpawnLimits(running=1)) as talk:
+        result = await talk.ask("investigate")
+
+        assert result.value == "So it was the disk."
+        (report,) = answers(talk.messages).values()
+        assert "The disk is full." in report
+        assert run_of(talk, "logs").result is not None
+        assert talk.usage.agents == 1
+        assert len(inside.guests) == 2
+
+
+async def test_the_tools_that_lead_agents_reach_the_tree(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """Listing, output and refusals come from the host's tree."""
+    steps = [
+        background("wait here", "waiter"),
+        [
+            Call("ListAgents"),
+            Call("TaskOutput", {"task_id": "waiter", "block": False}),
+            Call("TaskStop", {"task_id": "nobody"}),
+        ],
+        Call("TaskStop", {"task_id": "waiter"}),
+        "All said.",
+    ]
+    async with session({"take charge": steps, "wait here": [Hang()]}, tmp_path) as talk:
+        result = await talk.ask("take charge")
+
+        assert result.value == "All said."
+        _, listing, output, refused, stopped = answers(talk.messages).values()
+        assert "main/waiter" in listing
+        assert "status: " in output
+        assert "unknown" in refused
+        assert stopped == "Stopped: main/waiter."
+
+
+async def test_a_notice_wakes_a_run_into_a_new_conversation(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """It goes on with the history that the host kept, and the notice is read once."""
+    script = {
+        "take charge": [background("count", "counter"), "I wait.", "It counted to three."],
+        "count": ["one two three"],
+    }
+    async with session(script, tmp_path) as talk:
+        first = await talk.ask("take charge")
+        await eventually(lambda: len(inside.last_words) == 3 and talk.runs()[0].state == "idle")
+
+        assert first.value == "I wait."
+        assert talk.messages[-1].text == "It counted to three."
+        assert "one two three" in talk.messages[-2].text
+        assert len(of_kind(kept(talk), MailDelivered)) == 1
+        assert is_valid(talk.messages)
+
+
+async def test_a_fork_of_a_guest_knows_what_it_knew(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """Its conversation begins with the parent's, as the host kept it, and its tools are the parent's."""
+    model = ScriptedModel(
+        [Call("Bash", {"command": "echo the code is 17"}), fork("say the code"), "It is 17.", "My fork says 17."]
+    )
+    async with Session(model, workspace_tools(), cwd=tmp_path) as talk:
+        result = await talk.ask("find the code")
+
+        assert result.value == "My fork says 17."
+        parent, child = model.requests[1], model.requests[2]
+        assert child.messages[: len(parent.messages)] == parent.messages
+        assert child.tools == parent.tools
+        assert len(inside.guests) == 2
+
+
+async def test_a_finished_guest_comes_back_for_mail_with_its_history(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """A message to it starts another conversation, which knows the first."""
+    model = ScriptedModel(
+        {
+            "take charge": [
+                fresh("remember 8", "clerk"),
+                Call("SendMessage", {"to": "clerk", "message": "which?"}),
+                "I asked.",
+                "It was 8.",
+            ],
+            "remember 8": ["I remember 8.", "It was 8."],
+        }
+    )
+    async with Session(model, workspace_tools(), cwd=tmp_path) as talk:
+        await talk.ask("take charge")
+        await eventually(lambda: talk.messages[-1].text == "It was 8." and talk.runs()[0].state == "idle")
+
+        clerk = run_of(talk, "clerk")
+        assert [kind for kind, _ in said(clerk.context.history)] == ["human", "ai", "human", "ai"]
+        assert "which?" in clerk.context.history[2].text
+
+
+# ---- mail, hooks, people
+
+
+async def test_mail_is_read_at_the_next_step(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """While a tool works it waits; then it is in the conversation, in the host's words, and in no mailbox any more."""
+    async with session([Call("Bash", {"command": WAIT}), "Both read."], tmp_path) as talk:
+
+        async def write() -> None:
+            await eventually(lambda: of_kind(kept(talk), ToolStarted))
+            talk.send("And mind the gap.")
+            (tmp_path / "go").write_text("went")
+
+        async for item in talk.submit_message("Wait for it."):
+            if isinstance(item, ToolStarted):
+                await write()
+
+        assert [kind for kind, _ in said(talk.messages)] == ["human", "ai", "tool", "human", "ai"]
+        assert talk.messages[3].text == "And mind the gap."
+        assert len(of_kind(kept(talk), MailDelivered)) == 1
+        assert len(talk.context.mailbox) == 0
+
+
+async def test_mail_in_any_letters_reaches_a_guest(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """As long as mail may be, and of what JSON spells longest: it is no control word of the channel."""
+    text = "\x01" * (MAX_BYTES - 10)
+    # The guest may hear of it before it asks again, or when it has answered: then it asks once more.
+    async with session([Call("Bash", {"command": WAIT}), "Read.", "Read."], tmp_path) as talk:
+        async for item in talk.submit_message("Wait for it."):
+            if isinstance(item, ToolStarted):
+                talk.send(text)
+                (tmp_path / "go").write_text("went")
+
+        assert talk.result is not None
+        assert talk.result.value == "Read."
+        assert [message.text for message in talk.messages].count(text) == 1
+
+
+async def test_another_attempt_begins_where_the_turn_began(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """What the first attempt said is gone, but for the mail that it read; nothing of the budget stays held."""
+    calls = [Call("Bash", {"command": "true"}), Call("Bash", {"command": "true"})]
+    async with session([calls], tmp_path, limits=Limits(tool_calls=9)) as talk:
+        run = talk._root
+        run.context.mailbox.push(Mail(id="mail-0", sender="user", text="Early.", kind="user"))
+        conversation = SandboxedConversation(run, [HumanMessage("Begin.")], lambda chunk: None)
+
+        first, _ = conversation.start()
+        question = b'{"messages": [1, 2], "tools": []}'
+        await conversation.ask_model(AskModel(id=1, step=f"{run.info.id}:1"), question, no_piece)
+        assert run.context.budget.held("tool_calls") == 2
+        run.context.mailbox.push(Mail(id="mail-1", sender="user", text="Late.", kind="user"))
+        second, body = conversation.start()
+
+        assert [each.text for each in run.context.history] == ["Begin.", "Early.", "Late."]
+        assert [each["content"] for each in msgspec.json.decode(body[: second.json_size])["history"]] == [
+            "Begin.",
+            "Early.",
+            "Late.",
+        ]
+        assert run.context.budget.held("tool_calls") == 0
+        assert (first.steps, second.steps) == (0, 1)
+
+
+async def test_a_turn_still_begins_where_it_began_in_a_shorter_conversation(tmp_path: pathlib.Path) -> None:
+    """What was said before it was shortened; another attempt keeps that, and begins behind it."""
+    async with session(["never"], tmp_path) as talk:
+        run = talk._root
+        run.context.history[:] = [HumanMessage("Old."), AIMessage("Long, long answer."), HumanMessage("Older.")]
+        run.turn_began_at = 3
+        conversation = SandboxedConversation(run, [HumanMessage("New.")], lambda chunk: None)
+        conversation.start()
+        event = Compacted(**run.info.stamp, before_messages=4, after_messages=3, before_tokens=9, after_tokens=5)
+        left = [1, {"type": "human", "content": "a summary"}, 4]  # Place 0 is what the system says.
+
+        conversation.record(Record(number=1), encode(event) + b"\n" + msgspec.json.encode(left))
+        assert [each.text for each in run.context.history] == ["Old.", "a summary", "New."]
+        assert run.turn_began_at == 2
+
+        conversation.start()
+        assert [each.text for each in run.context.history] == ["Old.", "a summary", "New."]
+
+
+async def no_piece(piece: bytes) -> None:
+    """Nobody asked for any."""
+    raise AssertionError("a piece")
+
+
+async def test_a_hook_of_the_host_stops_a_call_inside(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """What it denies does not run and is not charged; what it rewrites runs as rewritten, and is kept so."""
+    seen: list[Any] = []
+
+    @hook("PreToolUse", matcher="Bash")
+    def gate(payload: dict[str, Any]) -> dict[str, Any] | None:
+        seen.append((payload["tool_name"], payload["agent_path"], payload["tool_input"]["command"]))
+        if "rm" in payload["tool_input"]["command"]:
+            return {"decision": "block", "reason": "no removing here"}
+        return {"hookSpecificOutput": {"hookEventName": "PreToolUse", "updatedInput": {"command": "echo rewritten"}}}
+
+    @hook("PostToolUse")
+    def after(payload: dict[str, Any]) -> dict[str, Any]:
+        return {"hookSpecificOutput": {"hookEventName": "PostToolUse", "additionalContext": "well done"}}
+
+    calls = [Call("Bash", {"command": "rm -rf ."}), Call("Bash", {"command": "echo plain"})]
+    async with session([calls, "Understood."], tmp_path, hooks=[gate, after]) as talk:
+        result = await talk.ask("Clean up.")
+
+        assert result.value == "Understood."
+        denied, rewritten = answers(talk.messages).values()
+        assert "no removing here" in denied
+        assert "rewritten" in rewritten
+        assert "well done" in rewritten
+        assert seen == [("Bash", "main", "rm -rf ."), ("Bash", "main", "echo plain")]
+        assert [each.args for each in of_kind(kept(talk), ToolStarted)] == [{"command": "echo rewritten"}]
+        reply = talk.messages[1]
+        assert isinstance(reply, AIMessage)
+        assert reply.tool_calls[1]["args"] == {"command": "echo rewritten"}
+        assert talk.usage.tool_calls == 1
+        assert nothing_is_held(talk)
+
+
+async def test_a_hook_may_end_the_run_or_keep_it_going(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """Stop holds an answer back once; `continue: false` at a tool stops the guest."""
+    held: list[bool] = []
+
+    @hook("Stop")
+    def more(payload: dict[str, Any]) -> dict[str, Any] | None:
+        held.append(payload["stop_hook_active"])
+        return {"decision": "block", "reason": "Say it louder."} if not payload["stop_hook_active"] else None
+
+    @hook("PreToolUse")
+    def enough(payload: dict[str, Any]) -> dict[str, Any]:
+        return {"continue": False, "stopReason": "enough"}
+
+    async with session(
+        ["quiet", "LOUD", Call("Bash", {"command": "echo x"}), "never"], tmp_path, hooks=[more, enough]
+    ) as talk:
+        loud = await talk.ask("Speak.")
+        stopped = await talk.ask("Work.")
+
+        assert loud.value == "LOUD"
+        assert held == [False, True]
+        assert stopped.status is Status.CANCELLED
+        assert not of_kind(kept(talk), ToolStarted)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_a_person_is_asked_about_the_call_itself(allowed: bool, inside: Inside, tmp_path: pathlib.Path) -> None:
+    """The question is the hook's, the arguments are the reply's; a no is not charged."""
+    asked: list[Any] = []
+
+    @hook("PreToolUse")
+    def ask(payload: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "hookSpecificOutput": {
+                "hookEventName": "PreToolUse",
+                "permissionDecision": "ask",
+                "permissionDecisionReason": "Really?",
+            }
+        }
+
+    def approver(pending: Any) -> bool:
+        asked.append((pending.path, pending.tool, pending.question, pending.args))
+        return allowed
+
+    async with session(
+        [Call("Bash", {"command": "echo done"}), "Finished."], tmp_path, hooks=[ask], approver=approver
+    ) as talk:
+        await talk.ask("Do it.")
+
+        assert asked == [("main", "Bash", "Really?", {"command": "echo done"})]
+        (answer,) = answers(talk.messages).values()
+        assert ("done" in answer) is allowed
+        assert ("not approved" in answer) is not allowed
+        assert talk.usage.tool_calls == int(allowed)
+        assert nothing_is_held(talk)
+
+
+# ---- budgets
+
+
+async def test_no_more_tool_calls_run_than_the_budget_has(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """Of three calls in one reply two are granted; the third is refused, and the owner has its last word."""
+    calls = [Call("Bash", {"command": f"echo {number} >> log"}) for number in range(3)]
+    async with session([calls, "Two of three were done."], tmp_path, limits=Limits(tool_calls=2)) as talk:
+        result = await talk.ask("Do all three.")
+
+        assert result.status is Status.BUDGET_EXHAUSTED
+        assert result.partial == "Two of three were done."
+        assert (tmp_path / "log").read_text() == "0\n1\n"
+        assert "tool_calls asked 1, left 0" in list(answers(talk.messages).values())[2]
+        assert talk.usage.tool_calls == 2
+        assert nothing_is_held(talk)
+        assert [each.resource for each in of_kind(kept(talk), BudgetRefused)] == ["tool_calls"]
+
+
+async def test_a_spent_budget_of_model_calls_leaves_the_last_word(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """The refusal crosses as what it is, so that the loop inside asks once more, from the reserve."""
+    model = ScriptedModel(
+        lambda messages: (
+            "In short: nothing." if "used up" in messages[-1].text else Call("Bash", {"command": "echo more"})
+        )
+    )
+    async with Session(model, workspace_tools(), cwd=tmp_path, limits=Limits(model_calls=3)) as talk:
+        result = await talk.ask("Go on and on.")
+
+        assert result.status is Status.BUDGET_EXHAUSTED
+        assert result.error is not None
+        assert result.error.scope == "main"
+        assert result.partial == "In short: nothing."
+        assert len(model.requests) == 3
+        assert [each.resource for each in of_kind(kept(talk), BudgetRefused)] == ["model_calls"]
+        assert nothing_is_held(talk)
+
+
+async def test_turns_without_end_come_to_one(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """The loop inside counts its turns; the end has the run's own name."""
+    async with session(lambda messages: Call("Bash", {"command": "true"}), tmp_path, max_turns=2) as talk:
+        result = await talk.ask("Go on.")
+
+        assert result.status is Status.BUDGET_EXHAUSTED
+        assert result.error is not None
+        assert "max_turns" in result.error.message
+        assert result.error.scope == "main"
+
+
+# ---- failures and ends
+
+
+async def test_a_failed_provider_fails_the_turn_and_the_next_one_works(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """It is the host's own error, not the guest's word for it."""
+    async with session([Fail(401), "Better now."], tmp_path) as talk:
+        failed, worked = await talk.ask("One."), await talk.ask("Two.")
+
+        assert failed.status is Status.FAILED
+        assert failed.error is not None
+        assert failed.error.type == "ModelFailed"
+        assert "401" in failed.error.message
+        assert worked.value == "Better now."
+
+
+async def test_a_question_that_was_never_sent_is_refunded(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """The host asks for the guest: what it could not send costs the agent nothing, and the guest is not told why."""
+    refused = Fail(ConnectionRefusedError(111, "Connection refused"))
+    limits = Limits(tokens=200_000, model_calls=20)
+    async with session([refused] * 4 + ["Better now."], tmp_path, limits=limits, runtime=impatient()) as talk:
+        failed, worked = await talk.ask("One."), await talk.ask("Two.")
+
+        assert failed.error is not None
+        assert "Connection refused" in failed.error.message
+        assert failed.usage == NOTHING_USED
+        assert (worked.value, worked.usage.model_calls, worked.usage.estimated) == ("Better now.", 1, False)
+        assert nothing_is_held(talk)
+    assert "refused" not in str(inside.last_words[0])
+
+
+def impatient() -> AgentRuntime:
+    """A runtime that asks again at once."""
+    return AgentRuntime(retry=RetryPolicy(base_s=0))
+
+
+async def test_a_turn_that_fails_keeps_its_newest_words(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """Of the last reply alone: what was recorded before it is no part of what is streaming."""
+    call = [{"name": "Bash", "args": {"command": "true"}, "id": "c"}]
+    script = [AIMessage("One.", tool_calls=call), AIMessage("Two.", tool_calls=call), Fail(400)]
+    async with session(script, tmp_path) as talk:
+        result = await talk.ask("Count.")
+
+        assert result.status is Status.FAILED
+        assert result.partial == "Two."
+
+
+async def test_a_run_that_is_stopped_stops_its_guest(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """The host's word is enough; the guest gives up what it is at, and nothing more is asked of the model."""
+    model = ScriptedModel([Call("Bash", {"command": "sleep 1000"}), "never"])
+    async with Session(model, workspace_tools(), cwd=tmp_path) as talk:
+        async for item in talk.submit_message("Begin."):
+            if isinstance(item, ToolStarted):
+                talk.context.abort.abort("enough")
+
+        assert talk.result is not None
+        assert talk.result.status is Status.CANCELLED
+        (last,) = inside.last_words
+        assert last is not None
+        assert last.error is not None
+        assert last.error.message == "enough"
+        with pytest.raises(Aborted):
+            await inside.conversations[0].ask_model(
+                AskModel(id=9, step=f"{talk.id}:99"), b'{"messages": [0], "tools": []}', no_piece
+            )
+        assert len(model.requests) == 1
+
+
+async def test_all_that_was_finished_is_told_before_the_end(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """However much that is: more than a channel holds."""
+    (tmp_path / "long.txt").write_text("word\n" * 1_900)
+    reads = [Call("Read", {"file_path": "long.txt"}) for _ in range(40)]
+    async with session([[*reads, Call("Bash", {"command": "sleep 1000"})]], tmp_path) as talk:
+        async with aclosing(talk.submit_message("Begin.")) as items:
+            async for item in items:
+                if isinstance(item, ToolStarted) and item.tool == "Bash":
+                    break
+
+        found = list(answers(talk.messages).values())
+        assert len(found) == 41
+        assert all(each.count("word") == 1_900 for each in found[:-1])
+        assert found[-1] == INTERRUPTED
+
+
+async def test_an_interrupted_turn_keeps_what_was_finished(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """Of two calls at once one had its result: it is kept, the other is answered as interrupted, the guest is gone."""
+    (tmp_path / "note.txt").write_text("kept\n")
+    script = [
+        [Call("Read", {"file_path": "note.txt"}), Call("Bash", {"command": "echo in; sleep 1000"})],
+        "Where was I?",
+    ]
+    async with session(script, tmp_path) as talk:
+        async with aclosing(talk.submit_message("Begin.")) as items:
+            async for item in items:
+                if isinstance(item, ToolStarted) and item.tool == "Bash":
+                    break
+        result = await talk.ask("Go on.")
+
+        read, shell = answers(talk.messages).values()
+        assert "kept" in read
+        assert shell == INTERRUPTED
+        assert result.value == "Where was I?"
+        assert is_valid(talk.messages)
+        await eventually(lambda: not alive(inside.guests[0].pid))
+
+
+async def test_a_signal_to_end_is_a_stop(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """The guest says what was finished, and its last word, before it goes; the host did not stop it, and says so."""
+    (tmp_path / "note.txt").write_text("kept\n")
+    calls = [Call("Read", {"file_path": "note.txt"}), Call("Bash", {"command": "sleep 1000"})]
+    async with session([calls], tmp_path) as talk:
+        async for item in talk.submit_message("Begin."):
+            if isinstance(item, ToolStarted) and item.tool == "Bash":
+                os.kill(inside.guests[0].pid, signal.SIGTERM)
+
+        (last,) = inside.last_words
+        assert last is not None
+        assert last.error is not None
+        assert (last.error.type, last.error.message) == ("Aborted", "it was told to end")
+        assert talk.result is not None
+        assert talk.result.status is Status.FAILED
+        read, shell = answers(talk.messages).values()
+        assert "kept" in read
+        assert shell == INTERRUPTED
+
+
+async def test_a_cancelled_tree_of_guests_is_gone(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """Parent and child, one in a tool and one in a reply."""
+    script = {"take charge": [fresh("hang on", "child"), "never"], "hang on": [Hang(after_chars=4, text="half of it")]}
+    async with session(script, tmp_path) as talk:
+        reader = talk.submit_message("take charge")
+        async for item in reader:
+            if len(inside.guests) == 2 and run_of(talk, "child").heard:
+                break
+            if isinstance(item, ToolStarted):
+                await eventually(lambda: len(inside.guests) == 2 and run_of(talk, "child").heard)
+                break
+        receipt = await talk.cancel("enough")
+        await reader.aclose()
+
+        assert {"main", "main/child"} == set(receipt.stopped)
+        child = run_of(talk, "child").result
+        assert child is not None
+        assert (child.status, child.partial) == (Status.CANCELLED, "half")
+        await eventually(lambda: not any(alive(guest.pid) for guest in inside.guests))
+        assert nothing_is_held(talk)
+
+
+async def test_a_guest_whose_host_goes_ends_by_itself(guest_source: Guests) -> None:
+    """The end of the channel is the end of its work."""
+    guest = guest_source.launch()
+    guest.channel.close()
+    await eventually(lambda: not alive(guest.pid))
+
+
+# ---- room
+
+
+async def test_a_shortened_conversation_is_shortened_on_both_sides(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """What is kept are the host's own messages, and the next turn goes on from there."""
+
+    read: list[int] = []
+
+    def answer(messages: list[BaseMessage]) -> Any:
+        if "has become too long" in messages[-1].text:
+            return "The file says much."
+        if isinstance(messages[-1], HumanMessage) and messages[-1].text == "And?":
+            return "That is all."
+        read.append(len(messages))
+        return Call("Bash", {"command": f"head -c 6000 /dev/zero | tr '\\0' {len(read)}"}) if len(read) < 7 else "Read."
+
+    model = ScriptedModel(answer)
+    compaction = Compaction(window_tokens=8_000, keep_last=2)
+    async with Session(model, workspace_tools(), cwd=tmp_path, compaction=compaction) as talk:
+        heard = [item.text async for item in talk.submit_message("Read all of it.") if isinstance(item, AIMessageChunk)]
+        second = await talk.ask("And?")
+
+        assert second.value == "That is all."
+        assert "".join(heard) == "Read.", "a summary is no word of the conversation"
+        compacted = of_kind(kept(talk), Compacted)
+        assert compacted
+        assert all(each.after_messages < each.before_messages for each in compacted)
+        assert "The file says much." in talk.messages[1].text
+        assert is_valid(talk.messages)
+        assert list(model.requests[-1].messages[1:]) == talk.messages[:-1]
+
+
+async def test_a_question_too_long_for_the_model_is_shortened_inside(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """What the provider says of the length crosses, so that the loop makes room and asks again."""
+    long = Call("Bash", {"command": "head -c 9000 /dev/zero | tr '\\0' x"})
+    script = [long, long, long, Fail(ContextOverflowError("too long")), "They are all x.", "It fits now."]
+    async with session(script, tmp_path, compaction=Compaction(window_tokens=100_000, keep_last=1)) as talk:
+        result = await talk.ask("Read.")
+
+        assert result.value == "It fits now."
+        assert len(of_kind(kept(talk), Compacted)) == 1
+
+
+# ---- forms
+
+
+class Finding(BaseModel):
+    """A form that a JSON schema can say."""
+
+    file: str
+    lines: list[int]
+
+
+class Even(BaseModel):
+    """A form that no JSON schema can say all of."""
+
+    number: int
+
+    @field_validator("number")
+    @classmethod
+    def is_even(cls, value: int) -> int:
+        """Only the host has this code."""
+        if value % 2:
+            raise ValueError("it is odd")
+        return value
+
+
+async def test_an_answer_in_a_form_is_checked_inside_and_built_outside(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """The guest lets the model try again; the host makes the value, of its own type."""
+    agent = Agent(name="finder", output=Finding)
+    script = ["It is in a.py.", '{"file": "a.py", "lines": "3"}', '{"file": "a.py", "lines": [3, 4]}']
+    async with session(script, tmp_path, agent=agent) as talk:
+        result = await talk.ask("Where is it?")
+
+        assert result.value == Finding(file="a.py", lines=[3, 4])
+        assert len(inside.guests) == 1
+
+
+async def test_what_only_the_host_can_check_it_checks(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """An answer that fits the schema and not the type is no result."""
+    async with session(['{"number": 3}'], tmp_path, agent=Agent(name="counter", output=Even)) as talk:
+        result = await talk.ask("Count.")
+
+        assert result.status is Status.FAILED
+        assert result.error is not None
+        assert result.error.type == "OutputInvalid"
+        assert "it is odd" in result.error.message
+
+
+# ---- tools of the user's own
+
+
+def own_tools(offset: int) -> list[BaseTool]:
+    """A synchronous one that closes over a number, and an asynchronous one that asks the run's model by itself."""
+
+    @tool
+    def shift(number: int) -> str:
+        """Shift a number."""
+        return f"{number + offset} in {os.getpid()}"
+
+    @tool
+    async def consult(question: str) -> str:
+        """Ask around."""
+        from ramet.guest.ports import relay_model
+
+        model = relay_model()
+        streamed = [piece.text async for piece in model.astream(question)]
+        called = await model.bind_tools([shift]).ainvoke("call it")
+        asked = await asyncio.to_thread(model.invoke, "from a thread")
+        assert asked.usage_metadata is not None
+        return f"{'|'.join(streamed)} / {called.tool_calls[0]['name']} / {asked.text}"
+
+    return [shift, consult]
+
+
+async def test_tools_of_the_user_travel_and_work_inside(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """With what they close over; the model that they ask is the run's, and it is counted, heard by nobody."""
+    script: list[Any] = [
+        [Call("shift", {"number": 1}), Call("consult", {"question": "who?"})],
+        Say("The two of us.", chunks=("The two ", "of us.")),
+        Call("shift", {"number": 5}),
+        "From a thread, too.",
+        "All asked.",
+    ]
+    model = ScriptedModel(script)
+    async with Session(model, own_tools(41), cwd=tmp_path, spawn=False) as talk:
+        heard = [item.text async for item in talk.submit_message("Ask.") if isinstance(item, AIMessageChunk)]
+
+        shifted, consulted = answers(talk.messages).values()
+        assert shifted == f"42 in {inside.guests[0].pid}"
+        assert consulted == "The two |of us.| / shift / From a thread, too."
+        assert "".join(heard) == "All asked."
+        assert model.requests[2].tools == ("shift",)
+        assert (talk.usage.model_calls, talk.usage.tool_calls) == (5, 3), "the call beside it is counted, unseen"
+        assert [each.type for each in talk.messages] == ["human", "ai", "tool", "tool", "ai"]
+
+
+async def test_a_tool_that_cannot_travel_is_an_error_that_says_so(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """Before anything is asked of a model."""
+    lock = threading.Lock()
+
+    @tool
+    def guarded(number: int) -> str:
+        """Wait for a lock."""
+        with lock:
+            return str(number)
+
+    model = ScriptedModel(["never"])
+    async with Session(model, [guarded], cwd=tmp_path, spawn=False) as talk:
+        result = await talk.ask("Go.")
+
+        assert result.error is not None
+        assert result.error.type == "NotShippable"
+        assert not model.requests
+
+
+async def test_what_a_tool_cannot_show_a_model_becomes_an_error(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """A picture by its address would be fetched by the provider: the model is told, and the run goes on."""
+
+    @tool
+    def look(at: str) -> list[dict[str, Any]]:
+        """Look at something."""
+        return [{"type": "image_url", "image_url": {"url": at}}]
+
+    async with Session(
+        ScriptedModel([Call("look", {"at": "https://example.org/x.png"}), "I cannot see it."]), [look]
+    ) as talk:
+        result = await talk.ask("Look.")
+
+        assert result.value == "I cannot see it."
+        (seen,) = answers(talk.messages).values()
+        assert "cannot be shown to a model from a sandbox" in seen
+
+
+async def test_a_large_result_is_put_where_the_guest_can_read_it(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """In a file of its own machine, which is gone with it."""
+
+    def place(text: str) -> str:
+        found = re.search(r"in (/\S+\.txt)", text)
+        assert found is not None
+        return found[1]
+
+    script: list[Any] = [
+        Call("Bash", {"command": "for i in $(seq 9000); do echo line $i; done"}),
+        lambda messages: Call("Read", {"file_path": place(messages[-1].text), "offset": 8999}),
+        "Seen.",
+    ]
+    async with session(script, tmp_path) as talk:
+        result = await talk.ask("Count.")
+
+        assert result.value == "Seen."
+        first, second = answers(talk.messages).values()
+        assert len(first) < 3_000
+        assert "line 8999" in second
+    assert not await asyncio.to_thread(pathlib.Path(place(first)).exists)

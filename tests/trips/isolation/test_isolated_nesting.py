@@ -1,0 +1,133 @@
+"""Agents in sandboxes that start agents in sandboxes. On every backend alike."""
+
+from __future__ import annotations
+
+import pytest
+
+import ramet
+from ramet.core.events import RunEnded
+from tests.trips.agents import isolated as agents
+from tests.trips.kits.isolated import backend, runtime
+
+__all__ = ["backend", "runtime"]
+
+MAY = ramet.Policy(allow_sub_agents=True, memory_mb=1024, cpu_cores=8)
+
+
+async def test_ac_s0_3_value_exit_code_and_artifacts_reach_the_parent(runtime: ramet.AgentRuntime) -> None:
+    """AC-S0-3: a child with 128 MB; all that it left is its parent's to read."""
+    result = await runtime.run_agent(
+        agent=agents.spawn, args=(agents.leave, {"memory_mb": 128}, ({"child.txt": "of the child"},)), policy=MAY
+    )
+
+    assert result.status == "completed", result.error
+    assert result.output == {
+        "output": 1,
+        "exit_code": 0,
+        "status": "completed",
+        "error": None,
+        "stdout": "",
+        "artifacts": {"child.txt": "of the child"},
+    }
+
+
+async def test_ac_s0_3_a_parent_that_may_not_is_refused_by_type(runtime: ramet.AgentRuntime) -> None:
+    """AC-S0-3: SpawnRefused inside, with the field that stood against it; uncaught it is the run's failure."""
+    caught = await runtime.run_agent(agent=agents.spawn_one_by_one, args=(1,))
+    uncaught = await runtime.run_agent(agent=agents.spawn, args=(agents.echo,))
+
+    assert caught.output == ["policy.allow_sub_agents"]
+    assert uncaught.status == "failed"
+    assert uncaught.error is not None
+    assert uncaught.error.type.endswith("SpawnRefused")
+
+
+async def test_a_childs_failure_is_a_result_to_its_parent(runtime: ramet.AgentRuntime) -> None:
+    """FINEPRINT: refused spawns raise; a child that failed does not."""
+    result = await runtime.run_agent(agent=agents.spawn, args=(agents.fail, None, ("in the child",)), policy=MAY)
+
+    assert (result.output["status"], result.output["exit_code"], result.output["output"]) == ("failed", 1, None)
+    assert "in the child" in result.output["error"]
+
+
+async def test_a_function_that_returns_awaits_the_children_that_it_left_at_work(runtime: ramet.AgentRuntime) -> None:
+    """As in the host: they were cut off, and their work was lost, when a function in a sandbox ended in good order."""
+    handle = await runtime.spawn(agents.leave_one_at_work, args=(0.2,), policy=MAY)
+    recorder = runtime.trees[handle.run.info.id].recorder
+    result = await handle.result()
+
+    assert (result.status, result.value) == ("completed", "the parent's")
+    ends = [(each.path, str(each.result.status)) for each in recorder.kept if isinstance(each, RunEnded)]
+    assert ends == [("main/late", "completed"), ("main", "completed")]
+
+
+async def test_ac_s0_4_three_levels_and_a_large_leaf(runtime: ramet.AgentRuntime) -> None:
+    """AC-S0-4: the leaf's text is far above 64 KB; all levels succeed."""
+    result = await runtime.run_agent(agent=agents.level, args=(4, 200_000), policy=MAY)
+
+    assert result.status == "completed", result.error
+    assert result.output["levels"] == 4
+    assert len(result.output["text"]) == 200_000
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+async def test_ac_s0_4_a_level_beyond_the_limit_is_refused(runtime: ramet.AgentRuntime, limit: int) -> None:
+    """AC-S0-4: depth 4 where 3 are allowed."""
+    policy = ramet.Policy(allow_sub_agents=True, memory_mb=1024, cpu_cores=8, max_sub_agent_depth=limit)
+
+    within = await runtime.run_agent(agent=agents.level, args=(limit + 1, 10), policy=policy)
+    beyond = await runtime.run_agent(agent=agents.level, args=(limit + 2, 10), policy=policy)
+
+    assert within.status == "completed", within.error
+    assert beyond.status == "failed"
+    assert "depth" in str(beyond.error)
+
+
+async def test_ac_s0_4_the_eleventh_child_is_refused(runtime: ramet.AgentRuntime) -> None:
+    """AC-S0-4: ten in a life, by default."""
+    result = await runtime.run_agent(agent=agents.spawn_one_by_one, args=(12,), policy=MAY)
+
+    assert result.output[:10] == ["completed"] * 10
+    assert [("sub_agents" in said or "children" in said) for said in result.output[10:]] == [True, True]
+
+
+async def test_ac_s0_5_memory_is_lent_by_the_parent_and_comes_back(runtime: ramet.AgentRuntime) -> None:
+    """AC-S0-5: two of 300 MB do not live at once under 512: the second begins when the first has ended."""
+    policy = ramet.Policy(allow_sub_agents=True, memory_mb=512, cpu_cores=1)
+
+    result = await runtime.run_agent(agent=agents.spawn_beyond_memory, args=(0.5,), policy=policy)
+
+    assert result.status == "completed", result.error
+    assert result.output["first"][1] <= result.output["second"][0]
+
+
+async def test_a_child_can_be_cancelled_by_its_parent_alone(runtime: ramet.AgentRuntime) -> None:
+    """105: the parent goes on, has back what it lent, and may cancel twice."""
+    policy = ramet.Policy(allow_sub_agents=True, memory_mb=512, cpu_cores=1)
+
+    result = await runtime.run_agent(agent=agents.cancel_one, policy=policy)
+
+    assert result.status == "completed", result.error
+    assert (result.output["first"], result.output["next"]) == ("cancelled", "completed")
+    assert "make room" in result.output["why"]
+
+
+async def test_map_keeps_order_and_shows_failures(runtime: ramet.AgentRuntime) -> None:
+    """18: one result for each, in order; one failure loses no other."""
+    result = await runtime.run_agent(agent=agents.fan_out, args=([1, 2, 13, 4],), policy=MAY)
+
+    assert [str(each).rpartition(".")[2] for each in result.output] == ["1", "4", "ValueError", "16"]
+
+
+async def test_usage_of_the_subtree_is_the_roots(runtime: ramet.AgentRuntime) -> None:
+    """103: agents are counted upward."""
+    result = await runtime.run_agent(agent=agents.fan_out, args=([1, 2, 3],), policy=MAY)
+
+    assert result.usage.agents == 3
+
+
+async def test_a_child_does_not_see_its_parents_files_or_its_siblings(runtime: ramet.AgentRuntime) -> None:
+    """118, NEG-3: each has its own folder."""
+    result = await runtime.run_agent(agent=agents.look_for_others, policy=MAY)
+
+    assert result.output == {"of parent": [], "of sibling": []}

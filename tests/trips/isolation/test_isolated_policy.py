@@ -1,0 +1,164 @@
+"""Policies as users write them: strict, as data, and enforced on every backend or refused there."""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+from typing import Any
+
+import pytest
+
+import ramet
+from ramet.core.errors import InvalidValue, IsolationUnavailable, RametError
+from ramet.core.policy import policy as policies
+from tests.security.attacks import files, processes
+from tests.trips.agents import isolated as agents
+from tests.trips.kits.isolated import backend, runtime
+
+__all__ = ["backend", "runtime"]
+
+WRONG: dict[str, list[Any]] = {
+    "cpu_cores": [0, -1, float("nan"), float("inf"), "1", True],
+    "memory_mb": [0, -1, 1.5, "128", True, 2**60],
+    "pids": [0, -1, 2.5, "8"],
+    "timeout_seconds": [0, -1, float("nan"), "10"],
+    "network": ["on", "bridge", True],
+    "allowed_endpoints": ["example.org:443", ("example.org",), (":443",), ("a:0",), ("a:65536",), ("a b:1",), (1,)],
+    "ports": [8000, "web", ["web"], {"web": 0}, {"web": 65536}, {"web": "80"}, {"web": True}, {"": 80}, {"../x": 80}],
+    "readonly_mounts": ["/usr", ("usr",), ("../x",), ("~/x",), ("/a\0b",)],
+    "tmpfs_size_mb": [-1, "8", 1.5],
+    "workspace_size_mb": [-1, "8"],
+    "max_output_bytes": [-1, "8"],
+    "allowed_env_vars": ["PATH", ("A=B",), ("",), ("LD_PRELOAD",)],
+    "env_vars": [{"A=B": "x"}, {"": "x"}, {"A": 1}, {"A": "x\0y"}, {"LD_PRELOAD": "x"}, ["A"]],
+    "secrets": [{"../x": "y"}, {"": "y"}, {"a/b": "y"}, {"a": 1}, {".": "y"}],
+    "allow_sub_agents": ["yes", 1, 0],
+    "max_sub_agent_depth": [-1, "3", 1.5],
+    "max_sub_agents": [-1, "3"],
+    "isolation": ["L9", 2, "", "none"],
+    "retry_count": [-1, "1", 0.5],
+    "retry_delay_seconds": [-1, "1", float("nan")],
+}
+
+
+@pytest.mark.parametrize("field", WRONG)
+def test_a_value_that_is_not_accepted_names_its_field(field: str) -> None:
+    """61: from Python and from JSON alike; the error says the field, the value, and what would be taken."""
+    for value in WRONG[field]:
+        with pytest.raises(InvalidValue) as raised:
+            ramet.Policy(**{field: value})
+        assert raised.value.field.startswith(f"policy.{field}"), value
+        assert raised.value.accepted
+        with pytest.raises(InvalidValue) as raised:
+            policies.from_json({field: value})
+        assert raised.value.field.startswith(f"policy.{field}"), value
+
+
+def test_an_unknown_field_is_an_error_that_names_it() -> None:
+    """ "privileged" is no word of ours."""
+    with pytest.raises(InvalidValue) as raised:
+        policies.from_json('{"memory_mb": 128, "privileged": true}')
+    assert "privileged" in str(raised.value)
+
+    with pytest.raises((TypeError, InvalidValue), match="privileged"):
+        ramet.Policy(privileged=True)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("data", ["", "[]", "null", "{", '{"memory_mb": 1, "memory_mb": NaN}', b"\xff"])
+def test_what_is_no_policy_is_an_error(data: str | bytes) -> None:
+    """Bad JSON is InvalidValue, never a traceback of a parser."""
+    with pytest.raises(InvalidValue):
+        policies.from_json(data)
+
+
+def test_a_policy_makes_the_round_trip() -> None:
+    """Every field, and none."""
+    full = ramet.Policy(
+        cpu_cores=0.5, memory_mb=128, pids=8, timeout_seconds=9.5, network="allow_list",
+        allowed_endpoints=("example.org:443",), ports={"web": 80}, readonly_mounts=("/opt/data",), tmpfs_size_mb=8,
+        workspace_size_mb=8,
+        max_output_bytes=1000, allowed_env_vars=("LANG",), env_vars={"A": "b"}, secrets={"token": "t"},
+        allow_sub_agents=True, max_sub_agent_depth=1, max_sub_agents=2, isolation=ramet.Isolation.L1, retry_count=1,
+        retry_delay_seconds=0.5,
+    )  # fmt: skip
+
+    for policy in (full, ramet.Policy()):
+        assert policies.from_json(policies.to_json(policy)) == policy
+
+
+def holding(text: bytes, folder: pathlib.Path) -> list[pathlib.Path]:
+    """The regular files below a folder that hold a text."""
+    return [file for file in folder.rglob("*") if file.is_file() and text in file.read_bytes()]
+
+
+def test_no_secret_is_shown() -> None:
+    """NEG-7: neither repr nor str nor an error shows a value."""
+    policy = ramet.Policy(secrets={"token": "very-secret"}, env_vars={"SETTING": "quite-private"})
+
+    assert "very-secret" not in f"{policy!r} {policy}"
+    assert "quite-private" not in f"{policy!r} {policy}"
+    with pytest.raises(InvalidValue) as raised:
+        ramet.Policy(secrets={"bad/name": "very-secret"})
+    assert "very-secret" not in str(raised.value)
+
+
+async def test_a_secret_is_a_file_in_memory(runtime: ramet.AgentRuntime, tmp_path: pathlib.Path) -> None:
+    """56, NEG-7: at /run/secrets/NAME, in no variable, and on no disk of the host."""
+    policy = ramet.Policy(secrets={"token": "very-secret-value"})
+
+    read = await runtime.run_agent(agent=agents.digest, args=("/run/secrets/token",), policy=policy)
+    seen = await runtime.run_agent(agent=processes.environment, policy=policy)
+
+    assert read.output == hashlib.sha256(b"very-secret-value").hexdigest()
+    assert "very-secret-value" not in str(seen.output)
+    assert holding(b"very-secret-value", tmp_path) == []
+
+
+async def test_166_a_secret_that_is_printed_is_masked(runtime: ramet.AgentRuntime, tmp_path: pathlib.Path) -> None:
+    """166: neither the result's streams nor the log file show the value."""
+    policy = ramet.Policy(secrets={"token": "very-secret-value"})
+    heard: list[str] = []
+
+    result = await runtime.run_agent(
+        agent=agents.speak_file, args=("/run/secrets/token",), policy=policy, on_stdout=heard.append
+    )
+
+    assert "very-secret-value" not in result.stdout + "".join(heard)
+    assert result.stdout.startswith("the token is ")
+    assert holding(b"very-secret-value", tmp_path) == []
+
+
+async def test_a_level_that_is_not_offered_is_refused(runtime: ramet.AgentRuntime) -> None:
+    """109: nothing is lowered silently."""
+    with pytest.raises(IsolationUnavailable) as refusal:
+        await runtime.run_agent(agent=agents.echo, policy=ramet.Policy(isolation=ramet.Isolation.L4))
+
+    assert refusal.value.asked == "L4"
+    assert len(runtime.get_status()["sessions"]) == 0
+
+
+async def test_the_default_backend_is_the_strictest_that_works(tmp_path: pathlib.Path) -> None:
+    """Without a word bubblewrap is used where it works."""
+    async with ramet.AgentRuntime(working_dir=tmp_path / "work") as runtime:
+        result = await runtime.run_agent(
+            agent=agents.echo, args=(1,), policy=ramet.Policy(isolation=ramet.Isolation.L2)
+        )
+
+    assert result.output["args"] == [1]
+
+
+def test_an_unknown_backend_is_refused(tmp_path: pathlib.Path) -> None:
+    """Bad input: the error names what there is."""
+    with pytest.raises(RametError, match="bwrap"):
+        ramet.AgentRuntime(working_dir=tmp_path, backend="docker")  # type: ignore[arg-type]
+
+
+async def test_each_isolated_agent_works_in_its_own_folder(runtime: ramet.AgentRuntime) -> None:
+    """118: the working directory is the run's own, and not the host's."""
+    one = await runtime.run_agent(agent=agents.where)
+    two = await runtime.run_agent(agent=agents.leave, args=({"a.txt": "x"},))
+    three = await runtime.run_agent(agent=files.list_folders, args=(["."],))
+
+    assert one.output != str(pathlib.Path.cwd())
+    assert two.output == 1
+    assert three.output["."] == []

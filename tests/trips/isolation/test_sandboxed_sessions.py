@@ -1,0 +1,262 @@
+"""Sessions whose agents below the first work in sandboxes: the same loop, inside, on both backends."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import sys
+from typing import Literal
+
+import pytest
+
+from ramet import Agent, AgentRuntime, Limits, Policy, ScriptedModel, Session, Status, workspace_tools
+from ramet.concurrency.clock import FakeClock
+from ramet.core.errors import InvalidValue, RametError
+from ramet.core.events import RunRetried, SandboxStarted, ToolEnded
+from ramet.core.replay.replay import TreeReplay
+from ramet.isolation.contract import SandboxSpec
+from ramet.isolation.local import LocalBackend
+from ramet.isolation.zygote.sandbox import ForkedSandbox
+from ramet.models.scripted.dialogue import Call, Fail, Say
+from tests.trips.kits.sessions import kept, of_kind, run_of
+
+Backend = Literal["bwrap", "local"]
+both = pytest.mark.parametrize("backend", ["bwrap", "local"])
+
+
+def session(
+    folder: pathlib.Path, backend: Backend, script: dict[str, list[Say | Call | str]], limits: Limits
+) -> Session:
+    """A session over `folder` with one type of agent, whose model plays `script`."""
+    reader = Agent(name="reader", description="Reads files", instructions="Read.")
+    return Session(
+        ScriptedModel(script=script),
+        workspace_tools(),
+        agents=[reader],
+        cwd=folder,
+        backend=backend,
+        limits=limits,
+        unattended=True,
+    )
+
+
+@both
+async def test_a_child_reads_the_folder_from_its_own_sandbox(tmp_path: pathlib.Path, backend: Backend) -> None:
+    """The child's tools run inside: they read what the session's folder holds, and its report is the tool's result."""
+    (tmp_path / "api.ts").write_text("timeout: 3000\n")
+    script: dict[str, list[Say | Call | str]] = {
+        "Why?": [Call("Agent", {"subagent_type": "reader", "prompt": "Look into api.ts"}), "Because of 3000."],
+        "Look into api.ts": [Call("Read", {"file_path": "api.ts"}), "It says 3000."],
+    }
+    async with session(tmp_path, backend, script, Limits()) as talk:
+        result = await talk.ask("Why?")
+        events = [event async for event in talk.handle("main/1").events()]
+
+    assert result.value == "Because of 3000."
+    [started] = [event for event in events if isinstance(event, SandboxStarted)]
+    assert (started.backend, started.path) == (backend, "main/1")
+    [read] = [event for event in events if isinstance(event, ToolEnded)]
+    assert (read.status, "timeout: 3000" in read.preview) == ("ok", True)
+
+
+class Noting(LocalBackend):
+    """One that takes note of what is said of programs."""
+
+    def __init__(self, runs: pathlib.Path) -> None:
+        super().__init__(runs)
+        self.with_programs: list[bool] = []
+
+    async def start(self, spec: SandboxSpec) -> ForkedSandbox:
+        self.with_programs.append(spec.has_programs)
+        return await super().start(spec)
+
+
+async def test_a_backend_is_told_who_starts_programs(tmp_path: pathlib.Path) -> None:
+    """By the tools that an agent has, whether it uses them or not."""
+    with_shell = Agent(name="worker", description="Works", instructions="Work.", tools=["Bash"])
+    reader = Agent(name="reader", description="Reads files", instructions="Read.", tools=["Read"])
+    script: dict[str, list[Say | Call | str]] = {
+        "Go": [
+            Call("Agent", {"subagent_type": "worker", "prompt": "one"}),
+            Call("Agent", {"subagent_type": "reader", "prompt": "two"}),
+            "done",
+        ],
+        "one": ["worked"],
+        "two": ["read"],
+    }
+    backend = Noting(tmp_path / "runs")
+    model, tools = ScriptedModel(script=script), workspace_tools()
+    agents = [with_shell, reader]
+    async with Session(model, tools, agents=agents, cwd=tmp_path, backend=backend, unattended=True) as talk:
+        assert (await talk.ask("Go")).value == "done"
+
+    assert backend.with_programs == [True, False]
+
+
+@both
+async def test_what_is_on_record_of_a_retried_turn_is_the_attempt_that_counts(
+    tmp_path: pathlib.Path, backend: Backend
+) -> None:
+    """Whoever goes on with it has the conversation that the model was in, and nothing of the attempt that failed."""
+    (tmp_path / "note").write_text("a note")
+    script: dict[str, list[Say | Call | Fail | str]] = {
+        "Go": [Call("Agent", {"subagent_type": "reader", "prompt": "read"}), "done"],
+        "read": [Call("Read", {"file_path": str(tmp_path / "note")}), Fail("no such model"), "It is a note."],
+    }
+    reader = Agent(name="reader", description="Reads files", instructions="Read.", tools=["Read"])
+    policy = Policy(readonly_mounts=(str(tmp_path),), retry_count=1, retry_delay_seconds=0.0)
+    async with Session(
+        ScriptedModel(script=script), workspace_tools(), agents=[reader], cwd=tmp_path, backend=backend, policy=policy,
+        unattended=True,
+    ) as talk:  # fmt: skip
+        assert (await talk.ask("Go")).value == "done"
+        run = run_of(talk, "main/1")
+        told = TreeReplay().tell_all(kept(talk)).runs[run.info.id]
+
+    assert [each.attempt for each in of_kind(kept(talk), RunRetried)] == [1]
+    assert [each.kind for each in told.said] == [each.type for each in run.context.history]
+    assert [each.kind for each in told.said] == ["human", "ai", "tool", "ai"]
+
+
+@both
+async def test_a_child_cannot_change_the_folder(tmp_path: pathlib.Path, backend: Backend) -> None:
+    """A hostile command writes nowhere but into the agent's own folder, whatever it was allowed to run."""
+    (tmp_path / "kept.txt").write_text("as it was")
+    attack = f"echo gone > {tmp_path}/kept.txt; echo left > {tmp_path}/new.txt; ls /root /home; echo tried"
+    script: dict[str, list[Say | Call | str]] = {
+        "Go": [Call("Agent", {"subagent_type": "reader", "prompt": "attack"}), "done"],
+        "attack": [Call("Bash", {"command": attack}), "I tried."],
+    }
+    async with session(tmp_path, backend, script, Limits()) as talk:
+        assert (await talk.ask("Go")).value == "done"
+        ended = [event async for event in talk.handle("main/1").events() if isinstance(event, ToolEnded)]
+
+    assert "tried" in ended[0].preview, "the command ran"
+    assert (tmp_path / "kept.txt").read_text() == "as it was"
+    assert not (tmp_path / "new.txt").exists()
+
+
+@both
+async def test_a_budget_holds_for_models_asked_from_inside(tmp_path: pathlib.Path, backend: Backend) -> None:
+    """The gateway charges: five calls for the whole tree are five, also when children in sandboxes want more."""
+    greedy: list[Say | Call | str] = [Call("Glob", {"pattern": "*"}) for _ in range(20)]
+    script: dict[str, list[Say | Call | str]] = {
+        "Go": [Call("Agent", {"subagent_type": "reader", "prompt": "on and on"}), "enough"],
+        "on and on": greedy,
+    }
+    async with session(tmp_path, backend, script, Limits(model_calls=5)) as talk:
+        result = await talk.ask("Go")
+        assert talk.usage.model_calls == 5
+    assert result.status is Status.BUDGET_EXHAUSTED
+
+
+@both
+async def test_children_of_children_have_sandboxes_of_their_own(tmp_path: pathlib.Path, backend: Backend) -> None:
+    """A type two levels down and a fork work inside, each in its own process, and report upwards."""
+    script: dict[str, list[Say | Call | str]] = {
+        "Go": [Call("Agent", {"subagent_type": "reader", "prompt": "delegate", "name": "one"}), "all done"],
+        "delegate": [Call("Agent", {"subagent_type": "reader", "prompt": "the rest", "name": "two"}), "delegated"],
+        "the rest": ["rest done"],
+    }
+    async with session(tmp_path, backend, script, Limits()) as talk:
+        assert (await talk.ask("Go")).value == "all done"
+        below = [talk.handle(run.id) for run in talk.runs() if run.depth]
+        events = [event for each in below async for event in each.events()]
+    inside = [event.path for event in events if isinstance(event, SandboxStarted)]
+    assert inside == ["main/one", "main/one/two"]
+
+
+async def test_a_runtime_that_is_handed_over_has_its_own_backend() -> None:
+    """Two words on where agents work would contradict each other."""
+    with pytest.raises(InvalidValue, match="backend"):
+        Session(ScriptedModel([]), runtime=AgentRuntime(), backend="local")
+
+
+def test_programs_without_an_event_loop_run_agents(tmp_path: pathlib.Path) -> None:
+    """The sync faces do the same in a loop of their own, and everything ends with `stop_sync`."""
+    runtime = AgentRuntime(tmp_path, backend="local")
+    try:
+        assert runtime.run_agent_sync(len, Policy(), args=("four",)).output == 4
+        assert runtime.start_sync().get_status()["state"] == "running"
+    finally:
+        runtime.stop_sync()
+    assert runtime.get_status()["state"] == "stopped"
+
+
+async def test_the_sync_faces_refuse_inside_a_loop() -> None:
+    """They would stop it; the refusal names what to await."""
+    runtime = AgentRuntime(backend="local")
+    for call in (runtime.start_sync, runtime.stop_sync, lambda: runtime.run_agent_sync(len, args=("x",))):
+        with pytest.raises(RametError, match="await"):
+            call()
+    await asyncio.sleep(0)
+
+
+def cries_wolf() -> None:
+    """Claims to have been stopped."""
+    from ramet.core.errors import Aborted
+
+    raise Aborted("by nobody")
+
+
+async def test_an_agent_that_says_it_was_stopped_has_failed(tmp_path: pathlib.Path) -> None:
+    """Only the host's own word makes a run cancelled."""
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        result = await runtime.run_agent(cries_wolf, Policy())
+    assert (result.status, result.exit_code) == (Status.FAILED, 1)
+
+
+async def test_a_model_agent_without_a_folder_works_in_its_own(tmp_path: pathlib.Path) -> None:
+    """What is not mounted is not there: it begins in its workspace, and what it leaves there is an artifact."""
+    agent = Agent(name="writer", model=ScriptedModel([Call("Bash", {"command": "echo hi > left.txt"}), "done"]))
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        handle = await runtime.spawn(agent, "go", tools=workspace_tools(), policy=Policy())
+        result = await handle.result()
+    assert [each.name for each in result.files] == ["left.txt"], result
+
+
+@both
+async def test_an_agents_own_tree_of_files_and_words_does_not_break_its_parent(
+    tmp_path: pathlib.Path, backend: Backend
+) -> None:
+    """However much a child prints and leaves, what its parent is told fits into one message."""
+    async with AgentRuntime(tmp_path, backend=backend) as runtime:
+        result = await runtime.run_agent(parent_of_a_messy_child, Policy(allow_sub_agents=True))
+    assert result.output == ["completed", 200], result
+
+
+def parent_of_a_messy_child() -> list[object]:
+    """How its child ended, and how many of its files it is told of."""
+    from ramet.sub_agent_client import spawn_sub_agent
+
+    result = spawn_sub_agent(messy)
+    return [str(result.status), len(result.artifacts)]
+
+
+def messy() -> None:
+    """Leave files with bad names, and print what JSON must escape."""
+    for number in range(300):
+        pathlib.Path('"' * 200 + str(number)).write_text("x")
+    sys.stdout.write("\x01" * 60_000)
+
+
+async def test_the_time_of_a_sandboxed_root_begins_with_each_turn(tmp_path: pathlib.Path) -> None:
+    """An hour later there is time for a child again: its own limit is a turn's, not a conversation's."""
+    script: dict[str, list[Say | Call | str]] = {
+        "First": ["Yes."],
+        "Second": [Call("Agent", {"subagent_type": "reader", "prompt": "Read"}), "It was read."],
+        "Read": ["read"],
+    }
+    clock = FakeClock()
+    async with AgentRuntime(tmp_path, backend="local", clock=clock) as runtime:
+        talk = Session(
+            ScriptedModel(script=script),
+            agents=[Agent(name="reader", description="Reads files", instructions="Read.")],
+            runtime=runtime,
+            root_policy=Policy(allow_sub_agents=True, timeout_seconds=600),
+        )
+        assert (await talk.ask("First")).value == "Yes."
+        await clock.advance(3600)
+        assert (await talk.ask("Second")).value == "It was read."
+        children = [run.state for run in talk.runs() if run.depth]
+    assert children == ["completed"]

@@ -1,0 +1,117 @@
+"""What waits for the disk, and what need not: an effect outside waits, what is only put on record does not."""
+
+from __future__ import annotations
+
+import pathlib
+
+from ramet import Agent, AgentRuntime, Session
+from ramet.core.events import ModelAsked, decode
+from ramet.models.scripted.model import Call, ScriptedModel
+from ramet.store.sqlite.store import SqliteStore
+from ramet.tools.context import SpawnRequest, require_current_call
+from tests.trips.kits.sessions import async_tool, write
+from tests.trips.spawning.test_worktree import git, worktrees
+
+
+class Watched(SqliteStore):
+    """Notes what the newest event was whenever somebody waits until all is on disk."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        super().__init__(path)
+        self.awaited: list[int] = []
+
+    async def durable(self, ticket: int) -> None:
+        self.awaited.append(ticket)
+        await super().durable(ticket)
+
+    async def types(self) -> list[str]:
+        """The type of the newest event of each wait, in order; events of one tree have their tickets as numbers."""
+        stored = {each.seq: each.type for each in await self.read()}
+        return [stored[ticket] for ticket in self.awaited]
+
+
+async def test_a_child_costs_one_wait(tmp_path: pathlib.Path) -> None:
+    """It asks its model once. Its birth, and its end, are on record before anything is done because of them."""
+    store = Watched(tmp_path / "journal.db")
+    worker = Agent(name="worker", description="Works.", model=ScriptedModel(["found"]))
+    async with AgentRuntime(store=store) as runtime:
+        model = ScriptedModel([Call("Agent", {"prompt": "Look.", "subagent_type": "worker"}), "done"])
+        async with Session(model, agents=[worker], runtime=runtime) as session:
+            result = await session.ask("go")
+            types = await store.types()
+            events = [decode(each.data) for each in await store.read()]
+
+    assert result.value == "done"
+    assert types == ["model_asked"] * 3 + ["state_changed"]  # the parent, its child, the parent; the turn's end
+    assert [each.depth for each in events if isinstance(each, ModelAsked)] == [0, 1, 0]
+
+
+async def test_a_tool_that_changes_nothing_does_not_wait(tmp_path: pathlib.Path) -> None:
+    """Any other waits until its beginning is on disk."""
+
+    async def change() -> str:
+        """Change something."""
+        return "changed"
+
+    async def peek() -> str:
+        """Look at it."""
+        return "seen"
+
+    store = Watched(tmp_path / "journal.db")
+    async with AgentRuntime(store=store) as runtime:
+        tools = [async_tool(change), async_tool(peek, read_only=True)]
+        model = ScriptedModel([Call("change"), Call("peek"), "done"])
+        async with Session(model, tools, runtime=runtime) as session:
+            await session.ask("go")
+            types = await store.types()
+
+    assert types == ["model_asked", "tool_started", "model_asked", "model_asked", "state_changed"]
+
+
+async def test_code_that_started_a_child_hears_of_its_end_once_that_is_on_disk(tmp_path: pathlib.Path) -> None:
+    """A function may act on what its child found: whoever looks into the journal then finds the child's end."""
+    store = Watched(tmp_path / "journal.db")
+    found: list[str] = []
+
+    async def child() -> str:
+        return "found"
+
+    async def parent() -> str:
+        context = require_current_call().context
+        assert context.tree is not None
+        handle = await context.tree.spawn(context, SpawnRequest(agent=child))
+        value = str((await handle.result()).value)
+        found.extend(each.type for each in await store.read(run=handle.id))
+        return value
+
+    async with AgentRuntime(store=store) as runtime:
+        handle = await runtime.spawn(parent)
+        result = await handle.result()
+
+    assert result.value == "found"
+    assert found[-1] == "run_ended"
+
+
+async def test_a_worktree_waits_until_the_call_that_asks_for_it_is_on_disk(tmp_path: pathlib.Path) -> None:
+    """A kernel that is killed then leaves no copy of a repository that nobody on record asked for."""
+    repo = write(tmp_path / "repo", {"a.txt": "as it was\n"})
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        git(repo, *words)
+    copies: list[int] = []
+
+    class Looking(Watched):
+        async def durable(self, ticket: int) -> None:
+            copies.append(len(worktrees(repo)))
+            await super().durable(ticket)
+
+    store = Looking(tmp_path / "journal.db")
+    worker = Agent(name="worker", description="Works.", model=ScriptedModel(["found"]), isolation="worktree")
+    async with AgentRuntime(store=store) as runtime:
+        model = ScriptedModel([Call("Agent", {"prompt": "Look.", "subagent_type": "worker"}), "done"])
+        async with Session(model, agents=[worker], runtime=runtime, cwd=repo) as session:
+            await session.ask("go")
+            types = await store.types()
+
+    asked = types.index("tool_started")
+    assert types[: asked + 1] == ["model_asked", "tool_started"]
+    assert copies[: asked + 1] == [0, 0]

@@ -1,0 +1,149 @@
+"""`ramet gc` in a folder of many trees: each transcript is looked at once, however long its first line is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from ramet import AgentRuntime
+from ramet.cli.main import main
+from ramet.core import events
+from ramet.core.events import Notice, RunEnded, RunSpawned
+from ramet.core.outcome import Result, Status
+from ramet.disk.state_folder import state_folder
+from ramet.host.journal.journal import TREES
+from ramet.host.retention.janitor import BATCH
+from ramet.store.contract import Entry
+from ramet.store.sqlite.store import SqliteStore
+from tests.trips.journal.test_retention import waits_for_ever
+from tests.trips.kits.terminal import ramet
+from tests.unit.store.test_sqlite_space import made_as_before
+
+LONG_AGO = datetime.now(UTC) - timedelta(days=30)
+COUNTING = """
+import os, sys
+from collections import Counter
+opened = Counter()
+def hear(event, args):
+    if event == "open" and str(args[0]).endswith("main.jsonl"):
+        opened[str(args[0])] += 1
+from ramet.cli.main import main
+sys.addaudithook(hear)
+status = main(["gc", "--older-than", "0", "--dir", sys.argv[1]])
+print(status, len(opened), max(opened.values()))
+"""
+
+
+async def with_trees(folder: pathlib.Path, count: int, *, prompt: str = "do it", texts: int = 0) -> list[str]:
+    """A journal of trees that ended long ago, each with a transcript; the ids of their roots."""
+    state = state_folder(folder)
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    roots = [f"run-{number:016x}" for number in range(count)]
+    store = await SqliteStore(state / "journal.db").open()
+    for root in roots:
+        told = events_of(root, prompt, texts)
+        about = {"number": root[4:], "began": LONG_AGO.isoformat(), "over": True, "ended": LONG_AGO.isoformat()}
+        await store.put(TREES, root, json.dumps(about).encode(), tree=root)
+        transcript = state / "transcripts" / root[4:]
+        transcript.mkdir(parents=True)
+        lines = [events.encode(each) for each in told]
+        (transcript / "main.jsonl").write_bytes(b"\n".join([*lines, b""]))
+        for each, line in zip(told, lines, strict=True):
+            tag = str(type(each).__struct_config__.tag)
+            ticket = store.append(Entry(root, root, each.seq, tag, line))
+    await store.durable(ticket)
+    await store.close()
+    return roots
+
+
+def events_of(root: str, prompt: str, texts: int) -> list[events.Event]:
+    """A run that was born, said so many things of 3 KB, and ended."""
+    known = {"root": root, "run": root, "path": "main", "agent": "worker", "depth": 0, "parent": None, "at": LONG_AGO}
+    return [
+        RunSpawned(**known, seq=1, name="main", prompt=prompt, description="", mode="root", model=""),  # type: ignore[arg-type]  # as above
+        *(Notice(**known, seq=2 + number, text="x" * 3_000) for number in range(texts)),  # type: ignore[arg-type]  # as above
+        RunEnded(**known, seq=2 + texts, result=Result(status=Status.COMPLETED, value="done")),  # type: ignore[arg-type]  # as above
+    ]
+
+
+async def collected(folder: pathlib.Path) -> str:
+    """What `COUNTING` says: the status, how many transcripts were opened, and how often one was at most."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", COUNTING, str(folder), stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+    return said.decode().splitlines()[-1]
+
+
+def left(folder: pathlib.Path) -> list[str]:
+    """The transcripts that are there."""
+    return sorted(each.name for each in (state_folder(folder) / "transcripts").iterdir() if each.is_dir())
+
+
+async def test_each_transcript_is_opened_once_for_all_trees(tmp_path: pathlib.Path) -> None:
+    """Not once for each tree: a folder of 6,200 had taken hours."""
+    await with_trees(tmp_path, 40)
+
+    assert await collected(tmp_path) == "0 40 1"
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", ["new", "older"])
+async def test_the_journal_is_as_large_as_what_is_left_in_it(
+    tmp_path: pathlib.Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also one that an older version made, which gives nothing back by itself."""
+    journal = state_folder(tmp_path) / "journal.db"
+    if kind == "older":
+        journal.parent.mkdir(mode=0o700, parents=True)
+        made_as_before(journal)
+    await with_trees(tmp_path, 60, texts=20)
+    assert journal.stat().st_size > 3 << 20
+
+    status = await asyncio.to_thread(main, ["gc", "--older-than", "0", "--dir", str(tmp_path)])
+
+    assert status == 0
+    assert "60 trees removed" in (said := capsys.readouterr().err)
+    assert "the journal is" in said
+    assert journal.stat().st_size < 3 << 19
+
+
+async def test_a_running_kernel_collects_what_gc_asks_for(tmp_path: pathlib.Path) -> None:
+    """All that ended before, in more than one answer, and the journal is smaller; what lives or is to be kept stays."""
+    roots = await with_trees(tmp_path, BATCH + 20)
+    async with AgentRuntime(tmp_path) as runtime:
+        living = await runtime.spawn(waits_for_ever)
+        await living.run.context.settled()
+
+        done = await ramet("gc", "--older-than", "7d", "--keep", roots[3], "--json", "--dir", str(tmp_path))
+        again = await ramet("gc", "--older-than", "0", "--keep", roots[3], "--dir", str(tmp_path))
+
+        assert (done.status, again.status) == (0, 0), (done.err, again.err)
+        assert {json.loads(each)["root"] for each in done.out.splitlines()} == {*roots} - {roots[3]}
+        assert "0 trees removed" in again.err
+        assert runtime.journal is not None
+        assert {each.key for each in await runtime.journal.store.list(TREES)} == {roots[3], living.id}
+        assert living.view().state == "running"
+        assert roots[3][4:] in left(tmp_path)
+        assert len(left(tmp_path)) == 2
+
+        unknown = await ramet("gc", "--keep", "run-of-nobody", "--dir", str(tmp_path))
+        assert unknown.status != 0
+        assert "run-of-nobody" in unknown.err
+
+
+async def test_a_transcript_with_a_long_first_line_goes_with_its_tree(tmp_path: pathlib.Path) -> None:
+    """A birth with a prompt of some MiB; a file that is no transcript stays."""
+    await with_trees(tmp_path, 2, prompt="p" * (3 << 20))
+    strange = state_folder(tmp_path) / "transcripts" / "strange"
+    strange.mkdir()
+    (strange / "main.jsonl").write_text('{"type":"run_spawned","path":"' + "x" * (1 << 20))
+
+    assert (await collected(tmp_path)).startswith("0 ")
+
+    assert left(tmp_path) == ["strange"]

@@ -1,0 +1,242 @@
+"""The folder of a run stays as long as the run can go on; one that is missing is said to its owner and its agent."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from langchain_core.messages import BaseMessage
+
+from ramet import Agent, AgentRuntime, Policy, ScriptedModel, Session
+from ramet.core import events
+from ramet.core.events import Event
+from ramet.host.retention.janitor import RetentionJob
+from ramet.isolation.workspace.folder_retention import FolderLimits
+from ramet.isolation.workspace.run_dirs import RunFolders
+from ramet.models.scripted.dialogue import Call, Spoken
+from ramet.tools.workspace import workspace_tools
+from tests.support.waiting import eventually
+from tests.support.warm import warm
+from tests.trips.agents import scheduled
+from tests.trips.kits.sessions import of_kind, run_of
+
+__all__ = ["warm"]  # a fixture is used by its name
+pytestmark = pytest.mark.usefixtures("warm")
+
+KEEP_COUNT = FolderLimits().count or 0
+WRITES = Call("Write", {"file_path": "note.txt", "content": "to be kept"})
+READS = Call("Read", {"file_path": "note.txt"})
+LOST = "its folder is not there any more"
+
+
+@asynccontextmanager
+async def killed(folder: pathlib.Path) -> AsyncIterator[AgentRuntime]:
+    """A runtime whose process is killed at the end of the block: from then on nothing that it does is on record."""
+    runtime = AgentRuntime(folder, backend="local", grace_s=0.1)
+    await runtime.start()
+    yield runtime
+    for opened in runtime.trees.values():
+        await opened.recorder.durable()  # type: ignore[misc]  # it has a journal
+    assert runtime.journal is not None
+    await runtime.journal.store.close()
+    await runtime.stop()
+
+
+def begun(runtime: AgentRuntime, model: ScriptedModel) -> Session:
+    """A conversation whose root works in a sandbox."""
+    return Session(model, workspace_tools(), runtime=runtime, session_id="talk", root_policy=Policy())
+
+
+async def resumed(runtime: AgentRuntime, model: ScriptedModel) -> Session:
+    """The same in another process."""
+    return await Session.resume("talk", model, workspace_tools(), runtime=runtime)
+
+
+async def on_record(session: Session) -> list[Event]:
+    """All that its tree has on record now."""
+    await session.handle(session.id).run.context.settled()
+    assert session.runtime.journal is not None
+    stored = await session.runtime.journal.store.read(tree=session.id, limit=10_000)
+    return [events.decode(each.data) for each in stored]
+
+
+def many_that_ended(folder: pathlib.Path, count: int = KEEP_COUNT + 20) -> None:
+    """Folders of runs that ended after everything that is there now."""
+    folders = RunFolders(folder)
+    for number in range(count):
+        folders.create(f"run-{number}").ended()
+
+
+@pytest.mark.parametrize("session_id", ["talk", None])
+async def test_a_closed_conversation_that_has_an_id_has_its_files_after_a_thousand_other_runs(
+    tmp_path: pathlib.Path, session_id: str | None
+) -> None:
+    """Whoever names a conversation means to go on with it; without a name its folder is one of many."""
+    settings: dict[str, Any] = {"session_id": session_id, "root_policy": Policy()}
+    async with (
+        AgentRuntime(tmp_path, backend="local") as runtime,
+        Session(ScriptedModel([WRITES, "written"]), workspace_tools(), runtime=runtime, **settings) as session,
+    ):
+        await session.ask("write")
+        root = session.id
+    many_that_ended(tmp_path)
+
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        await runtime.open_store()
+        stays = session_id is not None  # It is beside those that are counted.
+        await eventually(lambda: len(RunFolders(tmp_path).list()) <= KEEP_COUNT + stays)
+        assert (root in [each.id for each in RunFolders(tmp_path).list()]) == stays
+
+
+@pytest.mark.parametrize("opened", ["before", "after"])
+async def test_a_conversation_has_its_files_after_a_thousand_other_runs(tmp_path: pathlib.Path, opened: str) -> None:
+    """Its folder is the oldest of more than retention keeps, and its kernel was killed: it can go on, so it stays.
+
+    Whether the backend is opened before the conversation is found again, as a server does, or by its next turn.
+    """
+    async with killed(tmp_path) as runtime:
+        await begun(runtime, ScriptedModel([WRITES, "written"])).ask("write")
+    many_that_ended(tmp_path)
+
+    model = ScriptedModel([READS, "read"])
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        if opened == "before":
+            await runtime.sandboxes.backend()
+        session = await resumed(runtime, model)
+        await session.ask("read")
+        await eventually(lambda: len(RunFolders(tmp_path).list()) <= KEEP_COUNT + 1)
+
+        assert "to be kept" in model.requests[-1].messages[-1].text
+        assert "folder_lost" not in {type(each).__struct_config__.tag for each in await on_record(session)}
+
+
+async def test_a_child_that_finished_has_its_files_when_mail_resumes_it(tmp_path: pathlib.Path) -> None:
+    """In another process: its tree is open, so it can go on, and its folder stays."""
+    spawn = Call("Agent", {"subagent_type": "toil", "name": "kid", "prompt": "write it"})
+    plan: dict[str, list[Call | str]] = {"write it": [WRITES, "written"], "go": [spawn, "ok"]}
+    toil = Agent(name="toil", description="Toils", instructions="Toil.", tools=["Write", "Read"])
+    async with killed(tmp_path) as runtime:
+        session = Session(
+            ScriptedModel(script=plan), workspace_tools(), agents=[toil], runtime=runtime, session_id="talk",
+            policy=Policy(),
+        )  # fmt: skip
+        await session.ask("go")
+        kid = run_of(session, "main/kid").info.id
+    many_that_ended(tmp_path)
+
+    def answer(messages: list[BaseMessage]) -> Spoken:
+        newest = messages[-1].text
+        return READS if "read it" in newest else f"read: {newest}" if "to be kept" in newest else "heard"
+
+    model = ScriptedModel(answer)
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        await runtime.sandboxes.backend()
+        session = await Session.resume("talk", model, workspace_tools(), agents=[toil], runtime=runtime)
+        session.handle("kid").send("read it")
+        await eventually(lambda: any("read: " in each.text for each in session.messages))
+
+        assert RunFolders(tmp_path).find(kid).workspace.joinpath("note.txt").read_text() == "to be kept"
+
+
+async def test_only_who_can_go_on_in_a_sandbox_misses_a_folder(tmp_path: pathlib.Path) -> None:
+    """A child that ended, and whose folder was tidied, is not said to lack it after a kill, nor a run of the host."""
+    spawn = Call("Agent", {"subagent_type": "toil", "name": "kid", "prompt": "write it"})
+    toil = Agent(name="toil", description="Toils", instructions="Toil.", tools=["Write"])
+    model = ScriptedModel(script={"write it": [WRITES, "written"], "go": [spawn, "ok"]})
+    async with killed(tmp_path) as runtime:
+        session = Session(model, workspace_tools(), agents=[toil], runtime=runtime, session_id="talk", policy=Policy())
+        await session.ask("go")
+        kid = RunFolders(tmp_path).find(run_of(session, "main/kid").info.id)
+        await eventually(lambda: kid.about().ended is not None)
+    shutil.rmtree(kid.path)
+
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        session = await Session.resume("talk", ScriptedModel([]), workspace_tools(), agents=[toil], runtime=runtime)
+
+        assert run_of(session, "main/kid").info.id == kid.id
+        assert of_kind(await on_record(session), events.FolderLost) == []
+        assert not RunFolders(tmp_path).list()
+
+
+async def test_a_folder_of_a_tree_that_is_kept_stays(tmp_path: pathlib.Path) -> None:
+    """`ramet keep` keeps all that the tree left; of others only the newest folders stay."""
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        one, other = [await runtime.spawn(scheduled.note, policy=Policy()) for _ in range(2)]
+        for each in (one, other):
+            await each.result()
+        await runtime.retain(one.id)
+    many_that_ended(tmp_path)
+
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        assert (await (await runtime.spawn(scheduled.note, policy=Policy())).result()).value == "noted note"
+        await eventually(lambda: other.id not in {each.id for each in RunFolders(tmp_path).list()})
+        assert one.id in {each.id for each in RunFolders(tmp_path).list()}
+
+
+async def test_a_running_kernel_keeps_as_many_folders_as_it_was_told(tmp_path: pathlib.Path) -> None:
+    """Without a restart, and never less than those of runs that are at work."""
+    limits = FolderLimits(days=None, count=2)
+    async with AgentRuntime(tmp_path, backend="local", keep_folders=limits) as runtime:
+        rests = begun(runtime, ScriptedModel([WRITES, "written"]))
+        await rests.ask("write")
+        runs = []
+        for _ in range(4):
+            handle = await runtime.spawn(scheduled.note, policy=Policy())
+            assert (await handle.result()).value == "noted note"
+            runs.append(handle.id)
+        await eventually(lambda: len(runtime.trees) == 1)
+        assert runtime.journal is not None
+        assert isinstance(runtime.journal.caretaker, RetentionJob)
+
+        assert set(await runtime.journal.caretaker.tidy()) == set(runs[:2])
+
+        assert {each.id for each in RunFolders(tmp_path).list()} == {rests.id, *runs[2:]}
+
+
+async def test_a_folder_that_is_missing_is_said_to_the_owner_and_to_the_agent(tmp_path: pathlib.Path) -> None:
+    """By an event, and in the agent's next turn; it is not woken by that, and told once, however often it is killed."""
+    async with killed(tmp_path) as runtime:
+        session = begun(runtime, ScriptedModel([WRITES, "written"]))
+        await session.ask("write")
+        folder = RunFolders(tmp_path).find(session.id)
+    shutil.rmtree(folder.path)
+    for _ in range(2):
+        unused = ScriptedModel(["not asked"])
+        async with killed(tmp_path) as runtime:
+            session = await resumed(runtime, unused)
+            await session.handle(session.id).run.context.settled()
+        assert not unused.requests
+
+    model = ScriptedModel(["I see", "and go on"])
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        session = await resumed(runtime, model)
+        await session.ask("go on")
+        await session.ask("and on")
+        told = await on_record(session)
+
+    [lost] = of_kind(told, events.FolderLost)
+    assert lost.run == session.id
+    for request in model.requests:
+        assert sum(LOST in each.text for each in request.messages) == 1
+
+
+@pytest.mark.parametrize("gone", ["folder", "workspace"])
+async def test_a_folder_that_goes_while_its_run_rests_is_said(tmp_path: pathlib.Path, gone: str) -> None:
+    """The same between two turns in one process: the turn is done, in an empty folder, and says so."""
+    model = ScriptedModel([WRITES, "written", "I see"])
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        session = begun(runtime, model)
+        await session.ask("write")
+        folder = RunFolders(tmp_path).find(session.id)
+        await eventually(lambda: folder.about().ended is not None)
+        shutil.rmtree(folder.path if gone == "folder" else folder.workspace)
+
+        result = await session.ask("go on")
+
+        assert result.value == "I see"
+        assert len(of_kind(await on_record(session), events.FolderLost)) == 1
+        assert sum(LOST in each.text for each in model.requests[-1].messages) == 1

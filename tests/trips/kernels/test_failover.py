@@ -1,0 +1,335 @@
+"""Two kernels on one database: what one cannot hold any more goes on at the other, and nothing is done by both."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import pathlib
+import time
+from collections.abc import AsyncIterator
+
+import psutil
+import psycopg
+import pytest
+
+from ramet import Agent, AgentRuntime, AgentScheduler, Session
+from ramet.core.errors import OwnedElsewhere, StoreFailed, Unknown
+from ramet.core.outcome import Status
+from ramet.core.policy.policy import Policy
+from ramet.core.schedules.schedule import Interval
+from ramet.core.schedules.ticks import Claim, Due, ScheduleRecord, TickState
+from ramet.host.control.operator import OperatorControl
+from ramet.host.journal.journal import TREES
+from ramet.host.journal.result_cache import KeptResults
+from ramet.host.schedules.request import schedule_of
+from ramet.host.schedules.table import ScheduleTable
+from ramet.host.schedules.target import target_of
+from ramet.models.scripted.model import Call, ScriptedModel
+from ramet.spawn.handle import Handle
+from ramet.spawn.result_cache import CachedResult
+from ramet.store.postgres import PostgresStore
+from tests.support.postgres import Server, fresh_schema, postgres
+from tests.support.postgres_stores import cut_off
+from tests.support.waiting import eventually
+from tests.trips.agents import scheduled
+from tests.trips.kits.sessions import Gate
+
+__all__ = ["postgres"]  # a fixture is used by its name
+
+
+@pytest.fixture
+def stores(postgres: Server) -> dict[str, PostgresStore]:
+    """Of kernels by name, none of them open; in one schema."""
+    schema = fresh_schema()
+    return {name: PostgresStore(postgres.dsn, schema=schema, kernel=name) for name in ("one", "two", "three")}
+
+
+async def test_a_lost_tree_ends_here_and_goes_on_there_and_all_else_stays(
+    postgres: Server, stores: dict[str, PostgresStore], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The tool at work is cut off, the session that rests ends; what the first kernel begins after that is its own."""
+    gate, again = Gate(), Gate()
+    again.open.set()
+    there: list[Handle] = []
+    async with (
+        AgentRuntime(store=stores["one"], grace_s=1.0) as one,
+        AgentRuntime(store=stores["two"]) as two,
+    ):
+        handle = await one.spawn(
+            Agent(name="lead", model=ScriptedModel([[Call("gate")], "no"])), "go", tools=[gate.tool]
+        )
+        session = Session(ScriptedModel(["one", "not said"]), runtime=one)
+        await session.ask("first")
+        await gate.entered.wait()
+        assert await two.adopt(there.append, llm=ScriptedModel(["it goes on"]), tools=[again.tool]) == []
+
+        with cut_off(stores["one"], postgres):
+            await eventually(lambda: len(there) == 2)
+            result = await two.result(handle.id)
+            assert (result.status, result.value) == (Status.COMPLETED, "it goes on")
+        mine = await handle.result()
+        await eventually(lambda: one.trees == {})
+
+        assert {each.id for each in there} == {handle.id, session.id}
+        assert (mine.status, mine.value) == (Status.FAILED, None)
+        assert mine.error is not None
+        assert mine.error.type in ("OwnedElsewhere", "StoreFailed")  # as it was told of it, or of what it waited for
+        assert "is not of this kernel" in mine.error.message
+        assert one.get_status()["state"] == "running"
+        assert len([each for each in caplog.records if "a tree ends here" in each.getMessage()]) == 2
+        new = await one.spawn(Agent(name="new", model=ScriptedModel(["begun and done"])), "go")
+        assert (await new.result()).value == "begun and done"
+        assert (await one.result(handle.id)).value == "it goes on"  # as it is on record
+        seqs = [each.seq for each in await stores["two"].read(tree=handle.id)]
+        assert seqs == list(range(1, len(seqs) + 1))
+
+
+async def test_a_tree_that_cannot_be_read_keeps_no_other_from_going_on(
+    postgres: Server, stores: dict[str, PostgresStore], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is named in the log, and stays as it is: when a kernel falls, and when one begins to adopt."""
+    there: list[Handle] = []
+    async with AgentRuntime(store=stores["one"], grace_s=1.0) as one, AgentRuntime(store=stores["two"]) as two:
+        sessions = [Session(ScriptedModel(["said"]), runtime=one) for _ in range(3)]
+        for each in sessions:
+            await each.ask("go")
+        await two.adopt(there.append, llm=ScriptedModel([]))
+        spoilt = sessions[1].id
+        await stores["two"].put(TREES, spoilt, b"{")
+
+        with cut_off(stores["one"], postgres):
+            await eventually(lambda: len(there) == 2)
+        await two.adopt(llm=ScriptedModel([]))
+
+        assert {each.id for each in there} == {each.id for each in sessions} - {spoilt}
+        document = await stores["two"].get(TREES, spoilt)
+        assert document is not None
+        assert document.data == b"{"
+        named = [each for each in caplog.records if each.name == "ramet.adopting" and spoilt in each.getMessage()]
+        assert len(named) == 2
+        await eventually(lambda: one.trees == {})
+
+
+async def test_guests_of_a_tree_that_went_elsewhere_end_and_that_is_said_once(
+    postgres: Server, stores: dict[str, PostgresStore], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though the kernel lives on that had it: no sandbox is left, and its end here is not on record."""
+    said: list[str] = []
+    async with (
+        AgentRuntime(tmp_path / "one", store=stores["one"], backend="local", grace_s=1.0) as one,
+        AgentRuntime(tmp_path / "two", store=stores["two"], backend="local") as two,
+    ):
+        handle = await one.start_agent(agent=stays, policy=Policy(), on_stdout=said.append)
+        await eventually(lambda: said)
+        before = sandboxes()
+        with cut_off(stores["one"], postgres):
+            assert await (await two.open_store()).claim([handle.id]) == [handle.id]
+        await eventually(lambda: one.trees == {})
+
+        assert len(set(before) & set(sandboxes())) < len(before)
+        lines = [each.getMessage() for each in caplog.records if handle.id in each.getMessage()]
+        assert len([each for each in lines if "a tree ends here" in each]) == 1, lines
+        assert one.get_status()["state"] == "running"
+        events = [each.type for each in await stores["two"].read(tree=handle.id)]
+        assert "run_ended" not in events
+
+
+def sandboxes() -> list[psutil.Process]:
+    """The living processes below this one that are in a pid namespace of their own; some wait for their first run."""
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        with contextlib.suppress(OSError, psutil.NoSuchProcess):
+            status = pathlib.Path(f"/proc/{each.pid}/status").read_text()
+            inside = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[2:]
+            if inside and each.status() != psutil.STATUS_ZOMBIE:
+                found.append(each)
+    return found
+
+
+def stays() -> None:
+    """Say so."""
+    print("here", flush=True)  # noqa: T201
+    time.sleep(3600)
+
+
+async def test_what_a_kernel_left_that_ended_goes_on_at_another(stores: dict[str, PostgresStore]) -> None:
+    """Also where it ended properly with trees at work; and a restarted one gets back what is still its own."""
+    async with AgentRuntime(store=stores["two"]) as two:
+        there: list[Handle] = []
+        await two.adopt(there.append, llm=ScriptedModel(["second"]))
+        one = await AgentRuntime(store=stores["one"]).start()
+        session = Session(ScriptedModel(["first"]), runtime=one)
+        await session.ask("first")
+        await stores["one"].close()  # As if it were killed: nothing of the session is ended before.
+        await eventually(lambda: there)
+        with contextlib.suppress(StoreFailed):
+            await one.stop()
+
+        assert [each.id for each in there] == [session.id]
+        async with AgentRuntime(store=stores["one"]) as restarted:
+            assert await restarted.resume(llm=ScriptedModel([])) == []
+
+
+async def test_a_result_is_collected_at_any_kernel_whatever_became_of_its_own(
+    stores: dict[str, PostgresStore],
+) -> None:
+    """Of a run that is over; and what was kept for equal calls is had from there as well, instead of working again."""
+    async with AgentRuntime(store=stores["two"]) as two:
+        one = await AgentRuntime(store=stores["one"]).start()
+        handle = await one.spawn(Agent(name="lead", model=ScriptedModel(["found"])), "go")
+        assert (await handle.result()).value == "found"
+        assert one.journal is not None
+        kept = CachedResult("found", handle.id, one.clock.now())
+        await KeptResults(one.journal, one.clock).put("equal", kept, 3600)
+        assert (await two.result(handle.id)).value == "found"
+        await stores["one"].close()
+        with contextlib.suppress(StoreFailed):
+            await one.stop()
+
+        assert (await two.result(handle.id)).value == "found"
+        assert two.journal is not None
+        assert await KeptResults(two.journal, two.clock).get("equal", 3600) == kept
+        assert await two.resume(llm=ScriptedModel([])) == []
+    async with AgentRuntime(store=stores["three"]) as three:
+        assert (await three.result(handle.id)).value == "found"
+
+
+async def test_what_cannot_go_on_is_named_and_waits_for_a_resume_that_has_what_it_needs(
+    stores: dict[str, PostgresStore], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its tool is not here; the other tree goes on."""
+    gate = Gate()
+    one = await AgentRuntime(store=stores["one"], grace_s=1.0).start()
+    lead = await one.spawn(Agent(name="lead", model=ScriptedModel([[Call("gate")]])), "go", tools=[gate.tool])
+    session = Session(ScriptedModel(["first"]), runtime=one)
+    await session.ask("first")
+    await gate.entered.wait()
+    await stores["one"].close()
+    with contextlib.suppress(StoreFailed):
+        await one.stop()
+    async with AgentRuntime(store=stores["two"]) as two:
+        model = ScriptedModel(["done"])
+        with caplog.at_level(logging.ERROR, "ramet.adopting"):
+            assert [each.id for each in await two.adopt(llm=model)] == [session.id]
+        (said,) = [each.getMessage() for each in caplog.records if each.name == "ramet.adopting"]
+        assert lead.id in said
+        assert "'gate'" in said
+        gate.open.set()
+        resumed = await two.resume(llm=model, tools=[gate.tool])
+
+        assert [each.id for each in resumed] == [lead.id]
+        assert (await two.result(lead.id)).value == "done"
+
+
+async def test_what_goes_wrong_with_one_tree_keeps_no_other_from_being_adopted(
+    stores: dict[str, PostgresStore], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever is told of them fails at the first; both are at work, and a line says what failed."""
+    one = await AgentRuntime(store=stores["one"]).start()
+    sessions = [Session(ScriptedModel(["first"]), runtime=one) for _ in range(2)]
+    for each in sessions:
+        await each.ask("first")
+    there: list[str] = []
+
+    def heard(handle: Handle) -> None:
+        there.append(handle.id)
+        if len(there) == 1:
+            raise ValueError("no place for it")
+
+    async with AgentRuntime(store=stores["two"]) as two:
+        await two.adopt(heard, llm=ScriptedModel(["second"]))
+        with caplog.at_level(logging.ERROR, "ramet.adopting"):
+            await stores["one"].close()
+            await eventually(lambda: len(there) == 2)
+        with contextlib.suppress(StoreFailed):
+            await one.stop()
+
+        assert set(there) == {each.id for each in sessions} == set(two.trees)
+        (line,) = [each for each in caplog.records if each.name == "ramet.adopting" and each.levelno == logging.ERROR]
+        assert there[0] in line.getMessage()
+        assert "no place for it" in line.getMessage()
+        assert line.exc_info is None
+
+
+async def test_a_run_of_another_kernel_is_not_steered_but_its_address_is_told(
+    stores: dict[str, PostgresStore],
+) -> None:
+    """Whoever asks here is sent there; what no kernel has is not known."""
+    async with (
+        AgentRuntime(store=stores["one"]) as one,
+        AgentRuntime(store=stores["two"]) as two,
+    ):
+        session = Session(ScriptedModel(["first"]), runtime=one)
+        await session.ask("first")
+        await stores["one"].announce("http://one:8080")
+        store = await two.open_store()
+        here = OperatorControl([two], store)
+
+        for deed in (here.send(session.id, "hello"), here.stop(session.id, "enough")):
+            with pytest.raises(OwnedElsewhere) as refusal:
+                await deed
+            assert (refusal.value.kernel, refusal.value.address) == ("one", "http://one:8080")
+        with pytest.raises(Unknown):
+            await here.stop("run-nobody", "enough")
+        await here.keep(session.id, on=True)
+
+
+async def test_a_schedule_fires_once_among_three_kernels(stores: dict[str, PostgresStore]) -> None:
+    """Each has a scheduler that looks at the same moments; one of them gets each tick."""
+    scheduled.CALLS.clear()
+    async with contextlib.AsyncExitStack() as stack:
+        schedulers = []
+        for store in stores.values():
+            runtime = await stack.enter_async_context(AgentRuntime(store=store))
+            schedulers.append(await stack.enter_async_context(AgentScheduler(runtime)))
+        view = await schedulers[0].schedule_agent_in(3600, scheduled.note, name="job", in_process=True)
+        for n, scheduler in enumerate(schedulers, 1):
+            for each in schedulers:
+                each._lookout.look_at(view.id)
+            await scheduler.trigger(view.id)
+            for each in schedulers:
+                each._lookout.look_at(view.id)
+            await eventually(lambda n=n: len(scheduled.CALLS) >= n)  # type: ignore[misc]
+            await _ended(scheduler, view.id, n)
+
+        assert scheduled.CALLS == ["note"] * 3
+
+
+async def test_a_claimed_tick_is_its_owners_while_that_ones_kernel_lives(stores: dict[str, PostgresStore]) -> None:
+    """Another kernel's scheduler leaves it alone; when that kernel falls it is decided on anew, at once."""
+    scheduled.CALLS.clear()
+    two = await stores["two"].open()
+    async with AgentRuntime(store=stores["one"]) as one, AgentScheduler(one) as scheduler:
+        now = one.clock.now()
+        timing = Interval(seconds=3600, anchor=now)
+        target = target_of(scheduled.note, dict)
+        schedule = schedule_of(timing, ["test"], target, b"\1\2\3\4", name="job", misfire="once", in_process=True)
+        due = Due(tick=now, manual=True)
+        claim = Claim(id="claim-1", due=due, owner="scheduler-other@1/two", at=now)
+        book = ScheduleRecord(schedule=schedule, state=TickState(decided=now, claims=(claim,)))
+        books = ScheduleTable(stores["one"])
+        assert await books.write(book, 0)
+        scheduler._lookout._look_again()
+        await scheduler.trigger(schedule.id)  # It waits behind the one that was claimed.
+        waiting = [str(each.status) for each in await scheduler.results(schedule.id)]
+        assert waiting == ["starting", "waiting"]
+        assert scheduled.CALLS == []
+
+        await two.close()
+        await eventually(lambda: len(scheduled.CALLS) == 2)
+        await _ended(scheduler, schedule.id, 2)
+
+
+async def _ended(scheduler: AgentScheduler, id: str, number: int) -> None:
+    async with asyncio.timeout(180):
+        while sum(each.ended is not None for each in await scheduler.results(id)) < number:  # noqa: ASYNC110 - as users do
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture(autouse=True)
+async def nothing_left(postgres: Server, stores: dict[str, PostgresStore]) -> AsyncIterator[None]:
+    """The schema goes with its test."""
+    yield
+    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        connection.execute(f'DROP SCHEMA IF EXISTS "{stores["one"]._place.schema}" CASCADE')

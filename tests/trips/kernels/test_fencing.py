@@ -1,0 +1,139 @@
+"""A kernel whose lock is gone, and another's: it stops what is at work, begins nothing, and says so."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from ramet import Agent, AgentRuntime, AgentScheduler, Session
+from ramet.core.errors import StoreFailed
+from ramet.core.outcome import Status
+from ramet.models.scripted.model import Call, Script, ScriptedModel
+from ramet.store.postgres import PostgresStore
+from tests.support.empty_places import place_of
+from tests.support.places import store_at
+from tests.support.postgres import Server, postgres
+from tests.support.postgres_stores import cut_off, session_of
+from tests.support.waiting import eventually
+from tests.trips.agents import scheduled
+from tests.trips.kits.sessions import Gate
+
+__all__ = ["postgres"]  # a fixture is used by its name
+
+
+@pytest.fixture
+async def stores(postgres: Server) -> AsyncIterator[tuple[PostgresStore, PostgresStore]]:
+    """Those of two kernels, in one place; the second is not open."""
+    with place_of("postgres", postgres.socket) as place:
+        first, second = store_at(place), store_at(place)
+        assert isinstance(first, PostgresStore)
+        assert isinstance(second, PostgresStore)
+        yield await first.open(), second
+
+
+async def test_a_kernel_that_was_replaced_ends_its_trees_and_begins_nothing(
+    postgres: Server, stores: tuple[PostgresStore, PostgresStore], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The tool at work is cut off, the session that rests ends; the other kernel alone brings the tree to its end."""
+    mine, others = stores
+    gate, again = Gate(), Gate()
+    script: Script = [[Call("gate")], "no"]
+    runtime = await AgentRuntime(store=mine, grace_s=1.0).start()
+    handle = await runtime.spawn(Agent(name="lead", model=ScriptedModel(script)), "go", tools=[gate.tool])
+    session = Session(ScriptedModel(["one", "not said"]), runtime=runtime)
+    await session.ask("first")
+    await gate.entered.wait()
+
+    with cut_off(mine, postgres):
+        async with AgentRuntime(store=others) as other:
+            model = ScriptedModel(["it goes on"])
+            again.open.set()
+            resumed = await other.resume(llm=model, tools=[again.tool])
+            assert {each.id for each in resumed} == {handle.id, session.id}
+            assert (await other.result(handle.id)).value == "it goes on"
+    result = await handle.result()
+    await eventually(lambda: runtime.trees == {})
+
+    assert (result.status, result.value) == (Status.FAILED, None)
+    assert result.error is not None
+    assert result.error.type == "StoreFailed"
+    assert "another kernel" in result.error.message
+    assert runtime.get_status() == {"state": "fenced", "sessions": {}}
+    assert any(each.levelno == logging.CRITICAL and "2 trees end here" in each.getMessage() for each in caplog.records)
+    await runtime.start()  # It changes nothing: this one runs.
+    with pytest.raises(StoreFailed, match="another kernel"):
+        await runtime.spawn(Agent(name="late", model=ScriptedModel(["no"])), "go")
+    with pytest.raises(StoreFailed, match="another kernel"):
+        await runtime.resume(llm=ScriptedModel([]))
+    with pytest.raises(StoreFailed):
+        await runtime.stop()
+    assert runtime.get_status()["state"] == "stopped"
+
+
+async def test_a_kernel_that_gets_its_lock_back_goes_on(
+    postgres: Server, stores: tuple[PostgresStore, PostgresStore]
+) -> None:
+    """While it is cut off nothing begins; then the same runs go on."""
+    mine, _ = stores
+    gate = Gate()
+    model = ScriptedModel([[Call("gate")], "done"])
+    async with AgentRuntime(store=mine) as runtime:
+        handle = await runtime.spawn(Agent(name="lead", model=model), "go", tools=[gate.tool])
+        await gate.entered.wait()
+        with cut_off(mine, postgres):
+            before = session_of(mine)
+            gate.open.set()
+            await eventually(lambda: mine._open is not None and mine._open.batches._writing is not None)
+            assert len(model.requests) == 1  # The second waits for the answer of the tool to be on record.
+        result = await handle.result()
+
+        assert (result.status, result.value) == (Status.COMPLETED, "done")
+        assert session_of(mine) != before
+        assert runtime.get_status()["state"] == "running"
+
+
+async def test_a_scheduler_of_a_kernel_that_was_replaced_fires_nothing(
+    postgres: Server, stores: tuple[PostgresStore, PostgresStore]
+) -> None:
+    """It hears of it when it looks, and says so to whoever asks."""
+    mine, others = stores
+    scheduled.CALLS.clear()
+    runtime = await AgentRuntime(store=mine).start()
+    scheduler = await AgentScheduler(runtime).start()
+    view = await scheduler.schedule_agent_in(3600, scheduled.note, in_process=True)
+    with cut_off(mine, postgres):
+        await others.open()
+    await eventually(lambda: runtime.get_status()["state"] == "fenced")
+
+    with pytest.raises(StoreFailed, match="another kernel"):
+        await scheduler.trigger(view.id)
+    assert scheduled.CALLS == []
+    await scheduler.close()
+    with pytest.raises(StoreFailed):
+        await runtime.stop()
+    await others.close()
+
+
+async def test_a_kernel_whose_database_another_one_writes_to_ends_its_trees_and_begins_nothing(tmp_path: Path) -> None:
+    """As the newer one of two kernels in a file, where no lock kept it out, leaves its number there."""
+    runtime = await AgentRuntime(tmp_path, grace_s=1.0).start()
+    session = Session(ScriptedModel(["one", "not said"]), runtime=runtime)
+    await session.ask("first")
+    with contextlib.closing(sqlite3.connect(tmp_path / ".ramet/journal.db")) as journal, journal:
+        assert journal.execute("UPDATE marks SET value = value + 1 WHERE name = 'epoch'").rowcount == 1
+
+    handle = await runtime.spawn(Agent(name="lead", model=ScriptedModel(["not said"])), "go")
+    result = await handle.result()
+    await eventually(lambda: runtime.trees == {})
+
+    assert (result.status, result.value) == (Status.FAILED, None)
+    assert runtime.get_status()["state"] == "fenced"
+    with pytest.raises(StoreFailed, match="another kernel writes to it"):
+        await runtime.spawn(Agent(name="lead", model=ScriptedModel(["not said"])), "go")
+    with pytest.raises(StoreFailed):
+        await runtime.stop()

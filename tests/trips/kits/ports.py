@@ -1,0 +1,73 @@
+"""Agents that serve, started and ready; and clients of theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+import ramet
+from ramet.host.sandbox.handle import AgentHandle
+from tests.support.serving import short_folder
+from tests.trips.kits.isolated import Name, backend
+
+__all__ = ["backend", "runtime"]
+
+WAIT_S = 180.0  #: for anything that must happen; passed in full only by a test that fails
+
+
+@pytest.fixture
+async def runtime(backend: Name) -> AsyncIterator[ramet.AgentRuntime]:
+    """A running runtime in a folder of a short name: paths of sockets are short."""
+    with short_folder() as folder:
+        async with ramet.AgentRuntime(working_dir=folder, backend=backend) as found:
+            yield found
+
+
+async def serving(
+    runtime: ramet.AgentRuntime, agent: Callable[..., Any], ports: dict[str, int], *args: Any, **policy: Any
+) -> AgentHandle:
+    """Start an agent, and wait until it says that it is ready."""
+    ready = asyncio.Event()
+
+    def heard(text: str) -> None:
+        if "ready" in text:
+            ready.set()
+
+    handle = await runtime.start_agent(agent, ramet.Policy(ports=ports, **policy), args, on_stdout=heard)
+    waiting = asyncio.ensure_future(ready.wait())
+    ended = asyncio.ensure_future(handle.result())
+    try:
+        async with asyncio.timeout(WAIT_S):
+            await asyncio.wait((waiting, ended), return_when=asyncio.FIRST_COMPLETED)
+        assert ready.is_set(), ended.result()
+    finally:
+        for each in (waiting, ended):
+            each.cancel()
+    return handle
+
+
+async def asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str = "/") -> str:
+    """What an HTTP server says; the connection is closed."""
+    try:
+        writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+        return (await rest(reader)).rpartition(b"\r\n")[2].decode()
+    finally:
+        writer.close()
+
+
+async def rest(reader: asyncio.StreamReader) -> bytes:
+    """All that comes, to the end; the end may be a hard one."""
+    async with asyncio.timeout(WAIT_S):
+        try:
+            return await reader.read()
+        except ConnectionResetError:
+            return b""
+
+
+async def asked_at(socket: pathlib.Path, path: str = "/") -> str:
+    """Likewise, at a Unix socket."""
+    return await asked(*await asyncio.open_unix_connection(str(socket)), path)

@@ -1,0 +1,68 @@
+"""What the tests of the safety gate share: a policy, a dangerous tool, and voters that do not vote as they should."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.tools import BaseTool, tool
+
+from ramet.core.events import Event, IntentionDecided, IntentionRecorded
+from ramet.core.safety import Rule, SafetyPolicy, VoterAnswer
+from ramet.models.scripted.dialogue import Call
+from tests.trips.kits.sessions import of_kind
+
+REASON = "nobody deletes here"
+LOOK, DELETE = Call("look", {"path": "a"}, id="c-look"), Call("delete", {"path": "a"}, id="c-delete")
+#: Everything but `delete`.
+POLICY = SafetyPolicy(rules=(Rule(tool="delete", verdict="deny", reason=REASON),), otherwise="allow")
+ALL = SafetyPolicy(otherwise="allow")
+ASK = SafetyPolicy(rules=(Rule(tool="delete", verdict="ask", reason="Really?"),), otherwise="allow")
+
+
+class Deeds:
+    """Two tools, and what they did."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+        @tool
+        async def look(path: str) -> str:
+            """Look at a file."""
+            self.done.append(f"look {path}")
+            return f"{path} is there"
+
+        @tool
+        async def delete(path: str) -> str:
+            """Delete a file."""
+            self.done.append(f"delete {path}")
+            return f"{path} is gone"
+
+        look.metadata = {"read_only": True}  # Nothing but the gate has its beginning put on disk before it runs.
+        self.tools: list[BaseTool] = [look, delete]
+
+
+class Says:
+    """A voter that returns, or raises, whatever it was made with; None never comes back."""
+
+    def __init__(self, what: Any, name: str = "second") -> None:
+        self._what, self.name = what, name
+        self.asked: list[IntentionRecorded] = []
+        self.is_asked = asyncio.Event()
+
+    async def vote(self, intention: IntentionRecorded, policy: SafetyPolicy) -> VoterAnswer:
+        self.asked.append(intention)
+        self.is_asked.set()
+        if self._what is None:
+            await asyncio.Event().wait()
+        if isinstance(self._what, BaseException):
+            raise self._what
+        return self._what  # type: ignore[no-any-return]  # that is the point
+
+
+def intended(events: Sequence[Event]) -> list[str]:
+    """The intentions, each with what became of it."""
+    decided = {each.intention: each.committed for each in of_kind(events, IntentionDecided)}
+    words = {True: "committed", False: "aborted", None: "open"}
+    return [f"{each.path} {each.tool} {words[decided.get(each.seq)]}" for each in of_kind(events, IntentionRecorded)]

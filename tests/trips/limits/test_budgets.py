@@ -1,0 +1,591 @@
+"""Budgets are conserved: reserve before a call, settle after, refund on every exit, however many ask at once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.tools import tool
+
+from ramet.agent.definition import Agent
+from ramet.core.budget import Limits
+from ramet.core.errors import InvalidValue, SpawnRefused
+from ramet.core.events import BudgetRefused, ClampEvent, MessageDiscarded, ModelAsked, RunEnded, RunSpawned
+from ramet.core.limits import SpawnLimits
+from ramet.core.outcome import Status
+from ramet.host.runtime import AgentRuntime
+from ramet.host.session import Session
+from ramet.models.prices import Price
+from ramet.models.rate_limit import RetryPolicy
+from ramet.models.scripted.dialogue import Spoken
+from ramet.models.scripted.model import Call, Cut, Fail, Hang, Say, ScriptedModel
+from ramet.tools.context import SpawnRequest
+from tests.support.providers import Provider, provider
+from tests.support.waiting import eventually
+from tests.trips.kits.sessions import (
+    WIDE,
+    Gate,
+    all_is_quiet,
+    answers,
+    background,
+    brief_of,
+    fresh,
+    kept,
+    newest_human,
+    nothing_is_held,
+    of_kind,
+    run_of,
+    said,
+)
+
+
+def impatient(**more: Any) -> AgentRuntime:
+    """A runtime that asks again at once."""
+    return AgentRuntime(retry=RetryPolicy(attempts=3, base_s=0), grace_s=0.05, **more)
+
+
+def real(server: Provider, which: str) -> BaseChatModel:
+    return server.anthropic() if which == "anthropic" else server.openai()
+
+
+# --- model calls
+
+
+def fan_out(children: int) -> Any:
+    """The root starts so many children in one reply, then sums up; each child answers at once."""
+
+    def answer(messages: list[BaseMessage]) -> Spoken:
+        if brief_of(messages) != "Go.":
+            return "found something"
+        if any(isinstance(message, ToolMessage) for message in messages):
+            return "the root's last word"
+        return [fresh(f"part {number}") for number in range(children)]
+
+    return answer
+
+
+@pytest.mark.parametrize(("children", "which"), [(100, "anthropic"), (1_000, "openai")])
+async def test_a_limit_of_five_calls_lets_five_requests_through(children: int, which: str) -> None:
+    """With so many children at once exactly 5 HTTP requests are made, and the last of them is the root's last word."""
+    async with provider(fan_out(children)) as server:
+        async with Session(real(server, which), limits=Limits(model_calls=5), spawn_limits=WIDE) as session:
+            result = await session.ask("Go.")
+            ends = [event.result.status for event in of_kind(kept(session), RunEnded)]
+            held = nothing_is_held(session)
+
+    assert server.count == 5
+    assert result.status is Status.BUDGET_EXHAUSTED
+    assert result.partial == "the root's last word"
+    assert result.error is not None
+    assert result.error.scope == "main"
+    assert result.usage_subtree.model_calls == 5
+    assert "used up" in str(server.bodies[-1]["messages"][-1])
+    assert sorted(ends) == sorted([Status.COMPLETED] * 3 + [Status.BUDGET_EXHAUSTED] * (children - 3))
+    assert held
+
+
+async def test_what_the_parent_reads_of_children_that_had_no_call_left() -> None:
+    """A child without a call is a failure that says so, never a finding; those that had one are results."""
+    model = ScriptedModel(fan_out(5))
+    async with Session(model, limits=Limits(model_calls=4), spawn_limits=WIDE) as session:
+        await session.ask("Go.")
+
+        reports = list(answers(session.messages).values())
+
+    assert reports.count("found something") == 2
+    refused = [text for text in reports if text != "found something"]
+    assert all("did not finish: budget_exhausted (budget of main: model_calls" in text for text in refused)
+    assert len(refused) == 3
+
+
+@pytest.mark.parametrize("which", ["anthropic", "openai"])
+async def test_each_attempt_is_a_call(which: str) -> None:
+    """A 429 and then an answer are two HTTP requests, and two calls; the client's own retries are off."""
+    async with provider([Fail(429, retry_after_s=0), Fail(500), "there"]) as server:
+        async with Session(real(server, which), runtime=impatient()) as session:
+            result = await session.ask("Go.")
+
+    assert (result.value, server.count, result.usage.model_calls) == ("there", 3, 3)
+
+
+async def test_a_retry_that_does_not_fit_is_not_made() -> None:
+    """Two calls, one of them kept for the last word: after a failure there is no second attempt, only the last word."""
+    async with provider([Fail(429, retry_after_s=0), "what I know", "too much"]) as server:
+        async with Session(server.anthropic(), limits=Limits(model_calls=2), runtime=impatient()) as session:
+            result = await session.ask("Go.")
+
+    assert server.count == 2
+    assert (result.status, result.partial) == (Status.BUDGET_EXHAUSTED, "what I know")
+
+
+async def test_one_call_is_the_last_word() -> None:
+    """With one call in all, that call is the last word, and the model is told so."""
+    async with provider(["all I can say", "too much"]) as server:
+        async with Session(server.anthropic(), limits=Limits(model_calls=1)) as session:
+            result = await session.ask("Go.")
+
+    assert server.count == 1
+    assert (result.status, result.partial) == (Status.BUDGET_EXHAUSTED, "all I can say")
+
+
+async def test_no_call_at_all() -> None:
+    """A limit of 0 asks nobody, and ends as a typed outcome."""
+    async with provider(["too much"]) as server:
+        async with Session(server.anthropic(), limits=Limits(model_calls=0)) as session:
+            result = await session.ask("Go.")
+
+    assert (server.count, result.status, result.partial) == (0, Status.BUDGET_EXHAUSTED, "")
+
+
+async def test_a_spent_session_stays_spent() -> None:
+    """The next prompt does not bring a new budget: it is refused without a request."""
+    async with provider(["one", "two", "three"]) as server:
+        async with Session(server.anthropic(), limits=Limits(model_calls=2)) as session:
+            first = await session.ask("Go.")
+            second = await session.ask("Go on.")
+            third = await session.ask("Go on.")
+
+    assert [each.status for each in (first, second, third)] == [
+        Status.COMPLETED,
+        Status.BUDGET_EXHAUSTED,
+        Status.BUDGET_EXHAUSTED,
+    ]
+    assert (second.partial, third.partial) == ("two", "")
+    assert server.count == 2
+
+
+async def test_a_last_word_that_calls_tools_leaves_a_valid_history() -> None:
+    """A model that goes on calling tools in its last word is not followed; what is kept of it is text."""
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    calls: list[Spoken] = [[Call("look"), Call("look")], Call("look"), "answered"]
+    async with provider(calls) as server:
+        async with Session(server.anthropic(), [look], limits=Limits(tool_calls=1)) as session:
+            result = await session.ask("Go.")
+            await session.ask("Again.")
+
+    assert result.status is Status.BUDGET_EXHAUSTED
+    blocks = [
+        block for message in server.bodies[-1]["messages"] for block in message["content"] if isinstance(block, dict)
+    ]
+    asked = [block["id"] for block in blocks if block["type"] == "tool_use"]
+    answered = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+    assert asked == answered
+
+
+# --- tokens
+
+
+async def test_a_call_whose_bound_does_not_fit_is_not_started() -> None:
+    """No request goes out that could cost more tokens than are left; the outcome names what was missing."""
+    async with provider(["a last word"]) as server:
+        async with Session(server.anthropic(), limits=Limits(tokens=1_000), spawn=False) as session:
+            result = await session.ask("word " * 1_000)
+            refused = of_kind(kept(session), BudgetRefused)
+            asked = of_kind(kept(session), ModelAsked)
+
+    assert result.status is Status.BUDGET_EXHAUSTED
+    assert refused[0].resource == "tokens"
+    assert refused[0].asked > 1_000
+    assert sum(event.reserved_tokens for event in asked) <= 1_000
+    assert not any("word " * 1_000 in str(body) for body in server.bodies)
+
+
+@pytest.mark.parametrize("which", ["anthropic", "openai"])
+async def test_the_reply_is_bounded_by_what_is_left(which: str) -> None:
+    """The provider is told the most that still fits: input bound and reply together stay within the limit."""
+    async with provider(["fine"]) as server:
+        async with Session(real(server, which), limits=Limits(tokens=3_000), spawn=False) as session:
+            await session.ask("Go.")
+            (asked,) = of_kind(kept(session), ModelAsked)
+
+    told = server.bodies[0].get("max_tokens") or server.bodies[0]["max_completion_tokens"]
+    assert 16 <= told < 3_000
+    assert asked.reserved_tokens <= 3_000 - 300  # a tenth is kept for the last word
+
+
+async def test_tokens_left_after_a_turn_are_what_was_not_used() -> None:
+    """Settled with the provider's own count, input and cache reads included; the rest is free again."""
+    usage = {"input_tokens": 70, "output_tokens": 30, "total_tokens": 100, "input_token_details": {"cache_read": 40}}
+    model = ScriptedModel([Say("fine", usage=usage)])  # type: ignore[arg-type]  # a plain dict is as good
+    async with Session(model, limits=Limits(tokens=20_000), spawn=False) as session:
+        result = await session.ask("Go.")
+        budget = run_of(session, "main").context.budget
+
+    assert (result.usage.tokens, result.usage.cache_read_tokens) == (100, 40)
+    assert (budget.spent("tokens"), budget.held("tokens")) == (100, 0)
+    assert budget.left("tokens", last_word=True) == 20_000 - 100
+
+
+async def test_a_refused_request_costs_a_call_and_no_tokens() -> None:
+    """HTTP 400: the provider did nothing for us, so what was reserved in tokens goes back."""
+    async with provider([Fail(400)]) as server:
+        async with Session(server.anthropic(), limits=Limits(tokens=10_000, model_calls=5)) as session:
+            result = await session.ask("Go.")
+            budget = run_of(session, "main").context.budget
+
+    assert result.status is Status.FAILED
+    assert (budget.spent("tokens"), budget.spent("model_calls"), budget.held("tokens")) == (0, 1, 0)
+    assert not result.usage.estimated
+
+
+@pytest.mark.parametrize("which", ["anthropic", "openai"])
+async def test_a_cut_stream_is_settled_at_its_reservation(which: str) -> None:
+    """Nobody knows what a stream that was cut has cost: it counts as reserved, and is marked as an estimate."""
+    async with provider([Cut(6, "half a word")] * 3) as server:
+        async with Session(real(server, which), limits=Limits(tokens=50_000), runtime=impatient()) as session:
+            result = await session.ask("Go.")
+            reserved = [event.reserved_tokens for event in of_kind(kept(session), ModelAsked)]
+            discarded = of_kind(kept(session), MessageDiscarded)
+            budget = run_of(session, "main").context.budget
+
+    assert result.status is not Status.COMPLETED
+    assert result.usage.estimated
+    assert (budget.spent("tokens"), budget.held("tokens")) == (sum(reserved), 0)
+    assert result.usage.tokens == sum(reserved)
+    assert len(discarded) == len(reserved) == server.count
+
+
+async def test_a_call_that_is_cancelled_in_mid_stream_is_settled_at_its_reservation() -> None:
+    """Cancelling refunds nothing that may have been used: the call in flight counts as reserved."""
+    async with provider([Hang(6, "half a word")]) as server:
+        async with Session(server.anthropic(), limits=Limits(tokens=10_000), runtime=impatient()) as session:
+            turn = asyncio.create_task(session.ask("Go."))
+            await eventually(lambda: run_of(session, "main").heard)
+
+            await session.interrupt()
+
+            result = await turn
+            (asked,) = of_kind(kept(session), ModelAsked)
+            budget = run_of(session, "main").context.budget
+        await server.gone.wait()
+
+    assert (result.usage.estimated, result.usage.tokens) == (True, asked.reserved_tokens)
+    assert (budget.spent("tokens"), budget.held("tokens")) == (asked.reserved_tokens, 0)
+
+
+# --- money
+
+
+async def test_money_is_counted_by_the_price_table() -> None:
+    """Prices can be extended; what a call costs is reserved before and counted after."""
+    usage = {"input_tokens": 1_000, "output_tokens": 500, "total_tokens": 1_500}
+    model = ScriptedModel([Say("fine", usage=usage)])  # type: ignore[arg-type]  # a plain dict is as good
+    runtime = impatient(prices={"scripted": Price(input=2.0, output=10.0)})
+    async with Session(model, limits=Limits(usd=1.0), runtime=runtime) as session:
+        result = await session.ask("Go.")
+        budget = run_of(session, "main").context.budget
+
+    assert result.usage.usd == pytest.approx(1_000 * 2e-6 + 500 * 10e-6)
+    assert budget.spent("usd") == pytest.approx(result.usage.usd)
+    assert budget.held("usd") == 0
+
+
+async def test_money_without_a_price_is_refused() -> None:
+    """Where money is limited, a model that nobody has a price for is not asked."""
+    model = ScriptedModel(["too much"], model_name="nobody-knows")
+    async with Session(model, limits=Limits(usd=1.0)) as session:
+        result = await session.ask("Go.")
+
+    assert (result.status, model.requests) == (Status.FAILED, [])
+    assert result.error is not None
+    assert "price" in result.error.message
+
+
+async def test_a_call_that_money_does_not_reach_for_is_not_started() -> None:
+    """A limit of a hundredth of a cent lets no request through that could cost more."""
+    runtime = impatient(prices={"claude-sonnet-5-5": Price(input=3.0, output=15.0)})
+    async with provider(["too much"]) as server:
+        async with Session(server.anthropic(), limits=Limits(usd=0.0001), runtime=runtime) as session:
+            result = await session.ask("Go.")
+
+    assert (server.count, result.status) == (0, Status.BUDGET_EXHAUSTED)
+
+
+# --- slices
+
+
+def limited(name: str = "limited", **limits: Any) -> Agent:
+    return Agent(name=name, description="Has limits.", instructions=f"You are {name}.", limits=Limits(**limits))
+
+
+def of_type(kind: str, prompt: str = "work", **more: Any) -> Call:
+    return Call("Agent", {"prompt": prompt, "subagent_type": kind, **more})
+
+
+async def test_a_child_s_own_limit_ends_the_child_only() -> None:
+    """The scope that fired is named: the child's; its parent reads what was found until then and goes on."""
+    look = Gate("look")
+    look.open.set()
+    model = ScriptedModel(
+        {"You are limited": [Call("look"), Call("look"), "what I found"], "": [of_type("limited"), "went on"]}
+    )
+    async with Session(model, [look.tool], agents=[limited(model_calls=2)], limits=Limits(model_calls=10)) as session:
+        result = await session.ask("Go.")
+        (end,) = of_kind(kept(session), RunEnded)
+        budget = run_of(session, "main").context.budget
+
+    assert result.value == "went on"
+    assert end.result.status is Status.BUDGET_EXHAUSTED
+    assert end.result.error is not None
+    assert end.result.error.scope == "main/1"
+    assert end.result.usage.model_calls == 2
+    assert budget.spent("model_calls") == 4
+
+
+async def test_what_a_child_does_not_spend_comes_back() -> None:
+    """A slice is lent: when the child ends, what is left of it is free above."""
+    model = ScriptedModel({"You are limited": ["done"], "": [of_type("limited"), "ok"]})
+    limits = Limits(model_calls=20, tool_calls=20)
+    async with Session(model, agents=[limited(model_calls=15, tool_calls=15)], limits=limits) as session:
+        await session.ask("Go.")
+        budget = run_of(session, "main").context.budget
+
+        left = [budget.left("model_calls", last_word=True), budget.left("tool_calls")]
+
+    assert left == [20 - 3, 20 - 1]
+    assert nothing_is_held(session)
+
+
+@pytest.mark.parametrize(
+    ("asked", "parent", "field"),
+    [
+        (Limits(model_calls=50), Limits(model_calls=20), "model_calls"),
+        (Limits(tokens=50_000), Limits(tokens=20_000), "tokens"),
+        (Limits(tool_calls=50), Limits(tool_calls=20), "tool_calls"),
+        (Limits(agents=50), Limits(agents=20), "agents"),
+        (Limits(usd=5.0), Limits(usd=2.0), "usd"),
+        (Limits(seconds=50), Limits(seconds=20), "seconds"),
+    ],
+    ids=["model_calls", "tokens", "tool_calls", "agents", "usd", "seconds"],
+)
+async def test_a_limit_above_the_parent_s_is_clamped_and_said_so(asked: Limits, parent: Limits, field: str) -> None:
+    """Limits never widen: what is asked above the parent's own becomes the parent's, with a ClampEvent."""
+    model = ScriptedModel({"You are limited": ["done"], "": [of_type("limited"), "ok"]})
+    agent = Agent(name="limited", description="Has limits.", instructions="You are limited.", limits=asked)
+    async with Session(model, agents=[agent], limits=parent, runtime=impatient()) as session:
+        await session.ask("Go.")
+        (clamp,) = of_kind(kept(session), ClampEvent)
+        (end,) = of_kind(kept(session), RunEnded)
+        child = run_of(session, "main/1")
+
+    assert (clamp.field, clamp.asked, clamp.given) == (f"limits.{field}", getattr(asked, field), getattr(parent, field))
+    assert clamp.path == "main/1"
+    assert end.result.value == "done"
+    wide = child.limits.seconds if field == "seconds" else child.context.budget.limit(field)
+    assert wide == getattr(parent, field)
+
+
+async def test_what_is_not_free_now_is_refused_with_what_is() -> None:
+    """A limit that the parent has, but not free at the moment, is no clamp: SpawnRefused says what is free."""
+    async with Session(ScriptedModel(["ok"]), limits=Limits(tool_calls=10)) as session:
+        waits = Agent(name="waits", limits=Limits(tool_calls=8), function=asyncio.Event().wait)
+        first = await session.spawn(SpawnRequest(agent=waits))
+
+        with pytest.raises(SpawnRefused) as refusal:
+            await session.spawn(SpawnRequest(agent=waits))
+
+        assert (refusal.value.limit, refusal.value.free) == ("budget tool_calls", 2)
+        assert len(of_kind(kept(session), RunSpawned)) == 2
+        await first.cancel()
+        second = await session.spawn(SpawnRequest(agent=waits))
+        await second.cancel()
+        assert nothing_is_held(session)
+        assert run_of(session, "main").context.budget.left("tool_calls") == 10
+
+
+async def test_usage_is_told_for_the_run_and_for_its_subtree() -> None:
+    """Each result says what the run used itself, and what it and all below it used."""
+    model = ScriptedModel(
+        {"leaf": ["found"], "middle": [fresh("leaf", "leaf"), "ok"], "": [fresh("middle", "middle"), "ok"]}
+    )
+    async with Session(model) as session:
+        await session.ask("Go.")
+        results = {event.path: event.result for event in of_kind(kept(session), RunEnded)}
+        assert session.result is not None
+        results["main"] = session.result
+
+    calls = {path: (each.usage.model_calls, each.usage_subtree.model_calls) for path, each in results.items()}
+    born = {path: each.usage_subtree.agents for path, each in results.items()}
+    assert calls == {"main/middle/leaf": (1, 1), "main/middle": (2, 3), "main": (2, 5)}
+    assert born == {"main/middle/leaf": 0, "main/middle": 1, "main": 2}
+    assert results["main"].usage_subtree.tokens == sum(each.usage.tokens for each in results.values())
+
+
+async def test_a_detached_child_has_a_budget_of_its_own() -> None:
+    """What it may use is given away for good; without a figure for what is limited above, it is not born."""
+    gate = Gate()
+    model = ScriptedModel({"alone": [Call("gate"), "done alone"], "": ["ok"]})
+    async with Session(model, [gate.tool], limits=Limits(model_calls=10)) as session:
+        request = SpawnRequest(prompt="alone", mode="fresh", detached=True)
+        with pytest.raises(InvalidValue, match=r"limits\.model_calls"):
+            await session.spawn(request)
+        assert nothing_is_held(session)
+
+        handle = await session.spawn(
+            SpawnRequest(prompt="alone", mode="fresh", detached=True, limits=Limits(model_calls=4))
+        )
+
+        budget = run_of(session, "main").context.budget
+        assert (budget.spent("model_calls"), budget.held("model_calls")) == (4, 0)
+        gate.open.set()
+        assert (await handle.result()).value == "done alone"
+        assert budget.spent("model_calls") == 4
+
+
+# --- exact counts
+
+
+async def test_tool_calls_are_exact() -> None:
+    """Ten calls in one reply under a limit of 3: three run, seven are refused, and the last word follows."""
+    look = Gate("look")
+    look.open.set()
+    model = ScriptedModel([[Call("look") for _ in range(10)], "what I saw", "too much"])
+    async with Session(model, [look.tool], limits=Limits(tool_calls=3)) as session:
+        result = await session.ask("Go.")
+        refused = [text for text in answers(session.messages).values() if "budget of main: tool_calls" in text]
+
+    assert (look.calls, len(refused)) == (3, 7)
+    assert (result.status, result.partial) == (Status.BUDGET_EXHAUSTED, "what I saw")
+    assert result.usage.tool_calls == 3
+    assert len(model.requests) == 2
+
+
+async def test_tool_calls_are_exact_across_a_tree() -> None:
+    """The same, the calls made by children of one tree at the same time."""
+    look = Gate("look")
+    look.open.set()
+
+    def answer(messages: list[BaseMessage]) -> Spoken:
+        if brief_of(messages) == "Go.":
+            tools = any(isinstance(message, ToolMessage) for message in messages)
+            return "ok" if tools else [fresh(f"part {number}") for number in range(20)]
+        return "seen" if isinstance(messages[-1], ToolMessage) else Call("look")
+
+    model = ScriptedModel(answer)
+    async with Session(model, [look.tool], limits=Limits(tool_calls=25), spawn_limits=WIDE) as session:
+        result = await session.ask("Go.")
+
+    assert look.calls == 5  # 20 of the 25 are the root's own calls of Agent.
+    assert result.usage_subtree.tool_calls == 25
+    assert nothing_is_held(session)
+
+
+async def test_births_are_exact_under_a_limit_of_agents() -> None:
+    """100 spawns at once into a budget of 10 agents: 10 are born, 90 are refused and told what is free."""
+
+    async def work() -> int:
+        await asyncio.sleep(0)
+        return 1
+
+    async with Session(ScriptedModel(["ok"]), limits=Limits(agents=10), spawn_limits=WIDE) as session:
+        spawns = [session.spawn(SpawnRequest(agent=work)) for _ in range(100)]
+
+        results = await asyncio.gather(*spawns, return_exceptions=True)
+
+        refused = [each for each in results if isinstance(each, SpawnRefused)]
+        born = [each for each in results if not isinstance(each, BaseException)]
+        assert (len(born), len(refused)) == (10, 90)
+        assert {(each.limit, each.free) for each in refused} == {("budget agents", 0)}
+        await asyncio.gather(*(handle.result() for handle in born))
+        assert run_of(session, "main").context.budget.spent("agents") == 10
+        assert nothing_is_held(session)
+
+
+async def test_births_are_exact_under_a_limit_of_agents_for_a_model() -> None:
+    """The same in one reply of a model: the refusals are tool results, and the turn goes on."""
+    model = ScriptedModel(fan_out(100))
+    async with Session(model, limits=Limits(agents=10), spawn_limits=WIDE) as session:
+        result = await session.ask("Go.")
+        reports = list(answers(session.messages).values())
+
+    assert reports.count("found something") == 10
+    assert sum("spawn refused (budget agents)" in text for text in reports) == 90
+    assert result.status is Status.COMPLETED
+    assert result.usage_subtree.agents == 10
+
+
+@pytest.mark.parametrize(("limits", "born"), [({"runs": 10}, 9), ({"children": 10}, 10)])
+async def test_living_counts_are_exact(limits: dict[str, int], born: int) -> None:
+    """100 spawns at once into 10 places: exactly as many as there is room for; an end makes room for one more."""
+    model = ScriptedModel(["ok"])
+    async with Session(model, spawn_limits=SpawnLimits(when_full="refuse", **limits)) as session:
+        request = SpawnRequest(agent=asyncio.Event().wait)
+        results = await asyncio.gather(*(session.spawn(request) for _ in range(100)), return_exceptions=True)
+
+        living = [each for each in results if not isinstance(each, BaseException)]
+        assert len(living) == born
+        await living[0].cancel()
+        again = await session.spawn(request)
+        with pytest.raises(SpawnRefused) as refusal:
+            await session.spawn(request)
+        assert (refusal.value.limit, refusal.value.free) == (next(iter(limits)), 0)
+        await again.cancel()
+
+
+async def test_nothing_stays_reserved_whatever_becomes_of_a_tree() -> None:
+    """Success, failure, refusal, a cut stream, a cancel: afterwards nothing is held in any scope."""
+    gate = Gate()
+    agents = [limited(f"kind-{number}", tokens=30_000, model_calls=8, tool_calls=5) for number in range(5)]
+    script: dict[str, Any] = {
+        "kind-0": ["fine"],
+        "kind-1": [Fail("no use")],
+        "kind-2": [Cut(3, "cut off")] * 3,
+        "kind-3": [Call("gate"), "never"],
+        "kind-4": [of_type("kind-0", "below"), Call("nonsense"), ""] + [""] * 3,
+        "": [[of_type(each.name, name=each.name, run_in_background=True) for each in agents], *["noted"] * 9],
+    }
+    limits = Limits(tokens=900_000, model_calls=60, tool_calls=60, agents=20, usd=None)
+    async with Session(
+        ScriptedModel(script), [gate.tool], agents=agents, limits=limits, runtime=impatient()
+    ) as session:
+        await session.ask("Go.")
+        await gate.entered.wait()
+        await session.handle("kind-3").cancel()
+        await eventually(lambda: all_is_quiet(session))
+
+        assert nothing_is_held(session)
+        ends = {event.path: event.result.status for event in of_kind(kept(session), RunEnded)}
+        assert ends == {
+            "main/kind-0": Status.COMPLETED,
+            "main/kind-1": Status.FAILED,
+            "main/kind-2": Status.FAILED,
+            "main/kind-3": Status.CANCELLED,
+            "main/kind-4": Status.FAILED,
+            "main/kind-4/1": Status.COMPLETED,
+        }
+        root = run_of(session, "main")
+        assert root.context.budget.spent("tokens") == root.subtree.tokens
+        assert root.context.budget.spent("model_calls") == root.subtree.model_calls
+        assert root.context.budget.spent("tool_calls") == root.subtree.tool_calls
+        assert root.context.budget.spent("agents") == root.subtree.agents == 6
+
+
+async def test_background_children_cannot_use_their_parent_s_last_word() -> None:
+    """What is kept for the owner's last answer is nobody else's: children run dry before the root does."""
+
+    def answer(messages: list[BaseMessage]) -> Spoken:
+        if brief_of(messages) == "Go.":
+            if newest_human(messages).startswith("Your budget"):
+                return "summed up"
+            return (
+                [background("part", f"part-{n}") for n in range(3)]
+                if len(messages) == 1
+                else Call("TaskOutput", {"task_id": "part-0"})
+            )
+        return Call("ListAgents")
+
+    model = ScriptedModel(answer)
+    async with Session(model, limits=Limits(model_calls=12)) as session:
+        result = await session.ask("Go.")
+
+    assert (result.status, result.partial) == (Status.BUDGET_EXHAUSTED, "summed up")
+    assert len(model.requests) == 12
+    assert said(session.messages)[-1] == ("ai", "summed up")

@@ -1,0 +1,67 @@
+"""A key that is not there is said before anything is asked, and before anything is reserved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain_anthropic import ChatAnthropic
+
+from ramet import Agent, AgentRuntime, Session
+from ramet.core.errors import ModelFailed
+from ramet.core.events import ModelAsked
+from ramet.models.rate_limit import RetryPolicy
+from ramet.models.scripted.model import ScriptedModel
+from tests.support.providers import provider
+from tests.trips.kits.sessions import answers, fresh, kept, of_kind
+
+NAMES = {"anthropic:claude-sonnet-5-5": "ANTHROPIC_API_KEY", "openai:gpt-5": "OPENAI_API_KEY"}
+
+
+@pytest.fixture(autouse=True)
+def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_by_name_without_its_key_is_refused_with_the_session(name: str) -> None:
+    """The error names the variable that the key is read from."""
+    with pytest.raises(ModelFailed, match=NAMES[name]) as refusal:
+        Session(model=name)
+
+    assert not refusal.value.retryable
+
+
+@pytest.mark.parametrize("key", ["", " ", "\n"], ids=repr)
+async def test_a_client_without_a_key_is_refused_with_the_session(key: str) -> None:
+    """A client that is made without a key asks nobody: no retry would find one."""
+    async with provider([]) as server:
+        with pytest.raises(ModelFailed, match="ANTHROPIC_API_KEY"):
+            Session(server.anthropic(api_key=key))
+
+    assert server.count == 0
+
+
+async def test_a_client_whose_headers_have_the_key_is_asked() -> None:
+    """Proxies are often given it that way."""
+    async with provider(["Hello."]) as server:
+        model = server.anthropic(api_key="", default_headers={"Authorization": "Bearer test"})
+        async with Session(model) as session:
+            assert (await session.ask("Go.")).value == "Hello."
+
+
+async def test_a_child_without_a_key_is_not_asked() -> None:
+    """Its parent reads which variable is missing; the child has reserved nothing."""
+    fields: dict[str, Any] = {"model": "claude-sonnet-5-5", "base_url": "http://127.0.0.1:9"}
+    child = Agent(name="child", description="A child.", model=ChatAnthropic(**fields))
+    model = ScriptedModel([fresh("Look.", subagent_type="child"), "It has no key."])
+    async with AgentRuntime(retry=RetryPolicy(base_s=0)) as runtime:
+        async with Session(model, agents=[child], runtime=runtime) as session:
+            result = await session.ask("Go.")
+            (report,) = answers(session.messages).values()
+            asked = of_kind(kept(session), ModelAsked)
+
+    assert result.value == "It has no key."
+    assert "ANTHROPIC_API_KEY" in report
+    assert len(asked) == 2  # Both are the root's.

@@ -1,0 +1,294 @@
+"""What a request costs that no provider can have received: nothing. What may have been received: all it could."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain_anthropic import ChatAnthropic
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage
+from langchain_core.outputs import ChatResult
+from langchain_openai import ChatOpenAI
+
+from ramet import Agent, AgentRuntime, Limits, Session
+from ramet.core.events import Event, ModelAsked, ModelCharged, ModelRetried, RunEnded
+from ramet.core.outcome import NOTHING_USED, Result, Status
+from ramet.core.replay.replay import TreeReplay
+from ramet.models.rate_limit import RetryPolicy
+from ramet.models.scripted.model import Fail, ScriptedModel
+from ramet.store.memory import MemoryStore
+from tests.support import broken_servers as servers
+from tests.support.cut import cut_behind
+from tests.support.providers import provider
+from tests.support.waiting import eventually
+from tests.trips.kits.sessions import WIDE, fresh, kept, nothing_is_held, of_kind, run_of
+
+LIMITS = Limits(tokens=1_000_000, usd=10.0, model_calls=50)
+_paths = iter(range(1_000_000))
+
+
+def client(kind: str, address: str, **more: Any) -> BaseChatModel:
+    """A real client that talks to this address."""
+    # The SDKs cache HTTP clients by address, closed ones included, and ports come round again.
+    url = f"{address}/{next(_paths)}"
+    fields: dict[str, Any] = {"base_url": url, "api_key": "test", **more}
+    if kind == "anthropic":
+        return ChatAnthropic(**{"model": "claude-sonnet-5-5", **fields})
+    return ChatOpenAI(model="gpt-5.4-mini", use_responses_api=kind == "responses", **fields)
+
+
+def runtime(attempts: int = 2) -> AgentRuntime:
+    return AgentRuntime(retry=RetryPolicy(attempts=attempts, base_s=0))
+
+
+kinds = pytest.mark.parametrize("kind", ["chat", "responses", "anthropic"])
+ways = pytest.mark.parametrize("streaming", [True, False], ids=["streamed", "whole"])
+
+
+async def failed(model: BaseChatModel, *, attempts: int = 2, limits: Limits = LIMITS) -> tuple[Result, Session]:
+    """How a turn with this model ended. Its budget and journal agree with what it is said to have used."""
+    async with Session(model, runtime=runtime(attempts), limits=limits) as session:
+        result = await session.ask("Go.")
+        assert result.status is Status.FAILED
+        assert nothing_is_held(session)
+        budget = run_of(session, "main").context.budget
+        assert budget.spent("tokens") == result.usage.tokens
+        assert budget.spent("usd") == pytest.approx(result.usage.usd)
+        assert budget.spent("model_calls") == result.usage.model_calls
+        assert TreeReplay().tell_all(kept(session)).root.usage == result.usage
+    return result, session
+
+
+def message(result: Result) -> str:
+    assert result.error is not None
+    return result.error.message
+
+
+# --- never sent
+
+
+@kinds
+@ways
+async def test_a_refused_connection_costs_nothing(kind: str, streaming: bool) -> None:
+    """It is tried again, and each attempt is refunded whole; the error names the address and the cause."""
+    port = servers.closed_port()
+
+    result, session = await failed(client(kind, f"http://127.0.0.1:{port}", streaming=streaming))
+
+    assert result.usage == NOTHING_USED
+    assert f"Connection refused 127.0.0.1:{port}" in message(result)
+    assert len(of_kind(kept(session), ModelAsked)) == 2
+    assert [each.usage for each in of_kind(kept(session), ModelCharged)] == [NOTHING_USED] * 2
+    assert len(of_kind(kept(session), ModelRetried)) == 1
+
+
+@kinds
+@ways
+async def test_a_host_that_is_not_found_costs_nothing(kind: str, streaming: bool) -> None:
+    """A name without an address is named."""
+    result, _ = await failed(client(kind, "http://nobody.invalid", streaming=streaming))
+
+    assert result.usage == NOTHING_USED
+    assert "nobody.invalid:80" in message(result)
+    assert "Name or service not known" in message(result) or "resolution" in message(result)
+
+
+@kinds
+@ways
+async def test_tls_with_a_server_that_speaks_none_costs_nothing(kind: str, streaming: bool) -> None:
+    """The handshake comes before the request."""
+    async with servers.broken(servers.speaks_no_tls) as server:
+        result, _ = await failed(client(kind, f"https://{server.address}", streaming=streaming))
+
+    assert result.usage == NOTHING_USED
+    assert server.connections == 2
+    assert f"{server.address}" in message(result)
+    assert "TLS" in message(result)
+
+
+@kinds
+@pytest.mark.parametrize("address", ["ftp://127.0.0.1:9", "127.0.0.1:9"])
+async def test_an_address_that_is_none_costs_nothing_and_is_tried_once(kind: str, address: str) -> None:
+    """No retry makes it one."""
+    result, session = await failed(client(kind, address))
+
+    assert result.usage == NOTHING_USED
+    assert len(of_kind(kept(session), ModelAsked)) == 1
+    assert "protocol" in message(result)
+
+
+async def test_refused_connections_leave_the_budget_whole() -> None:
+    """After eight asks to a closed port a dollar is still a dollar."""
+    model = client("chat", f"http://127.0.0.1:{servers.closed_port()}")
+    async with Session(model, runtime=runtime(), limits=Limits(usd=1.0, tokens=1_000_000, model_calls=2)) as session:
+        for _ in range(8):
+            assert (await session.ask("Go.")).status is Status.FAILED
+        budget = run_of(session, "main").context.budget
+
+        assert [budget.spent(each) for each in ("usd", "tokens", "model_calls")] == [0, 0, 0]
+        assert budget.left("usd", last_word=True) == 1.0
+        assert session.usage == NOTHING_USED
+
+
+async def test_a_key_that_is_no_header_is_not_shown() -> None:
+    """A key with a newline cannot be sent: nothing is spent, nothing is tried again, and no error quotes it."""
+    for kind in ("chat", "anthropic"):
+        async with provider([]) as server:
+            result, session = await failed(client(kind, server.url, api_key="sk-secret\n"))
+
+        assert (server.count, result.usage) == (0, NOTHING_USED)
+        assert len(of_kind(kept(session), ModelAsked)) == 1
+        assert "secret" not in str([repr(event) for event in kept(session)])
+        assert "header" in message(result)
+
+
+# --- may have been received
+
+
+@kinds
+@ways
+@pytest.mark.parametrize(
+    "fault", [servers.closes_at_once, servers.closes_after_the_request, servers.resets_in_the_answer]
+)
+async def test_a_request_that_may_have_been_received_counts_as_reserved(
+    kind: str, streaming: bool, fault: servers.Fault
+) -> None:
+    """Once there is a connection nobody knows what the other end has read; the error names it all the same."""
+    async with servers.broken(fault) as server:
+        result, session = await failed(client(kind, f"http://{server.address}", streaming=streaming))
+
+    asked = of_kind(kept(session), ModelAsked)
+    assert server.connections == len(asked) == 2
+    assert result.usage.estimated
+    assert result.usage.model_calls == 2
+    assert result.usage.tokens == sum(each.reserved_tokens for each in asked) > 0
+    assert result.usage.usd == pytest.approx(sum(each.reserved_usd for each in asked))
+    assert server.address in message(result)
+
+
+@pytest.mark.parametrize("kind", ["chat", "anthropic"])
+async def test_a_client_that_cannot_read_the_answer_was_heard_by_the_provider(kind: str) -> None:
+    """An error of the client's own code, but after a 200: what that cost is not known, and counts as reserved."""
+    async with servers.broken(servers.answers_a_page) as server:
+        result, session = await failed(client(kind, f"http://{server.address}", streaming=False))
+
+    (asked,) = of_kind(kept(session), ModelAsked)
+    assert server.connections == 1
+    assert (result.usage.estimated, result.usage.tokens) == (True, asked.reserved_tokens)
+
+
+async def test_of_several_requests_only_the_last_is_known() -> None:
+    """A model that tries by itself, in a way that nobody sees, tells of its last attempt: all of them count."""
+
+    class Stubborn(BaseChatModel):
+        """Asks up to four times."""
+
+        model_name: str = "gpt-5.4-mini"
+        max_retries: int = 3
+
+        @property
+        def _llm_type(self) -> str:
+            return "stubborn"
+
+        def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    result, _ = await failed(Stubborn(), attempts=1)
+
+    assert (result.usage.model_calls, result.usage.estimated) == (4, True)
+
+
+# --- errors of programs
+
+
+@kinds
+@ways
+async def test_a_client_that_is_called_wrongly_sends_nothing(kind: str, streaming: bool) -> None:
+    """A TypeError of a client is neither tried again nor booked."""
+    async with provider([]) as server:
+        model = client(kind, server.url, streaming=streaming, model_kwargs={"no_such_argument": 1})
+        result, session = await failed(model, attempts=4)
+
+    assert (server.count, result.usage) == (0, NOTHING_USED)
+    assert len(of_kind(kept(session), ModelAsked)) == 1
+    assert "TypeError" in message(result)
+    assert "no_such_argument" in message(result)
+
+
+def broken_script(messages: list[BaseMessage]) -> str:
+    return "Hello " + messages[0]  # type: ignore[operator]
+
+
+@ways
+@pytest.mark.parametrize(
+    "script",
+    [broken_script, [Fail(TypeError("wrong"))], [Fail(AttributeError("none"))], [Fail(KeyError("gone"))], []],
+    ids=["function", "TypeError", "AttributeError", "KeyError", "ended"],
+)
+async def test_a_broken_script_costs_nothing(script: Any, streaming: bool) -> None:
+    """A scripted model with an error in it, or at its end, is neither tried again nor booked."""
+    model = ScriptedModel(script, model_name="gpt-5.4-mini", streaming=streaming)
+
+    result, session = await failed(model, attempts=4)
+
+    assert result.usage == NOTHING_USED
+    assert len(of_kind(kept(session), ModelAsked)) == 1
+
+
+async def test_a_scripted_failure_of_the_wire_counts_as_reserved() -> None:
+    """A script that plays a lost answer is booked as one."""
+    result, _ = await failed(ScriptedModel([Fail(TimeoutError("no answer"))] * 2, model_name="gpt-5.4-mini"))
+
+    assert result.usage.estimated
+    assert result.usage.model_calls == 2
+
+
+# --- budgets and records
+
+
+async def test_a_refund_lets_nobody_spend_more_than_the_limit() -> None:
+    """Children at a closed port beside children with answers: no more requests go out than the limit says."""
+    children = 30
+
+    def root(messages: list[BaseMessage]) -> Any:
+        if any(each.type == "tool" for each in messages):
+            return "a last word"
+        return [fresh(f"part {at}", subagent_type="found" if at % 2 else "lost") for at in range(children)]
+
+    async with provider(lambda messages: "found") as server:
+        nowhere = client("chat", f"http://127.0.0.1:{servers.closed_port()}")
+        lost = Agent(name="lost", description="Lost.", model=nowhere)
+        found = Agent(name="found", description="Found.", model=server.openai())
+        limits = Limits(model_calls=8)
+        async with Session(
+            ScriptedModel(root), agents=[lost, found], runtime=runtime(), limits=limits, spawn_limits=WIDE
+        ) as session:
+            result = await session.ask("Go.")
+            ends = [event.result.status for event in of_kind(kept(session), RunEnded)]
+            assert nothing_is_held(session)
+
+    assert 0 < server.count <= 6  # The root has asked once, and has its last word.
+    assert result.usage_subtree.model_calls == server.count + 2
+    assert ends.count(Status.COMPLETED) == server.count
+
+
+@pytest.mark.parametrize(("is_last", "calls"), [(ModelCharged, 0), (ModelAsked, 1)])
+async def test_a_kill_behind_a_refund_leaves_the_refund(is_last: type[Event], calls: int) -> None:
+    """What was refunded on record stays refunded; a question on record without an end counts as reserved."""
+    store = MemoryStore()
+    async with AgentRuntime(store=store, retry=RetryPolicy(attempts=3, base_s=0)) as first:
+        model = client("chat", f"http://127.0.0.1:{servers.closed_port()}")
+        await Session(model, runtime=first, limits=LIMITS, session_id="talk").ask("Go.")
+    left = await cut_behind(store, lambda event: isinstance(event, is_last), 2)
+
+    async with AgentRuntime(store=left) as second:
+        session = await Session.resume("talk", ScriptedModel(["there"]), runtime=second)
+        run = run_of(session, "main")
+        await eventually(lambda: run.state == "idle" and str(session.messages[-1].text) == "there")
+
+        assert session.usage.model_calls == 1 + calls
+        assert session.usage.estimated is bool(calls)
+        assert run.context.budget.spent("model_calls") == session.usage.model_calls
+        assert run.context.budget.spent("tokens") == session.usage.tokens
+        assert nothing_is_held(session)

@@ -1,0 +1,152 @@
+"""The time that a run has is not given to it again by the kernel that goes on with it."""
+
+from __future__ import annotations
+
+import pathlib
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from ramet import Agent, AgentRuntime, Limits, Policy
+from ramet.concurrency.clock import FakeClock
+from ramet.core.events import Event, MessageRecorded
+from ramet.core.lifecycle import State
+from ramet.core.outcome import Status
+from ramet.host.trees.project import Project
+from ramet.models.scripted.model import Call, ScriptedModel
+from ramet.store.memory import MemoryStore
+from ramet.tools.workspace import workspace_tools
+from tests.support.cut import cut_behind
+from tests.support.waiting import eventually
+from tests.trips.kits.sessions import Gate, background
+from tests.trips.recovery.test_resume import lost
+
+#: Of three machines whose clocks are days apart.
+CLOCKS = (datetime(2026, 1, 2, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 9, tzinfo=UTC))
+
+
+async def test_a_run_has_the_time_that_is_left_of_it() -> None:
+    """Of 100 s, 60 and 30 go by under kernels that are killed; of what lies between, and of clocks, none is counted."""
+    store = MemoryStore()
+    for start, seconds in zip(CLOCKS[:2], (60, 30), strict=True):
+        clock, gates = FakeClock(start), (Gate("first"), Gate("second"))
+        model, tools = ScriptedModel([[Call("first")], [Call("second")], "never"]), [each.tool for each in gates]
+        async with lost(store, clock) as runtime:
+            if not await runtime.resume(llm=model, tools=tools):
+                await runtime.spawn(Agent(name="slow", model=model), "go", tools=tools, limits=Limits(seconds=100))
+            await gates[0].entered.wait()
+            await clock.advance(seconds)
+            gates[0].open.set()
+            await gates[1].entered.wait()
+
+    clock, gates = FakeClock(CLOCKS[2]), (Gate("first"), Gate("second"))
+    async with AgentRuntime(store=store, clock=clock, grace_s=0.05) as runtime:
+        model, tools = ScriptedModel([[Call("first")], "never"]), [each.tool for each in gates]
+        [again] = await runtime.resume(llm=model, tools=tools)
+        await gates[0].entered.wait()
+        await clock.advance(9)
+        assert again.run.is_living
+        await clock.advance(1)
+        await eventually(lambda: not again.run.is_living)
+        assert (await again.result()).status is Status.TIMEOUT
+
+
+class SettableClock(FakeClock):
+    """One whose time of day somebody sets."""
+
+    def set_on(self, seconds: float) -> None:
+        """Set the time of day forward, or back."""
+        self._start += timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("step", [86_400, -86_400], ids=["a day on", "a day back"])
+async def test_a_clock_that_is_set_takes_no_time_and_gives_none(step: float) -> None:
+    """Of 100 s, 60 go by under a kernel whose machine's clock is set meanwhile, and which is killed then."""
+    store, clock, gates = MemoryStore(), SettableClock(), (Gate("first"), Gate("second"))
+    model, tools = ScriptedModel([[Call("first")], [Call("second")], "never"]), [each.tool for each in gates]
+    async with lost(store, clock) as runtime:
+        await runtime.spawn(Agent(name="slow", model=model), "go", tools=tools, limits=Limits(seconds=100))
+        await gates[0].entered.wait()
+        await clock.advance(30)
+        clock.set_on(step)
+        await clock.advance(30)
+        gates[0].open.set()
+        await gates[1].entered.wait()
+
+    clock, gates = SettableClock(), (Gate("first"), Gate("second"))
+    async with AgentRuntime(store=store, clock=clock, grace_s=0.05) as runtime:
+        model, tools = ScriptedModel([[Call("first")], "never"]), [each.tool for each in gates]
+        [again] = await runtime.resume(llm=model, tools=tools)
+        await gates[0].entered.wait()
+        await clock.advance(39)
+        assert again.run.is_living
+        await clock.advance(1)
+        await eventually(lambda: not again.run.is_living)
+        assert (await again.result()).status is Status.TIMEOUT
+
+
+async def test_the_time_of_a_run_that_rests_goes_on() -> None:
+    """One that waits for a child in the background ends in time, though no turn of its own begins any more."""
+    store, limits = MemoryStore(), Limits(seconds=10)
+    plan: dict[str, Any] = {
+        "": [[background("sit", "child")], "it is at work"],
+        "sit": [[Call("gate")], [Call("gate")], "never"],
+    }
+    gate, model = Gate(), ScriptedModel(plan)
+    async with lost(store, FakeClock()) as runtime:
+        lead, types = Agent(name="lead", model=model), Project.open(None, user_dir=None)
+        handle = await runtime.spawn(lead, "go", tools=[gate.tool], limits=limits, agents=types)
+        await gate.entered.wait()
+        await eventually(lambda: handle.run.state is State.IDLE)
+
+    clock, gate = FakeClock(), Gate()
+    async with AgentRuntime(store=store, clock=clock, grace_s=0.05) as runtime:
+        [again] = await runtime.resume(llm=model, tools=[gate.tool])
+        await gate.entered.wait()
+        await clock.advance(10)
+        await eventually(lambda: not again.run.is_living)
+        assert (await again.result()).status is Status.TIMEOUT
+
+
+def _is_reply(event: Event) -> bool:
+    return isinstance(event, MessageRecorded) and event.step_id is not None
+
+
+async def test_calls_that_a_sandbox_may_have_run_that_was_lost_are_counted(tmp_path: pathlib.Path) -> None:
+    """They were granted, and it ended with its kernel before it told of any: no more are granted than the limit."""
+    store, note = MemoryStore(), Call("Read", {"file_path": "note"})
+    settings: dict[str, Any] = {"policy": Policy(), "limits": Limits(tool_calls=2), "tools": workspace_tools()}
+    async with AgentRuntime(tmp_path / "one", store=store, backend="local") as runtime:
+        reader = Agent(name="reader", model=ScriptedModel([[note, note], "done"]))
+        first = await (await runtime.spawn(reader, "go", **settings)).result()
+    left = await cut_behind(store, _is_reply)
+    async with AgentRuntime(tmp_path / "two", store=left, backend="local") as runtime:
+        model = ScriptedModel([[note], "a last word"])
+        [again] = await runtime.resume(llm=model, tools=workspace_tools())
+        result = await again.result()
+        assert runtime.journal is not None
+        told = await runtime.journal.story(again.id)
+
+    assert first.usage.tool_calls == result.usage.tool_calls == told.root.usage.tool_calls == 2
+    assert (result.status, result.partial) == (Status.BUDGET_EXHAUSTED, "a last word")
+
+
+@pytest.mark.parametrize("policy", [None, Policy()], ids=["host", "sandbox"])
+async def test_of_its_turns_a_run_has_those_that_are_left(tmp_path: pathlib.Path, policy: Policy | None) -> None:
+    """Of three, two were had under a kernel that was killed: the third is the last, whoever asks."""
+    store, note = MemoryStore(), Call("Read", {"file_path": "note"})
+    settings: dict[str, Any] = {"policy": policy, "tools": workspace_tools()}
+    async with AgentRuntime(tmp_path / "one", store=store, backend="local") as runtime:
+        reader = Agent(name="reader", model=ScriptedModel([[note], [note], "done"]), max_turns=3)
+        assert (await (await runtime.spawn(reader, "go", **settings)).result()).value == "done"
+    left = await cut_behind(store, lambda event: isinstance(event, MessageRecorded) and bool(event.call_id), 2)
+    async with AgentRuntime(tmp_path / "two", store=left, backend="local") as runtime:
+        model = ScriptedModel([[note], "never"])
+        [again] = await runtime.resume(llm=model, tools=workspace_tools())
+        result = await again.result()
+
+    assert result.status is Status.BUDGET_EXHAUSTED, result.value
+    assert result.error is not None
+    assert "max_turns" in result.error.message
+    assert len(model.requests) == 1

@@ -1,0 +1,537 @@
+"""AC-S2-4, AC-S2-5: who works at once is bounded, who waits holds no place, and no limit can deadlock a tree."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+
+from ramet.core.budget import Limits
+from ramet.core.errors import SpawnRefused
+from ramet.core.events import RunEnded, RunSpawned, ToolEnded
+from ramet.core.limits import SpawnLimits
+from ramet.core.outcome import Result, Status
+from ramet.host.runtime import AgentRuntime
+from ramet.host.session import Session
+from ramet.models.scripted.dialogue import Spoken
+from ramet.models.scripted.model import Call, ScriptedModel
+from ramet.tools.context import SpawnRequest, current
+from tests.support.waiting import eventually
+from tests.trips.kits.sessions import (
+    Gate,
+    all_is_quiet,
+    answers,
+    async_tool,
+    background,
+    brief_of,
+    fork,
+    fresh,
+    is_valid,
+    kept,
+    nothing_is_held,
+    of_kind,
+    opened,
+    run_of,
+)
+
+ONE = SpawnLimits(running=1, depth=6)
+
+
+# --- a cap of 1
+
+
+async def test_nested_spawns_finish_with_one_slot() -> None:
+    """AC-S2-5: five levels, each waiting for the next, with room for one run at work."""
+
+    def answer(messages: list[BaseMessage]) -> Spoken:
+        left = int(brief_of(messages)) if brief_of(messages).isdigit() else 5
+        return fresh(str(left - 1)) if messages[-1].type == "human" and left else f"level {left}"
+
+    async with Session(ScriptedModel(answer), spawn_limits=ONE) as session:
+        result = await session.ask("Go.")
+
+        assert (result.value, len(session.runs())) == ("level 5", 6)
+
+
+async def test_parallel_children_finish_with_one_slot() -> None:
+    """AC-S2-5: fan-out, forks and fresh ones mixed, two levels deep, with room for one run at work."""
+
+    def answer(messages: list[BaseMessage]) -> Spoken:
+        newest = str(messages[-1].text)
+        if messages[-1].type == "tool":
+            return "done"
+        if newest == "Go.":
+            return [fresh("wide"), fork("wide"), fresh("leaf")]
+        return [fresh("leaf"), fork("leaf")] if newest.endswith("wide") else "leaf done"
+
+    async with Session(ScriptedModel(answer), spawn_limits=ONE) as session:
+        result = await session.ask("Go.")
+
+        assert (result.value, len(session.runs())) == ("done", 8)
+
+
+async def test_functions_that_gather_finish_with_one_slot() -> None:
+    """AC-S2-5: plain functions that wait for several handles at once, again and again, in any order."""
+
+    async def node(depth: int) -> int:
+        context = current()
+        assert context.tree is not None
+
+        async def below() -> int:
+            assert context.tree is not None
+            handle = await context.tree.spawn(context, SpawnRequest(agent=node, args=(depth - 1,)))
+            return int((await handle.result()).value)
+
+        if depth == 0:
+            return 1
+        first = sum(await asyncio.gather(below(), below(), below()))
+        return 1 + first + await below()
+
+    async with AgentRuntime() as runtime:
+        handle = await runtime.spawn(node, args=(3,), spawn_limits=SpawnLimits(running=1, depth=3))
+
+        assert (await handle.result()).value == 1 + 4 + 16 + 64
+
+
+async def test_synchronous_functions_count_as_work() -> None:
+    """A plain function in a thread holds its slot while it runs: with one slot, one runs at a time."""
+    at_work: list[int] = []
+    most = 0
+
+    def work(number: int) -> int:
+        nonlocal most
+        at_work.append(number)
+        most = max(most, len(at_work))
+        at_work.remove(number)
+        return number
+
+    async with Session(ScriptedModel(["ok"]), spawn_limits=ONE) as session:
+        handles = [await session.spawn(SpawnRequest(agent=work, args=(number,))) for number in range(10)]
+        results = await asyncio.gather(*(handle.result() for handle in handles))
+
+    assert [result.value for result in results] == list(range(10))
+    assert most == 1
+
+
+async def test_waiting_with_task_output_holds_no_slot() -> None:
+    """AC-S2-5: a parent that blocks in TaskOutput lets the child work that it waits for."""
+    steps: list[Spoken] = [background("dig", "digger"), Call("TaskOutput", {"task_id": "digger"}), "ok", "noted"]
+    model = ScriptedModel({"dig": [Call("ListAgents"), "found"], "": steps})
+    async with Session(model, spawn_limits=ONE) as session:
+        result = await session.ask("Go.")
+        output = list(answers(session.messages).values())[1]
+
+    assert result.value in ("ok", "noted")
+    assert output == "status: completed\nfound"
+
+
+async def test_who_works_at_once_is_never_above_the_cap() -> None:
+    """Runs at work, measured inside their tools and their model calls, never exceed `running`."""
+    at_work, most = 0, 0
+
+    async def busy() -> str:
+        """Work for some turns of the loop."""
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        for _ in range(4):
+            await asyncio.sleep(0)
+        at_work -= 1
+        return "worked"
+
+    def answer(messages: list[BaseMessage]) -> Spoken:
+        if brief_of(messages) == "Go.":
+            return [fresh(f"t {number}") for number in range(20)] if len(messages) == 1 else "ok"
+        return Call("busy") if messages[-1].type == "human" else "done"
+
+    async with Session(ScriptedModel(answer), [async_tool(busy)], spawn_limits=SpawnLimits(running=3)) as session:
+        result = await session.ask("Go.")
+
+    assert (result.value, most) == ("ok", 3)
+
+
+# --- living counts: queue and refuse
+
+
+async def test_a_birth_waits_for_room() -> None:
+    """`when_full="queue"`: the fourth child under a limit of three is born when one of them has ended."""
+    gate = Gate()
+
+    def answer(messages: list[BaseMessage]) -> Spoken:
+        if brief_of(messages) == "Go.":
+            return [fresh(f"t {number}") for number in range(6)] if len(messages) == 1 else "ok"
+        return Call("gate") if messages[-1].type == "human" else brief_of(messages)
+
+    async with Session(ScriptedModel(answer), [gate.tool], spawn_limits=SpawnLimits(children=3)) as session:
+        turn = asyncio.create_task(session.ask("Go."))
+        await eventually(lambda: gate.calls == 3)
+        assert len(session.runs()) == 4
+        assert opened(session).tree.register.admission.queued == 3
+        gate.open.set()
+
+        result = await turn
+
+        reports = list(answers(session.messages).values())
+    assert result.value == "ok"
+    assert reports == [f"t {number}" for number in range(6)]
+
+
+async def test_a_birth_without_room_is_refused() -> None:
+    """`when_full="refuse"`: a typed refusal that says what is free, for that call only, until there is room."""
+    model = ScriptedModel({"dig": ["found"], "": [[fresh("dig"), fresh("dig"), fresh("dig")], fresh("dig"), "ok"]})
+    async with Session(model, spawn_limits=SpawnLimits(children=2, when_full="refuse")) as session:
+        await session.ask("Go.")
+        reports = list(answers(session.messages).values())
+
+    assert reports[:2] == ["found", "found"]
+    assert reports[2] == "spawn refused (children): 2 living children of main is the limit; free now: 0"
+    assert reports[3] == "found"
+
+
+async def test_a_birth_that_only_its_own_waiting_ancestors_could_make_room_for_is_refused() -> None:
+    """Promise 8: three levels where two runs may live: the grandchild is refused at once, not queued for ever."""
+    model = ScriptedModel({"deep": ["never"], "dig": [fresh("deep"), "did it myself"], "": [fresh("dig"), "ok"]})
+    async with Session(model, spawn_limits=SpawnLimits(runs=2)) as session:
+        result = await session.ask("Go.")
+        born = of_kind(kept(session), RunSpawned)
+
+    assert (result.value, len(born)) == ("ok", 2)
+    assert "only runs that wait for this very birth could make room" in str(model.requests[2].messages[-1].text)
+
+
+async def test_a_birth_waits_for_a_stranger_s_end() -> None:
+    """The same, but somebody else's end can make room: it is queued, and born then."""
+    gate = Gate()
+    model = ScriptedModel(
+        {
+            "deep": ["deep found"],
+            "dig": [fresh("deep"), "dug"],
+            "hold": [Call("gate"), "held"],
+            "": [[fresh("hold"), fresh("dig")], "ok"],
+        }
+    )
+    async with Session(model, [gate.tool], spawn_limits=SpawnLimits(runs=3)) as session:
+        turn = asyncio.create_task(session.ask("Go."))
+        await eventually(lambda: opened(session).tree.register.admission.queued == 1)
+        gate.open.set()
+
+        assert (await turn).value == "ok"
+
+        assert len(session.runs()) == 4
+
+
+async def test_a_queued_birth_can_be_called_off() -> None:
+    """A run that is stopped while it waits in line leaves the line; others behind it are served."""
+    gate = Gate()
+    model = ScriptedModel({"hold": [Call("gate"), "held"], "": ["ok"]})
+    async with Session(
+        model, [gate.tool], spawn_limits=SpawnLimits(children=1), runtime=AgentRuntime(grace_s=1)
+    ) as session:
+        first = await session.spawn(SpawnRequest(prompt="hold", mode="fresh"))
+        await gate.entered.wait()
+        waiting = [asyncio.create_task(session.spawn(SpawnRequest(prompt="hold", mode="fresh"))) for _ in range(2)]
+        await eventually(lambda: opened(session).tree.register.admission.queued == 2)
+        waiting[0].cancel()
+        await asyncio.wait([waiting[0]])
+        gate.open.set()
+
+        second = await waiting[1]
+
+        assert (await first.result()).value == (await second.result()).value == "held"
+        admission = opened(session).tree.register.admission
+        assert (admission.taken, admission.queued) == (1, 0)
+
+
+async def test_a_parent_that_waits_for_a_detached_child_does_not_deadlock() -> None:
+    """A child that may outlive its parent, and a parent that waits for it all the same: no birth waits for that."""
+
+    async def leaf() -> str:
+        return "leaf"
+
+    async def loner() -> str:
+        context = current()
+        assert context.tree is not None
+        try:
+            handle = await context.tree.spawn(context, SpawnRequest(agent=leaf))
+        except SpawnRefused as refusal:
+            return refusal.limit
+        return str((await handle.result()).value)
+
+    async def root() -> str:
+        context = current()
+        assert context.tree is not None
+        handle = await context.tree.spawn(context, SpawnRequest(agent=loner, detached=True))
+        return str((await handle.result()).value)
+
+    async with AgentRuntime() as runtime:
+        handle = await runtime.spawn(root, spawn_limits=SpawnLimits(runs=2))
+
+        assert (await handle.result()).value == "runs"
+
+
+@pytest.mark.parametrize("first", ["asks", "waits"])
+async def test_a_run_that_waits_for_a_stranger_does_not_deadlock(first: str) -> None:
+    """A function waits for its sibling by handle: the sibling's births cannot wait for that function's end."""
+    ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    async def leaf() -> str:
+        return "leaf"
+
+    async def asker() -> str:
+        context = current()
+        assert context.tree is not None
+        await dawdle(first == "waits")
+        try:
+            handle = await context.tree.spawn(context, SpawnRequest(agent=leaf))
+        except SpawnRefused as refusal:
+            return refusal.limit
+        return str((await handle.result()).value)
+
+    async def waiter() -> str:
+        await dawdle(first == "asks")
+        return str((await (await ready).result()).value)
+
+    async def root() -> list[str]:
+        context = current()
+        assert context.tree is not None
+        first = await context.tree.spawn(context, SpawnRequest(agent=asker))
+        second = await context.tree.spawn(context, SpawnRequest(agent=waiter))
+        ready.set_result(first)
+        results = await asyncio.gather(first.result(), second.result())
+        return [str(result.value) for result in results]
+
+    async with AgentRuntime() as runtime:
+        handle = await runtime.spawn(root, spawn_limits=SpawnLimits(runs=3))
+
+        assert (await handle.result()).value == ["runs", "runs"]
+
+
+async def dawdle(wanted: bool) -> None:
+    for _ in range(10 * wanted):
+        await asyncio.sleep(0)
+
+
+# --- trees of any shape, under any limits
+
+
+class Wood:
+    """Agents, models and functions mixed, that start others, wait for them in all the ways there are, and stop some."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def chance(self, brief: str, step: int) -> random.Random:
+        return random.Random(f"{self.seed}/{brief}/{step}")
+
+    def answer(self, messages: list[BaseMessage]) -> Spoken:
+        own = [str(m.text) for m in messages if m.type == "human" and "node" in str(m.text) and "<" not in str(m.text)]
+        brief = own[-1].split("node")[-1] if own else ""
+        step = sum(isinstance(message, AIMessage) for message in messages)
+        chance = self.chance(brief, step)
+        if step > 6 or chance.random() < 0.3 + 0.1 * brief.count("."):
+            return f"done {brief}"
+        calls: list[Call] = []
+        for number in range(chance.randint(1, 3)):
+            name, child = f"n{brief}.{number}.{step}", f"node{brief}.{number}.{step}"
+            kind = chance.randrange(8)
+            if kind < 3:
+                calls.append(fresh(child, name, run_in_background=kind == 0))
+            elif kind == 3:
+                calls.append(fork(child, name, run_in_background=chance.random() < 0.5))
+            elif kind == 4:
+                calls.append(Call("TaskOutput", {"task_id": f"n{brief}.0.{step - 1}", "timeout": 600}))
+            elif kind == 5:
+                calls.append(Call("TaskStop", {"task_id": f"n{brief}.0.{step - 1}"}))
+            elif kind == 6:
+                calls.append(Call("SendMessage", {"to": chance.choice(["main", "parent", name]), "message": "hello"}))
+            else:
+                calls.append(Call("lead", {"brief": child}))
+        return calls
+
+    async def lead(self, brief: str) -> str:
+        """Start functions and agents from code, and wait for them."""
+        context = current()
+        assert context.tree is not None
+        chance = self.chance(brief, 0)
+
+        async def one(number: int) -> str:
+            assert context.tree is not None
+            request = SpawnRequest(agent=self.work, args=(f"{brief}.{number}",))
+            if chance.random() < 0.3:
+                request = SpawnRequest(prompt=f"{brief}.f{number}", mode="fresh", background=chance.random() < 0.5)
+            try:
+                handle = await context.tree.spawn(context, request)
+            except SpawnRefused:
+                return "refused"
+            if chance.random() < 0.1:
+                await handle.cancel("not needed")
+            return str((await handle.result()).status)
+
+        return ", ".join(await asyncio.gather(*(one(number) for number in range(chance.randint(1, 3)))))
+
+    async def work(self, brief: str) -> str:
+        chance = self.chance(brief, 1)
+        for _ in range(chance.randrange(4)):
+            await asyncio.sleep(0)
+        return await self.lead(brief) if chance.random() < 0.5 and brief.count(".") < 4 else "worked"
+
+
+@pytest.mark.parametrize("when_full", ["queue", "refuse"])
+@pytest.mark.parametrize("seed", range(40))
+async def test_a_tree_of_any_shape_comes_to_an_end(seed: int, when_full: Literal["queue", "refuse"]) -> None:
+    """No limits can deadlock a tree: 1 to 3 at work, 3 to 6 alive, 1 to 3 children each, and all comes to an end."""
+    chance, wood = random.Random(seed), Wood(seed)
+    limits = SpawnLimits(
+        running=chance.randint(1, 3),
+        runs=chance.randint(3, 6),
+        children=chance.randint(1, 3),
+        depth=chance.randint(2, 4),
+        when_full=when_full,
+    )
+    model, tool = (
+        ScriptedModel(wood.answer, keep_requests=False),
+        async_tool(wood.lead, concurrency_safe=True, waits=True),
+    )
+    async with Session(model, [tool], spawn_limits=limits, runtime=AgentRuntime(grace_s=5)) as session:
+        await session.ask("node")
+        await eventually(lambda: all_is_quiet(session))
+        register = opened(session).tree.register
+
+        assert (register.admission.taken, register.admission.queued) == (1, 0)
+        assert (register.slots.taken, register.slots.queued) == (0, 0)
+        assert nothing_is_held(session)
+        born, ended = of_kind(kept(session), RunSpawned), of_kind(kept(session), RunEnded)
+        assert {event.run for event in born} - {event.run for event in ended} == {session.id}
+
+
+# --- AC-S2-4: the dispatcher, seen from outside
+
+
+async def test_safe_tools_run_together_up_to_the_cap_and_answer_in_order() -> None:
+    """AC-S2-4: twenty safe calls run ten at a time; results come in the order of the calls, one failing alone."""
+    at_work, most = 0, 0
+
+    async def busy(number: int) -> str:
+        """Work, the later called the sooner done."""
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        for _ in range(40 - number):
+            await asyncio.sleep(0)
+        at_work -= 1
+        if number == 7:
+            raise ValueError("seven")
+        return f"result {number}"
+
+    calls = [Call("busy", {"number": number}) for number in range(20)]
+    model = ScriptedModel([[*calls, Call("unknown")], "ok"])
+    async with Session(model, [async_tool(busy, concurrency_safe=True)]) as session:
+        result = await session.ask("Go.")
+        results = [message for message in session.messages if isinstance(message, ToolMessage)]
+        ended = of_kind(kept(session), ToolEnded)
+
+    assert (result.value, most) == ("ok", 10)
+    texts = [str(message.text) for message in results]
+    assert texts[:20] == [f"result {n}" if n != 7 else "ValueError: seven" for n in range(20)]
+    assert "There is no tool named 'unknown'" in texts[20]
+    assert [message.status for message in results].count("error") == 2
+    assert [event.status for event in ended].count("error") == 2
+
+
+async def test_other_tools_run_alone_in_their_place() -> None:
+    """AC-S2-4: a tool that does not say that it is safe runs beside nobody, after what came before it."""
+    log: list[str] = []
+
+    def recorded(name: str) -> Callable[[], Awaitable[str]]:
+        async def tool() -> str:
+            """Work."""
+            log.append(f"{name} begins")
+            for _ in range(3):
+                await asyncio.sleep(0)
+            log.append(f"{name} ends")
+            return name
+
+        tool.__name__ = name
+        return tool
+
+    tools = [async_tool(recorded("safe"), concurrency_safe=True), async_tool(recorded("lone"))]
+    model = ScriptedModel([[Call("safe"), Call("safe"), Call("lone"), Call("safe")], "ok"])
+    async with Session(model, tools) as session:
+        await session.ask("Go.")
+
+    assert log == [
+        "safe begins", "safe begins", "safe ends", "safe ends", "lone begins", "lone ends", "safe begins", "safe ends"
+    ]  # fmt: skip
+
+
+# --- and stopped anywhere, at any moment
+
+
+def is_consistent(session: Session) -> bool:
+    """Every history could be sent to a provider, and every life has exactly one end on record."""
+    events = kept(session)
+    runs = list(opened(session).tree.register.runs.values())
+    ends = [event.run for event in of_kind(events, RunEnded)]
+    return all(is_valid(run.context.history) for run in runs if not run.is_living or run.state == "idle") and all(
+        ends.count(run.info.id) == run.lives - run.is_living for run in runs
+    )
+
+
+@pytest.mark.parametrize("seed", range(60))
+async def test_a_tree_that_is_interrupted_and_cancelled_at_any_moment_leaves_nothing(seed: int) -> None:
+    """Interrupts, stops of single runs and prompts at random moments, then a cancel: nobody lives, nothing is held."""
+    chance, wood = random.Random(seed), Wood(seed)
+    limits = SpawnLimits(running=chance.choice([1, 2, None]), runs=8, children=3, depth=4)
+    tool = async_tool(wood.lead, concurrency_safe=True, waits=True)
+    model, runtime = ScriptedModel(wood.answer, keep_requests=False), AgentRuntime(grace_s=5)
+    budget = Limits(model_calls=300, tool_calls=500, tokens=10_000_000, agents=200)
+    async with Session(model, [tool], spawn_limits=limits, runtime=runtime, limits=budget) as session:
+
+        async def dawdle_a_while() -> None:
+            await dawdle_for(chance.randrange(120))
+
+        turn = asyncio.create_task(session.ask("node"))
+        for number in range(4):
+            await dawdle_a_while()
+            what = chance.randrange(3)
+            if what == 0:
+                await session.interrupt()
+                await turn
+                assert (
+                    is_valid(session.messages) or run_of(session, "main").state != "idle"
+                )  # A word may have woken it.
+                turn = asyncio.create_task(session.ask(f"node{number}"))
+            elif what == 1:
+                await session.handle(chance.choice(session.runs()[1:] or session.runs()[:1]).id).cancel("chance")
+                if not run_of(session, "main").is_living:
+                    break
+            else:
+                session.send(f"node{number}")
+        await dawdle_a_while()
+
+        await session.cancel("enough")
+
+        result: Result | BaseException
+        (result,) = await asyncio.gather(turn, return_exceptions=True)
+        if isinstance(result, BaseException):  # The cancel came before its first step.
+            assert str(result) == "this session has ended"
+        else:
+            assert result.status in set(Status)
+        register = opened(session).tree.register
+        assert not list(register.living())
+        assert (register.admission.taken, register.admission.queued) == (0, 0)
+        assert (register.slots.taken, register.slots.queued) == (0, 0)
+        assert nothing_is_held(session)
+        assert is_consistent(session)
+        spent = {name: run_of(session, "main").context.budget.spent(name) for name in ("model_calls", "tool_calls")}
+        assert spent == {"model_calls": session.usage.model_calls, "tool_calls": session.usage.tool_calls}
+        assert len(asyncio.all_tasks()) == 1
+
+
+async def dawdle_for(turns: int) -> None:
+    for _ in range(turns):
+        await asyncio.sleep(0)

@@ -1,0 +1,144 @@
+"""Mail whose sender asks that equal messages within a window be delivered once."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+
+import pytest
+
+from ramet import AGENT_REGISTRY, Agent, AgentRuntime, Policy, Session, SpawnRequest
+from ramet.concurrency.clock import FakeClock
+from ramet.core.errors import InvalidValue
+from ramet.core.events import MailPushed
+from ramet.models.scripted.model import Call, ScriptedModel
+from ramet.store.memory import MemoryStore
+from tests.support.cut import cut_behind
+from tests.trips.agents import isolated as agents
+from tests.trips.kits.sessions import answers, kept, of_kind, run_of, said
+
+
+def _pushed(session: Session) -> list[str]:
+    return [each.text for each in of_kind(kept(session), MailPushed)]
+
+
+async def test_an_equal_message_within_the_window_is_delivered_once() -> None:
+    """Another text is another message, and so is the same text without the wish, or of another sender."""
+    async with Session(ScriptedModel(["Ready."] + ["Yes."] * 9)) as session:
+        await session.ask("Go.")
+        root = session.handle("main")
+
+        first = root.send("ping", dedupe_s=60)
+        again = root.send("ping", dedupe_s=60)
+        root.send("pong", dedupe_s=60)
+        root.send("ping")
+        session.send("ping", dedupe_s=60)
+        AGENT_REGISTRY.push(session.id, "ping", sender="main/other", dedupe_s=60)
+
+        assert "Delivered to main" in first
+        assert again == "Not delivered again: main got the same message as mail-1 less than 60 s ago."
+        assert _pushed(session) == ["ping", "pong", "ping", "ping"]
+
+
+async def test_an_equal_message_after_the_window_is_delivered() -> None:
+    """The window is counted from the newest delivery."""
+    clock = FakeClock()
+    async with AgentRuntime(clock=clock) as runtime:
+        session = Session(ScriptedModel(["Ready."] + ["Yes."] * 9), runtime=runtime)
+        await session.ask("Go.")
+        for seconds in (0, 9, 2, 9, 2):
+            await clock.advance(seconds)
+            session.send("ping", dedupe_s=10)
+
+        assert len(_pushed(session)) == 3
+
+
+async def test_an_equal_message_does_not_wake_an_agent_that_has_finished() -> None:
+    """A message that is not delivered changes nothing."""
+    model = ScriptedModel({"Look.": ["seen", "seen again"]})
+    async with AgentRuntime() as runtime:
+        session = await Session(model, runtime=runtime).start()
+        handle = await session.spawn(SpawnRequest(prompt="Look.", name="scout", mode="fresh"))
+        await handle.result()
+        handle.send("More?", dedupe_s=60)
+        assert (await handle.result()).value == "seen again"
+
+        handle.send("More?", dedupe_s=60)
+
+        assert handle.view().state == "completed"
+        await session.close()
+
+
+async def test_an_equal_message_is_known_after_a_restart() -> None:
+    """What another process delivered counts."""
+    store = MemoryStore()
+    async with AgentRuntime(store=store) as runtime:
+        session = Session(ScriptedModel(["Ready.", "Yes."]), runtime=runtime, session_id="talk")
+        await session.ask("Go.")
+        session.send("ping")
+        await session.wait_for_turn()
+    left = await cut_behind(store, lambda event: isinstance(event, MailPushed))
+    model = ScriptedModel(["Yes."] * 3)
+    async with AgentRuntime(store=left) as runtime:
+        session = await Session.resume("talk", model, runtime=runtime)
+
+        session.send("ping", dedupe_s=3600)
+        await session.wait_for_turn()
+
+        assert [text for role, text in said(session.messages) if role == "human" and "ping" in text] == ["ping"]
+
+
+@pytest.mark.parametrize("wrong", [0, -1, math.nan, math.inf, 10**400, "60", True])
+async def test_a_window_that_is_none_is_refused(wrong: object) -> None:
+    """The error names the field, the value, and what would be taken."""
+    async with Session(ScriptedModel(["Ready."])) as session:
+        await session.ask("Go.")
+
+        with pytest.raises(InvalidValue, match=r"dedupe_s: .* is not accepted; expected seconds above 0, or None"):
+            session.send("ping", dedupe_s=wrong)  # type: ignore[arg-type]  # the act under test
+
+        assert _pushed(session) == []
+
+
+@pytest.mark.parametrize("policy", [None, Policy()], ids=["host", "sandbox"])
+async def test_an_agent_asks_that_its_equal_message_be_left_out(tmp_path: pathlib.Path, policy: Policy | None) -> None:
+    """By the argument `dedupe_s` of SendMessage; the answer to the second call says so. A window of 0 is refused."""
+    ping = {"to": "main", "message": "ping"}
+    model = ScriptedModel(
+        {
+            "You write.": [
+                *(Call("SendMessage", {**ping, "dedupe_s": 60}, id=f"call-{each}") for each in (1, 2)),
+                Call("SendMessage", {**ping, "dedupe_s": 60, "notify_when_idle": True}, id="call-3"),
+                Call("SendMessage", {**ping, "dedupe_s": 0}, id="call-4"),
+                "written",
+            ],
+            "": ["Ready."] + ["Yes."] * 9,
+        }
+    )
+    writer = Agent(name="writer", description="Writes.", instructions="You write.", policy=policy)
+    async with Session(model, agents=[writer], cwd=tmp_path, backend="local") as session:
+        await session.ask("Go.")
+        handle = await session.spawn(SpawnRequest(prompt="Write.", name="scout", subagent_type="writer"))
+        await handle.result()
+
+        found = answers(run_of(session, "scout").context.history)
+        again = "Not delivered again: main got the same message as mail-1 less than 60 s ago."
+        assert found["call-1"].startswith("Delivered to main")
+        assert found["call-2"] == again
+        assert found["call-3"] == f"{again} You are not told of its rest for this message."
+        assert "dedupe_s: 0" in found["call-4"]
+        assert "expected seconds above 0, or None" in found["call-4"]
+        assert [each.text for each in of_kind(kept(session), MailPushed) if each.kind == "agent"] == ["ping"]
+
+
+async def test_a_function_in_a_sandbox_asks_that_its_equal_message_be_left_out(tmp_path: pathlib.Path) -> None:
+    """By `send_message(..., dedupe_s=60)`; a window that is none is refused before it is sent."""
+    async with Session(ScriptedModel(["Ready."] + ["Yes."] * 9), cwd=tmp_path, backend="local") as session:
+        await session.ask("Go.")
+        arguments = ("main", "ping", [60, 60, None, "60"])
+        handle = await session.spawn(SpawnRequest(agent=agents.send_again, args=arguments, policy=Policy()))
+        first, second, third, fourth = (await handle.result()).value
+
+        assert (first.startswith("Delivered to main"), third.startswith("Delivered to main")) == (True, True)
+        assert second == "Not delivered again: main got the same message as mail-1 less than 60 s ago."
+        assert fourth == "InvalidValue: dedupe_s: '60' is not accepted; expected seconds above 0, or None"

@@ -1,0 +1,151 @@
+"""A process that is killed while a question waits, or when its answer is on record and nothing was done.
+
+`approvals.py PLACE FOLDER asked|allowed|denied`: begins, or goes on with what is there, and kills itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import signal
+import sys
+from typing import Any
+
+from langchain_core.tools import BaseTool, StructuredTool
+
+from ramet import Agent, AgentRuntime, ScriptedModel
+from ramet.concurrency.clock import Clock
+from ramet.host.approvals import Inbox
+from ramet.host.trees.project import Project
+from ramet.models.scripted.dialogue import Call
+from ramet.spawn.handle import Handle
+from ramet.store.contract import Entry, Store
+from tests.support.places import store_at
+
+
+def kill_when_answered(store: Store) -> Store:
+    """The store, which ends its process like a power cut when an answer is on record and nothing that came of it is."""
+    append, durable = store.append, store.durable
+    newest, is_answered = 0, False
+    dying: asyncio.Task[None] | None = None
+
+    async def die() -> None:
+        await durable(newest)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def up_to_the_answer(entry: Entry) -> int:
+        nonlocal newest, is_answered, dying
+        if is_answered:
+            dying = dying or asyncio.get_running_loop().create_task(die())
+            return newest
+        is_answered = entry.type == "approval_answered"
+        newest = append(entry)
+        return newest
+
+    async def no_further(ticket: int) -> None:
+        if dying is not None:
+            await dying
+        await durable(ticket)
+
+    store.append, store.durable = up_to_the_answer, no_further  # type: ignore[method-assign]
+    return store
+
+
+def model() -> ScriptedModel:
+    """A lead with two children at once: one pays, which a person must allow, one takes a note."""
+
+    def child(name: str, prompt: str) -> Call:
+        return Call("Agent", {"prompt": prompt, "name": name, "subagent_type": "general-purpose"})
+
+    return ScriptedModel(
+        {
+            "settle the bill": [Call("pay", {"amount": 50}), "the bill is settled"],
+            "write it down": [Call("note"), "it is written down"],
+            "lead both": [[child("payer", "settle the bill"), child("writer", "write it down")], "both are done"],
+        }
+    )
+
+
+def tools(folder: pathlib.Path) -> list[BaseTool]:
+    """Two tools whose every call leaves a line."""
+
+    async def pay(amount: int) -> str:
+        return leave("pay")
+
+    async def note() -> str:
+        return leave("note")
+
+    def leave(word: str) -> str:
+        with (folder / "effects").open("a") as file:
+            file.write(word + "\n")
+        return f"{word}: done"
+
+    return [
+        StructuredTool.from_function(coroutine=each, name=each.__name__, description="Does it.") for each in (pay, note)
+    ]
+
+
+def ask_about_payments(payload: dict[str, Any]) -> str | None:
+    """A gate."""
+    return "ask" if payload["tool_name"] == "pay" else None
+
+
+def lead(llm: ScriptedModel) -> Agent:
+    """The root; its gate binds all below it."""
+    return Agent(name="lead", model=llm, hooks={"PreToolUse": [ask_about_payments]})
+
+
+async def resumed(runtime: AgentRuntime, folder: pathlib.Path, llm: ScriptedModel) -> Handle:
+    """The root of the tree that was left behind."""
+    (handle,) = await runtime.resume(llm=llm, tools=tools(folder), agents=[lead(llm)])
+    return handle
+
+
+def runtime_of(place: str, clock: Clock | None = None) -> AgentRuntime:
+    """Another process's runtime on what the first left."""
+    return AgentRuntime(store=store_at(place), clock=clock, grace_s=1.0)
+
+
+async def question(inbox: Inbox) -> str:
+    """The id of the question that waits."""
+    while not inbox.pending:  # noqa: ASYNC110 - what is waited for may be in the journal
+        await asyncio.sleep(0.002)
+    return inbox.pending[0].id
+
+
+async def main(place: str, folder: pathlib.Path, when: str) -> None:
+    """Get to the moment, and be killed there."""
+    llm = model()
+    async with AgentRuntime(store=kill_when_answered(store_at(place)), grace_s=1.0) as runtime:
+        if (folder / "question").exists():
+            handle = await resumed(runtime, folder, llm)
+        else:
+            agents = Project.open(None, user_dir=None)
+            handle = await runtime.spawn(lead(llm), "lead both", tools=tools(folder), agents=agents)
+        inbox = runtime.trees[handle.id].inbox
+        id = await question(inbox)
+        while "note" not in effects(folder) or len(living(runtime, handle)) > 2:  # noqa: ASYNC110 - until the other has ended
+            await asyncio.sleep(0.002)
+        await handle.run.context.settled()
+        with (folder / "question").open("a") as file:
+            file.write(id + "\n")
+        if when == "asked":
+            os.kill(os.getpid(), signal.SIGKILL)
+        inbox.answer(id, when == "allowed", "by somebody")
+        await handle.result()
+
+
+def effects(folder: pathlib.Path) -> list[str]:
+    """What was done so far."""
+    file = folder / "effects"
+    return file.read_text().split() if file.exists() else []
+
+
+def living(runtime: AgentRuntime, handle: Handle) -> list[str]:
+    """Paths of the tree's runs that have not ended."""
+    return [run.info.path for run in runtime.trees[handle.id].tree.register.living()]
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]))

@@ -1,0 +1,80 @@
+"""A kernel that spawns one function and dies at a moment: `killed_spawn.py FOLDER MOMENT [DSN SCHEMA]`.
+
+MOMENT is `early`: before the tree's document is written, with all that was appended until then for good on the disk;
+`between`: once it is written; `born`: once the birth is on record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import sys
+from typing import Any
+
+from ramet import AgentRuntime
+from ramet.host.journal.journal import TREES
+from ramet.store.contract import Document, Entry, Store
+from tests.chaos.deadly import die
+
+
+def work(folder: str) -> str:
+    """An effect that can be counted."""
+    with (pathlib.Path(folder) / "effects").open("a") as file:
+        file.write("x")
+    return "worked"
+
+
+def make_deadly(store: Store, moment: str) -> None:
+    """Have the process end at that moment."""
+    append, put, newest = store.append, store.put, 0
+
+    def noting_append(entry: Entry) -> int:
+        nonlocal newest
+        newest = append(entry)
+        return newest
+
+    async def deadly_put(kind: str, key: str, data: bytes, **more: Any) -> Document:
+        if kind != TREES:
+            return await put(kind, key, data, **more)
+        if moment == "early":
+            await store.durable(newest)
+            die()
+        written = await put(kind, key, data, **more)
+        if moment == "between":
+            die()
+        return written
+
+    async def deadly_durable(ticket: int) -> None:
+        await durable(ticket)
+        if ticket and moment == "born":
+            die()
+
+    durable = store.durable
+    store.append, store.put = noting_append, deadly_put  # type: ignore[method-assign]
+    if moment == "born":
+        store.durable = deadly_durable  # type: ignore[method-assign]
+
+
+def store_of(folder: pathlib.Path, server: list[str]) -> Store:
+    """The store of the folder, or on a server."""
+    if server:
+        from ramet.store.postgres import PostgresStore
+
+        return PostgresStore(server[0], schema=server[1])
+    from ramet.store.sqlite.store import SqliteStore
+
+    return SqliteStore(folder / ".ramet" / "journal.db")
+
+
+async def main(folder: pathlib.Path, moment: str, server: list[str]) -> None:
+    """Spawn, until killed."""
+    (folder / ".ramet").mkdir(exist_ok=True)
+    store = store_of(folder, server)
+    make_deadly(store, moment)
+    async with AgentRuntime(folder, store=store) as runtime:
+        handle = await runtime.spawn(work, args=(str(folder),))
+        await handle.result()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:]))

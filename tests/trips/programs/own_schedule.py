@@ -1,0 +1,48 @@
+"""A program that schedules a function of its own, and is killed at the n-th write of a schedule, or in the function.
+
+`own_schedule.py PLACE before|after N EFFECTS` schedules, and kills itself before or after that write.
+`own_schedule.py PLACE once|repeatable 0 EFFECTS` kills itself in the middle of the function when it is called first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import signal
+import sys
+from typing import Any
+
+from ramet import AgentRuntime, AgentScheduler
+from ramet.host.schedules.table import KIND
+from tests.support.places import kill_at_put, store_at
+
+
+def work(effects: str) -> str:
+    """An effect that can be counted."""
+    with pathlib.Path(effects).open("a") as file:
+        file.write("done\n")
+    return "worked"
+
+
+def dies(effects: str) -> str:
+    """The same, and its process is killed when it has been done once."""
+    said = work(effects)
+    if pathlib.Path(effects).read_text() == "done\n":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return said
+
+
+async def main(place: str, when: str, number: int, effects: str) -> None:
+    """Schedule, and go on until killed."""
+    store = store_at(place)
+    if number:
+        kill_at_put(store, when, number, kind=KIND)
+    async with AgentRuntime(store=store) as runtime, AgentScheduler(runtime) as scheduler:
+        options: Any = {"name": "job", "args": [effects], "repeatable": when == "repeatable"}
+        await scheduler.schedule_agent_in(0, work if number else dies, **options, in_process=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))

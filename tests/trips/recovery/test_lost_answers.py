@@ -1,0 +1,263 @@
+"""An answer of another kernel that never comes: what may be asked for again is, and nothing is done twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import NamedTuple
+
+import psycopg
+import pytest
+
+from ramet.host.trees.project import Project
+from ramet.spawn.handle import Handle
+from ramet.store.postgres import PostgresStore
+from tests.support.postgres import Server, fresh_schema, postgres
+from tests.support.serving import Served, serving, short_folder
+from tests.support.waiting import eventually
+from tests.trips.programs.approvals import lead, model, tools
+
+__all__ = ["postgres"]  # a fixture is used by its name
+TOKEN = "op_both_kernels_have_the_same_one"
+
+
+class Line:
+    """Between two kernels: it carries each request there, and loses the answers to the next `left` of a method."""
+
+    def __init__(self) -> None:
+        self.to = ("", 0)
+        self.loses, self.left = "GET", 0
+        self.lost = 0
+        self.instead: Callable[[], Awaitable[None]] | None = None  #: of carrying a request whose answer is to be lost
+        self._server: asyncio.Server | None = None
+        self._carrying: set[asyncio.Task[None]] = set()
+
+    async def begin(self, at: int = 0) -> str:
+        """Where the other kernel is reached through it."""
+        self._server = await asyncio.start_server(self._come, "127.0.0.1", at)
+        host, port = self._server.sockets[0].getsockname()
+        return f"http://{host}:{port}"
+
+    async def end(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for each in self._carrying:
+            each.cancel()
+        if self._carrying:
+            await asyncio.wait(self._carrying)
+
+    async def _come(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._carrying.add(task)
+        task.add_done_callback(self._carrying.discard)
+        far, there = await asyncio.open_connection(*self.to)
+        loses = False
+
+        async def answers() -> None:
+            while piece := await far.read(65536):
+                if loses:
+                    self.lost += 1
+                    break
+                back.write(piece)
+            back.close()
+
+        answering = asyncio.create_task(answers())
+        try:
+            while piece := await near.read(65536):
+                loses = self.left > 0 and piece.startswith(self.loses.encode() + b" ")
+                self.left -= loses
+                if loses and self.instead is not None:
+                    await self.instead()
+                    break
+                there.write(piece)
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            for each in (there, back):
+                each.close()
+            answering.cancel()
+            await asyncio.wait({answering})
+
+
+class Two(NamedTuple):
+    """Kernel one has the teams; kernel two passes on to it what it is asked, over the line."""
+
+    one: Served
+    two: Served
+    line: Line
+
+
+@pytest.fixture
+async def both(postgres: Server) -> AsyncIterator[Two]:
+    schema = fresh_schema()
+    async with AsyncExitStack() as stack:
+        line, folders = Line(), [stack.enter_context(short_folder()) for _ in range(2)]
+        address = await line.begin()
+        stack.push_async_callback(line.end)
+        stores = [PostgresStore(postgres.dsn, schema=schema, kernel=name) for name in ("one", "two")]
+        options = {"listen": ("127.0.0.1", 0), "token": TOKEN}
+        one = await stack.enter_async_context(serving(folders[0], store=stores[0], address=address, **options))
+        host, _, port = one.server.where.removeprefix("http://").rpartition(":")
+        line.to = (host, int(port))
+        two = await stack.enter_async_context(serving(folders[1], store=stores[1], **options))
+        yield Two(one, two, line)
+    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
+
+
+async def test_what_was_deleted_and_not_answered_is_deleted(both: Two) -> None:
+    """An agent, a key and a team: it is asked for again, is not there any more, and that is what was wanted."""
+    one, two, line = both
+    team, key = await one.team()
+    asked = {"team": team, "name": "bob", "agent_type": "echo"}
+    made = (await one.ask("POST", "/v1/agents", key, json=asked)).json()
+    agent, nonce = made["agent"]["id"], made["nonce"]
+    narrow = (await one.ask("POST", f"/v1/agents/{agent}/keys", nonce, json={"rights": ["info"]})).json()
+    its_key, answers = f"/v1/agents/{agent}/keys/{narrow['id']}", []
+    for path, shown in ((its_key, nonce), (f"/v1/agents/{agent}", nonce), (f"/v1/teams/{team}", key)):
+        line.loses, line.left = "DELETE", 1
+        answers.append(await two.ask("DELETE", path, shown))
+
+    assert [each.status_code for each in answers] == [204, 204, 204], [each.text for each in answers]
+    assert line.lost == 3
+    assert (await one.ask("GET", f"/v1/agents/{agent}", nonce)).status_code == 401
+    assert (await two.ask("GET", f"/v1/teams/{team}", key)).status_code == 401
+
+
+async def test_what_was_not_there_to_be_deleted_is_not_said_to_be(both: Two) -> None:
+    """A key that opens nothing is told so, whatever became of the first answer; and nothing was deleted."""
+    one, two, line = both
+    agent, nonce = await one.agent()
+    line.loses, line.left = "DELETE", 1
+
+    assert (await two.ask("DELETE", f"/v1/agents/{agent}", "agent_nobody")).status_code == 401
+    assert line.lost == 1
+    assert (await two.ask("GET", f"/v1/agents/{agent}", nonce)).status_code == 200
+
+
+async def test_what_may_be_done_once_is_not_asked_for_again(both: Two) -> None:
+    """A turn, a spawn, another key: each was done once, and whoever asked hears that it may have been."""
+    one, two, line = both
+    team, key = await one.team()
+    asked = {"team": team, "agent_type": "echo"}
+    made = (await one.ask("POST", "/v1/agents", key, json={**asked, "name": "bob"})).json()
+    agent, nonce = made["agent"]["id"], made["nonce"]
+    line.loses, line.left = "POST", 9
+
+    said = await two.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
+    born = await two.ask("POST", "/v1/agents", key, json={**asked, "name": "eve"})
+    turned = await two.ask("POST", f"/v1/agents/{agent}/rotate", nonce)
+
+    assert [each.status_code for each in (said, born, turned)] == [502] * 3
+    assert line.lost == 3
+    assert one.echo.opened[0].heard == [(b"hello", "words")]
+    assert [each.opening.path.rpartition("/")[2] for each in one.echo.opened] == ["bob", "eve"]
+
+
+async def test_what_was_never_sent_is_sent_once_it_can_be(both: Two, caplog: pytest.LogCaptureFixture) -> None:
+    """A turn, while its kernel takes no connection: its client waits, and it is done once."""
+    one, two, line = both
+    agent, nonce = await one.agent()
+    (seat,) = [each for each in await (await one.server.runtime.open_store()).kernels() if each.name == "one"]
+    await line.end()
+    with caplog.at_level("INFO", "ramet.serve"):
+        asking = asyncio.create_task(two.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello"))
+        await eventually(lambda: "cannot be reached" in caplog.text)
+        await line.begin(int(seat.address.rpartition(":")[2]))
+
+    assert (await asking).status_code == 200
+    assert one.echo.opened[0].heard == [(b"hello", "words")]
+
+
+async def test_what_only_looks_is_asked_for_until_it_is_answered(both: Two) -> None:
+    """Whoever asks hears nothing of the answers that were lost."""
+    one, two, line = both
+    agent, nonce = await one.agent()
+    line.loses, line.left = "GET", 3
+
+    assert (await two.ask("GET", f"/v1/agents/{agent}", nonce)).json()["id"] == agent
+    assert line.lost == 3
+
+
+async def test_a_kernel_that_answers_nothing_keeps_no_list_waiting_for_ever(
+    both: Two, postgres: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds its lock, and may have something: nobody is told that there is no more than the others have."""
+    one, two, _ = both
+    taken: list[asyncio.StreamWriter] = []
+    deaf = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
+    store = await two.server.runtime.open_store()
+    assert isinstance(store, PostgresStore)
+    stopped = await PostgresStore(postgres.dsn, schema=store._place.schema, kernel="stopped").open()
+    assert one.server.kernels is not None
+    monkeypatch.setattr(one.server.kernels.desk._several, "_wait_s", 0.5)
+    try:
+        await stopped.announce(f"http://127.0.0.1:{deaf.sockets[0].getsockname()[1]}")
+        others = one.server.kernels.directory.others
+        await eventually(lambda: "stopped" in [each.name for each in others()])
+        answer = await one.ask("GET", "/v1/teams", TOKEN)
+        await eventually(lambda: "kernel stopped does not say what it has: it does not answer" in caplog.text)
+    finally:
+        await stopped.close()
+        deaf.close()
+        for each in taken:
+            each.close()
+
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
+async def waits_for_a_person(served: Served) -> Handle:
+    """A tree of that kernel, in which somebody is to pay."""
+    runtime, folder = served.server.runtime, served.server.dir
+    agents = Project.open(None, user_dir=None)
+    handle = await runtime.spawn(lead(model()), "lead both", tools=tools(folder), agents=agents)
+    await eventually(lambda: runtime.trees[handle.id].inbox.pending)
+    return handle
+
+
+async def test_a_question_is_listed_and_answered_at_any_kernel(both: Two) -> None:
+    """Once: whoever is second is told that nothing waits, at either of them."""
+    one, two, _ = both
+    handle = await waits_for_a_person(one)
+    for each in (one, two):
+        [question] = (await each.ask("GET", "/v1/approvals", TOKEN)).json()["approvals"]
+        assert (question["path"], question["args"]) == ("main/payer", {"amount": 50})
+    path = f"/v1/approvals/{question['id']}"
+
+    assert (await two.ask("POST", path, "agent_nobody", json={"allowed": True})).status_code == 401
+    assert (await two.ask("POST", path, TOKEN, json={"allowed": True, "reason": "due"})).status_code == 204
+    assert (await handle.result()).value == "both are done"
+    for each in (one, two):
+        assert (await each.ask("POST", path, TOKEN, json={"allowed": False})).status_code == 404
+        assert (await each.ask("GET", "/v1/approvals", TOKEN)).json()["approvals"] == []
+
+
+async def test_an_answer_to_a_question_that_may_have_come_is_not_said_to_be_lost_on_nobody(both: Two) -> None:
+    """It was given, and what came back was lost: so nobody hears that no such question waits."""
+    one, two, line = both
+    handle = await waits_for_a_person(one)
+    [question] = (await two.ask("GET", "/v1/approvals", TOKEN)).json()["approvals"]
+    line.loses, line.left = "POST", 1
+
+    answer = await two.ask("POST", f"/v1/approvals/{question['id']}", TOKEN, json={"allowed": True})
+
+    assert answer.status_code == 502, answer.text
+    assert line.lost == 1
+    assert (await handle.result()).value == "both are done"
+
+
+async def test_what_a_kernel_did_not_answer_that_left_in_order_was_not_begun_there(both: Two) -> None:
+    """A turn that came to it in the moment in which it closed its connections: it is answered, once, by the other."""
+    one, two, line = both
+    agent, nonce = await one.agent()
+    await one.ask("GET", f"/v1/agents/{agent}", nonce)
+    line.loses, line.left, line.instead = "POST", 1, one.server.hand_over
+
+    said = await two.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
+
+    assert said.status_code == 200, said.text
+    assert b"hello" in said.content
+    assert one.echo.opened[0].heard == []
+    assert [each.heard for each in two.echo.opened] == [[(b"hello", "words")]]

@@ -1,0 +1,152 @@
+"""The specs that speak of restarts, on every store: waits, mail, stopped children and transcripts outlive a process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain_core.messages import BaseMessage, HumanMessage
+
+from ramet import Agent, AgentRuntime, Session
+from ramet.concurrency.clock import FakeClock
+from ramet.core import events
+from ramet.core.errors import MailRefused
+from ramet.core.events import MessageRecorded, RunEnded
+from ramet.core.outcome import Status
+from ramet.core.replay.replay import TreeReplay
+from ramet.host.trees.project import Project
+from ramet.models.scripted.dialogue import Spoken
+from ramet.models.scripted.model import Call, ScriptedModel
+from ramet.tools.context import StopReceipt
+from tests.support.waiting import eventually
+from tests.trips.kits.sessions import Gate, background, fresh
+from tests.trips.recovery.test_resume import MakeStore, lost, make
+
+__all__ = ["make"]  # a fixture is used by its name
+
+
+async def test_a_parent_waits_five_minutes_whatever_restarts(make: MakeStore) -> None:
+    """AC-S0-7: its child works for five minutes, its kernel dies in between: it waits on, and gets the result."""
+    gate, again = Gate(), Gate()
+    plan: dict[str, Any] = {"toil": [Call("gate"), "no"], "": [fresh("toil", "kid"), "no"]}
+    agents = Project.open(None, user_dir=None)
+    clock = FakeClock()
+    async with lost(make(), clock) as runtime:
+        lead = Agent(name="lead", model=ScriptedModel(plan))
+        handle = await runtime.spawn(lead, "go", tools=[gate.tool], agents=agents)
+        await gate.entered.wait()
+        await clock.advance(150)
+        assert handle.run.result is None
+
+    def answer(messages: list[BaseMessage]) -> Spoken:
+        if "five minutes' work" in messages[-1].text:
+            return "the lead has it"
+        return Call("gate") if "cut off" in messages[-1].text else "five minutes' work"
+
+    model = ScriptedModel(answer)
+    clock = FakeClock()
+    async with AgentRuntime(store=make(), clock=clock) as runtime:
+        [handle] = await runtime.resume(llm=model, tools=[again.tool])
+        await again.entered.wait()
+        await clock.advance(150)
+        assert handle.run.result is None
+        again.open.set()
+        result = await handle.result()
+
+        assert (result.status, result.value) == (Status.COMPLETED, "the lead has it")
+        assert "five minutes' work" in str(model.requests[-1].messages)
+
+
+async def test_who_was_cancelled_with_a_parent_is_on_record_as_that(make: MakeStore) -> None:
+    """AC-S0-6: the whole subtree, each with whom it went, in the journal that another process reads."""
+    gate = Gate()
+    plan: dict[str, Any] = {
+        "toil": [Call("gate"), "no"],
+        "lead": [fresh("toil", "leaf"), "no"],
+        "": [fresh("lead", "kid"), "no"],
+    }
+    async with lost(make()) as runtime:
+        lead = Agent(name="lead", model=ScriptedModel(plan))
+        handle = await runtime.spawn(lead, "go", tools=[gate.tool], agents=Project.open(None, user_dir=None))
+        await gate.entered.wait()
+        await handle.cancel("enough")
+
+    store = await make().open()
+    told = [events.decode(each.data) for each in await store.read(tree=handle.id)]
+    await store.close()
+    ends = {each.path: each.result for each in told if isinstance(each, RunEnded)}
+    assert {path: str(end.status) for path, end in ends.items()} == dict.fromkeys(
+        ("main", "main/kid", "main/kid/leaf"), "cancelled"
+    )
+    for path in ("main/kid", "main/kid/leaf"):
+        error = ends[path].error
+        assert error is not None
+        assert error.message == "stopped with its parent: enough"
+
+
+async def test_mail_wakes_a_child_that_finished_in_another_process(make: MakeStore) -> None:
+    """AC-S1-8, AC-S2-3: it goes on with all that it knew, and its new answer is told once, in its parent's request."""
+    plan: dict[str, Any] = {"toil": ["the first finding"], "": [fresh("toil", "kid"), "ok"]}
+    async with lost(make()) as runtime:
+        session = Session(ScriptedModel(plan), runtime=runtime, session_id="talk")
+        await session.ask("go")
+
+    def answer(messages: list[BaseMessage]) -> Spoken:
+        return "the second finding" if "look again" in messages[-1].text else "heard"
+
+    model = ScriptedModel(answer)
+    async with AgentRuntime(store=make()) as runtime:
+        session = await Session.resume("talk", model, runtime=runtime)
+        session.handle("kid").send("look again")
+        await eventually(lambda: len(model.requests) == 2 and str(session.messages[-1].text) == "heard")
+
+        said = [message.text for message in model.requests[0].messages]
+        assert "the first finding" in said
+        assert "look again" in said[-1]
+        notices = [each.text for each in session.messages if isinstance(each, HumanMessage)]
+        assert sum("the second finding" in each for each in notices) == 1
+
+
+async def test_a_stopped_child_stays_stopped(make: MakeStore) -> None:
+    """AC-S1-9, AC-S2-7: in another process, too, mail to it is refused, and its record says that it was stopped."""
+    gate = Gate()
+    plan: dict[str, Any] = {"toil": [Call("gate"), "no"], "": [background("toil", "kid"), "started"]}
+    async with lost(make()) as runtime:
+        session = Session(ScriptedModel(plan), [gate.tool], runtime=runtime, session_id="talk")
+        await session.ask("go")
+        await gate.entered.wait()
+        receipt = await session.handle("kid").cancel("not needed")
+        assert isinstance(receipt, StopReceipt)
+
+    async with AgentRuntime(store=make()) as runtime:
+        session = await Session.resume("talk", ScriptedModel({"": ["ok"] * 3}), [Gate().tool], runtime=runtime)
+        with pytest.raises(MailRefused, match="stopped"):
+            session.handle("kid").send("go on")
+        [kid] = [view for view in session.runs() if view.path == "main/kid"]
+        assert kid.state == "cancelled"
+
+
+async def test_what_a_child_said_is_on_record_in_order_up_to_the_kill(make: MakeStore) -> None:
+    """AC-S1-5: every message that was seen, tagged with its agent and with the call of its parent, and none twice."""
+    gate = Gate()
+    plan: dict[str, Any] = {"toil": [Call("gate"), "no"], "": [fresh("toil", "kid"), "no"]}
+    seen: list[MessageRecorded] = []
+    async with lost(make()) as runtime:
+        lead = Agent(name="lead", model=ScriptedModel(plan))
+        handle = await runtime.spawn(lead, "go", tools=[gate.tool], agents=Project.open(None, user_dir=None))
+        reader = runtime.trees[handle.id].recorder.subscribe()
+        await gate.entered.wait()
+        reader.close()
+        seen = [each async for each in reader.items() if isinstance(each, MessageRecorded)]
+
+    store = await make().open()
+    told = [events.decode(each.data) for each in await store.read(tree=handle.id)]
+    await store.close()
+    kept = [each for each in told if isinstance(each, MessageRecorded)]
+    assert seen
+    assert kept[: len(seen)] == seen
+    story = TreeReplay().tell_all(told)
+    [kid] = [run for run in story.runs.values() if run.born.path == "main/kid"]
+    assert [each["type"] for each in kid.messages] == ["human", "ai"]
+    call = story.root.messages[-1]["tool_calls"][0]["id"]
+    assert kid.born.parent_call == call

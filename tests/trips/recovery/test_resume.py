@@ -1,0 +1,447 @@
+"""What another process left is taken up again: sessions, mail, functions, budgets, and forks of what was said."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+
+from ramet import Agent, AgentRuntime, Limits, Session
+from ramet.concurrency.clock import Clock
+from ramet.core.errors import BusyError, DefinitionMissing, StoreInUse, Unknown
+from ramet.core.events import Event, MailPushed, RunEnded, RunResumed, TurnEnded, TurnStarted
+from ramet.core.outcome import Status
+from ramet.models.scripted.model import Call, Script, ScriptedModel
+from ramet.spawn.handle import Handle
+from ramet.store.contract import Store
+from ramet.store.memory import MemoryStore
+from ramet.store.sqlite.store import SqliteStore
+from ramet.tools.context import SpawnRequest, require_current_call
+from tests.support.cut import cut_behind
+from tests.support.empty_places import place_of
+from tests.support.places import KINDS, store_at
+from tests.support.waiting import eventually
+from tests.trips.kits.sessions import Gate, async_tool, background, kept, of_kind, run_of
+
+MakeStore = Callable[[], Store]
+
+
+@pytest.fixture(params=["memory", *KINDS])
+def make(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[MakeStore]:
+    """The store of one place, again and again."""
+    if request.param == "memory":
+        store = MemoryStore()
+        yield lambda: store
+        return
+    with place_of(request.param, tmp_path) as place:
+        yield lambda: store_at(place)
+
+
+@asynccontextmanager
+async def lost(store: Store, clock: Clock | None = None) -> AsyncIterator[AgentRuntime]:
+    """A runtime whose process is killed at the end of the block: from then on nothing that it does is on record."""
+    runtime = AgentRuntime(store=store, clock=clock, grace_s=0.1)
+    await runtime.start()
+    yield runtime
+    assert runtime.journal is not None
+    for opened in runtime.trees.values():
+        await opened.recorder.durable()  # type: ignore[misc]  # it has a journal
+    await store.close()
+    await runtime.stop()
+
+
+async def test_a_session_remembers(make: MakeStore) -> None:
+    """Killed between two turns: the third request holds all that was said in both processes."""
+    async with lost(make()) as runtime:
+        session = Session(ScriptedModel(["one", "two"]), runtime=runtime, session_id="talk")
+        await session.ask("first")
+        await session.ask("second")
+
+    model = ScriptedModel(["three"])
+    async with AgentRuntime(store=make()) as runtime:
+        session = await Session.resume("talk", model, runtime=runtime)
+        result = await session.ask("third")
+
+        assert result.value == "three"
+        said = [message.text for message in model.requests[0].messages]
+        assert said == ["first", "one", "second", "two", "third"]
+        assert session.usage.model_calls == 3
+
+
+async def test_a_turn_goes_on_in_its_middle(make: MakeStore) -> None:
+    """NEG-15, AC-S2-7: what had an answer is not called again; a call that was cut in half gets one that says so."""
+    done: list[str] = []
+    gate = Gate("slow")
+
+    async def quick() -> str:
+        """Is done at once."""
+        done.append(require_current_call().step_id)
+        return "quick is done"
+
+    script: Script = [[Call("quick"), Call("slow")], "not reached"]
+    async with lost(make()) as runtime:
+        handle = await runtime.spawn(
+            Agent(name="lead", model=ScriptedModel(script)),
+            "go",
+            tools=[async_tool(quick, concurrency_safe=True), gate.tool],
+        )
+        await gate.entered.wait()
+        await eventually(lambda: done)
+
+    model = ScriptedModel(["it goes on"])
+    async with AgentRuntime(store=make()) as runtime:
+        [again] = await runtime.resume(llm=model, tools=[async_tool(quick, concurrency_safe=True), Gate("slow").tool])
+        result = await again.result()
+
+        assert again.id == handle.id
+        assert (result.status, result.value) == (Status.COMPLETED, "it goes on")
+        assert len(done) == 1
+        answers = [each for each in model.requests[0].messages if isinstance(each, ToolMessage)]
+        assert answers[0].text == "quick is done"
+        assert "cut off" in answers[1].text
+        [resumed] = [event async for event in followed(again) if isinstance(event, RunResumed)]
+        assert len(resumed.cut) == 1
+
+
+async def test_a_turn_that_is_interrupted_before_it_goes_on_is_over(make: MakeStore) -> None:
+    """The next one is a new one, and its model is asked with an answer to the call that was cut off."""
+    gate = Gate()
+    async with lost(make()) as runtime:
+        session = Session(ScriptedModel([[Call("gate")], "no"]), [gate.tool], runtime=runtime, session_id="talk")
+        turn = asyncio.create_task(session.ask("first"))
+        await gate.entered.wait()
+    turn.cancel()
+
+    model = ScriptedModel(["two"])
+    async with AgentRuntime(store=make()) as runtime:
+        session = await Session.resume("talk", model, [gate.tool], runtime=runtime)
+        await session.interrupt()
+        await session.ask("second")
+
+        assert [each.type for each in model.requests[0].messages] == ["human", "ai", "tool", "human"]
+        assert [each.turn for each in of_kind(kept(session), TurnStarted)] == [2]
+
+
+async def followed(handle: Handle) -> AsyncIterator[Event]:
+    """A run's events to its end."""
+    async with aclosing(handle.events()) as events:
+        async for event in events:
+            yield event
+            if isinstance(event, RunEnded):
+                return
+
+
+async def test_a_call_is_made_again_with_what_a_hook_had_made_of_it(make: MakeStore) -> None:
+    """Not with what the model had asked for: nobody looks at it a second time."""
+    made, entered = list[str](), asyncio.Event()
+
+    async def remove(path: str) -> str:
+        """May be called again."""
+        made.append(path)
+        if len(made) == 1:
+            entered.set()
+            await asyncio.Event().wait()
+        return f"removed {path}"
+
+    def rewrites(_: object) -> dict[str, Any]:
+        allowed = {"permissionDecision": "allow", "updatedInput": {"path": "/tmp/old"}}
+        return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **allowed}}
+
+    def lead(model: ScriptedModel) -> Agent:
+        return Agent(name="lead", model=model, hooks={"PreToolUse": [rewrites]})
+
+    tools = [async_tool(remove, repeatable=True)]
+    async with lost(make()) as runtime:
+        await runtime.spawn(lead(ScriptedModel([[Call("remove", {"path": "/"})], "no"])), "go", tools=tools)
+        await entered.wait()
+
+    model = ScriptedModel(["it goes on"])
+    async with AgentRuntime(store=make()) as runtime:
+        [again] = await runtime.resume(llm=model, tools=tools, agents=[lead(model)])
+        assert (await again.result()).value == "it goes on"
+    assert made == ["/tmp/old", "/tmp/old"]
+
+
+async def test_unread_mail_is_read(make: MakeStore) -> None:
+    """AC-S1-8, AC-S2-3, NEG-14: a user's word that was accepted is in the next request of another process."""
+    gate = Gate()
+    async with lost(make()) as runtime:
+        handle = await runtime.spawn(
+            Agent(name="lead", model=ScriptedModel([[Call("gate")], "no"])), "go", tools=[gate.tool]
+        )
+        await gate.entered.wait()
+        handle.send("look at the second log, too")
+
+    model = ScriptedModel(["I did"])
+    async with AgentRuntime(store=make()) as runtime:
+        [again] = await runtime.resume(llm=model, tools=[Gate().tool])
+        await again.result()
+
+        assert any("second log" in message.text for message in model.requests[0].messages)
+
+
+async def test_mail_before_the_first_turn_wakes_the_session_after_a_kill() -> None:
+    """It was accepted, and the turn that it began is not on record."""
+    clerk, store = Agent(name="clerk", initial_prompt="Be brief."), MemoryStore()
+    async with AgentRuntime(store=store) as runtime:
+        gone = await Session(ScriptedModel(["read"]), agent=clerk, runtime=runtime, session_id="talk").start()
+        gone.send("a word")
+        await eventually(lambda: bool(gone.messages) and gone.messages[-1].type == "ai")
+    left = await cut_behind(store, lambda event: isinstance(event, MailPushed))
+
+    model = ScriptedModel(["I have read it."])
+    async with AgentRuntime(store=left) as runtime:
+        session = await Session.resume("talk", model, runtime=runtime)
+        await eventually(lambda: bool(session.messages) and session.messages[-1].type == "ai")
+        assert [each.text for each in session.messages] == ["Be brief.", "a word", "I have read it."]
+
+
+async def test_what_a_definition_begins_with_is_said_once_after_a_kill(make: MakeStore) -> None:
+    """The session had had no prompt."""
+    clerk = Agent(name="clerk", initial_prompt="Be brief.")
+    async with lost(make()) as runtime:
+        await Session(ScriptedModel(["never"]), agent=clerk, runtime=runtime, session_id="talk").start()
+
+    model = ScriptedModel(["yes"])
+    async with AgentRuntime(store=make()) as runtime:
+        session = await Session.resume("talk", model, runtime=runtime)
+        await session.ask("a word")
+        said = [each.text for each in session.messages if each.type == "human"]
+    assert "\n\n".join(said) == "Be brief.\n\na word"
+
+
+async def test_a_notice_comes_once(make: MakeStore) -> None:
+    """AC-S1-7, AC-S2-6, NEG-14: a background child that had ended, and one that ends later, are told of once each."""
+    gate = Gate()
+    plan: dict[str, Any] = {
+        "": [[background("quick", "one"), background("slow", "two")], [Call("gate")], "no"],
+        "quick": ["q"],
+    }
+    async with lost(make()) as runtime:
+        session = Session(ScriptedModel(plan | {"slow": [[Call("gate")], "no"]}), [gate.tool], runtime=runtime)
+        turn = asyncio.create_task(session.ask("go"))
+        await eventually(lambda: gate.calls == 2)
+        await eventually(lambda: any(view.state == "completed" for view in session.runs()))
+        turn.cancel()
+        root = session.id
+
+    model = ScriptedModel({"": ["one is told", "two is told", "done"], "slow": ["s"]})
+    async with AgentRuntime(store=make()) as runtime:
+        session = await Session.resume(root, model, [Gate().tool], runtime=runtime)
+        await eventually(lambda: all(view.state != "running" for view in session.runs()))
+        await eventually(
+            lambda: (
+                sum("task-notification" in each.text for each in session.messages if isinstance(each, HumanMessage))
+                == 2
+            )
+        )
+
+
+async def test_turns_that_notices_began_are_counted_over_kills() -> None:
+    """Until a user says something: a kill gives nobody more of them."""
+    store, gates = MemoryStore(), (Gate("one"), Gate("two"))
+    tools = [each.tool for each in gates]
+    plan: dict[str, Any] = {"": [[background("first", "a"), background("second", "b")], *["noted"] * 9]}
+    plan |= {"first": [[Call("one")], "done"], "second": [[Call("two")], [Call("two")], [Call("two")], "no"]}
+    model, wakes = ScriptedModel(plan), list[int]()
+    async with lost(store) as runtime:
+        session = Session(model, tools, runtime=runtime, session_id="talk")
+        await session.ask("go")
+        gates[0].open.set()
+        await eventually(lambda: len(of_kind(kept(session), TurnEnded, "main")) == 2)
+    for _ in range(2):
+        async with lost(store) as runtime:
+            session = await Session.resume("talk", model, tools, runtime=runtime)
+            wakes.append(run_of(session, "main").wakes)
+            await session.ask("and now?")
+
+    assert wakes == [1, 0]
+
+
+async def test_a_budget_goes_on_with_what_was_spent(make: MakeStore) -> None:
+    """AC-S1-10: a cap holds over restarts: of three calls two are left, the last of which is the last word."""
+    gate = Gate()
+    script: Script = [[Call("gate")], "no"]
+    async with lost(make()) as runtime:
+        await runtime.spawn(
+            Agent(name="lead", model=ScriptedModel(script)), "go", tools=[gate.tool], limits=Limits(model_calls=3)
+        )
+        await gate.entered.wait()
+
+    model = ScriptedModel([[Call("gate")], "the last word", "too much"])
+    async with AgentRuntime(store=make()) as runtime:
+        opened = Gate()
+        opened.open.set()
+        [again] = await runtime.resume(llm=model, tools=[opened.tool])
+        result = await again.result()
+
+        assert result.usage.model_calls == 3
+        assert len(model.requests) == 2
+        assert result.status in (Status.COMPLETED, Status.BUDGET_EXHAUSTED)
+
+
+async def parent(times: int) -> list[Any]:
+    """A function that asks for children, one after the other."""
+    context = require_current_call().context
+    assert context.tree is not None
+    found = []
+    for number in range(times):
+        handle = await context.tree.spawn(context, SpawnRequest(agent=child, args=(number,), prompt=f"child {number}"))
+        found.append((await handle.result()).value)
+    return found
+
+
+COUNTED: list[int] = []
+WAITS: list[asyncio.Event] = []
+
+
+async def child(number: int) -> int:
+    """Counted; the second waits for whoever holds it."""
+    COUNTED.append(number)
+    if number == 1 and WAITS:
+        await WAITS[0].wait()
+    return number * number
+
+
+async def test_a_function_is_called_again_and_its_finished_children_are_not(make: MakeStore) -> None:
+    """The first child had ended: its result is taken from the record. The second was at work: it is begun again."""
+    COUNTED.clear()
+    WAITS[:] = [asyncio.Event()]
+    async with lost(make()) as runtime:
+        await runtime.spawn(parent, args=(3,))
+        await eventually(lambda: COUNTED == [0, 1])
+
+    WAITS.clear()
+    async with AgentRuntime(store=make()) as runtime:
+        [again] = await runtime.resume()
+        result = await again.result()
+
+        assert result.value == [0, 1, 4]
+        assert COUNTED == [0, 1, 1, 2]
+        assert again.run.asked == 3, "each child counts once against what it may start in its life"
+
+
+async def test_what_is_missing_is_named_and_nothing_begins(make: MakeStore) -> None:
+    """A model object, a tool: each is asked for by its name; then it goes on."""
+    gate = Gate("special")
+    async with lost(make()) as runtime:
+        await runtime.spawn(Agent(name="lead", model=ScriptedModel([[Call("special")], "no"])), "go", tools=[gate.tool])
+        await gate.entered.wait()
+
+    async with AgentRuntime(store=make()) as runtime:
+        with pytest.raises(DefinitionMissing, match="model 'scripted'"):
+            await runtime.resume(tools=[gate.tool])
+        with pytest.raises(DefinitionMissing, match="tool 'special'"):
+            await runtime.resume(llm=ScriptedModel(["x"]))
+        assert runtime.trees == {}
+        with pytest.raises(Unknown, match="session"):
+            await Session.resume("nobody", ScriptedModel([]), runtime=runtime)
+        [again] = await runtime.resume(llm=ScriptedModel(["there it is"]), tools=[Gate("special").tool])
+        assert (await again.result()).value == "there it is"
+        assert await runtime.resume() == []
+
+
+async def test_a_fork_from_any_point(make: MakeStore) -> None:
+    """A new tree knows what the old one knew then, and no more; the old one sees nothing of it."""
+    async with AgentRuntime(store=make()) as runtime:
+        session = Session(ScriptedModel(["one", "two"]), runtime=runtime)
+        await session.ask("first")
+        there = max(event.seq for event in session._opened.recorder.kept)
+        await session.ask("second")
+        model = ScriptedModel(["another way"])
+
+        early = await runtime.fork(session.id, "what else?", at=there, llm=model)
+        late = await runtime.fork(session.id, "and now?", llm=ScriptedModel(["later"]))
+
+        assert (await early.result()).value == "another way"
+        assert [message.text for message in model.requests[0].messages] == ["first", "one", "what else?"]
+        assert (await late.result()).value == "later"
+        assert [each.text for each in session.messages if isinstance(each, AIMessage)] == ["one", "two"]
+        with pytest.raises(Unknown):
+            await runtime.fork("run-nobody", "x")
+
+
+async def test_a_fork_knows_what_was_said_just_now(make: MakeStore) -> None:
+    """Also what is only on its way onto the record, and of a run that is not on it yet."""
+    async with AgentRuntime(store=make()) as runtime:
+        handle = await runtime.spawn(Agent(name="lead", model=ScriptedModel(["one"])), "first")
+        model = ScriptedModel(["another way"])
+        fork = await runtime.fork(handle.id, "what else?", llm=model)
+        assert (await fork.result()).value == "another way"
+        assert model.requests[0].messages[-1].text == "what else?"
+
+
+async def test_two_runtimes_of_one_folder_are_one_kernel(tmp_path: pathlib.Path) -> None:
+    """Neither takes up what the other has; the journal closes with the last; a store beside it is refused."""
+    gate = Gate()
+    async with AgentRuntime(tmp_path) as first:
+        async with AgentRuntime(tmp_path) as second:
+            assert first.durable
+            agent = Agent(name="a", model=ScriptedModel([[Call("gate")], "one"]))
+            handle = await first.spawn(agent, "go", tools=[gate.tool])
+            await gate.entered.wait()
+            assert await second.resume(llm=ScriptedModel([])) == []
+            other = await second.spawn(Agent(name="b", model=ScriptedModel(["two"])), "go")
+            assert (await other.result()).value == "two"
+            with pytest.raises(StoreInUse, match="pid"):
+                await SqliteStore(tmp_path / ".ramet" / "journal.db").open()
+        gate.open.set()
+        assert (await handle.result()).value == "one"
+    store = await SqliteStore(tmp_path / ".ramet" / "journal.db").open()
+    assert len({each.tree for each in await store.read()}) == 2
+    await store.close()
+
+
+async def test_a_gate_does_not_fall_away(make: MakeStore) -> None:
+    """A tree that had a hook is not taken up without one."""
+    gate = Gate()
+
+    def no(_: object) -> dict[str, str]:
+        return {"decision": "block", "reason": "not that one"}
+
+    hooks = {"PreToolUse": [{"matcher": "danger", "hooks": [no]}]}
+
+    async def danger() -> str:
+        """Must not happen."""
+        raise AssertionError("it happened")
+
+    async with lost(make()) as runtime:
+        session = Session(ScriptedModel([[Call("gate")], "no"]), [gate.tool], runtime=runtime, hooks=hooks)
+        turn = asyncio.create_task(session.ask("go"))
+        await gate.entered.wait()
+        turn.cancel()
+        root = session.id
+
+    tools = [Gate().tool, async_tool(danger)]
+    async with AgentRuntime(store=make()) as runtime:
+        with pytest.raises(DefinitionMissing, match="hooks"):
+            await Session.resume(root, ScriptedModel([]), tools, runtime=runtime)
+        session = await Session.resume(root, ScriptedModel(["on"]), tools, runtime=runtime, hooks=[hooks])
+        assert session.context.hooks is not None
+        assert session.context.hooks.listens("PreToolUse")
+
+
+async def test_a_result_is_there_in_every_process(make: MakeStore) -> None:
+    """Of a root, of its child, of one that failed; not of one that was cut off, nor of nobody."""
+    gate = Gate()
+    async with lost(make()) as runtime:
+        done = await runtime.spawn(parent, args=(2,))
+        assert (await done.result()).value == [0, 1]
+        [below] = [run for run in done.run.context.tree.views() if run.path.endswith("/1")]  # type: ignore[union-attr]
+        busy = await runtime.spawn(
+            Agent(name="lead", model=ScriptedModel([[Call("gate")], "no"])), "go", tools=[gate.tool]
+        )
+        await gate.entered.wait()
+
+    async with AgentRuntime(store=make()) as runtime:
+        assert (await runtime.result(done.id)).value == [0, 1]
+        assert (await runtime.result(below.id)).value == 0
+        with pytest.raises(BusyError, match="resume"):
+            await runtime.result(busy.id)
+        with pytest.raises(Unknown):
+            await runtime.result("run-nobody")

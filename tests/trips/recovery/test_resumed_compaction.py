@@ -1,0 +1,103 @@
+"""A conversation that was shortened in its turn, and whose kernel was killed behind that, goes on where it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.tools import tool
+
+from ramet import Agent, AgentRuntime
+from ramet.core.events import Compacted, Event, MessageRecorded, ToolStarted, TurnEnded
+from ramet.models.scripted.dialogue import Spoken
+from ramet.models.scripted.model import Call, ScriptedModel
+from ramet.store.memory import MemoryStore
+from tests.support.cut import cut_behind
+from tests.trips.kits.sessions import Gate
+
+LONG_AGO = [
+    each for at in range(14) for each in (HumanMessage(f"question {at} " + "y" * 300), AIMessage(f"answer {at}"))
+]
+
+
+@tool
+def look() -> str:
+    """Looks."""
+    return "saw it"
+
+
+def _answer(messages: list[BaseMessage]) -> Spoken:
+    newest = messages[-1]
+    if "has become too long" in newest.text:
+        return "what was said long ago"
+    return "I saw it" if newest.type == "tool" else Call("look")
+
+
+def _model() -> ScriptedModel:
+    return ScriptedModel(_answer, profile={"max_input_tokens": 2_000})
+
+
+def _is_shorter(event: Event) -> bool:
+    return isinstance(event, Compacted)
+
+
+def _is_call(event: Event) -> bool:
+    return isinstance(event, MessageRecorded) and bool(event.message.get("tool_calls"))
+
+
+def _has_begun(event: Event) -> bool:
+    return isinstance(event, ToolStarted)
+
+
+def _is_answered(event: Event) -> bool:
+    return isinstance(event, MessageRecorded) and event.message["type"] == "tool"
+
+
+def _is_over(event: Event) -> bool:
+    return isinstance(event, TurnEnded)
+
+
+@pytest.mark.parametrize("moment", [_is_shorter, _is_call, _has_begun, _is_answered])
+async def test_who_began_with_a_long_conversation_hears_its_task_once(moment: Callable[[Event], bool]) -> None:
+    """Shorter than what it began with, it has been told its task all the same; every call has its answer behind it."""
+    store = MemoryStore()
+    async with AgentRuntime(store=store) as runtime:
+        lead = Agent(name="lead", model=_model())
+        assert (await (await runtime.spawn(lead, "go", tools=[look], history=LONG_AGO)).result()).value == "I saw it"
+    async with AgentRuntime(store=await cut_behind(store, moment)) as runtime:
+        [again] = await runtime.resume(llm=_model(), tools=[look])
+        assert (await again.result()).value == "I saw it"
+        said = [(each.type, str(each.text)) for each in again.run.context.history]
+
+    assert said.count(("human", "go")) == 1
+    assert [kind for kind, _ in said[-4:]] == ["human", "ai", "tool", "ai"]
+
+
+async def test_what_its_turn_had_left_is_its_result() -> None:
+    """A turn that is over began where what is left of it begins, however long the conversation was then."""
+    store = MemoryStore()
+    async with AgentRuntime(store=store) as runtime:
+        lead = Agent(name="lead", model=_model())
+        await (await runtime.spawn(lead, "go", tools=[look], history=LONG_AGO)).result()
+    async with AgentRuntime(store=await cut_behind(store, _is_over)) as runtime:
+        [again] = await runtime.resume(llm=_model(), tools=[look])
+        assert (await again.result()).value == "I saw it"
+
+
+async def test_what_was_said_in_it_is_what_is_left_of_a_run_that_is_stopped() -> None:
+    """The newest text of its turn, of which a shorter conversation has the end."""
+    gate = Gate()
+
+    def answer(messages: list[BaseMessage]) -> Spoken:
+        if messages[-1].type != "tool":
+            return _answer(messages)
+        return AIMessage("half of it", tool_calls=[{"name": "gate", "args": {}, "id": "call"}])
+
+    async with AgentRuntime() as runtime:
+        lead = Agent(name="lead", model=ScriptedModel(answer, profile={"max_input_tokens": 2_000}))
+        handle = await runtime.spawn(lead, "go", tools=[look, gate.tool], history=LONG_AGO)
+        await gate.entered.wait()
+        assert len(handle.run.context.history) < len(LONG_AGO)
+        await handle.cancel("enough")
+        assert (await handle.result()).partial == "half of it"

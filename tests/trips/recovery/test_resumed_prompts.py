@@ -1,0 +1,56 @@
+"""A kernel killed between the beginning of a session's turn and the first word in it."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from ramet import Agent, AgentRuntime, Policy, Session
+from ramet.core.events import Event, TurnStarted
+from ramet.models.scripted.model import ScriptedModel
+from ramet.store.memory import MemoryStore
+from tests.support.cut import cut_behind
+from tests.trips.kits.sessions import said
+
+
+def _begins(event: Event) -> bool:
+    return isinstance(event, TurnStarted)
+
+
+@pytest.mark.parametrize("policy", [None, Policy()], ids=["host", "sandbox"])
+async def test_no_turn_is_answered_whose_prompt_is_on_no_record(tmp_path: pathlib.Path, policy: Policy | None) -> None:
+    """Its sandbox may take seconds to start. Whoever asked asks again, and is not told an answer of the turn before."""
+    store = MemoryStore()
+    async with AgentRuntime(tmp_path / "one", store=store, backend="local") as runtime:
+        session = Session(ScriptedModel(["one", "two"]), runtime=runtime, session_id="talk", root_policy=policy)
+        await session.ask("first")
+        await session.ask("second")
+
+    none: list[tuple[str, str]] = []
+    for nth, before in ((1, none), (2, [("human", "first"), ("ai", "one")])):
+        left, model = await cut_behind(store, _begins, nth), ScriptedModel(["asked again"])
+        async with AgentRuntime(tmp_path / "one", store=left, backend="local") as runtime:
+            session = await Session.resume("talk", model, runtime=runtime)
+            assert session.listen() is None
+            assert (await session.ask("again")).value == "asked again"
+            assert said(session.messages) == [*before, ("human", "again"), ("ai", "asked again")]
+            assert session.handle("main").run.turns == nth
+        assert len(model.requests) == 1
+
+
+async def test_who_was_killed_before_its_brief_hears_what_a_hook_says_to_it() -> None:
+    """The hook is asked while nothing of the turn is on record: under the next kernel, it is asked again."""
+    store = MemoryStore()
+    hooks = {"SessionStart": [lambda _: {"hookSpecificOutput": {"additionalContext": "Mind the gap."}}]}
+
+    def lead(model: ScriptedModel) -> Agent:
+        return Agent(name="lead", model=model, hooks=hooks)
+
+    async with AgentRuntime(store=store) as runtime:
+        await (await runtime.spawn(lead(ScriptedModel(["done"])), "go")).result()
+    model = ScriptedModel(["done"])
+    async with AgentRuntime(store=await cut_behind(store, _begins)) as runtime:
+        [again] = await runtime.resume(llm=model, agents=[lead(model)])
+        await again.result()
+    assert said(model.requests[0].messages) == [("human", "go"), ("human", "Mind the gap.")]

@@ -1,0 +1,156 @@
+"""What goes on after a pause: finished agents, prompts that come late, sessions in another event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from langchain_core.messages import BaseMessage
+
+from ramet.agent.definition import Agent
+from ramet.core.budget import Limits
+from ramet.core.errors import MailRefused
+from ramet.core.events import RunEnded
+from ramet.core.outcome import Status
+from ramet.host.session import Session
+from ramet.models.scripted.dialogue import Spoken
+from ramet.models.scripted.model import Call, Hang, ScriptedModel
+from tests.support.waiting import eventually
+from tests.trips.kits.sessions import Gate, all_is_quiet, answers, async_tool, background, kept, of_kind, run_of, said
+
+WORKER = Agent(name="worker", instructions="Work.")
+
+
+def evil() -> Call:
+    """A child of a type that is not allowed."""
+    return Call("Agent", {"prompt": "be evil", "subagent_type": "general-purpose"})
+
+
+def led_by(**more: Any) -> tuple[ScriptedModel, list[Agent]]:
+    """A root that starts a leader that may start workers only, and one worker that wants more."""
+    middle = Agent(name="leader", instructions="Lead.", tools=("Agent(worker)",), **more)
+    model = ScriptedModel(
+        {
+            "be evil": ["evil was done"],
+            "Work.": [evil(), "refused", evil(), "refused again"],
+            "Lead.": [Call("Agent", {"prompt": "toil", "subagent_type": "worker", "name": "w"}), "led"],
+            "Go.": [Call("Agent", {"prompt": "lead", "subagent_type": "leader", "name": "lead"}), "ok"],
+            "": ["noted"],
+        }
+    )
+    return model, [WORKER, middle]
+
+
+async def test_coming_back_does_not_widen_what_may_be_spawned() -> None:
+    """A finished agent whose parent has ended goes on below its grandparent, with the rights that it was born with."""
+    model, agents = led_by()
+    async with Session(model, agents=agents) as session:
+        await session.ask("Go.")
+        worker = run_of(session, "w")
+        before = len(kept(session))
+
+        session.handle("w").send("Try again.")
+        await eventually(lambda: worker.lives == 2 and all_is_quiet(session))
+
+        tried = [text for text in answers(worker.context.history).values() if "unknown agent type" in text]
+        assert worker.info.path == "main/lead/w"
+        assert said(worker.context.history)[-1] == ("ai", "refused again")
+        assert tried
+        assert "evil was done" not in str(said(worker.context.history))
+        assert {view.agent for view in session.runs()} == {"main", "leader", "worker"}
+        assert len(of_kind(kept(session)[before:], RunEnded, worker.info.path)) == 1  # Its new life is on record, too.
+
+
+async def test_coming_back_does_not_escape_a_budget() -> None:
+    """Who drew on the budget of a parent that has ended does not get the grandparent's: the sender is told why."""
+    model, agents = led_by(limits=Limits(model_calls=5))
+    async with Session(model, agents=agents) as session:
+        await session.ask("Go.")
+        worker, before = run_of(session, "w"), kept(session)
+        scope = worker.context.budget
+
+        with pytest.raises(MailRefused, match="whose budget it had a part in, has ended"):
+            session.handle("w").send("Try again.")
+
+        assert scope.scope == "main/lead"
+        assert (worker.lives, worker.context.budget, kept(session)) == (1, scope, before)
+
+
+async def test_a_prompt_at_the_very_end_of_a_notice_s_turn_gets_an_answer_of_its_own() -> None:
+    """While a Stop hook looks at the answer to a notice, a user asks: what comes back answers the user."""
+    gate, looking, go_on = Gate(), asyncio.Event(), asyncio.Event()
+    looked = 0
+
+    async def look(_: dict[str, Any]) -> None:
+        nonlocal looked
+        looked += 1
+        if looked == 2:
+            looking.set()
+            await go_on.wait()
+
+    def answer(messages: list[BaseMessage]) -> Spoken:
+        human = [str(each.text) for each in messages if each.type == "human"]
+        if "toil" in human[0]:
+            return Call("gate") if messages[-1].type == "human" else "found"
+        if "question" in human[-1]:
+            return "the answer"
+        if "task-notification" in human[-1]:
+            return "noted"
+        return "started" if messages[-1].type == "tool" else background("toil", "kid")
+
+    async with Session(ScriptedModel(answer), [gate.tool], hooks={"Stop": look}) as session:
+        await session.ask("Go.")
+        gate.open.set()
+        await looking.wait()
+        asking = asyncio.create_task(session.ask("My question?"))
+        await eventually(lambda: len(run_of(session, "main").context.mailbox))
+        go_on.set()
+
+        assert (await asking).value == "the answer"
+        assert said(session.messages)[-3:] == [("ai", "noted"), ("human", "My question?"), ("ai", "the answer")]
+        assert all_is_quiet(session)
+
+
+def test_a_session_goes_on_in_another_event_loop() -> None:
+    """Two times `asyncio.run`: the loop's end ends the child at work and wakes nobody; the next prompt is answered."""
+    model = ScriptedModel(
+        {
+            "hang": [Hang(2)],
+            "Go.": [background("hang", "kid"), "started"],
+            "Again.": ["here I am"],
+            "": ["here I am"],
+        }
+    )
+    session = Session(model)
+
+    async def again() -> str:
+        try:
+            return str((await session.ask("Again.")).value)
+        finally:
+            await session.close()
+
+    assert asyncio.run(session.ask("Go.")).value == "started"
+    states = {view.path: view.state for view in session.runs()}
+
+    assert states == {"main": "idle", "main/kid": "cancelled"}
+    assert asyncio.run(again()) == "here I am"
+
+
+async def test_an_interrupted_turn_keeps_answers_that_are_no_plain_data() -> None:
+    """A tool's answer with a NaN in it, and an interrupt before it is in the history: the session goes on."""
+    gate = Gate()
+
+    async def odd() -> list[dict[str, Any]]:
+        """Answer strangely."""
+        return [{"type": "text", "text": "odd", "score": float("nan")}]
+
+    model = ScriptedModel([[Call("odd"), Call("gate")], "ok"])
+    async with Session(model, [async_tool(odd), gate.tool]) as session:
+        turn = asyncio.create_task(session.ask("Go."))
+        await gate.entered.wait()
+        await session.interrupt()
+
+        assert (await turn).status is Status.CANCELLED
+        assert (await session.ask("Go on.")).status is Status.COMPLETED
+        assert len(answers(session.messages)) == 2

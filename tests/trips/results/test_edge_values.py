@@ -1,0 +1,210 @@
+"""Values, files and limits at the edge of what is allowed: strange results cost nobody else anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ramet.agent.definition import Agent
+from ramet.core.budget import Limits
+from ramet.core.errors import SpawnRefused
+from ramet.core.events import MailPushed, RunEnded, ToolEnded
+from ramet.core.limits import SpawnLimits
+from ramet.core.outcome import Status
+from ramet.host.runtime import AgentRuntime
+from ramet.host.session import Session
+from ramet.models.scripted.model import Call, Fail, ScriptedModel
+from ramet.spawn.admission import Admission, AdmissionSlot, ResourceShare
+from ramet.tools.workspace import workspace_tools
+from tests.support.waiting import eventually
+from tests.trips.kits.sessions import all_is_quiet, answers, async_tool, kept, of_kind
+
+# --- values
+
+
+class Unprintable:
+    """A value that cannot be shown."""
+
+    def __repr__(self) -> str:
+        raise ValueError("no repr")
+
+
+async def unprintable(text: str = "") -> Unprintable:
+    return Unprintable()
+
+
+async def test_a_value_that_cannot_be_shown_costs_nobody_its_end() -> None:
+    """A function's result whose repr raises: its end is on record, and its parent's notice arrives."""
+    call = Call("Agent", {"prompt": "x", "subagent_type": "odd", "run_in_background": True})
+    agents = [Agent(name="odd", function=unprintable)]
+    async with Session(ScriptedModel({"Go.": [call, "started"], "": ["noted"]}), agents=agents) as session:
+        await session.ask("Go.")
+        await eventually(lambda: of_kind(kept(session), MailPushed, "main") and all_is_quiet(session))
+
+        (ended,) = of_kind(kept(session), RunEnded, "main/1")
+        assert ended.result.status is Status.COMPLETED
+    async with AgentRuntime() as runtime:
+        result = await (await runtime.spawn(unprintable)).result()
+        assert (result.status, type(result.value)) == (Status.COMPLETED, Unprintable)
+
+
+async def test_a_plain_function_can_be_asked() -> None:
+    """`Session(agent=function)`: the prompt is its argument, what it returns is the answer."""
+
+    def repeat(text: str) -> str:
+        return f"got {text}"
+
+    async with Session(agent=repeat) as session:  # type: ignore[arg-type]
+        result = await session.ask("hello")
+
+    assert (result.status, result.value) == (Status.COMPLETED, "got hello")
+
+
+async def test_a_last_word_that_the_provider_refuses_is_still_a_budget_that_is_used_up() -> None:
+    """The reason that the turn ended is the limit; that nothing more could be said does not make it a failure."""
+    model = ScriptedModel([Call("ListAgents"), Fail("no")])
+    async with Session(model, limits=Limits(model_calls=2)) as session:
+        result = await session.ask("Go.")
+
+    assert result.status is Status.BUDGET_EXHAUSTED
+    assert result.error is not None
+    assert result.error.type == "BudgetExceeded"
+
+
+# --- large results
+
+
+def exists(file: str) -> bool:
+    return Path(file).exists()
+
+
+def beginning_of(file: str) -> str:
+    return Path(file).read_text()[:3]
+
+
+def files_of(session: Session) -> list[str]:
+    return [event.spilled_to for event in of_kind(kept(session), ToolEnded) if event.spilled_to is not None]
+
+
+async def test_a_run_can_read_its_own_large_result_in_a_session_without_a_folder() -> None:
+    """Without a `cwd` the result is in a temporary folder: the run's Read opens it, and it is gone afterwards."""
+    files: list[str] = []
+
+    async def big() -> str:
+        """Read much."""
+        return "\n".join(["a line"] * 10_000 + ["the end"])
+
+    def read(_: object) -> Call:
+        files[:] = files_of(session)
+        return Call("Read", {"file_path": files[0], "offset": 10_001})
+
+    model = ScriptedModel([Call("big"), read, "ok"])
+    async with Session(model, [async_tool(big), *workspace_tools()]) as session:
+        await session.ask("Go.")
+
+        assert "the end" in list(answers(session.messages).values())[-1]
+        assert exists(files[0])
+    assert not exists(files[0])
+
+
+async def test_large_results_of_calls_with_one_id_do_not_replace_each_other(tmp_path: Path) -> None:
+    """Some providers number calls from 0 in each reply: each result keeps a file of its own."""
+    calls = 0
+
+    async def big() -> str:
+        """Read much."""
+        nonlocal calls
+        calls += 1
+        return str(calls) * 40_000
+
+    model = ScriptedModel([Call("big", id="call_0"), Call("big", id="call_0"), "ok"])
+    async with Session(model, [async_tool(big)], cwd=tmp_path) as session:
+        await session.ask("Go.")
+
+        assert [beginning_of(file) for file in files_of(session)] == ["111", "222"]
+
+
+# --- births in line
+
+
+@dataclass(eq=False)
+class Node:
+    """A run, as far as admission must know it."""
+
+    path: str
+    parent: Node | None = None
+    persistent: bool = False
+    below_now: list[Node] = field(default_factory=list)
+    waits_for: list[Node] = field(default_factory=list)
+    envelope: ResourceShare | None = None
+
+    def above(self) -> Iterator[Node]:
+        node: Node | None = self
+        while node is not None:
+            yield node
+            node = node.parent
+
+
+class Counted:
+    """A tree of a root with two children, in which nobody else may be born, and how often it was looked through."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.root = Node("main", persistent=True)
+        self.asker, self.other = Node("main/asker", self.root), Node("main/other", self.root)
+        self.root.below_now = [self.asker, self.other]
+        self.nodes = [self.root, self.asker, self.other]
+        self.admission = Admission(SpawnLimits(runs=3, children=10**6), self.living)
+        self.admission.admit_root()
+        self.places = [self.admission.admit_nowait(self.root) for _ in range(2)]
+
+    def living(self) -> Iterable[Node]:
+        self.looks += 1
+        return list(self.nodes)
+
+    async def asked(self, births: int) -> list[asyncio.Task[AdmissionSlot]]:
+        """So many births below one child, all waiting in line."""
+        asking = [asyncio.create_task(self.admission.admit(self.asker)) for _ in range(births)]
+        await eventually(lambda: self.admission.queued == births)
+        return asking
+
+
+BIRTHS = 200
+
+
+async def test_births_in_line_are_looked_at_a_bounded_number_of_times_when_there_is_room() -> None:
+    """One look through the tree for each birth that is asked for, and one for each end that lets somebody in."""
+    tree = Counted()
+    asking = await tree.asked(BIRTHS)
+
+    place = tree.places[1]
+    tree.nodes.remove(tree.other)
+    tree.root.below_now.remove(tree.other)
+    for task in asking:
+        child = Node("main/asker/child", tree.asker)
+        tree.nodes.append(child)
+        tree.asker.below_now.append(child)
+        tree.admission.release(place)
+        place = await task
+        tree.nodes.remove(child)
+        tree.asker.below_now.remove(child)
+
+    assert tree.looks <= 2 * BIRTHS + 2
+
+
+async def test_births_in_line_are_looked_at_a_bounded_number_of_times_when_hope_is_lost() -> None:
+    """The only other run comes to wait for who asks: all are refused, with one look through the tree for each."""
+    tree = Counted()
+    asking = await tree.asked(BIRTHS)
+
+    tree.other.waits_for = [tree.asker]
+    tree.admission.look_again()
+
+    for task in asking:
+        with pytest.raises(SpawnRefused):
+            await task
+    assert tree.looks <= 2 * BIRTHS + 2

@@ -1,0 +1,430 @@
+"""Rules under `permissions` of a folder's settings hold for every tool call of a tree that works in that folder."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any, Literal
+
+import pytest
+
+from ramet.agent.definition import Agent
+from ramet.cli.main import main
+from ramet.core.errors import InvalidValue, RametError
+from ramet.core.events import ApprovalAsked, ToolEnded, ToolStarted
+from ramet.host.approvals import Pending
+from ramet.host.recovery.resume import supplied_by, unfinished_trees
+from ramet.host.runtime import AgentRuntime
+from ramet.host.session import Session
+from ramet.models.scripted.dialogue import Call
+from ramet.models.scripted.model import ScriptedModel
+from ramet.store.sqlite.store import SqliteStore
+from ramet.tools.workspace import workspace_tools
+from ramet.wire.guest_protocol import Approve, FireHook
+from tests.support.providers import provider
+from tests.trips.isolation.test_hostile_guests import Guest, besieged
+from tests.trips.kits.sessions import answers, kept, of_kind, run_of
+from tests.trips.kits.terminal import ramet
+
+SECRET = "the secret"
+WORKER = Agent(name="worker", description="Works", instructions="Work.")
+both = pytest.mark.parametrize("backend", ["bwrap", "local"])
+
+
+@pytest.fixture
+def project(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A folder with a secret, a link to the secret, and a public file; nobody has trusted the folder."""
+    folder = tmp_path / "project"
+    (folder / "secrets").mkdir(parents=True)
+    (folder / "secrets" / "key").write_text(SECRET)
+    (folder / "link").symlink_to("secrets/key")
+    (folder / "public").write_text("this is public, not the secret")
+    return folder
+
+
+def settings(project: pathlib.Path, permissions: object, *, file: str = ".claude/settings.json") -> None:
+    """Write the `permissions` of a settings file."""
+    path = project / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"permissions": permissions}))
+
+
+def shell(command: str, id: str) -> Call:
+    """A call of the shell."""
+    return Call("Bash", {"command": command}, id=id)
+
+
+def read(path: str | pathlib.Path, id: str) -> Call:
+    """A call of Read."""
+    return Call("Read", {"file_path": str(path)}, id=id)
+
+
+async def answered(project: pathlib.Path, calls: list[Call], **how: Any) -> dict[str, str]:
+    """What a session's model is answered to one turn of calls, by their ids."""
+    model = ScriptedModel([calls, "done"])
+    async with Session(model, workspace_tools(), cwd=project, **how) as session:
+        assert (await session.ask("Go.")).value == "done"
+        return answers(session.messages)
+
+
+@pytest.mark.parametrize("file", [".claude/settings.json", ".claude/settings.local.json", ".ramet/settings.json"])
+async def test_a_denied_command_is_refused_in_a_folder_that_nobody_trusts(project: pathlib.Path, file: str) -> None:
+    """A deny rule narrows, so it needs no trust; the result names the rule and its file."""
+    settings(project, {"deny": ["Bash(rm:*)"]}, file=file)
+
+    said = await answered(project, [shell("echo hi && rm public", "c1"), shell("echo hi", "c2")])
+
+    assert said["c1"].startswith("Denied: ")
+    assert "Bash(rm:*)" in said["c1"]
+    assert file in said["c1"]
+    assert "hi" in said["c2"]
+    assert (project / "public").exists()
+
+
+async def test_a_denied_file_is_not_read_by_any_name(project: pathlib.Path) -> None:
+    """The rule holds for the file itself, for an absolute name, for a link to the file, and for searches."""
+    settings(project, {"deny": ["Read(./secrets/**)"]})
+    calls = [
+        read("secrets/key", "plain"),
+        read(project / "secrets" / "key", "absolute"),
+        read("link", "link"),
+        Call("Grep", {"pattern": "secret", "output_mode": "content"}, id="grep"),
+        Call("Grep", {"pattern": "secret", "path": "secrets", "output_mode": "content"}, id="grep below"),
+        Call("Glob", {"pattern": "**/*"}, id="glob"),
+        read("public", "public"),
+    ]
+
+    said = await answered(project, calls)
+
+    assert all("Read(./secrets/**)" in said[id] for id in ("plain", "absolute", "link", "grep below"))
+    assert "public:1:" in said["grep"]
+    assert "secrets/key" not in said["grep"]
+    assert "public" in said["glob"]
+    assert "secrets/key" not in said["glob"]
+    assert "this is public" in said["public"]
+
+
+async def test_a_rule_for_edit_holds_for_every_tool_that_changes_files(project: pathlib.Path) -> None:
+    """Write and Edit are both refused below the folder that the rule names."""
+    settings(project, {"deny": ["Edit(/secrets/**)"]})
+    calls = [
+        Call("Write", {"file_path": "secrets/new", "content": "x"}, id="write"),
+        read("secrets/key", "read"),
+        Call("Edit", {"file_path": "secrets/key", "old_string": "secret", "new_string": "x"}, id="edit"),
+        Call("Write", {"file_path": "elsewhere", "content": "x"}, id="elsewhere"),
+    ]
+
+    said = await answered(project, calls)
+
+    assert [id for id in said if "Edit(/secrets/**)" in said[id]] == ["write", "edit"]
+    assert SECRET in said["read"]
+    assert (project / "elsewhere").read_text() == "x"
+    assert (project / "secrets" / "key").read_text() == SECRET
+
+
+async def test_rules_hold_in_a_child(project: pathlib.Path) -> None:
+    """A child that its parent starts for the denied call is refused as its parent is."""
+    settings(project, {"deny": ["Bash(rm:*)"]})
+    script: dict[str, list[Any]] = {
+        "Go.": [Call("Agent", {"subagent_type": "worker", "prompt": "below", "name": "one"}), "done"],
+        "below": [shell("rm public", "c1"), "I may not."],
+    }
+    async with Session(ScriptedModel(script), workspace_tools(), agents=[WORKER], cwd=project) as session:
+        await session.ask("Go.")
+        said = answers(run_of(session, "one").context.history)
+
+    assert "Bash(rm:*)" in said["c1"]
+    assert (project / "public").exists()
+
+
+async def test_an_agent_type_can_be_denied(project: pathlib.Path) -> None:
+    """`Agent(worker)` keeps that type from being started, and no other."""
+    settings(project, {"deny": ["Agent(worker)"]})
+    script: dict[str, list[Any]] = {
+        "Go.": [
+            Call("Agent", {"subagent_type": "worker", "prompt": "below"}, id="worker"),
+            Call("Agent", {"subagent_type": "explore", "prompt": "below"}, id="explore"),
+            "done",
+        ],
+        "below": ["found"],
+    }
+    async with Session(ScriptedModel(script), workspace_tools(), agents=[WORKER], cwd=project) as session:
+        await session.ask("Go.")
+        said = answers(session.messages)
+
+    assert "Agent(worker)" in said["worker"]
+    assert "found" in said["explore"]
+
+
+@both
+async def test_rules_hold_in_a_sandbox(project: pathlib.Path, backend: Literal["bwrap", "local"]) -> None:
+    """A sandboxed child is refused commands and files; a person is asked in the words of the host."""
+    settings(project, {"deny": ["Bash(rm:*)", "Read(./secrets/**)"], "ask": ["Bash(echo asked:*)"]})
+    calls = [
+        shell("rm -f nothing", "rm"),
+        read(project / "secrets" / "key", "read"),
+        read(project / "link", "link"),
+        Call("Grep", {"pattern": "secret", "output_mode": "content"}, id="grep"),
+        shell("echo asked", "asked"),
+        shell("echo free", "free"),
+    ]
+    script: dict[str, list[Any]] = {
+        "Go.": [Call("Agent", {"subagent_type": "worker", "prompt": "below", "name": "one"}), "done"],
+        "below": [calls, "I may not."],
+    }
+    asked: list[Pending] = []
+
+    def approve(pending: Pending) -> bool:
+        asked.append(pending)
+        return True
+
+    session = Session(
+        ScriptedModel(script), workspace_tools(), agents=[WORKER], cwd=project, backend=backend, approver=approve
+    )
+    async with session:
+        await session.ask("Go.")
+        said = answers(run_of(session, "one").context.history)
+        inside = [each for each in kept(session) if each.path == "main/one"]
+
+    assert "Bash(rm:*)" in said["rm"]
+    assert all("Read(./secrets/**)" in said[id] for id in ("read", "link"))
+    assert "public:1:" in said["grep"]
+    assert "secrets/key" not in said["grep"]
+    assert ("asked" in said["asked"], "free" in said["free"]) == (True, True)
+    assert [(each.path, each.tool, "Bash(echo asked:*)" in each.question) for each in asked] == [
+        ("main/one", "Bash", True)
+    ]
+    assert {each.call_id for each in of_kind(inside, ToolStarted)} == {"grep", "asked", "free"}
+    assert {each.status for each in of_kind(inside, ToolEnded) if each.call_id in ("rm", "read", "link")} == {"denied"}
+
+
+async def test_a_sandbox_that_is_told_no_may_not_begin_the_call(project: pathlib.Path) -> None:
+    """The host holds the rules against the call that the model made, and ends a guest that begins it all the same."""
+    settings(project, {"deny": ["Read(./secrets/**)"]})
+
+    async def attack(guest: Guest) -> None:
+        await guest.reply()
+        guest.ask(FireHook, b'{"tool_use_id": "c1"}', event="PreToolUse", matcher="Bash")
+        told, _ = await guest.answer()
+        assert b"Read(./secrets/**)" in bytes(told.data)
+        guest.begin("c1")
+
+    _, result = await besieged([read("secrets/key", "c1"), "done"], attack, project)
+
+    assert result.error is not None
+    assert "may not begin" in result.error.message
+
+
+@pytest.mark.parametrize("tells", [True, False], ids=["after the rules", "at once"])
+async def test_a_sandbox_cannot_word_the_question_of_a_rule(project: pathlib.Path, tells: bool) -> None:
+    """A person sees the host's question and the call that the model made, whatever the guest says."""
+    settings(project, {"ask": ["Read(./secrets/**)"]})
+    asked: list[Pending] = []
+
+    def approve(pending: Pending) -> bool:
+        asked.append(pending)
+        return False
+
+    async def attack(guest: Guest) -> None:
+        await guest.reply()
+        if tells:
+            guest.ask(FireHook, b'{"tool_use_id": "c1"}', event="PreToolUse", matcher="Read")
+            await guest.answer()
+        guest.ask(Approve, tool="Read", question="May it rest?", args={"file_path": "public"}, call_id="c1")
+        told, _ = await guest.answer()
+        assert b"false" in bytes(told.data)
+
+    await besieged([read("secrets/key", "c1"), "done"], attack, project, approver=approve)
+
+    assert [each.args for each in asked] == [{"file_path": "secrets/key"}]
+    assert ["Read(./secrets/**)" in each.question for each in asked] == [True]
+
+
+@pytest.mark.parametrize("yes", [True, False])
+async def test_an_ask_rule_waits_for_an_approval(project: pathlib.Path, yes: bool) -> None:
+    """The call runs only after a yes from the inbox."""
+    settings(project, {"ask": ["Bash(rm:*)"]})
+    questions: list[str] = []
+    model = ScriptedModel([[shell("rm public", "c1")], "done"])
+    async with Session(model, workspace_tools(), cwd=project) as session:
+        async for item in session.submit_message("Go."):
+            if isinstance(item, ApprovalAsked):
+                assert (project / "public").exists()
+                (pending,) = session.approvals.pending
+                questions.append(pending.question)
+                session.approvals.answer(pending.id, yes)
+
+    assert ["Bash(rm:*)" in each for each in questions] == [True]
+    assert (project / "public").exists() is not yes
+
+
+async def test_an_ask_rule_denies_where_nobody_can_answer(project: pathlib.Path) -> None:
+    """Without a person the call does not run."""
+    settings(project, {"ask": ["Bash(rm:*)"]})
+
+    said = await answered(project, [shell("rm public", "c1")], unattended=True)
+
+    assert said["c1"].startswith("Denied")
+    assert (project / "public").exists()
+
+
+async def test_deny_goes_before_ask_and_ask_before_allow(project: pathlib.Path) -> None:
+    """Whatever file a rule comes from, the strictest rule that matches decides."""
+    settings(project, {"allow": ["Bash"], "ask": ["Bash(rm:*)"]})
+    settings(project, {"allow": ["Bash(rm:*)"], "deny": ["Bash(rm -r:*)"]}, file=".claude/settings.local.json")
+    asked: list[str] = []
+
+    def approve(pending: Pending) -> bool:
+        asked.append(pending.args["command"])
+        return True
+
+    said = await answered(project, [shell("rm -r secrets", "deny"), shell("rm public", "ask")], approver=approve)
+
+    assert "Bash(rm -r:*)" in said["deny"]
+    assert asked == ["rm public"]
+    assert ((project / "secrets").exists(), (project / "public").exists()) == (True, False)
+
+
+async def test_an_allow_rule_holds_once_the_folder_is_trusted(project: pathlib.Path) -> None:
+    """`ramet ask` without a person refuses changes; an allow rule lets one through only in a trusted folder."""
+    settings(project, {"allow": ["Bash(touch:*)"]})
+    arguments = ("ask", "Go.", "--dir", str(project), "--no-approvals")
+    async with provider([shell("touch untrusted", "c1"), "done"]) as server:
+        before = await ramet(*arguments, server=server)
+    assert main(["trust", str(project)]) == 0
+    async with provider([shell("touch trusted", "c1"), shell("mkdir other", "c2"), "done"]) as server:
+        after = await ramet(*arguments, server=server)
+
+    assert (before.status, after.status) == (0, 0)
+    assert "Bash(touch:*)" in before.err
+    assert [each for each in ("untrusted", "trusted", "other") if (project / each).exists()] == ["trusted"]
+
+
+async def test_a_tree_that_goes_on_keeps_the_rules_it_began_with(project: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Rules of `deny` and `ask` are on record, so removing the settings while no process runs frees nothing."""
+    settings(project, {"deny": ["Bash(rm:*)"], "ask": ["Bash(mv:*)"], "allow": ["Bash(ls:*)"]})
+    async with AgentRuntime(store=SqliteStore(tmp_path / "journal.db")) as runtime:
+        session = Session(ScriptedModel(["done"]), workspace_tools(), cwd=project, runtime=runtime)
+        await session.ask("Go.")
+        (project / ".claude" / "settings.json").unlink()
+        settings(project, {"deny": ["Read(.env)"]}, file=".claude/settings.local.json")
+
+        (left,) = await unfinished_trees(runtime.journal)
+        plan = left.plan(supplied_by(), AgentRuntime().open_project)
+
+    assert plan.permissions is not None
+    assert [each.text for each in plan.permissions.rules] == ["Bash(rm:*)", "Bash(mv:*)", "Read(.env)"]
+
+
+async def test_an_agent_without_a_session_has_the_rules_of_its_folder(project: pathlib.Path) -> None:
+    """A tree that a runtime starts by itself is held to the settings of the folder that it works in."""
+    settings(project, {"deny": ["Bash(rm:*)"]})
+    model = ScriptedModel([[shell("rm public", "c1")], "I may not."])
+    agent = Agent(name="worker", model=model, instructions="Work.")
+    async with AgentRuntime() as runtime:
+        handle = await runtime.spawn(agent, "Go.", tools=workspace_tools(), cwd=project)
+        assert (await handle.result()).value == "I may not."
+        said = answers(handle.run.context.history)
+
+    assert "Bash(rm:*)" in said["c1"]
+    assert (project / "public").exists()
+
+
+@pytest.mark.parametrize(
+    ("permissions", "named"),
+    [
+        ([], "permissions"),
+        ({"denny": []}, "denny"),
+        ({"deny": "Bash"}, "permissions.deny"),
+        ({"deny": [1]}, "permissions.deny"),
+        ({"deny": ["Bash(rm"]}, "Bash(rm"),
+        ({"deny": ["Bash()"]}, "Bash()"),
+        ({"deny": ["bash(rm:*)"]}, "bash(rm:*)"),
+        ({"deny": ["Bash(command:rm *)"]}, "Bash(command:rm *)"),
+        ({"deny": ["Read(!x)"]}, "Read(!x)"),
+        ({"deny": ["Read(../x)"]}, "Read(../x)"),
+        ({"deny": ["WebFetch(https://example.com)"]}, "WebFetch(https://example.com)"),
+        ({"deny": ["Unheard(of)"]}, "Unheard(of)"),
+        ({"allow": ["mcp__*"]}, "mcp__*"),
+        ({"defaultMode": "yolo"}, "yolo"),
+        ({"deny": ["Bash(x:*)"] * 10_000}, "permissions.deny"),
+        ({"deny": ["Bash(" + "x" * 100_000 + ")"]}, "permissions.deny"),
+    ],
+)
+async def test_a_rule_that_is_not_understood_is_refused_at_start(
+    project: pathlib.Path, permissions: object, named: str
+) -> None:
+    """The error names the file, the key and the rule: a rule that does nothing would be worse than none."""
+    settings(project, permissions)
+
+    with pytest.raises(InvalidValue) as refusal:
+        Session(ScriptedModel(["done"]), workspace_tools(), cwd=project)
+
+    assert named[:50] in str(refusal.value)
+    assert "settings.json" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"permissions": {"deny": ["Bash"]}, "permissions": {}}',
+        '{"permissions": {"deny": ["Bash"], "deny": []}}',
+        '{"permissions": {"deny": ["Bash"]}',
+    ],
+)
+async def test_settings_that_hide_their_rules_are_refused(project: pathlib.Path, text: str) -> None:
+    """A key that stands twice, or a file that is not JSON, may hold rules that nobody would see."""
+    settings(project, {})
+    (project / ".claude" / "settings.json").write_text(text)
+
+    with pytest.raises(RametError, match=r"settings\.json"):
+        Session(ScriptedModel(["done"]), workspace_tools(), cwd=project)
+
+
+async def test_a_settings_file_that_leads_out_of_the_folder_is_refused(
+    project: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """Neither what a link outside holds nor a link to nothing is taken for settings without rules."""
+    (project / ".claude").mkdir()
+    (tmp_path / "outside.json").write_text("{}")
+    for target in (tmp_path / "outside.json", tmp_path / "nothing"):
+        (project / ".claude" / "settings.json").unlink(missing_ok=True)
+        (project / ".claude" / "settings.json").symlink_to(target)
+        with pytest.raises(RametError, match=r"settings\.json"):
+            Session(ScriptedModel(["done"]), workspace_tools(), cwd=project)
+
+
+def test_ramet_ask_refuses_an_unknown_rule_on_one_line(
+    project: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command line names file, key and rule, without a traceback."""
+    settings(project, {"deny": ["Unheard(of)"]})
+
+    status = main(["ask", "Go.", "--dir", str(project)])
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert status == 2
+    assert all(each in line for each in (".claude/settings.json", "permissions.deny", "Unheard(of)"))
+
+
+def test_agents_check_shows_the_permissions(project: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every rule with its file, and which allow rules wait for trust."""
+    settings(project, {"deny": ["Bash(rm:*)"], "ask": ["Read(.env)"], "allow": ["Bash(ls:*)"]})
+
+    assert main(["agents", "check", "--dir", str(project)]) == 0
+    before = capsys.readouterr().out.splitlines()
+    assert main(["trust", str(project)]) == 0
+    capsys.readouterr()
+    assert main(["agents", "check", "--dir", str(project), "--json"]) == 0
+    after = capsys.readouterr().out.splitlines()
+
+    (allow,) = [line for line in before if "Bash(ls:*)" in line]
+    assert "trust" in allow
+    (deny,) = [line for line in before if "Bash(rm:*)" in line]
+    assert ("deny" in deny, ".claude/settings.json" in deny, "trust" in deny) == (True, True, False)
+    found = [each for each in map(json.loads, after) if each["kind"] == "permission"]
+    assert [(each["list"], each["rule"], each["holds"]) for each in found] == [
+        ("deny", "Bash(rm:*)", True),
+        ("ask", "Read(.env)", True),
+        ("allow", "Bash(ls:*)", True),
+    ]

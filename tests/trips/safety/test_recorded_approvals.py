@@ -1,0 +1,70 @@
+"""A person's word on a question is on record before that person is told that it counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ramet import Agent, AgentRuntime
+from ramet.core.errors import Unknown
+from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event
+from ramet.host.control.operator import OperatorControl
+from ramet.models.scripted.model import Call, ScriptedModel
+from ramet.store.memory import MemoryStore
+from tests.support.cut import cut_behind
+from tests.support.waiting import eventually
+from tests.trips.kits.sessions import Gate
+
+HOOKS: dict[str, Any] = {"PreToolUse": [lambda _: "ask"]}
+
+
+def _model() -> ScriptedModel:
+    return ScriptedModel(lambda messages: "done" if messages[-1].type == "tool" else Call("gate"))
+
+
+def _lead() -> Agent:
+    return Agent(name="lead", model=_model(), hooks=HOOKS)
+
+
+def _is_asked(event: Event) -> bool:
+    return isinstance(event, ApprovalAsked)
+
+
+def _is_answered(event: Event) -> bool:
+    return isinstance(event, ApprovalAnswered)
+
+
+def _answers(store: MemoryStore) -> int:
+    return [each.type for each in store._events].count("approval_answered")
+
+
+async def test_a_word_that_counts_is_not_asked_for_again() -> None:
+    """Whoever was told so is heard, whichever kernel goes on: also one that had not asked again by then."""
+    store, gate = MemoryStore(), Gate()
+    async with AgentRuntime(store=store) as runtime:
+        handle = await runtime.spawn(_lead(), "go", tools=[gate.tool])
+        steering = OperatorControl([runtime], store)
+        await eventually(steering.approvals)
+        await steering.answer(steering.approvals()[0].id, False, "no")
+        assert _answers(store) == 1
+        await handle.result()
+
+    left = await cut_behind(store, _is_asked)
+    async with AgentRuntime(store=left) as runtime:
+        [again] = await runtime.resume(llm=_model(), agents=[_lead()], tools=[gate.tool])
+        steering = OperatorControl([runtime], left)
+        id = steering.approvals()[0].id
+        await steering.answer(id, False, "no")
+        assert _answers(left) == 1
+        with pytest.raises(Unknown):
+            await steering.answer(id, True, "yes")
+        await again.result()
+    assert _answers(left) == 1
+
+    last = await cut_behind(left, _is_answered)
+    async with AgentRuntime(store=last) as runtime:
+        [again] = await runtime.resume(llm=_model(), agents=[_lead()], tools=[gate.tool])
+        assert OperatorControl([runtime], last).approvals() == []
+        assert (await again.result()).status == "completed"
+    assert gate.calls == 0

@@ -1,0 +1,153 @@
+"""Questions for a person outlive the process that asked them: same id, same deadline, asked once, answered once."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from datetime import datetime, timedelta
+
+import pytest
+
+from ramet import Agent
+from ramet.concurrency.clock import SystemClock
+from ramet.core.errors import DefinitionMissing, Unknown
+from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event, decode
+from ramet.core.outcome import Status
+from tests.support.places import killed, store_at
+from tests.support.warm import warm
+from tests.trips.programs.approvals import effects, living, model, question, resumed, runtime_of, tools
+
+__all__ = ["warm"]  # a fixture is used by its name
+pytestmark = pytest.mark.usefixtures("warm")
+
+PROGRAM = pathlib.Path(__file__).parents[1] / "programs" / "approvals.py"
+
+
+class Later(SystemClock):
+    """The clock of a process that is started an hour after the other was killed."""
+
+    def now(self) -> datetime:
+        return super().now() + timedelta(hours=1)
+
+
+async def left_by(place: str, folder: pathlib.Path, when: str) -> str:
+    """Run the program until it kills itself; the id of the question that it asked last."""
+    await killed(PROGRAM, place, folder, when)
+    return (folder / "question").read_text().split()[-1]
+
+
+async def on_record(place: str) -> list[Event]:
+    """What the journal has of questions and answers."""
+    store = await store_at(place).open()
+    try:
+        events = [decode(each.data) for each in await store.read(limit=10_000)]
+    finally:
+        await store.close()
+    return [event for event in events if isinstance(event, ApprovalAsked | ApprovalAnswered)]
+
+
+@pytest.mark.parametrize(
+    ("place", "word", "deaths"),
+    [
+        *(("sqlite", word, deaths) for word in (True, False) for deaths in (1, 2)),
+        ("postgres", True, 1),
+        ("postgres", False, 2),
+    ],
+    indirect=["place"],
+)
+async def test_a_question_waits_on_under_its_id_and_only_its_run_goes_on(
+    place: str, tmp_path: pathlib.Path, deaths: int, word: bool
+) -> None:
+    """Killed while a person thinks, once or twice: what was asked is asked still, and who did not ask is left alone."""
+    ids = {await left_by(place, tmp_path, "asked") for _ in range(deaths)}
+    llm = model()
+    async with runtime_of(place) as runtime:
+        handle = await resumed(runtime, tmp_path, llm)
+        inbox = runtime.trees[handle.id].inbox
+        before = inbox.pending  # at once: nobody has had a turn of the event loop yet
+        assert await question(inbox) in ids
+        await asyncio.wait({asyncio.ensure_future(handle.run.context.settled())})
+        assert (effects(tmp_path), llm.requests) == (["note"], [])
+        assert living(runtime, handle) == ["main", "main/payer"]
+
+        inbox.answer(before[0].id, word, "by somebody")
+        with pytest.raises(Unknown):
+            inbox.answer(before[0].id, not word)
+        result = await handle.result()
+
+    assert result.status is Status.COMPLETED
+    assert effects(tmp_path) == (["note", "pay"] if word else ["note"])
+    assert [request.messages[-1].type for request in llm.requests] == ["tool", "tool"]  # the payer, then the lead
+    asked, answered = await on_record(place)
+    assert isinstance(asked, ApprovalAsked)
+    assert isinstance(answered, ApprovalAnswered)
+    assert asked.at is not None
+    assert {asked.approval_id, answered.approval_id} == ids == {each.id for each in before}
+    assert (before[0].path, before[0].args, before[0].asked_at) == ("main/payer", {"amount": 50}, asked.at)
+    assert before[0].deadline == asked.at + timedelta(seconds=600)
+    assert (answered.allowed, answered.reason) == (word, "by somebody")
+
+
+async def test_an_answer_before_the_run_has_asked_again_counts(place: str, tmp_path: pathlib.Path) -> None:
+    """Whoever answers in the moment of the restart is heard."""
+    id = await left_by(place, tmp_path, "asked")
+    async with runtime_of(place) as runtime:
+        handle = await resumed(runtime, tmp_path, model())
+        runtime.trees[handle.id].inbox.answer(id, True)
+
+        assert runtime.trees[handle.id].inbox.pending == ()
+        assert (await handle.result()).status is Status.COMPLETED
+
+    assert effects(tmp_path) == ["note", "pay"]
+    assert [type(event) for event in await on_record(place)] == [ApprovalAsked, ApprovalAnswered]
+
+
+@pytest.mark.parametrize("word", ["allowed", "denied"])
+async def test_what_was_answered_is_not_asked_again(place: str, tmp_path: pathlib.Path, word: str) -> None:
+    """Killed between the answer and the call: the call runs, or is denied, by the word that is on record."""
+    id = await left_by(place, tmp_path, word)
+    llm = model()
+    async with runtime_of(place) as runtime:
+        handle = await resumed(runtime, tmp_path, llm)
+        assert runtime.trees[handle.id].inbox.pending == ()
+        with pytest.raises(Unknown):
+            runtime.trees[handle.id].inbox.answer(id, word == "denied")
+
+        assert (await handle.result()).status is Status.COMPLETED
+
+    assert effects(tmp_path) == (["note", "pay"] if word == "allowed" else ["note"])
+    assert ("Denied: it was not approved: by somebody" in str(llm.requests[0].messages)) is (word == "denied")
+    assert [type(event) for event in await on_record(place)] == [ApprovalAsked, ApprovalAnswered]
+
+
+async def test_a_gate_that_is_gone_opens_nothing(place: str, tmp_path: pathlib.Path) -> None:
+    """Without the hook that wanted a person's word the tree is not gone on with; with it, the question waits still."""
+    id = await left_by(place, tmp_path, "asked")
+    llm = model()
+    async with runtime_of(place) as runtime:
+        with pytest.raises(DefinitionMissing, match="PreToolUse hook 'of main/payer'"):
+            await runtime.resume(llm=llm, tools=tools(tmp_path), agents=[Agent(name="lead", model=llm)])
+        assert effects(tmp_path) == ["note"]
+
+        handle = await resumed(runtime, tmp_path, llm)
+        runtime.trees[handle.id].inbox.answer(id, True)
+        await handle.result()
+
+    assert effects(tmp_path) == ["note", "pay"]
+
+
+async def test_a_deadline_that_passed_while_no_process_lived_means_no(place: str, tmp_path: pathlib.Path) -> None:
+    """It cannot be answered any more, and the run goes on without the call."""
+    id = await left_by(place, tmp_path, "asked")
+    async with runtime_of(place, Later()) as runtime:
+        handle = await resumed(runtime, tmp_path, model())
+        with pytest.raises(Unknown):
+            runtime.trees[handle.id].inbox.answer(id, True)
+
+        assert (await handle.result()).status is Status.COMPLETED
+
+    assert effects(tmp_path) == ["note"]
+    _, answered = await on_record(place)
+    assert isinstance(answered, ApprovalAnswered)
+    assert (answered.approval_id, answered.allowed) == (id, False)
+    assert answered.reason == "nobody answered within 600 s"

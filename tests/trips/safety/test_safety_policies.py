@@ -1,0 +1,267 @@
+"""Beside the safety gate: models that vote, policies that change while agents work, and looking at what passed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from langchain_core.messages import AIMessage
+
+from ramet.core.errors import Conflict, InvalidValue, Unknown
+from ramet.core.events import (
+    IntentionDecided,
+    IntentionRecorded,
+    ToolEnded,
+)
+from ramet.core.safety import Rule, SafetyPolicy
+from ramet.host.runtime import AgentRuntime
+from ramet.host.safety.gate import SafetyGate
+from ramet.host.safety.inspection import GateEventFilter, GateEventPage, follow, passages
+from ramet.host.safety.policies import SafetyPolicies
+from ramet.host.safety.voters import ModelVoter
+from ramet.host.session import Session
+from ramet.models.scripted.dialogue import Call
+from ramet.models.scripted.model import ScriptedModel
+from ramet.store.memory import MemoryStore
+from ramet.store.sqlite.store import SqliteStore
+from tests.trips.kits.safety import ALL, DELETE, LOOK, POLICY, Deeds, Says, intended
+from tests.trips.kits.sessions import fresh, kept, of_kind
+
+#: As somebody calls them who does not look at types.
+GATE: Any = SafetyGate
+FILTER: Any = GateEventFilter
+SESSION: Any = Session
+
+
+# ---- a model may vote
+
+
+@pytest.mark.parametrize(
+    ("answer", "committed"),
+    [
+        ('{"verdict": "allow", "reason": "harmless"}', True),
+        (' {"verdict": "allow"}\n', True),
+        ('{"verdict": "deny", "reason": "no"}', False),
+        ('{"verdict": "ask"}', False),
+        ("allow", False),
+        ("", False),
+        ('```json\n{"verdict": "allow"}\n```', False),
+        ('{"verdict": "allow"} {"verdict": "allow"}', False),
+        ('{"verdict": "ALLOW"}', False),
+        ('{"verdict": "allow", "by": "me"}', False),
+        ('["allow"]', False),
+    ],
+    ids=["yes", "spaces", "no", "ask", "word", "empty", "fence", "two", "upper", "more", "list"],
+)
+async def test_a_models_answer_is_a_vote_only_if_it_is_exactly_one(answer: str, committed: bool) -> None:
+    """Anything else is a no, and so is a call of a tool beside it; the judge sees the call as data."""
+    deeds, judge = Deeds(), ScriptedModel([answer])
+    gate = SafetyGate(ALL, [ModelVoter(judge, "Let nothing be lost.")])
+    async with Session(ScriptedModel([LOOK, "Done."]), deeds.tools, gate=gate, unattended=True) as session:
+        await session.ask("Go.")
+        assert intended(kept(session)) == [f"main look {'committed' if committed else 'aborted'}"]
+        assert session.usage.model_calls == 2
+
+    system, human = judge.requests[0].messages
+    assert system.text.startswith("Let nothing be lost.")
+    assert msgspec.json.decode(str(human.content)) == {
+        "agent": "main",
+        "path": "main",
+        "tool": "look",
+        "args": {"path": "a"},
+    }
+
+
+async def test_a_model_that_calls_a_tool_instead_has_not_voted() -> None:
+    """Its text beside that counts for nothing."""
+    call = {"name": "look", "args": {}, "id": "c"}
+    voter = ModelVoter(ScriptedModel([AIMessage('{"verdict": "allow"}', tool_calls=[call])]), "Judge.")
+    with pytest.raises(InvalidValue, match="answer"):
+        await voter.vote(IntentionRecorded(root="r", run="r", path="main", agent="a", tool="look"), ALL)
+
+
+# ---- policies
+
+
+async def test_a_policy_is_changed_while_agents_work_and_each_intention_says_by_which_version() -> None:
+    """Compare-and-swap: one of two changes wins; the next call is decided by it; old versions can be looked up."""
+    deeds, store = Deeds(), await MemoryStore().open()
+    policies = SafetyPolicies(store)
+    assert (await policies.put("house", ALL, expected=0)).version == 1
+
+    async def tighten(payload: dict[str, Any]) -> None:
+        if deeds.done == ["delete a"]:
+            await policies.put("house", POLICY, expected=1)
+
+    gate = SafetyGate(policies.named("house"))
+    model = ScriptedModel([DELETE, Call("delete", {"path": "b"}), "Done."])
+    async with Session(model, deeds.tools, gate=gate, hooks={"PostToolUse": [tighten]}) as session:
+        await session.ask("Go.")
+        assert [(each.policy, each.version) for each in of_kind(kept(session), IntentionRecorded)] == [
+            ("house", 1),
+            ("house", 2),
+        ]
+    assert deeds.done == ["delete a"]
+    for expected in (0, 1, 3):
+        with pytest.raises(Conflict):
+            await policies.put("house", ALL, expected=expected)
+    assert (await policies.get("house"))[1:] == (2, POLICY)
+    assert (await policies.get("house", 1))[1:] == (1, ALL)
+    with pytest.raises(Unknown):
+        await policies.get("house", 3)
+    await store.close()
+
+
+async def test_of_many_changes_at_once_one_wins() -> None:
+    """The others are told, and change nothing."""
+    policies = SafetyPolicies(await MemoryStore().open())
+    tries = [policies.put("house", SafetyPolicy(rules=(Rule(verdict="ask"),) * n), expected=0) for n in range(8)]
+    came = await asyncio.gather(*tries, return_exceptions=True)
+    assert sum(isinstance(each, Conflict) for each in came) == 7
+    assert (await policies.get("house")).version == 1
+
+
+# ---- looking
+
+
+async def test_what_passed_can_be_looked_through(tmp_path: Path) -> None:
+    """By cursor and filter, page after page, each passage once and in order; and followed as it comes."""
+    deeds = Deeds()
+    script: dict[str, list[Any]] = {
+        "toil": [DELETE, "toil done"],
+        "": [LOOK, fresh("toil", "mid"), "done", LOOK, "again"],
+    }
+    runtime = AgentRuntime(store=SqliteStore(tmp_path / "journal.db"))
+    async with runtime, Session(ScriptedModel(script), deeds.tools, gate=SafetyGate(POLICY), runtime=runtime) as talk:
+        assert runtime.journal is not None
+        await talk.ask("Go.")
+        store = runtime.journal.store
+        whole = await passages(store)
+        kinds = [(each.kind, each.event.tool, each.event.path) for each in whole.entries]
+        assert kinds == [
+            ("intention", "look", "main"),
+            ("decision", "look", "main"),
+            ("output", "look", "main"),
+            ("intention", "Agent", "main"),
+            ("decision", "Agent", "main"),
+            ("intention", "delete", "main/mid"),
+            ("decision", "delete", "main/mid"),
+            ("output", "delete", "main/mid"),
+            ("output", "Agent", "main"),
+        ]
+        assert not whole.more
+
+        pages: list[GateEventPage] = []
+        after = 0
+        while not pages or pages[-1].more:
+            pages.append(await passages(store, after=after, limit=2))
+            after = pages[-1].cursor
+        assert tuple(each for page in pages for each in page.entries) == whole.entries
+
+        async def seen(**wanted: Any) -> list[str]:
+            page = await passages(store, GateEventFilter(**wanted))
+            return [f"{each.kind} {each.event.tool}" for each in page.entries]
+
+        assert await seen(committed=False) == ["decision delete"]
+        assert await seen(tool="l*", kinds=("intention",)) == ["intention look"]
+        assert await seen(path="main/*", kinds=("output",)) == ["output delete"]
+        assert await seen(run=talk.id, kinds=("decision",)) == ["decision look", "decision Agent"]
+        assert await seen(tree="run-of-nobody") == []
+
+        following = follow(store, GateEventFilter(tree=talk.id, tool="look", kinds=("decision",)), after=whole.cursor)
+        coming = asyncio.ensure_future(anext(following))
+        await talk.ask("Once more.")
+        passage = await coming
+        assert isinstance(passage.event, IntentionDecided)
+        assert passage.event.committed
+        await following.aclose()
+
+
+async def test_a_call_that_met_no_gate_is_no_passage(tmp_path: Path) -> None:
+    """Outputs of an agent without a gate are not listed, nor are calls that were refused before the gate."""
+    deeds = Deeds()
+
+    async def no_deletes(payload: dict[str, Any]) -> Any:
+        return "deny" if payload["tool_name"] == "delete" else None
+
+    script: list[Any] = [LOOK, Call("nothing", {}), DELETE, "Done."]
+    hooks = {"PreToolUse": [no_deletes]}
+    runtime = AgentRuntime(store=SqliteStore(tmp_path / "journal.db"))
+    async with runtime:
+        store = await runtime.open_store()
+        async with Session(ScriptedModel([LOOK, "Done."]), deeds.tools, runtime=runtime, unattended=True) as talk:
+            await talk.ask("Go.")
+            assert (await passages(store)).entries == ()
+            assert (await passages(store, GateEventFilter(tree=talk.id, kinds=("output",)))).entries == ()
+        async with Session(
+            ScriptedModel(script), deeds.tools, gate=SafetyGate(ALL), runtime=runtime, hooks=hooks, unattended=True
+        ) as talk:
+            await talk.ask("Go.")
+            assert [each.tool for each in of_kind(kept(talk), ToolEnded)] == ["look", "nothing", "delete"]
+            whole = await passages(store)
+
+    assert deeds.done == ["look a", "look a"]
+    assert [(each.kind, each.event.tool) for each in whole.entries] == [
+        ("intention", "look"),
+        ("decision", "look"),
+        ("output", "look"),
+    ]
+
+
+async def test_an_output_is_found_whichever_cursor_a_reader_begins_at(tmp_path: Path) -> None:
+    """Its intention may lie before the cursor; a call id that a model uses again belongs to the newest call of it."""
+    deeds, denied = Deeds(), False
+
+    async def only_once(payload: dict[str, Any]) -> Any:
+        nonlocal denied
+        said, denied = ("deny" if denied else None), True
+        return said
+
+    runtime = AgentRuntime(store=SqliteStore(tmp_path / "journal.db"))
+    async with (
+        runtime,
+        Session(
+            ScriptedModel([LOOK, LOOK, "Done."]),
+            deeds.tools,
+            gate=SafetyGate(ALL),
+            runtime=runtime,
+            hooks={"PreToolUse": [only_once]},
+            unattended=True,
+        ) as talk,
+    ):
+        await talk.ask("Go.")
+        store = await runtime.open_store()
+        intention, decision, output = (await passages(store)).entries
+        assert [each.status for each in of_kind(kept(talk), ToolEnded)] == ["ok", "denied"]
+        for cursor in (intention.cursor, decision.cursor):
+            for wanted in (GateEventFilter(), GateEventFilter(run=talk.id), GateEventFilter(tree=talk.id)):
+                found = await passages(store, wanted, after=cursor)
+                assert [each for each in found.entries if each.kind == "output"] == [output]
+        assert (await passages(store, after=output.cursor)).entries == ()
+        following = follow(store, GateEventFilter(kinds=("output",)), after=decision.cursor)
+        assert await anext(following) == output
+        await following.aclose()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        (lambda: GATE("house"), "policy"),
+        (lambda: GATE(ALL, [object()]), "voters[0]"),
+        (lambda: SafetyGate(ALL, [Says(1, "a"), Says(2, "a")]), "voters[1]"),
+        (lambda: SafetyGate(ALL, [Says(1, "rules")]), "voters[0]"),
+        (lambda: SafetyGate(ALL, timeout_s=0), "timeout_s"),
+        (lambda: ModelVoter(ScriptedModel([]), " "), "instructions"),
+        (lambda: FILTER(kinds=("votes",)), "kinds"),
+        (lambda: SESSION(ScriptedModel([]), gate=POLICY), "gate"),
+    ],
+    ids=["policy", "voter", "twice", "rules", "time", "instructions", "kinds", "gate"],
+)
+async def test_what_is_no_gate_is_refused_at_once(wrong: Any, field: str) -> None:
+    """Not at the first call, when it would only block."""
+    with pytest.raises(InvalidValue) as refusal:
+        wrong()
+    assert refusal.value.field == field

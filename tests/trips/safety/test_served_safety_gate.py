@@ -1,0 +1,130 @@
+"""An agent of the type "llm" that was asked for with a gate: no tool call of it goes around the policy, ever."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from ramet import AgentRuntime, Policy, ScriptedModel
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.core.safety import Rule, SafetyPolicy
+from ramet.host.safety.inspection import GateEventFilter, passages
+from ramet.host.safety.policies import SafetyPolicies
+from ramet.models.scripted.dialogue import Call
+from ramet.services.agent_types.function.type import FunctionInfo, FunctionType
+from ramet.services.agent_types.llm.type import LlmInfo, LlmType
+from ramet.services.contract import RunningAgent
+from tests.trips.teams.test_agent_types import FUNCTIONS, Backend, lost, opened, opening, restarted, say
+
+READS = Call("Bash", {"command": "cat secret; echo done"})
+BASH = SafetyPolicy(rules=(Rule(tool="Bash", verdict="deny", reason="no shell here"),), otherwise="allow")
+INFO = LlmInfo(model="one", tools=["Bash"], gate="house")
+
+
+def kind(words: str) -> LlmType:
+    """A model that calls the tool and then says some words."""
+    return LlmType({"one": ScriptedModel([READS, words])})
+
+
+async def put(runtime: AgentRuntime, policy: SafetyPolicy, expected: int) -> None:
+    """Make it the policy of the house."""
+    await SafetyPolicies(await runtime.open_store()).put("house", policy, expected=expected)
+
+
+async def answers(agent: RunningAgent) -> list[str]:
+    """What its tool calls came to."""
+    return [each["content"] for each in await agent.history() if each["role"] == "tool"]
+
+
+@pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"])
+async def test_a_call_runs_only_if_the_policy_lets_it(tmp_path: pathlib.Path, backend: str | None) -> None:
+    """The policy is the one that holds at the call; in a sandbox as in the host."""
+    policy = Policy() if backend else None
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        await put(runtime, BASH, 0)
+        model = LlmType({"one": ScriptedModel([READS, "I may not.", READS, "Now I did."])})
+        start = opening(runtime, tmp_path / "ada", INFO, policy=policy)
+        async with opened(model, start) as agent:
+            assert await say(agent, "Read it") == "I may not."
+            assert await answers(agent) == ["Blocked by the safety gate: rules: no shell here"]
+            await put(runtime, SafetyPolicy(otherwise="allow"), 1)
+            assert await say(agent, "Again") == "Now I did."
+            assert "done" in (await answers(agent))[1]
+
+
+@pytest.mark.parametrize("killed", [True, False], ids=["killed", "stopped"])
+async def test_it_has_its_gate_after_a_restart(tmp_path: pathlib.Path, killed: bool) -> None:
+    """The same run goes on, whether the server was killed or stopped."""
+    async with lost(tmp_path, None) if killed else restarted(tmp_path, None) as runtime:
+        await put(runtime, BASH, 0)
+        first = await kind("I may not.").open(opening(runtime, tmp_path / "ada", INFO))
+        assert await say(first, "Read it") == "I may not."
+        run = first.run
+    async with restarted(tmp_path, None) as runtime:
+        async with opened(kind("Still not."), opening(runtime, tmp_path / "ada", INFO, run=run)) as again:
+            assert again.run == run
+            assert await say(again, "Read it") == "Still not."
+            assert await answers(again) == ["Blocked by the safety gate: rules: no shell here"] * 2
+
+
+@pytest.mark.parametrize(("gate", "error"), [("house", Unknown), ("no such/name", InvalidValue)], ids=["none", "bad"])
+async def test_a_policy_that_is_not_there_is_refused_before_anything(
+    tmp_path: pathlib.Path, gate: str, error: type[Exception]
+) -> None:
+    """Both when it is checked and when it is opened: there is no agent without the gate that was asked for."""
+    async with AgentRuntime(tmp_path) as runtime:
+        start = opening(runtime, tmp_path / "ada", LlmInfo(model="one", gate=gate))
+        with pytest.raises(error, match=gate):
+            await kind("").check(start)
+        with pytest.raises(error, match=gate):
+            await kind("").open(start)
+        assert not runtime.trees
+
+
+STARTS = FunctionInfo(function=f"{FUNCTIONS}:starts", gate="house")
+SHOUTING = SafetyPolicy(
+    rules=(
+        Rule(tool="spawn_sub_agent", args={"function": "shout"}, verdict="allow"),
+        Rule(tool="spawn_sub_agent", verdict="deny", reason="who shouts only"),
+    )
+)
+
+
+@pytest.mark.parametrize("backend", ["local", "bwrap"])
+async def test_code_in_a_sandbox_asks_before_it_reaches_others(tmp_path: pathlib.Path, backend: Backend) -> None:
+    """Births and mail are intended and decided before they happen; what is not let through has not happened."""
+    kind = FunctionType([FUNCTIONS])
+    async with AgentRuntime(tmp_path, backend=backend) as runtime:
+        await put(runtime, SHOUTING, 0)
+        start = opening(runtime, tmp_path / "ada", STARTS, policy=Policy(allow_sub_agents=True))
+        await kind.check(start)
+        async with opened(kind, start) as agent:
+            assert await say(agent, "hello") == "HELLO"
+            runs = [agent.run]
+            assert (
+                await say(agent, "repeat") == "Denied: spawn_sub_agent denied: the safety gate: rules: who shouts only"
+            )
+            runs.append(agent.run)
+            assert (await say(agent, "mail me")).startswith("Denied: send_message denied: the safety gate: ")
+        assert runtime.journal is not None
+        store = await runtime.open_store()
+        for run, born in zip(runs, [1, 0], strict=True):
+            intention, decision = (await passages(store, GateEventFilter(tree=run))).entries
+            assert (intention.kind, decision.kind) == ("intention", "decision")
+            assert intention.event.args["function"] == ("shout" if born else "yields")  # type: ignore[union-attr]
+            children = [each for each in (await runtime.journal.story(run)).runs.values() if each.born.depth]
+            assert len(children) == born
+            assert all(each.born.seq > decision.event.seq for each in children)
+
+
+async def test_no_gate_where_it_could_be_gone_around(tmp_path: pathlib.Path) -> None:
+    """A function of the host is refused with one, and one whose policy is not there."""
+    kind = FunctionType([FUNCTIONS])
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        for policy, error in ((None, InvalidValue), (Policy(), Unknown)):
+            start = opening(runtime, tmp_path / "ada", STARTS, policy=policy)
+            for attempt in (kind.check, kind.open):
+                with pytest.raises(error):
+                    await attempt(start)
+        assert not runtime.trees

@@ -1,0 +1,176 @@
+"""Who else takes up trees leaves what a schedule promises as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import pathlib
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from ramet import AgentRuntime, AgentScheduler
+from ramet.core.schedules import ticks
+from ramet.core.schedules.ticks import TickResult
+from ramet.host.journal.journal import TREES
+from ramet.host.retention.sweep import sweep
+from ramet.host.schedules.table import KIND, ScheduleTable
+from ramet.spawn.handle import Handle
+from ramet.store.contract import Document, Entry
+from ramet.store.memory import MemoryStore
+from ramet.store.postgres import PostgresStore
+from tests.support.places import killed, store_at
+from tests.support.postgres import Server, postgres
+from tests.support.postgres_stores import cut_off, schema
+from tests.support.waiting import eventually
+from tests.trips.agents import scheduled
+
+__all__ = ["postgres", "schema"]  # fixtures are used by their names
+
+SCRIPT = pathlib.Path(__file__).parents[1] / "programs" / "own_schedule.py"
+
+
+@pytest.mark.parametrize("place", ["sqlite", "postgres"], indirect=True)
+@pytest.mark.parametrize("how", ["resume", "adopt"])
+async def test_whoever_resumes_all_trees_calls_no_function_of_a_schedule_again(
+    place: str, tmp_path: pathlib.Path, how: str
+) -> None:
+    """A program that begins with `resume`, as it may, and opens its scheduler then."""
+    done = tmp_path / "effects"
+    await killed(SCRIPT, place, "once", 0, done)
+
+    async with AgentRuntime(store=store_at(place)) as runtime:
+        (handle,) = await (runtime.adopt() if how == "adopt" else runtime.resume())
+        result = await handle.result()
+        async with AgentScheduler(runtime) as scheduler, asyncio.timeout(180):
+            while not (results := await scheduler.results("job")) or results[0].ended is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+    assert done.read_text() == "done\n"
+    assert (result.status, results[0].status) == ("lost", "lost")
+
+
+class Listing(MemoryStore):
+    """A store that counts how often all trees are listed."""
+
+    listed = 0
+
+    async def list(self, kind: str, *, prefix: str = "") -> builtins.list[Document]:
+        self.listed += kind == TREES
+        return await super().list(kind, prefix=prefix)
+
+
+async def left_at_the_gate(*, ended: bool = False) -> Listing:
+    """A store as a process leaves it that is killed while a schedule's function waits, or has `ended`."""
+    scheduled.CALLS.clear()
+    scheduled.GATE = asyncio.Event()
+    store, left = MemoryStore(), Listing()
+    async with AgentRuntime(store=store) as runtime, AgentScheduler(runtime) as scheduler:
+        await scheduler.schedule_agent_in(0, scheduled.waits, name="job", in_process=True)
+        await eventually(lambda: scheduled.CALLS == ["began"])
+        await left.open()
+        documents = await store.list(KIND)
+        if ended:
+            scheduled.GATE.set()
+            await wait_for_end(scheduler)
+        for each in [*documents, *await store.list(TREES)]:
+            await left.put(each.kind, each.key, each.data)
+        for event in await store.read(limit=1000):
+            left.append(Entry(event.tree, event.run, event.seq, event.type, event.data))
+    await left.close()
+    return left
+
+
+async def wait_for_end(scheduler: AgentScheduler) -> TickResult:
+    """How its one tick ended."""
+    async with asyncio.timeout(180):
+        while not (results := await scheduler.results("job")) or results[0].ended is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    return results[0]
+
+
+async def test_a_run_that_is_gone_on_with_is_looked_at_alone() -> None:
+    """However many trees a store holds, and however many runs a kernel left that fell."""
+    store = await left_at_the_gate()
+    async with AgentRuntime(store=store) as runtime:
+        await runtime.open_store()
+        await eventually(lambda: store.listed == 1)  # Which of them have outlived their time is looked at once.
+        async with AgentScheduler(runtime) as scheduler:
+            result = await wait_for_end(scheduler)
+
+    assert (result.status, store.listed) == ("lost", 1)
+
+
+async def test_a_kernel_that_comes_back_notes_how_its_run_ended_elsewhere(postgres: Server, schema: str) -> None:
+    """Not that the run was taken from it: another kernel has gone on with it meanwhile, to its end."""
+    scheduled.CALLS.clear()
+    scheduled.GATE = asyncio.Event()
+    stores = [PostgresStore(postgres.dsn, schema=schema, kernel=name) for name in ("one", "two")]
+    async with (
+        AgentRuntime(store=stores[0]) as one,
+        AgentRuntime(store=stores[1]) as two,
+        AgentScheduler(one) as scheduler,
+    ):
+        await scheduler.schedule_agent_in(0, scheduled.waits, name="job", in_process=True)
+        await eventually(lambda: scheduled.CALLS == ["began"])
+        ((tick,), handles) = await scheduler.results("job"), list[Handle]()
+        with cut_off(stores[0], postgres):
+            async with asyncio.timeout(180):
+                while not handles:
+                    handles = await two.resume(only=tick.run)
+            assert (await handles[0].result()).status == "lost"
+            async with asyncio.timeout(180):
+                while await stores[1].owner_of(tick.run or "") is not None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+        result = await wait_for_end(scheduler)
+
+    assert (result.status, result.error is not None and "not to be called again" in result.error.message) == (
+        "lost",
+        True,
+    )
+
+
+async def test_a_run_that_a_schedule_has_not_noted_yet_is_not_removed(tmp_path: pathlib.Path) -> None:
+    """Else whoever takes the tick over would find that it was never born, and call its function again."""
+    store = await left_at_the_gate(ended=True)
+    await store.open()
+    gone = await sweep(store, tmp_path, before=datetime.now(UTC) + timedelta(days=1))
+    await store.close()
+    async with AgentRuntime(store=store) as runtime, AgentScheduler(runtime) as scheduler:
+        result = await wait_for_end(scheduler)
+        removed = await sweep(store, tmp_path, before=datetime.now(UTC) + timedelta(days=1))
+
+    assert (scheduled.CALLS, gone, result.status) == (["began", "ended"], [], "completed")
+    assert [each.root for each in removed] == [result.run]
+
+
+class Stopping(MemoryStore):
+    """A store whose user does something in the moment in which it claims trees."""
+
+    def __init__(self, meanwhile: Callable[[], Coroutine[Any, Any, None]], left: MemoryStore) -> None:
+        super().__init__()
+        self._documents, self._events = left._documents, left._events
+        self._meanwhile, self.doing = meanwhile, list[asyncio.Task[None]]()
+
+    async def claim(self, trees: Sequence[str]) -> Sequence[str]:
+        self.doing.append(asyncio.create_task(self._meanwhile()))
+        await asyncio.sleep(0)
+        return await super().claim(trees)
+
+
+async def test_a_runtime_that_stops_in_that_moment_leaves_the_run_to_others() -> None:
+    """That it can begin nothing more says nothing of the run."""
+    store = Stopping(lambda: runtime.stop(), await left_at_the_gate())
+    runtime, beside = AgentRuntime(store=store), AgentRuntime()
+    assert runtime.journal is not None
+    runtime.journal.users.add(beside)  # As one does that works in the same folder.
+    async with runtime, AgentScheduler(runtime) as scheduler:
+        assert scheduler._serving is not None
+        await asyncio.wait({scheduler._serving}, timeout=180)
+        await asyncio.gather(*store.doing)
+        (found,) = await ScheduleTable(store).all()
+    await runtime.journal.leave(beside)
+
+    assert [each.status for each in ticks.report(found.book.state)] == ["running"]

@@ -1,0 +1,941 @@
+"""AgentScheduler under a fake clock: each tick once, at its time, whatever stops, restarts, or competes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from msgspec.structs import replace
+
+from ramet import Agent, AgentRuntime, AgentScheduler, Limits, Policy
+from ramet.concurrency.clock import FakeClock
+from ramet.core.errors import InvalidValue, RametError, Unknown
+from ramet.core.schedules import ticks
+from ramet.core.schedules.schedule import Cron, FunctionTarget
+from ramet.core.schedules.ticks import Claim, Due, ScheduleRecord, TickResult, TickStatus
+from ramet.host.schedules.table import KIND
+from ramet.store.contract import Document, Store
+from ramet.store.memory import MemoryStore
+from tests.support.empty_places import place_of
+from tests.support.places import KINDS, store_at
+from tests.support.waiting import eventually
+from tests.trips.agents import scheduled
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+BERLIN = ZoneInfo("Europe/Berlin")
+ENDED = frozenset(TickStatus) - {"waiting", "starting", "running"}
+
+
+class Shifting(FakeClock):
+    """A fake clock that somebody sets: the time of day jumps, and nobody is woken."""
+
+    def __init__(self, start: datetime = START) -> None:
+        super().__init__(start)
+        self.shift = timedelta()
+
+    def now(self) -> datetime:
+        return super().now() + self.shift
+
+
+class Yielding(MemoryStore):
+    """A store of which every answer is old when it arrives, as one in another thread or process."""
+
+    async def get(self, kind: str, key: str) -> Document | None:
+        found = await super().get(kind, key)
+        await asyncio.sleep(0)
+        return found
+
+    async def put(
+        self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
+    ) -> Document:
+        await asyncio.sleep(0)
+        return await super().put(kind, key, data, expected=expected, tree=tree)
+
+
+class Stage:
+    """A store that outlives schedulers, and a clock that moves when told."""
+
+    def __init__(self, clock: FakeClock, store: Store | None = None) -> None:
+        self.clock, self.store = clock, store or Yielding()
+        self.runtime = AgentRuntime(clock=clock)
+        self.open: list[AgentScheduler] = []
+
+    async def scheduler(self) -> AgentScheduler:
+        """One more, as after a restart."""
+        self.open.append(await AgentScheduler(self.runtime, store=self.store).start())
+        await self.asleep()
+        return self.open[-1]
+
+    async def close(self) -> None:
+        """End all schedulers."""
+        while self.open:
+            await self.open.pop().close()
+
+    async def asleep(self) -> None:
+        """Wait until all that has come is decided on, and what was begun has ended or is at the gate."""
+        for _ in range(10):  # A scheduler that was just told something still counts as asleep.
+            await asyncio.sleep(0)
+        await eventually(lambda: self.clock.sleeping >= len(self.open) and ticking() <= scheduled.at_gate())
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time pass, and stand still whenever somebody wakes, until all have done what they woke for."""
+        end = self.clock.monotonic() + seconds
+        while (left := end - self.clock.monotonic()) > 0:
+            await self.asleep()
+            wakes = [at for at, _, waiter in self.clock._sleepers if not waiter.done()]
+            await self.clock.advance(max(0.0, min(left, min(wakes, default=end) - self.clock.monotonic())))
+        await self.asleep()
+
+    async def ended(self, id: str, count: int) -> list[TickResult]:
+        """The results of a schedule, once so many have ended and nothing runs."""
+        async with asyncio.timeout(180):
+            while True:
+                results = await self.results(id)
+                if len(results) >= count and all(each.status in ENDED for each in results):
+                    await self.asleep()
+                    return results
+                await asyncio.sleep(0)
+
+    async def results(self, id: str) -> list[TickResult]:
+        """What stands in the store."""
+        return list(ticks.report((await self.book(id)).state))
+
+    async def book(self, id: str) -> ScheduleRecord:
+        """All that stands in the store."""
+        document = await self.store.get(KIND, id)
+        assert document is not None
+        return ticks.decode(id, document.data)
+
+    async def write(self, book: ScheduleRecord) -> None:
+        """Put something into the store that somebody left there."""
+        await self.store.put(KIND, book.schedule.id, ticks.encode(book))
+
+
+@pytest.fixture(autouse=True)
+def nothing_called_yet() -> None:
+    """No calls of an earlier test; and a closed gate."""
+    scheduled.CALLS.clear()
+    scheduled.GATE = asyncio.Event()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return Shifting()
+
+
+@pytest.fixture(params=["memory", *KINDS])
+async def stage(clock: FakeClock, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
+    if request.param == "memory":
+        async with staged(Stage(clock)) as stage:
+            yield stage
+        return
+    with place_of(request.param, tmp_path) as place:
+        async with staged(Stage(clock, store_at(place))) as stage:
+            yield stage
+
+
+@asynccontextmanager
+async def staged(stage: Stage) -> AsyncIterator[Stage]:
+    """A stage with its store open and its runtime at work, all closed in the end."""
+    await stage.store.open()
+    async with stage.runtime:
+        yield stage
+        scheduled.GATE.set()
+        await stage.close()
+    await stage.store.close()
+
+
+@pytest.fixture
+async def scheduler(stage: Stage) -> AgentScheduler:
+    return await stage.scheduler()
+
+
+def ticking() -> int:
+    """How many ticks are on their way from claim to end."""
+    return sum(task.get_name().startswith("ramet tick of") for task in asyncio.all_tasks())
+
+
+def moments(results: list[TickResult]) -> list[float]:
+    """When their ticks were, in seconds from the start."""
+    return [(each.tick - START).total_seconds() for each in results]
+
+
+# ---- the ways to schedule
+
+
+async def test_an_interval_fires_at_the_right_times(stage: Stage, scheduler: AgentScheduler) -> None:
+    """AC-S0-9: every 300 s means at 300, 600, 900: each once, never before, however often the scheduler looks."""
+    view = await scheduler.schedule_agent_interval(interval_seconds=300, agent=scheduled.note, in_process=True)
+    assert view.next == START + timedelta(seconds=300)
+
+    await stage.pass_time(299)
+    assert scheduled.CALLS == []
+    await stage.pass_time(1)
+    assert moments(await stage.ended(view.id, 1)) == [300]
+    await stage.pass_time(630)
+
+    results = await stage.ended(view.id, 3)
+    assert moments(results) == [300, 600, 900]
+    assert [each.began for each in results] == [each.tick for each in results]
+    assert {(each.status, each.text) for each in results} == {("completed", "noted note")}
+    assert len(scheduled.CALLS) == 3
+
+
+async def test_a_delay_fires_once(stage: Stage, scheduler: AgentScheduler) -> None:
+    """AC-S0-9: in 10 s means: not at 9, at 10, and never again."""
+    view = await scheduler.schedule_agent_in(delay_seconds=10, agent=scheduled.note_in_thread, in_process=True)
+    await stage.pass_time(9)
+    assert scheduled.CALLS == []
+
+    await stage.pass_time(1)
+    assert moments(await stage.ended(view.id, 1)) == [10]
+    await stage.pass_time(600)
+
+    assert scheduled.CALLS == ["thread"]
+    (over,) = await scheduler.list()
+    assert (over.next, over.running, over.waiting) == (None, 0, 0)
+    assert over.last is not None
+    assert over.last.text == "7"
+
+
+async def test_no_delay_fires_now(stage: Stage, scheduler: AgentScheduler) -> None:
+    """In 0 s is at once."""
+    view = await scheduler.schedule_agent_in(0, scheduled.note, in_process=True)
+
+    assert moments(await stage.ended(view.id, 1)) == [0]
+
+
+async def test_at_a_time_with_arguments(stage: Stage, scheduler: AgentScheduler) -> None:
+    """A time of any zone is that moment; args and kwargs arrive."""
+    when = datetime(2026, 1, 1, 1, 5, tzinfo=BERLIN)  # five past midnight in UTC
+    view = await scheduler.schedule_agent_at(when, scheduled.note, args=["word"], kwargs={"times": 2}, in_process=True)
+    assert view.next == when
+
+    await stage.pass_time(301)
+
+    assert moments(await stage.ended(view.id, 1)) == [300]
+    assert scheduled.CALLS == ["word", "word"]
+
+
+@pytest.mark.parametrize(
+    ("begin", "fires"),
+    [
+        # 25 October 2026: the clock shows 02:30 twice. The first is meant, once.
+        (datetime(2026, 10, 24, 23, 0, tzinfo=UTC), datetime(2026, 10, 25, 0, 30, tzinfo=UTC)),
+        # 29 March 2026: the clock skips from 02:00 to 03:00. The end of the skip is meant, once.
+        (datetime(2026, 3, 29, 0, 0, tzinfo=UTC), datetime(2026, 3, 29, 1, 0, tzinfo=UTC)),
+    ],
+)
+async def test_half_past_two_on_the_days_when_the_clock_changes(begin: datetime, fires: datetime) -> None:
+    """Daily at 02:30 in Berlin is one run a day, also on the two days that have it twice, or not at all."""
+    stage = Stage(FakeClock(begin))
+    async with stage.runtime:
+        scheduler = await stage.scheduler()
+        view = await scheduler.schedule_agent_cron(
+            "30 2 * * *", tz="Europe/Berlin", agent=scheduled.note, in_process=True
+        )
+        assert view.next == fires
+
+        await stage.pass_time(5 * 3600)
+
+        assert [each.tick for each in await stage.ended(view.id, 1)] == [fires]
+        (after,) = await scheduler.list()
+        assert after.next is not None
+        local = after.next.astimezone(BERLIN)
+        assert (local.date() - fires.date(), local.hour, local.minute) == (timedelta(days=1), 2, 30)
+        await stage.close()
+
+
+async def test_a_clock_that_is_set_is_noticed(stage: Stage, clock: Shifting, scheduler: AgentScheduler) -> None:
+    """Forward: within a minute what came is run. Back: nothing that ran runs again."""
+    view = await scheduler.schedule_agent_interval(3600, scheduled.note, in_process=True)
+    clock.shift = timedelta(hours=1)
+
+    await stage.pass_time(60)
+    assert moments(await stage.ended(view.id, 1)) == [3600]
+
+    clock.shift = timedelta(0)
+    await stage.pass_time(3600)
+    assert moments(await stage.results(view.id)) == [3600]
+    await stage.pass_time(3600)
+    assert moments(await stage.ended(view.id, 2)) == [3600, 7200]
+
+
+async def test_until_is_the_last_moment(stage: Stage, scheduler: AgentScheduler) -> None:
+    """A tick at `until` fires, none behind it does."""
+    view = await scheduler.schedule_agent_interval(
+        100, scheduled.note, until=START + timedelta(seconds=200), in_process=True
+    )
+
+    await stage.pass_time(500)
+
+    assert moments(await stage.ended(view.id, 2)) == [100, 200]
+    assert (await scheduler.list())[0].next is None
+
+
+async def test_jitter_delays_a_tick_by_what_its_name_says(stage: Stage, scheduler: AgentScheduler) -> None:
+    """A run begins at most `jitter_seconds` late, at the moment that was told beforehand."""
+    view = await scheduler.schedule_agent_interval(100, scheduled.note, jitter_seconds=50, in_process=True)
+    assert view.next is not None
+    late = (view.next - START).total_seconds() - 100
+    assert 0 <= late <= 50
+
+    await stage.pass_time(100 + late - 0.001)
+    assert scheduled.CALLS == []
+    await stage.pass_time(0.002)
+
+    (result,) = await stage.ended(view.id, 1)
+    assert moments([result]) == [100]
+    assert result.began is not None
+    assert result.began >= view.next
+
+
+# ---- overlap
+
+
+async def test_runs_do_not_overlap_unless_asked(stage: Stage, scheduler: AgentScheduler) -> None:
+    """AC-S0-9: a tick that comes during a run never runs, and is counted."""
+    view = await scheduler.schedule_agent_interval(60, scheduled.waits, in_process=True)
+    await stage.pass_time(180)
+
+    (running,) = await stage.results(view.id)
+    assert running.status in ("starting", "running")
+    scheduled.GATE.set()
+    await stage.ended(view.id, 1)
+
+    assert scheduled.CALLS == ["began", "ended"]
+    assert (await scheduler.list())[0].skipped == 2
+
+
+async def test_queued_ticks_run_one_after_another(stage: Stage, scheduler: AgentScheduler) -> None:
+    """`queue`: all of them run, never two at once."""
+    view = await scheduler.schedule_agent_interval(60, scheduled.waits, overlap="queue", in_process=True)
+    await stage.pass_time(180)
+    assert [each.status for each in await stage.results(view.id)][1:] == ["waiting", "waiting"]
+    assert scheduled.CALLS == ["began"]
+    scheduled.GATE.set()
+
+    assert moments(await stage.ended(view.id, 3)) == [60, 120, 180]
+    assert scheduled.CALLS == ["began", "ended"] * 3
+
+
+async def test_overlapping_runs_run_beside_each_other(stage: Stage, scheduler: AgentScheduler) -> None:
+    """`allow`: a tick does not wait for the one before it."""
+    view = await scheduler.schedule_agent_interval(60, scheduled.waits, overlap="allow", in_process=True)
+    await stage.pass_time(120)
+    await eventually(lambda: scheduled.CALLS == ["began", "began"])
+    scheduled.GATE.set()
+
+    assert sorted(moments(await stage.ended(view.id, 2))) == [60, 120]
+
+
+# ---- steering
+
+
+async def test_what_is_cancelled_before_it_fires_does_not_fire(stage: Stage, scheduler: AgentScheduler) -> None:
+    """AC-S0-9: `cancel` forgets the schedule; its id is unknown from then on."""
+    view = await scheduler.schedule_agent_in(10, scheduled.note, in_process=True)
+    other = await scheduler.schedule_agent_in(20, scheduled.note, in_process=True)
+
+    await scheduler.cancel(view.id)
+    await stage.pass_time(60)
+
+    assert len(await stage.ended(other.id, 1)) == 1
+    assert scheduled.CALLS == ["note"]
+    for refused in (scheduler.cancel, scheduler.results, scheduler.trigger, scheduler.pause, scheduler.resume):
+        with pytest.raises(Unknown, match=other.id):
+            await refused(view.id)
+
+
+async def test_a_run_that_is_going_goes_on_when_its_schedule_is_cancelled(
+    stage: Stage, scheduler: AgentScheduler
+) -> None:
+    """It is forgotten at once for whoever asks, and nothing is left of it once that run has ended."""
+    view = await scheduler.schedule_agent_interval(100, scheduled.waits, overlap="allow", in_process=True)
+    await stage.pass_time(100)
+    await scheduler.cancel(view.id)
+    for ask in (scheduler.get, scheduler.results, scheduler.cancel, scheduler.trigger):
+        with pytest.raises(Unknown):
+            await ask(view.id)
+    assert await scheduler.list() == ()
+    await stage.pass_time(500)
+    assert scheduled.CALLS == ["began"]
+    assert await stage.store.get(KIND, view.id) is not None
+    scheduled.GATE.set()
+
+    await eventually(lambda: scheduled.CALLS == ["began", "ended"])
+    async with asyncio.timeout(180):
+        while await stage.store.get(KIND, view.id) is not None:  # noqa: ASYNC110 - a store tells nobody
+            await asyncio.sleep(0)
+
+
+async def test_a_pause_is_not_made_up_for(stage: Stage, scheduler: AgentScheduler) -> None:
+    """Nothing fires while it is paused, and it goes on with the next time."""
+    view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire="all", in_process=True)
+    assert (await scheduler.pause(view.id)).next is None
+    await stage.pass_time(350)
+    assert (await scheduler.resume(view.id)).next == START + timedelta(seconds=400)
+
+    await stage.pass_time(60)
+
+    assert moments(await stage.ended(view.id, 1)) == [400]
+
+
+async def test_a_trigger_fires_beside_the_times(stage: Stage, scheduler: AgentScheduler) -> None:
+    """Also of a paused schedule; its own times stay as they are."""
+    view = await scheduler.schedule_agent_interval(100, scheduled.note, in_process=True)
+    await scheduler.pause(view.id)
+    await stage.pass_time(30)
+    await scheduler.trigger(view.id)
+    (manual,) = await stage.ended(view.id, 1)
+    assert (moments([manual]), manual.manual) == ([30], True)
+
+    await scheduler.resume(view.id)
+    await stage.pass_time(70)
+
+    assert moments(await stage.ended(view.id, 2)) == [30, 100]
+
+
+async def test_a_trigger_during_a_run_comes_after_it(stage: Stage, scheduler: AgentScheduler) -> None:
+    """It does not get lost, and the two do not overlap."""
+    view = await scheduler.schedule_agent_in(0, scheduled.waits, in_process=True)
+    await eventually(lambda: scheduled.CALLS == ["began"])
+    await scheduler.trigger(view.id)
+    assert [each.status for each in await scheduler.results(view.id)][1:] == ["waiting"]
+    scheduled.GATE.set()
+
+    await stage.ended(view.id, 2)
+    assert scheduled.CALLS == ["began", "ended"] * 2
+
+
+async def test_results_say_what_is_true(stage: Stage, scheduler: AgentScheduler) -> None:
+    """A run that is going is running, with its id; one that failed has failed, and says how."""
+    runs = await scheduler.schedule_agent_in(0, scheduled.waits, in_process=True)
+    fails = await scheduler.schedule_agent_in(0, scheduled.breaks, in_process=True)
+    await eventually(lambda: len(scheduled.CALLS) == 2)
+    (failed,) = await stage.ended(fails.id, 1)
+    (running,) = await scheduler.results(runs.id)
+
+    assert (failed.status, failed.error and failed.error.type) == ("failed", "ValueError")
+    assert failed.error is not None
+    assert "luck" in failed.error.message
+    assert (running.status, running.ended) == ("running", None)
+    assert running.run is not None
+    assert stage.runtime.get(running.run).view().state == "running"
+
+
+async def test_a_run_is_told_of_once_it_is_on_record(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has an id before it is born, which leads nowhere until then."""
+    async with AgentRuntime(store=MemoryStore(), clock=clock) as runtime, AgentScheduler(runtime) as scheduler:
+        spawn, may_be_born, asked = runtime.spawn, asyncio.Event(), asyncio.Event()
+
+        async def late(*args: Any, **options: Any) -> Any:
+            asked.set()
+            await may_be_born.wait()
+            return await spawn(*args, **options)
+
+        monkeypatch.setattr(runtime, "spawn", late)
+        view = await scheduler.schedule_agent_in(0, scheduled.waits, in_process=True)
+        await asyncio.wait_for(asked.wait(), 180)
+        (unborn,) = await scheduler.results(view.id)
+        may_be_born.set()
+        await eventually(lambda: scheduled.CALLS == ["began"])
+        (born,) = await scheduler.results(view.id)
+
+    assert (unborn.status, unborn.run, born.status) == ("starting", None, "running")
+    assert born.run is not None
+
+
+async def test_only_the_last_results_are_kept(stage: Stage, scheduler: AgentScheduler) -> None:
+    """Twenty, the newest last."""
+    view = await scheduler.schedule_agent_interval(10, scheduled.note, in_process=True)
+    for count in range(1, 23):
+        await stage.pass_time(10)
+        await eventually(lambda count=count: len(scheduled.CALLS) == count)  # type: ignore[misc]
+        await stage.ended(view.id, min(count, 20))
+
+    assert moments(await stage.results(view.id)) == [10.0 * n for n in range(3, 23)]
+
+
+async def test_limits_hold_for_each_run(stage: Stage, scheduler: AgentScheduler) -> None:
+    """A run that goes on for longer than its schedule allows ends, and is called what it is."""
+    view = await scheduler.schedule_agent_in(0, scheduled.waits, limits=Limits(seconds=5), in_process=True)
+    await eventually(lambda: scheduled.CALLS == ["began"])
+
+    await stage.pass_time(6)
+
+    assert [each.status for each in await stage.ended(view.id, 1)] == ["timeout"]
+
+
+# ---- restarts
+
+
+async def test_a_schedule_survives_a_restart(stage: Stage, scheduler: AgentScheduler) -> None:
+    """AC-S0-9: another scheduler on the same store goes on with the same anchor, and repeats nothing."""
+    view = await scheduler.schedule_agent_interval(300, scheduled.note, in_process=True)
+    await stage.pass_time(310)
+    await stage.ended(view.id, 1)
+    await stage.close()
+    await stage.scheduler()
+
+    await stage.pass_time(300)
+
+    assert moments(await stage.ended(view.id, 2)) == [300, 600]
+
+
+@pytest.mark.parametrize(
+    ("options", "ran", "skipped"),
+    [
+        ({"misfire": "skip"}, [], 10),
+        ({"misfire": "once"}, [1000], 9),
+        ({"misfire": "all", "misfire_max": 3}, [800, 900, 1000], 7),
+        ({"misfire": "all", "misfire_max": 50}, [100.0 * n for n in range(1, 11)], 0),
+    ],
+)
+async def test_what_becomes_of_ticks_that_nobody_was_there_for(
+    stage: Stage, scheduler: AgentScheduler, options: Any, ran: list[float], skipped: int
+) -> None:
+    """AC-S0-9: `skip`: none; `once`: the newest; `all`: the newest so many, in order, one after another."""
+    view = await scheduler.schedule_agent_interval(100, scheduled.note, **options, in_process=True)
+    await stage.close()
+    await stage.clock.advance(1065)
+    scheduler = await stage.scheduler()
+    await stage.ended(view.id, len(ran))
+
+    assert moments(await stage.results(view.id)) == ran
+    assert (await scheduler.list())[0].skipped == skipped
+    await stage.pass_time(40)
+    assert moments(await stage.ended(view.id, len(ran) + 1)) == [*ran, 1100]
+
+
+async def test_a_tick_on_its_minute_is_not_missed(stage: Stage, scheduler: AgentScheduler) -> None:
+    """`skip` skips what is late, not what is noticed a moment after its time."""
+    view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire="skip", in_process=True)
+    await stage.close()
+    await stage.clock.advance(130)
+    await stage.scheduler()
+
+    assert moments(await stage.ended(view.id, 1)) == [100]
+
+
+async def test_closing_ends_what_it_began(stage: Stage, scheduler: AgentScheduler) -> None:
+    """A run that is going is cancelled with its scheduler, and the next one knows that."""
+    view = await scheduler.schedule_agent_in(0, scheduled.waits, in_process=True)
+    await eventually(lambda: scheduled.CALLS == ["began"])
+    await stage.close()
+
+    (result,) = await stage.results(view.id)
+    assert (result.status, scheduled.CALLS) == ("cancelled", ["began"])
+
+
+def left_behind(book: ScheduleRecord, *, run: str | None = None) -> ScheduleRecord:
+    """What a process leaves that is killed while it fires the first tick of an interval."""
+    tick = START + timedelta(seconds=100)
+    claim = Claim(id="claim-dead", due=Due(tick=tick), owner="scheduler-dead", at=tick, run=run)
+    return ScheduleRecord(schedule=book.schedule, state=ticks.TickState(decided=tick, claims=(claim,)))
+
+
+@pytest.mark.parametrize(("misfire", "again"), [("skip", False), ("once", True), ("all", True)])
+async def test_a_tick_that_was_claimed_and_never_begun(
+    stage: Stage, scheduler: AgentScheduler, misfire: Any, again: bool
+) -> None:
+    """A process that dies between claim and birth leaves a missed tick, which its policy decides on."""
+    view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire=misfire, in_process=True)
+    await stage.close()
+    await stage.clock.advance(190)
+    await stage.write(left_behind(await stage.book(view.id)))
+    await stage.scheduler()
+
+    assert moments(await stage.ended(view.id, 1 if again else 0)) == ([100] if again else [])
+    assert scheduled.CALLS == (["note"] if again else [])
+
+
+@pytest.mark.parametrize("misfire", ["skip", "once", "all"])
+async def test_a_tick_whose_run_is_not_on_record_is_lost(stage: Stage, scheduler: AgentScheduler, misfire: Any) -> None:
+    """It may have begun all the same: it never runs again, it says so, and the schedule goes on."""
+    view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire=misfire, in_process=True)
+    await stage.close()
+    await stage.clock.advance(190)
+    await stage.write(left_behind(await stage.book(view.id), run="run-dead"))
+    await stage.scheduler()
+    assert [each.status for each in await stage.ended(view.id, 1)] == ["lost"]
+    assert scheduled.CALLS == []
+
+    await stage.pass_time(10)
+
+    assert [each.status for each in await stage.ended(view.id, 2)] == ["lost", "completed"]
+
+
+async def test_a_claim_that_was_taken_over_is_not_begun(stage: Stage, scheduler: AgentScheduler) -> None:
+    """Whoever was believed dead and is not finds its claim gone before its run is born."""
+    view = await scheduler.schedule_agent_interval(100, scheduled.note, in_process=True)
+    book = await stage.book(view.id)
+    stale = left_behind(book).state.claims[0]
+
+    await scheduler._lookout._firing.fire(book.schedule, stale)
+
+    assert (scheduled.CALLS, await stage.results(view.id)) == ([], [])
+
+
+async def test_two_schedulers_on_one_store_fire_each_tick_once(stage: Stage) -> None:
+    """Exactly one of them wins each tick."""
+    first, second = await stage.scheduler(), await stage.scheduler()
+    views = [
+        await one.schedule_agent_interval(100, scheduled.note, args=[word], misfire="all", in_process=True)
+        for one in (first, second)
+        for word in ("a", "b")
+    ]
+    assert len({view.id for view in views}) == 2  # the same asked for twice is one
+
+    await stage.pass_time(1000)
+
+    for view in views:
+        assert moments(await stage.ended(view.id, 10)) == [100.0 * n for n in range(1, 11)]
+    assert sorted(scheduled.CALLS, key=str) == ["a"] * 10 + ["b"] * 10
+
+
+async def test_what_one_scheduler_cancels_the_other_does_not_fire(stage: Stage) -> None:
+    """Between the claim's owner and whoever cancels, the store decides."""
+    first, second = await stage.scheduler(), await stage.scheduler()
+    view = await first.schedule_agent_in(100, scheduled.note, in_process=True)
+    await stage.pass_time(60)
+    await second.cancel(view.id)
+
+    await stage.pass_time(60)
+
+    assert scheduled.CALLS == []
+
+
+# ---- asked for again
+
+
+async def test_a_program_that_starts_again_does_not_double_its_schedules(
+    stage: Stage, scheduler: AgentScheduler
+) -> None:
+    """The same interval of the same function is one schedule, and keeps its anchor; another is another."""
+    view = await scheduler.schedule_agent_interval(300, scheduled.note, in_process=True)
+    await stage.pass_time(200)
+    again = await scheduler.schedule_agent_interval(300.0, scheduled.note, in_process=True)
+    other = await scheduler.schedule_agent_interval(301, scheduled.note, in_process=True)
+    once = [await scheduler.schedule_agent_in(300, scheduled.note, in_process=True) for _ in range(2)]
+
+    assert (again.id, again.next) == (view.id, START + timedelta(seconds=300))
+    assert len({view.id, other.id, once[0].id, once[1].id}) == 4
+
+
+async def test_a_name_stands_for_one_schedule(stage: Stage, scheduler: AgentScheduler) -> None:
+    """With the same content nothing changes; with another content it is that from now on, and keeps its results."""
+    await scheduler.schedule_agent_interval(100, scheduled.note, name="daily", in_process=True)
+    await stage.pass_time(150)
+    await stage.ended("daily", 1)
+    same = await scheduler.schedule_agent_interval(100, scheduled.note, name="daily", in_process=True)
+    assert same.next == START + timedelta(seconds=200)
+
+    changed = await scheduler.schedule_agent_interval(500, scheduled.note, name="daily", in_process=True)
+
+    assert changed.next == START + timedelta(seconds=650)
+    await stage.pass_time(500)
+    assert moments(await stage.ended("daily", 2)) == [100, 650]
+    assert [view.id for view in await scheduler.list()] == ["daily"]
+
+
+async def test_a_named_delay_that_is_over_can_be_asked_for_again(stage: Stage, scheduler: AgentScheduler) -> None:
+    """Until it has fired it is the one that there is."""
+    first = await scheduler.schedule_agent_in(10, scheduled.note, name="soon", in_process=True)
+    await stage.pass_time(5)
+    assert (await scheduler.schedule_agent_in(10, scheduled.note, name="soon", in_process=True)).next == first.next
+    await stage.pass_time(5)
+    await stage.ended("soon", 1)
+
+    await scheduler.schedule_agent_in(10, scheduled.note, name="soon", in_process=True)
+    await stage.pass_time(10)
+
+    assert moments(await stage.ended("soon", 2)) == [10, 20]
+
+
+async def test_what_is_long_over_is_forgotten(stage: Stage, scheduler: AgentScheduler) -> None:
+    """One-off schedules do not pile up for ever; those that go on stay."""
+    view = await scheduler.schedule_agent_in(1, scheduled.note, in_process=True)
+    await scheduler.schedule_agent_interval(30 * 86_400, scheduled.note, name="monthly", in_process=True)
+    await stage.pass_time(1)
+    await stage.ended(view.id, 1)
+
+    await stage.close()
+    await stage.clock.advance(8 * 86_400)
+    scheduler = await stage.scheduler()
+
+    assert [each.id for each in await scheduler.list()] == ["monthly"]
+
+
+# ---- what can be scheduled
+
+
+async def test_a_definition_runs_with_its_prompt(stage: Stage, scheduler: AgentScheduler, tmp_path: Path) -> None:
+    """An `Agent` that is plain data is kept as data; it asks its model when its time has come."""
+    agent = Agent(name="reader", instructions="Be brief.", model="offline", tools=(), limits=Limits(tokens=50_000))
+    view = await scheduler.schedule_agent_in(0, agent, prompt="What is here?")
+
+    (result,) = await stage.ended(view.id, 1)
+
+    assert (result.status, bool(result.text)) == ("completed", True)
+
+
+async def test_a_definition_of_the_project_is_read_when_it_fires(clock: FakeClock, tmp_path: Path) -> None:
+    """By name: it is checked at once, and what the file says then is what runs."""
+    folder = tmp_path / ".claude" / "agents"
+    folder.mkdir(parents=True)
+    file = folder / "keeper.md"
+    file.write_text("---\nname: keeper\ndescription: keeps\nmodel: offline\n---\nKeep.\n")
+    stage = Stage(clock)
+    stage.runtime = AgentRuntime(tmp_path, clock=clock)
+    async with stage.runtime:
+        scheduler = await stage.scheduler()
+        kept = await scheduler.schedule_agent_in(10, "keeper", prompt="What is here?")
+        gone = await scheduler.schedule_agent_in(20, "keeper", prompt="What is here?")
+        with pytest.raises(Unknown, match="keeper"):
+            await scheduler.schedule_agent_in(10, "nobody", prompt="Who?")
+        await stage.pass_time(10)
+        assert (await stage.ended(kept.id, 1))[0].status == "completed"
+        file.unlink()
+        await stage.pass_time(10)
+
+        (result,) = await stage.ended(gone.id, 1)
+        assert (result.status, result.error and result.error.type) == ("failed", "DefinitionMissing")
+        await stage.close()
+
+
+async def test_with_a_policy_it_runs_in_a_sandbox(tmp_path: Path) -> None:
+    """The function travels into a sandbox when its time has come, and its value is the result."""
+    async with (
+        AgentRuntime(tmp_path, backend="local") as runtime,
+        AgentScheduler(runtime) as scheduler,
+    ):
+        view = await scheduler.schedule_agent_in(0, scheduled.triples, args=[14], policy=Policy(memory_mb=128))
+        async with asyncio.timeout(180):
+            while not (results := await scheduler.results(view.id)) or results[0].ended is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+    assert (results[0].status, results[0].text) == ("completed", "42")
+
+
+async def test_a_function_of_a_script_travels_into_a_sandbox(tmp_path: Path) -> None:
+    """Also in a process of another program, which has the script's function from its file."""
+    script = tmp_path / "script.py"
+    script.write_text("FACTOR = 3\n\ndef work(number):\n    return FACTOR * number\n")
+    async with AgentRuntime(backend="local") as runtime, AgentScheduler(runtime) as scheduler:
+        view = await scheduler.schedule_agent_in(0, f"{script}:work", args=[14], policy=Policy(memory_mb=128))
+        async with asyncio.timeout(180):
+            while not (results := await scheduler.results(view.id)) or results[0].ended is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+    assert (results[0].status, results[0].text) == ("completed", "42")
+
+
+async def test_what_cannot_be_found_again_fails_its_tick(stage: Stage, scheduler: AgentScheduler) -> None:
+    """A function that was renamed is named in the result; the schedule and all others go on."""
+    view = await scheduler.schedule_agent_interval(100, "tests.trips.agents.scheduled:note", in_process=True)
+    book = await stage.book(view.id)
+    gone = FunctionTarget(reference="tests.trips.agents.scheduled:renamed")
+    await stage.write(ticks.replace_definition(book, replace(book.schedule, target=gone), START))
+
+    await stage.pass_time(200)
+
+    results = await stage.ended(view.id, 2)
+    assert [(each.status, each.error and each.error.type) for each in results] == [("failed", "DefinitionMissing")] * 2
+    assert results[0].error is not None
+    assert "tests.trips.agents.scheduled:renamed" in results[0].error.message
+
+
+async def test_a_damaged_document_does_not_stop_the_others(
+    stage: Stage, scheduler: AgentScheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is named in the log, once, and left as it is."""
+    await stage.store.put(KIND, "damaged", b"{")
+    await stage.store.put(KIND, "newer", b'{"version": 99}')
+    view = await scheduler.schedule_agent_interval(60, scheduled.note, in_process=True)
+    with caplog.at_level(logging.ERROR, "ramet.scheduler"):
+        await stage.pass_time(180)
+
+    assert len(await stage.ended(view.id, 3)) == 3
+    assert [view.id for view in await scheduler.list()] == [view.id]
+    assert len([each for each in caplog.records if "damaged" in each.getMessage()]) == 1
+    assert "version 99" in caplog.text
+
+
+async def test_a_zone_that_this_machine_does_not_know_stops_no_other(
+    stage: Stage, scheduler: AgentScheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A store may come from another machine: what cannot be reckoned here rests, and is said in the log."""
+    view = await scheduler.schedule_agent_cron("* * * * *", tz="UTC", agent=scheduled.note, name="far", in_process=True)
+    book = await stage.book("far")
+    await stage.write(
+        ticks.replace_definition(book, replace(book.schedule, timing=Cron(line="* * * * *", tz="No/Where")), START)
+    )
+    other = await scheduler.schedule_agent_in(60, scheduled.note, in_process=True)
+    await stage.pass_time(120)
+
+    assert len(await stage.ended(other.id, 1)) == 1
+    assert [each.next for each in await scheduler.list() if each.id == view.id] == [None]
+    assert "schedule far rests: tz: 'No/Where'" in caplog.text
+
+
+REFUSED: list[tuple[str, Callable[[Any], Any]]] = [
+    ("interval_seconds", lambda s: s.schedule_agent_interval(-1, scheduled.note)),
+    ("interval_seconds", lambda s: s.schedule_agent_interval(0, scheduled.note)),
+    ("interval_seconds", lambda s: s.schedule_agent_interval(float("nan"), scheduled.note)),
+    ("interval_seconds", lambda s: s.schedule_agent_interval(1e12, scheduled.note)),
+    ("interval_seconds", lambda s: s.schedule_agent_interval(True, scheduled.note)),
+    ("interval_seconds", lambda s: s.schedule_agent_interval("300", scheduled.note)),
+    ("anchor", lambda s: s.schedule_agent_interval(300, scheduled.note, anchor=datetime(2026, 1, 1))),  # noqa: DTZ001
+    ("delay_seconds", lambda s: s.schedule_agent_in(-1, scheduled.note)),
+    ("delay_seconds", lambda s: s.schedule_agent_in(float("inf"), scheduled.note)),
+    ("when", lambda s: s.schedule_agent_at(datetime(2027, 1, 1), scheduled.note)),  # noqa: DTZ001
+    ("when", lambda s: s.schedule_agent_at(START - timedelta(seconds=1), scheduled.note)),
+    ("when", lambda s: s.schedule_agent_at("tomorrow", scheduled.note)),
+    ("cron", lambda s: s.schedule_agent_cron("61 * * * *", tz="UTC", agent=scheduled.note)),
+    ("cron", lambda s: s.schedule_agent_cron("* * * * * *", tz="UTC", agent=scheduled.note)),
+    ("cron", lambda s: s.schedule_agent_cron("0 0 30 2 *", tz="UTC", agent=scheduled.note)),
+    ("cron", lambda s: s.schedule_agent_cron("", tz="UTC", agent=scheduled.note)),
+    ("cron", lambda s: s.schedule_agent_cron(5, tz="UTC", agent=scheduled.note)),
+    ("tz", lambda s: s.schedule_agent_cron("0 0 * * *", tz="Mars/Olympus", agent=scheduled.note)),
+    ("tz", lambda s: s.schedule_agent_cron("0 0 * * *", tz="../../etc/passwd", agent=scheduled.note)),
+    ("tz", lambda s: s.schedule_agent_cron("0 0 * * *", tz="Europe", agent=scheduled.note)),
+    ("tz", lambda s: s.schedule_agent_cron("0 0 * * *", tz="", agent=scheduled.note)),
+    ("agent", lambda s: s.schedule_agent_in(1, scheduled.nameless)),
+    ("agent", lambda s: s.schedule_agent_in(1, lambda: None)),
+    ("agent", lambda s: s.schedule_agent_in(1, scheduled.make())),
+    ("agent", lambda s: s.schedule_agent_in(1, scheduled.Desk().work)),
+    ("agent", lambda s: s.schedule_agent_in(1, 5)),
+    ("agent", lambda s: s.schedule_agent_in(1, "no.such.module:function")),
+    ("agent.function", lambda s: s.schedule_agent_in(1, Agent(name="f", function=scheduled.make()))),
+    ("agent.model", lambda s: s.schedule_agent_in(1, Agent(name="a"), prompt="Go.")),
+    (
+        "agent.tools[0]",
+        lambda s: s.schedule_agent_in(
+            1, Agent(name="a", model="offline", tools=[scheduled.note_in_thread]), prompt="x"
+        ),
+    ),
+    ("agent.output", lambda s: s.schedule_agent_in(1, Agent(name="a", model="offline", output=Limits), prompt="x")),
+    ("args", lambda s: s.schedule_agent_in(1, scheduled.note, args="word")),
+    ("args[0]", lambda s: s.schedule_agent_in(1, scheduled.note, args=[object()])),
+    ("args[0]", lambda s: s.schedule_agent_in(1, scheduled.note, args=[float("nan")])),
+    ("args[0]", lambda s: s.schedule_agent_in(1, scheduled.note, args=[2**64])),
+    ("args[0]", lambda s: s.schedule_agent_in(1, scheduled.note, args=["\ud800"])),
+    ("args[0]", lambda s: s.schedule_agent_in(1, scheduled.note, args=[(1, 2)])),
+    ("args[0]['a']", lambda s: s.schedule_agent_in(1, scheduled.note, args=[{"a": b"bytes"}])),
+    ("args", lambda s: s.schedule_agent_in(1, scheduled.note, args=["x" * 300_000])),
+    ("args", lambda s: s.schedule_agent_in(1, Agent(name="a", model="offline"), args=[1], prompt="Go.")),
+    ("kwargs", lambda s: s.schedule_agent_in(1, scheduled.note, kwargs={1: 2})),
+    ("kwargs", lambda s: s.schedule_agent_in(1, scheduled.note, kwargs=[1])),
+    ("prompt", lambda s: s.schedule_agent_in(1, scheduled.note, prompt="Go.")),
+    ("prompt", lambda s: s.schedule_agent_in(1, Agent(name="a", model="offline"))),
+    ("prompt", lambda s: s.schedule_agent_in(1, Agent(name="a", model="offline"), prompt="\ud800")),
+    ("name", lambda s: s.schedule_agent_in(1, scheduled.note, name="../etc")),
+    ("policy", lambda s: s.schedule_agent_in(1, scheduled.note, policy={"memory_mb": 5})),
+    ("policy.secrets", lambda s: s.schedule_agent_in(1, scheduled.note, policy=Policy(secrets={"KEY": "hush"}))),
+    ("limits", lambda s: s.schedule_agent_in(1, scheduled.note, limits={"tokens": 5})),
+    ("misfire", lambda s: s.schedule_agent_in(1, scheduled.note, misfire="twice")),
+    ("misfire_max", lambda s: s.schedule_agent_in(1, scheduled.note, misfire_max=0)),
+    ("overlap", lambda s: s.schedule_agent_in(1, scheduled.note, overlap="sometimes")),
+    ("jitter_seconds", lambda s: s.schedule_agent_in(1, scheduled.note, jitter_seconds=-1)),
+    ("jitter_seconds", lambda s: s.schedule_agent_interval(10, scheduled.note, jitter_seconds=11)),
+    ("until", lambda s: s.schedule_agent_in(100, scheduled.note, until=START)),
+    ("until", lambda s: s.schedule_agent_in(1, scheduled.note, until=datetime(2027, 1, 1))),  # noqa: DTZ001
+]
+
+
+async def test_what_makes_no_sense_is_refused_by_name(stage: Stage, scheduler: AgentScheduler) -> None:
+    """A typed error names the field, holds no secret, and nothing is kept."""
+    for field, ask in REFUSED:
+        with pytest.raises(InvalidValue) as refusal:
+            await ask(scheduler)
+        assert refusal.value.field == field, refusal.value
+        assert "hush" not in str(refusal.value)
+    assert await stage.store.list(KIND) == []
+
+
+# ---- whose runtime
+
+
+async def test_it_attaches_to_the_only_runtime_that_runs(clock: FakeClock) -> None:
+    """What the seed shows works as it stands: no argument, no start."""
+    async with AgentRuntime(clock=clock) as runtime:
+        scheduler = AgentScheduler()
+        await scheduler.schedule_agent_interval(interval_seconds=300, agent=scheduled.note, in_process=True)
+        view = await scheduler.schedule_agent_in(delay_seconds=10, agent=scheduled.waits, in_process=True)
+        await clock.advance(11)
+        await eventually(lambda: scheduled.CALLS == ["began"])
+        (running,) = await scheduler.results(view.id)
+        assert running.run in runtime.trees
+        await scheduler.close()
+        assert runtime.get_status()["state"] == "running"
+
+
+async def test_schedules_of_a_runtime_outlive_their_scheduler(clock: FakeClock) -> None:
+    """Without a store of one's own they live as long as the runtime."""
+    async with AgentRuntime(clock=clock):
+        async with AgentScheduler() as first:
+            await first.schedule_agent_in(10, scheduled.note, name="later", in_process=True)
+        async with AgentScheduler() as second:
+            assert [view.id for view in await second.list()] == ["later"]
+
+
+async def test_without_a_runtime_it_opens_one_and_stops_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the current directory, or where it is told to."""
+    monkeypatch.chdir(tmp_path)
+    for scheduler, folder in (
+        (AgentScheduler(), tmp_path),
+        (AgentScheduler(working_dir=tmp_path / "there"), tmp_path / "there"),
+    ):
+        async with scheduler:
+            runtime = scheduler._runtime
+            assert runtime.working_dir == folder
+            assert runtime.get_status()["state"] == "running"
+        assert runtime.get_status()["state"] == "stopped"
+
+
+async def test_between_several_runtimes_it_does_not_choose() -> None:
+    """It says how many there are, and what to pass."""
+    async with AgentRuntime() as one, AgentRuntime():
+        with pytest.raises(InvalidValue, match="one of the 2 runtimes") as refusal:
+            await AgentScheduler().list()
+        assert refusal.value.field == "runtime"
+        async with AgentScheduler(runtime=one) as scheduler:
+            assert await scheduler.list() == ()
+    with pytest.raises(InvalidValue, match="working_dir"):
+        AgentScheduler(one, working_dir=".")
+
+
+async def test_it_ends_with_its_runtime(stage: Stage, scheduler: AgentScheduler) -> None:
+    """Nothing fires in a runtime that was stopped, nothing is noted as failed, and who asks is told."""
+    view = await scheduler.schedule_agent_in(10, scheduled.note, in_process=True)
+    stage.open.clear()
+    await stage.runtime.stop()
+    await stage.clock.advance(60)
+
+    with pytest.raises(RametError, match="was stopped"):
+        await scheduler.schedule_agent_in(10, scheduled.note, in_process=True)
+    assert await stage.results(view.id) == []
+    await scheduler.close()
+
+
+async def test_a_store_that_fails_is_not_passed_over_in_silence(
+    stage: Stage, scheduler: AgentScheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The scheduler ends, says so in the log, and to everybody who asks it for something."""
+    await scheduler.schedule_agent_in(10, scheduled.note, in_process=True)
+    stage.open.clear()
+    await stage.store.close()
+    await stage.clock.advance(10)
+    await eventually(lambda: "the scheduler ends" in caplog.text)
+
+    with pytest.raises(RametError, match="closed"):
+        await scheduler.schedule_agent_in(10, scheduled.note, in_process=True)
+    await scheduler.close()

@@ -1,0 +1,427 @@
+"""The kernel of a server as its operator sees and steers it, through the typed client; nobody else does."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import ramet
+from ramet import Agent, AgentRuntime, Policy, ScriptedModel
+from ramet.agent.capabilities import declarations
+from ramet.core.errors import Conflict, Gone, InvalidValue, MailRefused, RametError, SpawnRefused, Unknown
+from ramet.core.events import ApprovalAsked, decode, encode
+from ramet.core.recipe import Recipe
+from ramet.core.replay.replay import TreeReplay
+from ramet.core.safety import Rule, SafetyPolicy
+from ramet.core.schedules.ticks import TickStatus
+from ramet.host.journal.journal import TREES
+from ramet.host.safety.gate import SafetyGate
+from ramet.host.safety.inspection import GateEvent, GateEventFilter
+from ramet.host.safety.policies import SafetyPolicies
+from ramet.host.scheduler.offline import OfflineScheduler
+from ramet.host.trees.project import Project
+from ramet.models.scripted.dialogue import Call
+from ramet.services.client.client import Client
+from ramet.services.client.operator import OperatorClient, RunEvent
+from ramet.services.client.requests import RequestSpec
+from ramet.services.client.retry import Lost
+from ramet.services.client.sync_operator import SyncKernel
+from ramet.services.http.routes import runs, safety, schedules, states
+from ramet.services.operator.contract import PlainAgent
+from ramet.services.operator.runs import _Ends
+from ramet.services.rules import Rules
+from ramet.spawn.handle import Handle
+from ramet.store.contract import Entry
+from ramet.store.memory import MemoryStore
+from ramet.wire.sse import ServerSentEvent
+from tests.support.serving import Served, serving
+from tests.support.waiting import eventually
+from tests.trips.agents import scheduled, stateful
+from tests.trips.programs.approvals import effects, lead, living, model, tools
+
+
+async def bill(served: Served) -> Handle:
+    """A lead whose one child waits for a person, since it is to pay; the other one has written something down."""
+    runtime, folder = served.server.runtime, served.server.dir
+    agents = Project.open(None, user_dir=None)
+    handle = await runtime.spawn(lead(model()), "lead both", tools=tools(folder), agents=agents)
+    await eventually(lambda: runtime.trees[handle.id].inbox.pending)
+    await eventually(lambda: "note" in effects(folder) and len(living(runtime, handle)) == 2)
+    return handle
+
+
+async def all_of(events: AsyncGenerator[RunEvent, None]) -> list[RunEvent]:
+    """To their end."""
+    async with aclosing(events):
+        return [each async for each in events]
+
+
+async def test_a_tree_is_read_while_it_runs_and_after_its_end(served: Served, client: Client) -> None:
+    """Its runs, its question, its events by cursor: behind each cursor comes the rest, nothing twice."""
+    handle, kernel = await bill(served), client.kernel
+    tree = await kernel.tree(handle.id)
+    payer, writer = (next(each for each in tree if each.path == f"main/{name}") for name in ("payer", "writer"))
+    assert [each.id for each in await kernel.tree(payer.id)] == [each.id for each in tree]
+    assert (payer.is_over, writer.is_over, tree[0].children) == (False, True, (payer.id, writer.id))
+    assert [each.id for each in await kernel.runs()] == [handle.id, payer.id]
+    assert (await kernel.run(payer.id)).approvals == payer.approvals
+
+    (question,) = await kernel.approvals()
+    assert (question.run, question.path, question.tool, question.args) == (
+        payer.id,
+        "main/payer",
+        "pay",
+        {"amount": 50},
+    )
+    assert question.deadline is not None
+    before = await all_of(kernel.events(handle.id, tree=True))
+    following = asyncio.create_task(all_of(kernel.events(handle.id, tree=True, after=before[4].cursor, follow=True)))
+    of_payer = asyncio.create_task(all_of(kernel.events(payer.id, follow=True)))
+    await kernel.answer(question.id, True, "it is due")
+    with pytest.raises(Unknown, match="approval"):
+        await kernel.answer(question.id, False)
+
+    assert (await handle.result()).value == "both are done"
+    whole = await all_of(kernel.events(handle.id, tree=True))
+    assert [*before[:5], *await following] == whole
+    assert await of_payer == [each for each in whole if each.event.run == payer.id]
+    for at in range(0, len(whole), 7):
+        assert await all_of(kernel.events(handle.id, tree=True, after=whole[at].cursor, follow=True)) == whole[at + 1 :]
+    assert any(isinstance(each.event, ApprovalAsked) for each in whole)
+    store = await served.server.runtime.open_store()
+    assert [encode(each.event) for each in whole] == [each.data for each in await store.read(tree=handle.id)]
+
+    assert (await kernel.runs(), await kernel.approvals()) == ([], [])
+    assert [each.state for each in await kernel.runs(ended=True)] == ["completed"] * 3
+    ended = await kernel.run(handle.id)
+    assert (ended.is_over, ended.result and ended.result.value) == (True, "both are done")
+
+
+async def test_events_go_on_where_a_connection_broke(served: Served, client: Client) -> None:
+    """Wherever it is cut, the reader sees every event once."""
+
+    class Cut:
+        """A way on which each stream breaks off after three events."""
+
+        async def send(self, ask: RequestSpec[Any], key: str | None = None, *, waits: bool = False) -> Any:
+            return await client.send(ask, key, waits=waits)
+
+        async def stream(self, ask: RequestSpec[None], key: str | None = None) -> AsyncGenerator[ServerSentEvent, None]:
+            left = 3
+            async with aclosing(client.stream(ask, key)) as events:
+                async for each in events:
+                    if left == 0:
+                        raise Lost("it was cut")
+                    left -= 1
+                    yield each
+
+    handle = await served.server.runtime.spawn(scheduled.note)
+    await handle.result()
+    whole = await all_of(client.kernel.events(handle.id))
+
+    assert len(whole) > 3
+    assert await all_of(OperatorClient(Cut()).events(handle.id)) == whole
+    last = {"last-event-id": str(whole[-2].cursor)}
+    answer = await served.ask("GET", f"/v1/runs/{handle.id}/events?after=1", served.server.operator, headers=last)
+    assert [line for line in answer.text.splitlines() if line.startswith("id:")] == [f"id: {whole[-1].cursor}"]
+
+
+async def test_a_reader_that_is_gone_leaves_nothing(served: Served, client: Client) -> None:
+    """Neither a stream nor a hold on the run that it followed, which a second reader sees to its end."""
+    scheduled.GATE = asyncio.Event()
+    handle = await served.server.runtime.spawn(scheduled.waits)
+    streams = served.server._parts.streams
+    async with aclosing(client.kernel.events(handle.id, follow=True)) as events:
+        await anext(events)
+        assert len(streams) == 1
+    await eventually(lambda: len(streams) == 0)
+
+    following = asyncio.create_task(all_of(client.kernel.events(handle.id, follow=True)))
+    await eventually(lambda: len(streams) == 1)
+    scheduled.GATE.set()
+    assert (await following)[-1].event.run == handle.id
+    assert (await client.kernel.run(handle.id)).is_over
+
+
+async def test_who_follows_knows_who_has_ended(served: Served, client: Client) -> None:
+    """After each event the same as the replay of the tree has it: one that had ended may have got mail since."""
+    handle, kernel = await bill(served), client.kernel
+    writer = next(each for each in await kernel.tree(handle.id) if each.path == "main/writer")
+    await kernel.send(writer.id, "write it down")
+    while not (await kernel.run(writer.id)).is_over:  # noqa: ASYNC110
+        await asyncio.sleep(0.002)
+    await kernel.answer((await kernel.approvals())[0].id, False)
+    await handle.result()
+
+    ends, story, were_over = _Ends(), TreeReplay(), list[bool]()
+    for each in await (await served.server.runtime.open_store()).read(tree=handle.id):
+        ends.tell(each)
+        story.tell(decode(each.data))
+        assert ends.over == {id: run.is_over for id, run in story.runs.items()}
+        assert ends.is_over == story.is_over
+        were_over.append(story.runs[writer.id].is_over if writer.id in story.runs else False)
+    assert [over for over, before in zip(were_over[1:], were_over, strict=False) if over != before] == [
+        True,
+        False,
+        True,
+    ]
+
+
+async def test_runs_are_steered(served: Served, client: Client) -> None:
+    """Mail, an end, a keep: what was done is said, and what is refused is so by its type."""
+    handle, kernel = await bill(served), client.kernel
+    payer = next(each for each in await kernel.runs() if each.path == "main/payer")
+
+    mail = await kernel.send(payer.id, "Hurry up.")
+    assert (await kernel.run(payer.id)).unread == 1
+    assert mail
+    with pytest.raises(InvalidValue, match="text"):
+        await kernel.send(payer.id, " ")
+    assert (await kernel.keep(payer.id)).tree == handle.id
+    assert not (await kernel.keep(handle.id, False)).kept
+    stopped = await kernel.stop(payer.id, "not today")
+    assert (stopped.stopped, stopped.left) == (["main/payer"], [])
+    await handle.result()
+    unknown = [
+        *(kernel.run("run-0"), kernel.tree("run-0"), kernel.send("run-0", "x"), kernel.stop("run-0")),
+        *(kernel.keep("run-0"), kernel.answer("0", True), all_of(kernel.events("run-0")), kernel.state("run-0")),
+    ]
+    for act in unknown:
+        with pytest.raises(Unknown):
+            await act
+
+
+async def test_what_another_process_left_is_seen_and_cannot_be_steered(folder: pathlib.Path) -> None:
+    """Pages hold all of it, each run once."""
+    async with AgentRuntime(folder) as runtime:
+        handles = [await runtime.spawn(scheduled.note) for _ in range(3)]
+        for each in handles:
+            await each.result()
+    async with serving(folder) as served, ramet.connect(served.server.where) as client:
+        found, after = list[str](), ""
+        while not found or after:
+            page = await served.ask("GET", f"/v1/runs?ended=true&limit=1&after={after}", served.server.operator)
+            found += [each["id"] for each in page.json()["runs"]]
+            after = page.json()["more"]
+        assert found == [each.id for each in handles]
+        with pytest.raises(MailRefused, match="it has ended"):
+            await client.kernel.send(found[0], "hello")
+        with pytest.raises(Gone, match="it has ended"):
+            await client.kernel.stop(found[0])
+        assert len(await all_of(client.kernel.events(found[0], follow=True))) > 3
+        assert (await client.kernel.run(found[0])).result is not None
+
+
+async def test_what_a_killed_process_left_is_interrupted(served: Served, folder: pathlib.Path) -> None:
+    """It is read to the end of what there is; it takes no mail, cannot be stopped, and asks nobody anything."""
+    handle, left = await bill(served), await MemoryStore().open()
+    await handle.run.context.settled()
+    there = await served.server.runtime.open_store()
+    stored = await there.read(tree=handle.id)
+    for each in stored:
+        left.append(Entry(each.tree, each.run, each.seq, each.type, each.data))
+    for document in await there.list(TREES):
+        await left.put(TREES, document.key, document.data)
+    async with serving(folder / "b", store=left) as again, ramet.connect(again.server.where) as client:
+        kernel = client.kernel
+        assert [each.state for each in await kernel.tree(handle.id)] == ["interrupted", "interrupted", "completed"]
+        assert [each.path for each in await kernel.runs()] == ["main", "main/payer"]
+        events = await all_of(kernel.events(handle.id, tree=True, follow=True))
+        assert [encode(each.event) for each in events] == [each.data for each in stored]
+        with pytest.raises(MailRefused, match="interrupted"):
+            await kernel.send(handle.id, "go on")
+        with pytest.raises(Gone, match="interrupted"):
+            await kernel.stop(handle.id)
+        assert (await kernel.keep(handle.id)).kept
+        assert await kernel.approvals() == []
+
+
+async def test_schedules_fire_as_long_as_the_server_is_at_work(folder: pathlib.Path) -> None:
+    """One that was written down before it began, and one that is added; both are steered."""
+    scheduled.CALLS.clear()
+    async with OfflineScheduler(working_dir=folder) as desk:
+        await desk.schedule_agent_in(0, scheduled.note, name="early", args=["early"], in_process=True)
+    in_host = Rules(sandboxed=False)
+    async with serving(folder, rules=in_host) as served, ramet.connect(served.server.where) as client:
+        await eventually(lambda: scheduled.CALLS == ["early"])
+        kernel, note = client.kernel, f"{scheduled.__name__}:note"
+        added = await kernel.add_schedule(note, every_s=3600, name="late", args=["late"], in_process=True)
+        again = await kernel.add_schedule(note, every_s=3600, name="late", args=["late"], in_process=True)
+        assert (added.id, added.paused, added.next) == ("late", False, again.next)
+        assert (await kernel.pause_schedule("late")).paused
+        await kernel.trigger_schedule("late")
+        await eventually(lambda: scheduled.CALLS == ["early", "late"])
+        while not (results := await kernel.schedule_results("late")) or results[-1].ended is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+        assert (results[-1].status, results[-1].text) == (TickStatus.COMPLETED, "noted late")
+        assert results[-1].run in [each.id for each in await kernel.runs(ended=True)]
+        assert (await kernel.resume_schedule("late")).next is not None
+        assert [each.id for each in await kernel.schedules()] == ["early", "late"]
+        page = await served.ask("GET", "/v1/schedules?limit=1&after=early", served.server.operator)
+        assert (page.json()["schedules"][0]["id"], page.json()["more"]) == ("late", "")
+        await kernel.remove_schedule("late")
+        with pytest.raises(Unknown, match="schedule"):
+            await kernel.schedule("late")
+
+
+async def test_a_schedule_that_is_wrong_is_refused(client: Client) -> None:
+    """By its field, and nothing is written down."""
+    wrong: list[tuple[dict[str, Any], type[RametError], str]] = [
+        ({}, InvalidValue, "every_s"),
+        ({"every_s": 60, "in_s": 5}, InvalidValue, "in_s"),
+        ({"every_s": 60, "tz": "UTC"}, InvalidValue, "tz"),
+        ({"cron": "* * * *", "tz": "UTC"}, InvalidValue, "cron"),
+        ({"in_s": 5, "anchor": datetime(2027, 1, 1, tzinfo=UTC)}, InvalidValue, "anchor"),
+        ({"at": datetime(2027, 1, 1)}, InvalidValue, "at"),  # noqa: DTZ001 - whose time is it?
+        ({"in_s": 5, "agent": "nobody"}, Unknown, "nobody"),
+        ({"in_s": 5, "agent": "no.module:here"}, InvalidValue, "agent"),
+        ({"in_s": 5, "agent": PlainAgent(name="a", model="offline")}, InvalidValue, "prompt"),
+        ({"in_s": 5, "agent": PlainAgent(name="a", model="fast"), "prompt": "x"}, InvalidValue, r"agent\.model"),
+        ({"in_s": 5, "agent": PlainAgent(name="a", model="inherit"), "prompt": "x"}, InvalidValue, r"agent\.model"),
+        ({"in_s": 5, "limits": {"tokens": -1}}, InvalidValue, "tokens"),
+        ({"in_s": 5, "policy": Policy(allowed_env_vars=["HOME"])}, SpawnRefused, "environment"),
+        ({"in_s": 5, "policy": Policy(secrets={"KEY": "secret"})}, InvalidValue, "secrets"),
+    ]
+    for asked, error, named in wrong:
+        with pytest.raises(error, match=named):
+            await client.kernel.add_schedule(**{"agent": f"{scheduled.__name__}:note", **asked})
+    assert await client.kernel.schedules() == []
+
+
+async def test_what_agents_wrote_down_is_read(served: Served, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run's state now, as of a commit and as of an event; and the agents that an agent has made."""
+    runtime, kernel = served.server.runtime, client.kernel
+    keeper = Agent(name="keeper", function=stateful.keeps_async)
+    for n in range(3):
+        handle = await runtime.spawn(keeper, args=(n,))
+        assert (await handle.result()).value == list(range(n))
+    now = await kernel.state(handle.id)
+    assert (now.place, now.branch, now.values, now.more) == ("keeper", "main", {"seen": [0, 1, 2]}, "")
+    seen = await kernel.state_versions(handle.id)
+    assert (seen.versions[0].id, seen.versions[0].author, len(seen.versions)) == (now.commit, handle.id, 3)
+    assert seen.branches == {"main": now.commit}
+    assert (await kernel.state(handle.id, commit=seen.versions[2].id)).values == {"seen": [0]}
+    assert (await kernel.state(handle.id, at=1)).values == {"seen": [0, 1]}
+    with pytest.raises(Unknown, match="commit"):
+        await kernel.state(handle.id, commit="0" * 64)
+    with pytest.raises(InvalidValue, match="commit"):
+        await kernel.state(handle.id, at=1, commit=now.commit)
+
+    monkeypatch.setattr(declarations, "_known", {})
+    monkeypatch.setattr(declarations, "_newest", {})
+    creator = Agent(name="maker")
+    creator.cls(Agent)
+    made = await runtime.dynamic.create(creator, Recipe(name="solver", primer="You solve."))
+    newer = await runtime.dynamic.create(creator, Recipe(name="solver", primer="You solve slowly."))
+    twin = await runtime.dynamic.create(creator, Recipe(name="twin"))
+    solver, other = await kernel.recipes()
+    assert (solver.place, solver.name, solver.version) == ("maker", "solver", newer.ref.version)
+    assert (solver.replaced, solver.recipe["primer"]) == ([made.ref.version], "You solve slowly.")
+    assert (other.name, other.version) == ("twin", twin.ref.version)
+    assert [each.name for each in await kernel.recipes("maker")] == ["solver", "twin"]
+    assert await kernel.recipes("keeper") == []
+    page = await served.ask("GET", "/v1/recipes?limit=1", served.server.operator)
+    assert (len(page.json()["recipes"]), page.json()["more"]) == (1, "maker/solver")
+
+
+async def test_only_the_operator_sees_it(served: Served) -> None:
+    """Of what is there and what is not, every other key gets the one answer that strangers get, and does nothing."""
+    handle = await bill(served)
+    (question,) = served.server.runtime.trees[handle.id].inbox.pending
+    _, team = await served.team()
+    _, nonce = await served.agent()
+    bodies: dict[str, Any] = {"answer_approval": {"allowed": True}, "send_run": {"text": "x"}, "stop_run": {},
+                              "keep_run": {}, "add_schedule": {"agent": "a", "in_s": 0},
+                              "put_policy": {"policy": {}, "expected": 0}}  # fmt: skip
+    for operation in (*runs.OPERATIONS, *schedules.OPERATIONS, *states.OPERATIONS, *safety.OPERATIONS):
+        for real in (True, False):
+            names = {"run": handle.id, "approval": question.id} if real else {"run": "run-0", "approval": "0"}
+            path = operation.path.format(**names, schedule="none", policy="house")
+            for key in (team, nonce):
+                answer = await served.ask(operation.method, path, key, json=bodies.get(operation.id))
+                problem = answer.json()
+                assert (answer.status_code, problem["type"]) == (404, "urn:ramet:problem:not-yours"), operation.id
+            for key in ("", "nobody"):
+                answer = await served.ask(operation.method, path, key, json=bodies.get(operation.id))
+                assert answer.status_code == 401, operation.id
+    assert served.server.runtime.trees[handle.id].inbox.pending == (question,)
+
+
+async def test_safety_policies_change_by_compare_and_swap_and_what_passed_is_seen(
+    served: Served, client: Client
+) -> None:
+    """A gate follows the newest version; what came to it is read in pages, filtered, and followed."""
+    kernel, runtime = client.kernel, served.server.runtime
+    shut = SafetyPolicy(rules=(Rule(tool="note", verdict="deny", reason="not today"),), otherwise="allow")
+    assert (await kernel.put_policy("house", shut, expected=0)).version == 1
+    with pytest.raises(Conflict, match="house"):
+        await kernel.put_policy("house", SafetyPolicy(), expected=0)
+    gate = SafetyGate(SafetyPolicies(await runtime.open_store()).named("house"))
+    note = Agent(name="noter", model=ScriptedModel([[Call("note"), Call("pay", {"amount": 1})], "done"]))
+    passing = kernel.follow_passages(GateEventFilter(kinds=("decision",)))
+    first = asyncio.ensure_future(anext(passing))
+    handle = await runtime.spawn(note, "go", tools=tools(served.server.dir), gate=gate)
+    await handle.result()
+    free = Agent(name="free", model=ScriptedModel([Call("note"), "done"]))
+    ungated = await runtime.spawn(free, "go", tools=tools(served.server.dir))
+    await ungated.result()
+
+    decided = (await kernel.passages(GateEventFilter(tree=handle.id, kinds=("decision",)))).entries
+    assert sorted((each.event.tool, getattr(each.event, "committed", None)) for each in decided) == [
+        ("note", False), ("pay", True),
+    ]  # fmt: skip
+    assert await first == decided[0]
+    await passing.aclose()
+    found, page = list[GateEvent](), await kernel.passages(limit=1)
+    while page.entries:
+        found += page.entries
+        page = await kernel.passages(after=page.cursor, limit=1)
+    assert found == list((await kernel.passages()).entries)
+    assert [each.kind for each in found if each.event.tool == "pay"] == ["intention", "decision", "output"]
+    assert [each.event.tool for each in (await kernel.passages(GateEventFilter(committed=False))).entries] == ["note"]
+    assert (await kernel.passages(GateEventFilter(path="main/*"))).entries == ()
+    assert (await kernel.passages(GateEventFilter(tree=ungated.id))).entries == ()
+
+    assert (await kernel.put_policy("house", SafetyPolicy(otherwise="allow"), expected=1)).version == 2
+    assert ((await kernel.policy("house")).version, (await kernel.policy("house", 1)).policy) == (2, shut)
+    assert await kernel.policies() == {"house": 2}
+    with pytest.raises(Unknown, match="safety policy"):
+        await kernel.policy("mansion")
+
+
+async def test_what_is_asked_is_checked(served: Served) -> None:
+    """A page that is too large, a cursor that is none, a name that nothing can have: each is named."""
+    handle = await served.server.runtime.spawn(scheduled.note)
+    await handle.result()
+    wrong = ["/v1/runs?limit=0", "/v1/runs?limit=100000", "/v1/runs?ended=perhaps", "/v1/runs?other=1",
+             f"/v1/runs/{handle.id}/events?after=-1", f"/v1/runs/{handle.id}/events?after=99999999999999999999",
+             f"/v1/runs/{handle.id}/state?at=x", "/v1/recipes?place=..", "/v1/schedules?limit=x",
+             "/v1/safety/passages?kinds=other", "/v1/safety/passages/follow?run=%00"]  # fmt: skip
+    for path in wrong:
+        answer = await served.ask("GET", path, served.server.operator)
+        assert (answer.status_code, answer.json()["type"]) == (422, "urn:ramet:problem:invalid-value"), path
+    for path in ("/v1/runs/%00", "/v1/schedules/%00", "/v1/runs?after=run-0", f"/v1/runs/{handle.id}/tree?after=run-0"):
+        answer = await served.ask("GET", path, served.server.operator)
+        assert (answer.status_code, answer.json()["type"]) == (404, "urn:ramet:problem:unknown"), path
+
+
+async def test_without_an_event_loop(served: Served) -> None:
+    """The same methods, which block."""
+    handle = await served.server.runtime.spawn(scheduled.note)
+    await handle.result()
+
+    def program() -> tuple[list[str], int]:
+        with ramet.connect(served.server.where) as client:
+            events = sum(1 for _ in client.kernel.events(handle.id, follow=True))
+            return [each.id for each in client.kernel.runs(ended=True)], events
+
+    ids, events = await asyncio.to_thread(program)
+    store = await served.server.runtime.open_store()
+    assert (ids, events) == ([handle.id], len(await store.read(tree=handle.id)))
+    assert {each for each in vars(OperatorClient) if not each.startswith("_")} <= set(vars(SyncKernel))

@@ -1,0 +1,124 @@
+"""Schemathesis reads the OpenAPI document, and asks whatever it allows and forbids: no answer contradicts it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import pathlib
+import sys
+from typing import Any
+
+import pytest
+
+from ramet.services.http.routes.table import OPERATIONS
+from ramet.services.turns.queue import TurnLimits
+from tests.support import schemathesis_hooks
+from tests.support.echo_agents import EchoType
+from tests.support.parrot_agents import ParrotType
+from tests.support.serving import Served, serving
+from tests.trips.agents import scheduled
+
+#: Not `ignored_auth`: a key that opens nothing is told what a foreign one is told, that there is nothing (404).
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+    "negative_data_rejection",
+    "positive_data_acceptance",
+    "missing_required_header",
+    "unsupported_method",
+    "allow_header_conformance",
+)
+#: Of requests that the document allows: a value may still be none here (422; 400 for clients of models), a turn over
+#: (410), a queue full (429).
+REFUSED = ["2xx", "400", "401", "403", "404", "409", "410", "422", "429"]
+#: The document, which it reads before all else; and a stream without an end, before which it has read nothing.
+UNASKED = ("openapi", "follow_passages")
+CHAT = ("chat_completions", "messages", "models")
+
+
+async def placed(served: Served) -> dict[str, dict[str, str]]:
+    """What there is for each operation to ask of; those that end something have something of their own."""
+    talker, over, ringed, victim = [
+        (await served.agent(name=name))[0] for name in ("talker", "over", "ringed", "victim")
+    ]
+    said = await served.ask("POST", f"/v1/agents/{talker}/turns", served.server.operator, content=b"one two")
+    await served.ask("POST", f"/v1/agents/{over}/turns", served.server.operator, content=b"die")  # Its events end.
+    ended = await served.server.runtime.spawn(scheduled.note)  # So do its.
+    await ended.result()
+    known = {"run": ended.id, "schedule": "daily", "policy": "house"}
+    daily = {"agent": f"{scheduled.__name__}:note", "every_s": 86_400, "name": "daily"}
+    await served.ask("POST", "/v1/schedules", served.server.operator, json=daily)
+    house = {"policy": {"otherwise": "ask"}, "expected": 0}
+    await served.ask("POST", "/v1/safety/policies/house", served.server.operator, json=house)
+    talking = ("get_agent", "turn", "read_turn", "interrupt", "control", "history", "mail")
+    return {
+        **{each.id: {name: known[name]} for each in OPERATIONS for name in known if f"{{{name}}}" in each.path},
+        **{operation: {"agent": talker} for operation in talking},
+        **{operation: {"agent": ringed} for operation in ("delegate", "revoke", "rotate")},
+        "read_turn": {"agent": talker, "turn": said.headers["ramet-turn"]},
+        "events": {"agent": over},
+        "kill_agent": {"agent": victim},
+        "get_team": {"team": (await served.team())[0]},
+        "delete_team": {"team": (await served.team())[0]},
+    }
+
+
+async def settings(served: Served) -> str:
+    """A file for schemathesis: which ids there are, and whose key opens what."""
+    _, chat = await served.agent(name="chat", agent_type="parrot")
+    lines = [
+        f"hooks = {json.dumps(schemathesis_hooks.__file__)}",
+        f"checks.positive_data_acceptance.expected-statuses = {json.dumps(REFUSED)}",
+        'phases.coverage.unexpected-methods = ["PATCH"]',
+    ]
+    for operation, names in (await placed(served)).items():
+        lines += ["[[operations]]", f'include-operation-id = "{operation}"']
+        lines += [f'parameters."path.{name}" = "{value}"' for name, value in names.items()]
+    for operation in CHAT:
+        lines += ["[[operations]]", f'include-operation-id = "{operation}"']
+        lines += [f'headers = {{ Authorization = "Bearer {chat}" }}']
+    return "\n".join(lines)
+
+
+async def run(served: Served, folder: pathlib.Path, *options: str) -> tuple[int, str]:
+    """Schemathesis as its users run it: its exit status, and what it said."""
+    file = folder / "schemathesis.toml"
+    file.write_text(await settings(served))
+    process = await asyncio.create_subprocess_exec(
+        pathlib.Path(sys.executable).with_name("schemathesis"), "--config-file", file,
+        "run", f"{served.server.where}/openapi.json", "--header", f"Authorization: Bearer {served.server.operator}",
+        "--checks", ",".join(CHECKS), "--generation-deterministic", "--no-color", "--warnings", "off", *options,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, cwd=folder,
+    )  # fmt: skip
+    try:
+        said, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return process.returncode or 0, said.decode()
+
+
+PARTS = 4  #: so that none takes long, and two can run side by side
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+async def test_no_answer_contradicts_the_document(
+    folder: pathlib.Path, caplog: pytest.LogCaptureFixture, part: int
+) -> None:
+    """Every status, content type and body is one that the document tells; what it forbids is refused, never a 500."""
+    types: dict[str, Any] = {"echo": EchoType(), "parrot": ParrotType()}
+    kept = TurnLimits(keep_s=3_600, kept_turns=10_000)  # A turn that is asked for stays for as long as this takes.
+    asked = sorted(each.id for each in OPERATIONS if each.id not in UNASKED)[part::PARTS]
+    named = [word for each in asked for word in ("--include-operation-id", each)]
+    async with serving(folder, types=types, listen=("127.0.0.1", 0), talk=kept) as served:
+        status, said = await run(served, folder, "--phases", "coverage,fuzzing", "--max-examples", "3", *named)
+
+    assert status == 0, said
+    assert f"Tested: {len(asked)}\n" in said, said
+    assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []

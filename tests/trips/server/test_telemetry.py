@@ -1,0 +1,572 @@
+"""Spans of real trees, in the SDK's own memory: what is below what, from when to when, and never what anybody said."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import SpanKind, StatusCode
+
+from ramet.concurrency.clock import FakeClock
+from ramet.core import events
+from ramet.core.budget import Limits
+from ramet.core.events import Event
+from ramet.core.outcome import Result, Status, Usage
+from ramet.host.journal.recorder import Recorder
+from ramet.host.observability.telemetry import Telemetry
+from ramet.host.session import Session
+from ramet.models.scripted.dialogue import Fail, Hang, Say, Script
+from ramet.models.scripted.model import Call, ScriptedModel
+from tests.support.context import run_info
+from tests.support.waiting import eventually
+from tests.trips.kits.sessions import Gate, all_is_quiet, background, fresh, kept, of_kind, opened, run_of
+
+ROOT, CHILD = run_info(), run_info(1, path="main/child", depth=1)
+SECRET_WORDS = ("the prompt", "the question", "the find", "the answer", "the argument", "the result")
+
+
+class Seen:
+    """A provider of its own, and the spans that have ended."""
+
+    def __init__(self) -> None:
+        self.provider = TracerProvider()
+        self.exporter = InMemorySpanExporter()
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.telemetry = Telemetry(self.provider)
+
+    @property
+    def spans(self) -> Sequence[ReadableSpan]:
+        return self.exporter.get_finished_spans()
+
+    def watch(self, session: Session) -> Telemetry:
+        """Show the spans of a session's tree."""
+        assert self.telemetry.attach(opened(session).recorder) is not None
+        return self.telemetry
+
+    def one(self, name: str, **attributes: object) -> ReadableSpan:
+        """The only span of that name and with these attributes (dots written as two underscores)."""
+        wanted = {key.replace("__", "."): value for key, value in attributes.items()}
+        [found] = [span for span in self.named(name) if wanted.items() <= said(span).items()]
+        return found
+
+    def named(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self.spans if span.name == name]
+
+    def tree(self) -> dict[str, Any]:
+        """The names of the spans below each other, in the order in which they began."""
+
+        def below(parent: int | None) -> list[Any]:
+            own = [s for s in self.spans if (s.parent.span_id if s.parent else None) == parent]
+            own.sort(key=lambda span: (span.start_time or 0, span.context.span_id if span.context else 0))
+            return [(span.name, below(span.context.span_id)) for span in own if span.context is not None]
+
+        found = below(None)
+        assert len(found) == 1, f"one root, not {[name for name, _ in found]}"
+        return {"root": found[0]}
+
+
+@pytest.fixture
+def seen() -> Iterator[Seen]:
+    seen = Seen()
+    yield seen
+    seen.provider.shutdown()
+
+
+def said(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def below(seen: Seen, span: ReadableSpan) -> list[str]:
+    """The names of what is right below a span, in order of name."""
+    assert span.context is not None
+    return sorted(s.name for s in seen.spans if s.parent is not None and s.parent.span_id == span.context.span_id)
+
+
+@tool
+def look(what: str) -> str:
+    """Look at something."""
+    if what == "nothing":
+        raise ValueError("the result is an error")
+    return "the result"
+
+
+def show(seen: Seen, *sent: Event) -> None:
+    """Have a tree with these events, one a second."""
+    clock, telemetry = FakeClock(), seen.telemetry
+    recorder = Recorder(clock)
+    telemetry.attach(recorder)
+    for event in sent:
+        recorder.append(event)
+        clock._elapsed += 1
+    recorder.close()
+
+
+# --- trees
+
+
+async def test_a_tree_of_runs_is_a_tree_of_spans(seen: Seen) -> None:
+    """A child is below the call that gave birth to it; turns, calls and questions are where they belong."""
+    script: Script = {
+        "dig deep": [Call("look", {"what": "the argument"}), "the find"],
+        "": [fresh("dig deep: the prompt", "digger"), "the answer"],
+    }
+    async with Session(ScriptedModel(script), [look]) as session:
+        seen.watch(session)
+        await session.ask("the question")
+
+    root = seen.one("invoke_agent main")
+    assert root.parent is None
+    assert below(seen, root) == ["turn"]
+    turn = seen.one("turn", ramet__turn=1, gen_ai__agent__id=session.id)
+    assert below(seen, turn) == ["chat scripted", "chat scripted", "execute_tool Agent"]
+    assert below(seen, seen.one("execute_tool Agent")) == ["invoke_agent general-purpose"]
+    child = seen.one("invoke_agent general-purpose")
+    assert below(seen, child) == ["create_agent general-purpose", "turn"]
+    own_turn = seen.one("turn", gen_ai__agent__name="general-purpose")
+    assert below(seen, own_turn) == ["chat scripted", "chat scripted", "execute_tool look"]
+    assert len(seen.spans) == 11
+    assert len({span.context.trace_id for span in seen.spans if span.context}) == 1
+    assert all((span.end_time or 0) >= (span.start_time or 0) > 0 for span in seen.spans)
+
+
+async def test_attributes_have_the_names_of_the_conventions(seen: Seen) -> None:
+    """And what they say is what the events say."""
+    usage = {"input_tokens": 11, "output_tokens": 7, "total_tokens": 18, "input_token_details": {"cache_read": 3}}
+    script: Script = [Call("look", {"what": "x"}, id="call-7"), Say("the answer", usage=usage)]  # type: ignore[arg-type]  # as a provider says it
+    async with Session(ScriptedModel(script), [look], session_id="conversation-1") as session:
+        seen.watch(session)
+        await session.ask("the question")
+
+    recorded = kept(session)
+    run = said(seen.one("invoke_agent main"))
+    assert run["gen_ai.operation.name"] == "invoke_agent"
+    assert (run["gen_ai.agent.name"], run["gen_ai.agent.id"]) == ("main", session.id)
+    assert (run["gen_ai.conversation.id"], run["gen_ai.request.model"]) == ("conversation-1", "scripted")
+    assert (run["ramet.root.id"], run["ramet.path"], run["ramet.depth"]) == (session.id, "main", 0)
+    assert (run["ramet.status"], run["gen_ai.usage.output_tokens"]) == ("completed", session.usage.output_tokens)
+
+    chat = seen.one("chat scripted", gen_ai__usage__input_tokens=11)
+    assert chat.kind is SpanKind.CLIENT
+    assert said(chat)["gen_ai.operation.name"] == "chat"
+    assert (said(chat)["gen_ai.provider.name"], said(chat)["gen_ai.request.model"]) == ("scripted", "scripted")
+    assert said(chat)["gen_ai.response.model"] == "scripted"
+    assert (said(chat)["gen_ai.usage.output_tokens"], said(chat)["gen_ai.usage.cache_read.input_tokens"]) == (7, 3)
+    assert chat.status.status_code is StatusCode.UNSET
+
+    tool_span = seen.one("execute_tool look")
+    assert tool_span.kind is SpanKind.INTERNAL
+    assert said(tool_span)["gen_ai.operation.name"] == "execute_tool"
+    assert (said(tool_span)["gen_ai.tool.name"], said(tool_span)["gen_ai.tool.call.id"]) == ("look", "call-7")
+    assert (said(tool_span)["gen_ai.tool.type"], said(tool_span)["ramet.status"]) == ("function", "ok")
+    [started] = of_kind(recorded, events.ToolStarted)
+    [ended] = of_kind(recorded, events.ToolEnded)
+    assert started.at is not None
+    assert ended.at is not None
+    times = [datetime.fromtimestamp(0, UTC) + timedelta(microseconds=(at or 0) // 1_000) for at in
+             (tool_span.start_time, tool_span.end_time)]  # fmt: skip
+    assert times == [started.at, ended.at]
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_usage_that_nobody_reported_is_marked_in_its_spans(seen: Seen, is_told: bool) -> None:
+    """That of the question, and of all that it is part of; what a provider reported has no mark."""
+    model = ScriptedModel(["ok"]) if is_told else GenericFakeChatModel(messages=iter([AIMessage("ok")]))
+    async with Session(model, limits=Limits(tokens=50_000)) as session:
+        seen.watch(session)
+        await session.ask("the question")
+
+    spans = [span for span in seen.spans if "gen_ai.usage.output_tokens" in said(span)]
+    assert spans
+    assert {said(span).get("ramet.usage.estimated") for span in spans} == {None if is_told else True}
+
+
+async def test_nothing_that_anybody_said_is_in_a_span(seen: Seen) -> None:
+    """No prompt, reply, argument, result or mail: not in a name, an attribute, an event or a status."""
+    script: Script = {
+        "dig": [Call("look", {"what": "the argument"}), Call("look", {"what": "nothing"}), "the find"],
+        "": [[fresh("dig: the prompt", "one"), background("dig: the prompt", "two")], "the answer", "the answer"],
+    }
+    async with Session(ScriptedModel(script), [look], system_prompt="the prompt") as session:
+        seen.watch(session)
+        await session.ask("the question")
+        await eventually(lambda: all_is_quiet(session))
+
+    everything = "\n".join(span.to_json() for span in seen.spans)
+    for words in SECRET_WORDS:
+        assert words not in everything
+    assert len(seen.spans) > 15
+
+
+async def test_a_tool_that_fails_is_an_error_of_its_own(seen: Seen) -> None:
+    """With what it raised as `error.type`; turn and run are fine; a call of no tool at all is shown, too."""
+    script: Script = [Call("look", {"what": "nothing"}), Call("no_such_tool", {}), "done"]
+    async with Session(ScriptedModel(script), [look]) as session:
+        seen.watch(session)
+        await session.ask("Go.")
+
+    failed, unknown = seen.one("execute_tool look"), seen.one("execute_tool no_such_tool")
+    assert (failed.status.status_code, said(failed)["error.type"]) == (StatusCode.ERROR, "ValueError")
+    assert failed.status.description is None
+    assert (unknown.status.status_code, said(unknown)["error.type"]) == (StatusCode.ERROR, "_OTHER")
+    for name in ("turn", "invoke_agent main"):
+        assert seen.one(name).status.status_code is StatusCode.UNSET
+
+
+async def test_each_attempt_to_ask_is_a_span(seen: Seen) -> None:
+    """One that failed has the status of the provider's answer; the next begins when it is asked again."""
+    async with Session(ScriptedModel([Fail(529, retry_after_s=0), "done"])) as session:
+        seen.watch(session)
+        await session.ask("Go.")
+
+    first, second = sorted(seen.named("chat scripted"), key=lambda span: said(span)["ramet.attempt"])
+    assert (first.status.status_code, said(first)["error.type"]) == (StatusCode.ERROR, "529")
+    assert second.status.status_code is StatusCode.UNSET
+    assert (second.start_time or 0) >= (first.end_time or 0)
+    assert seen.one("invoke_agent main").status.status_code is StatusCode.UNSET
+
+
+async def test_a_model_that_does_not_answer_fails_its_turn(seen: Seen) -> None:
+    """Question and turn end as errors; the session goes on, and the next turn is fine."""
+    async with Session(ScriptedModel([Fail("no such model"), "done"])) as session:
+        seen.watch(session)
+        await session.ask("Go.")
+        await session.ask("Again.")
+
+    first, second = sorted(seen.named("turn"), key=lambda span: said(span)["ramet.turn"])
+    assert (first.status.status_code, said(first)["ramet.status"]) == (StatusCode.ERROR, "failed")
+    assert second.status.status_code is StatusCode.UNSET
+    chats = sorted(seen.named("chat scripted"), key=lambda span: span.start_time or 0)
+    assert [span.status.status_code for span in chats] == [StatusCode.ERROR, StatusCode.UNSET]
+
+
+async def test_a_cancelled_tree_leaves_no_span_open(seen: Seen) -> None:
+    """A model that hangs, a tool that waits, children of both kinds: all end, as cancelled and as nobody's failure."""
+    gate = Gate()
+    script: Script = {
+        "first job": [Hang(3)],
+        "second job": [Call("gate", {})],
+        "": [[background("first job", "one"), background("second job", "two"), Call("gate", {})]],
+    }
+    async with Session(ScriptedModel(script), [gate.tool]) as session:
+        seen.watch(session)
+        asking = asyncio.create_task(session.ask("Go."))
+        await eventually(lambda: gate.calls == 2 and len(of_kind(kept(session), events.ModelAsked)) == 3)
+        await session.cancel()
+        await asking
+        begun = len(seen.spans)
+
+    assert len(seen.spans) == begun, "closing found nothing open"
+    names = [span.name for span in seen.spans]
+    assert sorted(names) == sorted(
+        ["invoke_agent main"]
+        + ["invoke_agent general-purpose", "create_agent general-purpose"] * 2
+        + ["turn"] * 3
+        + ["chat scripted"] * 3
+        + ["execute_tool Agent"] * 2
+        + ["execute_tool gate"] * 2
+    )
+    for span in (*seen.named("invoke_agent general-purpose"), *seen.named("execute_tool gate")):
+        assert (said(span)["ramet.status"], said(span)["error.type"], span.status.status_code) == (
+            "cancelled",
+            "cancelled",
+            StatusCode.UNSET,
+        ), span.name
+
+
+async def test_a_background_child_is_below_its_call_and_outlives_it(seen: Seen) -> None:
+    """Its notice wakes the parent: that is the parent's second turn."""
+    gate = Gate()
+    script: Script = {"dig": [Call("gate", {}), "found"], "": [background("dig", "digger"), "started", "done"]}
+    async with Session(ScriptedModel(script), [gate.tool]) as session:
+        seen.watch(session)
+        await session.ask("Go.")
+        gate.open.set()
+        await eventually(lambda: all_is_quiet(session) and len(of_kind(kept(session), events.TurnEnded, "main")) == 2)
+
+    call, child = seen.one("execute_tool Agent"), seen.one("invoke_agent general-purpose")
+    assert child.parent is not None
+    assert call.context is not None
+    assert child.parent.span_id == call.context.span_id
+    assert (child.end_time or 0) > (call.end_time or 0)
+    assert said(child)["ramet.background"] is True
+    turns = [said(span)["ramet.turn"] for span in seen.named("turn") if said(span)["gen_ai.agent.name"] == "main"]
+    assert sorted(turns) == [1, 2]
+
+
+async def test_an_agent_that_is_taken_up_again_has_a_second_span(seen: Seen) -> None:
+    """Beside the first, below the same call."""
+    script: Script = {
+        "dig": ["found", "found more"],
+        "": [fresh("dig", "digger"), Call("SendMessage", {"to": "digger", "message": "more"}), "waiting", "done"],
+    }
+    async with Session(ScriptedModel(script)) as session:
+        seen.watch(session)
+        await session.ask("Go.")
+        await eventually(lambda: len(of_kind(kept(session), events.RunEnded, "main/digger")) == 2)
+        await eventually(lambda: all_is_quiet(session))
+
+    first, second = sorted(seen.named("invoke_agent general-purpose"), key=lambda span: span.start_time or 0)
+    assert first.parent == second.parent
+    assert "ramet.resumed" not in said(first)
+    assert said(second)["ramet.resumed"] is True
+    assert below(seen, second) == ["turn"]
+
+
+async def test_what_else_happens_is_an_event_of_a_span(seen: Seen) -> None:
+    """A budget that refused, without what anybody said."""
+    script: Script = [Call("look", {"what": "the argument"}), Call("look", {"what": "the argument"}), "the answer"]
+    async with Session(ScriptedModel(script), [look], limits=Limits(tool_calls=1)) as session:
+        seen.watch(session)
+        await session.ask("Go.")
+
+    noted = [event for event in seen.one("turn").events if event.name == "ramet.budget_refused"]
+    assert len(noted) == len(of_kind(kept(session), events.BudgetRefused)) > 0
+    assert dict(noted[0].attributes or {})["ramet.resource"] == "tool_calls"
+
+
+# --- where a tree begins, and what is below it elsewhere
+
+
+async def test_a_tree_is_below_the_span_that_its_caller_is_in(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a web server that answers a request, whoever started the server."""
+    monkeypatch.setenv("TRACEPARENT", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+    tracer = seen.provider.get_tracer("a server")
+    with tracer.start_as_current_span("POST /ask") as request:
+        async with Session(ScriptedModel(["done"])) as session:
+            seen.watch(session)
+            await session.ask("Go.")
+
+    run = seen.one("invoke_agent main")
+    assert run.parent is not None
+    assert run.parent.span_id == request.get_span_context().span_id
+
+
+def test_a_tree_is_below_what_traceparent_names(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where this process was started by one that has a trace; what is no header is ignored."""
+    monkeypatch.setenv("TRACEPARENT", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+    show(seen, events.RunSpawned(**ROOT.stamp, name="main"))
+    [span] = seen.spans
+    assert span.parent is not None
+    assert f"{span.parent.trace_id:032x}-{span.parent.span_id:016x}" == (
+        "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331"
+    )
+
+    seen.exporter.clear()
+    monkeypatch.setenv("TRACEPARENT", "a lie")
+    show(seen, events.RunSpawned(**ROOT.stamp, name="main"))
+    assert seen.spans[0].parent is None
+
+
+async def test_traceparent_puts_a_sandbox_below_its_run(seen: Seen) -> None:
+    """The W3C header of a run's span from its birth on; empty for who is unknown, and once the tree is closed."""
+    async with Session(ScriptedModel({"dig": ["found"], "": [fresh("dig", "digger"), "done"]})) as session:
+        telemetry = seen.watch(session)
+        await session.ask("Go.")
+        child = run_of(session, "digger").info.id
+        headers = [telemetry.traceparent(run) for run in (session.id, child)]
+        assert telemetry.traceparent("run-unknown") == ""
+
+    for header, name in zip(headers, ("invoke_agent main", "invoke_agent general-purpose"), strict=True):
+        context = seen.one(name).context
+        assert context is not None
+        assert header[:-2] == f"00-{context.trace_id:032x}-{context.span_id:016x}-"
+        assert int(header[-2:], 16) & 1, "it is sampled"
+    assert telemetry.traceparent(session.id) == ""
+
+
+def test_what_is_not_sampled_says_so_in_the_header() -> None:
+    """So that whoever continues the trace does not record either."""
+    provider = TracerProvider(sampler=ALWAYS_OFF)
+    telemetry, recorder = Telemetry(provider), Recorder(FakeClock())
+    telemetry.attach(recorder)
+    recorder.append(events.RunSpawned(**ROOT.stamp, name="main"))
+
+    assert not int(telemetry.traceparent(ROOT.id)[-2:], 16) & 1
+    recorder.close()
+    provider.shutdown()
+
+
+# --- trees that are not whole
+
+
+def test_a_tree_that_began_elsewhere_has_spans_all_the_same(seen: Seen) -> None:
+    """A run that is resumed after a restart, whose birth this process has not seen."""
+    show(
+        seen,
+        events.RunResumed(**ROOT.stamp, turn=2),
+        events.TurnStarted(**ROOT.stamp, turn=2),
+        events.ToolStarted(**ROOT.stamp, tool="look", step_id="s", call_id="c"),
+        events.ToolEnded(**ROOT.stamp, tool="look", status="ok", call_id="c"),
+        events.TurnEnded(**ROOT.stamp, turn=2, status="completed"),
+    )
+
+    assert seen.tree() == {"root": ("invoke_agent main", [("turn", [("execute_tool look", [])])])}
+    assert said(seen.one("invoke_agent main"))["ramet.resumed"] is True
+
+
+def test_closing_ends_what_is_open_at_the_time_of_the_last_event(seen: Seen) -> None:
+    """From the innermost outward."""
+    show(
+        seen,
+        events.RunSpawned(**ROOT.stamp, name="main"),
+        events.TurnStarted(**ROOT.stamp, turn=1),
+        events.ModelAsked(**ROOT.stamp, step_id="s-1", model="anthropic:claude-x"),
+        events.ToolStarted(**ROOT.stamp, tool="look", step_id="s-2", call_id="c"),
+        events.RunSpawned(**CHILD.stamp, name="child"),
+    )
+
+    names = ["create_agent main", "invoke_agent main", "chat claude-x", "execute_tool look", "turn"]
+    assert [span.name for span in seen.spans] == [*names, "invoke_agent main"]
+    assert {span.end_time for span in seen.spans} == {1_767_225_604 * 10**9}
+    assert said(seen.one("chat claude-x"))["gen_ai.provider.name"] == "anthropic"
+
+
+def test_a_question_that_failed_ends_when_it_did(seen: Seen) -> None:
+    """What it cost is told first, why it failed later; an aside that was answered is no failure."""
+    asked: dict[str, Any] = {"step_id": "s-1", "model": "openai:gpt-x"}
+    show(
+        seen,
+        events.RunSpawned(**ROOT.stamp, name="main"),
+        events.ModelAsked(**ROOT.stamp, **asked),
+        events.ModelCharged(**ROOT.stamp, step_id="s-1", usage=Usage(model_calls=1)),
+        events.ModelRetried(**ROOT.stamp, **asked, reason="it is busy (HTTP 503)", attempt=1),
+        events.ModelAsked(**ROOT.stamp, **asked, attempt=2),
+        events.ModelCharged(**ROOT.stamp, step_id="s-1", usage=Usage(model_calls=1, input_tokens=5, output_tokens=2)),
+        events.RunEnded(**ROOT.stamp, result=Result(status=Status.COMPLETED, value="x")),
+    )
+
+    first, second, run = seen.spans
+    began = 1_767_225_600
+    assert (first.start_time, first.end_time) == ((began + 1) * 10**9, (began + 2) * 10**9)
+    assert said(first)["error.type"] == "503"
+    assert (said(second)["gen_ai.usage.input_tokens"], second.status.status_code) == (5, StatusCode.UNSET)
+    assert run.status.status_code is StatusCode.UNSET
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "why"),
+    [
+        (Status.FAILED, StatusCode.ERROR, "failed"),
+        (Status.TIMEOUT, StatusCode.ERROR, "timeout"),
+        (Status.OOM, StatusCode.ERROR, "oom"),
+        (Status.CANCELLED, StatusCode.UNSET, "cancelled"),
+        (Status.NEEDS_INPUT, StatusCode.UNSET, None),
+    ],
+)
+def test_an_end_is_an_error_if_it_is_one(seen: Seen, status: Status, code: StatusCode, why: str | None) -> None:
+    """By its status."""
+    show(
+        seen, events.RunSpawned(**ROOT.stamp, name="main"), events.RunEnded(**ROOT.stamp, result=Result(status=status))
+    )
+
+    [span] = seen.spans
+    assert (span.status.status_code, said(span)["ramet.status"]) == (code, str(status))
+    if why is not None:
+        assert said(span)["error.type"] == why
+
+
+def test_a_listener_that_fails_hurts_nobody(
+    seen: Seen, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an exporter or a bug raises is logged once; the record is as it was."""
+    from ramet.host.observability.spans import TreeSpans
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(TreeSpans, "take", broken)
+    recorder = Recorder(FakeClock())
+    seen.telemetry.attach(recorder)
+    with caplog.at_level(logging.ERROR):
+        for number in range(3):
+            recorder.append(events.TurnStarted(**ROOT.stamp, turn=number))
+    recorder.close()
+
+    assert len(recorder.kept) == 3
+    assert [record.message for record in caplog.records].count(
+        "a listener failed; the tree goes on without what it misses"
+    ) == 1
+
+
+# --- what it costs where nobody looks
+
+
+def test_without_an_sdk_nothing_is_attached_or_imported(tmp_path: Path) -> None:
+    """In a process that has set up nothing: no listener, no import of OpenTelemetry, no header."""
+    program = textwrap.dedent(
+        """
+        import sys
+        from ramet.concurrency.clock import SystemClock
+        from ramet.host.journal.recorder import Recorder
+        from ramet.host.observability.telemetry import Telemetry
+
+        recorder, telemetry = Recorder(SystemClock()), Telemetry()
+        assert telemetry.attach(recorder) is None
+        assert recorder._readers == []
+        assert telemetry.traceparent("run-1") == ""
+        assert not [name for name in sys.modules if name.startswith("opentelemetry")]
+        import opentelemetry.trace
+        assert telemetry.attach(recorder) is None, "the API alone shows nothing"
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_provider_that_the_process_has_set_up_is_found(tmp_path: Path) -> None:
+    """As users do it: `set_tracer_provider`, and nothing else."""
+    program = textwrap.dedent(
+        """
+        from opentelemetry import trace
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+        from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+        from ramet.concurrency.clock import SystemClock
+        from ramet.core.events import RunSpawned
+        from ramet.host.journal.recorder import Recorder
+        from ramet.host.observability.telemetry import Telemetry
+
+        exporter = InMemorySpanExporter()
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        recorder, telemetry = Recorder(SystemClock()), Telemetry()
+        trace.set_tracer_provider(provider)
+        telemetry.attach(recorder)
+        recorder.append(RunSpawned(root="r", run="r", path="main", agent="main", name="main"))
+        recorder.close()
+        print(*(span.name for span in exporter.get_finished_spans()), sep=", ")
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "invoke_agent main\n", "")
+
+
+async def test_with_a_journal_the_spans_are_the_same(seen: Seen, tmp_path: Path) -> None:
+    """Events are shown once they are on record for good, the last one of a tree included."""
+    script: Script = {"dig": ["found"], "": [fresh("dig", "digger"), "done"]}
+    async with Session(ScriptedModel(script), cwd=tmp_path) as session:
+        telemetry = seen.watch(session)
+        await session.ask("Go.")
+        assert telemetry.traceparent(run_of(session, "digger").info.id)
+
+    assert len(seen.spans) == 9
+    for name in ("invoke_agent main", "invoke_agent general-purpose"):
+        assert said(seen.one(name))["ramet.status"] == "completed"
+        assert seen.one(name).status.status_code is StatusCode.UNSET

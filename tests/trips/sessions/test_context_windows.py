@@ -1,0 +1,65 @@
+"""Conversations that outgrow their model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain_core.exceptions import ContextOverflowError
+from langchain_core.messages import BaseMessage
+from langchain_core.outputs import ChatResult
+
+from ramet import ScriptedModel, Session, Status
+from ramet.core.events import Compacted
+from tests.trips.kits.sessions import kept, of_kind
+
+LONG = "word " * 400
+
+
+class Narrow(ScriptedModel):
+    """Plays its script, but refuses what is longer than its window, as providers do."""
+
+    def __init__(self, script: list[str]) -> None:
+        super().__init__(script, streaming=False)
+
+    async def _agenerate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        if sum(len(str(message.content)) for message in messages) > 3_000:
+            raise ContextOverflowError("prompt is too long")
+        return await super()._agenerate(messages, *args, **kwargs)
+
+
+async def test_room_is_made_before_the_window_that_the_model_names_is_full() -> None:
+    """Nobody has to configure it: the model says what it takes."""
+    model = ScriptedModel([LONG, LONG, "A summary.", "Still here."])
+    model.profile = {"max_input_tokens": 1_200}
+    async with Session(model) as session:
+        for prompt in ("First.", "Second.", "Third."):
+            result = await session.ask(prompt)
+
+        assert result.value == "Still here."
+        assert len(of_kind(kept(session), Compacted)) == 1
+
+
+async def test_compaction_can_be_switched_off() -> None:
+    """What a user says of it is what happens."""
+    model = ScriptedModel([LONG, LONG, "Still here."])
+    model.profile = {"max_input_tokens": 1_200}
+    async with Session(model, compaction=False) as session:
+        for prompt in ("First.", "Second.", "Third."):
+            await session.ask(prompt)
+
+        assert of_kind(kept(session), Compacted) == []
+
+
+@pytest.mark.parametrize("compacts", [True, False])
+async def test_a_conversation_that_a_provider_finds_too_long_is_shortened_and_asked_again(compacts: bool) -> None:
+    """Retries cannot help there; where shortening is off, it is a failure and no answer."""
+    model = Narrow([LONG, LONG, *["A summary."] * compacts, "Still here."])
+    async with Session(model, compaction=None if compacts else False) as session:
+        for prompt in ("First.", "Second."):
+            await session.ask(prompt)
+
+        result = await session.ask("Third.")
+
+        assert result.status is (Status.COMPLETED if compacts else Status.FAILED)
+        assert bool(of_kind(kept(session), Compacted)) is compacts

@@ -1,0 +1,313 @@
+"""A closed session rests on record: its id goes on with it in any process, until it is removed."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from typing import Any
+
+import pytest
+
+from ramet import AgentRuntime, Limits, Session
+from ramet.core.errors import BusyError, InvalidValue, OwnedElsewhere, RametError, StoreInUse, Unknown
+from ramet.core.events import RunEnded, TurnStarted
+from ramet.core.outcome import Status
+from ramet.core.policy.policy import Isolation, Policy
+from ramet.host.control.run_queries import JournalReader
+from ramet.models.scripted.model import Call, Script, ScriptedModel
+from ramet.store.postgres import PostgresStore
+from ramet.tools.workspace import workspace_tools
+from tests.support.places import store_at
+from tests.support.postgres import Server, fresh_schema, postgres
+from tests.trips.kits.sessions import Gate, background, kept, of_kind
+from tests.trips.recovery.test_resume import MakeStore, lost, make
+
+__all__ = ["make", "postgres"]  # fixtures are used by their names
+
+
+async def test_a_closed_conversation_goes_on_by_its_session_id(make: MakeStore) -> None:
+    """The same constructor call continues it: ids, history, and what was spent are the same."""
+    async with (
+        AgentRuntime(store=make()) as runtime,
+        Session(ScriptedModel(["one"]), runtime=runtime, session_id="chat-7") as session,
+    ):
+        await session.ask("first")
+        root = session.id
+
+    for turn, answer in enumerate(["two", "three"], start=2):
+        model = ScriptedModel([answer])
+        async with (
+            AgentRuntime(store=make()) as runtime,
+            Session(model, runtime=runtime, session_id="chat-7") as session,
+        ):
+            assert not model.requests, "opening it costs nothing"
+            result = await session.ask("again")
+
+            assert (session.id, result.value) == (root, answer)
+            assert session.usage.model_calls == turn
+            said = [message.text for message in model.requests[0].messages]
+            assert said == ["first", "one", "again", "two", "again"][: 2 * turn - 1]
+
+
+async def test_a_closed_conversation_is_resumed_by_the_id_of_its_root(make: MakeStore) -> None:
+    """Every conversation has one, also one that was given no session id."""
+    async with (
+        AgentRuntime(store=make()) as runtime,
+        Session(ScriptedModel(["one"]), runtime=runtime) as session,
+    ):
+        await session.ask("first")
+        root = session.id
+
+    model = ScriptedModel(["two"])
+    async with AgentRuntime(store=make()) as runtime:
+        session = await Session.resume(root, model, runtime=runtime)
+        await session.ask("second")
+
+        assert [message.text for message in model.requests[0].messages] == ["first", "one", "second"]
+        assert [each.turn for each in of_kind(kept(session), TurnStarted)] == [2]
+
+
+async def test_a_limit_holds_for_the_whole_conversation(make: MakeStore) -> None:
+    """What was used before it was closed is not given again."""
+    for status in (Status.COMPLETED, Status.BUDGET_EXHAUSTED):
+        async with (
+            AgentRuntime(store=make()) as runtime,
+            Session(
+                ScriptedModel(["one"]), runtime=runtime, session_id="chat", limits=Limits(model_calls=2), spawn=False
+            ) as session,
+        ):
+            assert (await session.ask("go")).status is status
+
+
+async def test_a_conversation_that_was_closed_in_a_turn_takes_the_next_prompt(make: MakeStore) -> None:
+    """The call that was cut off has an answer that says so; what ran below has ended."""
+    gate = Gate()
+    async with AgentRuntime(store=make(), grace_s=0.1) as runtime:
+        model = ScriptedModel([[Call("gate")], "not reached"])
+        async with Session(model, [gate.tool], runtime=runtime, session_id="chat") as session:
+            turn = asyncio.create_task(session.ask("first"))
+            await gate.entered.wait()
+        assert (await turn).status is Status.CANCELLED
+
+    model = ScriptedModel(["two"])
+    async with (
+        AgentRuntime(store=make()) as runtime,
+        Session(model, [Gate().tool], runtime=runtime, session_id="chat") as session,
+    ):
+        result = await session.ask("second")
+
+        assert result.value == "two"
+        assert [each.type for each in model.requests[0].messages] == ["human", "ai", "tool", "human"]
+
+
+async def test_ends_of_children_that_closing_stopped_wake_nobody(make: MakeStore) -> None:
+    """Opening a conversation asks no model: the notice waits for the next prompt."""
+    gate = Gate()
+    plan: dict[str, Any] = {"": [[background("wait", "worker")], "started"], "wait": [[Call("gate")]]}
+    async with (
+        AgentRuntime(store=make(), grace_s=0.1) as runtime,
+        Session(ScriptedModel(plan), [gate.tool], runtime=runtime, session_id="chat") as session,
+    ):
+        await session.ask("first")
+        await gate.entered.wait()
+
+    model = ScriptedModel(["two"])
+    async with (
+        AgentRuntime(store=make()) as runtime,
+        Session(model, [gate.tool], runtime=runtime, session_id="chat") as session,
+    ):
+        assert [each.state for each in session.runs()] == ["idle", "cancelled"]
+        assert not model.requests
+        assert (await session.ask("second")).value == "two"
+
+
+async def test_a_kill_after_it_was_opened_again_loses_nothing(make: MakeStore) -> None:
+    """Before its next turn, and in the middle of it."""
+    async with (
+        AgentRuntime(store=make()) as runtime,
+        Session(ScriptedModel(["one"]), runtime=runtime, session_id="chat") as session,
+    ):
+        await session.ask("first")
+
+    async with lost(make()) as runtime:
+        await Session(ScriptedModel(["never"]), runtime=runtime, session_id="chat").start()
+
+    gate = Gate()
+    async with lost(make()) as runtime:
+        session = Session(ScriptedModel(["never"]), runtime=runtime, session_id="chat")
+        await session.ask("second")
+
+    model = ScriptedModel(["three"])
+    async with AgentRuntime(store=make()) as runtime:
+        session = await Session.resume("chat", model, [gate.tool], runtime=runtime)
+        await session.ask("third")
+
+        said = [message.text for message in model.requests[0].messages]
+        assert said == ["first", "one", "second", "never", "third"]
+
+
+async def test_a_session_id_that_is_not_on_record_is_refused_with_those_like_it(make: MakeStore) -> None:
+    """`resume` begins nothing."""
+    async with AgentRuntime(store=make()) as runtime:
+        for name in ("chat-7", "other"):
+            async with Session(ScriptedModel(["one"]), runtime=runtime, session_id=name) as session:
+                await session.ask("go")
+
+        with pytest.raises(Unknown, match=r"unknown session 'chat-8'; known: chat-7$"):
+            await Session.resume("chat-8", ScriptedModel([]), runtime=runtime)
+
+
+async def test_an_open_conversation_is_refused_to_a_second_session_of_its_process(make: MakeStore) -> None:
+    """Nothing of it is changed by that."""
+    async with (
+        AgentRuntime(store=make()) as runtime,
+        Session(ScriptedModel(["one", "two"]), runtime=runtime, session_id="chat") as session,
+    ):
+        await session.ask("first")
+        for second in (
+            Session(ScriptedModel([]), runtime=runtime, session_id="chat").start(),
+            Session.resume("chat", ScriptedModel([]), runtime=runtime),
+        ):
+            with pytest.raises(BusyError, match="'chat' is open in this process"):
+                await second
+        assert (await session.ask("second")).value == "two"
+
+
+async def test_a_conversation_of_another_kernel_is_refused_by_its_name(postgres: Server) -> None:
+    """Two kernels of one database: the second is told which one has it, and has it once that one has closed it."""
+    schema = fresh_schema()
+    stores = [PostgresStore(postgres.dsn, schema=schema, kernel=name) for name in ("one", "two")]
+    async with AgentRuntime(store=stores[0]) as one, AgentRuntime(store=stores[1]) as two:
+        async with Session(ScriptedModel(["1"]), runtime=one, session_id="chat") as session:
+            await session.ask("first")
+            with pytest.raises(OwnedElsewhere, match="'one'"):
+                await Session(ScriptedModel([]), runtime=two, session_id="chat").start()
+            with pytest.raises(OwnedElsewhere, match="'one'"):
+                await Session.resume("chat", ScriptedModel([]), runtime=two)
+        async with Session(ScriptedModel(["2"]), runtime=two, session_id="chat") as session:
+            assert (await session.ask("second")).value == "2"
+            assert len(session.messages) == 4
+
+
+async def test_of_kernels_that_begin_one_conversation_at_once_one_has_it(postgres: Server) -> None:
+    """The others are refused; one tree is on record by that id."""
+    schema = fresh_schema()
+    stores = [PostgresStore(postgres.dsn, schema=schema, kernel=f"k{n}") for n in range(3)]
+    runtimes = [AgentRuntime(store=store) for store in stores]
+    sessions = [Session(ScriptedModel(["hello"]), runtime=each, session_id="chat") for each in runtimes]
+    begun = await asyncio.gather(*(each.start() for each in sessions), return_exceptions=True)
+
+    assert sum(isinstance(each, Session) for each in begun) == 1
+    assert all(isinstance(each, Session | OwnedElsewhere) for each in begun)
+    for each in runtimes:
+        await each.stop()
+
+
+async def test_a_folder_that_another_process_works_in_is_refused_by_its_process(tmp_path: pathlib.Path) -> None:
+    """SQLite has one kernel: its pid is in the message."""
+    async with Session(ScriptedModel(["one"]), cwd=tmp_path, session_id="chat") as session:
+        await session.ask("first")
+        second = AgentRuntime(store=store_at(f"sqlite {tmp_path}/.ramet/journal.db"))
+        with pytest.raises(StoreInUse, match="pid"):
+            await Session(ScriptedModel([]), runtime=second, session_id="chat").start()
+        await second.stop()
+
+
+async def test_a_folder_of_the_first_agent_is_there_again(tmp_path: pathlib.Path) -> None:
+    """An agent in a sandbox finds the files that it wrote before its session was closed."""
+    policy = Policy(isolation=Isolation.L1)
+    scripts: list[Script] = [
+        [[Call("Write", {"file_path": "note.txt", "content": "kept"})], "written"],
+        [[Call("Read", {"file_path": "note.txt"})], "read"],
+    ]
+    for script, expected in zip(scripts, ("written", "read"), strict=True):
+        async with Session(
+            ScriptedModel(script),
+            workspace_tools(),
+            cwd=tmp_path,
+            session_id="chat",
+            root_policy=policy,
+            backend="local",
+        ) as session:
+            assert (await session.ask("go")).value == expected
+            assert "kept" in str(session.messages[-2].text) or expected == "written"
+
+
+async def test_ids_and_values_before_it_is_known_whether_it_is_on_record(tmp_path: pathlib.Path) -> None:
+    """What depends on that says so; a bad id is refused at once."""
+    session = Session(ScriptedModel([]), cwd=tmp_path, session_id="chat")
+    with pytest.raises(RametError, match="start"):
+        _ = session.id
+    await session.close()
+    for bad in ("", "a\nb", "x" * 201):
+        with pytest.raises(InvalidValue, match="session_id"):
+            Session(ScriptedModel([]), cwd=tmp_path, session_id=bad)
+
+
+async def test_a_turn_that_goes_on_after_a_kill_can_be_waited_for(make: MakeStore) -> None:
+    """A prompt is refused until then; of a conversation at rest there is no turn to wait for."""
+    gate = Gate()
+    async with lost(make()) as runtime:
+        session = Session(ScriptedModel([[Call("gate")], "no"]), [gate.tool], runtime=runtime, session_id="chat")
+        turn = asyncio.create_task(session.ask("first"))
+        await gate.entered.wait()
+    turn.cancel()
+
+    model = ScriptedModel([[Call("gate")], "the turn is over", "two"])
+    gate = Gate()
+    async with AgentRuntime(store=make()) as runtime:
+        session = await Session.resume("chat", model, [gate.tool], runtime=runtime)
+        waiting = asyncio.create_task(session.wait_for_turn())
+        await gate.entered.wait()
+        with pytest.raises(BusyError):
+            await session.ask("too early")
+        gate.open.set()
+        result = await waiting
+
+        assert result is not None
+        assert result.value == "the turn is over"
+        assert session.result == result
+        assert await session.wait_for_turn() is None
+        assert (await session.ask("second")).value == "two"
+
+
+async def test_a_fork_is_a_conversation_of_its_own(make: MakeStore) -> None:
+    """It knows what was said until then, goes on by an id of its own, and the old one sees nothing of it."""
+    async with (
+        AgentRuntime(store=make()) as runtime,
+        Session(ScriptedModel(["one", "two"]), runtime=runtime, session_id="chat") as session,
+    ):
+        await session.ask("first")
+        model = ScriptedModel(["other"])
+        async with await Session.fork(session.id, model, runtime=runtime, session_id="what-if") as fork:
+            assert (await fork.ask("And if not?")).value == "other"
+            assert [message.text for message in model.requests[0].messages] == ["first", "one", "And if not?"]
+        with pytest.raises(BusyError, match="'what-if' is on record already"):
+            await Session.fork(session.id, model, runtime=runtime, session_id="what-if")
+        await session.ask("second")
+        assert [message.text for message in session.messages] == ["first", "one", "second", "two"]
+
+    model = ScriptedModel(["again"])
+    async with (
+        AgentRuntime(store=make()) as runtime,
+        Session(model, runtime=runtime, session_id="what-if") as fork,
+    ):
+        await fork.ask("Go on.")
+        said = [message.text for message in model.requests[0].messages]
+        assert said == ["first", "one", "And if not?", "other", "Go on."]
+
+
+async def test_its_record_tells_that_it_ended_and_lives_again(make: MakeStore) -> None:
+    """Whoever looks at the journal sees it at rest, not over."""
+    async with AgentRuntime(store=make()) as runtime:
+        async with Session(ScriptedModel(["one"]), runtime=runtime, session_id="chat") as session:
+            await session.ask("first")
+            root = session.id
+        store = await runtime.open_store()
+        assert [each.state for each in await JournalReader(store, ()).rows(root)] == ["completed"]
+        async with Session(ScriptedModel(["two"]), runtime=runtime, session_id="chat") as session:
+            await session.context.settled()
+            assert [each.state for each in await JournalReader(store, (root,)).rows(root)] == ["idle"]
+            assert await JournalReader(store, (root,)).trees() == [root]
+            assert not of_kind(kept(session), RunEnded)
+        assert [each.state for each in await JournalReader(store, ()).rows(root)] == ["completed"]

@@ -1,0 +1,182 @@
+"""Who tries to be born without an answer of the policy adapter, or with another one than it was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+
+import pytest
+
+import ramet
+from ramet.core.errors import PolicyAdapterFailed, RametError, StoreFailed
+from ramet.core.events import RunSpawned
+from ramet.host.policy_adapters import Allow, PolicyAnswer, PolicyRequest, Refuse
+from ramet.models.scripted.model import ScriptedModel
+from ramet.spawn.birth import policy_decisions
+from ramet.tools.workspace import workspace_tools
+from tests.support.waiting import eventually
+from tests.trips.agents import isolated as agents
+from tests.trips.kits.isolated import BACKENDS
+from tests.trips.kits.sessions import fresh, kept, of_kind
+from tests.trips.spawning.test_policy_adapters import MAY, Adapter, runtime
+
+
+class Slow(Adapter):
+    """Allows everything, once the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__(self._allow)
+        self.may_answer = asyncio.Event()
+
+    async def _allow(self, request: PolicyRequest) -> PolicyAnswer:
+        await self.may_answer.wait()
+        return Allow()
+
+
+# --- what happens while it is asked
+
+
+@pytest.mark.parametrize("kind", ["function", "sandboxed", "session"])
+@pytest.mark.parametrize("end", ["stop", "fence"])
+async def test_nothing_is_born_in_a_runtime_that_was_stopped_meanwhile(
+    kind: str, end: str, tmp_path: pathlib.Path
+) -> None:
+    """Its `stop` has returned, or its journal is another kernel's: the answer comes too late."""
+    worked: list[str] = []
+
+    def work() -> None:
+        worked.append("born")
+
+    adapter, model = Slow(), ScriptedModel(["born"])
+    async with runtime(adapter, tmp_path, backend="local") as host:
+        if kind == "session":
+            begun = asyncio.create_task(ramet.Session(model, runtime=host).start())
+        else:
+            policy = ramet.Policy() if kind == "sandboxed" else None
+            begun = asyncio.create_task(host.spawn(work, policy=policy))  # type: ignore[arg-type]  # either is awaited
+        await eventually(lambda: adapter.asked)
+        if end == "stop":
+            await host.stop()
+        else:
+            host._fence(StoreFailed("journal", "another kernel has it"))
+        adapter.may_answer.set()
+        with pytest.raises(RametError, match=r"was stopped|another kernel"):
+            await begun
+        assert not host.trees
+
+    assert not worked
+
+
+async def test_a_session_that_is_closed_while_its_adapter_is_asked_leaves_no_agent(tmp_path: pathlib.Path) -> None:
+    """The runtime is others', too, and lives on: nobody would end what was born after the close."""
+    adapter = Slow()
+    async with runtime(adapter, tmp_path) as host:
+        session = ramet.Session(ScriptedModel(["hello"]), runtime=host)
+        asked = asyncio.create_task(session.ask("Hi."))
+        await eventually(lambda: adapter.asked)
+        await session.close()
+        adapter.may_answer.set()
+        with pytest.raises(RametError, match="was closed"):
+            await asked
+        assert not host.trees
+
+
+async def test_the_agent_that_was_asked_about_is_born(tmp_path: pathlib.Path) -> None:
+    """A definition's file that changes while the adapter is asked counts from the next birth on."""
+    file = tmp_path / "project" / ".claude" / "agents" / "helper.md"
+    file.parent.mkdir(parents=True)
+
+    def write(tools: str) -> None:
+        file.write_text(f"---\nname: helper\ndescription: Helps.\ntools: {tools}\n---\nYou have {tools}.\n")
+
+    async def answers(request: PolicyRequest) -> PolicyAnswer:
+        if request.depth and not changed:
+            write("Read, Bash")
+            changed.append(session.reload())
+        return Allow()
+
+    write("Read")
+    changed: list[bool] = []
+    calls = [fresh("Look.", each, subagent_type="helper") for each in ("one", "two")]
+    model = ScriptedModel({"Go.": [*calls, "done"], "Look.": ["seen"] * 2})
+    adapter = Adapter(answers)
+    async with runtime(adapter, tmp_path) as host:
+        session = ramet.Session(model, tools=workspace_tools(), runtime=host, cwd=file.parents[2], unattended=True)
+        async with session:
+            await session.ask("Go.")
+            born = of_kind(kept(session), RunSpawned)
+
+    assert changed == [True]
+    assert [each.tools for each in born[1:]] == [("Read",), ("Read", "Bash")]
+    assert [each.tools for each in adapter.asked[1:]] == [("Read",), ("Read", "Bash")]
+    assert "You have Read." in born[1].birth["system"][0]
+
+
+async def test_births_that_are_asked_for_side_by_side_are_not_in_vain(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what was refused, or failed, counts for the bound; also while many wait for an answer or for room."""
+    monkeypatch.setattr(policy_decisions, "MAX_UNBORN", 5)
+
+    async def work() -> str:
+        return "done"
+
+    async def answers(request: PolicyRequest) -> PolicyAnswer:
+        return Allow() if request.agent != "unwanted" else Refuse("no")
+
+    adapter, model, limits = Adapter(answers), ScriptedModel([]), ramet.Limits(agents=1000)
+    async with runtime(adapter, tmp_path) as host, ramet.Session(model, runtime=host, limits=limits) as session:
+        born = [session.spawn(ramet.SpawnRequest(agent=work)) for _ in range(20)]
+        assert [(await (await each).result()).value for each in born] == ["done"] * 20
+        handles = await asyncio.gather(*(session.spawn(ramet.SpawnRequest(agent=work)) for _ in range(20)))
+        assert [(await each.result()).value for each in handles] == ["done"] * 20
+
+        refused = ramet.Agent(name="unwanted", function=work)
+        detached = ramet.SpawnRequest(agent=work, detached=True)  # It is allowed, and fails: it has no limits.
+        adapter.asked.clear()
+        for request in [detached, ramet.SpawnRequest(agent=refused)] * 4:
+            with pytest.raises(RametError):
+                await session.spawn(request)
+        assert len(adapter.asked) == 5
+
+
+# --- an adapter that is broken
+
+
+class Fatal(BaseException):
+    """Of no kind that anybody expects."""
+
+
+@pytest.mark.parametrize("error", [Fatal("hunter2"), BaseExceptionGroup("hunter2", [Fatal()]), GeneratorExit()])
+async def test_whatever_an_adapter_raises_is_a_refusal(error: BaseException, tmp_path: pathlib.Path) -> None:
+    """Of the root, and of the child of a guest, which reads of it and goes on."""
+
+    async def answers(request: PolicyRequest) -> PolicyAnswer:
+        if request.depth or request.agent == "echo":
+            raise error
+        return Allow()
+
+    async with runtime(Adapter(answers), tmp_path, backend=BACKENDS[-1]) as host:
+        with pytest.raises(PolicyAdapterFailed) as failed:
+            await host.spawn(agents.echo)
+        handle = await host.spawn(agents.spawn_one_by_one, args=(2,), policy=MAY)
+        assert (await handle.result()).value == ["policy adapter house rules"] * 2
+
+    assert "hunter2" not in str(failed.value)
+
+
+async def test_many_births_that_are_cancelled_refuse_no_others(tmp_path: pathlib.Path) -> None:
+    """More calls of the adapter are cut off in one moment than may be left that do not end: these do end."""
+    adapter = Slow()
+    async with runtime(adapter, tmp_path) as host:
+        asked = [asyncio.create_task(host.spawn(agents.echo)) for _ in range(100)]
+        await eventually(lambda: len(adapter.asked) == 100)
+        adapter.may_answer.set()
+        adapter.may_answer = asyncio.Event()
+        other = ramet.Session(ScriptedModel(["hello"]), runtime=host)
+        for each in asked:
+            each.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        adapter.may_answer.set()
+        async with other:
+            assert (await other.ask("Hi.")).value == "hello"

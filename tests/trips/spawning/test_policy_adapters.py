@@ -1,0 +1,482 @@
+"""A policy adapter decides about every birth: it is asked, its answer narrows or refuses, and is on record."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pathlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+import ramet
+from ramet.core.budget import Limits
+from ramet.core.errors import InvalidValue, PolicyAdapterFailed, SpawnRefused
+from ramet.core.events import PolicyDecided, RunSpawned, SandboxStarted, StateChanged
+from ramet.host.policy_adapters import Allow, Narrow, PolicyAnswer, PolicyRequest, Refuse
+from ramet.models.scripted.model import ScriptedModel
+from ramet.services.agent_types.registry import installed
+from ramet.spawn.birth import policy_decisions
+from ramet.store.sqlite.store import SqliteStore
+from tests.support.serving import serving
+from tests.support.waiting import eventually
+from tests.trips.agents import isolated as agents
+from tests.trips.kits.isolated import BACKENDS, backend
+from tests.trips.kits.sessions import answers, fresh, kept, of_kind
+from tests.trips.teams.test_agent_types import OURS, asked, ended, function, opening
+
+__all__ = ["backend"]
+
+MAY = ramet.Policy(allow_sub_agents=True, memory_mb=1024, cpu_cores=8, allowed_endpoints=("docs.example.org:443",))
+Answers = Callable[[PolicyRequest], Awaitable[PolicyAnswer]]
+
+
+class Adapter:
+    """Answers by a function, and notes what it was asked."""
+
+    name = "house rules"
+
+    def __init__(self, answers: Answers | None = None) -> None:
+        self.asked: list[PolicyRequest] = []
+        self._answers = answers
+
+    async def decide(self, request: PolicyRequest) -> PolicyAnswer:
+        self.asked.append(request)
+        return Allow() if self._answers is None else await self._answers(request)
+
+
+def about(agent: str, answer: Any) -> Adapter:
+    """Give one answer about agents of that name, and let all others be."""
+
+    async def answers(request: PolicyRequest) -> PolicyAnswer:
+        return answer if request.agent == agent else Allow()
+
+    return Adapter(answers)
+
+
+@contextlib.asynccontextmanager
+async def runtime(adapter: Any, folder: pathlib.Path, **options: Any) -> AsyncIterator[ramet.AgentRuntime]:
+    """A running runtime with an adapter."""
+    async with ramet.AgentRuntime(folder, policy_adapter=adapter, **options) as found:
+        yield found
+
+
+def decisions(runtime: ramet.AgentRuntime) -> list[PolicyDecided]:
+    """Every decision on record of the open trees."""
+    return [each for tree in runtime.trees.values() for each in of_kind(tree.recorder.kept, PolicyDecided)]
+
+
+# --- children of a session
+
+
+async def test_a_child_that_is_refused_is_not_born(tmp_path: pathlib.Path) -> None:
+    """The model reads the reason; the refusal is on its own record; nothing is held."""
+    model = ScriptedModel([fresh("Look.", "scout", subagent_type="general-purpose"), "I do it myself."])
+    adapter = about("general-purpose", Refuse("no helpers on Fridays"))
+    async with runtime(adapter, tmp_path) as host, ramet.Session(model, runtime=host) as session:
+        result = await session.ask("Go.")
+        events = kept(session)
+        (report,) = answers(session.messages).values()
+
+    assert result.value == "I do it myself."
+    assert "no helpers on Fridays" in report
+    assert "policy adapter house rules" in report
+    assert [each.path for each in of_kind(events, RunSpawned)] == ["main"]
+    root, child = of_kind(events, PolicyDecided)
+    assert (root.verdict, root.path, root.child) == ("allow", "main", session.runs()[0].agent)
+    assert (child.verdict, child.path, child.child, child.reason, child.failed) == (
+        "refuse",
+        "main",
+        "general-purpose",
+        "no helpers on Fridays",
+        False,
+    )
+    assert child.call_id
+    assert result.usage.agents == 0
+
+
+async def test_an_adapter_sees_who_asks_for_whom(tmp_path: pathlib.Path) -> None:
+    """As plain data that JSON holds: another service may be asked with it."""
+    model = ScriptedModel({"Look": ["done"], "": [fresh("Look.", "scout"), "ok"]})
+    adapter = Adapter()
+    async with runtime(adapter, tmp_path) as host, ramet.Session(model, runtime=host) as session:
+        await session.ask("Go.")
+        root = session.id
+
+    first, second = adapter.asked
+    assert (first.depth, first.parent, first.root, first.inherited, first.granted) == (0, "", "", None, None)
+    assert (second.agent, second.name, second.prompt, second.mode) == ("general-purpose", "scout", "Look.", "fresh")
+    assert (second.root, second.parent, second.parent_path, second.depth) == (root, root, "main", 1)
+    assert "SendMessage" in second.tools
+    assert msgspec.json.decode(msgspec.json.encode(second), type=PolicyRequest) == second
+
+
+async def test_limits_of_a_child_are_narrowed(tmp_path: pathlib.Path) -> None:
+    """The smaller of what was asked and what is answered; the answer is on record."""
+    model = ScriptedModel({"Look": ["done"], "": [fresh("Look.", "scout"), "ok"]})
+    adapter = about("general-purpose", Narrow(limits=Limits(model_calls=2, seconds=60), reason="small helpers"))
+    async with runtime(adapter, tmp_path) as host, ramet.Session(model, runtime=host) as session:
+        await session.ask("Go.")
+        child = session.handle("scout").run
+        decided = of_kind(kept(session), PolicyDecided)[-1]
+
+    assert (child.limits.model_calls, child.limits.seconds) == (2, 60)
+    assert (decided.verdict, decided.reason) == ("narrow", "small helpers")
+    assert decided.limits == {"model_calls": 2, "seconds": 60}
+
+
+async def test_a_run_of_the_host_that_gets_a_policy_works_in_a_sandbox(backend: Any, tmp_path: pathlib.Path) -> None:
+    """In the host nothing would hold it to the answer."""
+    adapter = about("where", Narrow(policy=ramet.Policy(memory_mb=128)))
+    async with runtime(adapter, tmp_path, backend=backend) as host:
+        handle = await host.spawn(agents.where)
+        result = await handle.result()
+
+    assert result.status == "completed", result.error
+    assert handle.run.grant is not None
+    assert handle.run.grant.memory_mb == 128
+    assert result.value != str(pathlib.Path.cwd())
+
+
+# --- sandboxes
+
+
+async def test_network_is_taken_from_agents_of_one_type(backend: Any, tmp_path: pathlib.Path) -> None:
+    """What they ask for, and their parent has, does not matter: a child in a sandbox has no endpoint."""
+    adapter = about("echo", Narrow(policy=ramet.Policy(network="disabled"), reason="no network"))
+    async with runtime(adapter, tmp_path, backend=backend) as host:
+        handle = await host.spawn(
+            agents.spawn, args=(agents.echo, {"allowed_endpoints": ["docs.example.org:443"]}), policy=MAY
+        )
+        recorder = host.trees[handle.run.info.id].recorder
+        result = await handle.result()
+        births = {each.path: each.birth for each in of_kind(recorder.kept, RunSpawned)}
+        decided = of_kind(recorder.kept, PolicyDecided)
+
+    assert result.value["status"] == "completed", result.value
+    assert list(births["main"]["grant"]["allowed_endpoints"]) == ["docs.example.org:443"]
+    assert list(births["main/1"]["grant"]["allowed_endpoints"]) == []
+    assert births["main/1"]["narrowed"] == {"network": "disabled"}
+    assert [(each.child, each.verdict) for each in decided] == [("spawn", "allow"), ("echo", "narrow")]
+    child = adapter.asked[1]
+    assert child.inherited is not None
+    assert child.granted is not None
+    assert child.inherited["allowed_endpoints"] == child.granted["allowed_endpoints"] == ["docs.example.org:443"]
+    assert child.asked == {"network": "allow_list", "allowed_endpoints": ["docs.example.org:443"]}
+
+
+async def test_an_answer_widens_nothing(backend: Any, tmp_path: pathlib.Path) -> None:
+    """Whatever it names: what there is not, is not given."""
+    wide = ramet.Policy(
+        memory_mb=4096,
+        allowed_endpoints=("*",),
+        readonly_mounts=("/usr",),
+        allowed_env_vars=("HOME",),
+        allow_sub_agents=True,
+        isolation=ramet.Isolation.L0,
+        max_sub_agents=1000,
+        retry_count=9,
+    )
+    adapter = about("echo", Narrow(policy=wide))
+    async with runtime(adapter, tmp_path, backend=backend) as host:
+        handle = await host.spawn(agents.echo, policy=ramet.Policy(memory_mb=128))
+        await handle.result()
+        plain = await host.spawn(agents.where, policy=ramet.Policy(memory_mb=128))
+        await plain.result()
+
+    assert handle.run.grant == plain.run.grant
+
+
+async def test_a_guest_reads_which_adapter_refused(backend: Any, tmp_path: pathlib.Path) -> None:
+    """A function in a sandbox catches SpawnRefused, whether the adapter said no or said nothing."""
+    kinds = iter([Refuse("no"), None])
+
+    async def answers(request: PolicyRequest) -> PolicyAnswer:
+        return next(kinds) if request.agent == "echo" else Allow()  # type: ignore[return-value]  # None is no answer
+
+    async with runtime(Adapter(answers), tmp_path, backend=backend) as host:
+        handle = await host.spawn(agents.spawn_one_by_one, args=(2,), policy=MAY)
+        recorder = host.trees[handle.run.info.id].recorder
+        result = await handle.result()
+        decided = of_kind(recorder.kept, PolicyDecided)[1:]
+
+    assert result.value == ["policy adapter house rules"] * 2
+    assert [(each.verdict, each.failed) for each in decided] == [("refuse", False), ("refuse", True)]
+
+
+async def test_what_a_run_asks_in_vain_is_bounded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that asks again and again neither fills the journal nor keeps the adapter busy."""
+    monkeypatch.setattr(policy_decisions, "MAX_UNBORN", 10)
+    adapter = about("echo", Refuse("no"))
+    async with runtime(adapter, tmp_path, backend=BACKENDS[-1]) as host:
+        handle = await host.spawn(agents.spawn_one_by_one, args=(30,), policy=MAY)
+        recorder = host.trees[handle.run.info.id].recorder
+        result = await handle.result()
+
+    assert result.value == ["policy adapter house rules"] * 10 + ["policy adapter"] * 20
+    assert len(adapter.asked) == 11
+    assert len(of_kind(recorder.kept, PolicyDecided)) == 11
+
+
+async def test_births_that_wait_for_an_answer_do_not_pass_a_limit(tmp_path: pathlib.Path) -> None:
+    """What was free when two children were asked for may be taken when the answers come."""
+    together = asyncio.Barrier(2)
+
+    async def answers(request: PolicyRequest) -> PolicyAnswer:
+        if request.depth:
+            await together.wait()
+        return Allow()
+
+    may = ramet.Policy(allow_sub_agents=True, max_sub_agents=1, memory_mb=1024, cpu_cores=4)
+    async with runtime(Adapter(answers), tmp_path, backend=BACKENDS[-1]) as host:
+        handle = await host.spawn(agents.nap, args=(600,), policy=may)
+        context = handle.run.context
+        assert context.tree is not None
+        await eventually(lambda: handle.run.state == "running")
+        born = await asyncio.gather(
+            *(context.tree.spawn(context, ramet.SpawnRequest(agent=agents.echo)) for _ in range(2)),
+            return_exceptions=True,
+        )
+        await handle.cancel("enough")
+
+    (refused,) = [each for each in born if isinstance(each, BaseException)]
+    assert isinstance(refused, SpawnRefused)
+    assert refused.limit == "policy.max_sub_agents"
+
+
+# --- roots
+
+
+async def test_a_root_that_is_refused_is_not_born(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither a function nor a conversation; nobody's tree stays open, and nothing is on record."""
+    adapter = about("echo", Refuse("not here"))
+    async with runtime(adapter, tmp_path) as host:
+        with pytest.raises(SpawnRefused, match="not here") as refused:
+            await host.spawn(agents.echo)
+        assert not host.trees
+        talker = ramet.Agent(name="echo", description="Talks.")
+        with pytest.raises(SpawnRefused, match="not here"):
+            async with ramet.Session(ScriptedModel([]), agent=talker, runtime=host, session_id="one"):
+                pass
+        session = ramet.Session(ScriptedModel(["hello"]), runtime=host, session_id="one")
+        async with session:
+            assert (await session.ask("Hi.")).value == "hello"
+
+    assert refused.value.limit == "policy adapter house rules"
+    assert "house rules" in caplog.text
+
+
+async def test_a_conversation_keeps_what_it_was_narrowed_to(tmp_path: pathlib.Path) -> None:
+    """In another process too, whatever the adapter would say now; it is asked at births alone."""
+    adapter = about("talker", Narrow(policy=ramet.Policy(memory_mb=300, network="disabled")))
+    talker = ramet.Agent(name="talker", description="Talks.")
+    policy = ramet.Policy(memory_mb=512, allowed_endpoints=("docs.example.org:443",))
+    async with runtime(adapter, tmp_path) as host:
+        session = ramet.Session(
+            ScriptedModel([]), agent=talker, runtime=host, session_id="one", root_policy=policy, cwd=tmp_path
+        )
+        async with session:
+            first = session.handle(session.id).run.grant
+    other = Adapter()
+    async with runtime(other, tmp_path) as host:
+        again = await ramet.Session.resume("one", ScriptedModel([]), agents=[talker], runtime=host, cwd=tmp_path)
+        async with again:
+            run = again.handle(again.id).run
+
+    assert first is not None
+    assert (first.memory_mb, first.allowed_endpoints) == (300, ())
+    assert run.grant == first
+    assert run.narrowed == ramet.Policy(memory_mb=300, network="disabled")
+    assert not other.asked
+
+
+# --- no answer
+
+
+async def raises(request: PolicyRequest) -> PolicyAnswer:
+    raise OSError("policy.internal:8181 refused the connection")
+
+
+async def exits(request: PolicyRequest) -> PolicyAnswer:
+    raise SystemExit(3)
+
+
+async def never(request: PolicyRequest) -> PolicyAnswer:
+    await asyncio.Event().wait()
+    return Allow()
+
+
+async def nothing(request: PolicyRequest) -> PolicyAnswer:
+    return True  # type: ignore[return-value]  # that is the point
+
+
+async def values(request: PolicyRequest) -> PolicyAnswer:
+    return Narrow(policy=ramet.Policy(env_vars={"TOKEN": "hunter2"}))
+
+
+async def no_reason(request: PolicyRequest) -> PolicyAnswer:
+    return Refuse(None)  # type: ignore[arg-type]  # that is the point
+
+
+@pytest.mark.parametrize("answers", [raises, exits, never, nothing, values, no_reason])
+async def test_no_answer_is_a_refusal(
+    answers: Answers, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A typed one, for whoever asks; what went wrong is in the log, and neither it nor a value is told to an agent."""
+    async with runtime(Adapter(answers), tmp_path, policy_timeout_s=0.2) as host:
+        with pytest.raises(PolicyAdapterFailed, match="no answer") as failed:
+            await host.spawn(agents.echo)
+        assert not host.trees
+
+    assert failed.value.limit == "policy adapter house rules"
+    assert "policy.internal" not in str(failed.value)
+    assert "hunter2" not in str(failed.value) + caplog.text
+    assert answers is not raises or "policy.internal" in caplog.text
+
+
+async def test_a_call_that_cannot_be_ended_keeps_nobody_waiting(tmp_path: pathlib.Path) -> None:
+    """It is left alone; when many are, nothing is asked any more."""
+    over = asyncio.Event()
+
+    async def deaf(request: PolicyRequest) -> PolicyAnswer:
+        while not over.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await over.wait()
+        return Allow()
+
+    adapter = Adapter(deaf)
+    async with runtime(adapter, tmp_path, policy_timeout_s=0.01) as host:
+        for _ in range(70):
+            with pytest.raises(PolicyAdapterFailed):
+                await host.spawn(agents.echo)
+        over.set()
+
+    assert len(adapter.asked) == 64
+
+
+async def test_a_tree_that_is_cancelled_waits_for_no_answer(tmp_path: pathlib.Path) -> None:
+    """The parent asks, is cancelled, and is gone; its child is never born."""
+
+    async def answers(request: PolicyRequest) -> PolicyAnswer:
+        return await never(request) if request.depth else Allow()
+
+    model = ScriptedModel([fresh("Look.", "scout"), "unreached"])
+    adapter = Adapter(answers)
+    async with runtime(adapter, tmp_path, policy_timeout_s=3600) as host, ramet.Session(model, runtime=host) as session:
+        turn = asyncio.create_task(session.ask("Go."))
+        await eventually(lambda: len(adapter.asked) == 2)
+        receipt = await session.cancel()
+        result = await turn
+        events = kept(session)
+
+    assert not receipt.left
+    assert result.status == "cancelled"
+    assert len(of_kind(events, RunSpawned)) == 1
+    assert of_kind(events, StateChanged)
+    assert not of_kind(events, SandboxStarted)
+
+
+# --- what is no adapter
+
+
+class Blocking:
+    name = "blocking"
+
+    def decide(self, request: PolicyRequest) -> PolicyAnswer:
+        return Allow()
+
+
+class Nameless:
+    name = ""
+
+    async def decide(self, request: PolicyRequest) -> PolicyAnswer:
+        return Allow()
+
+
+@pytest.mark.parametrize(
+    "adapter", [Blocking(), Nameless(), object(), "house rules"], ids=lambda each: type(each).__name__
+)
+def test_what_is_no_adapter_is_refused_with_the_runtime(adapter: Any) -> None:
+    """One whose `decide` is not async would stop the event loop."""
+    with pytest.raises(InvalidValue) as refused:
+        ramet.AgentRuntime(policy_adapter=adapter)
+
+    assert refused.value.field == "policy_adapter"
+    assert "async def decide" in refused.value.accepted
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), "10", True])
+def test_a_time_that_is_none_is_refused(seconds: Any) -> None:
+    with pytest.raises(InvalidValue, match="policy_timeout_s"):
+        ramet.AgentRuntime(policy_adapter=Adapter(), policy_timeout_s=seconds)
+
+
+# --- over HTTP
+
+
+async def test_an_agent_of_a_server_is_refused(tmp_path: pathlib.Path) -> None:
+    """409, with the adapter and its reason; nothing of the agent is left, and its place in the team is free."""
+    adapter = about("helper", Refuse("no helpers on Fridays"))
+    async with serving(tmp_path, policy_adapter=adapter, types=installed()) as served:
+        team = await served.team(agents=1)
+        asked = {"team": team[0], "name": "bob", "agent_type": "llm", "spawn_info": {"model": "offline"}}
+        for _ in range(2):
+            refused = await served.ask("POST", "/v1/agents", team[1], json={**asked, "name": "helper"})
+            assert refused.status_code == 409, refused.text
+            assert refused.json()["limit"] == "policy adapter house rules"
+            assert "no helpers on Fridays" in refused.json()["detail"]
+        made = await served.ask("POST", "/v1/agents", team[1], json=asked)
+        assert made.status_code == 201, made.text
+
+
+async def test_an_adapter_that_fails_keeps_a_servers_agents_from_being_born(tmp_path: pathlib.Path) -> None:
+    """As a refusal: its own words are in the log alone."""
+    async with serving(tmp_path, policy_adapter=Adapter(raises), types=installed()) as served:
+        team = await served.team()
+        asked = {"team": team[0], "name": "bob", "agent_type": "llm", "spawn_info": {"model": "offline"}}
+        refused = await served.ask("POST", "/v1/agents", team[1], json=asked)
+
+    assert refused.status_code == 409, refused.text
+    assert refused.json()["limit"] == "policy adapter house rules"
+    assert "policy.internal" not in refused.text
+
+
+async def test_a_served_function_that_goes_on_after_a_kill_stays_narrowed(tmp_path: pathlib.Path) -> None:
+    """What the server gives it anew, on the machine where it goes on, is at most what the adapter had allowed."""
+
+    async def narrows(request: PolicyRequest) -> PolicyAnswer:
+        return Narrow(policy=ramet.Policy(memory_mb=100, network="disabled"))
+
+    policy = ramet.Policy(memory_mb=200, allowed_endpoints=("docs.example.org:443",))
+    start = function("measures_and_waits", policy=policy)
+
+    def runtime_of_a_process() -> ramet.AgentRuntime:
+        store = SqliteStore(tmp_path / "journal.db")
+        return ramet.AgentRuntime(tmp_path, backend="local", store=store, grace_s=0.1, policy_adapter=Adapter(narrows))
+
+    first = await runtime_of_a_process().start()
+    agent = await OURS.open(opening(first, tmp_path / "ada", **start))
+    answer = agent.turn(asked("go"), "openai")
+    await anext(answer)
+    run = agent.run
+    grant = first.get(run).run.grant
+    await first.get(run).run.context.settled()
+    await (await first.open_store()).close()  # As if it was killed: nothing more goes on record.
+    await first.stop()
+    await ended(answer)
+    async with runtime_of_a_process() as second:
+        again = await OURS.open(opening(second, tmp_path / "eve", **start, run=run))
+        await eventually(lambda: any(each.run.grant for each in roots_of(second)))
+        grants = [each.run.grant for each in roots_of(second)]
+        await again.close("it is over")
+
+    assert grant is not None
+    assert (grant.memory_mb, grant.allowed_endpoints) == (100, ())
+    assert grants == [grant]
+
+
+def roots_of(runtime: ramet.AgentRuntime) -> list[Any]:
+    """Handles of the roots that are open."""
+    return [runtime.get(root) for root in runtime.trees]

@@ -1,0 +1,94 @@
+"""A kernel that is killed while a tree is born: its birth is on record for whoever resumes, or was never there."""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from ramet import AgentRuntime
+from ramet.host.control.run_queries import JournalReader
+from ramet.host.journal.journal import TREES
+from ramet.host.retention.sweep import sweep
+from ramet.store.contract import Entry
+from tests.support import postgres
+from tests.support.warm import Warm, warm
+from tests.trips.kits.terminal import environment
+from tests.trips.programs import killed_spawn
+
+__all__ = ["warm"]  # a fixture is used by its name
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def server_of_the_stores(pytestconfig: pytest.Config) -> None:
+    """PostgreSQL, if it is there; the test itself says if it is not."""
+    if not postgres.absent():
+        postgres.shared(pytestconfig)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def server(request: pytest.FixtureRequest) -> list[str]:
+    """Where the journal is: a file in the folder, or a schema of a server."""
+    return [] if request.param == "sqlite" else [postgres.running().dsn, postgres.fresh_schema()]
+
+
+@pytest.mark.parametrize("moment", ["early", "between", "born"])
+async def test_a_birth_is_resumed_or_was_never_there(
+    tmp_path: pathlib.Path, server: list[str], warm: Warm, moment: str
+) -> None:
+    """Killed around the writing of the tree's document: nothing is invisible, and what is left is collected."""
+    words = (str(tmp_path), moment, *server)
+    process = await warm.start("tests.trips.programs.killed_spawn", *words, cwd=ROOT, env=environment(None))
+    assert await process.wait() == -signal.SIGKILL
+
+    store = killed_spawn.store_of(tmp_path, server)
+    async with AgentRuntime(tmp_path, store=store) as runtime:
+        await store.open()
+        born = [each.type for each in await store.read()]
+        known = [each.key for each in await store.list(TREES)]
+        handles = await runtime.resume()
+        results = [await handle.result() for handle in handles]
+
+    assert [each.value for each in results] == (["worked"] if moment == "born" else [])
+    effects = tmp_path / "effects"
+    assert (effects.read_text() if effects.exists() else "") == ("x" if moment == "born" else "")
+    assert len(known) == (0 if moment == "early" else 1)
+    assert born[:1] == (["run_spawned"] if moment == "born" else [])
+
+    await store.open()
+    try:
+        assert [
+            row.is_over for root in await JournalReader(store).trees() for row in await JournalReader(store).rows(root)
+        ] == []
+        gone = await sweep(store, tmp_path, before=datetime.now(UTC) + timedelta(hours=1))
+        assert [each.state for each in gone] == (["completed"] if moment == "born" else [])
+        assert (await store.list(TREES), await store.read()) == ([], [])
+    finally:
+        await store.close()
+
+
+async def test_a_birth_without_its_tree_of_an_older_kernel_is_collected(tmp_path: pathlib.Path) -> None:
+    """Nobody can resume it: it goes once it is old, and not before."""
+    (tmp_path / ".ramet").mkdir()
+    store = killed_spawn.store_of(tmp_path, [])
+    async with AgentRuntime(tmp_path, store=store) as runtime:
+        handle = await runtime.spawn(killed_spawn.work, args=(str(tmp_path),))
+        await handle.result()
+    await store.open()
+    try:
+        events = await store.read()
+        await store.forget(handle.id)
+        await store.delete(TREES, handle.id)
+        birth = events[0]
+        await store.durable(store.append(Entry(birth.tree, birth.run, birth.seq, birth.type, birth.data)))
+        now = datetime.now(UTC)
+
+        assert await sweep(store, tmp_path, before=now - timedelta(hours=1)) == []
+        (gone,) = await sweep(store, tmp_path, before=now + timedelta(hours=1))
+
+        assert (gone.root, gone.state, await store.read()) == (handle.id, "interrupted", [])
+    finally:
+        await store.close()

@@ -1,0 +1,302 @@
+"""AC-S1-15: a child in a worktree edits its own copy of the repository; what it changed stays until it is merged."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from pathlib import Path
+
+import pytest
+from langchain_core.messages import ToolMessage
+
+from ramet.agent.definition import Agent
+from ramet.core.errors import MailRefused
+from ramet.core.events import RunEnded, RunSpawned, TurnEnded
+from ramet.core.outcome import Status
+from ramet.host.runtime import AgentRuntime
+from ramet.host.session import Session
+from ramet.host.trees.project import Project
+from ramet.models.scripted.dialogue import Script
+from ramet.models.scripted.model import Call, Fail, ScriptedModel
+from ramet.store.memory import MemoryStore
+from ramet.tools.workspace import workspace_tools
+from tests.support.cut import cut_behind
+from tests.support.waiting import eventually
+from tests.trips.kits.sessions import (
+    Gate,
+    all_is_quiet,
+    answers,
+    background,
+    fork,
+    fresh,
+    kept,
+    of_kind,
+    opened,
+    run_of,
+    write,
+)
+
+
+def git(folder: Path, *args: str) -> str:
+    """Run git there, with nobody's settings."""
+    names = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main"]
+    return subprocess.run(["git", *names, *args], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    folder = write(tmp_path / "repo", {"a.txt": "as it was\n", "sub/b.txt": "below\n"})
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "first")
+    return folder
+
+
+def worktrees(repo: Path) -> list[str]:
+    """Every worktree beside the main one, and every branch of ours."""
+    paths = [line for line in git(repo, "worktree", "list", "--porcelain").splitlines() if line.startswith("worktree ")]
+    return paths[1:] + git(repo, "branch", "--list", "--format=%(refname)", "ramet/*").split()
+
+
+EDIT = Call("Write", {"file_path": "new.txt", "content": "mine\n"})
+
+
+async def test_a_child_s_edits_land_in_its_copy(repo: Path) -> None:
+    """AC-S1-15: the parent's folder is as it was; the path of the copy is reported to the parent and in the result."""
+    model = ScriptedModel({"EDIT-IT": [EDIT, "edited"], "": [fresh("EDIT-IT", "editor", isolation="worktree"), "ok"]})
+    async with Session(model, workspace_tools(), cwd=repo) as session:
+        await session.ask("Go.")
+        (end,) = of_kind(kept(session), RunEnded)
+        (report,) = answers(session.messages).values()
+
+    (path,) = end.result.artifacts
+    assert (Path(path) / "new.txt").read_text() == "mine\n"
+    assert (Path(path) / "a.txt").read_text() == "as it was\n"
+    assert not (repo / "new.txt").exists()
+    assert git(repo, "status", "--porcelain") == ""
+    assert report == f"edited\n\nIt left changes in: {path}"
+
+
+async def test_a_copy_without_changes_is_removed(repo: Path) -> None:
+    """AC-S1-15: a child that changed nothing leaves neither folder nor branch, and no artifact."""
+    read = Call("Read", {"file_path": "a.txt"})
+    model = ScriptedModel({"LOOK-UP": [read, "looked"], "": [fresh("LOOK-UP", "looker", isolation="worktree"), "ok"]})
+    async with Session(model, workspace_tools(), cwd=repo) as session:
+        await session.ask("Go.")
+        (end,) = of_kind(kept(session), RunEnded)
+        looked = run_of(session, "looker").context.history
+
+    assert "as it was" in str(answers(looked))
+    assert end.result.artifacts == ()
+    assert worktrees(repo) == []
+
+
+async def test_a_fresh_child_is_told_the_folder_that_it_works_in(repo: Path) -> None:
+    """Its system prompt names its copy, not its parent's folder."""
+    model = ScriptedModel({"LOOK-UP": ["looked"], "": [fresh("LOOK-UP", "looker", isolation="worktree"), "ok"]})
+    async with Session(model, workspace_tools(), cwd=repo) as session:
+        await session.ask("Go.")
+        cwd = run_of(session, "looker").context.cwd
+
+    system = str(model.requests[1].messages[0].text)
+    assert cwd.is_relative_to(repo / ".ramet" / "worktrees")
+    assert f"You work in the folder {cwd}." in system
+    assert f"You work in the folder {repo}." not in system
+
+
+async def test_a_child_below_the_top_works_in_the_same_folder_of_its_copy(repo: Path) -> None:
+    """A session in `repo/sub`: its child works in `sub` of its copy, and cannot leave it."""
+    reads = [Call("Read", {"file_path": "b.txt"}), Call("Read", {"file_path": "../a.txt"})]
+    model = ScriptedModel({"LOOK-UP": [reads, "looked"], "": [fresh("LOOK-UP", "looker", isolation="worktree"), "ok"]})
+    async with Session(model, workspace_tools(), cwd=repo / "sub") as session:
+        await session.ask("Go.")
+        run = run_of(session, "looker")
+        inside, outside = [message for message in run.context.history if isinstance(message, ToolMessage)]
+
+    assert "below" in inside.text
+    assert outside.status == "error"
+    assert run.context.cwd.name == "sub"
+
+
+async def test_copies_of_two_children_are_two(repo: Path) -> None:
+    """Two that edit the same file at once do not meet; a definition may ask for it, and a fork, too."""
+    worker = Agent(name="worker", description="Works.", instructions="You are a worker.", isolation="worktree")
+    script: Script = {
+        "You are a worker": [EDIT, "worked"],
+        "COPY-OF": [Call("Write", {"file_path": "new.txt", "content": "the fork's\n"}), "copied"],
+        "": [
+            [Call("Agent", {"prompt": "go", "subagent_type": "worker"}), fork("COPY-OF", isolation="worktree")],
+            "ok",
+        ],
+    }
+    async with Session(ScriptedModel(script), workspace_tools(), cwd=repo, agents=[worker]) as session:
+        await session.ask("Go.")
+        ends = of_kind(kept(session), RunEnded)
+
+        forked = next(
+            run for run in session._opened.tree.register.runs.values() if run.agent.name == "main" and run.parent
+        )
+
+    texts = [(Path(end.result.artifacts[0]) / "new.txt").read_text() for end in ends]
+    assert sorted(texts) == ["mine\n", "the fork's\n"]
+    assert str(forked.context.cwd) in str(forked.context.history)  # It is told so in its brief.
+    assert not (repo / "new.txt").exists()
+
+
+@pytest.mark.parametrize("changed", [True, False])
+async def test_a_child_that_is_cancelled_leaves_only_what_it_changed(repo: Path, changed: bool) -> None:
+    """Cancelled at work: its changes stay and are reported, a copy without changes goes."""
+    gate = Gate()
+    steps = [EDIT, Call("gate")] if changed else [Call("gate")]
+    model = ScriptedModel({"EDIT-IT": steps, "": [background("EDIT-IT", "editor", isolation="worktree"), "ok", "ok"]})
+    async with Session(model, [*workspace_tools(), gate.tool], cwd=repo) as session:
+        await session.ask("Go.")
+        await gate.entered.wait()
+
+        await session.handle("editor").cancel()
+
+        result = await session.handle("editor").result()
+    assert result.status is Status.CANCELLED
+    assert len(result.artifacts) == changed
+    assert len(worktrees(repo)) == 2 * changed
+
+
+async def test_a_child_that_is_cancelled_while_it_rests_leaves_no_copy(repo: Path) -> None:
+    """Its turn was over and it only waited for a child of its own: its copy goes all the same."""
+    gate = Gate()
+    model = ScriptedModel(
+        {
+            "BELOW-IT": [Call("gate"), "ok"],
+            "REST-NOW": [background("BELOW-IT", "lower"), "resting"],
+            "": [background("REST-NOW", "rester", isolation="worktree"), "ok", "ok"],
+        }
+    )
+    async with Session(model, [gate.tool], cwd=repo) as session:
+        await session.ask("Go.")
+        await gate.entered.wait()
+        await eventually(lambda: session.handle("rester").view().state == "idle")
+
+        await session.handle("rester").cancel()
+
+        assert worktrees(repo) == []
+
+
+async def test_a_session_that_closes_leaves_no_copy(repo: Path) -> None:
+    """Closing ends children in worktrees like any others."""
+    gate = Gate()
+    model = ScriptedModel(
+        {"EDIT-IT": [Call("gate")], "": [background("EDIT-IT", "editor", isolation="worktree"), "ok"]}
+    )
+    async with Session(model, [gate.tool], cwd=repo) as session:
+        await session.ask("Go.")
+        await gate.entered.wait()
+
+    assert worktrees(repo) == []
+
+
+async def test_a_child_that_fails_leaves_what_it_changed(repo: Path) -> None:
+    """A provider's failure does not cost the edits: the copy stays and is reported with the failure."""
+    model = ScriptedModel(
+        {"EDIT-IT": [EDIT, Fail("down")], "": [fresh("EDIT-IT", "editor", isolation="worktree"), "ok"]}
+    )
+    async with Session(model, workspace_tools(), cwd=repo) as session:
+        await session.ask("Go.")
+        (end,) = of_kind(kept(session), RunEnded)
+        (report,) = answers(session.messages).values()
+
+    (path,) = end.result.artifacts
+    assert (Path(path) / "new.txt").exists()
+    assert "did not finish: failed" in report
+    assert path in report
+
+
+@pytest.mark.parametrize("kind", ["no repository", "no commit"])
+async def test_where_there_can_be_no_copy_nobody_is_born(tmp_path: Path, kind: str) -> None:
+    """No repository, or none with a commit: the spawn is refused with what to do, and leaves nothing."""
+    if kind == "no commit":
+        git(tmp_path, "init", "-q")
+    model = ScriptedModel([fresh("EDIT-IT", isolation="worktree"), "ok"])
+    async with Session(model, cwd=tmp_path) as session:
+        result = await session.ask("Go.")
+        born = of_kind(kept(session), RunSpawned)
+        (told,) = answers(session.messages).values()
+        taken = session._opened.tree.register.admission.taken
+
+    assert (result.value, len(born), taken) == ("ok", 1, 1)
+    assert "commit once" in told
+
+
+async def test_a_spawn_that_is_cancelled_while_git_works_leaves_nothing(repo: Path) -> None:
+    """Interrupted between the worktree's creation and the birth: no run, no worktree, no place, no reservation."""
+    model = ScriptedModel([fresh("EDIT-IT", "editor", isolation="worktree"), "again"])
+    async with Session(model, cwd=repo, runtime=AgentRuntime(grace_s=30)) as session:
+        turn = asyncio.create_task(session.ask("Go."))
+        await eventually(lambda: session._opened.tree.register.admission.taken == 2)
+
+        await session.interrupt()
+
+        assert (await turn).status is Status.CANCELLED
+        assert worktrees(repo) == []
+        assert session._opened.tree.register.admission.taken == 1
+        assert len(of_kind(kept(session), RunSpawned)) == 1
+        assert (await session.ask("Again.")).value == "again"
+
+
+async def test_mail_to_a_finished_child_whose_copy_is_gone_is_refused(repo: Path) -> None:
+    """It could not go on where it was: the sender is told so, and the child stays finished."""
+    model = ScriptedModel(
+        {
+            "LOOK-UP": ["looked"],
+            "": [
+                fresh("LOOK-UP", "looker", isolation="worktree"),
+                Call("SendMessage", {"to": "looker", "message": "more"}),
+                "ok",
+            ],
+        }
+    )
+    async with Session(model, cwd=repo) as session:
+        await session.ask("Go.")
+
+        assert "is gone" in list(answers(session.messages).values())[1]
+        assert session.handle("looker").view().state == "completed"
+
+
+async def test_mail_to_a_child_whose_copy_is_being_removed_is_refused(repo: Path) -> None:
+    """It has answered and git is at work: mail could only be lost, so its sender hears that it came too late."""
+    gate = Gate()
+    look = background("LOOK-UP", "looker", isolation="worktree")
+    model = ScriptedModel({"LOOK-UP": [Call("gate"), "looked"], "": [look, "ok", "noted"]})
+    async with Session(model, [gate.tool], cwd=repo) as session:
+        await session.ask("Go.")
+        await gate.entered.wait()
+        run = run_of(session, "looker")
+        assert run.worktree is not None
+        async with opened(session).tree.register.services.git.alone_in(run.worktree.common_dir):
+            gate.open.set()
+            await eventually(lambda: run.worktree is None)
+            with pytest.raises(MailRefused, match="it is finishing"):
+                session.handle("looker").send("more")
+        await eventually(lambda: all_is_quiet(session))
+
+        assert session.handle("looker").view().state == "completed"
+        assert run.lives == 1
+    assert worktrees(repo) == []
+
+
+async def test_who_had_answered_and_whose_copy_was_removed_ends_under_the_next_kernel(repo: Path) -> None:
+    """Killed between the two: its copy is made anew, so that its tree goes on, with what it had answered."""
+    store, types = MemoryStore(), Project.open(None, user_dir=None)
+    lead = fresh("LOOK-UP", "looker", isolation="worktree")
+    model = ScriptedModel({"LOOK-UP": ["looked"], "": [lead, "all done"]})
+    async with AgentRuntime(store=store) as runtime:
+        handle = await runtime.spawn(Agent(name="lead", model=model), "go", agents=types, cwd=repo / "sub")
+        await handle.result()
+    assert worktrees(repo) == []
+
+    left = await cut_behind(store, lambda event: isinstance(event, TurnEnded))
+    async with AgentRuntime(store=left) as runtime:
+        [again] = await runtime.resume(llm=ScriptedModel(["all done"]))
+        assert (await again.result()).value == "all done"
+        assert "looked" in str(answers(again.run.context.history))
+    copy, branch = worktrees(repo)
+    assert branch.endswith(Path(copy).name)

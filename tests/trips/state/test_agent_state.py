@@ -1,0 +1,224 @@
+"""An agent's own state from inside: in sandboxes on every backend, and in the host."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from typing import Any
+
+import pytest
+
+import ramet
+from ramet.core import events
+from ramet.core.errors import Conflict, RametError
+from ramet.core.events import StateCommitted
+from ramet.core.outcome import Status
+from ramet.host.dynamic.registry import STATE
+from ramet.store.state.namespaced import Namespaced
+from ramet.store.state.values import MISSING
+from ramet.sub_agent_client import agent_state
+from tests.trips.agents import stateful as agents
+from tests.trips.kits.isolated import backend, runtime
+
+__all__ = ["backend", "runtime"]
+
+MAY = ramet.Policy(allow_sub_agents=True, memory_mb=1024, cpu_cores=8)
+
+
+async def committed(runtime: ramet.AgentRuntime, run: str) -> list[StateCommitted]:
+    """What is on a run's record of commits."""
+    assert runtime.journal is not None
+    stored = await runtime.journal.store.read(run=run)
+    told = [events.decode(each.data) for each in stored]
+    return [each for each in told if isinstance(each, StateCommitted)]
+
+
+async def run(runtime: ramet.AgentRuntime, function: Any, *args: Any, policy: ramet.Policy | None = None) -> Any:
+    """The output of a function in a sandbox."""
+    result = await runtime.run_agent(function, policy, args=args)
+    assert result.status is Status.COMPLETED, (result.error, result.stderr)
+    return result.output
+
+
+async def test_what_a_run_commits_the_next_one_has(runtime: ramet.AgentRuntime) -> None:
+    """Kept under the agent's name, seen as keys of its own; what was in no commit is gone. The commit is on record."""
+    handle = await runtime.spawn(agents.keeps, args=(1,), policy=MAY)
+    first = (await handle.result()).value
+    second = await run(runtime, agents.keeps, 2)
+
+    assert first["before"] == []
+    assert second["before"] == [1]
+    assert second["keys"] == ["plan", "seen", "unsaved"]
+    assert second["has"] == [True, False, True]
+    assert second["messages"] == ["run 2", "run 1"]
+    assert first["author"] == handle.id
+    (told,) = await committed(runtime, handle.id)
+    assert (told.state, told.branch, told.commit, told.keys) == (STATE, "main", first["commit"], 2)
+    whole = await runtime.state(STATE)
+    assert Namespaced(whole, "keeps").keys() == ["plan", "seen"]
+
+
+async def test_older_commits_can_be_looked_at_and_not_changed(runtime: ramet.AgentRuntime) -> None:
+    """AC-S4-7, from inside: commit, checkout, discard, remove; an equal commit is none."""
+    assert await run(runtime, agents.looks_back) == {
+        "then": 0,
+        "refused": "UnsavedChanges",
+        "same": True,
+        "removed": [True, False],
+        "now": "none",
+    }
+
+
+async def test_a_hostile_guest_gets_typed_errors_and_nothing_else(runtime: ramet.AgentRuntime) -> None:
+    """Huge keys, ways up, other agents' keys, registries, floods: refused by type, and its channel stays open."""
+    await run(runtime, agents.secret)
+    found = await run(runtime, agents.hostile)
+
+    assert found == {
+        **dict.fromkeys(["above", "root", "nul", "huge key", "huge value"], "InvalidValue"),
+        **dict.fromkeys(["deep", "no data", "no key"], "InvalidValue"),
+        "registry": "Denied",
+        "registry below": "Denied",
+        "stranger": "Unknown",
+        "branch of others": "Unknown",
+        "branch elsewhere": "InvalidValue",
+        "message": "InvalidValue",
+        "conflict": "InvalidValue",
+        "flood stopped": "True",
+        "commit": "",
+    }
+    whole = await runtime.state(STATE)
+    assert sorted(whole.keys()) == ["hostile/fine", "secret/secret"]
+
+
+async def test_a_value_in_the_form_of_a_commit_is_none(runtime: ramet.AgentRuntime) -> None:
+    """A commit that is not in the branch's history cannot be stood on, even though its blob is there."""
+    assert await run(runtime, agents.forges) == ["Unknown"] * 20 + ["Denied"] * 10
+
+
+async def test_children_have_namespaces_below_their_parents(runtime: ramet.AgentRuntime) -> None:
+    """AC-S4-8: a child's key is invisible to its sibling, and its parent can list it."""
+    one, two, before, names, after = await run(runtime, agents.parent_of_two, policy=MAY)
+
+    assert (one, two) == (["one"], ["two"])
+    assert before == ["mine"]
+    assert names == ["named_one", "named_two"]
+    assert after == ["mine", "named_one/one", "named_two/two"]
+
+
+async def test_ac_s4_10_a_parent_sees_nothing_of_a_branch_until_it_merges(runtime: ramet.AgentRuntime) -> None:
+    """AC-S4-10: the delegate works on a fork at a real commit; merged twice it is in there once, and it says whose."""
+    handle = await runtime.spawn(agents.delegates, policy=MAY)
+    found = (await handle.result()).value
+
+    child = found["child"]
+    assert found["before"] == [{"of": "the parent"}, ["plan"]]
+    assert found["branches"] == {child: True}
+    assert found["plan"] == {"of": "the parent", "word": "hello"}
+    assert found["keys"] == ["by hello", "mine", "plan"]
+    assert (found["parents"], found["once"]) == (2, True)
+    assert found["told"] == [f"merge the branch of {child}", handle.id]
+    assert found["dropped"] == [True, False, {}]
+    (of_child,) = await committed(runtime, child)
+    assert (of_child.branch, of_child.keys) == (f"delegates/{child}", 2)
+    assert [each.keys for each in await committed(runtime, handle.id)] == [1, 1, 2]
+    whole = await runtime.state(STATE)
+    assert found["first"] in {each.id for each in await whole.history()}
+
+
+async def test_keys_that_both_changed_are_decided_inside(runtime: ramet.AgentRuntime) -> None:
+    """A branch begins at a commit; without a word of the parent nothing is merged; with one, each key once."""
+    refused, conflict, asked, plan, by = await run(runtime, agents.disagrees, policy=MAY)
+
+    assert refused == "UnsavedChanges"
+    assert conflict == "MergeConflict ('by hello', 'plan')"
+    assert asked == [
+        ["by hello", "nobody", "the parent", True],
+        ["plan", {"of": "the parent"}, {"of": "another plan"}, {"of": "the parent", "word": "hello"}],
+    ]
+    assert (plan, by) == ({"of": "another plan", "word": "hello"}, "the parent")
+
+
+async def test_branches_of_branches_are_merged_one_by_one(runtime: ramet.AgentRuntime) -> None:
+    """What a delegate's delegate did gets to the parent by the delegate alone."""
+    assert await run(runtime, agents.nested, policy=MAY) == {
+        "before": {},
+        "refused": "Unknown",
+        "after": {"word": "deep"},
+        "branches": 1,
+    }
+
+
+async def test_a_name_that_a_sandbox_gives_is_no_way_to_another_agents_state(runtime: ramet.AgentRuntime) -> None:
+    """A function that is named like another agent stands below whoever started it."""
+    await run(runtime, agents.secret)
+
+    assert await run(runtime, agents.thief, policy=MAY) == "nothing"
+
+
+@pytest.mark.parametrize("folder", [True, False])
+async def test_functions_of_the_host_have_the_same(tmp_path: pathlib.Path, folder: bool) -> None:
+    """In a thread it is used as in a sandbox; in the event loop its calls are awaited."""
+    in_thread = ramet.Agent(name="keeps", function=agents.keeps_in_thread)
+    in_loop = ramet.Agent(name="keeps", function=agents.keeps_async)
+    async with ramet.AgentRuntime(tmp_path if folder else None) as runtime:
+        first = await (await runtime.spawn(agents.keeps, args=(1,))).result()
+        threaded = await (await runtime.spawn(in_thread, args=(2,))).result()
+        awaited = await (await runtime.spawn(in_loop, args=(3,))).result()
+
+    assert first.value["before"] == []
+    assert threaded.value["before"] == [1], threaded.error
+    assert threaded.value["messages"] == ["run 2", "run 1"]
+    assert awaited.value == [1, 2], awaited.error
+
+
+@pytest.mark.parametrize(
+    ("how", "second", "kept"),
+    [
+        ("retry", "MergeConflict ('count',)", {"count": 1, "first": True}),
+        ("resolve", "", {"count": 3, "first": True, "second": True}),
+        ("abandon", "Conflict", {"count": 1, "first": True}),
+    ],
+)
+async def test_ac_s4_7_two_runs_of_one_agent_that_commit_at_once(how: str, second: str, kept: dict[str, Any]) -> None:
+    """AC-S4-7: the second one is refused, decides, or gives up, as it asked; it has what was kept."""
+    both, first_is_done = asyncio.Barrier(2), asyncio.Event()
+
+    async def count(word: str, by: int) -> str:
+        state = agent_state()
+        await state.set("count", await state.get("count", 0) + by)
+        await state.set(word, True)
+        await both.wait()
+        if word == "first":
+            await state.commit()
+            first_is_done.set()
+            return ""
+        await first_is_done.wait()
+        ways: dict[str, dict[str, Any]] = {"resolve": {"resolve": _added}, "abandon": {"on_conflict": "abandon"}}
+        try:
+            await state.commit(**ways.get(how, {}))
+        except Conflict as refused:
+            told = f"{type(refused).__name__} {getattr(refused, 'keys', '')}".strip()
+            assert ("second" in await state.keys()) == (how == "retry")
+            return told
+        return ""
+
+    async with ramet.AgentRuntime() as runtime:
+        agent = ramet.Agent(name="counter", function=count)
+        handles = [await runtime.spawn(agent, args=each) for each in (("first", 1), ("second", 2))]
+        results = [await each.result() for each in handles]
+        state = Namespaced(await runtime.state(STATE), "counter")
+
+        assert [each.value for each in results] == ["", second], [each.error for each in results]
+        assert {key: state.get(key) for key in state.keys()} == kept
+
+
+def _added(key: str, base: Any, ours: Any, theirs: Any) -> Any:
+    assert (key, base, sorted([ours, theirs])) == ("count", MISSING, [1, 2])
+    return ours + theirs
+
+
+async def test_code_that_is_no_agent_has_no_state() -> None:
+    """It says how to become one."""
+    with pytest.raises(RametError, match="does not run inside an agent"):
+        agents.keeps(1)

@@ -1,0 +1,220 @@
+"""Boards that agents share: one winner, no cycle, nothing lost, on every store and over the death of processes."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+
+import msgspec
+import pytest
+
+from ramet import AgentRuntime, Session
+from ramet.core.errors import Damaged, InvalidValue, RametError, Unknown
+from ramet.host.board.board import KIND, Board, boards
+from ramet.host.board.document import MAX_TASKS
+from ramet.models.scripted.dialogue import Call
+from ramet.models.scripted.model import ScriptedModel
+from ramet.store.memory import MemoryStore
+from ramet.tools.agents.board import Owner, Task, TaskRefused, board_tools
+from tests.conformance.stores import STORES
+from tests.support.places import KINDS, killed, store_at
+from tests.support.warm import warm
+from tests.trips.kits.sessions import answers, fresh
+from tests.trips.programs.board import STEPS, do, model, tools
+
+__all__ = ["warm"]  # a fixture is used by its name
+pytestmark = pytest.mark.usefixtures("warm")
+
+PROGRAM = pathlib.Path(__file__).parents[1] / "programs" / "board.py"
+ANN, BOB = Owner("run-ann", "main/ann"), Owner("run-bob", "main/bob")
+
+
+#: Any write in a file; on a server, which commits the same documents, some.
+KILLS = [
+    *(("sqlite", when, number) for number in range(1, len(STEPS) + 1) for when in ("before", "after")),
+    *(("postgres", "after", number) for number in (1, 3, 5, 7)),
+]
+
+
+def always(_: str) -> bool:
+    """Everybody lives."""
+    return True
+
+
+@pytest.mark.parametrize("store", STORES)
+async def test_of_fifty_claimers_one_wins(store: str, tmp_path: pathlib.Path) -> None:
+    """AC-S1-11: the others are told who has it, and nothing that they did is left."""
+    async with STORES[store](tmp_path).open() as opened:
+        await Board(opened, "list").create("dig")
+
+        async def claim(number: int) -> Task:
+            return await Board(opened, "list", is_living=always).claim("1", Owner(f"run-{number}", f"main/{number}"))
+
+        outcomes = await asyncio.gather(*map(claim, range(50)), return_exceptions=True)
+        (won,) = [each for each in outcomes if isinstance(each, Task)]
+        refused = [each for each in outcomes if isinstance(each, TaskRefused)]
+
+        assert won.owner is not None
+        assert {each.owner for each in refused} == {won.owner.path}
+        assert len(refused) == 49
+        assert await Board(opened, "list").list() == [won]
+
+
+@pytest.mark.parametrize("store", STORES)
+async def test_changes_at_the_same_time_neither_lose_each_other_nor_make_a_circle(
+    store: str, tmp_path: pathlib.Path
+) -> None:
+    """Twenty are created at once, each there once; of two that would wait for each other one is refused."""
+    async with STORES[store](tmp_path).open() as opened:
+        made = await asyncio.gather(*(Board(opened, "list").create(f"task {n}") for n in range(20)))
+        assert sorted(int(task.id) for task in made) == list(range(1, 21))
+
+        board = Board(opened, "list")
+        outcomes = await asyncio.gather(
+            board.update("1", add_blocked_by=["2"]), board.update("2", add_blocked_by=["1"]), return_exceptions=True
+        )
+        assert [type(each) for each in outcomes if isinstance(each, Exception)] == [InvalidValue]
+        assert len(await board.list()) == 20
+
+
+@pytest.mark.parametrize("store", KINDS)
+async def test_a_board_survives_a_restart(store: str, tmp_path: pathlib.Path) -> None:
+    """AC-S1-11: what waits waits, what was claimed has its owner, ids go on; other lists are other boards."""
+    place = STORES[store](tmp_path)
+    async with place.open() as opened:
+        board = Board(opened, "list", is_living=always)
+        await board.create("dig", "deep", metadata={"tools": ["spade"], "gone": None})
+        await board.create("fill", blocked_by=["1"])
+        await board.create("spare")
+        await board.delete("3")
+        await board.claim("1", ANN)
+        before = await board.list()
+    async with place.open() as opened:
+        board = Board(opened, "list", is_living=always)
+        assert await board.list() == before
+        assert (before[0].metadata, before[0].blocks, before[1].open_blockers) == ({"tools": ["spade"]}, ("2",), ("1",))
+        with pytest.raises(TaskRefused) as refusal:
+            await board.claim("2", BOB)
+        assert refusal.value.blocked_by == ("1",)
+        await board.complete("1", ANN)
+        assert (await board.claim("2", BOB)).owner == BOB
+        assert (await board.create("new")).id == "4"
+        assert await Board(opened, "another").list() == []
+
+
+@pytest.mark.parametrize(("place", "when", "number"), KILLS, indirect=["place"])
+async def test_a_process_killed_at_any_write_leaves_whole_steps(place: str, when: str, number: int) -> None:
+    """AC-S1-11, NEG-15: the board is what the steps before made of it, and the rest can be done."""
+    await killed(PROGRAM, place, when, number)
+    expected = await MemoryStore().open()
+    done = number - (when == "before")
+    for step in STEPS[:done]:
+        await do(Board(expected, "list"), step)
+
+    store = await store_at(place).open()
+    assert await Board(store, "list").list() == await Board(expected, "list").list()
+    for step in STEPS[done:]:
+        await do(Board(store, "list"), step)
+    assert [(task.id, task.status) for task in await Board(store, "list").list()] == [("2", "completed")]
+    await store.close()
+    await expected.close()
+
+
+async def test_the_task_of_an_agent_that_was_killed_waits_for_it_to_be_resumed(place: str) -> None:
+    """Nobody takes it before: the run has not ended. It goes on, and completes it."""
+    await killed(PROGRAM, place, "agent")
+
+    async with AgentRuntime(store=store_at(place)) as runtime:
+        board = boards(runtime)("list")
+        with pytest.raises(TaskRefused, match="main is at it"):
+            await board.claim("1", BOB)
+        (handle,) = await runtime.resume(llm=model(), tools=tools(runtime))
+        assert (await handle.result()).value == "it is dug"
+        (task,) = await board.list()
+
+    assert task.status == "completed"
+    assert task.owner == Owner(handle.id, "main")
+
+
+async def test_a_lease_ends_with_its_owner() -> None:
+    """A child that ends without completing its task leaves it to others; one that comes too late is refused."""
+    llm = ScriptedModel(
+        {
+            "be lazy": [Call("TaskUpdate", {"taskId": "1", "status": "in_progress"}), "I give up"],
+            "Go.": [
+                Call("TaskCreate", {"subject": "dig"}),
+                fresh("be lazy", "lazy"),
+                Call("TaskUpdate", {"taskId": "1", "status": "completed"}),
+                "done",
+            ],
+        }
+    )
+    async with AgentRuntime() as runtime:
+        board = boards(runtime)("release")
+        async with Session(llm, board_tools(board), runtime=runtime) as session:
+            await session.ask("Go.")
+            (task,) = await board.list()
+            lazy = session.handle("lazy")
+
+            assert (task.status, task.owner) == ("completed", Owner(session.id, "main"))
+            assert "#1 [completed] dig (main)" in answers(session.messages).values()
+            with pytest.raises(TaskRefused):
+                await board.complete("1", Owner(lazy.id, lazy.path))
+
+
+async def test_what_lives_keeps_its_task() -> None:
+    """While its owner is at work nobody else gets it, nor may give it back; the host may."""
+    store = await MemoryStore().open()
+    board = Board(store, "list", is_living=always)
+    await board.create("dig")
+    await board.claim("1", ANN)
+    for attempt in (board.claim, board.complete, board.release, board.delete):
+        with pytest.raises(TaskRefused, match="main/ann is at it"):
+            await attempt("1", BOB)
+
+    assert (await board.claim("1", ANN)).owner == ANN
+    assert (await board.release("1")).status == "pending"
+    assert (await board.claim("1", BOB)).owner == BOB
+    assert (await board.complete("1", BOB)) == (await board.complete("1", BOB))
+    with pytest.raises(TaskRefused, match="it is completed"):
+        await board.claim("1", ANN)
+    await store.close()
+
+
+async def test_a_long_circle_is_seen() -> None:
+    """However many tasks are between; and what is deleted is waited for no more."""
+    store = await MemoryStore().open()
+    board = Board(store, "list")
+    for n in range(1, 51):
+        await board.create("link", blocked_by=[str(n - 1)] if n > 1 else [])
+    with pytest.raises(InvalidValue, match="does not itself wait"):
+        await board.update("1", add_blocked_by=["50"])
+    with pytest.raises(InvalidValue, match="does not itself wait"):
+        await board.update("50", add_blocks=["1"])
+
+    await board.delete("25")
+    await board.update("1", add_blocked_by=["50"])
+    assert (await board.get("26")).blocked_by == ()
+    with pytest.raises(Unknown):
+        await board.get("25")
+    await store.close()
+
+
+async def test_a_board_is_bounded_and_one_that_is_not_ours_is_left_alone() -> None:
+    """Too many tasks, data that is none, and a newer version are refused; nothing is written over them."""
+    store = await MemoryStore().open()
+    row = {"subject": "x"}
+    full = {"version": 1, "newest": MAX_TASKS, "rows": {str(n): row for n in range(1, MAX_TASKS + 1)}}
+    await store.put(KIND, "full", msgspec.json.encode(full))
+    await store.put(KIND, "newer", b'{"version": 2, "tasks": []}')
+    await store.put(KIND, "torn", b'{"version": 1, "rows":')
+
+    with pytest.raises(InvalidValue, match="at most 1000"):
+        await Board(store, "full").create("one more")
+    for name in ("newer", "torn"):
+        with pytest.raises(Damaged):
+            await Board(store, name).create("one more")
+    assert [each.version for each in await store.list(KIND)] == [1, 1, 1]
+    with pytest.raises(RametError):
+        Board(store, "")
+    await store.close()

@@ -1,0 +1,232 @@
+"""What agents keep is durable before they are told, once, and can be seen as of any event. On every store."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import pathlib
+from typing import Any
+
+import pytest
+
+from ramet import Agent, AgentRuntime, SpawnRequest
+from ramet.core import events
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.core.events import AgentCreated, Event, StateCommitted
+from ramet.core.outcome import Status
+from ramet.host.dynamic.registry import REGISTRY, STATE
+from ramet.store.contract import Document
+from ramet.store.memory import MemoryStore
+from ramet.store.state.namespaced import Namespaced
+from ramet.sub_agent_client import agent_state
+from ramet.tools.context import current
+from tests.support.empty_places import place
+from tests.support.places import killed, store_at
+from tests.support.waiting import eventually
+from tests.support.warm import warm
+from tests.trips.agents import stateful as agents
+from tests.trips.programs import stateful_kernel
+from tests.trips.recovery.test_resume import lost
+
+__all__ = ["place", "warm"]  # fixtures are used by their names
+pytestmark = pytest.mark.usefixtures("warm")
+
+PROGRAM = pathlib.Path(stateful_kernel.__file__)
+
+
+async def told(runtime: AgentRuntime) -> list[Event]:
+    """All that is on record."""
+    store = await runtime.open_store()
+    return [events.decode(each.data) for each in await store.read()]
+
+
+async def test_a_commit_is_not_made_twice_after_a_kill_before_its_answer(place: str) -> None:
+    """Killed between the two, the run that goes on gets the same commit, and it is on its record."""
+    await killed(PROGRAM, place, "plans", 1)
+
+    async with AgentRuntime(store=store_at(place)) as runtime:
+        whole = await runtime.state(STATE)
+        (before,) = await whole.history()
+        (handle,) = await runtime.resume()
+        result = await handle.result()
+
+        assert result.value == before.id, result.error
+        await whole.checkout()
+        assert [each.id for each in await whole.history()] == [before.id]
+        assert before.author == handle.id
+        assert {each.commit for each in await told(runtime) if isinstance(each, StateCommitted)} == {before.id}
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+async def test_ac_s4_10_a_delegates_branch_outlives_its_parent(place: str, nth: int) -> None:
+    """AC-S4-10: killed at the parent's commit, the fork, the child's commit, the merge: all is there once."""
+    await killed(PROGRAM, place, "delegates", nth)
+
+    async with AgentRuntime(store=store_at(place)) as runtime:
+        handle, *_ = await runtime.resume()
+        result = await handle.result()
+        await runtime.result(handle.id)
+        whole = await runtime.state(STATE)
+        history = [each.message for each in await whole.history()]
+        births = [each for each in await told(runtime) if isinstance(each, events.RunSpawned)]
+
+    assert result.status is Status.COMPLETED, result.error
+    child, value, _, answer, _ = result.value
+    assert (value, answer) == (42, 42)
+    assert sorted(history) == ["a plan", "an answer", f"merge the branch of {child}"]
+    assert [each.run for each in births] == [handle.id, child]
+
+
+async def idles() -> None:
+    """A delegate that never looks at its state."""
+
+
+async def looks_for_the_branch() -> bool:
+    """Whether its delegate's branch is there once that is over."""
+    context = current()
+    assert context.tree is not None
+    child = await context.tree.spawn(context, SpawnRequest(agent=idles, branch=True))
+    await child.result()
+    return child.id in await agent_state().branches()
+
+
+class Stuck(MemoryStore):
+    """A store that a branch of a child's does not get into any more."""
+
+    is_stuck = True
+
+    async def put(self, kind: str, key: str, data: bytes, **more: Any) -> Document:
+        if self.is_stuck and kind == "state" and key.count("/") == 2:
+            await asyncio.Event().wait()
+        return await super().put(kind, key, data, **more)
+
+
+async def test_a_delegates_branch_is_made_though_its_kernel_was_killed_before_that() -> None:
+    """Its birth is on record, and not made again: its branch is, also where nobody has written to it."""
+    store = Stuck()
+    async with lost(store) as runtime:
+        await runtime.spawn(looks_for_the_branch)
+        await eventually(lambda: any(each.type == "run_ended" for each in store._events))
+
+    store.is_stuck = False
+    async with AgentRuntime(store=store) as runtime:
+        handle, *_ = await runtime.resume()
+        result = await handle.result()
+    assert result.value is True, result.error
+
+
+async def test_a_branch_is_found_by_a_later_run_of_the_agent(place: str) -> None:
+    """The parent is never resumed: another run of it finds the branch by the child's id, and merges it on purpose."""
+    await killed(PROGRAM, place, "delegates", 3)
+
+    async with AgentRuntime(store=store_at(place)) as runtime:
+        births = [each for each in await told(runtime) if isinstance(each, events.RunSpawned)]
+        later = Agent(name="delegates", function=stateful_kernel.takes_over)
+        result = await (await runtime.spawn(later)).result()
+
+    assert result.value == {"branches": [births[1].run], "answer": 42}, result.error
+
+
+@pytest.fixture(params=["memory", "nothing"])
+def store(request: pytest.FixtureRequest) -> MemoryStore | None:
+    """A store of the process, or none at all."""
+    return MemoryStore() if request.param == "memory" else None
+
+
+async def test_the_state_as_of_any_event(store: MemoryStore | None) -> None:
+    """Before, between and behind its commits; each event says which commit it made."""
+    async with AgentRuntime(store=store) as runtime:
+        first = await runtime.spawn(agents.keeps, args=(1,))
+        await first.result()
+        second = await runtime.spawn(agents.keeps, args=(2,))
+        await second.result()
+        committed = [each async for each in second.events() if isinstance(each, StateCommitted)]
+
+        async def seen(run: str, seq: int) -> Any:
+            return Namespaced(await runtime.state_at(run, seq), "keeps").get("seen")
+
+        (at,) = [each.seq for each in committed]
+        assert await seen(second.id, at - 1) == [1]
+        assert await seen(second.id, at) == [1, 2]
+        assert await seen(first.id, 1_000) == [1]
+        assert await seen(first.id, 1) is None
+        with pytest.raises(Unknown):
+            await runtime.state_at("run-0", 1)
+        with pytest.raises(InvalidValue):
+            await runtime.state_at(first.id, 0)
+
+
+async def test_the_state_of_a_branch_as_of_an_event(store: MemoryStore | None) -> None:
+    """A delegate's is that of its branch, from the commit on that it begins at; its parent's has it once it merged."""
+    async with AgentRuntime(store=store) as runtime:
+        parent = await runtime.spawn(stateful_kernel.delegates)
+        child = (await parent.result()).value[0]
+        made = [each async for each in runtime.get(child).events() if isinstance(each, StateCommitted)]
+        merged = [each async for each in parent.events() if isinstance(each, StateCommitted)][-1]
+
+        async def seen(run: str, seq: int) -> list[Any]:
+            state = Namespaced(await runtime.state_at(run, seq), "delegates")
+            return [state.get("plan"), state.get("answer")]
+
+        assert [each.branch for each in made] == [f"delegates/{child}"]
+        assert await seen(child, made[0].seq) == ["made", 42]
+        assert await seen(parent.id, merged.seq - 1) == ["made", None]
+        assert await seen(parent.id, merged.seq) == ["made", 42]
+        if store is not None:  # Without a journal no birth says where a branch began.
+            assert await seen(child, made[0].seq - 1) == ["made", None]
+
+
+def architect() -> Agent:
+    """An agent that may make others."""
+    agent = Agent(name="architect", primer="You make specialists.")
+    agent.cls(Agent)
+    agent.module(math, include=["pi"])
+    return agent
+
+
+async def test_a_registry_follows_checkout_and_fork(place: str) -> None:
+    """At an older commit an agent's registry holds the recipes of then; a branch of it holds its own."""
+    async with AgentRuntime(store=store_at(place)) as runtime:
+        one = await runtime.dynamic.create(architect(), Agent(name="one", primer="first").recipe())
+        old = await runtime.dynamic.create(architect(), Agent(name="two", primer="old").recipe())
+        new = await runtime.dynamic.create(architect(), Agent(name="two", primer="new").recipe())
+
+        whole = await runtime.state(STATE)
+        mine = Namespaced(whole, "architect")
+        seen = []
+        for made in (one, old, new):
+            await whole.checkout(made.commit)
+            seen.append({name: entry["primer"] for name, entry in mine.get(REGISTRY).items()})
+        await whole.checkout(old.commit)
+        fork = Namespaced(await whole.fork("what-if"), "architect")
+        fork.remove_entry(REGISTRY, "one")
+        await fork.commit()
+        await whole.checkout()
+
+        assert seen == [{"one": "first"}, {"one": "first", "two": "old"}, {"one": "first", "two": "new"}]
+        assert list(fork.get(REGISTRY)) == ["two"]
+        assert fork.entry(REGISTRY, "two")["primer"] == "old"
+        assert list(mine.get(REGISTRY)) == ["one", "two"]
+
+
+def reads_its_registry() -> list[list[str]]:
+    """An agent's own code looks at what it has made, now and then."""
+    state = agent_state()
+    found, commits = [sorted(state.get(REGISTRY))], state.history()
+    state.checkout(commits[-1])
+    return [*found, sorted(state.get(REGISTRY))]
+
+
+async def test_an_agent_sees_its_registry_as_it_was(place: str) -> None:
+    """From inside, too."""
+    async with AgentRuntime(store=store_at(place)) as runtime:
+        await runtime.dynamic.create(architect(), Agent(name="one", primer="first").recipe())
+        await runtime.dynamic.create(architect(), Agent(name="two", primer="second").recipe())
+        result = await (await runtime.spawn(Agent(name="architect", function=reads_its_registry))).result()
+
+    assert result.value == [["one", "two"], ["one"]], result.error
+
+
+def test_agent_created_and_state_committed_carry_commits() -> None:
+    """Both name the commit: the state can be seen as of either."""
+    assert {"commit"} <= set(AgentCreated.__struct_fields__) & set(StateCommitted.__struct_fields__)

@@ -1,0 +1,67 @@
+"""The state of a run whose parent has ended, in a process that has the parent's definition no more: where it was."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ramet import Agent, AgentRuntime, SpawnRequest
+from ramet.core.agent_ref import AgentRef
+from ramet.core.ids import RunId
+from ramet.core.outcome import Status
+from ramet.host.dynamic.namespaces import branch_of, place_of, state_location
+from ramet.spawn.run import Run
+from ramet.store.memory import MemoryStore
+from tests.support.waiting import eventually
+from tests.trips.recovery.test_resume import lost
+
+OWNER = "agent-0123456789abcdef"
+SOLVER = AgentRef("architect", "0" * 64, ("solver",), "1" * 64)
+
+
+async def works() -> None:
+    """Go on until the process ends."""
+    await asyncio.Event().wait()
+
+
+def state_of(run: Run) -> tuple[str, str, str]:
+    """Whose it is, and where in that."""
+    standing = state_location(run)
+    return standing.owner, place_of(standing), branch_of(standing)
+
+
+def only_living(runtime: AgentRuntime, root: RunId) -> Run:
+    """The run of a tree that is at work."""
+    [run] = [each for each in runtime.trees[root].tree.register.runs.values() if each.is_living]
+    return run
+
+
+@pytest.mark.parametrize("ref", [None, SOLVER], ids=["named", "made"])
+@pytest.mark.parametrize("branch", [False, True], ids=["its own", "branch"])
+async def test_a_child_at_work_below_an_ended_parent_keeps_its_place_after_a_kill(
+    branch: bool, ref: AgentRef | None
+) -> None:
+    """The owner, the branch that it was born to, and what the parent's handle says are on record."""
+    store, may_end = MemoryStore(), asyncio.Event()
+
+    async def leads(until: asyncio.Event) -> str:
+        await until.wait()
+        return "led"
+
+    lead: Any = Agent(name="lead", function=leads, ref=ref)
+    async with lost(store) as runtime:
+        handle = await runtime.spawn(lead, args=(may_end,), state_owner=OWNER)
+        asked = SpawnRequest(agent=works, detached=True, branch=branch)
+        await runtime.trees[handle.id].tree.spawn(handle.run.context, asked)
+        may_end.set()
+        await eventually(lambda: not handle.run.is_living)
+        before = state_of(only_living(runtime, handle.id))
+
+    async with AgentRuntime(store=store) as runtime:
+        [again] = await runtime.resume()
+        assert again.run.agent.function is None, "it was born with an argument that no other process has"
+        assert (await again.result()).status is Status.COMPLETED
+        assert state_of(only_living(runtime, handle.id)) == before
+    assert before[0] == OWNER

@@ -1,0 +1,141 @@
+"""The state of agents that write code, under the name `state`, and tasks on branches of it. On both backends."""
+
+# mypy: disable-error-code="empty-body"
+
+from __future__ import annotations
+
+import math
+import pathlib
+from typing import Any
+
+import pytest
+
+import ramet
+from ramet import Agent
+from ramet.agent.capabilities import declarations
+from ramet.core.errors import InvalidValue
+from ramet.core.events import StateCommitted, ToolEnded
+from ramet.models.scripted.dialogue import Call
+from ramet.tools.python import python_tool
+from tests.trips.kits.isolated import BACKENDS, Name
+
+both = pytest.mark.parametrize("backend", BACKENDS)
+
+MAKES = """
+with Agent(name="helper", primer="You help.") as helper:
+    helper.module("math", include=["pi"])
+
+    @helper.task
+    def improve() -> str:
+        '''Improve the plan.'''
+
+state.set("plan", {"n": 1})
+state.commit("a plan")
+begun = improve.on_branch().submit()
+print(begun.result(), state.get("plan"), list(state.branches()) == [begun.id])
+print(state.merge(begun).message == f"merge the branch of {begun.id}", state.get("plan"))
+print(state.keys(recursive=False), state.namespaces())
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_agents_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test is a process of its own, as far as agents that are declared in code go."""
+    monkeypatch.setattr(declarations, "_known", {})
+    monkeypatch.setattr(declarations, "_newest", {})
+
+
+def code(text: str) -> Call:
+    """A call of the tool."""
+    return Call("python", {"code": text})
+
+
+def coder() -> Agent:
+    """An agent that writes code, and may make others."""
+    agent = Agent(
+        name="coder",
+        description="Writes code",
+        instructions="Write code.",
+        tools=(python_tool(),),
+        policy=ramet.Policy(allow_sub_agents=True, memory_mb=1024, cpu_cores=8),
+    )
+    agent.cls(Agent)
+    agent.module(math, include=["pi"])
+    return agent
+
+
+async def play(folder: pathlib.Path, backend: Name, script: dict[str, list[Any]]) -> tuple[list[str], list[Any]]:
+    """Let a session's child play; what its calls showed, and what it committed."""
+    parts: dict[str, Any] = {
+        "Begin!": [Call("Agent", {"subagent_type": "coder", "prompt": "Play."}), "Done."],
+        **script,
+    }
+    model = ramet.ScriptedModel(script=parts)
+    async with ramet.Session(model, agents=[coder()], cwd=folder, backend=backend, unattended=True) as talk:
+        await talk.ask("Begin!")
+        events = [each async for each in talk.handle("main/1").events()]
+    shown = [f"{each.status}: {each.preview}" for each in events if isinstance(each, ToolEnded)]
+    return shown, [each for each in events if isinstance(each, StateCommitted)]
+
+
+@both
+async def test_code_has_its_state_by_name(tmp_path: pathlib.Path, backend: Name) -> None:
+    """It waits for its answers also where the code has an event loop; errors are those of the host."""
+    use = "state.set('n', state.get('n', 0) + 1)\nstate.commit('counted')\nstate.get('n')"
+    awaited = "await __import__('typing').cast(object, helper())"
+    shown, committed = await play(
+        tmp_path,
+        backend,
+        {
+            "Play.": [
+                code(use),
+                code("async def helper():\n    return state.get('n'), 'n' in state, state.history()[0].message"),
+                code(awaited),
+                code("state.set('../n', 1)"),
+                code("state.set('__local_agent_registry__', {})"),
+                "I am done.",
+            ]
+        },
+    )
+
+    assert shown[0] == "ok: 1"
+    assert shown[2] == "ok: (1, True, 'counted')"
+    assert "InvalidValue" in shown[3]
+    assert "Denied" in shown[4]
+    assert [each.keys for each in committed] == [1]
+
+
+@both
+async def test_a_task_on_a_branch_is_seen_when_it_is_merged(tmp_path: pathlib.Path, backend: Name) -> None:
+    """AC-S4-10: an agent that was written down works on its creator's state; the creator decides."""
+    shown, _ = await play(
+        tmp_path,
+        backend,
+        {
+            "Play.": [code(MAKES), "I am done."],
+            "Improve the plan.": [
+                code("state.set('plan', {'n': state.get('plan')['n'] + 1})\nstate.commit('better')"),
+                "better",
+            ],
+        },
+    )
+
+    assert shown[0].splitlines() == [
+        "ok: better {'n': 1} True",
+        "True {'n': 2}",
+        "['__local_agent_registry__', 'plan'] []",
+    ]
+
+
+async def test_a_branch_needs_somebody_whose_state_it_is_of() -> None:
+    """A task that no run calls has no parent."""
+    agent = Agent(name="solver", primer="You solve.", model=ramet.ScriptedModel(["2"]))
+
+    @agent.task
+    def solve() -> str:
+        """Solve it."""
+
+    async with ramet.AgentRuntime():
+        with pytest.raises(InvalidValue, match="on_branch"):
+            await solve.on_branch()()
+        assert await solve() == "2"

@@ -1,0 +1,272 @@
+"""The own states of agents in a server: of two teams and the program, all of one name. Real HTTP, real sandboxes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Literal, NamedTuple
+
+import pytest
+
+import ramet
+from ramet import Agent, Policy
+from ramet.core.errors import AgentNotResolved, NotYours
+from ramet.host.dynamic.authoring import HostAuthoring
+from ramet.models.scripted.dialogue import Call
+from ramet.services.agent_types.function.type import FunctionType
+from ramet.services.client.client import Client
+from ramet.services.contract import SpawnedAgent
+from ramet.services.server.server import Server
+from ramet.store.state.branch import KIND
+from ramet.tools.python import python_tool
+from tests.support.told_types import ToldType
+from tests.trips.agents import stateful
+
+Backend = Literal["bwrap", "local"]
+both = pytest.mark.parametrize("backend", ["bwrap", "local"])
+
+#: Of an agent that the program's architect wrote down.
+SOLVER = {
+    "name": "solver",
+    "task_definitions": {"solve": {"docstring": "Solve.", "signature": {"parameters": {}, "returns": None}}},
+}
+MAY_SPAWN = Policy(allow_sub_agents=True)
+LOOKS = "print(sorted(state.keys()), state.get('secret'))"
+
+
+def keeps(word: str) -> str:
+    """Code that keeps a word."""
+    return f"state.set('secret', {word!r})\nstate.commit({word!r})\nprint('kept')"
+
+
+class Place(NamedTuple):
+    """A server, a client with the operator's key, and what their teams ask."""
+
+    server: Server
+    client: Client
+
+    async def spawn(self, team: str, kind: str = "told", info: dict[str, Any] | None = None, **more: Any) -> Any:
+        """An agent of the name `notes` in a team of its own."""
+        created = await self.client.create_team({"agents": 4}, name=team)
+        told = {"tools": ["python"], "spawn": True}
+        asked = {"policy": MAY_SPAWN, "key": created.key, **more}
+        return await self.client.spawn_agent(team, "notes", kind, info or told, **asked)
+
+    async def say(self, agent: SpawnedAgent, text: str) -> str:
+        """One turn; its text."""
+        body = json.dumps({"model": "any", "messages": [{"role": "user", "content": text}]}).encode()
+        said = await self.client.say(agent.agent.id, body, format="openai", key=agent.nonce)
+        chunks = [json.loads(line) for line in said.replace(b"}{", b"}\n{").splitlines()]
+        return "".join(each["choices"][0]["delta"].get("content") or "" for each in chunks if each["choices"])
+
+    async def run(self, agent: SpawnedAgent, code: str) -> str:
+        """The result of a call of `python`."""
+        return await self.say(agent, f"call python {json.dumps({'code': code})}")
+
+    async def run_below(self, agent: SpawnedAgent, code: str) -> str:
+        """Likewise, of an agent that it starts by the name of a definition, which all have."""
+        prompt = f"call python {json.dumps({'code': code})}"
+        asked = {
+            "subagent_type": "general-purpose",
+            "description": "notes",
+            "prompt": prompt,
+            "run_in_background": False,
+        }
+        return await self.say(agent, f"call Agent {json.dumps(asked)}")
+
+    async def run_of(self, agent: SpawnedAgent) -> str:
+        """The root of its newest tree."""
+        return (await self.client.get_agent(agent.agent.id, key=agent.nonce)).run
+
+    async def states(self) -> list[str]:
+        """The branches of all states, in the store of the server."""
+        store = await self.server.runtime.open_store()
+        return sorted(each.key for each in await store.list(KIND))
+
+
+@asynccontextmanager
+async def serving(folder: pathlib.Path, backend: Backend) -> AsyncIterator[Place]:
+    """A server over a folder."""
+    types: dict[str, Any] = {"told": ToldType(), "function": FunctionType(["tests.trips.agents.stateful"])}
+    async with (
+        Server(folder, backend=backend, types=types) as server,
+        ramet.connect(server.where) as client,
+    ):
+        yield Place(server, client)
+
+
+def _of(agent: SpawnedAgent, states: list[str]) -> list[str]:
+    return [each for each in states if each.startswith(f"agents@{agent.agent.id}/")]
+
+
+async def of_the_program(place: Place, code: str, name: str = "notes") -> str:
+    """The result of a call of `python`, of an agent of the program that has the same name, or another."""
+    model = ramet.ScriptedModel([Call("python", {"code": code}), lambda messages: str(messages[-1].content)])
+    agent = Agent(name=name, instructions="Keep notes.", model=model, tools=[python_tool()], policy=Policy())
+    handle = await place.server.runtime.spawn(agent.module("math"), "Begin!")
+    return str((await handle.result()).value)
+
+
+@both
+async def test_the_state_of_an_agent_is_of_that_agent_alone(folder: pathlib.Path, backend: Backend) -> None:
+    """Agents of its name, in another team and in the program, cannot read or write it; a later server finds it."""
+    async with serving(folder, backend) as place:
+        assert "kept" in await of_the_program(place, keeps("of the program"))
+        ours, theirs = await place.spawn("ours"), await place.spawn("theirs")
+        assert "kept" in await place.run(ours, keeps("of ours"))
+
+        assert "[] None" in await place.run(theirs, LOOKS)
+        assert "kept" in await place.run(theirs, keeps("of theirs"))
+        assert "['secret'] of ours" in await place.run(ours, LOOKS)
+        assert "['secret'] of the program" in await of_the_program(place, LOOKS)
+        messages = "print([each.message for each in state.history()], list(state.branches()))"
+        assert "['of ours'] []" in await place.run(ours, messages)
+
+    async with serving(folder, backend) as place:
+        assert "['secret'] of ours" in await place.run(ours, LOOKS)
+        assert "['secret'] of theirs" in await place.run(theirs, LOOKS)
+        assert "['secret'] of the program" in await of_the_program(place, LOOKS)
+
+
+async def test_agents_that_a_client_starts_below_share_none_either(folder: pathlib.Path) -> None:
+    """Two teams start agents of the same definition; each has the notes of its own tree."""
+    async with serving(folder, "bwrap") as place:
+        ours, theirs = await place.spawn("ours"), await place.spawn("theirs")
+        assert "kept" in await place.run_below(ours, keeps("of ours"))
+
+        assert "[] None" in await place.run_below(theirs, LOOKS)
+        assert "['secret'] of ours" in await place.run_below(ours, LOOKS)
+
+
+@pytest.mark.parametrize("in_the_host", [False, True])
+async def test_functions_keep_theirs_from_turn_to_turn(folder: pathlib.Path, in_the_host: bool) -> None:
+    """A turn is a tree of its own, and a later server begins others: the state is the agent's."""
+    info = {"function": f"tests.trips.agents.stateful:{stateful.remembers.__name__}"}
+    more = {"policy": None} if in_the_host else {}
+    async with serving(folder, "bwrap") as place:
+        ours, theirs = [await place.spawn(team, "function", info, **more) for team in ("ours", "theirs")]
+        assert [await place.say(ours, word) for word in ("one", "two")] == ["[]", '["one"]']
+        assert await place.say(theirs, "other") == "[]"
+
+    async with serving(folder, "bwrap") as place:
+        assert await place.say(ours, "three") == '["one", "two"]'
+        assert await place.say(theirs, "x") == '["other"]'
+
+
+async def test_an_operator_sees_each_state_by_its_run(folder: pathlib.Path) -> None:
+    """The views show the state of a run where it is, also once its tree is over; a team's key does not."""
+    async with serving(folder, "bwrap") as place:
+        ours, theirs = await place.spawn("ours"), await place.spawn("theirs")
+        for agent, word in ((ours, "of ours"), (theirs, "of theirs")):
+            assert "kept" in await place.run(agent, keeps(word))
+        for agent, word in ((ours, "of ours"), (theirs, "of theirs")):
+            run = await place.run_of(agent)
+            page = await place.client.kernel.state(run)
+            assert page.values == {"secret": word}
+            assert (page.owner, page.place) == (agent.agent.id, "notes")
+            assert (await place.server.runtime.state_at(run, 10_000)).get("notes/secret") == word
+            assert [each.message for each in (await place.client.kernel.state_versions(run)).versions] == [word]
+            async with ramet.connect(place.server.where, key=agent.nonce) as other:
+                with pytest.raises(NotYours):
+                    await other.kernel.state(run)
+
+
+async def test_branches_of_a_state_go_with_its_agent(folder: pathlib.Path) -> None:
+    """A delegate whose work nobody took in leaves none; another agent's stay."""
+    info = {"function": f"tests.trips.agents.stateful:{stateful.leaves_a_branch.__name__}"}
+    async with serving(folder, "bwrap") as place:
+        ours, theirs = [await place.spawn(team, "function", info) for team in ("ours", "theirs")]
+        assert [await place.say(each, "go") for each in (ours, theirs)] == ["1", "1"]
+        before = [_of(each, await place.states()) for each in (ours, theirs)]
+        assert [len(each) for each in before] == [2, 2], "main, and the delegate's"
+
+        await place.client.kill_agent(ours.agent.id, key=ours.nonce)
+
+        assert await place.states() == before[1]
+
+
+async def test_a_state_goes_with_its_agent_and_a_new_one_of_the_name_finds_none(folder: pathlib.Path) -> None:
+    """The states of the other team and of the program stay."""
+    async with serving(folder, "bwrap") as place:
+        assert "kept" in await of_the_program(place, keeps("of the program"))
+        ours, theirs = await place.spawn("ours"), await place.spawn("theirs")
+        for agent in (ours, theirs):
+            assert "kept" in await place.run(agent, keeps("a word"))
+        mine, others = [_of(each, await place.states()) for each in (ours, theirs)]
+        assert await place.states() == sorted(["agents/main", *mine, *others])
+
+        await place.client.kill_agent(ours.agent.id, key=ours.nonce)
+
+        assert await place.states() == sorted(["agents/main", *others])
+        again = await place.client.spawn_agent("ours", "notes", "told", {"tools": ["python"]}, policy=MAY_SPAWN)
+        assert "[] None" in await place.run(again, LOOKS)
+
+
+WALKS = """
+seen, commit = [], state.commit()
+while commit is not None:
+    seen.append([commit.message, commit.author])
+    commit = state.checkout(commit.parents[0]) if commit.parents else None
+state.checkout()
+print(seen)
+"""
+
+
+async def test_nobody_reads_what_others_committed_nor_which_branches_they_have(folder: pathlib.Path) -> None:
+    """A walk from commit to commit and a merge of what is not there tell nothing; so it is within the program."""
+    info = {"function": f"tests.trips.agents.stateful:{stateful.leaves_a_branch.__name__}"}
+    async with serving(folder, "bwrap") as place:
+        ours, theirs = await place.spawn("ours"), await place.spawn("theirs")
+        assert "kept" in await of_the_program(place, keeps("a word of the program"))
+        assert await place.say(await place.spawn("functions", "function", info), "go") == "1"
+        assert "kept" in await place.run(ours, keeps("a word of ours"))
+        assert "kept" in await place.run(theirs, keeps("a word of theirs"))
+
+        walked = await place.run(theirs, WALKS)
+        assert walked.count("a word of") == 1
+        assert "a word of theirs" in walked
+        no_branch = "try:\n    state.merge('nope')\nexcept Exception as error:\n    print(error)"
+        handle = await place.server.runtime.spawn(stateful.leaves_a_branch, args=("go",), policy=MAY_SPAWN)
+        assert (await handle.result()).value == "1"
+        for refused in (await place.run(theirs, no_branch), await of_the_program(place, no_branch, name="other")):
+            assert "nope" in refused
+            assert "main" not in refused
+            assert "run-" not in refused
+
+        walked = await of_the_program(place, WALKS, name="other")
+        assert "a word of" not in walked
+        assert "run-" not in walked
+
+
+@pytest.mark.parametrize("bounds", [{}, {"seconds": 3600.0}])
+async def test_a_client_asks_no_agent_of_the_program(folder: pathlib.Path, bounds: dict[str, float]) -> None:
+    """A definition like that of the program's agent, word for word, changes nothing, nor does a fork of it."""
+    async with serving(folder, "bwrap") as place:
+        runtime = place.server.runtime
+        original = Agent(name="notes", instructions="Keep notes.", limits=ramet.Limits(seconds=bounds.get("seconds")))
+        original.cls(Agent)
+        made = await runtime.dynamic.create(original, SOLVER)
+        specialist = Agent(name="specialist")
+
+        @specialist.task
+        def work() -> str:  # type: ignore[empty-body]
+            """Work."""
+
+        agent = await place.spawn("ours", info={"system_prompt": "Keep notes.", "tools": ["python"], "spawn": True})
+        run, authoring = runtime.get(await place.run_of(agent)).run, HostAuthoring(runtime.dynamic)
+        assert run.context.tree is not None
+        forked = await run.context.tree.spawn(run.context, ramet.SpawnRequest(prompt="system", mode="fork"))
+        fork = runtime.get(forked.id).run
+
+        for each in (run, fork):
+            for handle, task in ((str(made.ref), "solve"), ("solver", "solve"), ("specialist", "work")):
+                with pytest.raises(AgentNotResolved, match="is not asked by what a client began"):
+                    await authoring.asked(each, handle, task, {})
+
+        run.request = dataclasses.replace(run.request, state_owner="")
+        assert (await authoring.asked(run, "specialist", "work", {})).description == "work"
+        same = fork if not bounds else run
+        assert (await authoring.asked(same, str(made.ref), "solve", {})).description == "solve"

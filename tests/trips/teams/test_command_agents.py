@@ -1,0 +1,348 @@
+"""The agent type "command": programs that go wrong in every way, in the host and in sandboxes, and leave nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pathlib
+import signal
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import msgspec
+import pytest
+
+from ramet import AgentRuntime, Limits, Policy
+from ramet.core.errors import (
+    Aborted,
+    BusyError,
+    InvalidValue,
+    MailRefused,
+    OutputTooLarge,
+    RametError,
+    SpawnRefused,
+    TaskFailed,
+    Unknown,
+)
+from ramet.services.agent_types.command.agent import CallProgram, Log
+from ramet.services.agent_types.command.type import CommandInfo, CommandType
+from ramet.services.contract import AgentSpec, Image, RunningAgent
+from tests.support.waiting import alive, eventually, pid_in
+
+Backend = Literal["bwrap", "local"]
+PYTHON = "python3"
+HERE = CommandType([PYTHON, "sh", "nowhere/to/be/found"])
+ROOT = pathlib.Path(__file__).parents[3]
+PROGRAM = (ROOT / "tests" / "support" / "agent_types_program.py").read_text()
+EXAMPLES = ROOT / "src" / "ramet" / "examples" / "commands"
+READY = r"""printf '{"type":"ready"}\n'; """
+everywhere = pytest.mark.parametrize("backend", [None, "local", "bwrap"], ids=["host", "local", "bwrap"])
+twice = pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"])
+
+
+def asked(text: str) -> bytes:
+    """A body of either format."""
+    return json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
+
+
+async def say(agent: RunningAgent, text: str) -> str:
+    """The text of one turn."""
+    chunks = [json.loads(chunk) async for chunk in agent.turn(asked(text), "openai")]
+    return "".join(each["choices"][0]["delta"].get("content") or "" for each in chunks).strip()
+
+
+async def failure_of(agent: RunningAgent, text: str) -> type[Exception] | None:
+    """How a turn failed, if it did."""
+    try:
+        await say(agent, text)
+    except RametError as problem:
+        return type(problem)
+    return None
+
+
+def opening(runtime: AgentRuntime, folder: pathlib.Path, backend: Backend | None, **more: Any) -> AgentSpec:
+    """As the service makes one; what is not of an opening is of `spawn_info`."""
+    folder.mkdir(exist_ok=True)
+    fields: dict[str, Any] = {"policy": Policy() if backend else None}
+    fields |= {name: more.pop(name) for name in ("policy", "limits", "run", "image", "env") if name in more}
+    info = CommandInfo(**more)
+    return AgentSpec(id="a-1", name="ada", path="team/ada", info=info, runtime=runtime, folder=folder, **fields)
+
+
+@asynccontextmanager
+async def runtime_of(folder: pathlib.Path, backend: Backend | None) -> AsyncIterator[AgentRuntime]:
+    """One at work, where every tree is over in the end."""
+    async with AgentRuntime(folder, backend=backend, grace_s=0.1) as runtime:
+        yield runtime
+        await eventually(lambda: not runtime.trees)
+
+
+@asynccontextmanager
+async def opened(start: AgentSpec) -> AsyncIterator[RunningAgent]:
+    """An agent, closed in the end."""
+    await HERE.check(start)
+    agent = await HERE.open(start)
+    try:
+        yield agent
+    finally:
+        await agent.close("the test is over")
+
+
+def sh(script: str) -> dict[str, Any]:
+    """A program in a shell."""
+    return {"argv": ["sh", "-c", script]}
+
+
+@everywhere
+async def test_the_examples_are_agents(tmp_path: pathlib.Path, backend: Backend | None) -> None:
+    """Each without ramet, in the language that it is in."""
+    answers = {("parrot.py", PYTHON): ["one.", "one. tür, two."], ("parrot.sh", "sh"): ["1: one", "2: tür, two"]}
+    async with runtime_of(tmp_path, backend) as runtime:
+        for (name, language), expected in answers.items():
+            argv = [language, "-c", (EXAMPLES / name).read_text()]
+            async with opened(opening(runtime, tmp_path / name, backend, argv=argv)) as agent:
+                assert [await say(agent, "one"), await say(agent, "tür, two")] == expected
+                assert (await agent.history())[2] == {"role": "user", "content": "tür, two"}
+
+
+async def test_a_daemon_that_keeps_the_stdout_of_a_program_keeps_nobody(tmp_path: pathlib.Path) -> None:
+    """It left everything that it could be known by; the end of the agent does not wait for it."""
+    daemon = "echo $$ > pid; exec sleep 600"
+    script = READY + f"env -i setsid -f sh -c '{daemon}'; while [ ! -s pid ]; do sleep 0.01; done; exec cat >&2"
+    async with runtime_of(tmp_path, None) as runtime:
+        async with opened(opening(runtime, tmp_path / "ada", None, **sh(script))) as agent:
+            await eventually(pid_in(tmp_path / "ada" / "pid"))
+    pid = pid_in(tmp_path / "ada" / "pid")()
+    assert alive(pid)
+    os.kill(pid, signal.SIGKILL)
+    assert agent.ended.result() is None
+
+
+NEVER_READY: list[tuple[dict[str, Any], type[RametError], str]] = [
+    ({"argv": ["nowhere/to/be/found"]}, InvalidValue, "No such file"),
+    (sh("echo no chance >&2; exit 3"), SpawnRefused, "exit status 3; the last on its stderr: no chance"),
+    (sh("kill -9 $$"), SpawnRefused, "SIGKILL"),
+    (sh("echo Loading; sleep 600"), SpawnRefused, "'Loading' came where a frame begins"),
+    (sh("""echo '{"type":"done","turn":1}'; sleep 600"""), SpawnRefused, "before it said that it is ready"),
+    (sh("head -c 100000 /dev/zero; sleep 600"), SpawnRefused, "no end of a line"),
+    ({**sh("sleep 600 & sleep 600"), "start_s": 0.2}, SpawnRefused, r"within 0\.2 s"),
+]
+
+
+@twice
+async def test_a_program_that_is_never_ready(tmp_path: pathlib.Path, backend: Backend | None) -> None:
+    """What was wrong is told, and nothing of it is left, what it started included."""
+    async with runtime_of(tmp_path, backend) as runtime:
+        for program, error, why in NEVER_READY:
+            with pytest.raises(error, match=why):
+                await HERE.open(opening(runtime, tmp_path / "ada", backend, **program))
+            await eventually(lambda: not runtime.trees)
+        if backend is not None:  # In the host nobody sees that.
+            with pytest.raises(SpawnRefused, match="closed its stdout"):
+                await HERE.open(opening(runtime, tmp_path / "ada", backend, **sh("exec >&-; sleep 600")))
+
+
+async def test_a_server_that_begins_waits_for_no_program(tmp_path: pathlib.Path) -> None:
+    """The turns of its agent do, until it is ready."""
+    slow = f"while ! [ -e {tmp_path}/there ]; do sleep 0.01; done; {READY}"
+    answers = r"""while read -r told; do case $told in *'"turn"'*) printf '{"type":"done","turn":1}\n';; esac; done"""
+    async with runtime_of(tmp_path, None) as runtime:
+        start = opening(runtime, tmp_path / "a", None, run="run-0", start_s=3600, **sh(slow + answers))
+        async with opened(start) as agent:
+            asking = asyncio.create_task(say(agent, "one"))
+            await asyncio.sleep(0)
+            (tmp_path / "there").touch()
+            assert await asking == ""
+
+
+@twice
+async def test_a_program_that_is_never_ready_again(tmp_path: pathlib.Path, backend: Backend | None) -> None:
+    """After a restart its agent has failed when the time for that is over, and nothing of it is left."""
+    async with runtime_of(tmp_path, backend) as runtime:
+        start = opening(runtime, tmp_path / "a", backend, run="run-0", start_s=0.05, **sh("read line; exec sleep 60"))
+        async with opened(start) as agent:
+            with pytest.raises(TaskFailed, match="did not say that it is ready"):
+                await say(agent, "one")
+            error = agent.ended.result()
+            assert error is not None
+            assert "within 0.05 s" in error.message
+
+
+async def test_a_file_that_is_no_program(tmp_path: pathlib.Path) -> None:
+    """Found in its image, and not executable."""
+    image = Image("sha-1", (tmp_path / "bundle",))
+    image.folders[0].mkdir()
+    (image.folders[0] / "tool").write_text("#!/bin/sh\n" + READY + "cat >/dev/null\n")
+    async with runtime_of(tmp_path, "local") as runtime:
+        start = opening(runtime, tmp_path / "ada", "local", argv=["./tool"], in_image=True, image=image)
+        with pytest.raises(InvalidValue, match="Permission denied"):
+            await HERE.open(start)
+        (image.folders[0] / "tool").chmod(0o755)
+        async with opened(start):
+            pass
+        assert stat.S_ISREG((image.folders[0] / "tool").stat().st_mode)
+
+
+async def test_what_is_no_command_is_refused_by_its_field(tmp_path: pathlib.Path) -> None:
+    """Before anything is there."""
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        ("argv", {"argv": []}),
+        ("argv", {"argv": [""]}),
+        ("argv", {"argv": ["a\0b"]}),
+        ("argv", {"argv": ["x" * 200_000]}),
+        ("argv", {"argv": ["rm", "-rf"], "policy": None}),
+        ("cwd", {"argv": ["sh"], "cwd": "here"}),
+        ("in_image", {"argv": ["sh"], "in_image": True}),
+        ("start_s", {"argv": ["sh"], "start_s": 0}),
+        ("formats", {"argv": ["sh"], "formats": ["a", "a"]}),
+        ("formats", {"argv": ["sh"], "formats": ["A b"]}),
+        ("env", {"argv": ["sh"], "policy": None, "env": {"A": "b"}}),
+    ]
+    async with runtime_of(tmp_path, "local") as runtime:
+        for field, fields in wrong:
+            with pytest.raises(InvalidValue, match=field):
+                await HERE.check(opening(runtime, tmp_path / "ada", "local", **fields))
+    for bad in (b"{}", b'{"argv": "sh"}', b'{"argv": ["sh"], "shell": true}'):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.json.decode(bad, type=CommandInfo)
+
+
+GOES_WRONG = [
+    ("echo too bad >&2; exit 4", "crashed", "exit status 4; the last on its stderr: too bad"),
+    ("kill -9 $$", "crashed", "SIGKILL"),
+    ("echo oops; sleep 600", "cancelled", "'oops' came where a frame begins"),
+    ("""echo '{"type":"chunk","turn":1,"size":2000000}'; sleep 600""", "cancelled", "2000000 bytes; at most"),
+    ("""echo '{"type":"chunk","turn":9}'; sleep 600""", "cancelled", "turn 9, which nobody has asked"),
+    ("""printf '{"type":"chunk","turn":1,"size":9}\nhalf'; exit""", "c", "middle of a frame"),  # It ends, or is ended.
+]
+
+
+@twice
+async def test_a_program_that_goes_wrong_in_a_turn(tmp_path: pathlib.Path, backend: Backend | None) -> None:
+    """The turn and the agent say why; it takes no other, and nothing of it is left."""
+    async with runtime_of(tmp_path, backend) as runtime:
+        for answer, status, why in GOES_WRONG:
+            script = READY + f"read -r line; read -r line; {answer}"
+            async with opened(opening(runtime, tmp_path / "ada", backend, **sh(script))) as agent:
+                with pytest.raises(TaskFailed, match=why) as failure:
+                    await say(agent, "hi")
+                assert failure.value.status.startswith(status)
+                assert failure.value.run == agent.run
+                error = await agent.ended
+                assert error is not None
+                assert await failure_of(agent, "again") is RametError
+                with pytest.raises(MailRefused):
+                    await agent.mail("hello")
+                await eventually(lambda: not runtime.trees)
+
+
+@twice
+async def test_a_program_that_never_answers(tmp_path: pathlib.Path, backend: Backend | None) -> None:
+    """A turn is left in the middle or is over after its time; the program is told, and ended with the agent."""
+    script = READY + "sleep 600"
+    async with runtime_of(tmp_path, backend) as runtime:
+        start = opening(runtime, tmp_path / "ada", backend, **sh(script), limits=Limits(seconds=0.1))
+        async with opened(start) as agent:
+            with pytest.raises(TaskFailed, match=r"its time of 0\.1 s") as failure:
+                await say(agent, "hi")
+            assert failure.value.status == "timeout"
+            answer = agent.turn(asked("and now"), "openai")
+            await anext(answer)
+            await agent.interrupt()
+            await answer.aclose()  # type: ignore[attr-defined]  # as a conversation does that has lost its patience
+            failures = [await failure_of(agent, "x" * 8_000_000) for _ in range(5)]
+            assert failures == [TaskFailed] * 4 + [BusyError], "what it has not read takes room here"
+            assert not agent.ended.done()
+
+
+async def test_late_words_of_a_turn_that_was_left_are_nobodys(tmp_path: pathlib.Path) -> None:
+    """The next turn is answered with its own; one that was interrupted is aborted, though the program says done."""
+    program = PROGRAM.replace(
+        'case "interrupt":', 'case "interrupt":\n            say("chunk", b"LATE ", turn=told["turn"])'
+    )
+    async with runtime_of(tmp_path, "local") as runtime:
+        async with opened(opening(runtime, tmp_path / "ada", "local", argv=[PYTHON, "-c", program])) as agent:
+            answer = agent.turn(asked("hang"), "openai")
+            await anext(answer)
+            await answer.aclose()  # type: ignore[attr-defined]  # a generator
+            assert await say(agent, "two") == "hang | two"
+            turning = asyncio.create_task(say(agent, "hang"))
+            await eventually(lambda: agent._answering)  # type: ignore[attr-defined]  # what it is at
+            await agent.interrupt()
+            with pytest.raises(Aborted):
+                await turning
+
+
+@pytest.mark.parametrize("backend", [None, "bwrap"], ids=["host", "bwrap"])
+async def test_bodies_of_its_own_formats_pass_byte_for_byte(tmp_path: pathlib.Path, backend: Backend | None) -> None:
+    """There and back, whatever they are, and however long."""
+    body = bytes(range(256)) * 2_000 + b'\n{"type":"done"}\n'
+    async with runtime_of(tmp_path, backend) as runtime:
+        start = opening(runtime, tmp_path / "ada", backend, argv=[PYTHON, "-c", PROGRAM], formats=["raw", "openai"])
+        async with opened(start) as agent:
+            assert b"".join([chunk async for chunk in agent.turn(body, "raw")]) == body
+            heard = [chunk async for chunk in agent.turn(asked("x"), "openai")]
+            assert asked("x") in b"".join(heard), "declared by the program: it was not translated"
+    assert HERE.formats_of(start.info) == ("raw", "openai")
+    assert HERE.formats_of(CommandInfo(argv=["sh"])) == ("anthropic", "openai")
+
+
+async def test_a_kernel_with_nothing_of_it_but_the_record_tells_the_conversation(tmp_path: pathlib.Path) -> None:
+    """Its folder is another kernel's: what was said is told to the program that is started anew, and in its history."""
+    run = ""
+    async with runtime_of(tmp_path, None) as runtime:
+        for folder in ("one", "two", "three"):
+            start = opening(runtime, tmp_path / folder, None, run=run, argv=[PYTHON, "-c", PROGRAM])
+            async with opened(start) as agent:
+                answer, run = await say(agent, folder), agent.run
+        assert answer == "one | two | three"
+        history = await agent.history()
+    assert [each["content"] for each in history if each["role"] == "user"] == ["one", "two", "three"]
+
+
+async def test_an_answer_without_end_is_no_answer(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it would be kept here: its turn fails, no more of it is kept, and the next one is answered."""
+    monkeypatch.setattr("ramet.services.agent_types.kept_turns.MOST_SAID", 1_000)
+    async with runtime_of(tmp_path, None) as runtime:
+        start = opening(runtime, tmp_path / "ada", None, argv=[PYTHON, "-c", PROGRAM], formats=["raw"])
+        async with opened(start) as agent:
+            with pytest.raises(OutputTooLarge):
+                [chunk async for chunk in agent.turn(b"x" * 1_001, "raw")]
+            assert [chunk async for chunk in agent.turn(b"y" * 1_000, "raw")] == [b"y" * 1_000]
+            assert [each["content"] for each in await agent.history()][1::2] == ["", "y" * 1_000]
+
+
+@twice
+async def test_operations_mail_and_log_of_a_program(tmp_path: pathlib.Path, backend: Backend | None) -> None:
+    """Those that it named are passed on; what it refuses, does not know or does not answer is told apart."""
+    async with runtime_of(tmp_path, backend) as runtime:
+        async with opened(opening(runtime, tmp_path / "ada", backend, argv=[PYTHON, "-c", PROGRAM])) as agent:
+            await agent.mail("a letter")
+            assert await agent.control(CallProgram(operation="mail")) == ["a letter"]
+            with pytest.raises(TaskFailed, match="nothing to swap"):
+                await agent.control(CallProgram(operation="swap"))
+            with pytest.raises(Unknown, match="mail, swap, hang"):
+                await agent.control(CallProgram(operation="teleport"))
+            with pytest.raises(TaskFailed, match=r"within 0\.05 s"):
+                await agent.control(CallProgram(operation="hang", timeout_s=0.05))
+            assert await say(agent, "log") == "log"
+            await eventually(lambda: agent._log().endswith("x" * 100))  # type: ignore[attr-defined]  # its own pace
+            log = (await agent.control(Log()))["stderr"]
+        assert 1_000 < len(log) < 200_000
+        async with opened(opening(runtime, tmp_path / "bob", backend, **sh(READY + "cat >/dev/null"))) as quiet:
+            with pytest.raises(MailRefused, match="reads no mail"):
+                await quiet.mail("a letter")
+
+
+async def test_a_cancelled_opening_leaves_nothing(tmp_path: pathlib.Path) -> None:
+    """Whoever asked has gone before the program was ready."""
+    async with runtime_of(tmp_path, "local") as runtime:
+        start = opening(runtime, tmp_path / "ada", "local", **sh("sleep 600"))
+        task = asyncio.create_task(HERE.open(start))
+        await eventually(lambda: any(runtime.get(root).run.box for root in runtime.trees))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
