@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "ramet"
 MAP = ROOT / "ARCHITECTURE.md"
+TESTS = ROOT / "tests" / "README.md"
 
 
 # --- ARCHITECTURE.md ------------------------------------------------------------------------------------------------
@@ -96,6 +97,26 @@ def test_the_map_leaves_no_package_out() -> None:
 def test_the_map_stays_two_pages() -> None:
     """A newcomer reads the map in one sitting."""
     assert len(MAP.read_text().splitlines()) <= 120
+
+
+def unnamed(text: str, folders: list[str]) -> list[str]:
+    """The folders of tests that a text does not name."""
+    return [folder for folder in folders if f"`tests/{folder}" not in text]
+
+
+def test_the_tests_of_each_promise_can_be_found() -> None:
+    """The map of tests has a row for each of the fifteen promises, names every folder, and only what exists."""
+    text = TESTS.read_text()
+    parts = [path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and not path.name.startswith(("_", "."))]
+    shared = {"agents", "kits", "programs"}  # of several trips
+    trips = [
+        path.name for path in (ROOT / "tests" / "trips").iterdir() if path.is_dir() and not path.name.startswith("_")
+    ]
+
+    assert missing(text) == []
+    assert re.findall(r"^\| (\d+)\. ", text, re.M) == [str(number) for number in range(1, 16)]
+    assert unnamed(text, parts + [f"trips/{name}" for name in trips if name not in shared]) == []
+    assert unnamed("`tests/unit`", ["unit", "moon"]) == ["moon"]
 
 
 def test_a_wrong_map_is_noticed(tmp_path: Path) -> None:

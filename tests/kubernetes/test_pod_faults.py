@@ -30,7 +30,7 @@ from ramet.isolation.kubernetes.connect.attach import Attach
 from ramet.isolation.kubernetes.kernels import KernelIdentity
 from ramet.testing.conformance.isolation.harness import BackendFixture
 from ramet.wire.frames import Frame
-from tests.support.doomed_pods import STEPS
+from tests.support.killed_pods import STEPS
 from tests.support.pod_runs import SMALL, opened
 from tests.support.pods import PATIENCE_S, Pods, pod_of
 from tests.support.waiting import eventually
@@ -282,7 +282,7 @@ async def test_a_kernel_that_comes_up_while_another_one_reaps_keeps_its_pods(pod
 
 @contextlib.contextmanager
 def _doomed(pods: Pods, runs: Path, image: str, step: str, host: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.support.doomed_pods", str(runs), pods.namespace, image, step, host]
+    command = [sys.executable, "-m", "tests.support.killed_pods", str(runs), pods.namespace, image, step, host]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, "KUBECONFIG": str(pods.kubeconfig)}
     ) as process:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.support import told_types
+from tests.support import scripted_tool_types
 from tests.support.acceptance_types import ENTRY_POINTS
 from tests.support.serve_process import plugin
 from tests.support.serving import short_folder
@@ -196,7 +196,7 @@ def test_what_an_ended_team_uploaded_is_the_operators_only(client: TeamClient) -
 def test_what_was_uploaded_belongs_to_the_same_team_after_a_restart() -> None:
     """The server was killed: its agents have their images and loaded bundles again, and other teams still nothing."""
     with short_folder() as folder:
-        plugin(folder, ENTRY_POINTS + told_types.ENTRY_POINTS)
+        plugin(folder, ENTRY_POINTS + scripted_tool_types.ENTRY_POINTS)
         (folder / "ramet.yaml").write_text('{"rules": {"bundles": "teams"}}')
         with ServeProcess(folder, "--config", str(folder / "ramet.yaml")) as server, team_client(folder) as first:
             other, key = team(first, "other"), first.key

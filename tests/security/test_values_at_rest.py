@@ -27,7 +27,7 @@ from ramet.store.contract import Entry
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite.store import SqliteStore
 from tests.security import leaking
-from tests.support.cut import cut_behind
+from tests.support.cut_journals import cut_behind
 from tests.support.sites import Site
 from tests.trips.agents import scheduled
 from tests.trips.kits.isolated import Name, backend, runtime

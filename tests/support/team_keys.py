@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import httpx2
 
-from tests.support import told_types
+from tests.support import scripted_tool_types
 from tests.support.acceptance_types import ENTRY_POINTS
 from tests.support.serve_process import ROOT, plugin
 from tests.support.serving import short_folder
@@ -90,7 +90,7 @@ def team_client(folder: pathlib.Path, key: str = "") -> Iterator[TeamClient]:
 def served(settings: Mapping[str, Any] | None = None, *options: str, **env: str) -> Iterator[TeamClient]:
     """A server with these settings in its `ramet.yaml`, an agent type `shell` whose model obeys, and one team."""
     with short_folder() as folder:
-        plugin(folder, ENTRY_POINTS + told_types.ENTRY_POINTS)
+        plugin(folder, ENTRY_POINTS + scripted_tool_types.ENTRY_POINTS)
         file = folder / "ramet.yaml"
         file.write_text(json.dumps(settings or {}))
         with ServeProcess(folder, "--config", str(file), *options, **env), team_client(folder) as client:

@@ -19,7 +19,7 @@ from ramet.models.rate_limit import RetryPolicy
 from ramet.models.scripted.model import Fail, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support import broken_servers as servers
-from tests.support.cut import cut_behind
+from tests.support.cut_journals import cut_behind
 from tests.support.providers import provider
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import WIDE, fresh, kept, nothing_is_held, of_kind, run_of

@@ -17,7 +17,7 @@ from ramet.host.trees.project import Project
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from ramet.tools.workspace import workspace_tools
-from tests.support.cut import cut_behind
+from tests.support.cut_journals import cut_behind
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import Gate, background
 from tests.trips.recovery.test_resume import lost

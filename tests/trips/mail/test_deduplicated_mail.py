@@ -13,7 +13,7 @@ from ramet.core.errors import InvalidValue
 from ramet.core.events import MailPushed
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
-from tests.support.cut import cut_behind
+from tests.support.cut_journals import cut_behind
 from tests.trips.agents import isolated as agents
 from tests.trips.kits.sessions import answers, kept, of_kind, run_of, said
 

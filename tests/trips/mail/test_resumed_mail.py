@@ -13,7 +13,7 @@ from ramet.host.trees.project import Project
 from ramet.models.scripted.dialogue import Spoken, Step
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
-from tests.support.cut import cut_behind
+from tests.support.cut_journals import cut_behind
 from tests.trips.kits.sessions import background, fresh
 
 LOOK_AGAIN = Call("SendMessage", {"to": "kid", "message": "look again"})

@@ -14,7 +14,7 @@ from ramet.core.events import Event, MessageRecorded
 from ramet.core.outcome import Result
 from ramet.models.scripted.model import ScriptedModel
 from ramet.store.memory import MemoryStore
-from tests.support.cut import cut_behind
+from tests.support.cut_journals import cut_behind
 
 
 class Found(BaseModel):

@@ -22,7 +22,7 @@ from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite.store import SqliteStore
 from ramet.tools.context import SpawnRequest, require_current_call
-from tests.support.cut import cut_behind
+from tests.support.cut_journals import cut_behind
 from tests.support.empty_places import place_of
 from tests.support.places import KINDS, store_at
 from tests.support.waiting import eventually

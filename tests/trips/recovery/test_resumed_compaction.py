@@ -13,7 +13,7 @@ from ramet.core.events import Compacted, Event, MessageRecorded, ToolStarted, Tu
 from ramet.models.scripted.dialogue import Spoken
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
-from tests.support.cut import cut_behind
+from tests.support.cut_journals import cut_behind
 from tests.trips.kits.sessions import Gate
 
 LONG_AGO = [

@@ -10,7 +10,7 @@ from ramet import Agent, AgentRuntime, Policy, Session
 from ramet.core.events import Event, TurnStarted
 from ramet.models.scripted.model import ScriptedModel
 from ramet.store.memory import MemoryStore
-from tests.support.cut import cut_behind
+from tests.support.cut_journals import cut_behind
 from tests.trips.kits.sessions import said
 
 

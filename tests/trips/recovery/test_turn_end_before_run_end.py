@@ -13,7 +13,7 @@ from ramet.core.outcome import Result
 from ramet.models.scripted.model import Call, Script, ScriptedModel
 from ramet.store.memory import MemoryStore
 from ramet.tools.agents.task_result import conclusion_tools
-from tests.support.cut import cut_behind
+from tests.support.cut_journals import cut_behind
 
 
 class Found(BaseModel):

@@ -18,7 +18,7 @@ from ramet.host.journal.result_cache import RESULTS
 from ramet.host.retention.sweep import sweep
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite.store import SqliteStore
-from tests.support.cut import cut_behind
+from tests.support.cut_journals import cut_behind
 from tests.support.waiting import eventually
 from tests.trips.agents.composed import Point, double, norm, pid, to_point, untyped
 

@@ -12,7 +12,7 @@ from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event
 from ramet.host.control.operator import OperatorControl
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
-from tests.support.cut import cut_behind
+from tests.support.cut_journals import cut_behind
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import Gate
 

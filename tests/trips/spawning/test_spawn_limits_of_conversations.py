@@ -15,7 +15,7 @@ from ramet.host.observability.counters import Counts
 from ramet.models.scripted.dialogue import Call, Hang, Spoken
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
-from tests.support.cut import cut_behind
+from tests.support.cut_journals import cut_behind
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import run_of
 

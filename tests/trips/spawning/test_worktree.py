@@ -20,7 +20,7 @@ from ramet.models.scripted.dialogue import Script
 from ramet.models.scripted.model import Call, Fail, ScriptedModel
 from ramet.store.memory import MemoryStore
 from ramet.tools.workspace import workspace_tools
-from tests.support.cut import cut_behind
+from tests.support.cut_journals import cut_behind
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import (
     Gate,

@@ -22,7 +22,7 @@ from ramet.services.contract import SpawnedAgent
 from ramet.services.server.server import Server
 from ramet.store.state.branch import KIND
 from ramet.tools.python import python_tool
-from tests.support.told_types import ToldType
+from tests.support.scripted_tool_types import ToldType
 from tests.trips.agents import stateful
 
 Backend = Literal["bwrap", "local"]

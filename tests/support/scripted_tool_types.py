@@ -11,7 +11,7 @@ from ramet.models.scripted.model import ScriptedModel
 from ramet.services.agent_types.llm.type import LlmType
 
 ENTRY_POINTS = """\
-told = tests.support.told_types:ToldType
+told = tests.support.scripted_tool_types:ToldType
 """
 
 
