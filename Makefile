@@ -7,7 +7,8 @@ ARGS   ?=
 JOBS   ?= 3
 ROUNDS ?= 200
 MINUTES ?= 25
-FAST   ?= tests/unit tests/architecture
+SINCE  ?=
+FAST   ?= $$($(BIN)/python -m tests.support.affected $(SINCE))
 SEED   ?= 2
 
 export DEBIAN_FRONTEND := noninteractive
@@ -51,10 +52,10 @@ demo: $(READY) ## agents explain why a payment API fails: no key, no network
 lint: $(READY) ## format, lint, types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports --no-logo
 
-check: setup lint ## `make lint`, and fast tests: five minutes
+check: setup lint ## `make lint`, and the fast tests that a change concerns, of the working tree or SINCE a revision
 	$(BIN)/pytest -n $(JOBS) $(FAST) -q -x -m "not slow and not bench"
 
 test: setup ## every test, JOBS (3) at a time
