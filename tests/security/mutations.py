@@ -251,7 +251,7 @@ MUTANTS = (
            '    Setting("protocol.ext.allow", "never"),', "    ", tests=("unit/isolation/test_git_trust.py",)),
     Mutant("trust: blanks as git knows them", "tools/git/git_config.py", 'BLANKS = " \\t\\r"',
            'BLANKS = " \\t\\r\\x0b\\xa0"', tests=("unit/agent/files/test_git_configurations.py",)),
-    Mutant("trust: words of commands", "agent/files/scripts.py", "            waiting += _words(text)\n", "",
+    Mutant("trust: words of commands", "agent/files/scripts.py", "            queue += _words(text)\n", "",
            tests=("unit/agent/files/test_trust_commands.py",)),
     Mutant("git: files included under a condition", "isolation/git/sandbox/includes.py",
            "    if files:\n", "    if False:\n", tests=REPOSITORY),

@@ -38,10 +38,10 @@ def fork_brief(brief: str) -> HumanMessage:
 def calls_of(message: AIMessage) -> list[ToolCall]:
     """Return all calls of a reply that need an answer; calls with unreadable arguments have an `error`."""
     calls = list(message.tool_calls)
-    for broken in message.invalid_tool_calls:
-        call = ToolCall(name=broken["name"] or "", args={}, id=broken["id"], type="tool_call")
+    for invalid_call in message.invalid_tool_calls:
+        call = ToolCall(name=invalid_call["name"] or "", args={}, id=invalid_call["id"], type="tool_call")
         # read by the dispatcher
-        call["error"] = broken["error"] or "not valid JSON"  # type: ignore[typeddict-unknown-key]
+        call["error"] = invalid_call["error"] or "not valid JSON"  # type: ignore[typeddict-unknown-key]
         calls.append(call)
     return calls
 
@@ -69,12 +69,12 @@ def without_calls(message: AIMessage) -> AIMessage:
 
 def with_call_ids(message: AIMessage, step: str) -> AIMessage:
     """Return the reply with unique call ids: some providers omit or repeat ids, and an answer needs one."""
-    seen: set[str] = set()
+    used_ids: set[str] = set()
     number = 0
     for call in (*message.tool_calls, *message.invalid_tool_calls):
         call_id = call["id"]
-        if not call_id or call_id in seen:
+        if not call_id or call_id in used_ids:
             number += 1
             call_id = call["id"] = f"call-{step}-{number}"
-        seen.add(call_id)
+        used_ids.add(call_id)
     return message

@@ -38,15 +38,15 @@ def agent(function: Callable[..., Any] | None = None, /, **fields: Any) -> Agent
             raise InvalidValue("agent field", name, ", ".join(sorted(_FIELDS)))
 
     def decorate(target: Target) -> Agent:
-        made = _definition(target)
-        said = getattr(made, _SAID, None)
-        if said is not None:
-            raise InvalidValue("agent", fields, f"one @agent for {made.name!r}; another says {said!r}")
+        definition = _definition(target)
+        earlier_fields = getattr(definition, _SAID, None)
+        if earlier_fields is not None:
+            raise InvalidValue("agent", fields, f"one @agent for {definition.name!r}; another says {earlier_fields!r}")
         for name in ("policy", "limits", "cache_ttl_seconds"):
             if fields.get(name) is not None:
-                made = _STATED[name](made, fields[name])
-        rest = {name: value for name, value in fields.items() if name not in _STATED}
-        changed = made.replace(**rest)
+                definition = _STATED_ONCE[name](definition, fields[name])
+        other_fields = {name: value for name, value in fields.items() if name not in _STATED_ONCE}
+        changed = definition.replace(**other_fields)
         object.__setattr__(changed, _SAID, dict(fields))
         return changed
 
@@ -60,10 +60,10 @@ def policy(policy: Policy | None = None, /, **fields: Any) -> Decorator:
     """
     if policy is not None and not isinstance(policy, Policy):
         raise InvalidValue("policy", policy, "ramet.Policy, or its fields by name")
-    asked = changed_policy(policy, **fields)
-    if asked is None:
+    requested = changed_policy(policy, **fields)
+    if requested is None:
         raise InvalidValue("policy", policy, "ramet.Policy, or its fields by name")
-    return lambda target: _with_policy(_definition(target), asked)
+    return lambda target: _with_policy(_definition(target), requested)
 
 
 def resources(*, cpu: float | None = None, **fields: Any) -> Decorator:
@@ -71,26 +71,26 @@ def resources(*, cpu: float | None = None, **fields: Any) -> Decorator:
 
     Any of them makes it run in a sandbox.
     """
-    asked = changed_policy(None, **resource_fields(cpu, fields))
-    if asked is None:
+    requested = changed_policy(None, **resource_fields(cpu, fields))
+    if requested is None:
         raise InvalidValue("resources", None, "cpu=, memory_mb= or another resource of a policy")
-    return lambda target: _with_policy(_definition(target), asked)
+    return lambda target: _with_policy(_definition(target), requested)
 
 
 def timeout(seconds: float) -> Decorator:
     """Set how long a run of the agent may take, in a sandbox or in the host."""
     if seconds is None:
         raise InvalidValue("timeout", seconds, "a number of seconds")
-    asked = Limits(seconds=seconds)
-    return lambda target: _with_limits(_definition(target), asked)
+    requested = Limits(seconds=seconds)
+    return lambda target: _with_limits(_definition(target), requested)
 
 
 def retry(count: int, *, delay_seconds: float | None = None) -> Decorator:
     """Set how often the agent is retried after a failed attempt, each time in a clean sandbox."""
-    asked = Policy(retry_count=count, retry_delay_seconds=delay_seconds)
-    if asked.retry_count is None:
+    requested = Policy(retry_count=count, retry_delay_seconds=delay_seconds)
+    if requested.retry_count is None:
         raise InvalidValue("retry", count, "a whole number")
-    return lambda target: _with_policy(_definition(target), asked)
+    return lambda target: _with_policy(_definition(target), requested)
 
 
 def cache(*, ttl_seconds: float) -> Decorator:
@@ -107,59 +107,59 @@ def _definition(target: Target) -> Agent:
     if not callable(target):
         raise InvalidValue("agent", target, "a function, or the definition that another decorator made of one")
     name = safe_name(getattr(target, "__name__", "function"), "function")
-    said = (inspect.getdoc(target) or "").partition("\n")[0] if inspect.isroutine(target) else ""
-    return Agent(name=name, description=said, function=target)
+    summary = (inspect.getdoc(target) or "").partition("\n")[0] if inspect.isroutine(target) else ""
+    return Agent(name=name, description=summary, function=target)
 
 
-def _with_policy(made: Agent, asked: Policy) -> Agent:
-    new = {name: value for name in Policy.__struct_fields__ if (value := getattr(asked, name)) is not None}
+def _with_policy(definition: Agent, requested: Policy) -> Agent:
+    new = {name: value for name in Policy.__struct_fields__ if (value := getattr(requested, name)) is not None}
     for name, value in new.items():
-        before = getattr(made.policy, name, None)
-        if before is not None:
-            raise _twice(f"policy.{name}", value, f"policy.{name}", before)
-    if "timeout_seconds" in new and made.limits.seconds is not None:
-        raise _twice("policy.timeout_seconds", new["timeout_seconds"], "timeout", made.limits.seconds)
-    return _carried(made, policy=changed_policy(made.policy, **new))
+        current = getattr(definition.policy, name, None)
+        if current is not None:
+            raise _stated_twice(f"policy.{name}", value, f"policy.{name}", current)
+    if "timeout_seconds" in new and definition.limits.seconds is not None:
+        raise _stated_twice("policy.timeout_seconds", new["timeout_seconds"], "timeout", definition.limits.seconds)
+    return _changed_copy(definition, policy=changed_policy(definition.policy, **new))
 
 
-def _with_limits(made: Agent, asked: Limits) -> Agent:
-    if not isinstance(asked, Limits):
-        raise InvalidValue("limits", asked, "ramet.Limits")
-    new = {name: value for name, value in dataclasses.asdict(asked).items() if value is not None}
+def _with_limits(definition: Agent, requested: Limits) -> Agent:
+    if not isinstance(requested, Limits):
+        raise InvalidValue("limits", requested, "ramet.Limits")
+    new = {name: value for name, value in dataclasses.asdict(requested).items() if value is not None}
     for name, value in new.items():
-        before = getattr(made.limits, name)
-        if before is not None:
-            raise _twice(_limit(name), value, _limit(name), before)
-    other = getattr(made.policy, "timeout_seconds", None)
-    if "seconds" in new and other is not None:
-        raise _twice("timeout", new["seconds"], "policy.timeout_seconds", other)
-    return _carried(made, limits=dataclasses.replace(made.limits, **new))
+        current = getattr(definition.limits, name)
+        if current is not None:
+            raise _stated_twice(_limit_field(name), value, _limit_field(name), current)
+    policy_timeout = getattr(definition.policy, "timeout_seconds", None)
+    if "seconds" in new and policy_timeout is not None:
+        raise _stated_twice("timeout", new["seconds"], "policy.timeout_seconds", policy_timeout)
+    return _changed_copy(definition, limits=dataclasses.replace(definition.limits, **new))
 
 
-def _with_cache(made: Agent, ttl_seconds: float) -> Agent:
-    if made.cache_ttl_seconds is not None:
-        raise _twice("cache", ttl_seconds, "cache", made.cache_ttl_seconds)
-    return _carried(made, cache_ttl_seconds=ttl_seconds)
+def _with_cache(definition: Agent, ttl_seconds: float) -> Agent:
+    if definition.cache_ttl_seconds is not None:
+        raise _stated_twice("cache", ttl_seconds, "cache", definition.cache_ttl_seconds)
+    return _changed_copy(definition, cache_ttl_seconds=ttl_seconds)
 
 
-_STATED: Mapping[str, Callable[[Agent, Any], Agent]] = {
+_STATED_ONCE: Mapping[str, Callable[[Agent, Any], Agent]] = {
     "policy": _with_policy,
     "limits": _with_limits,
     "cache_ttl_seconds": _with_cache,
 }
 
 
-def _carried(made: Agent, **changes: Any) -> Agent:
-    changed = made.replace(**changes)
-    said = getattr(made, _SAID, None)
-    if said is not None:
-        object.__setattr__(changed, _SAID, said)
+def _changed_copy(definition: Agent, **changes: Any) -> Agent:
+    changed = definition.replace(**changes)
+    stated_fields = getattr(definition, _SAID, None)
+    if stated_fields is not None:
+        object.__setattr__(changed, _SAID, stated_fields)
     return changed
 
 
-def _limit(name: str) -> str:
+def _limit_field(name: str) -> str:
     return "timeout" if name == "seconds" else f"limits.{name}"
 
 
-def _twice(field: str, value: object, before: str, there: object) -> InvalidValue:
-    return InvalidValue(field, value, f"to be said once; another decorator says {before}={there!r}")
+def _stated_twice(field: str, value: object, other_field: str, other_value: object) -> InvalidValue:
+    return InvalidValue(field, value, f"to be said once; another decorator says {other_field}={other_value!r}")

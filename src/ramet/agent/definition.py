@@ -92,7 +92,7 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
         if not all(isinstance(each, str) for each in self.source_modules):
             raise InvalidValue("source_modules", self.source_modules, "a list of names")
         if self.tools is not None and not all(isinstance(each, str) for each in self.tools):
-            object.__setattr__(self, "tools", _brought(self.tools))
+            object.__setattr__(self, "tools", _as_tools(self.tools))
         if self.model == "inherit":  # the form in agent files
             object.__setattr__(self, "model", None)
         check_model("model", self.model)
@@ -221,12 +221,12 @@ def check_model(field: str, model: object) -> None:
         raise InvalidValue(field, model, accepted)
 
 
-def _brought(entries: Sequence[Any]) -> tuple[str | BaseTool, ...]:
+def _as_tools(entries: Sequence[Any]) -> tuple[str | BaseTool, ...]:
     """Return the entries, with functions turned into tools. Raises InvalidValue if an entry cannot be a tool."""
     from ramet.tools.functions import as_tool  # Imported late: it is slow, and most definitions list names.
 
     return tuple(
-        entry if isinstance(entry, str) else as_tool(entry, f"tools[{place}]") for place, entry in enumerate(entries)
+        entry if isinstance(entry, str) else as_tool(entry, f"tools[{index}]") for index, entry in enumerate(entries)
     )
 
 
@@ -245,8 +245,8 @@ def changed_policy(policy: Policy | None, **fields: Any) -> Policy | None:
     for name in fields:
         if name not in Policy.__struct_fields__:
             raise InvalidValue(f"policy.{name}", name, f"one of {', '.join(Policy.__struct_fields__)}")
-    kept = {} if policy is None else {name: getattr(policy, name) for name in Policy.__struct_fields__}
-    return Policy(**kept | fields)
+    current = {} if policy is None else {name: getattr(policy, name) for name in Policy.__struct_fields__}
+    return Policy(**current | fields)
 
 
 def as_agent(given: Any) -> Agent:

@@ -31,8 +31,8 @@ def adopt(runnable: Runnable[Any, Any], *, name: str | None = None, description:
     """
     if not isinstance(runnable, Runnable):
         raise InvalidValue("runnable", runnable, "a Runnable of LangChain: a chain, a compiled graph, an agent")
-    own = getattr(runnable, "name", None) or type(runnable).__name__
-    function = AdoptedRunnable(runnable, safe_name(name or own, "adopted"))
+    default_name = getattr(runnable, "name", None) or type(runnable).__name__
+    function = AdoptedRunnable(runnable, safe_name(name or default_name, "adopted"))
     return Agent(name=name if name is not None else function.__name__, description=description, function=function)
 
 
@@ -54,22 +54,22 @@ class AdoptedRunnable(Adopted):
         config = RunnableConfig(run_name=self.__name__, configurable={"thread_id": context.run.id})
         with metered(ledger):
             try:
-                left = await self.runnable.ainvoke(await self._input(given, config), config)
+                result = await self.runnable.ainvoke(await self._input(given, config), config)
             except Exception as error:
                 if ledger.refusal is not None and not isinstance(error, RametError):
                     raise ledger.refusal from error
                 raise
-        return _value(left)
+        return _value(result)
 
-    async def _input(self, given: Any, config: RunnableConfig) -> Any:
+    async def _input(self, argument: Any, config: RunnableConfig) -> Any:
         """Return the Runnable's input; None for a graph that continues in the middle of this run."""
-        if not isinstance(given, str):
-            return given
+        if not isinstance(argument, str):
+            return argument
         if getattr(self.runnable, "checkpointer", None) and hasattr(self.runnable, "aget_state"):
             state = await self.runnable.aget_state(config)
             if state.next:
                 return None
-        return {"messages": [HumanMessage(given)]} if self._has_messages() else given
+        return {"messages": [HumanMessage(argument)]} if self._has_messages() else argument
 
     def _has_messages(self) -> bool:
         """Return whether the input is a dict with messages, by the channels of a graph or the schema of a chain."""
@@ -88,17 +88,17 @@ def _context() -> ToolUseContext:
         raise RametError("an adopted agent works in a run: give it to a runtime, a session or a schedule") from None
 
 
-def _value(left: Any) -> Any:
+def _value(result: Any) -> Any:
     """Return the value of a Runnable's result: of messages, the text of the last."""
-    if isinstance(left, BaseMessage):
-        return str.__str__(left.text)
-    if not isinstance(left, Mapping):
-        return left
-    if interrupts := left.get(_INTERRUPTS):
+    if isinstance(result, BaseMessage):
+        return str.__str__(result.text)
+    if not isinstance(result, Mapping):
+        return result
+    if interrupts := result.get(_INTERRUPTS):
         raise NeedsInput("\n".join(str(getattr(each, "value", each)) for each in interrupts))
-    if left.get("structured_response") is not None:
-        return left["structured_response"]
-    messages = left.get("messages")
+    if result.get("structured_response") is not None:
+        return result["structured_response"]
+    messages = result.get("messages")
     if isinstance(messages, list) and messages and isinstance(messages[-1], BaseMessage):
         return str.__str__(messages[-1].text)
-    return left
+    return result

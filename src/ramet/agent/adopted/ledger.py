@@ -123,27 +123,27 @@ class Ledger:
     def close(self) -> None:
         """Prevent further calls, and settle open ones as cut off."""
         self._is_closed = True
-        cut = Aborted(self.context.abort.reason or "its run is over")
+        aborted = Aborted(self.context.abort.reason or "its run is over")
         for key in list(self._charges):
-            self.fail(key, cut)
+            self.fail(key, aborted)
         for key in list(self._calls):
             self.end(key, "cancelled", "")
 
     def name_threads(self) -> None:
         """Register the threads that still work for this run: they cannot be ended, but begin no further call."""
         for number, work in enumerate(executor_work(self._is_ours)):
-            self._name(f"{self.context.run.id}:thread:{number}", work)
+            self._register_thread(f"{self.context.run.id}:thread:{number}", work)
 
-    def _name(self, key: str, work: Future[Any]) -> None:
-        left, thread = self.context.left_running, asyncio.wrap_future(work)
+    def _register_thread(self, key: str, work: Future[Any]) -> None:
+        orphans, thread = self.context.left_running, asyncio.wrap_future(work)
 
-        def came_back(late: asyncio.Future[Any]) -> None:
-            left.pop(key, None)
-            if not late.cancelled():
-                late.exception()  # Fenced: its late result or exception has no receiver.
+        def on_done(future: asyncio.Future[Any]) -> None:
+            orphans.pop(key, None)
+            if not future.cancelled():
+                future.exception()  # Fenced: its late result or exception has no receiver.
 
-        left[key] = OrphanedThread(self.context.run.agent, thread)
-        thread.add_done_callback(came_back)
+        orphans[key] = OrphanedThread(self.context.run.agent, thread)
+        thread.add_done_callback(on_done)
 
     def _is_ours(self, variables: Context) -> bool:
         handler = variables.get(_bookkeeper)
@@ -203,40 +203,40 @@ class Gatekeeper(_Handler, AsyncCallbackHandler):
     @property
     def ignore_llm(self) -> bool:
         """Return whether to skip model requests."""
-        return self._is_deaf
+        return self._ignores_calls
 
     @property
     def ignore_chat_model(self) -> bool:
         """Return whether to skip requests of chat models."""
-        return self._is_deaf
+        return self._ignores_calls
 
     @property
     def ignore_agent(self) -> bool:
         """Return whether to skip tool calls."""
-        return self._is_deaf
+        return self._ignores_calls
 
     @property
-    def _is_deaf(self) -> bool:
+    def _ignores_calls(self) -> bool:
         return self.is_elsewhere or threading.get_ident() != self.ledger.thread
 
-    async def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **about: Any) -> None:
+    async def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Reserve a request, and record it."""
         if asyncio.get_running_loop() is self.ledger.loop:
             try:
-                self.ledger.reserve(run_id, serialized, _first(messages), about)
+                self.ledger.reserve(run_id, serialized, _first(messages), kwargs)
                 await self.ledger.context.settled()
             except Exception as refusal:
                 self.ledger.refused[run_id] = refusal
 
-    async def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: UUID, **about: Any) -> None:
+    async def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Reserve a request, and record it."""
-        await self.on_chat_model_start(serialized, _messages(prompts), run_id=run_id, **about)
+        await self.on_chat_model_start(serialized, _messages(prompts), run_id=run_id, **kwargs)
 
-    async def on_tool_start(self, serialized: Any, input_str: str, *, run_id: UUID, **about: Any) -> None:
+    async def on_tool_start(self, serialized: Any, input_str: str, *, run_id: UUID, **kwargs: Any) -> None:
         """Ask the gates about a tool call, count it, and record it."""
         if asyncio.get_running_loop() is self.ledger.loop:
             try:
-                await self.ledger.admit(run_id, *_tool_call(serialized, input_str, run_id, about))
+                await self.ledger.admit(run_id, *_tool_call(serialized, input_str, run_id, kwargs))
                 await self.ledger.context.settled()
             except Exception as refusal:
                 self.ledger.refused[run_id] = refusal
@@ -260,34 +260,34 @@ class Bookkeeper(_Handler, BaseCallbackHandler):
         """Return whether to skip tool calls."""
         return self.is_elsewhere
 
-    def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **about: Any) -> None:
+    def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Reserve a request, unless the gatekeeper has."""
         ledger = self.ledger
 
         async def reserve() -> None:
-            ledger.reserve(run_id, serialized, _first(messages), about)
+            ledger.reserve(run_id, serialized, _first(messages), kwargs)
             await ledger.context.settled()
 
         if threading.get_ident() != ledger.thread:
             self._wait(reserve())
-        elif not self._has_passed(run_id):
-            ledger.reserve(run_id, serialized, _first(messages), about)
+        elif not self._was_admitted(run_id):
+            ledger.reserve(run_id, serialized, _first(messages), kwargs)
 
-    def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: UUID, **about: Any) -> None:
+    def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Reserve a request, unless the gatekeeper has."""
-        self.on_chat_model_start(serialized, _messages(prompts), run_id=run_id, **about)
+        self.on_chat_model_start(serialized, _messages(prompts), run_id=run_id, **kwargs)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
         """Book the usage of a request."""
-        self._tell(lambda: self.ledger.settle(run_id, _reply(response)))
+        self._call_in_loop(lambda: self.ledger.settle(run_id, _reply(response)))
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """Book the possible usage of a failed request."""
-        self._tell(lambda: self.ledger.fail(run_id, error))
+        self._call_in_loop(lambda: self.ledger.fail(run_id, error))
 
-    def on_tool_start(self, serialized: Any, input_str: str, *, run_id: UUID, **about: Any) -> None:
+    def on_tool_start(self, serialized: Any, input_str: str, *, run_id: UUID, **kwargs: Any) -> None:
         """Ask the gates and count a tool call, unless the gatekeeper has."""
-        ledger, call = self.ledger, _tool_call(serialized, input_str, run_id, about)
+        ledger, call = self.ledger, _tool_call(serialized, input_str, run_id, kwargs)
 
         async def admit() -> None:
             await ledger.admit(run_id, *call)
@@ -295,7 +295,7 @@ class Bookkeeper(_Handler, BaseCallbackHandler):
 
         if threading.get_ident() != ledger.thread:
             self._wait(admit())
-        elif not self._has_passed(run_id):
+        elif not self._was_admitted(run_id):
             if has_gates(ledger.context):
                 ledger.refusal = Denied(call[0], "a synchronous call in the event loop: nobody can be asked meanwhile")
                 raise ledger.refusal
@@ -305,13 +305,13 @@ class Bookkeeper(_Handler, BaseCallbackHandler):
         """Record the end of a tool call."""
         text = output.text if isinstance(output, ToolMessage) else str(output)
         is_error = isinstance(output, ToolMessage) and output.status == "error"
-        self._tell(lambda: self.ledger.end(run_id, "error" if is_error else "ok", str.__str__(text)))
+        self._call_in_loop(lambda: self.ledger.end(run_id, "error" if is_error else "ok", str.__str__(text)))
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """Record the end of a failed tool call."""
-        self._tell(lambda: self.ledger.end(run_id, "error", f"{type(error).__name__}: {error}"))
+        self._call_in_loop(lambda: self.ledger.end(run_id, "error", f"{type(error).__name__}: {error}"))
 
-    def _has_passed(self, key: UUID) -> bool:
+    def _was_admitted(self, key: UUID) -> bool:
         """Return whether the gatekeeper admitted the call. Raises its refusal otherwise."""
         if (refusal := self.ledger.refused.pop(key, None)) is not None:
             raise refusal
@@ -325,27 +325,27 @@ class Bookkeeper(_Handler, BaseCallbackHandler):
         """
         loop = self.ledger.loop
         try:
-            asked = asyncio.run_coroutine_threadsafe(work, loop)
-        except RuntimeError as gone:
+            future = asyncio.run_coroutine_threadsafe(work, loop)
+        except RuntimeError as error:
             work.close()
-            raise Aborted("its event loop is gone") from gone
+            raise Aborted("its event loop is gone") from error
         while True:
-            turned = threading.Event()
+            loop_responded = threading.Event()
             with suppress(RuntimeError):  # If the loop is gone, the coroutine will not finish either.
-                loop.call_soon_threadsafe(turned.set)
-            if wait([asked], BLOCKED_S).done:
-                return asked.result()
-            if not turned.is_set() and asked.cancel():
+                loop.call_soon_threadsafe(loop_responded.set)
+            if wait([future], BLOCKED_S).done:
+                return future.result()
+            if not loop_responded.is_set() and future.cancel():
                 blocked = RametError(f"its event loop was blocked for {BLOCKED_S:g} s, {_BLOCKED_BY}")
                 self.ledger.refusal = blocked
                 raise blocked
 
-    def _tell(self, do: Callable[[], None]) -> None:
+    def _call_in_loop(self, function: Callable[[], None]) -> None:
         """Call a function in the run's event loop, now or soon; if the loop is gone, `close` has done its work."""
         if threading.get_ident() == self.ledger.thread:
-            return do()
+            return function()
         try:
-            self.ledger.loop.call_soon_threadsafe(do)
+            self.ledger.loop.call_soon_threadsafe(function)
         except RuntimeError:
             pass
 
@@ -392,14 +392,14 @@ def _reply(response: LLMResult) -> AIMessage:
 
 
 def _tool_call(
-    serialized: Any, input_str: str, run_id: UUID, about: dict[str, Any]
+    serialized: Any, input_str: str, run_id: UUID, kwargs: dict[str, Any]
 ) -> tuple[str, dict[str, Any], CallId]:
     """Return the tool of a call, its arguments as data, and the call's id."""
-    name = str((serialized or {}).get("name") or about.get("name") or "tool")
-    inputs = about.get("inputs")
+    name = str((serialized or {}).get("name") or kwargs.get("name") or "tool")
+    inputs = kwargs.get("inputs")
     try:
         args = msgspec.json.decode(msgspec.json.encode(inputs))
     except (TypeError, ValueError, RecursionError):
         args = None
-    call_id = about.get("tool_call_id") or str(run_id)
+    call_id = kwargs.get("tool_call_id") or str(run_id)
     return name, args if isinstance(args, dict) else {"input": input_str}, CallId(call_id)

@@ -17,7 +17,7 @@ from ramet.tools.context import ForeignRequest
 #: Providers' names for the maximum length of a reply.
 _LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "num_predict")
 #: Number of retries of an SDK without a setting.
-_USUAL_RETRIES: Final = 2
+_DEFAULT_RETRIES: Final = 2
 
 
 def foreign_request(
@@ -25,23 +25,27 @@ def foreign_request(
 ) -> ForeignRequest:
     """Return what is known of a request before it is sent. `about` has the callback's keyword arguments."""
     metadata, params = about.get("metadata") or {}, about.get("invocation_params") or {}
-    own = serialized.get("kwargs") or {}
+    model_kwargs = serialized.get("kwargs") or {}
     name = next(
         (
-            found
-            for found in (metadata.get("ls_model_name"), *(params.get(key) for key in ("model", "model_name")))
-            if isinstance(found, str) and found
+            candidate
+            for candidate in (metadata.get("ls_model_name"), *(params.get(key) for key in ("model", "model_name")))
+            if isinstance(candidate, str) and candidate
         ),
         str(about.get("name") or "unknown"),
     )
-    limits = [*(params.get(key) for key in _LIMITS), metadata.get("ls_max_tokens"), *(own.get(key) for key in _LIMITS)]
+    limits = [
+        *(params.get(key) for key in _LIMITS),
+        metadata.get("ls_max_tokens"),
+        *(model_kwargs.get(key) for key in _LIMITS),
+    ]
     return ForeignRequest(
         model=name.removeprefix("models/"),
         messages=messages,
         step=step,
         schema_bytes=sum(len(json.dumps(each, default=str).encode()) for each in params.get("tools") or ()),
         max_tokens=next((limit for limit in limits if isinstance(limit, int) and limit > 0), None),
-        requests=_requests(tuple(serialized.get("id") or ()), own.get("max_retries", ...)),
+        requests=_requests(tuple(serialized.get("id") or ()), model_kwargs.get("max_retries", ...)),
     )
 
 
@@ -52,7 +56,7 @@ def _requests(class_id: tuple[str, ...], retries: object) -> int:
         field = kind.model_fields.get("max_retries") if kind is not None else None
         retries = field.get_default() if field is not None else 0
     if retries is None:
-        retries = _USUAL_RETRIES
+        retries = _DEFAULT_RETRIES
     if not isinstance(retries, int):
         return 1
     counts_attempts = kind is not None and off(kind) == 1  # type: ignore[arg-type]  # any class has a module
@@ -62,13 +66,13 @@ def _requests(class_id: tuple[str, ...], retries: object) -> int:
 @lru_cache(maxsize=256)
 def _class_of(class_id: tuple[str, ...]) -> type[BaseLanguageModel[Any]] | None:
     """Return the model class with this LangChain id; None if there is none."""
-    for kind in _below(BaseLanguageModel):
+    for kind in _subclasses(BaseLanguageModel):
         if tuple(kind.lc_id()) == class_id or (*kind.__module__.split("."), kind.__name__) == class_id:
             return kind
     return None
 
 
-def _below(kind: type[Any]) -> Iterator[type[Any]]:
+def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
     for each in kind.__subclasses__():
         yield each
-        yield from _below(each)
+        yield from _subclasses(each)

@@ -169,12 +169,12 @@ def _name(kind: Kind, thing: Any) -> str:
     if not (inspect.isclass(thing) if kind == "class" else callable(thing)):
         raise InvalidValue(kind, thing, f"a {kind}, or its name as module:qualname")
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
-    found: Any = sys.modules.get(module or "")
-    if _is_being_bound(found, name):
+    value: Any = sys.modules.get(module or "")
+    if _is_being_bound(value, name):
         return f"{module}:{name}"
     for step in (name or "?").split("."):
-        found = getattr(found, step, None)
-    if found is not thing or module == "__main__":
+        value = getattr(value, step, None)
+    if value is not thing or module == "__main__":
         where = "a script, which is called otherwise in another process" if module == "__main__" else "nowhere by name"
         raise InvalidValue(kind, thing, f"a {kind} at the top level of a module that can be imported; it is {where}")
     return f"{module}:{name}"
@@ -188,8 +188,8 @@ def _is_being_bound(module: Any, name: object) -> bool:
 
 def add_capability(agent: DeclaresCapabilities, capability: Capability) -> None:
     """Add a capability to an agent; an existing one with the same key is replaced."""
-    kept = [each for each in agent.capabilities if each.key != capability.key]
-    object.__setattr__(agent, "capabilities", (*kept, capability))
+    others = [each for each in agent.capabilities if each.key != capability.key]
+    object.__setattr__(agent, "capabilities", (*others, capability))
     if capability.module:
         modules = dict.fromkeys((*agent.source_modules, capability.module))
         object.__setattr__(agent, "source_modules", tuple(modules))
@@ -198,12 +198,12 @@ def add_capability(agent: DeclaresCapabilities, capability: Capability) -> None:
 
 def declare(agent: DeclaresCapabilities, function: Callable[..., Any]) -> Task:
     """Add a task to an agent. Raises InvalidValue for an invalid task, or a repeated name."""
-    types_of_it: Types = dict(agent.types)
-    task = Task.declared(agent, function, types_of_it)
+    agent_types: Types = dict(agent.types)
+    task = Task.declared(agent, function, agent_types)
     if task.name in agent.tasks:
         raise InvalidValue(f"task {task.name}", task.name, "a name that no other task of this agent has")
     object.__setattr__(agent, "tasks", {**agent.tasks, task.name: task})
-    object.__setattr__(agent, "types", types_of_it)
+    object.__setattr__(agent, "types", agent_types)
     register_agent(agent)
     return task
 
@@ -233,8 +233,8 @@ def register_agent(agent: DeclaresCapabilities) -> None:
     """Make an agent available to handles, as long as it exists, and until another one of its name is declared."""
     if agent.ref is None:
         _newest[agent.name] = agent
-    kept = [each for each in _known.get(agent.name, ()) if each() is not None and each() is not agent]
-    _known[agent.name] = [*kept, weakref.ref(agent)]
+    others = [each for each in _known.get(agent.name, ()) if each() is not None and each() is not agent]
+    _known[agent.name] = [*others, weakref.ref(agent)]
 
 
 def meet(agent: DeclaresCapabilities) -> None:
@@ -243,14 +243,14 @@ def meet(agent: DeclaresCapabilities) -> None:
     A declared agent takes precedence. Agents of a server's clients and of guests that create none and have no tasks are
     not registered.
     """
-    makes_agents = any(each.type == "class" and each.name == AGENT_CLASS for each in agent.capabilities)
-    if agent.ref is not None or not (makes_agents or agent.tasks):
+    creates_agents = any(each.type == "class" and each.name == AGENT_CLASS for each in agent.capabilities)
+    if agent.ref is not None or not (creates_agents or agent.tasks):
         return
-    if any(each is agent for each in _living(_known, agent.name)):
+    if any(each is agent for each in _live_agents(_known, agent.name)):
         return
     _newest_met[agent.name] = agent
-    kept = [each for each in _met.get(agent.name, ()) if each() is not None and each() is not agent]
-    _met[agent.name] = [*kept, weakref.ref(agent)]
+    others = [each for each in _met.get(agent.name, ()) if each() is not None and each() is not agent]
+    _met[agent.name] = [*others, weakref.ref(agent)]
 
 
 def find_registered(name: str) -> DeclaresCapabilities | None:
@@ -272,20 +272,20 @@ def root_agent(name: str, version: str, handle: str) -> DeclaresCapabilities:
     Of several with one identity, the newest declared counts: its capabilities are the current ones of the agent at the
     top. Raises AgentNotResolved if none matches; never returns another agent.
     """
-    living = [agent for agent in (*_living(_met, name), *_living(_known, name)) if agent.ref is None]
-    for agent in reversed(living):
+    live_agents = [agent for agent in (*_live_agents(_met, name), *_live_agents(_known, name)) if agent.ref is None]
+    for agent in reversed(live_agents):
         recipe = recipe_of(agent)
         if version == recipe.version or version == recipe.identity:
             return agent
     why = (
         f"is declared here as another version than {version[:16]}…; if this one is meant, ask by a name, without a "
         "version, or by the handle that AgentRuntime.dynamic.rebind gives"
-        if living
+        if live_agents
         else "is not declared in this process"
     )
     raise AgentNotResolved(handle, "root agent", name, why)
 
 
-def _living(known: Mapping[str, list[weakref.ref[DeclaresCapabilities]]], name: str) -> list[DeclaresCapabilities]:
+def _live_agents(known: Mapping[str, list[weakref.ref[DeclaresCapabilities]]], name: str) -> list[DeclaresCapabilities]:
     """Return the agents of a name that still exist, oldest first."""
     return [agent for each in known.get(name, ()) if (agent := each()) is not None]

@@ -23,23 +23,23 @@ def catalogue(resolved: Iterable[tuple[Capability, Any]], *, max_chars: int = MA
     by name, and further ones are only counted.
     """
     lines: list[str] = []
-    room, left = max_chars, 0
+    remaining_chars, omitted = max_chars, 0
     for capability, thing in resolved:
-        text = None if left else _within(room, _lines(capability, thing)) or f"- {capability.key}"
-        if text is None or len(text) > room:
-            left += 1
+        text = None if omitted else _joined_within(remaining_chars, _lines(capability, thing)) or f"- {capability.key}"
+        if text is None or len(text) > remaining_chars:
+            omitted += 1
             continue
         lines.append(text)
-        room -= len(text) + 1
-    return "\n".join([*lines, f"- and {left} more"] if left else lines)
+        remaining_chars -= len(text) + 1
+    return "\n".join([*lines, f"- and {omitted} more"] if omitted else lines)
 
 
-def _within(room: int, lines: Iterable[str]) -> str | None:
+def _joined_within(max_chars: int, lines: Iterable[str]) -> str | None:
     """Return the lines as text; None if there is no room for them."""
     text = ""
     for line in lines:
         text += f"\n{line}" if text else line
-        if len(text) > room:
+        if len(text) > max_chars:
             return None
     return text
 
@@ -69,8 +69,8 @@ def _parts(capability: Capability, thing: Any, high: bool) -> Iterator[str]:
             continue
         if isinstance(part, ModuleType) and not (capability.include and name in capability.include):
             continue
-        shown = _signature(part) if callable(part) else ""
-        yield f"  - {name}{shown}" + (_doc(part, "    ") if high and callable(part) else "")
+        signature = _signature(part) if callable(part) else ""
+        yield f"  - {name}{signature}" + (_doc(part, "    ") if high and callable(part) else "")
     if len(names) > MAX_PARTS:
         yield f"  - and {len(names) - MAX_PARTS} more"
 
@@ -80,9 +80,9 @@ def _tool(capability: Capability, tool: Any, high: bool) -> str:
         arguments = ", ".join(tool.args)
     except Exception:  # a tool whose schema cannot be created
         arguments = "…"
-    said = f"- tool {capability.name}({arguments})"
+    line = f"- tool {capability.name}({arguments})"
     description = getattr(tool, "description", "") or ""
-    return said + (_indented(description, "  ") if high else "")
+    return line + (_indented(description, "  ") if high else "")
 
 
 def _signature(thing: Any) -> str:

@@ -23,7 +23,7 @@ from ramet.core.errors import InvalidValue
 from ramet.core.recipe import TaskDefinition, checked_task_name
 
 #: Bytecode of a body that does nothing, in a function or a coroutine, in Python 3.11 to 3.14.
-_NOTHING = frozenset(
+_EMPTY_BODY_OPCODES = frozenset(
     "RESUME LOAD_CONST LOAD_SMALL_INT RETURN_VALUE RETURN_CONST NOP COPY_FREE_VARS CACHE RETURN_GENERATOR POP_TOP "
     "CALL_INTRINSIC_1 RERAISE".split()
 )
@@ -211,8 +211,8 @@ class Task:
         """Return the agent's prompt: the instruction, then the arguments as JSON."""
         if not arguments:
             return self.definition.docstring
-        said = json.dumps(arguments, ensure_ascii=False, indent=1)
-        return f"{self.definition.docstring}\n\nArguments:\n```json\n{said}\n```"
+        arguments_json = json.dumps(arguments, ensure_ascii=False, indent=1)
+        return f"{self.definition.docstring}\n\nArguments:\n```json\n{arguments_json}\n```"
 
     def __repr__(self) -> str:
         return f"<task {self.agent.name}.{self.name}{self.__signature__}>"
@@ -231,4 +231,4 @@ def _required_first(parameters: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 def _is_empty(function: Callable[..., Any]) -> bool:
     code = function.__code__
-    return all(each.opname in _NOTHING for each in dis.get_instructions(code)) and not code.co_names
+    return all(each.opname in _EMPTY_BODY_OPCODES for each in dis.get_instructions(code)) and not code.co_names

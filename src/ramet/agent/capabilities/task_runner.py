@@ -47,8 +47,8 @@ def use_runner(module: str, name: str) -> None:
 
 def performer() -> TaskRunner:
     """Return the runner of the current context."""
-    found = current.get()
-    if found is None:
+    runner = current.get()
+    if runner is None:
         module, name = _default
-        found = getattr(import_module(module), name)
-    return found
+        runner = getattr(import_module(module), name)
+    return runner

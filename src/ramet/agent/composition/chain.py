@@ -22,9 +22,9 @@ class Chain(Composed):
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run every step; return the result of the last."""
-        here, value = step_context(), composition_input(args, kwargs)
+        composition, value = step_context(), composition_input(args, kwargs)
         for number, step in enumerate(self.steps):
-            value = await here.do(step, value, key=f"{number}:")
+            value = await composition.do(step, value, key=f"{number}:")
         return value
 
     def parts(self) -> tuple[Agent, ...]:

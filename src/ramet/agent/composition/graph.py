@@ -53,20 +53,24 @@ class Graph(Composed):
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run from the entry to END; return the state. Raises StepFailed and StepsExceeded."""
-        here, state = step_context(), self._first_state(composition_input(args, kwargs))
-        at = START
+        composition, state = step_context(), self._first_state(composition_input(args, kwargs))
+        node_name = START
         for number in range(self.max_steps + 1):
-            taken = here.tree.recall(here.context, f"{number}:")
-            at = taken.partition(":")[2] if taken is not None else await self._next(here, at, state)
-            if at == END:
+            recorded_key = composition.tree.recall(composition.context, f"{number}:")
+            node_name = (
+                recorded_key.partition(":")[2]
+                if recorded_key is not None
+                else await self._next(composition, node_name, state)
+            )
+            if node_name == END:
                 return state
             if number == self.max_steps:
                 break
-            node = self.nodes[at]
-            given = state if node.input is None else _taken(node, state)
-            left = await here.do(node.agent, given, key=f"{number}:{at}", name=at)
-            state = self._changed(node, state, left)
-        raise StepsExceeded(self.name, node=at, max_steps=self.max_steps)
+            node = self.nodes[node_name]
+            node_input = state if node.input is None else _input_of(node, state)
+            output = await composition.do(node.agent, node_input, key=f"{number}:{node_name}", name=node_name)
+            state = self._updated_state(node, state, output)
+        raise StepsExceeded(self.name, node=node_name, max_steps=self.max_steps)
 
     def parts(self) -> tuple[Agent, ...]:
         """Return the nodes' agents, in the order in which they were added."""
@@ -87,60 +91,60 @@ class Graph(Composed):
             _check_keys(f"the input of {self.name}", value, self.keys)
         return value
 
-    async def _next(self, here: StepContext, at: str, state: Any) -> str:
-        edge = self.edges.get(at, END)
+    async def _next(self, composition: StepContext, node_name: str, state: Any) -> str:
+        edge = self.edges.get(node_name, END)
         if isinstance(edge, str):
             return edge
-        said = await _decided(here, edge, copied(state, None, what="state"))
-        target = said
+        choice = await _decide(composition, edge, copied(state, None, what="state"))
+        target = choice
         if edge.targets is not None:
             try:
-                target = edge.targets[said]
+                target = edge.targets[choice]
             except (KeyError, TypeError):
-                raise Unknown(f"way behind {at!r}", str(said), tuple(map(str, edge.targets))) from None
+                raise Unknown(f"way behind {node_name!r}", str(choice), tuple(map(str, edge.targets))) from None
         if target != END and target not in self.nodes:
-            raise Unknown(f"node behind {at!r}", str(target), (*self.nodes, END))
+            raise Unknown(f"node behind {node_name!r}", str(target), (*self.nodes, END))
         return str(target)
 
-    def _changed(self, node: Node, state: Any, left: Any) -> Any:
+    def _updated_state(self, node: Node, state: Any, output: Any) -> Any:
         """Return the state after a node. Raises StepFailed for a change of unknown keys."""
         if not isinstance(state, dict):
-            return left
+            return output
         if node.output is not None:
-            left = {node.output: left}
+            output = {node.output: output}
         elif node.agent.function is None:
-            left = {node.name: left}
-        elif left is None:
+            output = {node.name: output}
+        elif output is None:
             return state
-        elif isinstance(node.agent.function, Composed) and not isinstance(left, dict):
-            left = {node.name: left}
+        elif isinstance(node.agent.function, Composed) and not isinstance(output, dict):
+            output = {node.name: output}
         try:
-            _check_keys(f"what {node.name} left", left, self.keys)
-            return {**state, **{key: self._reduced(state, key, value) for key, value in left.items()}}
-        except InvalidValue as misfit:
-            raise StepFailed(node.name, status=Status.FAILED, path=node.name, reason=str(misfit)) from misfit
+            _check_keys(f"what {node.name} left", output, self.keys)
+            return {**state, **{key: self._reduce(state, key, value) for key, value in output.items()}}
+        except InvalidValue as mismatch:
+            raise StepFailed(node.name, status=Status.FAILED, path=node.name, reason=str(mismatch)) from mismatch
 
-    def _reduced(self, state: Mapping[str, Any], key: str, value: Any) -> Any:
+    def _reduce(self, state: Mapping[str, Any], key: str, value: Any) -> Any:
         reducer = self.reducers.get(key)
         return reducer(state[key], value) if reducer is not None and key in state else value
 
 
-async def _decided(here: StepContext, route: Route, state: Any) -> Any:
+async def _decide(composition: StepContext, route: Route, state: Any) -> Any:
     """Return the result of a route's function; a synchronous one runs in a thread."""
     name = getattr(route.function, "__name__", "route")
     try:
         if inspect.iscoroutinefunction(route.function):
             return await route.function(state)
-        step = here.context.next_step()
-        return await run_in_thread(here.context, lambda: route.function(state), name=name, key=step)
+        step = composition.context.next_step()
+        return await run_in_thread(composition.context, lambda: route.function(state), name=name, key=step)
     except (RametError, asyncio.CancelledError):
         raise
     except Exception as problem:
         why = f"{type(problem).__name__}: {problem}"
-        raise StepFailed(name, status=Status.FAILED, path=here.context.run.path, reason=why) from problem
+        raise StepFailed(name, status=Status.FAILED, path=composition.context.run.path, reason=why) from problem
 
 
-def _taken(node: Node, state: Any) -> Any:
+def _input_of(node: Node, state: Any) -> Any:
     if not isinstance(state, dict) or node.input not in state:
         known = tuple(map(str, state)) if isinstance(state, dict) else ()
         raise Unknown(f"key of the state for {node.name!r}", str(node.input), known)

@@ -29,23 +29,25 @@ class Parallel(Composed):
 
     async def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Run every branch; return the result of each, or its StepFailure, in order."""
-        here, value = step_context(), composition_input(args, kwargs)
+        composition, value = step_context(), composition_input(args, kwargs)
         jobs = self._jobs(value)
-        room = asyncio.Semaphore(self.max_parallel)
-        work = [asyncio.create_task(self._branch(here, room, number, *job)) for number, job in enumerate(jobs)]
+        semaphore = asyncio.Semaphore(self.max_parallel)
+        tasks = [
+            asyncio.create_task(self._branch(composition, semaphore, number, *job)) for number, job in enumerate(jobs)
+        ]
         try:
-            await asyncio.gather(*work)
+            await asyncio.gather(*tasks)
         except BaseException:
-            for each in work:
+            for each in tasks:
                 each.cancel()
-            await run_shielded(_over(work))
+            await run_shielded(_wait_all(tasks))
             raise
-        left = [each.result() for each in work]
-        if left and all(isinstance(each, StepFailure) for each in left):
-            first = left[0]
-            why = f"and so did every other of {len(left)}: {first.message}" if len(left) > 1 else first.message
+        results = [each.result() for each in tasks]
+        if results and all(isinstance(each, StepFailure) for each in results):
+            first = results[0]
+            why = f"and so did every other of {len(results)}: {first.message}" if len(results) > 1 else first.message
             raise StepFailed(first.step, status=first.status, path=first.path, reason=why)
-        return left
+        return results
 
     def _jobs(self, value: Any) -> list[tuple[Agent, Any]]:
         if not self.for_each:
@@ -54,19 +56,21 @@ class Parallel(Composed):
             raise InvalidValue("input", None if value is NOTHING else value, "a list: each item is a step's input")
         return [(self.branches[0], item) for item in value]
 
-    async def _branch(self, here: StepContext, room: asyncio.Semaphore, number: int, step: Agent, value: Any) -> Any:
-        async with room:
+    async def _branch(
+        self, composition: StepContext, semaphore: asyncio.Semaphore, number: int, step: Agent, value: Any
+    ) -> Any:
+        async with semaphore:
             handle = None
             try:
-                handle = await here.begin(step, value, key=f"{number}:")
+                handle = await composition.begin(step, value, key=f"{number}:")
                 return step_output(step, handle, await handle.result())
             except RametError as failure:
                 if self.on_failure == "stop":
                     raise
-                return _told(step, handle, failure)
+                return _step_failure(step, handle, failure)
             except asyncio.CancelledError:
-                if handle is not None and not here.context.abort.aborted:
-                    await run_shielded(_cancel(handle, f"another step of {here.context.run.path} failed"))
+                if handle is not None and not composition.context.abort.aborted:
+                    await run_shielded(_cancel(handle, f"another step of {composition.context.run.path} failed"))
                 raise
 
     def parts(self) -> tuple[Agent, ...]:
@@ -100,7 +104,7 @@ def parallel(
     return Agent(name=name, description=description, function=function)
 
 
-def _told(step: Agent, handle: SpawnHandle | None, failure: RametError) -> StepFailure:
+def _step_failure(step: Agent, handle: SpawnHandle | None, failure: RametError) -> StepFailure:
     if isinstance(failure, StepFailed):
         status, message = Status(failure.status), failure.reason
     else:
@@ -112,5 +116,5 @@ async def _cancel(handle: SpawnHandle, reason: str) -> None:
     await handle.cancel(reason)
 
 
-async def _over(tasks: Sequence[asyncio.Task[Any]]) -> None:
+async def _wait_all(tasks: Sequence[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)

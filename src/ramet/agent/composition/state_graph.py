@@ -62,7 +62,7 @@ class StateGraph:
 
         Raises InvalidValue for a second edge of a node.
         """
-        return self._leads(start_key, end_key)
+        return self._connect(start_key, end_key)
 
     def add_conditional_edges(
         self,
@@ -75,11 +75,11 @@ class StateGraph:
             raise InvalidValue("path", path, "a function of the state")
         if path_map is not None and not isinstance(path_map, Mapping):
             path_map = {name: name for name in path_map}
-        return self._leads(source, Route(path, dict(path_map) if path_map is not None else None))
+        return self._connect(source, Route(path, dict(path_map) if path_map is not None else None))
 
     def set_entry_point(self, key: str) -> StateGraph:
         """Set the first node."""
-        return self._leads(START, key)
+        return self._connect(START, key)
 
     def set_conditional_entry_point(
         self, path: Callable[..., Any], path_map: Mapping[Hashable, str] | Sequence[str] | None = None
@@ -89,7 +89,7 @@ class StateGraph:
 
     def set_finish_point(self, key: str) -> StateGraph:
         """End after this node, as after any node without an edge."""
-        return self._leads(key, END)
+        return self._connect(key, END)
 
     def compile(self, *, name: str = "graph", description: str = "", max_steps: int = MAX_STEPS) -> Agent:
         """Return an agent that runs the graph. Raises InvalidValue or Unknown for an invalid graph.
@@ -101,18 +101,18 @@ class StateGraph:
         if START not in self._edges:
             raise InvalidValue("entry point", None, "set_entry_point(node), or add_edge(START, node)")
         for source, edge in self._edges.items():
-            for end in (edge,) if isinstance(edge, str) else (edge.targets or {}).values():
-                if end != END and end not in self._nodes:
-                    raise Unknown(f"node behind {source!r}", end, (*self._nodes, END))
+            for target in (edge,) if isinstance(edge, str) else (edge.targets or {}).values():
+                if target != END and target not in self._nodes:
+                    raise Unknown(f"node behind {source!r}", target, (*self._nodes, END))
             if source != START and source not in self._nodes:
                 raise Unknown("node that an edge begins at", source, (START, *self._nodes))
-        lost = set(self._nodes) - self._reached()
-        if lost:
-            raise InvalidValue("node", sorted(lost)[0], "one that an edge leads to")
+        unreachable = set(self._nodes) - self._reachable_nodes()
+        if unreachable:
+            raise InvalidValue("node", sorted(unreachable)[0], "one that an edge leads to")
         graph = Graph(name, dict(self._nodes), dict(self._edges), max_steps, self._keys, dict(self._reducers))
         return Agent(name=name, description=description, function=graph)
 
-    def _leads(self, source: str, edge: str | Route) -> StateGraph:
+    def _connect(self, source: str, edge: str | Route) -> StateGraph:
         if source == END:
             raise InvalidValue("source", source, "a node, or START: nothing comes behind END")
         if edge == START:
@@ -123,15 +123,15 @@ class StateGraph:
         self._edges[source] = edge
         return self
 
-    def _reached(self) -> set[str]:
+    def _reachable_nodes(self) -> set[str]:
         """Return the nodes that can be reached from the start; a route without a map may lead to any."""
         reached, queue = set[str](), [START]
         while queue:
             edge = self._edges.get(queue.pop(), END)
             if isinstance(edge, Route) and edge.targets is None:
                 return set(self._nodes)
-            ends = {edge} if isinstance(edge, str) else set((edge.targets or {}).values())
-            new = ends - reached - {END}
+            targets = {edge} if isinstance(edge, str) else set((edge.targets or {}).values())
+            new = targets - reached - {END}
             reached |= new
             queue.extend(new)
         return reached

@@ -32,7 +32,7 @@ class _Nothing:
 
 NOTHING: Final = _Nothing()
 #: The encoded key of an object's type where it is a key of a dict. In a text its quotes would be escaped.
-_ESCAPED: Final = b'"@@type":'
+_ESCAPED_TYPE_KEY: Final = b'"@@type":'
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ def step_output(step: Agent, handle: SpawnHandle, result: Result) -> Any:
         raise StepFailed(step.name, status=result.status, path=handle.path, reason=why)
     try:
         return typed(step, result.value)
-    except (InvalidValue, NotShippable, ProtocolError) as misfit:
-        raise StepFailed(step.name, status=Status.FAILED, path=handle.path, reason=str(misfit)) from misfit
+    except (InvalidValue, NotShippable, ProtocolError) as mismatch:
+        raise StepFailed(step.name, status=Status.FAILED, path=handle.path, reason=str(mismatch)) from mismatch
 
 
 def typed(step: Agent, value: Any) -> Any:
@@ -119,8 +119,8 @@ def typed(step: Agent, value: Any) -> Any:
 def copied(value: Any, hint: Any, *, what: str) -> Any:
     """Return a value encoded and decoded to `hint`; a dict with "@type" becomes an object again."""
     size, body = values.encode(value, what=what)
-    if _ESCAPED in body:
-        text = body[:size].replace(_ESCAPED, _ESCAPED.replace(b"@@", b"@"))
+    if _ESCAPED_TYPE_KEY in body:
+        text = body[:size].replace(_ESCAPED_TYPE_KEY, _ESCAPED_TYPE_KEY.replace(b"@@", b"@"))
         size, body = len(text), text + body[size:]
     return values.decode(body, size, returns=hint, what=what, is_bounded=False)
 
@@ -141,12 +141,12 @@ def _input(step: Agent, value: Any) -> tuple[tuple[Any, ...], Mapping[str, Any],
         return (), {}, as_text(value)
     if isinstance(value, Call):
         return value.args, value.kwargs, ""
-    if value is NOTHING or not _takes_any(step.function):
+    if value is NOTHING or not _accepts_argument(step.function):
         return (), {}, ""
     return (copied(value, first_parameter(step.function), what="input"),), {}, ""
 
 
-def _takes_any(function: Callable[..., Any]) -> bool:
+def _accepts_argument(function: Callable[..., Any]) -> bool:
     """Return whether a function accepts a positional argument."""
     try:
         parameters = inspect.signature(function).parameters.values()

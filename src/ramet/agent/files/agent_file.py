@@ -28,8 +28,8 @@ _SPELLINGS = {
     "mcpServers": "mcp_servers",
     "initialPrompt": "initial_prompt",
 }
-_NOT_YET = ("mcp_servers", "effort", "color")
-_MODES_NOT_YET = ("acceptEdits", "dontAsk")
+_UNSUPPORTED_KEYS = ("mcp_servers", "effort", "color")
+_UNSUPPORTED_MODES = ("acceptEdits", "dontAsk")
 _LIMITS = tuple(each.name for each in fields(Limits))
 
 
@@ -51,32 +51,34 @@ def parse_agent(text: str, *, source: Path, scope: Scope, trusted: bool = False)
     reader = _Reader(source, _renamed(front.keys, source))
     notes = [*front.notes]
     for key in reader.keys:
-        if key not in _READ and key not in _NOT_YET:
+        if key not in _READERS and key not in _UNSUPPORTED_KEYS:
             raise InvalidValue(
-                f"{source}: key", key, "one of " + ", ".join(sorted(_READ.keys() | {*_NOT_YET, *_SPELLINGS}))
+                f"{source}: key",
+                key,
+                "one of " + ", ".join(sorted(_READERS.keys() | {*_UNSUPPORTED_KEYS, *_SPELLINGS})),
             )
     for key in ("name", "description"):
         if reader.keys.get(key) in (None, ""):
             raise InvalidValue(f"{source}: {key}", reader.keys.get(key), "text; every agent's file has it")
-    made: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key in reader.keys:
-        if key in _NOT_YET:
+        if key in _UNSUPPORTED_KEYS:
             notes.append(f"{key}: known, not honoured yet")
         elif reader.keys[key] is not None or key == "tools":
-            made.update(_READ[key](reader, key))
-    has_word = has_users_word(scope, trusted=trusted)
-    if made.get("memory") == "user" and not has_word:
+            values.update(_READERS[key](reader, key))
+    has_authority = has_users_word(scope, trusted=trusted)
+    if values.get("memory") == "user" and not has_authority:
         allowed = "; user once the folder is trusted: ramet trust DIR" if scope == "project" else ""
         raise InvalidValue(f"{source}: memory", "user", f"project or local{allowed}")
-    if made.get("hooks") and not has_word:
-        del made["hooks"]
+    if values.get("hooks") and not has_authority:
+        del values["hooks"]
         notes.append(
             "hooks: off until the folder is trusted (ramet trust DIR)"
             if scope == "project"
             else "hooks: off in a plugin"
         )
     try:
-        agent = Agent(**made, instructions=front.body, scope=scope, source=source)
+        agent = Agent(**values, instructions=front.body, scope=scope, source=source)
     except InvalidValue as error:
         raise InvalidValue(f"{source}: {error.field}", error.value, error.accepted) from None
     return AgentFile(agent, (*notes, *reader.notes))
@@ -102,7 +104,7 @@ class _Reader:
             raise self.refuse(key, "true or false")
         return {key: self.keys[key]}
 
-    def whole(self, key: str) -> dict[str, Any]:
+    def unchecked(self, key: str) -> dict[str, Any]:
         return {key: self.keys[key]}  # Agent validates it.
 
     def names(self, key: str) -> dict[str, Any]:
@@ -119,16 +121,16 @@ class _Reader:
             if key == "tools":  # An empty key could mean all or none, and all is dangerous.
                 raise self.refuse(key, "names; [] for no tool; leave the key out to inherit all")
             return {}
-        found = self.names(key)
-        for text in found[key]:
+        names = self.names(key)
+        for text in names[key]:
             try:
                 entry = parse_entry(text)
             except InvalidValue as error:
                 raise self.refuse(key, error.accepted, text) from None
             if entry.arguments is not None and entry.name not in SPAWNERS:
-                so = "the whole tool is denied" if key == "disallowed_tools" else "it gives no tool"
-                self.notes.append(f"{key}: {text}: parts of a tool are not honoured yet; {so}")
-        return found
+                effect = "the whole tool is denied" if key == "disallowed_tools" else "it gives no tool"
+                self.notes.append(f"{key}: {text}: parts of a tool are not honoured yet; {effect}")
+        return names
 
     def model(self, key: str) -> dict[str, Any]:
         model = self.text(key)[key]
@@ -138,10 +140,10 @@ class _Reader:
         mode = self.keys[key]
         if mode == "plan":
             return {"read_only": True}
-        if mode in _MODES_NOT_YET:
+        if mode in _UNSUPPORTED_MODES:
             self.notes.append(f"permission_mode: {mode}: known, not honoured yet")
         elif mode != "default":  # bypassPermissions above all: a file cannot free itself from the gates.
-            raise self.refuse(key, f"default, plan, {', '.join(_MODES_NOT_YET)}")
+            raise self.refuse(key, f"default, plan, {', '.join(_UNSUPPORTED_MODES)}")
         return {}
 
     def limits(self, key: str) -> dict[str, Any]:
@@ -161,12 +163,12 @@ class _Reader:
             raise self.refuse(key, "a mapping from events to hooks, as in .claude/settings.json")
         from ramet.agent.hooks import config  # here, so that files without hooks do not import langchain
 
-        found = self.plain(key)
+        hooks = self.plain(key)
         try:
-            config.read(found)
+            config.read(hooks)
         except (InvalidValue, Unknown) as error:
             raise InvalidValue(f"{self.source}: {key}", "what it holds", str(error)) from None
-        return {key: found}
+        return {key: hooks}
 
     def schema(self, key: str) -> dict[str, Any]:
         if not isinstance(self.keys[key], dict):
@@ -185,19 +187,19 @@ class _Reader:
             raise self.refuse(key, "what JSON can say: no dates, no bytes, no NaN", "this value") from None
 
 
-_READ: Mapping[str, Callable[[_Reader, str], dict[str, Any]]] = {
+_READERS: Mapping[str, Callable[[_Reader, str], dict[str, Any]]] = {
     "name": _Reader.text,
     "description": _Reader.text,
     "tools": _Reader.tools,
     "disallowed_tools": _Reader.tools,
     "model": _Reader.model,
     "permission_mode": _Reader.mode,
-    "max_turns": _Reader.whole,
+    "max_turns": _Reader.unchecked,
     "skills": _Reader.names,
     "hooks": _Reader.hooks,
-    "memory": _Reader.whole,
+    "memory": _Reader.unchecked,
     "background": _Reader.flag,
-    "isolation": _Reader.whole,
+    "isolation": _Reader.unchecked,
     "initial_prompt": _Reader.text,
     "limits": _Reader.limits,
     "output": _Reader.schema,
@@ -227,8 +229,8 @@ def _schema_problem(schema: dict[str, Any]) -> str | None:
 
 def _references(node: Any) -> list[str]:
     if isinstance(node, list):
-        return [found for each in node for found in _references(each)]
+        return [reference for each in node for reference in _references(each)]
     if not isinstance(node, dict):
         return []
     own = [value for key, value in node.items() if key in ("$ref", "$dynamicRef") and isinstance(value, str)]
-    return own + [found for each in node.values() for found in _references(each)]
+    return own + [reference for each in node.values() for reference in _references(each)]

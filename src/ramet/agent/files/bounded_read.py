@@ -66,12 +66,12 @@ def real_path(path: Path, *, fence: Path | None = None) -> Path:
 
 def read_text(path: Path, *, limit: int, fence: Path | None = None, cut: bool = False) -> Text:
     """Read at most `limit` bytes of UTF-8, as `read_bytes` does. Raises Unreadable."""
-    data, stamp, over = read_bytes(path, limit=limit, fence=fence, cut=cut)
+    data, stamp, is_cut = read_bytes(path, limit=limit, fence=fence, cut=cut)
     try:  # Not final if cut: the limit may split a character.
-        text = codecs.getincrementaldecoder("utf-8-sig")().decode(data, final=not over)
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(data, final=not is_cut)
     except UnicodeDecodeError as error:
         raise Unreadable(path, f"it is not UTF-8 (byte {error.start})") from None
-    return Text(text.replace("\r\n", "\n").replace("\r", "\n"), stamp, over)
+    return Text(text.replace("\r\n", "\n").replace("\r", "\n"), stamp, is_cut)
 
 
 def read_bytes(path: Path, *, limit: int, fence: Path | None = None, cut: bool = False) -> Content:
@@ -92,10 +92,10 @@ def read_bytes(path: Path, *, limit: int, fence: Path | None = None, cut: bool =
             data = file.read(limit + 1)
     except OSError as error:
         raise Unreadable(path, f"it cannot be read: {_why(error)}") from None
-    over = len(data) > limit
-    if over and not cut:
+    is_larger = len(data) > limit
+    if is_larger and not cut:
         raise Unreadable(path, f"it is larger than {limit} bytes")
-    return Content(data[:limit], FileStamp.of(status), over)
+    return Content(data[:limit], FileStamp.of(status), is_larger)
 
 
 def _why(error: BaseException) -> str:

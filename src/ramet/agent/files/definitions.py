@@ -123,15 +123,15 @@ class Definitions(Mapping[str, Agent]):
         """
         entries: dict[Path, _Entry] = {}
         obstacles: list[Problem] = []
-        for place in self._places:
-            for found in agent_files(place):
-                if isinstance(found, Candidate):
-                    entries[found.path] = self._current(place, found, trusted)
-                elif found.path in self._entries:
-                    entries[found.path] = self._failed(self._entries[found.path], found.reason, trusted)
+        for search_path in self._places:
+            for candidate in agent_files(search_path):
+                if isinstance(candidate, Candidate):
+                    entries[candidate.path] = self._current(search_path, candidate, trusted)
+                elif candidate.path in self._entries:
+                    entries[candidate.path] = self._failed(self._entries[candidate.path], candidate.reason, trusted)
                 else:
-                    obstacles.append(Problem(found.path, f"{found.reason}; skipped"))
-                    entries.update(self._kept_below(found.path, entries, trusted))
+                    obstacles.append(Problem(candidate.path, f"{candidate.reason}; skipped"))
+                    entries.update(self._known_entries_below(candidate.path, entries, trusted))
         state = (obstacles, [(path, entry.file, entry.problem) for path, entry in entries.items()])
         self._entries = entries
         if state == self._state:
@@ -140,52 +140,54 @@ class Definitions(Mapping[str, Agent]):
         self._view = _assemble([*self._candidates(entries)], [*obstacles, *_problems(entries)], _notes(entries))
         return True
 
-    def _current(self, place: SearchPath, found: Candidate, trusted: bool | None) -> _Entry:
+    def _current(self, search_path: SearchPath, candidate: Candidate, trusted: bool | None) -> _Entry:
         """Return the entry of an existing file: the known one, if it is still valid."""
-        old = self._entries.get(found.path)
-        asked_again = trusted is not None and place.scope == "project"
-        if old is not None and old.stamp == found.stamp and not asked_again:
-            return old
+        known = self._entries.get(candidate.path)
+        must_parse = trusted is not None and search_path.scope == "project"
+        if known is not None and known.stamp == candidate.stamp and not must_parse:
+            return known
         now = time.time_ns()  # the scale of the file's own times; a wrong clock costs a second reading
         try:
-            text, stamp, _ = read_text(found.path, limit=MAX_FILE, fence=place.fence)
+            text, stamp, _ = read_text(candidate.path, limit=MAX_FILE, fence=search_path.fence)
             digest = hashlib.sha256(text.encode()).digest()
-            settled = stamp if now - stamp.mtime_ns > _RACY_NS else None
-            if old is not None and old.digest == digest and not asked_again:
-                return old._replace(stamp=settled)
+            stable_stamp = stamp if now - stamp.mtime_ns > _RACY_NS else None
+            if known is not None and known.digest == digest and not must_parse:
+                return known._replace(stamp=stable_stamp)
         except Unreadable as error:
-            return self._failed(old or _Entry(place, None, b"", None), error.reason, trusted)
+            return self._failed(known or _Entry(search_path, None, b"", None), error.reason, trusted)
         try:
-            file = parse_agent(text, source=found.path, scope=place.scope, trusted=bool(trusted))
+            file = parse_agent(text, source=candidate.path, scope=search_path.scope, trusted=bool(trusted))
         except InvalidValue as error:
-            reason = str(error).removeprefix(f"{found.path}: ")
-            bad = self._failed(old or _Entry(place, None, b"", None), reason, trusted)
-            return bad._replace(stamp=settled, digest=digest)
-        return _Entry(place, settled, digest, file)
+            reason = str(error).removeprefix(f"{candidate.path}: ")
+            failed = self._failed(known or _Entry(search_path, None, b"", None), reason, trusted)
+            return failed._replace(stamp=stable_stamp, digest=digest)
+        return _Entry(search_path, stable_stamp, digest, file)
 
-    def _failed(self, old: _Entry, reason: str, trusted: bool | None) -> _Entry:
-        file = old.file
-        if file is not None and trusted is False and old.place.scope == "project":
-            notes_of = None if file.agent.memory == "user" else file.agent.memory
-            file = AgentFile(file.agent.replace(hooks=None, memory=notes_of), file.notes)
-        so = "skipped" if file is None else "the version read before stays in use"
-        return _Entry(old.place, None, b"", file, f"{reason}; {so}")
+    def _failed(self, known: _Entry, reason: str, trusted: bool | None) -> _Entry:
+        file = known.file
+        if file is not None and trusted is False and known.place.scope == "project":
+            memory = None if file.agent.memory == "user" else file.agent.memory
+            file = AgentFile(file.agent.replace(hooks=None, memory=memory), file.notes)
+        consequence = "skipped" if file is None else "the version read before stays in use"
+        return _Entry(known.place, None, b"", file, f"{reason}; {consequence}")
 
-    def _kept_below(self, folder: Path, entries: dict[Path, _Entry], trusted: bool | None) -> dict[Path, _Entry]:
+    def _known_entries_below(
+        self, folder: Path, entries: dict[Path, _Entry], trusted: bool | None
+    ) -> dict[Path, _Entry]:
         """Return the known entries below a folder that still exists but cannot be listed now."""
         return {
-            path: self._failed(old, "its folder cannot be read", trusted)
-            for path, old in self._entries.items()
-            if path not in entries and old.file is not None and path.is_relative_to(folder)
+            path: self._failed(known, "its folder cannot be read", trusted)
+            for path, known in self._entries.items()
+            if path not in entries and known.file is not None and path.is_relative_to(folder)
         }
 
     def _candidates(self, entries: Mapping[Path, _Entry]) -> Iterator[Agent]:
         """Yield every definition, the winners of each name first."""
         for scope in PRECEDENCE:
             yield from (agent for agent in self._fixed if agent.scope == scope)
-            for place in self._places:
-                if place.scope == scope:
-                    yield from (each.file.agent for each in entries.values() if each.place == place and each.file)
+            for search_path in self._places:
+                if search_path.scope == scope:
+                    yield from (each.file.agent for each in entries.values() if each.place == search_path and each.file)
 
 
 def load_definitions(
@@ -208,25 +210,25 @@ def load_definitions(
     for name in names:
         if names.count(name) > 1:
             raise InvalidValue("agents", name, "one definition of each name")
-    places = [
+    search_paths = [
         *([SearchPath(managed_dir / "agents", "managed")] if managed_dir is not None else []),
         *(project_places(project_dir, "agents") if project_dir is not None else ()),
         *(user_places(user_dir, home, "agents") if user_dir is not None else ()),
         *plugin_places(plugin_dirs, "agents"),
     ]
     fixed = (*(agent.replace(scope="call") for agent in call), *builtin_agents())
-    return Definitions(_each_once(places), fixed, trusted=trusted)
+    return Definitions(_without_duplicates(search_paths), fixed, trusted=trusted)
 
 
-def _each_once(places: Iterable[SearchPath]) -> list[SearchPath]:
+def _without_duplicates(search_paths: Iterable[SearchPath]) -> list[SearchPath]:
     """Remove duplicates: a home directory as project has its `.claude/agents` twice, and counts as the project's."""
-    kept: dict[str, SearchPath] = {}
-    for place in places:
-        kept.setdefault(os.path.realpath(place.folder), place)
-    return list(kept.values())
+    unique: dict[str, SearchPath] = {}
+    for search_path in search_paths:
+        unique.setdefault(os.path.realpath(search_path.folder), search_path)
+    return list(unique.values())
 
 
-def _where(agent: Agent) -> str:
+def _label(agent: Agent) -> str:
     return agent.scope if agent.source is None else f"{agent.scope} {agent.source}"
 
 
@@ -237,7 +239,7 @@ def _assemble(candidates: Sequence[Agent], problems: list[Problem], notes: list[
         winner = agents.setdefault(agent.name, agent)
         if winner is agent:
             continue
-        shadowed.append(Shadowed(agent.name, _where(agent), _where(winner)))
+        shadowed.append(Shadowed(agent.name, _label(agent), _label(winner)))
         if winner.source and agent.source and winner.source.parent == agent.source.parent:
             problems.append(
                 Problem(agent.source, f"{agent.name!r} is also defined in {winner.source.name}, which wins")

@@ -31,7 +31,7 @@ def parse(text: str, *, source: object) -> FrontMatter:
     lines = text.split("\n")
     if lines[0].rstrip() != "---":
         raise InvalidValue(f"{source}: first line", "another text", "--- (front matter between two lines of ---)")
-    end = next((at for at, line in enumerate(lines) if at and line.rstrip() == "---"), None)
+    end = next((index for index, line in enumerate(lines) if index and line.rstrip() == "---"), None)
     if end is None:
         raise InvalidValue(f"{source}: front matter", "without an end", "a closing line of ---")
     header, body = "\n".join(lines[1:end]) + "\n", "\n".join(lines[end + 1 :]).strip()
@@ -61,10 +61,10 @@ def parse(text: str, *, source: object) -> FrontMatter:
 def _quote_prose(header: str) -> tuple[str, list[str]]:
     names: list[str] = []
 
-    def quote(found: re.Match[str]) -> str:
-        key, value = found.groups()
+    def quote(match: re.Match[str]) -> str:
+        key, value = match.groups()
         if ": " not in value and " #" not in value and not value.rstrip().endswith(":"):
-            return found.group()
+            return match.group()
         names.append(key)
         return f"{key}: {json.dumps(value.rstrip(), ensure_ascii=False)}"
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from ramet.agent.files.scripts import names
 
 #: Keys whose commands git may run while it creates, inspects or removes a working tree.
-_RUN = re.compile(
+_RUN_KEYS = re.compile(
     r"filter\..*\.(?:smudge|clean|process)|core\.(?:sshcommand|askpass|gitproxy|alternaterefscommand|fsmonitor)"
     r"|remote\..*\.(?:uploadpack|vcs)|credential\.(?:.*\.)?helper",
     re.DOTALL,
 )
-_TEXTS = re.compile(r"'[^']*'")  #: quoted texts, in which a shell substitutes nothing
-_BETWEEN = re.compile(r"[\s;&|()<>{}=]+")
+_QUOTED_TEXTS = re.compile(r"'[^']*'")  #: quoted texts, in which a shell substitutes nothing
+_SEPARATORS = re.compile(r"[\s;&|()<>{}=]+")
 #: Programs that run a file, or another program, given by an ordinary word.
 _STARTERS = re.compile(
     r"(?:(?:ba|da|z|k|mk|c|tc|fi|pw)?sh|busybox|python|pypy|perl|ruby|node|nodejs|deno|bun|php|lua|luajit|tclsh|wish|expect"
@@ -34,12 +34,12 @@ _SUBSTITUTION = re.compile(r"[sy]/[^/\n]*/[^/\n]*/[gpiI0-9]*")  #: of sed; none 
 
 def is_run_by_checkouts(key: str) -> bool:
     """Return whether git may run the value of this key (lower case) in ramet's uses of git."""
-    return _RUN.fullmatch(key) is not None
+    return _RUN_KEYS.fullmatch(key) is not None
 
 
 def may_be_of_a_checkout(command: str, tops: Iterable[Path]) -> bool:
     """Return whether a command may name a file of a working tree; True also if only a shell could tell."""
-    if re.search(r"[$`]", _TEXTS.sub("", command)):
+    if re.search(r"[$`]", _QUOTED_TEXTS.sub("", command)):
         return True
     try:
         words = shlex.split(command)
@@ -47,24 +47,24 @@ def may_be_of_a_checkout(command: str, tops: Iterable[Path]) -> bool:
         return True
     if any(Path(each).name == "sed" for each in words) and any(map(_FILE_OF_SED.match, words)):
         return True
-    is_sed, before, folders = words[:1] == ["sed"], "", list(tops)
+    is_sed, previous, folders = words[:1] == ["sed"], "", list(tops)
     for word in words:
-        is_file = before.startswith("-") and before not in ("-e", "-n", "-E", "-r", "--expression")
+        is_file = previous.startswith("-") and previous not in ("-e", "-n", "-E", "-r", "--expression")
         if not (is_sed and _SUBSTITUTION.fullmatch(word) and not is_file):
-            if any(_may_be_of(each, folders) for each in _BETWEEN.split(word) if each):
+            if any(_may_name_checkout_file(each, folders) for each in _SEPARATORS.split(word) if each):
                 return True
-        before = word
+        previous = word
     return False
 
 
-def _may_be_of(word: str, tops: list[Path]) -> bool:
+def _may_name_checkout_file(word: str, tops: list[Path]) -> bool:
     parts = [each for each in word.split("/") if each not in ("", ".")]
     if _STARTERS.fullmatch(parts[-1] if parts else word):
         return True
     if word.startswith(("/", "~")):
         is_of_system = parts[:1] in (["proc"], ["dev"]) and parts != ["dev", "null"]
         return ".." in parts or is_of_system or _leads_through_a_link(word, tops)
-    return "/" in word or any(_is_there(top / name) for top in tops for name in names(word))
+    return "/" in word or any(_may_exist(top / name) for top in tops for name in names(word))
 
 
 def _leads_through_a_link(word: str, tops: list[Path]) -> bool:
@@ -79,7 +79,7 @@ def _leads_through_a_link(word: str, tops: list[Path]) -> bool:
     return False
 
 
-def _is_there(path: Path) -> bool:
+def _may_exist(path: Path) -> bool:
     try:
         path.lstat()
     except FileNotFoundError:

@@ -39,37 +39,39 @@ def git_programs(folder: Path) -> Iterator[GitFile]:
     except OSError as error:
         raise Unreadable(folder, f"its git repository cannot be looked at: {error.strerror}") from None
     common = checkout.common_dir
-    waiting = [common / "config", common / "config.worktree", checkout.git_dir / "config.worktree"]
-    waiting += sorted((common / "worktrees").glob("*/config.worktree"))
-    seen: dict[Path, None] = {}
-    while waiting:
-        path = waiting.pop(0)  # As git opens it: `link/..` is not the folder of the link.
-        if path in seen:
+    queue = [common / "config", common / "config.worktree", checkout.git_dir / "config.worktree"]
+    queue += sorted((common / "worktrees").glob("*/config.worktree"))
+    visited: dict[Path, None] = {}
+    while queue:
+        path = queue.pop(0)  # As git opens it: `link/..` is not the folder of the link.
+        if path in visited:
             continue
-        seen[path] = None
-        if len(seen) > _MAX_FILES:
+        visited[path] = None
+        if len(visited) > _MAX_FILES:
             raise Unreadable(common / "config", f"it includes more than {_MAX_FILES} files")
         if not os.path.lexists(path):
             if path.parent != common and path.name != "config.worktree":
                 yield GitFile(path, "an included file that is not there", "", ())
             continue
         entries = _entries(path)
-        waiting += [_included(path, each.value) for each in entries if each.is_include and each.value]
-        if counted := [each for each in entries if each.may_run]:
-            what = "git: " + "; ".join(f"{each.key} {json.dumps(each.value, ensure_ascii=False)}" for each in counted)
+        queue += [_included(path, each.value) for each in entries if each.is_include and each.value]
+        if running_entries := [each for each in entries if each.may_run]:
+            what = "git: " + "; ".join(
+                f"{each.key} {json.dumps(each.value, ensure_ascii=False)}" for each in running_entries
+            )
             values = tuple(
                 variant
-                for each in counted
+                for each in running_entries
                 if each.value and not each.is_include
                 for variant in git_config.spellings(each.value)
             )
             tops = (checkout.top, checkout.main)
-            own = tuple(
+            checkout_commands = tuple(
                 f"{each.key} {json.dumps(each.value, ensure_ascii=False)}"
-                for each in counted
+                for each in running_entries
                 if each.value and is_run_by_checkouts(each.key) and may_be_of_a_checkout(each.value, tops)
             )
-            yield GitFile(path, what, json.dumps(counted), values, own)
+            yield GitFile(path, what, json.dumps(running_entries), values, checkout_commands)
     yield from _attributes(common / "info" / "attributes")
 
 

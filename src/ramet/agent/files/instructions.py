@@ -51,26 +51,26 @@ def load_instructions(cwd: Path, *, root: Path | None = None) -> Instructions:
     parts: list[str] = []
     files: list[Path] = []
     problems: list[Problem] = []
-    left = MAX_TOTAL
+    remaining_bytes = MAX_TOTAL
     for folder in folders:  # Nearest first, so that the far ones are omitted.
         path = next((folder / name for name in NAMES if os.path.lexists(folder / name)), None)
         if path is None:
             continue
-        if left < MIN_PART:
+        if remaining_bytes < MIN_PART:
             problems.append(Problem(path, f"left out: the nearer ones fill {MAX_TOTAL} bytes"))
             continue
-        limit = min(MAX_FILE, left)
+        limit = min(MAX_FILE, remaining_bytes)
         try:
-            found = read_text(path, limit=limit, fence=top, cut=True)
+            content = read_text(path, limit=limit, fence=top, cut=True)
         except Unreadable as error:
             problems.append(Problem(path, f"{error.reason}; left out"))
             continue
-        if found.cut:
+        if content.cut:
             problems.append(Problem(path, f"only its first {limit} bytes are used"))
-        if found.text.strip():
-            left -= len(found.text.encode())
+        if content.text.strip():
+            remaining_bytes -= len(content.text.encode())
             files.append(path)
             name = path.relative_to(top).as_posix()
-            parts.append(f"## {name}\n\n{found.text.strip()}" + ("\n\n[cut here: too long]" if found.cut else ""))
+            parts.append(f"## {name}\n\n{content.text.strip()}" + ("\n\n[cut here: too long]" if content.cut else ""))
     text = "\n\n".join([_HEAD, *reversed(parts)]) if parts else ""
     return Instructions(text, tuple(reversed(files)), tuple(reversed(problems)))

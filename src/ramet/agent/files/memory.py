@@ -52,10 +52,10 @@ def memory_prompt(folder: MemoryFolder | Path) -> str:
     """Return a section for the system prompt: the first 200 lines or 25 KB of MEMORY.md, framed as notes."""
     if isinstance(folder, Path):
         folder = MemoryFolder(folder)
-    return _PROMPT.format(folder=folder.path) + _shown(folder)
+    return _PROMPT.format(folder=folder.path) + _framed_index(folder)
 
 
-def _shown(folder: MemoryFolder) -> str:
+def _framed_index(folder: MemoryFolder) -> str:
     try:
         text, cut = folder.head(INDEX, SHOWN_BYTES)
     except Unknown:
@@ -66,5 +66,5 @@ def _shown(folder: MemoryFolder) -> str:
     if len(lines) > SHOWN_LINES:
         text, cut = "\n".join(lines[:SHOWN_LINES]), True
     text = _FRAME.sub("&lt;", neutralise(text)[0]).strip()
-    rest = f"\n(It goes on; only its first {SHOWN_LINES} lines or {SHOWN_BYTES // 1024} KB are shown.)" if cut else ""
-    return f"<agent-memory>\n{text}\n</agent-memory>{rest}"
+    note = f"\n(It goes on; only its first {SHOWN_LINES} lines or {SHOWN_BYTES // 1024} KB are shown.)" if cut else ""
+    return f"<agent-memory>\n{text}\n</agent-memory>{note}"

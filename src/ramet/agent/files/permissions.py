@@ -59,24 +59,26 @@ def find_permissions(folder: Path | None, *, user_dir: Path | None, home: Path |
 
     Raises Unreadable or InvalidValue, with the file and the rule, for anything that cannot be understood.
     """
-    mine = list(_user_files(user_dir, home))
-    theirs = list(_project_files(folder)) if folder is not None else []
-    widens = any(each.effect == "allow" for file in theirs for each in file.rules) or any(
-        file.mode is not None and file.mode.mode in WIDENING_MODES for file in theirs
+    user_files = list(_user_files(user_dir, home))
+    project_files = list(_project_files(folder)) if folder is not None else []
+    widens = any(each.effect == "allow" for file in project_files for each in file.rules) or any(
+        file.mode is not None and file.mode.mode in WIDENING_MODES for file in project_files
     )
     trusted = widens and folder is not None and user_dir is not None and is_trusted(folder, user_dir)
-    no_bypass = any(file.no_bypass for file in (*mine, *theirs))
-    held = _together([*mine, *(theirs if trusted else [])], no_bypass=no_bypass)
-    narrowing = _together(theirs, no_bypass=no_bypass).narrowing()
-    waiting = Permissions()
+    no_bypass = any(file.no_bypass for file in (*user_files, *project_files))
+    active = _combine([*user_files, *(project_files if trusted else [])], no_bypass=no_bypass)
+    narrowing = _combine(project_files, no_bypass=no_bypass).narrowing()
+    pending = Permissions()
     if widens and not trusted:
-        every = _together([*mine, *theirs], no_bypass=no_bypass)
-        waiting = Permissions(
-            rules=tuple(each for each in every.rules if each.effect == "allow" and each not in held.rules),
-            modes=tuple(each for each in every.modes if each.mode in WIDENING_MODES and each not in held.modes),
+        all_permissions = _combine([*user_files, *project_files], no_bypass=no_bypass)
+        pending = Permissions(
+            rules=tuple(each for each in all_permissions.rules if each.effect == "allow" and each not in active.rules),
+            modes=tuple(
+                each for each in all_permissions.modes if each.mode in WIDENING_MODES and each not in active.modes
+            ),
         )
-    held = _ordered(held.joined(narrowing))
-    return FoundPermissions(held, waiting, tuple(_notes([*mine, *theirs], waiting)))
+    active = _ordered(active.joined(narrowing))
+    return FoundPermissions(active, pending, tuple(_notes([*user_files, *project_files], pending)))
 
 
 def read_permissions(
@@ -107,24 +109,24 @@ class _Object(dict[str, Any]):
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
-        seen = set[str]()
+        known_keys = set[str]()
         self.repeated = set[str]()
         for key, _ in pairs:
-            (self.repeated if key in seen else seen).add(key)
+            (self.repeated if key in known_keys else known_keys).add(key)
 
 
 class _Reader:
     """The `permissions` of one file."""
 
-    def __init__(self, path: Path, found: Any, root: str, source: str) -> None:
-        self.path, self.found, self.root, self.source = path, found, root, source
+    def __init__(self, path: Path, content: Any, root: str, source: str) -> None:
+        self.path, self.content, self.root, self.source = path, content, root, source
 
     def file(self) -> FilePermissions:
-        if not isinstance(self.found, dict):
-            raise InvalidValue(f"{self.path}: permissions", self.found, f"a mapping with any of {', '.join(KEYS)}")
-        for key in getattr(self.found, "repeated", ()):
+        if not isinstance(self.content, dict):
+            raise InvalidValue(f"{self.path}: permissions", self.content, f"a mapping with any of {', '.join(KEYS)}")
+        for key in getattr(self.content, "repeated", ()):
             raise InvalidValue(f"{self.path}: permissions.{key}", "twice", "the key once")
-        for key in self.found:
+        for key in self.content:
             if key not in KEYS:
                 raise InvalidValue(f"{self.path}: permissions key", key, f"one of {', '.join(KEYS)}")
         rules = tuple(rule for effect in EFFECTS for rule in self._rules(effect))
@@ -147,7 +149,7 @@ class _Reader:
             yield parse_rule(text, effect, source=self.source, field=field, root=self.root, home=home)
 
     def _mode(self) -> ModeRule | None:
-        mode: Mode | None = self.found.get("defaultMode")
+        mode: Mode | None = self.content.get("defaultMode")
         if mode is None:
             return None
         if mode not in MODES:
@@ -155,7 +157,7 @@ class _Reader:
         return ModeRule(mode=mode, source=self.source)
 
     def _no_bypass(self) -> bool:
-        value = self.found.get("disableBypassPermissionsMode")
+        value = self.content.get("disableBypassPermissionsMode")
         if value not in (None, "disable"):
             raise InvalidValue(f"{self.path}: permissions.disableBypassPermissionsMode", value, "'disable'")
         return value is not None
@@ -164,7 +166,7 @@ class _Reader:
         return self._list("additionalDirectories")
 
     def _list(self, key: str) -> list[str]:
-        value = self.found.get(key, [])
+        value = self.content.get(key, [])
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
             raise InvalidValue(f"{self.path}: permissions.{key}", value, "a list of texts")
         return value
@@ -174,21 +176,21 @@ def _user_files(user_dir: Path | None, home: Path | None) -> Iterator[FilePermis
     paths = [user_dir / USER_SETTINGS] if user_dir is not None else []
     paths += [home / ".claude" / USER_SETTINGS] if home is not None else []
     for path in dict.fromkeys(paths):
-        found = read_permissions(path, fence=None, root=None)
-        if found is not None:
-            yield found
+        permissions = read_permissions(path, fence=None, root=None)
+        if permissions is not None:
+            yield permissions
 
 
 def _project_files(folder: Path) -> Iterator[FilePermissions]:
     for name in SETTINGS:
         if Path(name).name.startswith(".mcp"):
             continue
-        found = read_permissions(folder / name, fence=folder, root=folder, source=name)
-        if found is not None:
-            yield found
+        permissions = read_permissions(folder / name, fence=folder, root=folder, source=name)
+        if permissions is not None:
+            yield permissions
 
 
-def _together(files: list[FilePermissions], *, no_bypass: bool) -> Permissions:
+def _combine(files: list[FilePermissions], *, no_bypass: bool) -> Permissions:
     """Return the combination of all files: every rule, every narrowing mode, and the last of the other modes."""
     modes = [file.mode for file in files if file.mode is not None]
     narrow = [mode for mode in modes if mode.mode in NARROWING_MODES]
@@ -206,9 +208,9 @@ def _ordered(permissions: Permissions) -> Permissions:
     )
 
 
-def _notes(files: list[FilePermissions], waiting: Permissions) -> Iterator[str]:
-    if waiting:
-        names = [each.text for each in waiting.rules] + [f"defaultMode {each.mode}" for each in waiting.modes]
+def _notes(files: list[FilePermissions], pending: Permissions) -> Iterator[str]:
+    if pending:
+        names = [each.text for each in pending.rules] + [f"defaultMode {each.mode}" for each in pending.modes]
         shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
         yield f"permissions that allow something wait until you trust this folder (ramet trust DIR): {shown}"
     for file in files:

@@ -80,14 +80,14 @@ class _Loader(yaml.SafeLoader):
             self.depth -= 1
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
+        known_keys = set()
         for key, _ in node.value:
             if key.tag == _MERGE:
                 raise NotPlain("merge keys (<<) are not taken", key.start_mark.line + 1)
             if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
+                if key.value in known_keys:
                     raise NotPlain("a key stands twice", key.start_mark.line + 1)
-                seen.add(key.value)
+                known_keys.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
 
@@ -95,6 +95,6 @@ def _lines(node: yaml.Node, path: str) -> Iterator[tuple[str, int]]:
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             if isinstance(key, yaml.ScalarNode):
-                here = f"{path}.{key.value}" if path else key.value
-                yield here, key.start_mark.line + 1
-                yield from _lines(value, here)
+                key_path = f"{path}.{key.value}" if path else key.value
+                yield key_path, key.start_mark.line + 1
+                yield from _lines(value, key_path)

@@ -27,14 +27,14 @@ MAX_SCRIPT = 64 * 1024 * 1024  #: maximum bytes of one file
 MAX_TOTAL = 256 * 1024 * 1024  #: maximum bytes of all files
 MAX_LIST = 1024 * 1024  #: maximum bytes of a list of requirements
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-_SHELLS = re.compile(r"\$\w+|[\s\"'`;&|()<>{}$\\]+")  #: characters that may end a name for a shell
-_BETWEEN = re.compile(r"\$\w+|[\s\"'`;&|()<>{}$\\=,:@!]+")  #: and for programs: `PATH=a:b`, `@file`
-_MOST_ENDS = 32  #: of one path
-_MOST_OPTIONS = 8  #: letters of options in one word before a name: `-nEfclean.sed`
+_SHELL_SEPARATORS = re.compile(r"\$\w+|[\s\"'`;&|()<>{}$\\]+")  #: characters that may end a name for a shell
+_PROGRAM_SEPARATORS = re.compile(r"\$\w+|[\s\"'`;&|()<>{}$\\=,:@!]+")  #: and for programs: `PATH=a:b`, `@file`
+_MAX_SUFFIXES = 32  #: of one path
+_MAX_OPTION_LETTERS = 8  #: letters of options in one word before a name: `-nEfclean.sed`
 _COMMENT = re.compile(r"(?:^|\s)#.*")  #: in a list of requirements
 _NAMES_FILES = re.compile(r"\s*[-.]|.*(?:/|\.(?:whl|zip|t))")  #: a line of such a list that is more than a package
 _ARCHIVE = re.compile(rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ|BZh[1-9]1AY")
-_UNREAD = (".git", ".ramet")
+_SKIPPED_FOLDERS = (".git", ".ramet")
 
 
 class Script(NamedTuple):
@@ -69,57 +69,57 @@ class ScriptSearch:
 
         Raises Unreadable beyond a limit.
         """
-        waiting, seen = [(list(arguments), self._folders)], set[str]()
-        while waiting:
-            for path in self._paths(*waiting.pop()):
+        queue, visited = [(list(arguments), self._folders)], set[str]()
+        while queue:
+            for path in self._paths(*queue.pop()):
                 yield from self._script(path)
                 real = os.path.realpath(path)
-                if real in seen or not self._is_inside(real):
+                if real in visited or not self._is_inside(real):
                     continue
-                seen.add(real)
+                visited.add(real)
                 if path.is_dir():
-                    for each in _below(path):
+                    for each in _files_below(path):
                         yield from self._script(each)
                 else:
-                    waiting.append((_lines(Path(real)), (path.parent, *self._folders)))
+                    queue.append((_lines(Path(real)), (path.parent, *self._folders)))
 
     def _paths(self, texts: Iterable[str], folders: Iterable[Path]) -> Iterator[Path]:
         """Yield each named regular file and folder, also below a named folder of the checkout."""
-        found = dict.fromkeys(name for piece in self._pieces(texts) for name in names(piece))
-        waiting = list(dict.fromkeys(os.path.realpath(each) for each in folders))
-        entered, tried = set(waiting), set[str]()
-        while waiting:
-            folder = waiting.pop(0)
-            for name in found:
+        candidates = dict.fromkeys(name for piece in self._pieces(texts) for name in names(piece))
+        queue = list(dict.fromkeys(os.path.realpath(each) for each in folders))
+        visited, tried_paths = set(queue), set[str]()
+        while queue:
+            folder = queue.pop(0)
+            for name in candidates:
                 path = os.path.join(folder, name)  # noqa: PTH118 - like a shell: Path would drop `./`
-                if path in tried:
+                if path in tried_paths:
                     continue
-                tried.add(path)
+                tried_paths.add(path)
                 self._tries += 1
                 self._refuse_beyond(self._tries, MAX_TRIES, "paths")
                 mode = _mode(path)
-                if stat.S_ISDIR(mode) and self._is_inside(real := os.path.realpath(path)) and real not in entered:
-                    entered.add(real)
-                    waiting.append(real)
+                if stat.S_ISDIR(mode) and self._is_inside(real := os.path.realpath(path)) and real not in visited:
+                    visited.add(real)
+                    queue.append(real)
                 if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
                     yield Path(path)
 
     def _pieces(self, texts: Iterable[str]) -> Iterator[str]:
         """Yield each text, its words and its quoted parts, to any depth."""
-        waiting, seen = list(texts), set[str]()
-        while waiting:
-            text = waiting.pop()
-            if not text or text in seen:
+        queue, visited = list(texts), set[str]()
+        while queue:
+            text = queue.pop()
+            if not text or text in visited:
                 continue
             if len(text) > MAX_COMMAND:
                 raise Unreadable(self._root, f"a command is longer than {MAX_COMMAND} characters")
-            seen.add(text)
+            visited.add(text)
             self._length += len(text)
             self._refuse_beyond(self._length, MAX_TEXT, "characters")
             yield text
-            waiting += (text.replace("\\\n", ""), *text.split("\n"))
-            waiting += _words(text)
-            waiting += (*_SHELLS.split(text), *_BETWEEN.split(text))
+            queue += (text.replace("\\\n", ""), *text.split("\n"))
+            queue += _words(text)
+            queue += (*_SHELL_SEPARATORS.split(text), *_PROGRAM_SEPARATORS.split(text))
 
     def _script(self, path: Path) -> Iterator[Script]:
         real = os.path.realpath(path)
@@ -139,7 +139,7 @@ class ScriptSearch:
             return known
         if not stat.S_ISREG(_mode(str(real))):
             return ""
-        found, size = hashlib.sha256(), 0
+        digest, size = hashlib.sha256(), 0
         try:
             file = open(real, "rb", opener=lambda path, _: os.open(path, _FLAGS))
         except PermissionError:
@@ -153,11 +153,11 @@ class ScriptSearch:
                 if size > MAX_SCRIPT:
                     raise Unreadable(real, f"a command names this file, and it is larger than {MAX_SCRIPT} bytes")
                 self._refuse_beyond(self._size + size, MAX_TOTAL, "bytes of files")
-                found.update(piece)
+                digest.update(piece)
         self._size += size
-        self._digests[str(real)] = found.hexdigest()
+        self._digests[str(real)] = digest.hexdigest()
         self._refuse_beyond(len(self._digests), MAX_FILES, "files")
-        return found.hexdigest()
+        return digest.hexdigest()
 
     def _is_inside(self, path: str) -> bool:
         return any(Path(path).is_relative_to(each) for each in self._folders)
@@ -186,13 +186,13 @@ def names(piece: str) -> Iterator[str]:
     texts = [piece]
     if options == 1:
         letters = re.match(r"\w*", piece[1:])
-        count = min(letters.end() if letters else 0, _MOST_OPTIONS)
-        texts += [piece[2 + taken :] for taken in range(count)]
+        count = min(letters.end() if letters else 0, _MAX_OPTION_LETTERS)
+        texts += [piece[2 + skipped :] for skipped in range(count)]
     if piece.startswith("~"):
         texts.append(os.path.expanduser(piece))  # noqa: PTH111 - Path raises for an unknown user
     for text in filter(None, texts):
         yield text
-        parts = text.rsplit("/", _MOST_ENDS)
+        parts = text.rsplit("/", _MAX_SUFFIXES)
         yield from filter(None, ("/".join(parts[begin:]) for begin in range(1, len(parts))))
 
 
@@ -203,10 +203,10 @@ def _mode(path: str) -> int:
         return 0
 
 
-def _below(folder: Path) -> Iterator[Path]:
-    for where, folders, names in os.walk(folder):
-        folders[:] = [each for each in folders if each not in _UNREAD]
-        yield from (Path(where, name) for name in names if stat.S_ISREG(_mode(str(Path(where, name)))))
+def _files_below(folder: Path) -> Iterator[Path]:
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [each for each in folders if each not in _SKIPPED_FOLDERS]
+        yield from (Path(parent, name) for name in names if stat.S_ISREG(_mode(str(Path(parent, name)))))
 
 
 def _lines(path: Path) -> list[str]:

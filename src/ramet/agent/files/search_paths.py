@@ -72,20 +72,20 @@ def agent_files(place: SearchPath) -> Iterator[Candidate | Unreadable]:
     except Unreadable as obstacle:
         yield obstacle
         return
-    folders, seen = [(place.folder, 1)], 0
+    folders, count = [(place.folder, 1)], 0
     while folders:
         folder, depth = folders.pop(0)
         try:
             with os.scandir(folder) as listing:
-                entries = sorted(islice(listing, MAX_ENTRIES + 1 - seen), key=lambda entry: entry.name)
+                entries = sorted(islice(listing, MAX_ENTRIES + 1 - count), key=lambda entry: entry.name)
         except FileNotFoundError:
             continue
         except OSError as error:
             yield Unreadable(folder, f"it cannot be listed: {error.strerror}")
             continue
         for entry in entries:
-            seen += 1
-            if seen > MAX_ENTRIES:
+            count += 1
+            if count > MAX_ENTRIES:
                 yield Unreadable(place.folder, f"it holds more than {MAX_ENTRIES} entries; the rest is not looked at")
                 return
             path = folder / entry.name

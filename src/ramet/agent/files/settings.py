@@ -29,7 +29,7 @@ def hooks_in(path: Path, *, fence: Path | None) -> Mapping[str, Any]:
         settings = json.loads(read_text(path, limit=MAX_SETTINGS, fence=fence).text)
     except (ValueError, RecursionError):
         raise Unreadable(path, "it is not JSON") from None
-    found = settings.get("hooks", {}) if isinstance(settings, dict) else None
-    if not isinstance(found, dict):
-        raise InvalidValue(f"{path}: hooks", found, "a mapping of hook events, as in Claude Code's settings")
-    return found
+    hooks = settings.get("hooks", {}) if isinstance(settings, dict) else None
+    if not isinstance(hooks, dict):
+        raise InvalidValue(f"{path}: hooks", hooks, "a mapping of hook events, as in Claude Code's settings")
+    return hooks

@@ -18,7 +18,7 @@ MAX_FILE = 256 * 1024
 MAX_LISTED = 1_000
 _KEYS = ("name", "description", "license", "compatibility", "metadata")
 #: Keys of Claude's skills. `allowed-tools` in particular has no effect: a text does not widen its reader's permissions.
-_NOT_YET = (
+_UNSUPPORTED_KEYS = (
     "allowed-tools", "model", "effort", "context", "agent", "hooks", "paths", "shell", "version", "argument-hint",
     "user-invocable", "disable-model-invocation",
 )  # fmt: skip
@@ -44,7 +44,7 @@ def skill_places(
 
 def skill_names(places: Iterable[SearchPath]) -> tuple[str, ...]:
     """Return the names of the available skills, sorted."""
-    return tuple(sorted({name for place in places for name in _names(place.folder)}))
+    return tuple(sorted({name for search_path in places for name in _names(search_path.folder)}))
 
 
 def load_skill(name: str, places: Sequence[SearchPath]) -> Skill:
@@ -54,10 +54,10 @@ def load_skill(name: str, places: Sequence[SearchPath]) -> Skill:
     Unreadable for a file that cannot be read or leads out of its project: an agent does not start without its skill.
     """
     checked_name("skill", name)
-    for place in places:
-        path = place.folder / name / FILE
+    for search_path in places:
+        path = search_path.folder / name / FILE
         if os.path.lexists(path):
-            return parse_skill(read_text(path, limit=MAX_FILE, fence=place.fence).text, path=path)
+            return parse_skill(read_text(path, limit=MAX_FILE, fence=search_path.fence).text, path=path)
     raise Unknown("skill", name, skill_names(places))
 
 
@@ -66,17 +66,17 @@ def parse_skill(text: str, *, path: Path) -> Skill:
     front = frontmatter.parse(text, source=path)
     notes = [*front.notes]
     for key in front.keys:
-        if key in _NOT_YET:
+        if key in _UNSUPPORTED_KEYS:
             notes.append(f"{key}: known, not honoured yet")
         elif key not in _KEYS:
-            raise InvalidValue(f"{path}: key", key, "one of " + ", ".join(sorted((*_KEYS, *_NOT_YET))))
+            raise InvalidValue(f"{path}: key", key, "one of " + ", ".join(sorted((*_KEYS, *_UNSUPPORTED_KEYS))))
     name = path.parent.name
-    described = front.keys.get("description")
-    if not isinstance(described, str) or not described.strip():
-        raise InvalidValue(f"{path}: description", described, "text: what the skill is for")
+    description = front.keys.get("description")
+    if not isinstance(description, str) or not description.strip():
+        raise InvalidValue(f"{path}: description", description, "text: what the skill is for")
     if front.keys.get("name", name) != name:
         notes.append(f"name: differs from its folder; it is known as {name!r}")
-    return Skill(name, described.strip(), front.body, path, tuple(notes))
+    return Skill(name, description.strip(), front.body, path, tuple(notes))
 
 
 def load_skills(names: Iterable[str], places: Sequence[SearchPath]) -> tuple[Skill, ...]:

@@ -34,10 +34,10 @@ MAX_SETTINGS = 1024 * 1024
 MAX_SHOWN = 2000  #: characters of one file's description
 #: Settings of a server that may name an object of a module, which is imported.
 _OBJECT_KEYS = ("store", "policy_adapter")
-_LONGEST_MODULE = 256
+_MAX_MODULE_NAME = 256
 _RUNNING_KEYS = {"hooks": "hooks", "mcpServers": "mcpServers", "mcp_servers": "mcpServers"}
 #: Invisible letters and marks; `str.isprintable` detects the other invisible characters.
-_UNSEEN = re.compile(
+_INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 
@@ -65,8 +65,8 @@ def what_would_run(folder: Path) -> tuple[Runnable, ...]:
     root = real_path(folder)
     scripts = ScriptSearch(root)
     parts = (_settings, _server_settings, _agents, _git)
-    found = {each for part in parts for each in part(root, scripts)}
-    return tuple(sorted(found))
+    runnables = {each for part in parts for each in part(root, scripts)}
+    return tuple(sorted(runnables))
 
 
 def trust(folder: Path, user_dir: Path, *, seen: tuple[Runnable, ...] | None = None) -> tuple[Runnable, ...]:
@@ -76,8 +76,8 @@ def trust(folder: Path, user_dir: Path, *, seen: tuple[Runnable, ...] | None = N
     moved to `trust.json.bad`, not overwritten. Raises Unreadable.
     """
     root = real_path(folder)
-    found = what_would_run(root)
-    if seen is not None and seen != found:
+    runnables = what_would_run(root)
+    if seen is not None and seen != runnables:
         raise Unreadable(root, "it changed while it was looked at; look again")
     user_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     record = user_dir / RECORD
@@ -86,17 +86,17 @@ def trust(folder: Path, user_dir: Path, *, seen: tuple[Runnable, ...] | None = N
     except Unreadable:
         record.replace(record.with_name(RECORD + ".bad"))
         known = {}
-    _write(record, {**known, str(root): _digest(found)})
-    return found
+    _write(record, {**known, str(root): _digest(runnables)})
+    return runnables
 
 
 def untrust(folder: Path, user_dir: Path) -> bool:
     """Remove the trust in `folder`; return True if there was any. Raises Unreadable."""
     known = _read(user_dir / RECORD)
-    had = known.pop(str(folder.resolve()), None) is not None
-    if had:
+    was_trusted = known.pop(str(folder.resolve()), None) is not None
+    if was_trusted:
         _write(user_dir / RECORD, known)
-    return had
+    return was_trusted
 
 
 def trust_of(folder: Path, user_dir: Path) -> Verdict:
@@ -144,7 +144,7 @@ def _settings(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
             yield Runnable(name, _summary(content), _hash(text.encode()))
         if isinstance(content, dict):
             content.pop("permissions", None)  # A rule names files that a tool may use, and runs none.
-        yield from _named(root, scripts.named(_strings(content)))
+        yield from _named_scripts(root, scripts.named(_strings(content)))
 
 
 def _server_settings(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
@@ -162,17 +162,17 @@ def _server_settings(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
     names = [each.lstrip().removeprefix("file:") for each in _strings(content)]
     if isinstance(content, dict):
         names += [file for key in _OBJECT_KEYS for file in _files_of_module(content.get(key))]
-    yield from _named(root, scripts.named(names), what="a file that the settings of a server name")
+    yield from _named_scripts(root, scripts.named(names), what="a file that the settings of a server name")
     installs = content.get("installs") if isinstance(content, dict) else None
     arguments = installs.get("pip_args") if isinstance(installs, dict) else None
-    yield from _named(root, scripts.read_by_pip(_strings(arguments)), what="a file that pip would read")
+    yield from _named_scripts(root, scripts.read_by_pip(_strings(arguments)), what="a file that pip would read")
 
 
-def _files_of_module(said: Any) -> Iterator[str]:
+def _files_of_module(reference: Any) -> Iterator[str]:
     """Yield the possible files of the module of "package.module:Name" and its packages, relative to the folder."""
-    module, colon, _ = said.strip().partition(":") if isinstance(said, str) else ("", "", "")
+    module, colon, _ = reference.strip().partition(":") if isinstance(reference, str) else ("", "", "")
     parts = module.split(".")
-    if not colon or len(module) > _LONGEST_MODULE or not all(map(str.isidentifier, parts)):
+    if not colon or len(module) > _MAX_MODULE_NAME or not all(map(str.isidentifier, parts)):
         return
     for source in ("", "src/"):
         for end in range(1, len(parts) + 1):
@@ -181,37 +181,39 @@ def _files_of_module(said: Any) -> Iterator[str]:
 
 
 def _agents(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
-    for place in project_places(root, "agents"):
-        for found in agent_files(place):
-            if not isinstance(found, Candidate):
+    for search_path in project_places(root, "agents"):
+        for candidate in agent_files(search_path):
+            if not isinstance(candidate, Candidate):
                 continue  # not loaded either
             try:
-                text = read_text(found.path, limit=MAX_FILE, fence=root).text
-                keys = frontmatter.parse(text, source=found.path).keys
+                text = read_text(candidate.path, limit=MAX_FILE, fence=root).text
+                keys = frontmatter.parse(text, source=candidate.path).keys
             except (Unreadable, InvalidValue):  # not loaded either
                 continue
             if keys.get("memory") == "user":
                 what = "memory: user: it reads and rewrites your own notes of that agent"
-                yield Runnable(_name(root, found.path), what, _hash(str(keys.get("name")).encode()))
+                yield Runnable(_name(root, candidate.path), what, _hash(str(keys.get("name")).encode()))
             for key, what in _RUNNING_KEYS.items():
                 if content := keys.get(key):
                     canonical = json.dumps(content, sort_keys=True, default=repr)
                     shown, digest = _summary({what: content}), _hash(f"{key} {canonical}".encode())
-                    yield Runnable(_name(root, found.path), shown, digest)
-                    yield from _named(root, scripts.named(_strings(content)))
+                    yield Runnable(_name(root, candidate.path), shown, digest)
+                    yield from _named_scripts(root, scripts.named(_strings(content)))
 
 
 def _git(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
-    for found in git_programs(root):
-        name = _name(root, found.path)
-        yield Runnable(name, _short(found.what), _hash(found.counted.encode()))
-        if found.of_checkouts:
-            what = f"not run for agents with a worktree: each checkout has its own: {'; '.join(found.of_checkouts)}"
+    for file in git_programs(root):
+        name = _name(root, file.path)
+        yield Runnable(name, _short(file.what), _hash(file.counted.encode()))
+        if file.of_checkouts:
+            what = f"not run for agents with a worktree: each checkout has its own: {'; '.join(file.of_checkouts)}"
             yield Runnable(name, _short(what), _hash(b""))
-        yield from _named(root, scripts.named(found.values))
+        yield from _named_scripts(root, scripts.named(file.values))
 
 
-def _named(root: Path, scripts: Iterable[Script], *, what: str = "a script that is named") -> Iterator[Runnable]:
+def _named_scripts(
+    root: Path, scripts: Iterable[Script], *, what: str = "a script that is named"
+) -> Iterator[Runnable]:
     for path, digest in scripts:
         yield Runnable(_name(root, path), what, digest)
 
@@ -222,15 +224,15 @@ def _name(root: Path, path: Path) -> str:
 
 def _strings(node: Any) -> Iterator[str]:
     """Yield every text in plain data, without recursion: it may be nested as deep as a parser allows."""
-    waiting = [node]
-    while waiting:
-        each = waiting.pop()
+    stack = [node]
+    while stack:
+        each = stack.pop()
         if isinstance(each, str):
             yield each
         elif isinstance(each, dict):
-            waiting += each.values()
+            stack += each.values()
         elif isinstance(each, list):
-            waiting += each
+            stack += each
 
 
 def _summary(content: Any) -> str:
@@ -251,15 +253,17 @@ def _short(text: str) -> str:
 
 
 def _showable(text: str) -> str:
-    return "".join(each if each.isprintable() and not _UNSEEN.match(each) else f"\\u{{{ord(each):x}}}" for each in text)
+    return "".join(
+        each if each.isprintable() and not _INVISIBLE.match(each) else f"\\u{{{ord(each):x}}}" for each in text
+    )
 
 
 def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _digest(found: tuple[Runnable, ...]) -> str:
-    return _hash(json.dumps([(each.path, each.what, each.digest) for each in found]).encode())
+def _digest(runnables: tuple[Runnable, ...]) -> str:
+    return _hash(json.dumps([(each.path, each.what, each.digest) for each in runnables]).encode())
 
 
 def _read(record: Path) -> dict[str, str]:
@@ -270,9 +274,9 @@ def _read(record: Path) -> dict[str, str]:
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise Unreadable(record, "it must be a file of yours that nobody else may read or write; nothing is trusted")
     try:
-        found = json.loads(read_text(record, limit=MAX_SETTINGS).text)
-        folders = found["folders"]
-        if found["version"] != 1 or not all(isinstance(each, str) for each in (*folders, *folders.values())):
+        content = json.loads(read_text(record, limit=MAX_SETTINGS).text)
+        folders = content["folders"]
+        if content["version"] != 1 or not all(isinstance(each, str) for each in (*folders, *folders.values())):
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise Unreadable(record, "it is damaged; nothing is trusted until `ramet trust` writes it anew") from None
