@@ -80,8 +80,8 @@ async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
                     async with aclosing(ask_model(context, build_request(context))) as pieces:
                         async for piece in pieces:
                             yield piece
-                except ModelFailed as failed:
-                    if not await _made_room(params, failed):
+                except ModelFailed as error:
+                    if not await _compact_after_overflow(params, error):
                         raise
                     continue
                 calls = calls_of(last_reply(context))
@@ -126,23 +126,25 @@ async def _answers(context: ToolUseContext, calls: Sequence[ToolCall]) -> list[E
         return [record_message(context, answer) for answer in await run_tools(context, calls)]
     events: list[Event] = []
 
-    def note(answer: ToolMessage) -> ToolMessage:
+    def record_answer(answer: ToolMessage) -> ToolMessage:
         """Record an answer at once: a finished call must not be repeated."""
-        kept, data = ensure_encodable(answer)
-        assert isinstance(kept, ToolMessage), "an answer stays one"
-        events.append(context.emit(MessageRecorded, message=data, call_id=kept.tool_call_id))
-        return kept
+        recorded, data = ensure_encodable(answer)
+        assert isinstance(recorded, ToolMessage), "an answer stays one"
+        events.append(context.emit(MessageRecorded, message=data, call_id=recorded.tool_call_id))
+        return recorded
 
-    said = await run_tools(context, calls, note)
-    at = next(i for i in reversed(range(len(context.history))) if isinstance(context.history[i], AIMessage))
-    context.history[at + 1 :] = in_order(context.history[at], [*context.history[at + 1 :], *said])
+    answers = await run_tools(context, calls, record_answer)
+    index = next(i for i in reversed(range(len(context.history))) if isinstance(context.history[i], AIMessage))
+    context.history[index + 1 :] = in_order(context.history[index], [*context.history[index + 1 :], *answers])
     return events
 
 
 def in_order(reply: BaseMessage, answers: Sequence[BaseMessage]) -> list[BaseMessage]:
     """Return answers in the order of their calls."""
-    places = {call["id"]: place for place, call in enumerate(calls_of(reply))} if isinstance(reply, AIMessage) else {}
-    return sorted(answers, key=lambda each: places.get(getattr(each, "tool_call_id", None), len(places)))
+    positions = (
+        {call["id"]: position for position, call in enumerate(calls_of(reply))} if isinstance(reply, AIMessage) else {}
+    )
+    return sorted(answers, key=lambda each: positions.get(getattr(each, "tool_call_id", None), len(positions)))
 
 
 def build_request(context: ToolUseContext) -> ModelRequest:
@@ -155,9 +157,9 @@ def conversation(context: ToolUseContext) -> list[BaseMessage]:
     return [*context.system_messages, *(message for message in context.history if not is_silent(message))]
 
 
-async def _made_room(params: QueryParams, failed: ModelFailed) -> bool:
+async def _compact_after_overflow(params: QueryParams, error: ModelFailed) -> bool:
     """Return whether the conversation exceeded the model's window and was shortened, so that a retry may help."""
-    if params.compaction is None or not is_overflow(failed):
+    if params.compaction is None or not is_overflow(error):
         return False
     # Whatever the assumed window, the real one is smaller than this conversation.
     size = estimated_tokens([*params.context.system_messages, *params.context.history])
@@ -207,15 +209,15 @@ def digest(history: Sequence[BaseMessage], size: int, notice: str) -> list[BaseM
     """Return the conversation as one message of about `size` bytes, for a small reserve: its brief and newest parts."""
     brief = history[0].text[: size // 4] if history else ""
     parts: list[str] = []
-    room = size - len(brief.encode())
+    remaining_bytes = size - len(brief.encode())
     for message in reversed(history[1:]):
         text = message.text[: size // 2]
-        room -= len(text.encode()) + 2
-        if room < 0:
+        remaining_bytes -= len(text.encode()) + 2
+        if remaining_bytes < 0:
             break
         parts.append(text)
-    said = neutralise("\n\n".join(reversed([part for part in parts if part])))[0]
-    return [HumanMessage(content=f"{brief}\n\nWhat was done last:\n{said}\n\n{notice}")]
+    recent_text = neutralise("\n\n".join(reversed([part for part in parts if part])))[0]
+    return [HumanMessage(content=f"{brief}\n\nWhat was done last:\n{recent_text}\n\n{notice}")]
 
 
 def record_message(context: ToolUseContext, message: BaseMessage, step: str | None = None) -> Event:
@@ -274,23 +276,23 @@ def stop_events(context: ToolUseContext) -> tuple[str, ...]:
 class StopCheck:
     """A check whether an answer is accepted: it has text, fits its contract, and no hook objects."""
 
-    __slots__ = ("_context", "_held_back", "_output", "_tries")
+    __slots__ = ("_context", "_hook_continuations", "_output", "_tries")
 
     def __init__(self, params: QueryParams) -> None:
         self._context, self._output = params.context, params.output
         self._tries = self._past_tries(params.context.history, params.objected)
-        self._held_back = params.objected - self._tries
+        self._hook_continuations = params.objected - self._tries
 
     def _past_tries(self, history: Sequence[BaseMessage], objected: int) -> int:
         """Return how many of the `objected` objections in another process were about the answer's form."""
         tries = 0
-        for at in reversed(range(1, len(history))):
+        for index in reversed(range(1, len(history))):
             if tries == objected:
                 break
-            if isinstance(history[at], HumanMessage):
-                concluded = concluded_by(history[:at])
-                answer = history[at - 1].text if concluded is None else json.dumps(concluded.value)
-                tries += history[at].text == self._problem(answer)
+            if isinstance(history[index], HumanMessage):
+                concluded = concluded_by(history[:index])
+                answer = history[index - 1].text if concluded is None else json.dumps(concluded.value)
+                tries += history[index].text == self._problem(answer)
         return tries
 
     async def objection(self, concluded: DeclaredResult | None) -> str | None:
@@ -309,23 +311,23 @@ class StopCheck:
             if self._tries >= OUTPUT_TRIES:
                 raise OutputInvalid(problem, tries=self._tries)
             return problem
-        return await self._hooks_object(text)
+        return await self._hook_objection(text)
 
     def _problem(self, text: str) -> str | None:
         if self._output is not None:
             return self._output.problem(text)
         return None if text.strip() else "The answer is empty. Give the result of your work."
 
-    async def _hooks_object(self, text: str) -> str | None:
+    async def _hook_objection(self, text: str) -> str | None:
         hooks = self._context.hooks
-        if hooks is None or self._held_back >= STOP_HOOK_LIMIT:
+        if hooks is None or self._hook_continuations >= STOP_HOOK_LIMIT:
             return None
         for event in stop_events(self._context):
             if not hooks.listens(event):
                 continue
-            payload = {"stop_hook_active": self._held_back > 0, "last_assistant_message": text}
+            payload = {"stop_hook_active": self._hook_continuations > 0, "last_assistant_message": text}
             decision = await hooks.fire(event, self._context, payload, matcher=self._context.run.agent)
             if decision.verdict == "continue":
-                self._held_back += 1
+                self._hook_continuations += 1
                 return decision.reason or "Go on: your work is not finished."
         return None

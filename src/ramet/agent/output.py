@@ -24,7 +24,7 @@ MAX_ANSWER = 1 << 20  #: characters of an answer that are read
 MAX_PROBLEM = 2_000
 MAX_CANDIDATES = 200  #: values in prose, and fenced blocks, that are checked: the last ones
 _MAX_TRIES = 50  #: maximum brackets in prose that open no JSON
-_MAX_WALKS = 5  #: maximum passes through the text for such brackets together
+_MAX_PASSES = 5  #: maximum passes through the text for such brackets together
 _OPENING = re.compile(r"[\[{]")
 
 _INSTRUCTIONS = """\
@@ -146,7 +146,7 @@ class _TypeForm:
         except RecursionError:
             raise DoesNotFit("it is nested too deeply") from None
         except DoesNotFitType as refusal:
-            lines = [f"{_place(each.place)}: {each.message}" for each in refusal.problems[:10]]
+            lines = [f"{_json_path(each.place)}: {each.message}" for each in refusal.problems[:10]]
             more = len(refusal.problems) - len(lines) + refusal.more
             raise DoesNotFit("; ".join([*lines, f"and {more} more"] if more else lines)) from None
 
@@ -154,7 +154,7 @@ class _TypeForm:
         return self._adapter.dump_python(value, mode="json")
 
 
-def _place(steps: tuple[int | str, ...]) -> str:
+def _json_path(steps: tuple[int | str, ...]) -> str:
     return "$" + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in steps)
 
 
@@ -191,20 +191,20 @@ def _fenced(text: str) -> Sequence[str]:
 
 def _in_prose(text: str) -> Sequence[Any]:
     """Return the last objects and arrays in prose."""
-    found: deque[Any] = deque(maxlen=MAX_CANDIDATES)
-    at, tries, left = 0, 0, _MAX_WALKS * len(text)
-    while tries < _MAX_TRIES and left >= 0 and (opening := _OPENING.search(text, at)) is not None:
+    values: deque[Any] = deque(maxlen=MAX_CANDIDATES)
+    at, tries, remaining_steps = 0, 0, _MAX_PASSES * len(text)
+    while tries < _MAX_TRIES and remaining_steps >= 0 and (opening := _OPENING.search(text, at)) is not None:
         start = opening.start()
         try:
             value, at = _decoder.raw_decode(text, start)
-            found.append(value)
+            values.append(value)
         except (ValueError, RecursionError) as problem:
-            left -= _walked(problem, len(text)) - start
+            remaining_steps -= _stop_offset(problem, len(text)) - start
             at, tries = start + 1, tries + 1
-    return found
+    return values
 
 
-def _walked(problem: Exception, end: int) -> int:
+def _stop_offset(problem: Exception, end: int) -> int:
     """Return where a decoder stopped, or `end` if unknown: an unterminated string is reported by its start."""
     if isinstance(problem, json.JSONDecodeError) and not problem.msg.startswith("Unterminated"):
         return problem.pos

@@ -20,19 +20,19 @@ def source_modules(agent: Agent) -> frozenset[str]:
     A package includes those of its modules that this process has loaded and the capability shows.
     """
     declared = frozenset(agent.source_modules)
-    found = set[str]()
+    modules = set[str]()
     for each in agent.capabilities:
         if each.module in declared:
-            found |= {each.module, *_loaded_below(each)}
-    return frozenset(found)
+            modules |= {each.module, *_loaded_below(each)}
+    return frozenset(modules)
 
 
 def _loaded_below(capability: Capability) -> Iterable[str]:
     if capability.type != "module":
         return ()
     start = f"{capability.name}."
-    below = [name for name in list(sys.modules) if name.startswith(start)]
-    return [name for name in below if _is_shown(capability, name.removeprefix(start).split("."))]
+    loaded = [name for name in list(sys.modules) if name.startswith(start)]
+    return [name for name in loaded if _is_shown(capability, name.removeprefix(start).split("."))]
 
 
 def _is_shown(capability: Capability, parts: Sequence[str]) -> bool:

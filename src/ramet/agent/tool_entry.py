@@ -27,13 +27,13 @@ class ToolEntry(NamedTuple):
 
 def parse_entry(text: str, *, field: str = "tools") -> ToolEntry:
     """Parse one entry. Raises InvalidValue if it has no name, or unbalanced parentheses."""
-    found = _ENTRY.match(text)
-    if found is None or not _balanced(text):
+    match = _ENTRY.match(text)
+    if match is None or not _balanced(text):
         raise InvalidValue(field, text, "a tool's name, or Agent(type, …)")
-    name, inside = found.groups()
-    if inside is None:
+    name, arguments = match.groups()
+    if arguments is None:
         return ToolEntry(name)
-    return ToolEntry(name, tuple(part.strip() for part in inside.split(",") if part.strip()))
+    return ToolEntry(name, tuple(part.strip() for part in arguments.split(",") if part.strip()))
 
 
 def split_entries(text: str) -> tuple[str, ...]:

@@ -42,31 +42,33 @@ def resolve_tools(
     (`may_spawn=False`) the Agent tool is withheld. Forks are not resolved here: they keep their parent's list. Raises
     NoToolsLeft if a non-empty list gave no tool at all, and InvalidValue if an entry cannot be parsed.
     """
-    mine = _by_name(own)
-    here = {name: tool for name, tool in _by_name(available).items() if name not in mine} | mine
-    denied, not_spawnable, unknown_denials = _denials(agent, here)
-    chosen, spawnable, unknown = _allowances(agent, here, is_child=is_child)
+    own_by_name = _by_name(own)
+    available_by_name = {
+        name: tool for name, tool in _by_name(available).items() if name not in own_by_name
+    } | own_by_name
+    denied, not_spawnable, unknown_denials = _denials(agent, available_by_name)
+    chosen, spawnable, unknown = _allowances(agent, available_by_name, is_child=is_child)
     tools: dict[str, BaseTool] = {}
     withheld: list[str] = []
-    for name, tool in (chosen | mine).items():
+    for name, tool in (chosen | own_by_name).items():
         if name in denied or EVERYTHING in denied:
             continue
-        if _is_for(tool, agent, may_spawn=may_spawn, is_child=is_child and name not in mine):
+        if _is_allowed(tool, agent, may_spawn=may_spawn, is_child=is_child and name not in own_by_name):
             tools[name] = tool
         else:
             withheld.append(name)
     if agent.tools and not tools.keys() & chosen.keys():
-        raise NoToolsLeft(agent.name, tuple(_shown(entry) for entry in agent.tool_entries or ()))
+        raise NoToolsLeft(agent.name, tuple(_entry_name(entry) for entry in agent.tool_entries or ()))
     return Toolset(tuple(tools.values()), spawnable, (*unknown, *unknown_denials), not_spawnable, tuple(withheld))
 
 
 def _by_name(available: Iterable[BaseTool]) -> dict[str, BaseTool]:
-    here: dict[str, BaseTool] = {}
+    by_name: dict[str, BaseTool] = {}
     for tool in available:
-        if tool.name in here:
+        if tool.name in by_name:
             raise InvalidValue("tools", tool.name, "one tool of each name")
-        here[tool.name] = tool
-    return here
+        by_name[tool.name] = tool
+    return by_name
 
 
 class _Denials(NamedTuple):
@@ -75,7 +77,7 @@ class _Denials(NamedTuple):
     unknown: tuple[str, ...]
 
 
-def _denials(agent: Agent, here: Mapping[str, BaseTool]) -> _Denials:
+def _denials(agent: Agent, available_by_name: Mapping[str, BaseTool]) -> _Denials:
     """Return the denied names, the types that may not be spawned, and the entries that name nothing.
 
     `Bash(rm:*)` denies Bash completely: a tool has no parts here, and a partial denial would deny nothing.
@@ -88,9 +90,9 @@ def _denials(agent: Agent, here: Mapping[str, BaseTool]) -> _Denials:
         if entry.spawns and entry.arguments:
             types.update(entry.arguments)
             continue
-        found = {entry.name, ALIASES.get(entry.name, entry.name)}
-        names |= found
-        if entry.name != EVERYTHING and not found & here.keys():
+        denied_names = {entry.name, ALIASES.get(entry.name, entry.name)}
+        names |= denied_names
+        if entry.name != EVERYTHING and not denied_names & available_by_name.keys():
             unknown.append(text)
     return _Denials(frozenset(names), frozenset(types), tuple(unknown))
 
@@ -101,46 +103,48 @@ class _Allowances(NamedTuple):
     unknown: tuple[str, ...] = ()
 
 
-def _allowances(agent: Agent, here: Mapping[str, BaseTool], *, is_child: bool) -> _Allowances:
+def _allowances(agent: Agent, available_by_name: Mapping[str, BaseTool], *, is_child: bool) -> _Allowances:
     """Return the tools in the list, the types it restricts spawning to, and the entries that name nothing."""
     if agent.tools is None:
-        return _Allowances(dict(here), None)
+        return _Allowances(dict(available_by_name), None)
     chosen: dict[str, BaseTool] = {}
     types: set[str] | None = None
     unknown: list[str] = []
     for each in agent.tool_entries or ():
         if not isinstance(each, str):
-            tool = _brought(agent, each, here, is_child=is_child)
+            tool = _tool_object(agent, each, available_by_name, is_child=is_child)
         else:
             entry = parse_entry(each)
             if entry.name == EVERYTHING and entry.arguments is None:
-                chosen = {**here, **chosen}
+                chosen = {**available_by_name, **chosen}
                 continue
             if entry.spawns and entry.arguments is not None:  # Any restriction applies, even next to a plain `Agent`.
                 types = (types or set()) | set(entry.arguments)
-            tool = _named(entry, here)
+            tool = _available_tool(entry, available_by_name)
         if tool is None:
-            unknown.append(_shown(each))
+            unknown.append(_entry_name(each))
         else:
             chosen[tool.name] = tool
-    ordered = {name: chosen.pop(name) for name in here if name in chosen}
+    ordered = {name: chosen.pop(name) for name in available_by_name if name in chosen}
     return _Allowances(ordered | chosen, None if types is None else frozenset(types), tuple(unknown))
 
 
-def _brought(agent: Agent, tool: BaseTool, here: Mapping[str, BaseTool], *, is_child: bool) -> BaseTool | None:
+def _tool_object(
+    agent: Agent, tool: BaseTool, available_by_name: Mapping[str, BaseTool], *, is_child: bool
+) -> BaseTool | None:
     """Return a tool object from the host's code; any other definition only selects the available tool of that name."""
     if agent.scope == "call" or not is_child:
         return tool
-    return here.get(tool.name)
+    return available_by_name.get(tool.name)
 
 
-def _named(entry: ToolEntry, here: Mapping[str, BaseTool]) -> BaseTool | None:
+def _available_tool(entry: ToolEntry, available_by_name: Mapping[str, BaseTool]) -> BaseTool | None:
     if entry.arguments is not None and not entry.spawns:
         return None  # `Bash(git:*)` asks for less than Bash; the whole tool would be more than requested.
-    return here.get(entry.name) or here.get(ALIASES.get(entry.name, entry.name))
+    return available_by_name.get(entry.name) or available_by_name.get(ALIASES.get(entry.name, entry.name))
 
 
-def _is_for(tool: BaseTool, agent: Agent, *, may_spawn: bool, is_child: bool) -> bool:
+def _is_allowed(tool: BaseTool, agent: Agent, *, may_spawn: bool, is_child: bool) -> bool:
     if tool.name == AGENT and not may_spawn:
         return False
     if is_child and tool_flag(tool, "children", True) is False:
@@ -148,5 +152,5 @@ def _is_for(tool: BaseTool, agent: Agent, *, may_spawn: bool, is_child: bool) ->
     return not agent.read_only or bool(tool_flag(tool, "read_only", tool.name in READERS))
 
 
-def _shown(entry: str | BaseTool) -> str:
+def _entry_name(entry: str | BaseTool) -> str:
     return entry if isinstance(entry, str) else entry.name

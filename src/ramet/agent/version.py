@@ -20,13 +20,13 @@ from ramet.core.errors import InvalidValue, NotShippable
 from ramet.wire.values.journal_values import to_record
 
 
-def version_of(agent: Agent, *about: Any) -> str:
-    """Return the version of a definition; `about` is further data. Raises InvalidValue if there can be none.
+def version_of(agent: Agent, *extra: Any) -> str:
+    """Return the version of a definition; `extra` is further data. Raises InvalidValue if there can be none.
 
     There is none for a function that closes over an object that is not data: two such functions may look alike and
     differ.
     """
-    digest = hashlib.sha256(canonical(list(about)))
+    digest = hashlib.sha256(canonical(list(extra)))
     for function in _functions(agent):
         digest.update(code_digest(function).encode())
     return digest.hexdigest()
@@ -59,9 +59,9 @@ def _functions(agent: Agent) -> Iterator[Callable[..., Any]]:
                 yield own
 
 
-def _digest(function: Any, digest: hashlib._Hash, seen: set[int]) -> None:
+def _digest(function: Any, digest: hashlib._Hash, visited: set[int]) -> None:
     if isinstance(function, partial):
-        _digest(function.func, digest, seen)
+        _digest(function.func, digest, visited)
         digest.update(_data("arguments of a partial", [list(function.args), function.keywords]))
         return
     if isinstance(function, types.BuiltinFunctionType | type):
@@ -72,9 +72,9 @@ def _digest(function: Any, digest: hashlib._Hash, seen: set[int]) -> None:
         return
     if not isinstance(function, types.FunctionType):
         raise InvalidValue("function", function, "a function: what an object does with its state cannot be seen")
-    if id(function) in seen:
+    if id(function) in visited:
         return
-    seen.add(id(function))
+    visited.add(id(function))
     digest.update(_code(function.__code__))
     digest.update(_data("defaults", [list(function.__defaults__ or ()), function.__kwdefaults__ or {}]))
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -82,20 +82,22 @@ def _digest(function: Any, digest: hashlib._Hash, seen: set[int]) -> None:
             value = cell.cell_contents
         except ValueError:  # not filled yet
             continue
-        _name(name, value, function, digest, seen, must=True)
+        _name(name, value, function, digest, visited, must=True)
     for name in sorted(_names(function.__code__)):
         if name in function.__globals__:
-            _name(name, function.__globals__[name], function, digest, seen, must=False)
+            _name(name, function.__globals__[name], function, digest, visited, must=False)
 
 
-def _name(name: str, value: Any, of: types.FunctionType, digest: hashlib._Hash, seen: set[int], *, must: bool) -> None:
+def _name(
+    name: str, value: Any, function: types.FunctionType, digest: hashlib._Hash, visited: set[int], *, must: bool
+) -> None:
     """Add the meaning of a name in a function: code of its own module, data, or an object known only by name."""
     if isinstance(value, Agent) and value.function is not None:
         value = value.function
     digest.update(name.encode())
     if isinstance(value, types.FunctionType):
-        if must or value.__module__ == of.__module__:
-            _digest(value, digest, seen)
+        if must or value.__module__ == function.__module__:
+            _digest(value, digest, visited)
         else:
             digest.update(f"{value.__module__}.{value.__qualname__}".encode())
     elif isinstance(value, types.ModuleType):

@@ -37,10 +37,11 @@ from ramet.tools.context import ToolUseContext
 Summarise = Callable[[list[BaseMessage]], Awaitable[str]]
 
 SUMMARY_TOKENS = 4_096  #: maximum tokens of a summary; for a small window, a tenth of it
-_WORTH_IT = 2  #: minimum saving as a multiple of the summary's size; otherwise every turn would request a summary
-_TAIL = 0.5  #: share of the threshold for the newest messages; unread messages are always kept
+#: Minimum saving as a multiple of the summary's size; otherwise every turn would request a summary.
+_MIN_SAVING_FACTOR = 2
+_TAIL_SHARE = 0.5  #: share of the threshold for the newest messages; unread messages are always kept
 LEAST_WINDOW = 100  #: tokens
-_SHORT = 200  #: maximum characters of results that stay unchanged
+_SHORT_RESULT_CHARS = 200  #: maximum characters of results that stay unchanged
 _BLOCK_TOKENS = 1_600  #: tokens of an image or another block without text
 _MESSAGE_TOKENS = 8
 
@@ -49,7 +50,7 @@ class _Plan(NamedTuple):
     """The messages to keep and to remove; a summary replaces the first removed ones."""
 
     middle: tuple[Group, ...]
-    read: tuple[Group, ...]  #: all that the model has answered to: never the results of its newest calls
+    answered: tuple[Group, ...]  #: all that the model has answered to: never the results of its newest calls
     orphans: frozenset[int]
 
 
@@ -95,12 +96,16 @@ class Compaction:
             instructions = decision.context
         before, tokens = list(context.history), _tokens(context)
         plan = self._plan(before)
-        words = {*pinned}
-        summary = await self._summary(context, before, plan, words, instructions)
-        after = _with_summary(before, plan, summary) if summary else _elided(before, plan.middle, plan.orphans, words)
+        pinned_words = {*pinned}
+        summary = await self._summary(context, before, plan, pinned_words, instructions)
+        after = (
+            _with_summary(before, plan, summary)
+            if summary
+            else _elided(before, plan.middle, plan.orphans, pinned_words)
+        )
         estimate = estimated_tokens(before) or 1
         if tokens * estimated_tokens(after) / estimate >= self.threshold:  # The newest results are also too long.
-            after = _elided(after, self._plan(after).read, frozenset(), words)
+            after = _elided(after, self._plan(after).answered, frozenset(), pinned_words)
         if estimated_tokens(after) >= estimate:
             return False
         context.history = after + context.history[len(before) :]
@@ -114,19 +119,19 @@ class Compaction:
             before_tokens=tokens,
             after_tokens=tokens * estimated_tokens(after) // estimate,
             summary=summary,
-            kept=_kept(before, context.history) if context.durable is not None else (),
+            kept=_recordable_history(before, context.history) if context.durable is not None else (),
         )
         return True
 
     def _plan(self, history: Sequence[BaseMessage]) -> _Plan:
         pieces = list(groups(history))
         unread = next((i for i in reversed(range(len(pieces))) if _is_reply(history[pieces[i].start])), 0)
-        room, count, tail = self.threshold * _TAIL, 0, len(pieces)
+        remaining_tokens, count, tail = self.threshold * _TAIL_SHARE, 0, len(pieces)
         while tail > 0:
             piece = pieces[tail - 1]
             count += piece.stop - piece.start
-            room -= estimated_tokens(history[piece.start : piece.stop])
-            if tail <= unread and (count > self.keep_last or room < 0):
+            remaining_tokens -= estimated_tokens(history[piece.start : piece.stop])
+            if tail <= unread and (count > self.keep_last or remaining_tokens < 0):
                 break
             tail -= 1
         briefs = _briefs(history)
@@ -141,22 +146,27 @@ class Compaction:
         return _Plan(tuple(middle), tuple(pieces[:unread]), orphans)
 
     async def _summary(
-        self, context: ToolUseContext, history: Sequence[BaseMessage], plan: _Plan, words: set[str], instructions: str
+        self,
+        context: ToolUseContext,
+        history: Sequence[BaseMessage],
+        plan: _Plan,
+        pinned_words: set[str],
+        instructions: str,
     ) -> str:
         """Return a summary of the middle with the agents it mentions; empty if there is none or it saves nothing."""
         middle = [message for piece in plan.middle for message in history[piece.start : piece.stop]]
         size = estimated_tokens(middle)
-        most = min(SUMMARY_TOKENS, self.window_tokens // 10)
-        if size < most * _WORTH_IT:
+        max_tokens = min(SUMMARY_TOKENS, self.window_tokens // 10)
+        if size < max_tokens * _MIN_SAVING_FACTOR:
             return ""
         try:
             if self.summarise is not None:
                 text = await self.summarise(middle)
             else:
-                asked = summary_prompt(
+                prompt = summary_prompt(
                     middle, instructions, most=self.threshold * 2
                 )  # at two and more characters to a token
-                text = await ask_model(context, asked, max_tokens=most)
+                text = await ask_model(context, prompt, max_tokens=max_tokens)
             if not isinstance(text, str) or not text.strip():
                 raise ValueError("the summary is empty")
         except (Aborted, Bug):
@@ -166,19 +176,21 @@ class Compaction:
             context.emit(Notice, text="no summary could be made; old tool results were left out instead", error=info)
             return ""
         text = text.strip()
-        if len(text) > 4 * most:
-            text = text[: 4 * most] + "…"
-        said = "\n".join(all_text(message) for message in middle)
-        lines = [each for each in await agent_notes(context, said, words) if each not in text]
+        if len(text) > 4 * max_tokens:
+            text = text[: 4 * max_tokens] + "…"
+        full_text = "\n".join(all_text(message) for message in middle)
+        lines = [each for each in await agent_notes(context, full_text, pinned_words) if each not in text]
         if lines:
             text = "\n".join([text, "", "Agents and other names to remember:", *lines])
         return text if len(text) // 3 + _MESSAGE_TOKENS < size else ""
 
 
-def _kept(before: Sequence[BaseMessage], after: Sequence[BaseMessage]) -> tuple[int | dict[str, Any], ...]:
+def _recordable_history(
+    before: Sequence[BaseMessage], after: Sequence[BaseMessage]
+) -> tuple[int | dict[str, Any], ...]:
     """Return the shorter conversation for the record: positions of kept messages, new ones as data."""
-    places = {id(message): place for place, message in enumerate(before)}
-    return tuple(places[id(each)] if id(each) in places else encode(each) for each in after)
+    positions = {id(message): position for position, message in enumerate(before)}
+    return tuple(positions[id(each)] if id(each) in positions else encode(each) for each in after)
 
 
 def estimated_tokens(messages: Iterable[BaseMessage]) -> int:
@@ -217,34 +229,34 @@ def _briefs(history: Sequence[BaseMessage]) -> frozenset[int]:
 
 
 def _with_summary(history: Sequence[BaseMessage], plan: _Plan, summary: str) -> list[BaseMessage]:
-    gone = {index for piece in plan.middle for index in range(piece.start, piece.stop)} | plan.orphans
-    place = plan.middle[0].start
+    removed = {index for piece in plan.middle for index in range(piece.start, piece.stop)} | plan.orphans
+    position = plan.middle[0].start
     after: list[BaseMessage] = []
     for index, message in enumerate(history):
-        if index == place:
+        if index == position:
             after.append(summary_message(summary))
-        if index not in gone:
+        if index not in removed:
             after.append(message)
     return after
 
 
 def _elided(
-    history: Sequence[BaseMessage], pieces: Iterable[Group], orphans: frozenset[int], words: set[str]
+    history: Sequence[BaseMessage], pieces: Iterable[Group], orphans: frozenset[int], pinned_words: set[str]
 ) -> list[BaseMessage]:
     """Return the history with the tool results in `pieces` reduced to one line each; ids of agents in them are kept."""
-    old = {index for piece in pieces for index in range(piece.start, piece.stop)}
+    shortened = {index for piece in pieces for index in range(piece.start, piece.stop)}
     return [
-        _stub(message, words) if index in old and isinstance(message, ToolMessage) else message
+        _stub(message, pinned_words) if index in shortened and isinstance(message, ToolMessage) else message
         for index, message in enumerate(history)
         if index not in orphans
     ]
 
 
-def _stub(message: ToolMessage, words: set[str]) -> ToolMessage:
+def _stub(message: ToolMessage, pinned_words: set[str]) -> ToolMessage:
     text = all_text(message)
-    if len(text) <= _SHORT and isinstance(message.content, str):
+    if len(text) <= _SHORT_RESULT_CHARS and isinstance(message.content, str):
         return message
-    ids = dict.fromkeys([*RUN_ID.findall(text), *(word for word in sorted(words) if word in text)])
+    ids = dict.fromkeys([*RUN_ID.findall(text), *(word for word in sorted(pinned_words) if word in text)])
     mentions = f"; it names {', '.join(list(ids)[:20])}" if ids else ""
     line = f"[an old result of {message.name or 'a tool'} was left out: {len(text)} characters{mentions}]"
     return message.model_copy(update={"content": line, "artifact": None})

@@ -26,29 +26,29 @@ class Group(NamedTuple):
 
 def groups(history: Sequence[BaseMessage]) -> Iterator[Group]:
     """Yield the history in groups, in order and without gaps: a reply with all its answers, or one other message."""
-    last = list(range(len(history)))  #: the last message that belongs to each
-    waiting: dict[str, list[int]] = {}
+    last_index = list(range(len(history)))  #: the last message that belongs to each
+    open_calls: dict[str, list[int]] = {}
     orphans: set[int] = set()
     for index, message in enumerate(history):
         if isinstance(message, AIMessage):
             for call in calls_of(message):
-                waiting.setdefault(call["id"] or "", []).append(index)
+                open_calls.setdefault(call["id"] or "", []).append(index)
         elif isinstance(message, ToolMessage):
-            asked = waiting.get(message.tool_call_id)
-            if asked:
-                last[asked.pop()] = index  # ids may repeat: the newest waiting call is meant
+            call_indexes = open_calls.get(message.tool_call_id)
+            if call_indexes:
+                last_index[call_indexes.pop()] = index  # ids may repeat: the newest waiting call is meant
             else:
                 orphans.add(index)
-    unanswered = {index for asked in waiting.values() for index in asked}
+    unanswered = {index for call_indexes in open_calls.values() for index in call_indexes}
     start = 0
     while start < len(history):
-        stop, index = last[start], start
+        stop, index = last_index[start], start
         while index < stop:
             index += 1
-            stop = max(stop, last[index])
+            stop = max(stop, last_index[index])
         members = range(start, stop + 1)
-        alone = tuple(each for each in members if each in orphans)
-        yield Group(start, stop + 1, not unanswered.isdisjoint(members), alone)
+        group_orphans = tuple(each for each in members if each in orphans)
+        yield Group(start, stop + 1, not unanswered.isdisjoint(members), group_orphans)
         start = stop + 1
 
 
@@ -57,15 +57,15 @@ def repair(history: Sequence[BaseMessage], reason: str = INTERRUPTED) -> list[Ba
 
     For interrupted turns. A valid history is returned unchanged.
     """
-    waiting: dict[str, list[list[ToolMessage]]] = {}
+    open_calls: dict[str, list[list[ToolMessage]]] = {}
     answers: dict[int, list[ToolMessage]] = {}
     for index, message in enumerate(history):
         if isinstance(message, AIMessage):
             answers[index] = []
             for call in calls_of(message):
-                waiting.setdefault(call["id"] or "", []).append(answers[index])
-        elif isinstance(message, ToolMessage) and waiting.get(message.tool_call_id):
-            waiting[message.tool_call_id].pop().append(message)
+                open_calls.setdefault(call["id"] or "", []).append(answers[index])
+        elif isinstance(message, ToolMessage) and open_calls.get(message.tool_call_id):
+            open_calls[message.tool_call_id].pop().append(message)
     repaired: list[BaseMessage] = []
     for index, message in enumerate(history):
         if isinstance(message, ToolMessage):
@@ -81,13 +81,13 @@ def _completed(reply: AIMessage, answers: list[ToolMessage], reason: str) -> lis
     calls = calls_of(reply)
     if len(answers) == len(calls):
         return answers
-    given: dict[str, list[ToolMessage]] = {}
+    answers_by_id: dict[str, list[ToolMessage]] = {}
     for each in answers:
-        given.setdefault(each.tool_call_id, []).append(each)
+        answers_by_id.setdefault(each.tool_call_id, []).append(each)
     completed: list[ToolMessage] = []
     for call in calls:
         call_id = call["id"] or ""
-        known = given.get(call_id)
+        matching = answers_by_id.get(call_id)
         answer = ToolMessage(content=reason, tool_call_id=call_id, name=call["name"], status="error")
-        completed.append(known.pop(0) if known else answer)
+        completed.append(matching.pop(0) if matching else answer)
     return completed

@@ -15,7 +15,7 @@ from ramet.tools.context import ModelRequest, ToolUseContext
 
 MAX_AGENTS = 200
 RUN_ID = re.compile(r"\brun-[0-9a-f]{2,32}\b")
-_OVER: frozenset[str] = frozenset({State.ENDED, State.STOPPED, State.EXPIRED, *Status})
+_FINISHED_STATES: frozenset[str] = frozenset({State.ENDED, State.STOPPED, State.EXPIRED, *Status})
 _TAG = "summary-of-earlier-work"
 _INSTRUCTION = """\
 The conversation below has become too long. Write what its agent needs in order to go on without it: the task and every
@@ -31,8 +31,8 @@ def summary_prompt(middle: Sequence[BaseMessage], instructions: str, *, most: in
     if len(text) > most:
         text = f"{text[: most // 2]}\n… [{len(text) - most} characters left out] …\n{text[-most // 2 :]}"
     text = neutralise(text)[0].replace("</conversation", "&lt;/conversation")
-    wish = f"\nAlso: {instructions}" if instructions else ""
-    return [HumanMessage(content=f"{_INSTRUCTION}{wish}\n\n<conversation>\n{text}\n</conversation>")]
+    addition = f"\nAlso: {instructions}" if instructions else ""
+    return [HumanMessage(content=f"{_INSTRUCTION}{addition}\n\n<conversation>\n{text}\n</conversation>")]
 
 
 def summary_message(summary: str) -> HumanMessage:
@@ -52,7 +52,7 @@ async def agent_notes(context: ToolUseContext, said: str, words: set[str]) -> li
         if not view.path.startswith(f"{context.run.path}/"):
             continue
         mentioned = view.id in said or view.path in said or re.search(rf"\b{re.escape(view.name)}\b", said)
-        if mentioned or view.state not in _OVER:
+        if mentioned or view.state not in _FINISHED_STATES:
             lines.append(f"- {view.id} {view.path} ({view.agent}): {view.state}")
             named |= {view.id, view.path, view.name}
     others = dict.fromkeys([*(word for word in sorted(words) if word in said), *RUN_ID.findall(said)])
@@ -75,8 +75,8 @@ def _line(message: BaseMessage) -> str:
     if len(text) > 4_000:
         text = f"{text[:2_500]}\n… [{len(text) - 4_000} characters left out] …\n{text[-1_500:]}"
     if isinstance(message, AIMessage):
-        asked = [f"[calls {call['name']} {str(call['args'])[:1_000]}]" for call in calls_of(message)]
-        return "\n".join(["AGENT:", text, *asked])
+        calls = [f"[calls {call['name']} {str(call['args'])[:1_000]}]" for call in calls_of(message)]
+        return "\n".join(["AGENT:", text, *calls])
     if isinstance(message, ToolMessage):
         return f"RESULT of {message.name or 'a tool'}:\n{text}"
     return f"USER:\n{text}"

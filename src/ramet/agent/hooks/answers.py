@@ -27,10 +27,10 @@ GO_ON = frozenset({"Stop", "SubagentStop", "TeammateIdle"})
 #: Events at which a command's output that is not JSON becomes text for the model, as in Claude Code.
 _PLAIN_TEXT = frozenset({"UserPromptSubmit", "SessionStart", "SubagentStart"})
 
-_TOP = frozenset(
+_TOP_KEYS = frozenset(
     {"continue", "stopReason", "suppressOutput", "systemMessage", "decision", "reason", "hookSpecificOutput"}
 )
-_SPECIFIC = frozenset(
+_SPECIFIC_KEYS = frozenset(
     {
         "hookEventName",
         "permissionDecision",
@@ -42,7 +42,14 @@ _SPECIFIC = frozenset(
         "decision",
     }
 )
-_WORDS = {"approve": "allow", "allow": "allow", "block": "deny", "deny": "deny", "ask": "ask", "continue": "continue"}
+_VERDICTS = {
+    "approve": "allow",
+    "allow": "allow",
+    "block": "deny",
+    "deny": "deny",
+    "ask": "ask",
+    "continue": "continue",
+}
 
 Word = Literal["allow", "deny", "ask", "continue", "stop"]
 
@@ -85,11 +92,11 @@ class HookAnswer(NamedTuple):
 def from_command(event: str, code: int, stdout: bytes, stderr: bytes) -> HookAnswer:
     """Parse a command's answer: exit status 0 decides (JSON or nothing), 2 blocks. Raises HookError for any other."""
     if code == 2:
-        return _meant(event, HookAnswer("deny", _clipped(stderr.decode(errors="replace").strip(), MAX_REASON)))
+        return _for_event(event, HookAnswer("deny", _clipped(stderr.decode(errors="replace").strip(), MAX_REASON)))
     if code != 0:
-        said = stderr.decode(errors="replace").strip()[-500:]
-        ended = f"was ended by signal {-code}" if code < 0 else f"exit status {code}"
-        raise HookError(f"{ended}: {said}" if said else ended)
+        error_text = stderr.decode(errors="replace").strip()[-500:]
+        ending = f"was ended by signal {-code}" if code < 0 else f"exit status {code}"
+        raise HookError(f"{ending}: {error_text}" if error_text else ending)
     text = stdout.decode(errors="replace").strip()
     if not text:
         return HookAnswer()
@@ -109,10 +116,10 @@ def from_value(event: str, answer: Any) -> HookAnswer:
     if answer is None:
         return HookAnswer()
     if isinstance(answer, HookDecision):
-        return _meant(
+        return _for_event(
             event,
             HookAnswer(
-                _word(answer.verdict),
+                _verdict(answer.verdict),
                 _text("reason", answer.reason, MAX_REASON),
                 _arguments(event, answer.updated_input),
                 answer.updated_output,
@@ -120,9 +127,9 @@ def from_value(event: str, answer: Any) -> HookAnswer:
             ),
         )
     if isinstance(answer, str):
-        return _meant(event, HookAnswer(_word(answer)))
+        return _for_event(event, HookAnswer(_verdict(answer)))
     if isinstance(answer, dict):
-        return _meant(event, _from_dict(event, answer))
+        return _for_event(event, _from_dict(event, answer))
     raise HookError(f"it returned {type(answer).__name__}, not None, a word, a dict or a HookDecision")
 
 
@@ -139,18 +146,18 @@ def decision(event: str, opinion: HookAnswer, label: str) -> HookDecision:
 
 
 def _from_dict(event: str, answer: dict[str, Any]) -> HookAnswer:
-    _known_keys(event, answer, _TOP)
+    _known_keys(event, answer, _TOP_KEYS)
     specific = answer.get("hookSpecificOutput") or {}
     if not isinstance(specific, dict):
         raise HookError("hookSpecificOutput is no object")
-    _known_keys(event, specific, _SPECIFIC)
+    _known_keys(event, specific, _SPECIFIC_KEYS)
     if specific.get("hookEventName", event) != event:
         raise HookError(f"it answered for {specific['hookEventName']!r}, not for {event}")
-    word, reason = _spoken(answer, specific)
+    word, reason = _verdict_and_reason(answer, specific)
     output = specific.get("updatedToolOutput", specific.get("updatedMCPToolOutput"))
     if output is not None and not isinstance(output, str):
         output = json.dumps(output, ensure_ascii=False, default=str)
-    opinion = HookAnswer(
+    hook_answer = HookAnswer(
         word,
         reason,
         _arguments(event, specific.get("updatedInput")),
@@ -158,15 +165,17 @@ def _from_dict(event: str, answer: dict[str, Any]) -> HookAnswer:
         _text("additionalContext", specific.get("additionalContext"), MAX_CONTEXT),
         _text("systemMessage", answer.get("systemMessage"), MAX_REASON),
     )
-    goes_on = answer.get("continue", True)
-    if not isinstance(goes_on, bool):
+    continues = answer.get("continue", True)
+    if not isinstance(continues, bool):
         raise HookError("continue is neither true nor false")
-    if not goes_on:
-        return opinion._replace(word="stop", reason=_text("stopReason", answer.get("stopReason"), MAX_REASON) or reason)
-    return opinion
+    if not continues:
+        return hook_answer._replace(
+            word="stop", reason=_text("stopReason", answer.get("stopReason"), MAX_REASON) or reason
+        )
+    return hook_answer
 
 
-def _spoken(answer: dict[str, Any], specific: dict[str, Any]) -> tuple[Word | None, str]:
+def _verdict_and_reason(answer: dict[str, Any], specific: dict[str, Any]) -> tuple[Word | None, str]:
     """Return the word and its reason, from the one of three places that contains it."""
     reason = answer.get("reason")
     word: Any = answer.get("decision")
@@ -179,24 +188,24 @@ def _spoken(answer: dict[str, Any], specific: dict[str, Any]) -> tuple[Word | No
         word, reason = inner["behavior"], inner.get("message", reason)
         if inner.get("interrupt") and word == "deny":
             return "stop", _text("message", reason, MAX_REASON)
-    return None if word is None else _word(word), _text("reason", reason, MAX_REASON)
+    return None if word is None else _verdict(word), _text("reason", reason, MAX_REASON)
 
 
-def _meant(event: str, opinion: HookAnswer) -> HookAnswer:
+def _for_event(event: str, hook_answer: HookAnswer) -> HookAnswer:
     """Return the opinion in the terms of its event. Raises HookError if the event does not accept the word."""
-    if event in GO_ON and opinion.word == "deny":
-        return opinion._replace(word="continue")
-    if opinion.word == "continue" and event not in GO_ON:
+    if event in GO_ON and hook_answer.word == "deny":
+        return hook_answer._replace(word="continue")
+    if hook_answer.word == "continue" and event not in GO_ON:
         raise HookError(f"'continue' is no answer to {event}")
-    if opinion.word == "ask" and event not in GATES:
+    if hook_answer.word == "ask" and event not in GATES:
         raise HookError(f"'ask' is no answer to {event}")
-    return opinion
+    return hook_answer
 
 
-def _word(word: Any) -> Word:
-    if not isinstance(word, str) or word not in _WORDS:
-        raise HookError(f"{str(word)[:100]!r} is no decision; known: {', '.join(_WORDS)}")
-    return _WORDS[word]  # type: ignore[return-value]  # the values of the table are such words
+def _verdict(word: Any) -> Word:
+    if not isinstance(word, str) or word not in _VERDICTS:
+        raise HookError(f"{str(word)[:100]!r} is no decision; known: {', '.join(_VERDICTS)}")
+    return _VERDICTS[word]  # type: ignore[return-value]  # the values of the table are such words
 
 
 def _arguments(event: str, updated: Any) -> dict[str, Any] | None:
@@ -209,23 +218,23 @@ def _arguments(event: str, updated: Any) -> dict[str, Any] | None:
     return updated
 
 
-def _text(field: str, value: Any, most: int) -> str:
+def _text(field: str, value: Any, max_chars: int) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
         raise HookError(f"{field} is no text")
-    return _clipped(value, most)
+    return _clipped(value, max_chars)
 
 
-def _clipped(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}… [{len(text)} characters, cut]"
+def _clipped(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else f"{text[:max_chars]}… [{len(text)} characters, cut]"
 
 
-def _known_keys(event: str, given: dict[str, Any], known: frozenset[str]) -> None:
+def _known_keys(event: str, answer: dict[str, Any], known: frozenset[str]) -> None:
     """Check the keys of an answer.
 
     For gates all must be known: a misspelt "updatedInput" must not pass the original.
     """
-    for key in given:
+    for key in answer:
         if key not in known and event in GATES:
             raise HookError(f"its answer has an unknown key {str(key)[:100]!r}; known: {', '.join(sorted(known))}")

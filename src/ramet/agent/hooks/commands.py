@@ -51,27 +51,27 @@ async def run_command(
     env = environment(PASSED, environ)
     env["CLAUDE_PROJECT_DIR"] = env["RAMET_PROJECT_DIR"] = os.fspath(project_dir)
     try:
-        question = json.dumps(payload, default=str, allow_nan=False).encode()
+        payload_json = json.dumps(payload, default=str, allow_nan=False).encode()
     except (ValueError, TypeError, RecursionError) as error:
         raise HookError(f"the payload is no JSON: {error}") from None
-    output, complaint = Capture(head=_MAX_OUTPUT), Capture(head=_MAX_OUTPUT)
+    stdout, stderr = Capture(head=_MAX_OUTPUT), Capture(head=_MAX_OUTPUT)
     try:
-        ended = await run(
+        exited = await run(
             ["/bin/sh", "-c", command],
             clock=clock,
             timeout_s=timeout_s,
             cwd=cwd,
             env=env,
-            stdin=question,
-            stdout=output,
-            stderr=complaint,
+            stdin=payload_json,
+            stdout=stdout,
+            stderr=stderr,
             abort=abort,
             grace_s=0,
         )
     except OSError as error:
         raise HookError(f"it could not be started: {error}") from None
-    if ended.why == "timeout":
+    if exited.why == "timeout":
         raise TimeoutError(f"not done within {timeout_s:g} s")
-    if ended.code == 0 and (output.left_out or complaint.left_out):
+    if exited.code == 0 and (stdout.left_out or stderr.left_out):
         raise HookError("it printed more than fits an answer")
-    return from_command(event, ended.code, output.data(), complaint.data())
+    return from_command(event, exited.code, stdout.data(), stderr.data())

@@ -66,7 +66,7 @@ class Hook:
         """Return whether the matcher fits a tool, agent type or trigger: by name, `A|B`, or a full regex match."""
         if self.matcher in ("", "*"):
             return True
-        names = _also_known_as(value)
+        names = _names_of(value)
         if names & {each.strip() for each in self.matcher.split("|")}:
             return True
         return any(re.fullmatch(self.matcher, each) for each in names)
@@ -98,13 +98,13 @@ def read(config: HookConfig, *, child: bool = False) -> list[Hook]:
     functions: Any = config
     if isinstance(functions, str | bytes) or not isinstance(functions, Iterable):
         raise InvalidValue("hooks", config, "a mapping of events, or functions marked with @hook")
-    found: list[Hook] = []
+    hooks: list[Hook] = []
     for each in functions:
         marks: Sequence[Hook] = getattr(each, _MARK, ())
         if not marks:
             raise InvalidValue("hooks", each, "functions marked with @hook")
-        found += [replace(mark, run=each) for mark in marks]  # a method was marked before it was bound
-    return found
+        hooks += [replace(mark, run=each) for mark in marks]  # a method was marked before it was bound
+    return hooks
 
 
 def gates_of(config: HookConfig) -> tuple[HookConfig, ...]:
@@ -124,15 +124,15 @@ def _from_mapping(config: Mapping[str, Any], *, child: bool) -> list[Hook]:
     inner = config.get("hooks")
     if isinstance(inner, Mapping):  # a whole settings file
         config = inner
-    found: list[Hook] = []
+    hooks: list[Hook] = []
     for event, groups in config.items():
         _known(event)
-        meant = "SubagentStop" if child and event == "Stop" else event
+        hook_event = "SubagentStop" if child and event == "Stop" else event
         if callable(groups):
             groups = [groups]
         for group in _list(f"hooks.{event}", groups):
-            found += _group(meant, group)
-    return found
+            hooks += _group(hook_event, group)
+    return hooks
 
 
 def _group(event: str, group: Any) -> list[Hook]:
@@ -176,8 +176,8 @@ def _hook(
             re.compile(matcher)
         except re.error as error:  # A gate that matches nothing by mistake would stay open.
             raise InvalidValue(f"{where}.matcher", matcher, f"a regular expression: {error}") from None
-    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-    if not number or not math.isfinite(timeout) or timeout <= 0:
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not is_number or not math.isfinite(timeout) or timeout <= 0:
         raise InvalidValue(f"{where}.timeout", timeout, "seconds above 0")
     if on_error not in (None, "allow", "deny"):
         raise InvalidValue(f"{where}.on_error", on_error, "'allow' or 'deny'")
@@ -192,10 +192,10 @@ def _hook(
     )
 
 
-def _also_known_as(value: str) -> frozenset[str]:
+def _names_of(value: str) -> frozenset[str]:
     """Return a tool's name and its aliases: a hook on `Task` guards `Agent`, and vice versa."""
-    meant = ALIASES.get(value, value)
-    return frozenset({value, meant, *(alias for alias, name in ALIASES.items() if name == meant)})
+    canonical_name = ALIASES.get(value, value)
+    return frozenset({value, canonical_name, *(alias for alias, name in ALIASES.items() if name == canonical_name)})
 
 
 def _known(event: Any) -> str:
@@ -210,7 +210,7 @@ def _list(where: str, value: Any) -> Sequence[Any]:
     return value
 
 
-def _keys(where: str, given: Mapping[str, Any], known: frozenset[str]) -> None:
-    for key in given:
+def _keys(where: str, mapping: Mapping[str, Any], known: frozenset[str]) -> None:
+    for key in mapping:
         if key not in known:
             raise InvalidValue(f"{where} key", key, ", ".join(sorted(known)))

@@ -39,8 +39,8 @@ from ramet.core.events import HookFailed, Notice
 from ramet.tools.context import HookDecision, RunInfo, ToolUseContext
 
 #: Events at which `{"continue": false}` stops the run itself.
-_AT_WORK = GATES | {"PostToolUse", "PostToolUseFailure"}
-_NO_WORD = HookDecision()
+_STOPPING_EVENTS = GATES | {"PostToolUse", "PostToolUseFailure"}
+_NO_DECISION = HookDecision()
 
 
 class HookRunner:
@@ -64,9 +64,9 @@ class HookRunner:
         self._project_dir = project_dir
         self._transcript = transcript
         self._environ = environ
-        self._take(read(config))
+        self._set_hooks(read(config))
 
-    def _take(self, hooks: list[Hook]) -> None:
+    def _set_hooks(self, hooks: list[Hook]) -> None:
         self._hooks = hooks
         self._by_event: dict[str, list[Hook]] = {}
         for each in hooks:
@@ -77,9 +77,11 @@ class HookRunner:
 
         With `child`, a `Stop` of `config` means `SubagentStop`.
         """
-        more = HookRunner(project_dir=self._project_dir, transcript=self._transcript, environ=self._environ)
-        more._take([*self._hooks, *(config._hooks if isinstance(config, HookRunner) else read(config, child=child))])
-        return more
+        runner = HookRunner(project_dir=self._project_dir, transcript=self._transcript, environ=self._environ)
+        runner._set_hooks(
+            [*self._hooks, *(config._hooks if isinstance(config, HookRunner) else read(config, child=child))]
+        )
+        return runner
 
     def __len__(self) -> int:
         return len(self._hooks)
@@ -99,28 +101,28 @@ class HookRunner:
         if event not in EVENTS:
             raise Unknown("hook event", event, EVENTS)
         value = matcher or str(payload.get("tool_name", ""))
-        chosen = [each for each in self._by_event.get(event, ()) if each.fits(value)]
-        if not chosen:
-            return _NO_WORD if event != "PermissionRequest" else HookDecision("ask")
-        asked = {**self._identity(event, context), **payload}
-        so_far, label = HookAnswer(), ""
-        for each in chosen:
-            opinion, label = await self._ask(each, context, asked), each.label
-            if opinion.notice:
-                context.emit(Notice, text=opinion.notice)
-            so_far = so_far.then(opinion)
-            if opinion.updated_input is not None:
-                asked["tool_input"] = opinion.updated_input
-            if opinion.updated_output is not None:
-                asked["tool_response"] = opinion.updated_output
-            if opinion.final:
+        matching = [each for each in self._by_event.get(event, ()) if each.fits(value)]
+        if not matching:
+            return _NO_DECISION if event != "PermissionRequest" else HookDecision("ask")
+        full_payload = {**self._identity(event, context), **payload}
+        combined, label = HookAnswer(), ""
+        for each in matching:
+            hook_answer, label = await self._ask(each, context, full_payload), each.label
+            if hook_answer.notice:
+                context.emit(Notice, text=hook_answer.notice)
+            combined = combined.then(hook_answer)
+            if hook_answer.updated_input is not None:
+                full_payload["tool_input"] = hook_answer.updated_input
+            if hook_answer.updated_output is not None:
+                full_payload["tool_response"] = hook_answer.updated_output
+            if hook_answer.final:
                 break
-        answer = decision(event, so_far, label)
-        if so_far.word == "stop" and event in _AT_WORK:
-            context.abort.abort(f"stopped by the hook {label}" + (f": {so_far.reason}" if so_far.reason else ""))
+        answer = decision(event, combined, label)
+        if combined.word == "stop" and event in _STOPPING_EVENTS:
+            context.abort.abort(f"stopped by the hook {label}" + (f": {combined.reason}" if combined.reason else ""))
         return answer
 
-    async def _ask(self, hook: Hook, context: ToolUseContext, asked: dict[str, Any]) -> HookAnswer:
+    async def _ask(self, hook: Hook, context: ToolUseContext, payload: dict[str, Any]) -> HookAnswer:
         """Return one hook's opinion; a failure is recorded, and handled by the hook's `on_error`."""
         abort: AbortController | None = context.abort
         if context.abort.aborted and hook.event not in GATES:
@@ -131,7 +133,7 @@ class HookRunner:
                     return await run_command(
                         hook.run,
                         hook.event,
-                        asked,
+                        payload,
                         cwd=context.cwd,
                         project_dir=self._project_dir or context.cwd,
                         timeout_s=hook.timeout_s,
@@ -140,19 +142,19 @@ class HookRunner:
                         environ=os.environ if self._environ is None else self._environ,
                     )
             returned = await wait_with_timeout(
-                _call(hook.run, _copied(asked)), clock=context.clock, seconds=hook.timeout_s, abort=abort
+                _call(hook.run, _copied(payload)), clock=context.clock, seconds=hook.timeout_s, abort=abort
             )
             return from_value(hook.event, returned)
         except TimeoutError as error:
             reason = str(error) or f"not done within {hook.timeout_s:g} s"
-        except HookError as broken:
-            reason = str(broken)
+        except HookError as error:
+            reason = str(error)
         except Exception as error:
             if isinstance(error, Aborted) and abort is not None and abort.aborted:
                 raise
             reason = f"{type(error).__name__}: {error}"
         reason = reason[:1_000]
-        call_id = asked.get("tool_use_id")
+        call_id = payload.get("tool_use_id")
         context.emit(HookFailed, hook=hook.label, event=hook.event, reason=reason, call_id=call_id)
         if hook.on_error == "deny":
             return HookAnswer("deny", f"hook_failed: {hook.label}: {reason}")
@@ -161,9 +163,9 @@ class HookRunner:
     def _identity(self, event: str, context: ToolUseContext) -> dict[str, Any]:
         """Return the fields of every payload: the run of the event, and the path of its transcript."""
         run = context.run
-        of_team = {"teammate_name": run.path.rpartition("/")[2], "team_name": run.session or run.root}
+        team_fields = {"teammate_name": run.path.rpartition("/")[2], "team_name": run.session or run.root}
         return {
-            **(of_team if event == "TeammateIdle" else {}),
+            **(team_fields if event == "TeammateIdle" else {}),
             "hook_event_name": event,
             "session_id": run.session or run.root,
             "transcript_path": os.fspath(self._transcript(run)) if self._transcript is not None else "",

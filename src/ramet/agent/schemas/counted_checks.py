@@ -11,10 +11,10 @@ from ramet.core.errors import InvalidValue
 
 _UNIT = 64  #: characters, items or names that cost about one step
 #: Keywords whose values are compared as text, to the end.
-_COMPARED = frozenset({"enum", "const", "required", "dependentRequired", "dependencies"})
+_COMPARED_KEYWORDS = frozenset({"enum", "const", "required", "dependentRequired", "dependencies"})
 #: Keywords that jsonschema evaluates by an uncounted walk of the schema, with a list of all names or places at each
 #: step.
-_UNCOUNTED = {
+_UNCOUNTED_KEYWORDS = {
     "unevaluatedProperties": "additionalProperties, with all properties beside it",
     "unevaluatedItems": "items, with all prefixItems beside it",
 }
@@ -22,7 +22,7 @@ _UNCOUNTED = {
 
 def check(schema: Mapping[str, Any]) -> None:
     """Raise InvalidValue for a keyword of one schema whose work cannot be counted."""
-    for keyword, accepted in _UNCOUNTED.items():
+    for keyword, accepted in _UNCOUNTED_KEYWORDS.items():
         if keyword in schema:
             raise InvalidValue(f"output.{keyword}", schema[keyword], accepted)
 
@@ -38,8 +38,8 @@ def counting(dialect: Any) -> Any:
 
 def _counted(keyword: str, function: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
     def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
-        said = json.dumps(value) if keyword in _COMPARED else value
-        take(1 + _cost(said) + _cost(instance))
+        compared = json.dumps(value) if keyword in _COMPARED_KEYWORDS else value
+        take(1 + _cost(compared) + _cost(instance))
         if keyword == "contains" and isinstance(instance, list):
             take(len(instance))  # each item has a validator of its own
         for error in function(validator, value, instance, schema) or ():
@@ -59,14 +59,14 @@ def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> It
 
     if not unique or not validator.is_type(instance, "array"):
         return
-    seen = set[str]()
+    known_texts = set[str]()
     for item in instance:
         text = json.dumps(_numbers(item), sort_keys=True)
         take(1 + len(text) // _UNIT)
-        if text in seen:
+        if text in known_texts:
             yield ValidationError(f"the items are not unique: {text[:100]} is there twice")
             return
-        seen.add(text)
+        known_texts.add(text)
 
 
 def _numbers(value: Any) -> Any:

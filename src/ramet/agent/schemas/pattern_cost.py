@@ -15,7 +15,7 @@ _BASE = 100  #: of any pattern
 _RANGE = 6  #: of a class with non-ASCII characters, or of nearly everything, such as `.`
 _ESCAPES = {**dict.fromkeys("wWpP", LETTERS), **dict.fromkeys("dD", 80), "s": 5, "S": 8}
 _FOLDED = 5_000  #: to find the other case of each letter of a long range, each time the range is written
-_FEW = 64  #: maximum places of a pattern without alternative places, whatever its length
+_SEQUENCE_PLACES = 64  #: maximum places of a pattern without alternative places, whatever its length
 
 _REPEATS = re.compile(r"\{\s*(\d*)\s*(?:(,)\s*(\d*)\s*)?\}")
 _GROUP = re.compile(r"\(\?([A-Za-z-]*)[:)]|\(\?P?<[^>]*>|\(")
@@ -52,10 +52,10 @@ class _Reader:
     def __init__(self, pattern: str) -> None:
         self._pattern, self._at = pattern, 0
         self._folds = any("i" in (each[1] or "") for each in _GROUP.finditer(pattern))
-        self._once = _BASE  # not repeated with its part
+        self._fixed_size = _BASE  # not repeated with its part
         self._is_sequence = pattern.startswith("^")  # of characters and classes, from the beginning of a text
         self._choices = 0  # repeats of a sequence that may have several lengths
-        self._rest = 0  # places after the first of them
+        self._later_places = 0  # places after the first of them
 
     def cost(self) -> Cost:
         """Return the cost of the whole pattern: the sum of its parts, each multiplied by its repeats."""
@@ -78,23 +78,23 @@ class _Reader:
                     self._at += 1
                 case _:
                     done, last = done.plus(last), Cost(self._character(), 1)
-                    self._rest += self._choices
+                    self._later_places += self._choices
         for each in outer:  # open groups, which the engine refuses
             done = done.plus(each)
         size, places = done.plus(last)
         if self._is_sequence and self._choices <= 1:
-            places = min(places, _FEW + self._rest)
-        return Cost(size + self._once, places)
+            places = min(places, _SEQUENCE_PLACES + self._later_places)
+        return Cost(size + self._fixed_size, places)
 
     def _open(self) -> bool:
         """Skip the beginning of a group, and return True; or skip flags, which form no group."""
-        found = _GROUP.match(self._pattern, self._at)
+        match = _GROUP.match(self._pattern, self._at)
         self._is_sequence = False
-        assert found is not None, "a parenthesis alone is the last choice"
-        if "x" in (found[1] or ""):
+        assert match is not None, "a parenthesis alone is the last choice"
+        if "x" in (match[1] or ""):
             raise UnreadablePattern("without the verbose flag x")
-        self._at = found.end()
-        return not found[0].endswith(")")
+        self._at = match.end()
+        return not match[0].endswith(")")
 
     def _repeats(self) -> int | None:
         """Skip a repeat, and return its number of copies; None if there is none."""
@@ -102,13 +102,13 @@ class _Reader:
             self._at += 1
             self._choices += 1
             return 1
-        found = _REPEATS.match(self._pattern, self._at)
-        if found is None:
+        match = _REPEATS.match(self._pattern, self._at)
+        if match is None:
             return None
-        least, most = int(found[1] or 0), int(found[3] or found[1] or 0)
-        self._at = found.end()
-        self._rest += self._choices * most
-        self._choices += bool(found[2]) and found[3] != found[1]
+        least, most = int(match[1] or 0), int(match[3] or match[1] or 0)
+        self._at = match.end()
+        self._later_places += self._choices * most
+        self._choices += bool(match[2]) and match[3] != match[1]
         return max(least, most, 1)
 
     def _character(self) -> int:
@@ -117,7 +117,7 @@ class _Reader:
             return self._class()
         size, is_long = self._item()
         if self._folds:
-            self._once += _FOLDED * is_long
+            self._fixed_size += _FOLDED * is_long
             size = max(size, _RANGE)
         return size
 
@@ -128,8 +128,8 @@ class _Reader:
             self._at += 1
             text = self._pattern[start]
             return (_RANGE if text == "." or not text.isascii() else 1), False
-        found = _ESCAPE.match(self._pattern, start)
-        self._at = found.end() if found is not None else start + 1
+        match = _ESCAPE.match(self._pattern, start)
+        self._at = match.end() if match is not None else start + 1
         kind = self._pattern[start + 1 : start + 2]
         return _ESCAPES.get(kind, _RANGE if kind in "xuU" else 1), kind in "pP"
 
@@ -150,7 +150,7 @@ class _Reader:
                 size += self._item()[0] - 1  # less one character or range, see below
         text = self._pattern[start : self._at]
         if self._folds and (parts > 1 or not text.isascii() or re.search(r"\\[^wds\W]", text)):
-            self._once += _FOLDED * parts
+            self._fixed_size += _FOLDED * parts
         return size * parts + 1 + len(text) // 8  # ranges of ASCII are one part of an automaton
 
     def _open_class(self) -> int:

@@ -59,7 +59,7 @@ class Patterns:
         self._compiled: dict[str, _Compiled] = {}
         fields = dict[str, str]()
         for schema in subschemas:
-            for field, pattern in _written(schema):
+            for field, pattern in _patterns_of(schema):
                 if pattern not in fields:
                     fields[pattern] = field
                     costs[pattern] = _cost(field, pattern)
@@ -118,11 +118,11 @@ class Patterns:
             yield ValidationError(f"additional properties are not allowed: {names}")
 
 
-def _written(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _patterns_of(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the patterns of one schema, without subschemas, each with its place."""
-    named = schema.get("patternProperties")
-    if isinstance(named, dict):
-        for pattern in named:
+    property_patterns = schema.get("patternProperties")
+    if isinstance(property_patterns, dict):
+        for pattern in property_patterns:
             yield f"output.patternProperties.{pattern[:100]}", pattern
     if isinstance(pattern := schema.get("pattern"), str):
         yield "output.pattern", pattern

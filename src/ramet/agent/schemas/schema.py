@@ -23,7 +23,7 @@ MAX_PARTS = 5_000  #: objects, lists, true and false in a schema: each is checke
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"  #: of a schema without a dialect
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _MAPS_OF_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-_DATA = frozenset({"enum", "const", "default", "examples"})
+_DATA_KEYWORDS = frozenset({"enum", "const", "default", "examples"})
 #: Values to try every schema on: an endless self-reference shows on one of them.
 _PROBES: tuple[Any, ...] = (None, {}, [], "", 0)
 
@@ -98,12 +98,12 @@ class JsonSchema:
             return "it cannot be checked: it, or the schema, is nested too deeply"
 
     def _problem(self, data: Any) -> str | None:
-        found = []
+        problems = []
         for error in self._validator.iter_errors(data):
-            found.append(f"{error.json_path}: {error.message[:300]}")
-            if len(found) == 10:
+            problems.append(f"{error.json_path}: {error.message[:300]}")
+            if len(problems) == 10:
                 break
-        return "; ".join(found) or None
+        return "; ".join(problems) or None
 
 
 def _subschemas(schema: Any) -> Iterator[dict[str, Any]]:
@@ -136,5 +136,5 @@ def _pointers(schema: Any, *, root: bool = False) -> Iterator[tuple[str, str]]:
         elif key in _MAPS_OF_SCHEMAS and isinstance(value, dict):
             for each in value.values():
                 yield from _pointers(each)
-        elif key not in _DATA:
+        elif key not in _DATA_KEYWORDS:
             yield from _pointers(value)

@@ -13,7 +13,7 @@ class SizedCache(Generic[K, V]):
     """A cache of the most recently used values, of a bounded total size; the last value is kept whatever its size."""
 
     def __init__(self, size: int) -> None:
-        self._left = size
+        self._remaining_size = size
         self._lock = threading.Lock()
         self._entries: dict[K, tuple[V, int]] = {}  #: value and size, the most recently used last
 
@@ -31,7 +31,7 @@ class SizedCache(Generic[K, V]):
         with self._lock:
             _, before = self._entries.pop(key, (None, 0))
             self._entries[key] = (value, size)
-            self._left -= size - before
-            while self._left < 0 and len(self._entries) > 1:
+            self._remaining_size -= size - before
+            while self._remaining_size < 0 and len(self._entries) > 1:
                 _, freed = self._entries.pop(next(iter(self._entries)))
-                self._left += freed
+                self._remaining_size += freed

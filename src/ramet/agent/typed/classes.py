@@ -19,35 +19,35 @@ from ramet.agent.typed.values import Default
 from ramet.core.errors import InvalidValue
 
 #: The kind, the name, the defaults or values as JSON, and the names and types of the fields.
-_Words = tuple[str, str, str, tuple[tuple[str, Any], ...]]
+_ClassKey = tuple[str, str, str, tuple[tuple[str, Any], ...]]
 
-_KEPT_PARTS = 10_000  #: of unused classes that are kept: a part takes up to 2 KB
-_in_use = weakref.WeakValueDictionary[_Words, type]()
-_last_made = SizedCache[_Words, type](_KEPT_PARTS)
+_CACHED_PARTS = 10_000  #: of unused classes that are kept: a part takes up to 2 KB
+_live_classes = weakref.WeakValueDictionary[_ClassKey, type]()
+_recent_classes = SizedCache[_ClassKey, type](_CACHED_PARTS)
 
 
-def made_class(kind: str, name: str, said: Mapping[str, Any], hints: Mapping[str, Any], where: str, parts: int) -> type:
+def made_class(kind: str, name: str, data: Mapping[str, Any], hints: Mapping[str, Any], where: str, parts: int) -> type:
     """Return the class of these fields and defaults, or of the values of an enum; it counts as `parts` parts.
 
     Raises InvalidValue for names that Python or pydantic reserve, such as `mro` in an enum.
     """
-    words: _Words = (kind, name, json.dumps(said, sort_keys=kind != "enum"), tuple(hints.items()))
-    found = _in_use.get(words)
-    if found is None:
+    key: _ClassKey = (kind, name, json.dumps(data, sort_keys=kind != "enum"), tuple(hints.items()))
+    class_ = _live_classes.get(key)
+    if class_ is None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                found = _in_use.setdefault(words, _new_class(kind, name, said, hints))
+                class_ = _live_classes.setdefault(key, _new_class(kind, name, data, hints))
         except Exception as problem:  # each kind of class refuses in its own way
             raise InvalidValue(where, name, f"names that a {kind} can have: {problem}") from None
-    _last_made.put(words, found, parts)
-    return found
+    _recent_classes.put(key, class_, parts)
+    return class_
 
 
-def _new_class(kind: str, name: str, said: Mapping[str, Any], hints: Mapping[str, Any]) -> type:
+def _new_class(kind: str, name: str, data: Mapping[str, Any], hints: Mapping[str, Any]) -> type:
     if kind == "enum":
-        return cast(type, enum.Enum(name, dict(said), module=__name__))
-    defaults = {field: Default(hints[field], data) for field, data in said.items()}
+        return cast(type, enum.Enum(name, dict(data), module=__name__))
+    defaults = {field: Default(hints[field], value) for field, value in data.items()}
     if kind == "model":
         return _model(name, hints, defaults)
     plain = [(field, hint) for field, hint in hints.items() if field not in defaults]
@@ -62,13 +62,13 @@ def _new_class(kind: str, name: str, said: Mapping[str, Any], hints: Mapping[str
 def _model(name: str, hints: Mapping[str, Any], defaults: Mapping[str, Default]) -> type:
     import pydantic
 
-    taken = [field for field in hints if hasattr(pydantic.BaseModel, field)]
-    if taken:
-        raise ValueError(f"{taken[0]} means something else in every model")
-    given: dict[str, Any] = {
+    reserved = [field for field in hints if hasattr(pydantic.BaseModel, field)]
+    if reserved:
+        raise ValueError(f"{reserved[0]} means something else in every model")
+    fields: dict[str, Any] = {
         field: (hint, _model_field(defaults[field]) if field in defaults else ...) for field, hint in hints.items()
     }
-    return cast(type, pydantic.create_model(name, __config__=pydantic.ConfigDict(protected_namespaces=()), **given))
+    return cast(type, pydantic.create_model(name, __config__=pydantic.ConfigDict(protected_namespaces=()), **fields))
 
 
 def _model_field(default: Default) -> Any:

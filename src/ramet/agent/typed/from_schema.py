@@ -60,11 +60,11 @@ class TypeReader:
         self._known = known
         self._classes: dict[str, _Class] = {}
         self._deepest = 0
-        self._own: Counter[str] = Counter()  #: parts of each class, without those of other classes
+        self._own_parts: Counter[str] = Counter()  #: parts of each class, without those of other classes
         #: classes that each class contains, including itself
-        self._holds: defaultdict[str, set[str]] = defaultdict(set)
+        self._contained: defaultdict[str, set[str]] = defaultdict(set)
         self._mentioned = set[str]()  #: classes that the current field contains
-        self._left = MAX_PARTS
+        self._remaining_parts = MAX_PARTS
 
     def hint(self, schema: Any, where: str, inside: tuple[str, ...] = ()) -> Any:
         """Return the type of a schema. Raises InvalidValue if the schema is invalid."""
@@ -73,44 +73,46 @@ class TypeReader:
         self._count(owner, 1, where)
         if not isinstance(schema, Mapping) or len(inside) > MAX_DEPTH:
             raise InvalidValue(where, schema, f"a type as data, at most {MAX_DEPTH} deep")
-        said = {key: value for key, value in schema.items() if key not in ("default", "description", "title")}
+        keywords = {key: value for key, value in schema.items() if key not in ("default", "description", "title")}
         deeper = (*inside, "")
-        match said:
-            case {} if not said:
+        match keywords:
+            case {} if not keywords:
                 return Any
-            case {"$ref": str(reference)} if len(said) == 1 and reference.startswith(REFERENCE):
+            case {"$ref": str(reference)} if len(keywords) == 1 and reference.startswith(REFERENCE):
                 name = reference.removeprefix(REFERENCE)
                 kind = self._class(name, where, inside)
-                self._mentioned |= self._holds[name]
-                if owner and name not in self._holds[owner]:
-                    self._holds[owner] |= self._holds[name]
+                self._mentioned |= self._contained[name]
+                if owner and name not in self._contained[owner]:
+                    self._contained[owner] |= self._contained[name]
                 elif inside and not owner:  # a container of the class, which is not shared like a class
-                    self._take(self._parts_of(self._holds[name]), where)
+                    self._spend_parts(self._parts_of(self._contained[name]), where)
                 return kind
-            case {"type": "string", "format": str(name)} if len(said) == 2 and name == TASK:
+            case {"type": "string", "format": str(name)} if len(keywords) == 2 and name == TASK:
                 return Callable
-            case {"type": "string", "format": str(name)} if len(said) == 2 and name in FORMATS:
+            case {"type": "string", "format": str(name)} if len(keywords) == 2 and name in FORMATS:
                 return FORMATS[name]
-            case {"type": str(name)} if len(said) == 1 and name in _BY_NAME:
+            case {"type": str(name)} if len(keywords) == 1 and name in _BY_NAME:
                 return _BY_NAME[name]
-            case {"anyOf": [_, *_] as each} if len(said) == 1:
-                parts = tuple(self.hint(one, f"{where}.anyOf[{at}]", deeper) for at, one in enumerate(each))
+            case {"anyOf": [_, *_] as each} if len(keywords) == 1:
+                parts = tuple(
+                    self.hint(part_schema, f"{where}.anyOf[{at}]", deeper) for at, part_schema in enumerate(each)
+                )
                 return Union[_Uncached(parts)]  # noqa: UP007 - a variable number of parts
-            case {"enum": [_, *_] as values} if len(said) == 1 and all(type(each) in SCALARS for each in values):
+            case {"enum": [_, *_] as values} if len(keywords) == 1 and all(type(each) in SCALARS for each in values):
                 self._count_values(owner, values, where)
                 return Literal[tuple(values)]
             case {"type": "array", "prefixItems": list(each), "items": False, "minItems": int(count)} if len(
-                said
+                keywords
             ) == 4 and count == len(each):
-                parts = tuple(self.hint(one, f"{where}[{at}]", deeper) for at, one in enumerate(each))
+                parts = tuple(self.hint(part_schema, f"{where}[{at}]", deeper) for at, part_schema in enumerate(each))
                 return _TUPLE[parts or ()]
-            case {"type": "array", "items": items, "format": "tuple"} if len(said) == 3:
+            case {"type": "array", "items": items, "format": "tuple"} if len(keywords) == 3:
                 return _TUPLE[self.hint(items, f"{where}[]", deeper), ...]
-            case {"type": "array", "items": items, "uniqueItems": True} if len(said) == 3:
+            case {"type": "array", "items": items, "uniqueItems": True} if len(keywords) == 3:
                 return _SET[self.hint(items, f"{where}[]", deeper)]
-            case {"type": "array", "items": items} if len(said) == 2:
+            case {"type": "array", "items": items} if len(keywords) == 2:
                 return _LIST[self.hint(items, f"{where}[]", deeper)]
-            case {"type": "object", "additionalProperties": values} if len(said) == 2:
+            case {"type": "object", "additionalProperties": values} if len(keywords) == 2:
                 return _DICT[str, self.hint(values, where, deeper)]
         raise InvalidValue(where, schema, "a type in the forms of ramet.agent.typed.schema")
 
@@ -120,25 +122,25 @@ class TypeReader:
         definition = self._known.get(name)
         if definition is None or not is_type_name(name):
             raise InvalidValue(where, name, f"one of the types: {', '.join(sorted(self._known))[:500]}")
-        read = self._classes.get(name)
-        if read is None:
+        known_class = self._classes.get(name)
+        if known_class is None:
             outer, self._deepest = self._deepest, len(inside)
             kind = self._new_class(name, definition, f"{where}.{name}", inside)
-            read = self._classes[name] = _Class(kind=kind, height=self._deepest - len(inside))
+            known_class = self._classes[name] = _Class(kind=kind, height=self._deepest - len(inside))
             self._deepest = max(outer, self._deepest)
-        elif len(inside) + read.height > MAX_DEPTH:
+        elif len(inside) + known_class.height > MAX_DEPTH:
             raise InvalidValue(where, name, f"a type as data, at most {MAX_DEPTH} deep")
         else:
-            self._deepest = max(self._deepest, len(inside) + read.height)
-        return read.kind
+            self._deepest = max(self._deepest, len(inside) + known_class.height)
+        return known_class.kind
 
     def _count(self, owner: str, parts: int, where: str) -> None:
         """Count parts of a class, or of a type outside of all classes."""
         if not owner:
-            self._take(parts, where)
+            self._spend_parts(parts, where)
             return
-        self._own[owner] += parts
-        if self._own[owner] > MAX_CLASS_PARTS:
+        self._own_parts[owner] += parts
+        if self._own_parts[owner] > MAX_CLASS_PARTS:
             accepted = f"a class of at most {MAX_CLASS_PARTS} parts: fields, types in them, values to choose from"
             raise InvalidValue(where, owner, accepted)
 
@@ -149,50 +151,50 @@ class TypeReader:
             raise InvalidValue(where, values, hash_bounds.ACCEPTED)
 
     def _parts_of(self, names: set[str]) -> int:
-        return sum(self._own[each] for each in names)
+        return sum(self._own_parts[each] for each in names)
 
-    def _take(self, parts: int, where: str) -> None:
+    def _spend_parts(self, parts: int, where: str) -> None:
         """Count parts that are created or checked. A class counts with all the classes that it contains."""
-        self._left -= parts
-        if self._left < 0:
+        self._remaining_parts -= parts
+        if self._remaining_parts < 0:
             accepted = f"at most {MAX_PARTS} parts, each class counted with the classes that it is made of"
             raise InvalidValue(where, "types of more parts", accepted)
 
-    def _new_class(self, name: str, definition: Mapping[str, Any], place: str, inside: tuple[str, ...]) -> type:
+    def _new_class(self, name: str, definition: Mapping[str, Any], where: str, inside: tuple[str, ...]) -> type:
         parts = (*inside, name)
-        self._own[name], self._holds[name] = 0, {name}
+        self._own_parts[name], self._contained[name] = 0, {name}
         if definition.get("kind") == "enum":
             values = definition.get("values")
             if set(definition) != {"kind", "values"} or not isinstance(values, Mapping) or not values:
-                raise InvalidValue(place, definition, "an enum of names and values")
+                raise InvalidValue(where, definition, "an enum of names and values")
             if not all(is_type_name(each) and type(value) in (str, int, float) for each, value in values.items()):
-                raise InvalidValue(place, values, "names, with text or numbers")
-            self._count_values(name, list(values.values()), place)
-            self._take(self._own[name] + _PARTS_OF_A_CLASS, place)
-            return made_class("enum", name, dict(values), {}, place, self._own[name] + _PARTS_OF_A_CLASS)
+                raise InvalidValue(where, values, "names, with text or numbers")
+            self._count_values(name, list(values.values()), where)
+            self._spend_parts(self._own_parts[name] + _PARTS_OF_A_CLASS, where)
+            return made_class("enum", name, dict(values), {}, where, self._own_parts[name] + _PARTS_OF_A_CLASS)
         fields = definition.get("fields")
         if set(definition) != {"kind", "fields"} or not isinstance(fields, Mapping):
-            raise InvalidValue(place, definition, "a kind, and fields")
+            raise InvalidValue(where, definition, "a kind, and fields")
         if definition["kind"] not in ("dataclass", "model"):
-            raise InvalidValue(f"{place}.kind", definition["kind"], "dataclass, model or enum")
+            raise InvalidValue(f"{where}.kind", definition["kind"], "dataclass, model or enum")
         hints = dict[str, Any]()
         for field, schema in fields.items():
             if not is_type_name(field) or field.startswith("_") or not isinstance(schema, Mapping):
-                raise InvalidValue(f"{place}.{field}", schema, "a field with a plain name and a type")
-            hints[field] = self._field(schema, f"{place}.{field}", parts)
-        self._take(self._parts_of(self._holds[name]) + _PARTS_OF_A_CLASS, place)
+                raise InvalidValue(f"{where}.{field}", schema, "a field with a plain name and a type")
+            hints[field] = self._field(schema, f"{where}.{field}", parts)
+        self._spend_parts(self._parts_of(self._contained[name]) + _PARTS_OF_A_CLASS, where)
         defaults = {field: schema["default"] for field, schema in fields.items() if "default" in schema}
-        kind = made_class(definition["kind"], name, defaults, hints, place, self._own[name] + _PARTS_OF_A_CLASS)
+        kind = made_class(definition["kind"], name, defaults, hints, where, self._own_parts[name] + _PARTS_OF_A_CLASS)
         for field, value in defaults.items():
-            decode_value(hints[field], value, f"{place}.{field}.default")
+            decode_value(hints[field], value, f"{where}.{field}.default")
         return kind
 
     def _field(self, schema: Mapping[str, Any], where: str, inside: tuple[str, ...]) -> Any:
         """Return the type of a field. A field with a default has a separate check, which covers all its classes."""
         owner, outer = inside[-1], self._mentioned
-        before, self._mentioned = self._own[owner], set()
+        parts_before, self._mentioned = self._own_parts[owner], set()
         kind = self.hint(schema, where, inside)
         if "default" in schema:
-            self._take(self._own[owner] - before + self._parts_of(self._mentioned), where)
+            self._spend_parts(self._own_parts[owner] - parts_before + self._parts_of(self._mentioned), where)
         self._mentioned |= outer
         return kind

@@ -108,8 +108,8 @@ class _Writer:
         if self._classes.get(name, kind) is not kind:
             raise InvalidValue(where, name, "one class of each name")
         if name not in self._into or name not in self._classes:
-            said = self._class(kind, f"{where}.{name}", (*inside, kind))
-            if self._into.setdefault(name, said) != said:
+            definition = self._class(kind, f"{where}.{name}", (*inside, kind))
+            if self._into.setdefault(name, definition) != definition:
                 raise InvalidValue(where, name, "one class of each name")
             self._classes[name] = kind
         return {"$ref": f"{REFERENCE}{name}"}
@@ -144,25 +144,26 @@ class _Writer:
         return fields
 
     def _model_fields(self, kind: Any, where: str, inside: tuple[type, ...]) -> dict[str, Any]:
-        made = kind.__pydantic_decorators__
+        decorators = kind.__pydantic_decorators__
         if any(
-            getattr(made, part) for part in ("validators", "field_validators", "root_validators", "model_validators")
+            getattr(decorators, part)
+            for part in ("validators", "field_validators", "root_validators", "model_validators")
         ):
             raise InvalidValue(where, kind.__name__, "a model without validators: code would be lost")
         fields = dict[str, Any]()
         for name, each in kind.model_fields.items():
-            place = f"{where}.{name}"
+            field_path = f"{where}.{name}"
             if each.metadata:
-                raise InvalidValue(place, each.metadata, "a field without constraints: they would be lost")
-            field = self.schema(each.annotation, place, inside)
+                raise InvalidValue(field_path, each.metadata, "a field without constraints: they would be lost")
+            field = self.schema(each.annotation, field_path, inside)
             if isinstance(each.default_factory, Default):
                 field = {**field, "default": each.default_factory.data}
             elif each.default_factory is not None:
                 if each.default_factory not in (list, dict, set, tuple):
-                    raise InvalidValue(place, each.default_factory, "a default that is data")
+                    raise InvalidValue(field_path, each.default_factory, "a default that is data")
                 field = {**field, "default": {} if each.default_factory is dict else []}
             elif not each.is_required():
-                field = {**field, "default": as_data(each.default, place)}
+                field = {**field, "default": as_data(each.default, field_path)}
             fields[name] = field
         return fields
 

@@ -14,9 +14,9 @@ from typing import Any
 from ramet.agent.schemas.work_budget import Steps, TooManySteps
 from ramet.wire.values.hash_bounds import ACCEPTED, can_be_hashed, needs_hashes
 
-_CHOICES = ("anyOf", "oneOf", "allOf")
-_TEXT = 64  #: characters that count as one more step
-_LONG = 200  #: characters of a choice that has a long name in errors
+_CHOICE_KEYWORDS = ("anyOf", "oneOf", "allOf")
+_TEXT_STEP = 64  #: characters that count as one more step
+_LONG_CHOICE = 200  #: characters of a choice that has a long name in errors
 
 
 class Tries:
@@ -38,7 +38,7 @@ class Tries:
         #: objects in the JSON schema, as a measure of the size of the type and its adapter
         self.parts = text.count("{")
         self._has_aliases = schema != by_name
-        self._has_choices = any(f'"{each}"' in text for each in _CHOICES)
+        self._has_choices = any(f'"{each}"' in text for each in _CHOICE_KEYWORDS)
         self._schema: Mapping[str, Any] = schema if self._has_choices else {}
         self._needs_hashes = needs_hashes(adapter.core_schema)
         # An error contains the accepted values, and the names of choices, which may contain all of their types.
@@ -78,7 +78,7 @@ class _Count:
         pair = (id(schema), id(data))
         if pair in self._known:
             return self._known[pair]
-        tries = 1 + len(data) // _TEXT if isinstance(data, str) else 1  # an error may contain a text
+        tries = 1 + len(data) // _TEXT_STEP if isinstance(data, str) else 1  # an error may contain a text
         self._known[pair] = tries  # final for a type that leads to itself at the same value: pydantic refuses it
         for part, value in self._parts(schema, data):
             tries += self.tries(part, value)
@@ -107,13 +107,13 @@ class _Count:
                 yield places[at] if at < len(places) else schema.get("items"), value
 
     def _choices(self, schema: Mapping[str, Any], data: Any) -> Iterator[Any]:
-        told = schema.get("discriminator")
-        if isinstance(told, Mapping) and isinstance(data, dict):
-            targets, tag = told.get("mapping", {}), data.get(told.get("propertyName"))
+        discriminator = schema.get("discriminator")
+        if isinstance(discriminator, Mapping) and isinstance(data, dict):
+            targets, tag = discriminator.get("mapping", {}), data.get(discriminator.get("propertyName"))
             if isinstance(tag, str) and tag in targets:  # pydantic tries only this one
                 yield self._target(targets[tag])
                 return
-        for keyword in _CHOICES:
+        for keyword in _CHOICE_KEYWORDS:
             yield from schema.get(keyword, ())
 
     def _target(self, reference: str) -> Any:
@@ -122,46 +122,46 @@ class _Count:
 
 def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
     """Yield every object of a JSON schema."""
-    left = [schema]
-    while left:
-        part = left.pop()
+    stack = [schema]
+    while stack:
+        part = stack.pop()
         if isinstance(part, Mapping):
             yield part
-            left.extend(part.values())
+            stack.extend(part.values())
         elif isinstance(part, list):
-            left.extend(part)
+            stack.extend(part)
 
 
 def _accepted(schema: Mapping[str, Any]) -> int:
     """Return the number of characters of the accepted values, as in an error: values, or the name of a class."""
-    told = [schema[each] for each in ("enum", "const", "title", "pattern") if each in schema]
-    return len(json.dumps(told, default=str))
+    accepted_values = [schema[each] for each in ("enum", "const", "title", "pattern") if each in schema]
+    return len(json.dumps(accepted_values, default=str))
 
 
 def _choice_names(schema: Mapping[str, Any]) -> int:
     """Return the number of characters of choices with long names. Those of classes are short."""
-    choices = [each for keyword in _CHOICES for each in schema.get(keyword, ()) if "$ref" not in each]
-    return sum(length for each in choices if (length := len(json.dumps(each, default=str))) > _LONG)
+    choices = [each for keyword in _CHOICE_KEYWORDS for each in schema.get(keyword, ()) if "$ref" not in each]
+    return sum(length for each in choices if (length := len(json.dumps(each, default=str))) > _LONG_CHOICE)
 
 
 def _fields(schema: Mapping[str, Any]) -> int:
     """Return the number of values that an empty object or list lacks."""
-    found = [schema[each] for each in ("required", "prefixItems") if isinstance(schema.get(each), list)]
-    return max(map(len, found), default=0)
+    required_lists = [schema[each] for each in ("required", "prefixItems") if isinstance(schema.get(each), list)]
+    return max(map(len, required_lists), default=0)
 
 
 def _extent(data: Any) -> tuple[int, int, int]:
     """Return the number of parts of data, of objects and lists in it, and the longest path of names."""
     parts = objects = longest = 0
-    left = [(data, 0)]
-    while left:
-        part, names = left.pop()
+    stack = [(data, 0)]
+    while stack:
+        part, names = stack.pop()
         parts += 1
         longest = max(longest, names)
         if isinstance(part, dict):
             objects += 1
-            left.extend((value, names + len(str(name))) for name, value in part.items())
+            stack.extend((value, names + len(str(name))) for name, value in part.items())
         elif isinstance(part, list):
             objects += 1
-            left.extend((value, names) for value in part)
+            stack.extend((value, names) for value in part)
     return parts, objects, longest

@@ -76,31 +76,31 @@ class Validation:
         except ValidationError as error:
             raise self._refusal(error, "validate_python", value) from None
 
-    def _refusal(self, error: ValidationError, method: str, given: Any) -> DoesNotFitType:
+    def _refusal(self, error: ValidationError, method: str, value: Any) -> DoesNotFitType:
         count = error.error_count()
         if count <= MAX_ERRORS:
-            return _told(error)
+            return _does_not_fit(error)
         try:
-            self._stop_early(method, given)
+            self._stop_early(method, value)
         except DoesNotFitType as first:
             return DoesNotFitType(first.problems[:1], count - 1)
         return DoesNotFitType([ValidationProblem((), f"{count} parts are missing or wrong")], 0)
 
-    def _stop_early(self, method: str, given: Any) -> None:
+    def _stop_early(self, method: str, value: Any) -> None:
         """Raise DoesNotFitType for the first error of a value, if there is one."""
         from pydantic import ValidationError
 
         if self._stopping is None:
             self._stopping = stopping_validator(self.adapter.core_schema)
         try:
-            getattr(self._stopping, method)(given)
+            getattr(self._stopping, method)(value)
         except ValidationError as error:
             if error.error_count() <= MAX_ERRORS:
-                raise _told(error) from None
+                raise _does_not_fit(error) from None
             message = f"{error.error_count()} parts are missing or wrong"
             raise DoesNotFitType([ValidationProblem((), message)], 0) from None
 
 
-def _told(error: ValidationError) -> DoesNotFitType:
-    found = error.errors(include_url=False, include_input=False, include_context=False)
-    return DoesNotFitType([ValidationProblem(each["loc"], each["msg"]) for each in found], 0)
+def _does_not_fit(error: ValidationError) -> DoesNotFitType:
+    errors = error.errors(include_url=False, include_input=False, include_context=False)
+    return DoesNotFitType([ValidationProblem(each["loc"], each["msg"]) for each in errors], 0)

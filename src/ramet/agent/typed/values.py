@@ -16,7 +16,7 @@ from ramet.core.errors import InvalidValue
 _STEPS_OF_A_DEFAULT = 4  #: a list or an object, checked separately; plus one for each of its parts
 _CHARACTERS = 64  #: characters of a default that take one more step
 #: Size of the adapter cache, in objects of JSON schemas. Each takes up to 2 KB; one recipe has at most half as many.
-_KEPT_PARTS = 20_000
+_CACHED_PARTS = 20_000
 _PARTS_OF_A_CHECKER = 20  #: constant size of an adapter
 
 
@@ -29,17 +29,17 @@ def type_hints(thing: Any, where: str) -> dict[str, Any]:
         raise InvalidValue(where, name, f"annotations that can be resolved: {problem}") from None
 
 
-_validations = SizedCache[Any, Validation](_KEPT_PARTS)
+_validations = SizedCache[Any, Validation](_CACHED_PARTS)
 
 
 def _validation(hint: Any) -> Validation:
     import pydantic
 
-    found = _validations.get(hint)
-    if found is None:
-        found = Validation(pydantic.TypeAdapter(hint))
-        _validations.put(hint, found, found.tries.parts + _PARTS_OF_A_CHECKER)
-    return found
+    validation = _validations.get(hint)
+    if validation is None:
+        validation = Validation(pydantic.TypeAdapter(hint))
+        _validations.put(hint, validation, validation.tries.parts + _PARTS_OF_A_CHECKER)
+    return validation
 
 
 def _value(hint: Any, data: Any) -> Any:
@@ -54,8 +54,8 @@ def decode_value(hint: Any, value: Any, where: str) -> Any:
         raise InvalidValue(where, value, f"a value whose check is less work: {problem}") from None
     except DoesNotFitType as refusal:
         first = refusal.problems[0]
-        place = where + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first.place)
-        raise InvalidValue(place, value, first.message) from None
+        value_path = where + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first.place)
+        raise InvalidValue(value_path, value, first.message) from None
     except (TypeError, ValueError, RecursionError) as problem:
         raise InvalidValue(where, value, f"JSON data: {problem}") from None
 
@@ -96,12 +96,12 @@ class Default:
 
 def _parts(data: Any) -> int:
     """Return the number of objects, lists and all their parts."""
-    count, left = 0, [data]
-    while left:
-        part = left.pop()
+    count, stack = 0, [data]
+    while stack:
+        part = stack.pop()
         count += 1
         if isinstance(part, list | dict):
-            left.extend(part.values() if isinstance(part, dict) else part)
+            stack.extend(part.values() if isinstance(part, dict) else part)
     return count
 
 
@@ -119,8 +119,8 @@ def encode_argument(hint: Any, value: Any, where: str) -> Any:
         raise InvalidValue(where, value, f"a value whose check is less work: {problem}") from None
     except DoesNotFitType as refusal:
         first = refusal.problems[0]
-        place = where + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first.place)
-        raise InvalidValue(place, value, first.message) from None
+        value_path = where + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first.place)
+        raise InvalidValue(value_path, value, first.message) from None
     except (TypeError, ValueError, RecursionError, pydantic.PydanticUserError) as problem:
         raise InvalidValue(where, value, f"a value that can be written as JSON: {problem}") from None
 
