@@ -262,7 +262,7 @@ MUTANTS = (
            "        if entry.key == _ATTRIBUTES and",
            "        if False and", tests=("unit/isolation/test_git_irregular.py",)),
     Mutant("git: embedded repositories", "tools/git/irregular_files.py",
-           "                _check_embedded(Path(entry.path).parent, seen)\n", "                pass\n",
+           "                _check_embedded(Path(entry.path).parent, visited)\n", "                pass\n",
            tests=("unit/isolation/test_git_irregular.py",)),
     Mutant("git: folders that lead out of a repository", "tools/git/irregular_files.py",
            "                        if not may_lead_out():\n", "                        if False:\n", tests=IRREGULAR),

@@ -23,35 +23,35 @@ A = TypeVar("A", bound=Arguments)
 
 
 def workspace_tool(
-    name: str, description: str, takes: type[A], run: Callable[[A], Awaitable[str]], **declares: Any
+    name: str, description: str, takes: type[A], run: Callable[[A], Awaitable[str]], **metadata: Any
 ) -> StructuredTool:
     """Return a tool of an async function on validated arguments; `declares` has the tool's metadata for dispatch."""
 
-    async def call(**given: Any) -> str:
+    async def call(**values: Any) -> str:
         try:
-            arguments = takes.model_validate(given)
-        except ValidationError as wrong:
-            raise ToolException(_complaint(name, takes, wrong)) from None
+            arguments = takes.model_validate(values)
+        except ValidationError as error:
+            raise ToolException(_error_text(name, takes, error)) from None
         return await run(arguments)
 
     return StructuredTool(
-        name=name, description=description, args_schema=_schema(takes), coroutine=call, metadata=dict(declares)
+        name=name, description=description, args_schema=_schema(takes), coroutine=call, metadata=dict(metadata)
     )
 
 
-def _schema(takes: type[Arguments]) -> dict[str, Any]:
-    schema = takes.model_json_schema(by_alias=True)
+def _schema(arguments_class: type[Arguments]) -> dict[str, Any]:
+    schema = arguments_class.model_json_schema(by_alias=True)
     schema["description"] = ""
     for field in schema["properties"].values():
         field.pop("title", None)
     return schema
 
 
-def _complaint(name: str, takes: type[Arguments], wrong: ValidationError) -> str:
+def _error_text(name: str, arguments_class: type[Arguments], error: ValidationError) -> str:
     """Return one sentence per mistake, without the sent values: those may be large."""
     problems = []
-    for each in wrong.errors(include_url=False, include_input=False)[:5]:
+    for each in error.errors(include_url=False, include_input=False)[:5]:
         where = ".".join(str(part)[:60] for part in each["loc"]) or "arguments"
         problems.append(f"{where}: {each['msg']}")
-    accepted = ", ".join(field.alias or key for key, field in takes.model_fields.items())
+    accepted = ", ".join(field.alias or key for key, field in arguments_class.model_fields.items())
     return f"{name} was called wrongly. {'; '.join(problems)}. It takes: {accepted}."

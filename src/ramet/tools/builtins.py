@@ -18,11 +18,11 @@ from ramet.tools.workspace import workspace_tools
 
 def builtin_tools(types: Mapping[str, str]) -> dict[str, BaseTool]:
     """Return all tools by name: workspace tools, `python`, and the tools that lead agents of these types."""
-    return {tool.name: tool for tool in (*_unchanging(), agent_tool(types))}
+    return {tool.name: tool for tool in (*_stateless_tools(), agent_tool(types))}
 
 
 @cache
-def _unchanging() -> tuple[BaseTool, ...]:
+def _stateless_tools() -> tuple[BaseTool, ...]:
     return (
         *workspace_tools(),
         python_tool(),

@@ -480,8 +480,13 @@ class ToolUseContext:
         """Record a budget refusal once, however often it is raised again."""
         if refusal is not self.refusal:
             self.refusal = refusal
-            of = {"resource": refusal.resource, "asked": refusal.asked, "left": refusal.left, "scope": refusal.scope}
-            self.emit(BudgetRefused, **of)
+            fields = {
+                "resource": refusal.resource,
+                "asked": refusal.asked,
+                "left": refusal.left,
+                "scope": refusal.scope,
+            }
+            self.emit(BudgetRefused, **fields)
 
     async def settled(self) -> None:
         """Wait until recorded intentions are persisted; call before an effect. Raises StoreFailed."""

@@ -124,14 +124,14 @@ async def _answer(
     tool = find_tool(by_name, call["name"])
     try:
         if call["id"] in context.begun:
-            answer = await _again(context, tool, call)
+            answer = await _repeat(context, tool, call)
         elif tool is None:
             answer = _unknown(context, by_name, call)
         elif bound is None or tool_flag(tool, "waits"):
-            answer = await _gated(context, tool, call)
+            answer = await _run_gated(context, tool, call)
         else:
             async with bound:
-                answer = await _gated(context, tool, call)
+                answer = await _run_gated(context, tool, call)
         if keep is not None:
             answer = keep(answer)
         context.answered[call["id"] or ""] = answer
@@ -140,7 +140,7 @@ async def _answer(
         end_call()
 
 
-async def _again(context: ToolUseContext, tool: BaseTool | None, call: ToolCall) -> ToolMessage:
+async def _repeat(context: ToolUseContext, tool: BaseTool | None, call: ToolCall) -> ToolMessage:
     """Answer a call that was active when a process ended: repeat it, as the same step, if its tool is repeatable.
 
     The call passed its gates and was counted when it began.
@@ -156,21 +156,23 @@ def _unknown(context: ToolUseContext, by_name: dict[str, BaseTool], call: ToolCa
     return _refused(context, call, f"There is no tool named {call['name'][:200]!r}. Tools here: {names}.")
 
 
-async def _gated(context: ToolUseContext, tool: BaseTool, call: ToolCall) -> ToolMessage:
+async def _run_gated(context: ToolUseContext, tool: BaseTool, call: ToolCall) -> ToolMessage:
     """Run a call: ask the gates, reserve, run, settle, and notify the hooks."""
     if call.get("error"):
         return _refused(context, call, f"The arguments of {tool.name} could not be read: {call['error']}")  # type: ignore[typeddict-item]  # set by the loop on calls whose JSON was broken
     note = ""
     if context.permissions or (context.hooks is not None and context.hooks.listens("PreToolUse")):
-        said = await _ask_hooks(context, tool, call)
-        if isinstance(said, ToolMessage):
-            return said
-        note = said
+        hook_result = await _ask_hooks(context, tool, call)
+        if isinstance(hook_result, ToolMessage):
+            return hook_result
+        note = hook_result
     if context.safety is not None:
-        word = await context.safety(context, call_id=CallId(call["id"] or ""), tool=tool.name, args=call["args"])
-        if not word.committed:
+        safety_decision = await context.safety(
+            context, call_id=CallId(call["id"] or ""), tool=tool.name, args=call["args"]
+        )
+        if not safety_decision.committed:
             return _refused(
-                context, call, f"Blocked by the safety gate: {word.reason or 'it said no'}", status="denied"
+                context, call, f"Blocked by the safety gate: {safety_decision.reason or 'it said no'}", status="denied"
             )
         await context.slot.take()  # Waiting for a person released it, unless other calls are active.
     try:
@@ -241,9 +243,9 @@ async def _run(context: ToolUseContext, tool: BaseTool, call: ToolCall, hold: Ho
             await context.settled()
         answer = await _outcome(context, tool, call, step)
         if context.hooks is not None:
-            await _tell_hooks(context, tool, call, answer)
+            await _notify_hooks(context, tool, call, answer)
         spilled = _bound_size(context, answer)
-        await _keep_artifact(context, answer)
+        await _store_artifact(context, answer)
         status, preview = answer.status, _text(answer)[:PREVIEW_CHARS]
         return answer
     finally:
@@ -261,7 +263,7 @@ async def _run(context: ToolUseContext, tool: BaseTool, call: ToolCall, hold: Ho
 async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step: StepId) -> ToolMessage:
     """Run the tool; an exception becomes an error result, unless it is a bug in ramet or the run is being stopped."""
     limit = None if tool_flag(tool, "waits") else tool_flag(tool, "timeout_s", context.tool_timeout_s)
-    ours = asyncio.timeout(limit)
+    timeout = asyncio.timeout(limit)
     current = CurrentCall(context, CallId(call["id"] or ""), step)
     _log.debug("%s calls %s with %.2000r", context.run.path, tool.name, call["args"])
     if not _can_be_hashed(call["args"]):
@@ -270,7 +272,7 @@ async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step
     try:
         request = {**call, "type": "tool_call"}
         _check_large(tool, call["args"])
-        async with ours:
+        async with timeout:
             if is_async(tool):
                 returned = await tool.ainvoke(request)
             elif context.processes is not None:
@@ -287,7 +289,7 @@ async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step
     except (RametError, ToolException) as refusal:
         return _error(call, str(refusal))
     except (Exception, SystemExit) as error:
-        if isinstance(error, TimeoutError) and ours.expired():
+        if isinstance(error, TimeoutError) and timeout.expired():
             return _error(call, f"{tool.name} did not finish within {limit:g} s and was stopped.")
         if not _is_of_arguments(error, tool):
             _log.warning("the tool %s of %s failed", tool.name, context.run.path, exc_info=error)
@@ -312,8 +314,8 @@ def _check_large(tool: BaseTool, arguments: Any) -> None:
     """Raise ValidationError for the first error of large arguments: all errors may take too much memory."""
     schema: Any = tool.args_schema
     if isinstance(schema, type) and issubclass(schema, BaseModel) and not is_small(arguments):
-        shown: Any = tool.tool_call_schema  # without LangChain's additions to the model's arguments
-        check_large(schema if shown.model_fields.keys() == schema.model_fields.keys() else shown, arguments)
+        tool_schema: Any = tool.tool_call_schema  # without LangChain's additions to the model's arguments
+        check_large(schema if tool_schema.model_fields.keys() == schema.model_fields.keys() else tool_schema, arguments)
 
 
 def _is_of_arguments(error: BaseException, tool: BaseTool) -> bool:
@@ -321,7 +323,7 @@ def _is_of_arguments(error: BaseException, tool: BaseTool) -> bool:
     return isinstance(error, ValidationError) and error.title == getattr(tool.args_schema, "__name__", None)
 
 
-async def _tell_hooks(context: ToolUseContext, tool: BaseTool, call: ToolCall, answer: ToolMessage) -> None:
+async def _notify_hooks(context: ToolUseContext, tool: BaseTool, call: ToolCall, answer: ToolMessage) -> None:
     assert context.hooks is not None
     event = "PostToolUse" if answer.status == "success" else "PostToolUseFailure"
     if not context.hooks.listens(event):
@@ -340,7 +342,7 @@ async def _tell_hooks(context: ToolUseContext, tool: BaseTool, call: ToolCall, a
         answer.content += "\n\n" + "\n".join(notes)
 
 
-async def _keep_artifact(context: ToolUseContext, answer: ToolMessage) -> None:
+async def _store_artifact(context: ToolUseContext, answer: ToolMessage) -> None:
     """Store the bytes of a result's artifact, and put their name into the message: bytes cannot be recorded."""
     artifact = answer.artifact
     if context.keep_blob is None or not isinstance(artifact, bytes | bytearray):
@@ -357,15 +359,15 @@ def _bound_size(context: ToolUseContext, answer: ToolMessage) -> str | None:
         text = _text(answer)
     if len(text) <= context.max_result_chars:
         return None
-    shown = text[: min(PREVIEW_CHARS, context.max_result_chars)]
-    where = None
+    beginning = text[: min(PREVIEW_CHARS, context.max_result_chars)]
+    path = None
     if context.spill is not None:
-        where = str(context.spill(answer.tool_call_id, text))
-        rest = f"The whole result is in {where}; read it in parts."
+        path = str(context.spill(answer.tool_call_id, text))
+        remark = f"The whole result is in {path}; read it in parts."
     else:
-        rest = "The rest was dropped: this session has no directory to keep it."
-    answer.content = f"{shown}\n… [{len(text)} characters, the first {len(shown)} shown. {rest}]"
-    return where
+        remark = "The rest was dropped: this session has no directory to keep it."
+    answer.content = f"{beginning}\n… [{len(text)} characters, the first {len(beginning)} shown. {remark}]"
+    return path
 
 
 def _text(answer: ToolMessage) -> str:

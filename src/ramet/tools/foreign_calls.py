@@ -42,9 +42,9 @@ async def _pass(context: ToolUseContext, call_id: CallId, tool: str, args: dict[
     if decision.verdict == "ask":
         await _ask_person(context, call_id, tool, args, decision.reason)
     if context.safety is not None:
-        word = await context.safety(context, call_id=call_id, tool=tool, args=args)
-        if not word.committed:
-            raise Denied(tool, f"the safety gate: {word.reason or 'it said no'}")
+        safety_decision = await context.safety(context, call_id=call_id, tool=tool, args=args)
+        if not safety_decision.committed:
+            raise Denied(tool, f"the safety gate: {safety_decision.reason or 'it said no'}")
         await context.slot.take()  # Waiting for a person released it, unless other calls are active.
 
 

@@ -26,14 +26,14 @@ def as_tools(entries: Iterable[BaseTool | Callable[..., Any] | str], field: str)
     from ramet.tools.builtins import builtin_tools
 
     tools = list[Any]()
-    for place, entry in enumerate(_listed(entries, field)):
+    for index, entry in enumerate(_checked_list(entries, field)):
         if isinstance(entry, str):
-            stock = builtin_tools({})
-            if entry not in stock:
-                raise Unknown("tool", entry, tuple(sorted(stock)))
-            tools.append(stock[entry])
+            builtins = builtin_tools({})
+            if entry not in builtins:
+                raise Unknown("tool", entry, tuple(sorted(builtins)))
+            tools.append(builtins[entry])
         else:
-            tools.append(as_tool(entry, f"{field}[{place}]"))
+            tools.append(as_tool(entry, f"{field}[{index}]"))
     return tuple(tools)
 
 
@@ -52,12 +52,12 @@ def as_tool(entry: Any, field: str) -> BaseTool:
         tool = StructuredTool.from_function(None if is_async else entry, coroutine=entry if is_async else None)
         convert_to_openai_tool(tool)  # It creates the schema for the model.
     except Exception as problem:  # Errors of pydantic and LangChain describe a parameter.
-        why = " ".join(str(problem).split())[:300]
-        raise InvalidValue(field, entry, f"parameters that a JSON schema can describe ({why})") from problem
+        reason = " ".join(str(problem).split())[:300]
+        raise InvalidValue(field, entry, f"parameters that a JSON schema can describe ({reason})") from problem
     return tool
 
 
-def _listed(entries: Any, field: str) -> Iterable[Any]:
+def _checked_list(entries: Any, field: str) -> Iterable[Any]:
     if isinstance(entries, str) or not isinstance(entries, Iterable):
         raise InvalidValue(field, entries, f"a list, each entry {_ACCEPTED}")
     return entries

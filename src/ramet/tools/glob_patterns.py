@@ -34,7 +34,7 @@ class Pattern:
         self.negated = text.startswith("!")
         text = text.removeprefix("!")
         self.directories = text.endswith("/")
-        self.globs = tuple(_from_the_top(each) for each in brace_alternatives(text.rstrip("/")))
+        self.globs = tuple(_anchored(each) for each in brace_alternatives(text.rstrip("/")))
         self._alternatives = tuple(tuple(map(_segment, each.split("/"))) for each in self.globs)
 
     def split(self) -> tuple[str, str]:
@@ -56,7 +56,7 @@ class Pattern:
         return any(_fits(each, parts, whole=False) for each in self._alternatives) is not self.negated
 
 
-def _from_the_top(text: str) -> str:
+def _anchored(text: str) -> str:
     anchored = text.startswith(("./", "/"))
     parts = [part for part in text.split("/") if part not in ("", ".")]
     if ".." in parts:
@@ -80,7 +80,7 @@ def _fits(pattern: tuple[re.Pattern[str] | None, ...], parts: list[str], *, whol
 
     Without `whole` the first parts of the path are enough.
     """
-    states = _closed({0}, pattern)
+    states = _with_skips({0}, pattern)
     for part in parts:
         following = set()
         for at in states:
@@ -92,13 +92,13 @@ def _fits(pattern: tuple[re.Pattern[str] | None, ...], parts: list[str], *, whol
                     following.add(at + 1)
         if not following:
             return False
-        states = _closed(following, pattern)
+        states = _with_skips(following, pattern)
         if not whole and len(pattern) in states:
             return True
     return len(pattern) in states
 
 
-def _closed(states: set[int], pattern: tuple[re.Pattern[str] | None, ...]) -> set[int]:
+def _with_skips(states: set[int], pattern: tuple[re.Pattern[str] | None, ...]) -> set[int]:
     """Add the positions after each `**`, which may also match nothing."""
     for at in sorted(states):
         while at < len(pattern) and pattern[at] is None:
@@ -111,12 +111,12 @@ def brace_alternatives(text: str) -> list[str]:
     """Return the patterns that the braces of a pattern stand for. Raises BadPattern if they are too many."""
     if text.count("{") > MAX_BRACES:  # Each is examined separately, inside of the others.
         raise BadPattern(f"a pattern has at most {MAX_BRACES} braces")
-    found: list[str] = []
+    alternatives: list[str] = []
     for each in _alternatives(text):
-        found.append(each)
-        if len(found) > MAX_ALTERNATIVES:
+        alternatives.append(each)
+        if len(alternatives) > MAX_ALTERNATIVES:
             raise BadPattern(f"the braces stand for more than {MAX_ALTERNATIVES} patterns")
-    return found
+    return alternatives
 
 
 def _alternatives(text: str) -> Iterator[str]:
@@ -138,8 +138,8 @@ def _alternatives(text: str) -> Iterator[str]:
                 break
     if depth or len(commas) < 3:
         end = start + 1 if depth else commas[-1] + 1
-        yield from (text[:end] + rest for rest in _alternatives(text[end:]))
+        yield from (text[:end] + tail for tail in _alternatives(text[end:]))
         return
     for left, right in itertools.pairwise(commas):
         for inner in _alternatives(text[left + 1 : right]):
-            yield from (text[:start] + inner + rest for rest in _alternatives(text[commas[-1] + 1 :]))
+            yield from (text[:start] + inner + tail for tail in _alternatives(text[commas[-1] + 1 :]))

@@ -16,8 +16,8 @@ def ruling_on(context: ToolUseContext, tool: str, args: Mapping[str, Any]) -> Ru
     """Return the ruling of the context's rules on a call."""
     if not context.permissions:
         return Ruling()
-    found = next((each for each in context.tools if each.name == tool), None)
-    read_only = found is not None and bool((found.metadata or {}).get("read_only"))
+    tool_object = next((each for each in context.tools if each.name == tool), None)
+    read_only = tool_object is not None and bool((tool_object.metadata or {}).get("read_only"))
     changes = may_change(tool, read_only=read_only)
     return judge(context.permissions, Call(tool, args, os.fspath(context.cwd.absolute()), changes))
 
@@ -30,9 +30,9 @@ def narrowed(context: ToolUseContext, tool: str, args: Mapping[str, Any], decisi
     if ruling.verdict == "deny":
         return decision._replace(verdict="deny", reason=ruling.reason)
     if decision.verdict == "ask":
-        quiet = context.permissions.mode("dontAsk")
-        if quiet is not None:
-            reason = f"{decision.reason}, and {quiet.source} says dontAsk"
+        dont_ask = context.permissions.mode("dontAsk")
+        if dont_ask is not None:
+            reason = f"{decision.reason}, and {dont_ask.source} says dontAsk"
             return decision._replace(verdict="deny", reason=reason)
         return decision
     return decision._replace(verdict="ask", reason=ruling.reason) if ruling.verdict == "ask" else decision

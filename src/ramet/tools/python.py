@@ -30,10 +30,10 @@ async def python(arguments: PythonArguments) -> str:
     interpreter = require_current_call().context.interpreter
     if interpreter is None:
         raise Denied(NAME, "code runs in a sandbox only; give the agent one, as in Agent(…, policy=Policy())")
-    ran = await interpreter.run(arguments.code, timeout_s=arguments.timeout / 1000)
-    if not ran.ok:
-        raise ToolException(ran.text)
-    return ran.text
+    result = await interpreter.run(arguments.code, timeout_s=arguments.timeout / 1000)
+    if not result.ok:
+        raise ToolException(result.text)
+    return result.text
 
 
 def python_tool() -> BaseTool:

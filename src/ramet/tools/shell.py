@@ -38,14 +38,16 @@ async def bash(arguments: BashArguments) -> str:
     if context.tool_timeout_s is not None:
         limit_s = min(limit_s, max(0.1, context.tool_timeout_s - 3))
     with context.holding_process():
-        output, ended = await execute(arguments.command, resolve(context, "."), limit_s, context.clock, context.environ)
+        output, exited = await execute(
+            arguments.command, resolve(context, "."), limit_s, context.clock, context.environ
+        )
     text = output.data().decode("utf-8", "replace").replace("\0", "␀").rstrip("\n")
-    if ended.why == "timeout":
+    if exited.why == "timeout":
         raise ToolException(
             f"{text}\n[stopped after {limit_s:g} s, with every process it had started; "
             f"`timeout` may be up to {MAX_MS} ms]".lstrip("\n")
         )
-    return f"{text}\n[exit code {_said(ended)}]".lstrip("\n")
+    return f"{text}\n[exit code {_exit_text(exited)}]".lstrip("\n")
 
 
 async def execute(
@@ -58,7 +60,7 @@ async def execute(
     with directory(place):  # It gives a readable error if the workspace no longer exists.
         pass
     try:
-        ended = await run(
+        exited = await run(
             ["bash", "--noprofile", "--norc", "-c", command],
             clock=clock,
             timeout_s=limit_s,
@@ -70,16 +72,16 @@ async def execute(
         raise ToolException("there is no bash on this machine") from None
     except (OSError, UnicodeEncodeError) as error:
         raise ToolException(f"the command of {len(command)} characters could not be started: {error}") from None
-    return output, ended
+    return output, exited
 
 
-def _said(ended: Ended) -> str:
-    if ended.code >= 0:
-        return str(ended.code)
+def _exit_text(exited: Ended) -> str:
+    if exited.code >= 0:
+        return str(exited.code)
     try:
-        return f"{ended.code}: ended by {signal.Signals(-ended.code).name}"
+        return f"{exited.code}: ended by {signal.Signals(-exited.code).name}"
     except ValueError:
-        return str(ended.code)
+        return str(exited.code)
 
 
 def shell_tools() -> list[StructuredTool]:

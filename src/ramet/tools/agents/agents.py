@@ -73,19 +73,19 @@ class AgentTool(BaseTool):
         raise Bug("the Agent tool runs in the event loop")
 
     async def _arun(self, **arguments: Any) -> str:
-        asked = _AgentArgs.model_validate(arguments)
+        args = _AgentArgs.model_validate(arguments)
         call = require_current_call()
         context, tree = _tree()
         request = SpawnRequest(
-            prompt=asked.prompt,
-            name=asked.name or None,
-            description=asked.description or asked.name or "",
-            subagent_type=asked.subagent_type or None,
-            mode=asked.mode,
-            model=asked.model or None,
-            background=asked.run_in_background,
-            isolation=asked.isolation,
-            cwd=asked.cwd or None,
+            prompt=args.prompt,
+            name=args.name or None,
+            description=args.description or args.name or "",
+            subagent_type=args.subagent_type or None,
+            mode=args.mode,
+            model=args.model or None,
+            background=args.run_in_background,
+            isolation=args.isolation,
+            cwd=args.cwd or None,
             call_id=CallId(call.call_id),
         )
         handle = await tree.spawn(context, request)
@@ -162,8 +162,8 @@ class TaskOutputTool(BaseTool):
 
     async def _arun(self, task_id: str, block: bool = True, timeout: float = OUTPUT_WAIT_S, **_: Any) -> str:  # noqa: ASYNC109 - the argument's name is the field's
         context, tree = _tree()
-        found = tree.output(context, task_id, block=block, timeout_s=timeout)
-        return await context.slot.while_waiting(found, key=require_current_call().step_id)
+        output = tree.output(context, task_id, block=block, timeout_s=timeout)
+        return await context.slot.while_waiting(output, key=require_current_call().step_id)
 
 
 class _StopArgs(BaseModel):

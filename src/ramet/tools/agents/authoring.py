@@ -16,7 +16,7 @@ from ramet.tools.arguments import Arguments, workspace_tool
 from ramet.tools.context import ToolUseContext, Tree, require_current_call
 
 CREATE, CALL = "CreateAgent", "CallTask"
-_MADE = "agents made by name"  #: key of `context.state`: their handles
+_CREATED_AGENTS = "agents made by name"  #: key of `context.state`: their handles
 
 
 class _Capability(Arguments):
@@ -55,8 +55,8 @@ def _tree() -> tuple[ToolUseContext, Tree]:
 async def create_agent(arguments: CreateArguments) -> str:
     """Record an agent; return its handle, its tasks, and refused capabilities. Raises InvalidValue, Denied."""
     context, tree = _tree()
-    created = await tree.create(context, _entry(arguments))
-    context.state.setdefault(_MADE, {})[arguments.name] = created.ref
+    created = await tree.create(context, _registry_entry(arguments))
+    context.state.setdefault(_CREATED_AGENTS, {})[arguments.name] = created.ref
     lines = [f"{arguments.name} is there. Its handle: {created.ref}", f"{CALL} has it do one of its tasks:"]
     lines += [f"- {name}({', '.join(task.parameters)}): {task.docstring}" for name, task in arguments.tasks.items()]
     if created.dropped:
@@ -67,16 +67,16 @@ async def create_agent(arguments: CreateArguments) -> str:
 async def call_task(arguments: CallArguments) -> str:
     """Run a task of a recorded agent, and wait for the value. Raises AgentNotResolved, InvalidValue, SpawnRefused."""
     context, tree = _tree()
-    ref = context.state.get(_MADE, {}).get(arguments.agent, arguments.agent)
+    ref = context.state.get(_CREATED_AGENTS, {}).get(arguments.agent, arguments.agent)
     call_id = CallId(require_current_call().call_id)
     handle = await tree.perform(context, ref, arguments.task, arguments.arguments, call_id=call_id)
     result = await handle.result()
     if result.status is not Status.COMPLETED:
         raise ToolException(report(result, name=handle.name))
-    return _shown(result, handle.name)
+    return _result_text(result, handle.name)
 
 
-def _shown(result: Result, name: str) -> str:
+def _result_text(result: Result, name: str) -> str:
     """Return a value as JSON, and text unchanged."""
     if result.value is None or isinstance(result.value, str):
         return report(result, name=name)
@@ -87,12 +87,12 @@ def _shown(result: Result, name: str) -> str:
     return neutralise(text)[0]
 
 
-def _entry(said: CreateArguments) -> dict[str, Any]:
+def _registry_entry(arguments: CreateArguments) -> dict[str, Any]:
     """Return the agent's entry for a registry."""
     return {
-        "name": said.name,
-        "primer": said.primer,
-        "capabilities": [each.model_dump(exclude_defaults=True) for each in said.capabilities],
+        "name": arguments.name,
+        "primer": arguments.primer,
+        "capabilities": [each.model_dump(exclude_defaults=True) for each in arguments.capabilities],
         "task_definitions": {
             name: {
                 "docstring": task.docstring,
@@ -102,7 +102,7 @@ def _entry(said: CreateArguments) -> dict[str, Any]:
                     "returns": task.returns,
                 },
             }
-            for name, task in said.tasks.items()
+            for name, task in arguments.tasks.items()
         },
     }
 

@@ -142,7 +142,7 @@ class _BoardTool(BaseTool):
     def _run(self, **kwargs: Any) -> str:
         raise Bug("the tools of a board run in the event loop")
 
-    def _here(self) -> tuple[CurrentCall, TaskBoard]:
+    def _call_and_board(self) -> tuple[CurrentCall, TaskBoard]:
         call = require_current_call()
         board: TaskBoard = self.boards(call.context.run.root) if callable(self.boards) else self.boards
         return call, board
@@ -164,7 +164,7 @@ class TaskCreateTool(_BoardTool):
         metadata: dict[str, Any] | None = None,
         **_: Any,
     ) -> str:
-        call, board = self._here()
+        call, board = self._call_and_board()
         hooks, id = call.context.hooks, None
         if hooks is not None and hooks.listens("TaskCreated"):
             id = await board.reserve()
@@ -200,7 +200,7 @@ class TaskUpdateTool(_BoardTool):
         metadata: dict[str, Any] | None = None,
         **_: Any,
     ) -> str:
-        call, board = self._here()
+        call, board = self._call_and_board()
         context = call.context
         owner = Owner(context.run.id, context.run.path)
         task = None
@@ -253,7 +253,7 @@ class TaskListTool(_BoardTool):
     metadata: dict[str, Any] | None = {"concurrency_safe": True, "read_only": True, "repeatable": True}  # noqa: RUF012 - pydantic copies it
 
     async def _arun(self, **_: Any) -> str:
-        board = self._here()[1]
+        board = self._call_and_board()[1]
         return "\n".join(map(_line, await board.list())) or "The board is empty."
 
 
@@ -266,7 +266,7 @@ class TaskGetTool(_BoardTool):
     metadata: dict[str, Any] | None = {"concurrency_safe": True, "read_only": True, "repeatable": True}  # noqa: RUF012 - pydantic copies it
 
     async def _arun(self, taskId: str, **_: Any) -> str:
-        board = self._here()[1]
+        board = self._call_and_board()[1]
         task = await board.get(taskId)
         more = [f"blocks: {', '.join(task.blocks)}"] if task.blocks else []
         more += [f"{key}: {value}" for key, value in task.metadata.items()]
@@ -274,9 +274,9 @@ class TaskGetTool(_BoardTool):
 
 
 def _line(task: Task) -> str:
-    who = f" ({task.owner.path or task.owner.run})" if task.owner is not None else ""
-    waits = f" [blocked by {', '.join(f'#{id}' for id in task.open_blockers)}]" if task.open_blockers else ""
-    return f"#{task.id} [{task.status}] {neutralise(task.subject)[0]}{who}{waits}"
+    owner = f" ({task.owner.path or task.owner.run})" if task.owner is not None else ""
+    blockers = f" [blocked by {', '.join(f'#{id}' for id in task.open_blockers)}]" if task.open_blockers else ""
+    return f"#{task.id} [{task.status}] {neutralise(task.subject)[0]}{owner}{blockers}"
 
 
 def board_tools(boards: Boards) -> tuple[BaseTool, ...]:

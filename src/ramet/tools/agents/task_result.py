@@ -32,20 +32,20 @@ class _Clarify(Arguments):
     question: str = Field(description="What you must know before you can go on.", max_length=10_000)
 
 
-async def _succeed(said: _Success) -> str:
-    return _conclude(DeclaredResult("success", value=said.result))
+async def _succeed(arguments: _Success) -> str:
+    return _declare(DeclaredResult("success", value=arguments.result))
 
 
-async def _give_up(said: _Fail) -> str:
-    return _conclude(DeclaredResult("fail", said.message))
+async def _fail(arguments: _Fail) -> str:
+    return _declare(DeclaredResult("fail", arguments.message))
 
 
-async def _ask(said: _Clarify) -> str:
-    return _conclude(DeclaredResult("clarify", said.question))
+async def _clarify(arguments: _Clarify) -> str:
+    return _declare(DeclaredResult("clarify", arguments.question))
 
 
-def _conclude(conclusion: DeclaredResult) -> str:
-    current().concluded = conclusion
+def _declare(result: DeclaredResult) -> str:
+    current().concluded = result
     return "Noted."
 
 
@@ -54,8 +54,8 @@ def conclusion_tools() -> tuple[BaseTool, ...]:
     """Return all three tools, shared by all runs: they have no state."""
     return (
         workspace_tool(SUCCESS, "End the task with its result.", _Success, _succeed),
-        workspace_tool(FAIL, "End the task: it cannot be done. Say why.", _Fail, _give_up),
-        workspace_tool(CLARIFY, "End the task for now with a question to whoever asked for it.", _Clarify, _ask),
+        workspace_tool(FAIL, "End the task: it cannot be done. Say why.", _Fail, _fail),
+        workspace_tool(CLARIFY, "End the task for now with a question to whoever asked for it.", _Clarify, _clarify),
     )
 
 
@@ -67,17 +67,17 @@ def concluded_by(history: Sequence[BaseMessage]) -> DeclaredResult | None:
             if message.status != "error":
                 answered.add(message.tool_call_id)
         elif isinstance(message, AIMessage):
-            found = None
+            result = None
             for call in message.tool_calls:
                 if call["id"] in answered and call["name"] in (SUCCESS, FAIL, CLARIFY):
-                    found = _said(call["name"], call["args"])
-            return found
+                    result = _declared_result(call["name"], call["args"])
+            return result
         else:
             return None
     return None
 
 
-def _said(tool: str, arguments: dict[str, Any]) -> DeclaredResult:
+def _declared_result(tool: str, arguments: dict[str, Any]) -> DeclaredResult:
     match tool:
         case "task_success":
             return DeclaredResult("success", value=arguments.get("result"))

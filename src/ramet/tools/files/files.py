@@ -63,29 +63,31 @@ class EditArguments(Arguments):
 async def read(arguments: ReadArguments) -> str:
     """Return lines of a file with their numbers, like `cat -n`, and a note on omitted lines."""
     context = current_context()
-    place = resolve(context, arguments.file_path)
-    fd = open_file(place)
+    resolved = resolve(context, arguments.file_path)
+    fd = open_file(resolved)
     try:
-        found = os.fstat(fd)
-        first, most = max(1, arguments.offset), min(arguments.limit, MAX_LINES)
-        room = max(1_000, context.max_result_chars - 500)  # below the size at which dispatch would spill it
+        status = os.fstat(fd)
+        first, max_lines = max(1, arguments.offset), min(arguments.limit, MAX_LINES)
+        max_chars = max(1_000, context.max_result_chars - 500)  # below the size at which dispatch would spill it
         owned = fd
-        if found.st_size <= SMALL:
-            text, digest = numbered(owned, place.shown, first, most, room)
+        if status.st_size <= SMALL:
+            text, digest = numbered(owned, resolved.shown, first, max_lines, max_chars)
         else:
-            reading = in_thread(lambda: _closing(owned, place.shown, first, most, room), name="ramet-read")
+            reading = in_thread(
+                lambda: _numbered_and_closed(owned, resolved.shown, first, max_lines, max_chars), name="ramet-read"
+            )
             fd = -1  # The thread closes it, even without a waiting caller.
             text, digest = await reading
     finally:
         if fd >= 0:
             os.close(fd)
-    context.file_cache[str(place.path)] = ReadState(found.st_size, found.st_mtime_ns, digest)
+    context.file_cache[str(resolved.path)] = ReadState(status.st_size, status.st_mtime_ns, digest)
     return text
 
 
-def _closing(fd: int, said: str, first: int, most: int, room: int) -> tuple[str, str]:
+def _numbered_and_closed(fd: int, name: str, first: int, max_lines: int, max_chars: int) -> tuple[str, str]:
     try:
-        return numbered(fd, said, first, most, room)
+        return numbered(fd, name, first, max_lines, max_chars)
     finally:
         os.close(fd)
 
@@ -93,93 +95,99 @@ def _closing(fd: int, said: str, first: int, most: int, room: int) -> tuple[str,
 async def write(arguments: WriteArguments) -> str:
     """Create a file, or replace one that this run has read."""
     context = current_context()
-    place = resolve(context, arguments.file_path, writing=True)
-    if arguments.file_path.endswith("/") or not place.parts:
-        raise ToolException(f"{place.shown}: is a directory, not a file")
-    data = _encoded(place, arguments.content)
-    _check_size(place, len(data))
-    existed = _current(context, place) is not None
-    _replace(context, place, data)
-    return f"{'Replaced' if existed else 'Made'} {place.shown} ({len(data)} bytes)."
+    resolved = resolve(context, arguments.file_path, writing=True)
+    if arguments.file_path.endswith("/") or not resolved.parts:
+        raise ToolException(f"{resolved.shown}: is a directory, not a file")
+    data = _encoded(resolved, arguments.content)
+    _check_size(resolved, len(data))
+    existed = _current_content(context, resolved) is not None
+    _replace(context, resolved, data)
+    return f"{'Replaced' if existed else 'Made'} {resolved.shown} ({len(data)} bytes)."
 
 
 async def edit(arguments: EditArguments) -> str:
     """Replace a text that occurs exactly once in a file, or all occurrences if requested."""
     context = current_context()
-    place = resolve(context, arguments.file_path, writing=True)
+    resolved = resolve(context, arguments.file_path, writing=True)
     old, new = arguments.old_string, arguments.new_string
     if old == new:
-        raise ToolException(f"{place.shown}: old_string and new_string are the same")
+        raise ToolException(f"{resolved.shown}: old_string and new_string are the same")
     if not old:
-        raise ToolException(f"{place.shown}: old_string is empty; Write makes or replaces a whole file")
-    data = _current(context, place)
+        raise ToolException(f"{resolved.shown}: old_string is empty; Write makes or replaces a whole file")
+    data = _current_content(context, resolved)
     if data is None:
-        raise ToolException(f"{place.shown}: there is no such file; Write makes one")
+        raise ToolException(f"{resolved.shown}: there is no such file; Write makes one")
     if b"\0" in data[:8192]:
-        raise ToolException(f"{place.shown}: is a binary file ({len(data)} bytes); Edit changes text")
+        raise ToolException(f"{resolved.shown}: is a binary file ({len(data)} bytes); Edit changes text")
     text = data.decode("utf-8", "surrogateescape")  # bytes that are not UTF-8 stay unchanged
     if old not in text and "\r\n" in text and "\r" not in old:
         old, new = old.replace("\n", "\r\n"), new.replace("\r\n", "\n").replace("\n", "\r\n")
     count = text.count(old)
     if not count:
-        raise ToolException(f"{place.shown}: old_string is not in the file; nothing was changed")
+        raise ToolException(f"{resolved.shown}: old_string is not in the file; nothing was changed")
     if count > 1 and not arguments.replace_all:
         raise ToolException(
-            f"{place.shown}: old_string is there {count} times; add lines around it, or set replace_all. "
+            f"{resolved.shown}: old_string is there {count} times; add lines around it, or set replace_all. "
             "Nothing was changed"
         )
-    _check_size(place, len(data) + count * (len(_encoded(place, new)) - len(old.encode("utf-8", "surrogateescape"))))
+    _check_size(
+        resolved, len(data) + count * (len(_encoded(resolved, new)) - len(old.encode("utf-8", "surrogateescape")))
+    )
     changed = text.replace(old, new).encode("utf-8", "surrogateescape")
     line = text.count("\n", 0, text.index(old)) + 1
-    _replace(context, place, changed)
-    return f"Edited {place.shown}: " + (f"{count} places, the first at line {line}." if count > 1 else f"line {line}.")
+    _replace(context, resolved, changed)
+    return f"Edited {resolved.shown}: " + (
+        f"{count} places, the first at line {line}." if count > 1 else f"line {line}."
+    )
 
 
-def _encoded(place: ResolvedPath, text: str) -> bytes:
+def _encoded(resolved: ResolvedPath, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise ToolException(f"{place.shown}: character {error.start} of the text is half of a surrogate pair") from None
+        raise ToolException(
+            f"{resolved.shown}: character {error.start} of the text is half of a surrogate pair"
+        ) from None
 
 
-def _check_size(place: ResolvedPath, size: int) -> None:
+def _check_size(resolved: ResolvedPath, size: int) -> None:
     if size > MAX_CHANGED:
-        raise ToolException(f"{place.shown}: {size} bytes; Write and Edit handle at most {MAX_CHANGED}")
+        raise ToolException(f"{resolved.shown}: {size} bytes; Write and Edit handle at most {MAX_CHANGED}")
 
 
-def _current(context: ToolUseContext, place: ResolvedPath) -> bytes | None:
+def _current_content(context: ToolUseContext, resolved: ResolvedPath) -> bytes | None:
     """Return the file's current content, None if there is no file. Refused unless this run has read that content."""
     try:
-        fd = open_file(place)
+        fd = open_file(resolved)
     except FileMissing:
         return None
     with os.fdopen(fd, "rb") as file:
-        now = os.fstat(fd)
-        seen = context.file_cache.get(str(place.path))
-        if not isinstance(seen, ReadState):
-            raise ToolException(f"{place.shown}: exists and was not read in this run; Read it first")
-        _check_size(place, now.st_size)
+        status = os.fstat(fd)
+        read_state = context.file_cache.get(str(resolved.path))
+        if not isinstance(read_state, ReadState):
+            raise ToolException(f"{resolved.shown}: exists and was not read in this run; Read it first")
+        _check_size(resolved, status.st_size)
         data = file.read(MAX_CHANGED + 1)
-        _check_size(place, len(data))
-        same = (
-            seen.digest == _digest(data)
-            if seen.digest
-            else (seen.size, seen.mtime_ns) == (now.st_size, now.st_mtime_ns)
+        _check_size(resolved, len(data))
+        is_unchanged = (
+            read_state.digest == _digest(data)
+            if read_state.digest
+            else (read_state.size, read_state.mtime_ns) == (status.st_size, status.st_mtime_ns)
         )
-        if not same:
-            raise ToolException(f"{place.shown}: has changed since this run read it; Read it again")
+        if not is_unchanged:
+            raise ToolException(f"{resolved.shown}: has changed since this run read it; Read it again")
         return data
 
 
-def _replace(context: ToolUseContext, place: ResolvedPath, data: bytes) -> None:
+def _replace(context: ToolUseContext, resolved: ResolvedPath, data: bytes) -> None:
     """Put `data` at `place` in one step, keep the file's mode, and remember the file as read."""
-    name, temporary = place.parts[-1], f".ramet-{secrets.token_hex(8)}"
+    name, temporary = resolved.parts[-1], f".ramet-{secrets.token_hex(8)}"
     with (
-        directory(ResolvedPath(place.root, place.parts[:-1], place.shown), make=True) as parent,
-        os_errors_as_tool_errors(place.shown),
+        directory(ResolvedPath(resolved.root, resolved.parts[:-1], resolved.shown), make=True) as parent,
+        os_errors_as_tool_errors(resolved.shown),
     ):
         try:
-            mode = stat.S_IMODE(regular(os.stat(name, dir_fd=parent, follow_symlinks=False), place.shown).st_mode)
+            mode = stat.S_IMODE(regular(os.stat(name, dir_fd=parent, follow_symlinks=False), resolved.shown).st_mode)
         except FileNotFoundError:
             mode = None
         fd = os.open(
@@ -196,7 +204,7 @@ def _replace(context: ToolUseContext, place: ResolvedPath, data: bytes) -> None:
         except BaseException:
             os.unlink(temporary, dir_fd=parent)
             raise
-    context.file_cache[str(place.path)] = ReadState(written.st_size, written.st_mtime_ns, _digest(data))
+    context.file_cache[str(resolved.path)] = ReadState(written.st_size, written.st_mtime_ns, _digest(data))
 
 
 def _digest(data: bytes) -> str:

@@ -22,7 +22,7 @@ from ramet.tools.permission_checks import hidden_files
 MAX_LISTED = 1_000
 MAX_SEEN = 200_000  #: maximum entries examined
 MAX_DEPTH = 100  #: each level holds a descriptor open
-_EVERY = 256  #: entries between two yields to other tasks and cancellation
+_YIELD_INTERVAL = 256  #: entries between two yields to other tasks and cancellation
 _MAGIC = frozenset("*?[{")
 
 
@@ -42,50 +42,51 @@ class Found(NamedTuple):
 async def glob(arguments: GlobArguments) -> str:
     """Return the paths that match a pattern, one per line, newest first, with a note if there are more."""
     context = current_context()
-    place, pattern = _where(context, arguments)
-    prefix = "" if place.shown == "." else f"{place.shown}/"
+    resolved, pattern = _base_and_pattern(context, arguments)
+    prefix = "" if resolved.shown == "." else f"{resolved.shown}/"
     hidden = hidden_files(
         context, resolve(context, "." if arguments.pattern.startswith("/") else arguments.path or ".").path
     )
-    found: list[tuple[int, str]] = []
-    seen = 0
-    with contextlib.suppress(FileMissing), directory(place) as fd, contextlib.closing(walk(fd)) as entries:
+    matches: list[tuple[int, str]] = []
+    count = 0
+    with contextlib.suppress(FileMissing), directory(resolved) as fd, contextlib.closing(walk(fd)) as entries:
         for each in entries:
-            seen += 1
-            if not seen % _EVERY:
+            count += 1
+            if not count % _YIELD_INTERVAL:
                 await asyncio.sleep(0)
-            if seen > MAX_SEEN:
+            if count > MAX_SEEN:
                 break
             if each.is_directory is not pattern.directories or not pattern.fits(each.path):
                 continue
-            if hidden is None or not hidden(f"{place.path}/{each.path}"):
-                found.append((_mtime_ns(each.entry), each.path))
-    if not found:
-        return f"No {'directories' if pattern.directories else 'files'} match {printable(arguments.pattern)}." + _cut(
-            seen
+            if hidden is None or not hidden(f"{resolved.path}/{each.path}"):
+                matches.append((_mtime_ns(each.entry), each.path))
+    if not matches:
+        return (
+            f"No {'directories' if pattern.directories else 'files'} match {printable(arguments.pattern)}."
+            + _limit_note(count)
         )
-    newest = heapq.nlargest(MAX_LISTED, found, key=lambda item: (item[0], _reversed(item[1])))
-    lines, room = [], context.max_result_chars - 500
+    newest = heapq.nlargest(MAX_LISTED, matches, key=lambda item: (item[0], _reversed(item[1])))
+    lines, remaining_chars = [], context.max_result_chars - 500
     for _, path in newest:
         lines.append(prefix + printable(path, most=4096) + ("/" if pattern.directories else ""))
-        room -= len(lines[-1]) + 1
-        if room < 0:
+        remaining_chars -= len(lines[-1]) + 1
+        if remaining_chars < 0:
             break
-    if len(lines) < len(found):
-        lines.append(f"… [{len(lines)} of {len(found)} shown, the newest first; a narrower pattern shows the others]")
-    return "\n".join(lines) + _cut(seen)
+    if len(lines) < len(matches):
+        lines.append(f"… [{len(lines)} of {len(matches)} shown, the newest first; a narrower pattern shows the others]")
+    return "\n".join(lines) + _limit_note(count)
 
 
-def _where(context: ToolUseContext, arguments: GlobArguments) -> tuple[ResolvedPath, Pattern]:
+def _base_and_pattern(context: ToolUseContext, arguments: GlobArguments) -> tuple[ResolvedPath, Pattern]:
     """Return the directory and the pattern within it; an absolute pattern contains both."""
     base, pattern = arguments.path or ".", arguments.pattern
     if pattern.startswith("/"):
         parts = pattern.split("/")
-        named = next((at for at, part in enumerate(parts) if _MAGIC & set(part)), len(parts) - 1)
-        base, pattern = "/".join(parts[:named]) or "/", "./" + "/".join(parts[named:])
+        fixed_count = next((at for at, part in enumerate(parts) if _MAGIC & set(part)), len(parts) - 1)
+        base, pattern = "/".join(parts[:fixed_count]) or "/", "./" + "/".join(parts[fixed_count:])
     try:
-        wanted = Pattern(pattern)
-        fixed, rest = wanted.split()
+        parsed = Pattern(pattern)
+        fixed, rest = parsed.split()
         return resolve(context, f"{base}/{fixed}" if fixed else base), Pattern(rest)
     except BadPattern as wrong:
         raise ToolException(f"pattern: {wrong}") from None
@@ -103,19 +104,19 @@ def walk(fd: int, prefix: str = "", depth: int = 0) -> Generator[Found]:
             if not is_directory or depth >= MAX_DEPTH:
                 continue
             try:
-                below = os.open(entry.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+                child_fd = os.open(entry.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
             except OSError:
                 continue
             try:
-                yield from walk(below, f"{path}/", depth + 1)
+                yield from walk(child_fd, f"{path}/", depth + 1)
             finally:
-                os.close(below)
+                os.close(child_fd)
 
 
-def is_directory(place: ResolvedPath) -> bool:
+def is_directory(resolved: ResolvedPath) -> bool:
     """Return whether a directory exists now; opening it later decides."""
     try:
-        return stat.S_ISDIR(place.path.lstat().st_mode)
+        return stat.S_ISDIR(resolved.path.lstat().st_mode)
     except (OSError, ValueError):
         return False
 
@@ -132,8 +133,8 @@ def _reversed(path: str) -> tuple[int, ...]:
     return tuple(-ord(c) for c in path)
 
 
-def _cut(seen: int) -> str:
-    return f"\n… [stopped after {MAX_SEEN} entries; give a `path` to look further]" if seen > MAX_SEEN else ""
+def _limit_note(count: int) -> str:
+    return f"\n… [stopped after {MAX_SEEN} entries; give a `path` to look further]" if count > MAX_SEEN else ""
 
 
 def find_tools() -> list[StructuredTool]:

@@ -83,46 +83,46 @@ async def grep(arguments: GrepArguments) -> str:
     context = current_context()
     if "\0" in arguments.pattern:
         raise ToolException("pattern: cannot hold a NUL character")
-    place = resolve(context, arguments.path or ".")
+    resolved = resolve(context, arguments.path or ".")
     output = Capture(head=MAX_OUTPUT, stops=True)
-    if is_directory(place):
-        with directory(place) as fd:
-            ended = await _search(arguments, _through(fd, place), None, output, context)
-        prefix = "" if place.shown == "." else f"{place.shown}/"
+    if is_directory(resolved):
+        with directory(resolved) as fd:
+            result = await _search(arguments, _descriptor_path(fd, resolved), None, output, context)
+        prefix = "" if resolved.shown == "." else f"{resolved.shown}/"
     else:
-        fd = open_file(place)
+        fd = open_file(resolved)
         try:
-            ended = await _search(arguments, "/", fd, output, context)
+            result = await _search(arguments, "/", fd, output, context)
         finally:
             os.close(fd)
         prefix = ""
-    alone = place.shown if prefix == "" and place.shown != "." else None
+    single_name = resolved.shown if prefix == "" and resolved.shown != "." else None
     text = output.data().decode("utf-8", "surrogateescape")  # so that names are equal to those of Glob
-    if ended.code == 2 and "\0" not in text:
+    if result.code == 2 and "\0" not in text:
         text = _readable(text)
         raise ToolException(f"pattern: {text.strip()[:1_000] or 'the search failed'}")
-    hidden = None if alone else hidden_files(context, place.path)
-    shows: Callable[[str], bool] = lambda path: hidden is None or not hidden(f"{place.path}/{path}")  # noqa: E731
-    entries = _entries(arguments, text, prefix, alone, shows)
-    return _page(arguments, entries, ended, context.max_result_chars - 500)
+    hidden = None if single_name else hidden_files(context, resolved.path)
+    is_visible: Callable[[str], bool] = lambda path: hidden is None or not hidden(f"{resolved.path}/{path}")  # noqa: E731
+    entries = _entries(arguments, text, prefix, single_name, is_visible)
+    return _page(arguments, entries, result, context.max_result_chars - 500)
 
 
-def _through(fd: int, place: ResolvedPath) -> str:
+def _descriptor_path(fd: int, resolved: ResolvedPath) -> str:
     """Return the open directory as a path for a child process, so that it cannot be swapped for another."""
     name = f"/proc/self/fd/{fd}"
-    return name if os.path.exists(name) else str(place.path)  # noqa: PTH110 - the cheapest check
+    return name if os.path.exists(name) else str(resolved.path)  # noqa: PTH110 - the cheapest check
 
 
 async def _search(
     arguments: GrepArguments, cwd: str, stdin: int | None, output: Capture, context: ToolUseContext
 ) -> Ended:
     from_stdin = stdin is not None
-    wanted = [] if from_stdin else _globs(arguments)
+    globs = [] if from_stdin else _globs(arguments)
     ripgrep = shutil.which("rg")
-    argv = _rg(ripgrep, arguments, wanted, from_stdin) if ripgrep else _python(arguments, wanted, from_stdin)
+    argv = _rg(ripgrep, arguments, globs, from_stdin) if ripgrep else _python(arguments, globs, from_stdin)
     try:
         with context.holding_process():
-            ended = await run(
+            result = await run(
                 argv,
                 clock=context.clock,
                 timeout_s=LIMIT_S,
@@ -135,9 +135,9 @@ async def _search(
     except (OSError, UnicodeEncodeError) as error:
         raise ToolException(f"the search could not be started: {error}") from None
     # An interpreter that could not start also exits with 1; for ripgrep it means no match.
-    if not ripgrep and ended.code == 1:
+    if not ripgrep and result.code == 1:
         raise ToolException("the search failed, and found out nothing")
-    return ended
+    return result
 
 
 def _globs(arguments: GrepArguments) -> list[str]:
@@ -151,15 +151,15 @@ def _globs(arguments: GrepArguments) -> list[str]:
         return []
     try:
         pattern = Pattern(text)
-    except BadPattern as wrong:
-        raise ToolException(f"glob: {wrong}") from None
+    except BadPattern as error:
+        raise ToolException(f"glob: {error}") from None
     return [("!" if pattern.negated else "") + each for each in pattern.globs]
 
 
-def _rg(program: str, arguments: GrepArguments, wanted: list[str], from_stdin: bool) -> list[str]:
+def _rg(program: str, arguments: GrepArguments, globs: list[str], from_stdin: bool) -> list[str]:
     argv = [program, "--no-config", "--no-messages", "--color=never", "--no-heading", "--with-filename", "--null"]
     argv += ["--hidden", "--no-ignore", "--sort=path", "--line-number", "--max-columns=4000", "--max-columns-preview"]
-    argv += [f"--glob={each.replace('!', '!/', 1) if each[0] == '!' else '/' + each}" for each in wanted]
+    argv += [f"--glob={each.replace('!', '!/', 1) if each[0] == '!' else '/' + each}" for each in globs]
     argv += [f"--glob=!{name}" for name in sorted(SKIPPED)]  # after the others, since the last match wins
     if arguments.ignore_case:
         argv.append("--ignore-case")
@@ -173,14 +173,14 @@ def _rg(program: str, arguments: GrepArguments, wanted: list[str], from_stdin: b
     return [*argv, f"--regexp={arguments.pattern}", "--", "-" if from_stdin else "./"]
 
 
-def _python(arguments: GrepArguments, wanted: list[str], from_stdin: bool) -> list[str]:
+def _python(arguments: GrepArguments, globs: list[str], from_stdin: bool) -> list[str]:
     job = {
         "pattern": arguments.pattern,
         "ignore_case": arguments.ignore_case,
         "mode": arguments.output_mode,
         "before": arguments.before or arguments.around,
         "after": arguments.after or arguments.around,
-        "globs": wanted,
+        "globs": globs,
         "skipped": sorted(SKIPPED),
         "stdin": from_stdin,
     }
@@ -189,25 +189,25 @@ def _python(arguments: GrepArguments, wanted: list[str], from_stdin: bool) -> li
 
 
 def _entries(
-    arguments: GrepArguments, text: str, prefix: str, alone: str | None, shows: Callable[[str], bool]
+    arguments: GrepArguments, text: str, prefix: str, single_name: str | None, is_visible: Callable[[str], bool]
 ) -> Iterator[str]:
     """Yield the search's output as entries: each has its path before a NUL. `shows` excludes files."""
     if arguments.output_mode == "files_with_matches":
         for path in text.split("\0")[:-1]:
             path = path.lstrip("\n").removeprefix("./")
-            if shows(path):
-                yield alone or prefix + printable(path, most=4096)
+            if is_visible(path):
+                yield single_name or prefix + printable(path, most=4096)
         return
     for line in text.split("\n"):
-        path, found, rest = line.partition("\0")
-        if not found:
+        path, separator, rest = line.partition("\0")
+        if not separator:
             if line == "--":
                 yield line
             continue
         path = path.removeprefix("./")
-        if not shows(path):
+        if not is_visible(path):
             continue
-        name = alone or prefix + printable(path, most=4096)
+        name = single_name or prefix + printable(path, most=4096)
         if arguments.output_mode == "count":
             yield f"{name}:{rest}"
         elif match := _LINE.match(rest):
@@ -222,23 +222,23 @@ def _readable(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _page(arguments: GrepArguments, entries: Iterator[str], ended: Ended, room: int) -> str:
+def _page(arguments: GrepArguments, entries: Iterator[str], result: Ended, remaining_chars: int) -> str:
     """Return the requested entries, as far as they fit, and a note."""
     lines: list[str] = []
     more = False
     for at, entry in enumerate(entries):
         if at < arguments.offset:
             continue
-        room -= len(entry) + 1
-        if (arguments.head_limit and len(lines) >= arguments.head_limit) or (lines and room < 0):
+        remaining_chars -= len(entry) + 1
+        if (arguments.head_limit and len(lines) >= arguments.head_limit) or (lines and remaining_chars < 0):
             more = True
             break
         lines.append(entry)
-    if ended.why == "timeout":
+    if result.why == "timeout":
         notes = f"… [the search was stopped after {LIMIT_S:g} s: not everything was searched]"
     elif more:
         notes = f"… [more matches; go on with offset={arguments.offset + len(lines)}, or narrow the search]"
-    elif ended.why == "enough":
+    elif result.why == "enough":
         notes = "… [more matches than this tool looks at; narrow the search]"
     else:
         notes = "" if lines else "No matches." if not arguments.offset else "No more matches."

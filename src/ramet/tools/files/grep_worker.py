@@ -53,8 +53,8 @@ def _files(job: dict[str, Any]) -> Iterator[tuple[str, BinaryIO]]:
 def _walk(top: str, skipped: frozenset[str]) -> Iterator[str]:
     """Yield plain files below, in the order of their names, without following links."""
     try:
-        with os.scandir(top) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
+        with os.scandir(top) as directory:
+            entries = sorted(directory, key=lambda entry: entry.name)
     except OSError:
         return
     for entry in entries:
@@ -72,7 +72,7 @@ def _search(job: dict[str, Any], pattern: re.Pattern[str], name: str, file: Bina
         return
     label = os.fsencode(name) + b"\0"
     out = sys.stdout.buffer
-    count, owed, last = 0, 0, 0
+    count, pending_after, last = 0, 0, 0
     before: deque[tuple[int, bytes]] = deque(maxlen=job["before"] or 0)
     for number, line in enumerate(_lines(first, file), 1):
         if b"\0" in line:
@@ -89,10 +89,10 @@ def _search(job: dict[str, Any], pattern: re.Pattern[str], name: str, file: Bina
                     out.write(b"%s%d-%s\n" % (label, earlier, text))
                 before.clear()
                 out.write(b"%s%d:%s\n" % (label, number, line))
-                owed, last = job["after"], number
-        elif owed:
+                pending_after, last = job["after"], number
+        elif pending_after:
             out.write(b"%s%d-%s\n" % (label, number, line))
-            owed, last = owed - 1, number
+            pending_after, last = pending_after - 1, number
         else:
             before.append((number, line))
     if count and job["mode"] == "count":
@@ -101,9 +101,9 @@ def _search(job: dict[str, Any], pattern: re.Pattern[str], name: str, file: Bina
 
 def _lines(first: bytes, file: BinaryIO) -> Iterator[bytes]:
     """Yield the lines of the data already read and of the rest; of a very long line, its beginning."""
-    ended = first.rpartition(b"\n")
-    yield from ended[0].split(b"\n") if ended[1] else ()
-    start = ended[2]
+    parts = first.rpartition(b"\n")
+    yield from parts[0].split(b"\n") if parts[1] else ()
+    start = parts[2]
     while piece := file.readline(_LINE):
         line, start = start + piece, b""
         while not piece.endswith(b"\n") and (piece := file.readline(_LINE)):

@@ -38,35 +38,35 @@ def numbered(fd: int, said: str, first: int, most: int, room: int) -> tuple[str,
         return _lines(file, said, first, most, room, whole=bool(digest)), digest
 
 
-def _lines(file: io.BufferedIOBase, said: str, first: int, most: int, room: int, *, whole: bool) -> str:
-    passed, ended = _skip(file, first - 1)
-    if passed < first - 1 or (whole and not _more(file)):
-        if ended == "scanned":
-            raise ToolException(f"{said}: line {first} lies beyond the first {MAX_SCANNED} bytes; use Grep")
+def _lines(file: io.BufferedIOBase, name: str, first: int, max_lines: int, max_chars: int, *, whole: bool) -> str:
+    skipped, reason = _skip(file, first - 1)
+    if skipped < first - 1 or (whole and not _has_more(file)):
+        if reason == "scanned":
+            raise ToolException(f"{name}: line {first} lies beyond the first {MAX_SCANNED} bytes; use Grep")
         if first == 1:
             return "(the file is empty)"
-        return f"(the file has {passed} lines; there is no line {first})"
+        return f"(the file has {skipped} lines; there is no line {first})"
     shown: list[str] = []
-    taken, number = 0, first
-    while len(shown) < most and (line := _line(file)) is not None:
+    used_chars, number = 0, first
+    while len(shown) < max_lines and (line := _line(file)) is not None:
         if "\0" in line:
-            raise ToolException(f"{said}: line {number} holds binary data; use Grep or Bash")
+            raise ToolException(f"{name}: line {number} holds binary data; use Grep or Bash")
         entry = f"{number:6d}\t{line}"
-        if shown and taken + len(entry) > room:
-            return _with_rest(shown, f"cut here to keep the answer short; go on with offset={number}")
+        if shown and used_chars + len(entry) > max_chars:
+            return _with_note(shown, f"cut here to keep the answer short; go on with offset={number}")
         shown.append(entry)
-        taken += len(entry) + 1
+        used_chars += len(entry) + 1
         number += 1
     if not shown:
         return f"(the file has {first - 1} lines; there is no line {first})"
-    if _more(file):
+    if _has_more(file):
         total = f" of {number - 1 + _count(file)}" if whole else ""
-        return _with_rest(shown, f"lines {first} to {number - 1}{total}; go on with offset={number}")
+        return _with_note(shown, f"lines {first} to {number - 1}{total}; go on with offset={number}")
     return "\n".join(shown)
 
 
-def _with_rest(shown: list[str], rest: str) -> str:
-    return "\n".join(shown) + f"\n… [{rest}]"
+def _with_note(shown: list[str], note: str) -> str:
+    return "\n".join(shown) + f"\n… [{note}]"
 
 
 def _line(file: io.BufferedIOBase) -> str | None:
@@ -86,26 +86,26 @@ def _line(file: io.BufferedIOBase) -> str | None:
 
 def _skip(file: io.BufferedIOBase, lines: int) -> tuple[int, str]:
     """Skip `lines` line ends; return how many were skipped, and why it stopped (`found`, `end` or `scanned`)."""
-    passed = scanned = 0
+    skipped = scanned = 0
     last = b""
-    while passed < lines:
+    while skipped < lines:
         chunk = file.read(_CHUNK)
         if not chunk:
-            return passed + (last not in (b"", b"\n")), "end"
+            return skipped + (last not in (b"", b"\n")), "end"
         count = chunk.count(b"\n")
-        if passed + count >= lines:
+        if skipped + count >= lines:
             at = -1
-            for _ in range(lines - passed):
+            for _ in range(lines - skipped):
                 at = chunk.find(b"\n", at + 1)
             file.seek(at + 1 - len(chunk), os.SEEK_CUR)
             return lines, "found"
-        passed, scanned, last = passed + count, scanned + len(chunk), chunk[-1:]
+        skipped, scanned, last = skipped + count, scanned + len(chunk), chunk[-1:]
         if scanned >= MAX_SCANNED:
-            return passed, "scanned"
-    return passed, "found"
+            return skipped, "scanned"
+    return skipped, "found"
 
 
-def _more(file: io.BufferedIOBase) -> bool:
+def _has_more(file: io.BufferedIOBase) -> bool:
     at = file.tell()
     more = bool(file.read(1))
     file.seek(at)
@@ -114,5 +114,5 @@ def _more(file: io.BufferedIOBase) -> bool:
 
 def _count(file: io.BufferedIOBase) -> int:
     """Return the number of remaining lines."""
-    rest = file.read()
-    return rest.count(b"\n") + (not rest.endswith(b"\n"))
+    data = file.read()
+    return data.count(b"\n") + (not data.endswith(b"\n"))

@@ -63,28 +63,28 @@ def resolve(context: ToolUseContext, name: str, *, writing: bool = False) -> Res
     Reading may also access the context's `read_roots`, by absolute paths.
     """
     name = name or "."
-    said = printable(name)
+    shown = printable(name)
     if "\0" in name:
-        raise ToolException(f"{said}: a name cannot hold a NUL character")
+        raise ToolException(f"{shown}: a name cannot hold a NUL character")
     if len(name) > MAX_NAME:
-        raise ToolException(f"{said}: the name has {len(name)} characters; at most {MAX_NAME} are accepted")
-    given = pathlib.PurePosixPath(name)
-    if ".." in given.parts:
-        raise ToolException(f"{said}: '..' is not accepted; write the path from the workspace root down")
+        raise ToolException(f"{shown}: the name has {len(name)} characters; at most {MAX_NAME} are accepted")
+    posix_path = pathlib.PurePosixPath(name)
+    if ".." in posix_path.parts:
+        raise ToolException(f"{shown}: '..' is not accepted; write the path from the workspace root down")
     cwd = os.path.realpath(context.cwd)
-    with os_errors_as_tool_errors(said):
+    with os_errors_as_tool_errors(shown):
         resolved = os.path.realpath(os.path.join(cwd, name))  # noqa: PTH118 - pathlib would be slower, on a hot path
     for root in (cwd, *(() if writing else map(os.path.realpath, context.read_roots))):
         if resolved == root or resolved.startswith(root.rstrip("/") + "/"):
             parts = tuple(part for part in resolved[len(root) :].split("/") if part)
-            place = ResolvedPath(
+            resolved_path = ResolvedPath(
                 pathlib.Path(root), parts, printable("/".join(parts) or "." if root == cwd else resolved)
             )
-            kept = KEPT.intersection(part.casefold() for part in parts) if writing else None
-            if kept:
-                raise ToolException(f"{place.shown}: files in {min(kept)} are not written by these tools")
-            return place
-    raise ToolException(f"{said}: leads outside the workspace {printable(cwd)}, which is as far as this tool goes")
+            protected = KEPT.intersection(part.casefold() for part in parts) if writing else None
+            if protected:
+                raise ToolException(f"{resolved_path.shown}: files in {min(protected)} are not written by these tools")
+            return resolved_path
+    raise ToolException(f"{shown}: leads outside the workspace {printable(cwd)}, which is as far as this tool goes")
 
 
 def printable(name: str, most: int = 300) -> str:
@@ -121,9 +121,9 @@ def directory(place: ResolvedPath, *, make: bool = False) -> Iterator[int]:
         fd = os.open(place.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for part in place.parts:
-                below = _open_below(fd, part, make=make)
+                child_fd = _open_below(fd, part, make=make)
                 os.close(fd)
-                fd = below
+                fd = child_fd
             yield fd
         finally:
             os.close(fd)

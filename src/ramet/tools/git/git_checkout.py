@@ -45,9 +45,9 @@ class Checkout(NamedTuple):
     def folders(self) -> tuple[Path, ...]:
         """Return the folders that a person may have trusted: from this one up to the top, here and in the main tree."""
         parts = self.prefix.parts
-        below = [Path(*parts[:length]) for length in range(len(parts), -1, -1)]
+        subfolders = [Path(*parts[:length]) for length in range(len(parts), -1, -1)]
         tops = dict.fromkeys((self.top, self.main) if self.is_own else (self.top,))
-        return tuple(top / each for top in tops for each in below)
+        return tuple(top / each for top in tops for each in subfolders)
 
 
 def find(folder: Path) -> Checkout:
@@ -61,33 +61,33 @@ def find(folder: Path) -> Checkout:
             continue
         if pointer.is_dir() and not _is_repository(pointer):
             continue  # Git continues upward, too.
-        return _of(folder, top, real.relative_to(top))
+        return _checkout_at(folder, top, real.relative_to(top))
     raise NoCheckout(folder, "it is in no git repository", "run `git init` there and commit once")
 
 
-def _of(folder: Path, top: Path, prefix: Path) -> Checkout:
+def _checkout_at(folder: Path, top: Path, prefix: Path) -> Checkout:
     pointer = top / ".git"
-    git_dir = _real(pointer if pointer.is_dir() else _named(folder, top, pointer))
+    git_dir = _real(pointer if pointer.is_dir() else _named_git_dir(folder, top, pointer))
     common_dir = git_dir
     if os.path.lexists(git_dir / "commondir"):
         common_dir = _real(git_dir / _line(git_dir / "commondir"))
     if not _is_repository(common_dir):
         raise NoCheckout(folder, f"{pointer} names no git repository", "repair it: git worktree repair")
-    reason = _foreign(top, git_dir, common_dir)
+    reason = _foreign_reason(top, git_dir, common_dir)
     return Checkout(top, prefix, git_dir, common_dir, not reason, reason)
 
 
-def _named(folder: Path, top: Path, pointer: Path) -> Path:
+def _named_git_dir(folder: Path, top: Path, pointer: Path) -> Path:
     try:
-        word, _, path = _line(pointer).partition(": ")
+        key, _, path = _line(pointer).partition(": ")
     except OSError as error:
         raise NoCheckout(folder, f"{pointer} cannot be read: {error.strerror}", "repair it") from None
-    if word != "gitdir" or not path:
+    if key != "gitdir" or not path:
         raise NoCheckout(folder, f"{pointer} names no git repository", "repair it: git worktree repair")
     return top / path
 
 
-def _foreign(top: Path, git_dir: Path, common_dir: Path) -> str:
+def _foreign_reason(top: Path, git_dir: Path, common_dir: Path) -> str:
     """Return why this is not the working tree's own repository; empty if it is."""
     pointer = top / ".git"
     if git_dir == common_dir == pointer:
@@ -107,10 +107,10 @@ def _foreign(top: Path, git_dir: Path, common_dir: Path) -> str:
 
 def _is_named_by(git_dir: Path, pointer: Path) -> bool:
     try:
-        named = Path(git_dir, _line(git_dir / "gitdir"))
+        named_path = Path(git_dir, _line(git_dir / "gitdir"))
     except OSError:
         return False
-    return named.name == ".git" and _real(named.parent) == pointer.parent
+    return named_path.name == ".git" and _real(named_path.parent) == pointer.parent
 
 
 def _real(path: Path) -> Path:

@@ -73,16 +73,16 @@ def parse(data: bytes) -> Iterator[Entry]:
     text = data.decode("utf-8-sig", "surrogateescape").replace("\r\n", "\n")
     at, section = _skip(text, 0), ""
     while at < len(text):
-        if found := _SECTION.match(text, at):
-            name, sub = found.group(1).lower(), found.group(2)
+        if section_match := _SECTION.match(text, at):
+            name, sub = section_match.group(1).lower(), section_match.group(2)
             section = name if sub is None else f"{name}.{_unescaped(sub)}"
-            at = _skip(text, found.end())
+            at = _skip(text, section_match.end())
             continue
-        name_found = _NAME.match(text, at)
-        if not name_found or not section:
+        name_match = _NAME.match(text, at)
+        if not name_match or not section:
             raise NotUnderstood(f"line {text.count(chr(10), 0, at) + 1} is not understood")
-        value, at = _value(text, name_found.end())
-        yield Entry(f"{section}.{name_found.group().lower()}", value)
+        value, at = _value(text, name_match.end())
+        yield Entry(f"{section}.{name_match.group().lower()}", value)
         at = _skip(text, at)
 
 
@@ -104,8 +104,8 @@ def spellings(value: str) -> tuple[str, ...]:
 
 
 def _skip(text: str, at: int) -> int:
-    found = _BLANK.match(text, at)
-    return found.end() if found else at
+    match = _BLANK.match(text, at)
+    return match.end() if match else at
 
 
 def _unescaped(text: str) -> str:
@@ -124,25 +124,25 @@ def _value(text: str, at: int) -> _Value:
         return _Value(None, at)
     if text[at] != "=":
         raise NotUnderstood(f"line {text.count(chr(10), 0, at) + 1} is not understood")
-    found, kept, is_quoted, at = "", 0, False, at + 1
+    text_value, length, is_quoted, at = "", 0, False, at + 1
     while at < len(text) and (is_quoted or text[at] not in "#;\n"):
-        each = text[at]
+        char = text[at]
         at += 1
-        if each == '"':
+        if char == '"':
             is_quoted = not is_quoted
-            kept = len(found)
-        elif each == "\\":
+            length = len(text_value)
+        elif char == "\\":
             if text[at : at + 1] not in _ESCAPES:
                 raise NotUnderstood(f"line {text.count(chr(10), 0, at) + 1} has an unknown escape")
-            found += _ESCAPES[text[at]]
-            kept, at = len(found), at + 1
-        elif each == "\n":
+            text_value += _ESCAPES[text[at]]
+            length, at = len(text_value), at + 1
+        elif char == "\n":
             break
-        elif found or is_quoted or each not in BLANKS:
-            found += each
-            kept = len(found) if is_quoted or each not in BLANKS else kept
+        elif text_value or is_quoted or char not in BLANKS:
+            text_value += char
+            length = len(text_value) if is_quoted or char not in BLANKS else length
     if is_quoted:
         raise NotUnderstood(f"line {text.count(chr(10), 0, at) + 1} has a quote without an end")
     while at < len(text) and text[at] != "\n":
         at += 1
-    return _Value(found[:kept], at)
+    return _Value(text_value[:length], at)

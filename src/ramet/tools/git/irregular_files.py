@@ -24,22 +24,22 @@ MAX_FILE = 1 << 28  #: of a file that is neither an object nor an index
 MAX_CONFIGS = 100  #: of one repository's configuration, including includes
 MAX_ENTRIES = 2_000_000
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_UNREAD = ("lfs", "annex", "hooks")  #: folders in a repository that git itself does not read; no hook runs
+_UNREAD_FOLDERS = ("lfs", "annex", "hooks")  #: folders in a repository that git itself does not read; no hook runs
 _SUBMODULES = "modules"  #: folder with repositories of submodules, each below its name, which may have slashes
 _REFERENCES = ("refs", "logs")  #: folders in which any name may be a branch's
-_READ = (*_REFERENCES, "objects", "worktrees")  #: folders in which a folder of any name is read
+_READ_FOLDERS = (*_REFERENCES, "objects", "worktrees")  #: folders in which a folder of any name is read
 _INDEX = ("index", "sharedindex")  #: prefixes of files that may be large
-_LARGE = ("objects", _SUBMODULES)  #: folders with objects
+_OBJECT_FOLDERS = ("objects", _SUBMODULES)  #: folders with objects
 _ROOT_REFERENCES = ("HEAD", "AUTO_MERGE", "BISECT_EXPECTED_REV")  #: suffixes of reference names outside of `refs`
 _SYMREF = b"ref:"  #: prefix of a reference to another one
 _MAX_REF = 64 * 1024
-_KERNELS = ("/proc/", "/sys/")  #: files there look regular and empty; some block a reader, or never end
+_KERNEL_FOLDERS = ("/proc/", "/sys/")  #: files there look regular and empty; some block a reader, or never end
 _ATTRIBUTES = "core.attributesfile"
-_GITS_OWN = "%(prefix)/"  #: stands for git's installation folder, from which `..` leads anywhere
+_GIT_PREFIX = "%(prefix)/"  #: stands for git's installation folder, from which `..` leads anywhere
 _OPTIONAL = ":(optional)"  #: of git since 2.52, before a name
 _REMEDY = "look at it, and put a regular file in its place or remove it"
-_MOVED = "put the folder itself in its place, or trust the repository if you know what is there: ramet trust DIR"
-_IN_TREES = (".gitattributes", ".gitignore", ".gitmodules", ".mailmap")
+_LINK_REMEDY = "put the folder itself in its place, or trust the repository if you know what is there: ramet trust DIR"
+_TREE_FILES = (".gitattributes", ".gitignore", ".gitmodules", ".mailmap")
 
 
 class Irregular(Exception):
@@ -62,30 +62,30 @@ def check(checkout: Checkout, *, whole_tree: bool, may_lead_out: Callable[[], bo
     Raises Irregular. Unreadable files are skipped, because git does not block on them.
     """
     tops = _tops(checkout)
-    seen = {checkout.common_dir, checkout.git_dir}
-    for folder in sorted(seen):
+    visited = {checkout.common_dir, checkout.git_dir}
+    for folder in sorted(visited):
         _check_repository(folder, tops, may_lead_out)
-    for name in _IN_TREES:
+    for name in _TREE_FILES:
         _check_path(checkout.top / name, MAX_FILE)
     if whole_tree:
-        for entry in _below(checkout.top, tops, is_closed=lambda parts: parts[-1] == ".git"):
-            if entry.name in _IN_TREES:
+        for entry in _entries_below(checkout.top, tops, is_closed=lambda parts: parts[-1] == ".git"):
+            if entry.name in _TREE_FILES:
                 _check_path(Path(entry.path), MAX_FILE)
             elif entry.name == ".git":
-                _check_embedded(Path(entry.path).parent, seen)
+                _check_embedded(Path(entry.path).parent, visited)
     _check_configs(checkout)
 
 
-def _check_embedded(top: Path, seen: set[Path]) -> None:
+def _check_embedded(top: Path, visited: set[Path]) -> None:
     """Check a repository in a folder of the working tree: git reads its HEAD."""
     try:
-        found = find(top)
+        checkout = find(top)
     except (NoCheckout, OSError):  # Git sees no repository either.
         return
-    folders = {found.common_dir, found.git_dir} - seen
-    seen |= folders
+    folders = {checkout.common_dir, checkout.git_dir} - visited
+    visited |= folders
     for folder in sorted(folders):
-        _check_repository(folder, _tops(found), never)
+        _check_repository(folder, _tops(checkout), never)
 
 
 def _tops(checkout: Checkout) -> tuple[Path, ...]:
@@ -93,7 +93,7 @@ def _tops(checkout: Checkout) -> tuple[Path, ...]:
 
 
 def _check_repository(folder: Path, tops: tuple[Path, ...], may_lead_out: Callable[[], bool]) -> None:
-    for entry in _below(folder, tops, is_closed=_is_unread, may_lead_out=may_lead_out):
+    for entry in _entries_below(folder, tops, is_closed=_is_unread, may_lead_out=may_lead_out):
         path, parts = Path(entry.path), _parts(folder, entry)
         is_index = entry.name.startswith(_INDEX) and not set(_REFERENCES).intersection(parts)
         if not (is_index or _is_object(parts)):
@@ -106,19 +106,19 @@ def _check_repository(folder: Path, tops: tuple[Path, ...], may_lead_out: Callab
 def _is_unread(parts: Sequence[str]) -> bool:
     """Return whether git itself does not read this folder, in the repository or in a submodule's."""
     *above, name = parts
-    is_repository = not above or (above[0] == _SUBMODULES != above[-1] and not set(_READ).intersection(above))
-    return is_repository and name in _UNREAD
+    is_repository = not above or (above[0] == _SUBMODULES != above[-1] and not set(_READ_FOLDERS).intersection(above))
+    return is_repository and name in _UNREAD_FOLDERS
 
 
 def _is_object(parts: Sequence[str]) -> bool:
-    return parts[0] in _LARGE and "objects" in parts and "refs" not in parts and parts[-1] != "alternates"
+    return parts[0] in _OBJECT_FOLDERS and "objects" in parts and "refs" not in parts and parts[-1] != "alternates"
 
 
 def _parts(top: Path, entry: os.DirEntry[str]) -> list[str]:
     return entry.path[len(str(top)) + 1 :].split("/")
 
 
-def _below(
+def _entries_below(
     top: Path,
     tops: tuple[Path, ...],
     *,
@@ -131,14 +131,14 @@ def _below(
     out is skipped without `may_lead_out`. Otherwise it is followed if `may_lead_out()` is true. Raises Irregular if
     not.
     """
-    waiting, seen, count = [str(top)], {(os.path.realpath(top), False)}, 0
-    while waiting:
+    queue, seen, count = [str(top)], {(os.path.realpath(top), False)}, 0
+    while queue:
         try:
-            found = os.scandir(waiting.pop())
+            entries = os.scandir(queue.pop())
         except OSError:  # It no longer exists, or git cannot read it either.
             continue
-        with found:
-            for entry in found:
+        with entries:
+            for entry in entries:
                 count += 1
                 if count > MAX_ENTRIES:
                     raise Irregular(top, f"it holds more than {MAX_ENTRIES} files")
@@ -153,9 +153,11 @@ def _below(
                         if may_lead_out is None:
                             continue
                         if not may_lead_out():
-                            raise Irregular(Path(entry.path), f"it leads out of the repository, to {real}", _MOVED)
+                            raise Irregular(
+                                Path(entry.path), f"it leads out of the repository, to {real}", _LINK_REMEDY
+                            )
                     seen.add((real, _is_object(parts)))
-                waiting.append(entry.path)
+                queue.append(entry.path)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -168,16 +170,16 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def _check_path(path: Path, limit: int | None) -> bool:
     """Raise Irregular for a file on which git would block, or read without end; return whether it is regular."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:  # It does not exist, or is a broken link: git does not block on it.
         return False
-    kind = stat.S_IFMT(found.st_mode)
+    kind = stat.S_IFMT(status.st_mode)
     # Opening a folder, a socket or the null device does not block.
     if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFSOCK) and os.path.realpath(path) != os.devnull:
         raise Irregular(path, "it is not a regular file")
-    if kind == stat.S_IFREG and limit is not None and found.st_size > limit:
+    if kind == stat.S_IFREG and limit is not None and status.st_size > limit:
         raise Irregular(path, f"it is larger than {limit} bytes")
-    if kind == stat.S_IFREG and not found.st_size and os.path.realpath(path).startswith(_KERNELS):
+    if kind == stat.S_IFREG and not status.st_size and os.path.realpath(path).startswith(_KERNEL_FOLDERS):
         raise Irregular(path, "it is a file of the kernel")
     return kind == stat.S_IFREG
 
@@ -185,8 +187,8 @@ def _check_path(path: Path, limit: int | None) -> bool:
 def _check_reference(path: Path) -> None:
     """Raise Irregular for a reference to a file that is no reference, because that file was not checked."""
     try:
-        start = _beginning(path, len(_SYMREF))
-        target = _beginning(path, _MAX_REF)[len(_SYMREF) :].strip() if start == _SYMREF else b"refs/"
+        start = _read_start(path, len(_SYMREF))
+        target = _read_start(path, _MAX_REF)[len(_SYMREF) :].strip() if start == _SYMREF else b"refs/"
     except OSError:  # It does not exist, or git cannot read it either.
         return
     if not target.startswith(b"refs/") or len(target) >= _MAX_REF - len(_SYMREF):
@@ -196,19 +198,19 @@ def _check_reference(path: Path) -> None:
 def _check_configs(checkout: Checkout) -> None:
     """Check every file that the configuration includes, whether the include is active or not."""
     common = checkout.common_dir
-    waiting = [common / "config", common / "config.worktree", checkout.git_dir / "config.worktree"]
-    waiting += sorted((common / "worktrees").glob("*/config.worktree"))
-    seen: set[Path] = set()
-    while waiting:
-        path = waiting.pop(0)
-        if path in seen:
+    queue = [common / "config", common / "config.worktree", checkout.git_dir / "config.worktree"]
+    queue += sorted((common / "worktrees").glob("*/config.worktree"))
+    visited: set[Path] = set()
+    while queue:
+        path = queue.pop(0)
+        if path in visited:
             continue
-        seen.add(path)
-        if len(seen) > MAX_CONFIGS:
+        visited.add(path)
+        if len(visited) > MAX_CONFIGS:
             raise Irregular(common / "config", f"it includes more than {MAX_CONFIGS} files")
         try:
             entries = list(git_config.parse(_content(path)))
-            waiting += [git_config.included(path, each.value) for each in entries if each.is_include and each.value]
+            queue += [git_config.included(path, each.value) for each in entries if each.is_include and each.value]
             for entry in entries:
                 _check_named(checkout, path, entry)
         except git_config.NotUnderstood as error:
@@ -224,7 +226,7 @@ def _check_named(checkout: Checkout, config: Path, entry: git_config.Entry) -> N
     for name in git_config.spellings(entry.value or ""):
         path = os.path.expanduser(name.removeprefix(_OPTIONAL))  # noqa: PTH111 - Path would drop `./`, and expand `./~`
         remedy = f"remove {entry.key} from it, or name a regular file there by its whole path"
-        if path.startswith(_GITS_OWN):
+        if path.startswith(_GIT_PREFIX):
             raise Irregular(config, f"{entry.key} names a file of git's own, {name}", remedy)
         try:
             _check_path(checkout.top / path, MAX_FILE)
@@ -237,10 +239,10 @@ def _check_named(checkout: Checkout, config: Path, entry: git_config.Entry) -> N
 
 def _content(path: Path) -> bytes:
     _check_path(path, MAX_CONFIG)
-    return _beginning(path, MAX_CONFIG + 1)
+    return _read_start(path, MAX_CONFIG + 1)
 
 
-def _beginning(path: Path, length: int) -> bytes:
+def _read_start(path: Path, length: int) -> bytes:
     """Return the first bytes of a regular file, read without blocking.
 
     Raises OSError, and Irregular for another file.

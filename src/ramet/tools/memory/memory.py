@@ -45,7 +45,7 @@ class MemoryTool(BaseTool):
     metadata: dict[str, Any] | None = {"concurrency_safe": False, "children": False}  # noqa: RUF012 - pydantic copies it
     folder: Any  #: MemoryFolder; pydantic need not know it
 
-    def _run(self, command: str, path: str = VIRTUAL_ROOT, **given: Any) -> str:
+    def _run(self, command: str, path: str = VIRTUAL_ROOT, **arguments: Any) -> str:
         run: dict[str, Callable[..., str]] = {
             "view": _view,
             "create": _create,
@@ -53,10 +53,12 @@ class MemoryTool(BaseTool):
             "insert": _insert,
             "delete": _delete,
         }
-        return run[command](self.folder, path, **{key: value for key, value in given.items() if key in _TAKES[command]})
+        return run[command](
+            self.folder, path, **{key: value for key, value in arguments.items() if key in _COMMAND_ARGUMENTS[command]}
+        )
 
 
-_TAKES = {
+_COMMAND_ARGUMENTS = {
     "view": ("view_range",),
     "create": ("file_text",),
     "str_replace": ("old_str", "new_str"),
@@ -71,10 +73,10 @@ def memory_tool(directory: Path | MemoryFolder) -> MemoryTool:
 
 
 def _view(folder: MemoryFolder, path: str, view_range: list[int] | None = None) -> str:
-    inside = path.strip().removeprefix(VIRTUAL_ROOT).strip("/")
-    below = "" if inside in ("", ".") else "/".join(name_parts(path)) + "/"
-    notes = [note for note in folder.notes() if note.name.startswith(below)]
-    if notes or not below:
+    relative = path.strip().removeprefix(VIRTUAL_ROOT).strip("/")
+    prefix = "" if relative in ("", ".") else "/".join(name_parts(path)) + "/"
+    notes = [note for note in folder.notes() if note.name.startswith(prefix)]
+    if notes or not prefix:
         listing = "".join(f"\n{note.size:>8} {VIRTUAL_ROOT}/{note.name}" for note in notes)
         return f"Files, with their bytes:{listing}" if notes else "The memory is empty."
     lines = folder.read(path).split("\n")
@@ -86,12 +88,12 @@ def _view(folder: MemoryFolder, path: str, view_range: list[int] | None = None) 
 
 
 def _create(folder: MemoryFolder, path: str, file_text: str | None = None) -> str:
-    is_new = folder.write(path, _needed("file_text", file_text))
+    is_new = folder.write(path, _required("file_text", file_text))
     return f"{'Created' if is_new else 'Replaced'} {path}."
 
 
 def _str_replace(folder: MemoryFolder, path: str, old_str: str | None = None, new_str: str | None = None) -> str:
-    old, new = _needed("old_str", old_str), new_str or ""
+    old, new = _required("old_str", old_str), new_str or ""
     if not old:
         raise InvalidValue("old_str", old, "a text that occurs once in the file")
 
@@ -108,7 +110,7 @@ def _str_replace(folder: MemoryFolder, path: str, old_str: str | None = None, ne
 
 
 def _insert(folder: MemoryFolder, path: str, insert_line: int | None = None, insert_text: str | None = None) -> str:
-    line, added = _needed("insert_line", insert_line), _needed("insert_text", insert_text)
+    line, added = _required("insert_line", insert_line), _required("insert_text", insert_text)
 
     def insert(text: str) -> str:
         lines = text.split("\n")
@@ -125,7 +127,7 @@ def _delete(folder: MemoryFolder, path: str) -> str:
     return f"Deleted {path}."
 
 
-def _needed(name: str, value: Any) -> Any:
+def _required(name: str, value: Any) -> Any:
     if value is None:
         raise InvalidValue(name, value, "a value: this command needs it")
     return value

@@ -63,7 +63,7 @@ class MemoryFolder:
     def notes(self) -> tuple[Note, ...]:
         """Return all files, by name; the count stops at twice the maximum number."""
         with self._opened() as folder:
-            return () if folder is None else tuple(sorted(islice(_listed(folder, ""), 2 * MAX_FILES)))
+            return () if folder is None else tuple(sorted(islice(_notes_below(folder, ""), 2 * MAX_FILES)))
 
     def read(self, name: str) -> str:
         """Return the whole text of one file."""
@@ -76,10 +76,10 @@ class MemoryFolder:
         """Return at most the first `limit` bytes of one file."""
         *folders, last = name_parts(name)
         with self._opened(folders) as folder:
-            found = None if folder is None else _head(folder, last, limit)
-        if found is None:
+            preview = None if folder is None else _head(folder, last, limit)
+        if preview is None:
             raise self._unknown(name)
-        return found
+        return preview
 
     def write(self, name: str, text: str) -> bool:
         """Replace the file's content by `text` atomically; return True if the file is new."""
@@ -151,7 +151,7 @@ class MemoryFolder:
             return
         try:
             for name in (*self.path.relative_to(self.root).parts, *below):
-                inner = _step(at, name, create=create)
+                inner = _open_below(at, name, create=create)
                 if inner is None:
                     yield None
                     return
@@ -182,10 +182,10 @@ class MemoryFolder:
 
 def name_parts(name: str) -> list[str]:
     """Return the components of a file's name below the folder. Raises InvalidValue if it could mean another place."""
-    inside = name.strip()
-    if inside.startswith(VIRTUAL_ROOT + "/"):
-        inside = inside[len(VIRTUAL_ROOT) + 1 :]
-    parts = inside.split("/")
+    relative = name.strip()
+    if relative.startswith(VIRTUAL_ROOT + "/"):
+        relative = relative[len(VIRTUAL_ROOT) + 1 :]
+    parts = relative.split("/")
     if len(parts) > MAX_DEPTH or not all(_NAME.match(part) for part in parts):
         raise InvalidValue(
             "path", name, f"{VIRTUAL_ROOT}/name.md: letters, digits, ' ', '.', '_', '-', at most {MAX_DEPTH} levels"
@@ -193,16 +193,16 @@ def name_parts(name: str) -> list[str]:
     return parts
 
 
-def _step(at: int, name: str, *, create: bool) -> int | None:
+def _open_below(folder: int, name: str, *, create: bool) -> int | None:
     try:
         try:
-            return os.open(name, _FOLDER_FLAGS, dir_fd=at)
+            return os.open(name, _FOLDER_FLAGS, dir_fd=folder)
         except FileNotFoundError:
             if not create:
                 return None
         with suppress(FileExistsError):
-            os.mkdir(name, dir_fd=at)
-        return os.open(name, _FOLDER_FLAGS, dir_fd=at)
+            os.mkdir(name, dir_fd=folder)
+        return os.open(name, _FOLDER_FLAGS, dir_fd=folder)
     except OSError as error:
         raise _denied(name, error) from None
 
@@ -236,7 +236,7 @@ def _is_new(folder: int, name: str) -> bool:
     raise Denied("memory", f"{name} is a folder, a link or something special")
 
 
-def _listed(folder: int, prefix: str, depth: int = MAX_DEPTH) -> Iterator[Note]:
+def _notes_below(folder: int, prefix: str, depth: int = MAX_DEPTH) -> Iterator[Note]:
     with os.scandir(folder) as listing:
         for entry in listing:
             if not _NAME.match(entry.name):
@@ -245,10 +245,10 @@ def _listed(folder: int, prefix: str, depth: int = MAX_DEPTH) -> Iterator[Note]:
             if stat.S_ISREG(status.st_mode):
                 yield Note(prefix + entry.name, status.st_size)
             elif stat.S_ISDIR(status.st_mode) and depth > 1:
-                inner = _step(folder, entry.name, create=False)
+                inner = _open_below(folder, entry.name, create=False)
                 if inner is not None:
                     try:
-                        yield from _listed(inner, f"{prefix}{entry.name}/", depth - 1)
+                        yield from _notes_below(inner, f"{prefix}{entry.name}/", depth - 1)
                     finally:
                         os.close(inner)
 

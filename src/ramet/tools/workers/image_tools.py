@@ -13,12 +13,12 @@ from langchain_core.tools import BaseTool, ToolException
 
 from ramet.core.errors import Denied
 
-_here = [False]
+_is_sandbox = [False]
 
 
 def allow() -> None:
     """Allow this process to import the code of tools: it is a sandbox."""
-    _here[:] = [True]
+    _is_sandbox[:] = [True]
 
 
 class ImportedTool(BaseTool):
@@ -27,9 +27,9 @@ class ImportedTool(BaseTool):
     module: str
     function: str
 
-    def _run(self, **given: Any) -> Any:
+    def _run(self, **arguments: Any) -> Any:
         """Call the function. Raises Denied in the host, and ToolException for invalid arguments or missing code."""
-        if not _here[0]:
+        if not _is_sandbox[0]:
             raise Denied(self.name, "code of an image runs in a sandbox only")
         try:
             function = getattr(importlib.import_module(self.module), self.function)
@@ -37,9 +37,9 @@ class ImportedTool(BaseTool):
             raise ToolException(f"{self.module}:{self.function} cannot be imported: {problem}") from None
         try:
             bound = pydantic.validate_call(function)
-            result = bound(**given)
-        except pydantic.ValidationError as wrong:
-            raise ToolException(_complaint(self.name, wrong)) from None
+            result = bound(**arguments)
+        except pydantic.ValidationError as error:
+            raise ToolException(_error_text(self.name, error)) from None
         return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
 
 
@@ -61,9 +61,9 @@ async def _awaited(result: Any) -> Any:
     return await result
 
 
-def _complaint(name: str, wrong: pydantic.ValidationError) -> str:
+def _error_text(name: str, error: pydantic.ValidationError) -> str:
     problems = [
         f"{'.'.join(str(part)[:60] for part in each['loc']) or 'arguments'}: {each['msg']}"
-        for each in wrong.errors(include_url=False, include_input=False)[:5]
+        for each in error.errors(include_url=False, include_input=False)[:5]
     ]
     return f"{name} was called wrongly. {'; '.join(problems)}."

@@ -18,8 +18,8 @@ from ramet.wire.code import capsule
 
 _REMEDY = "or make the tool async, or open the session with sync_tools='thread'"
 #: Arguments that LangChain passes on request, and that no other process can have.
-_LIVE = ("callbacks", "run_manager")
-_KEPT = (
+_LIVE_ARGUMENTS = ("callbacks", "run_manager")
+_COPIED_FIELDS = (
     "name",
     "description",
     "return_direct",
@@ -40,14 +40,14 @@ def check_tools(tools: Iterable[BaseTool]) -> None:
             continue
         function = function_of(tool)
         for name, each in _parameters(function).items():
-            if (name in _LIVE and each.default is each.empty) or "RunnableConfig" in str(each.annotation):
+            if (name in _LIVE_ARGUMENTS and each.default is each.empty) or "RunnableConfig" in str(each.annotation):
                 why = f"its function is given {name!r}, an object of this process"
                 raise NotShippable(f"tool {tool.name!r}", why, f"take {name!r} away, {_REMEDY}")
         try:
             capsule.pack(function)
-        except NotShippable as refused:
-            why = f"{refused.what}: {refused.why}"
-            raise NotShippable(f"tool {tool.name!r}", why, f"{refused.remedy}, {_REMEDY}") from None
+        except NotShippable as error:
+            why = f"{error.what}: {error.why}"
+            raise NotShippable(f"tool {tool.name!r}", why, f"{error.remedy}, {_REMEDY}") from None
 
 
 def function_of(tool: BaseTool) -> Callable[..., Any]:
@@ -66,17 +66,17 @@ def process_proxy(tool: BaseTool, processes: ToolProcesses, call: CurrentCall) -
     async def send(*args: Any, **kwargs: Any) -> Any:
         step = (str(call.call_id), str(call.step_id))
         packed = capsule.pack(perform, (function, args, kwargs, *step, has_artifact), secrets=processes.secrets)
-        return _told(await processes.call(call.context, tool.name, packed))
+        return _decode_result(await processes.call(call.context, tool.name, packed))
 
     if _has_function(tool):
         return tool.model_copy(update={"coroutine": send})
-    kept = {name: getattr(tool, name) for name in _KEPT}
-    return StructuredTool(args_schema=tool.args_schema or tool.get_input_schema(), coroutine=send, **kept)
+    fields = {name: getattr(tool, name) for name in _COPIED_FIELDS}
+    return StructuredTool(args_schema=tool.args_schema or tool.get_input_schema(), coroutine=send, **fields)
 
 
-def _told(said: Any) -> Any:
+def _decode_result(outcome: Any) -> Any:
     """Return the result of a function as if called here. Only the content from its process is trusted."""
-    match said:
+    match outcome:
         case {"value": value}:
             return value
         case {"pair": [content, artifact]}:

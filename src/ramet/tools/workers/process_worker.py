@@ -52,8 +52,8 @@ def perform(
         message = {"content": value.content, "artifact": value.artifact, "status": value.status}
         return {"message": message}
     if has_artifact and isinstance(value, tuple) and len(value) == 2:
-        return {"pair": [_shown(value[0]), value[1]]}
-    return {"value": _shown(value)}
+        return {"pair": [_as_data(value[0]), value[1]]}
+    return {"value": _as_data(value)}
 
 
 def _is(value: object, module: str, name: str) -> bool:
@@ -62,7 +62,7 @@ def _is(value: object, module: str, name: str) -> bool:
     return isinstance(kind, type) and isinstance(value, kind)
 
 
-def _shown(content: Any) -> Any:
+def _as_data(content: Any) -> Any:
     """Return the content for a model as data: values without JSON become text, wherever a tool runs."""
     if isinstance(content, str):
         return content

@@ -29,10 +29,10 @@ async def run_in_thread(context: ToolUseContext, work: Callable[[], Any], *, nam
         if not thread.done():
             context.left_running[key] = OrphanedThread(name, thread)
 
-            def came_back(late: asyncio.Future[Any]) -> None:
+            def on_done(future: asyncio.Future[Any]) -> None:
                 context.left_running.pop(key, None)
-                if not late.cancelled():
-                    late.exception()  # Fenced: its late result or exception has no receiver.
+                if not future.cancelled():
+                    future.exception()  # Fenced: its late result or exception has no receiver.
 
-            thread.add_done_callback(came_back)
+            thread.add_done_callback(on_done)
         raise
