@@ -20,7 +20,7 @@ from ramet.tools.permissions.shell.programs import LOOSE_WRAPPERS, SHELLS, TEXT_
 _HARMLESS_TARGETS = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})
 MAX_GLUED = 6  #: characters before a program's name in the same word
 #: `-I` of tar, `1e` of sed, `@-` of make.
-_GLUED = re.compile(r"(-\w{1,4}|\d+\w?|[-+@%^]+|e)\Z")
+_BEFORE_PROGRAM = re.compile(r"(-\w{1,4}|\d+\w?|[-+@%^]+|e)\Z")
 _STARTERS = SHELLS | TEXT_RUNNERS | LOOSE_WRAPPERS | WRAPPERS.keys()
 
 
@@ -32,9 +32,9 @@ class CommandPattern(NamedTuple):
 
     def fits(self, command: str) -> bool:
         """Return whether the whole command matches; linear in its length for each piece."""
-        if _globs(self.pieces, command):
+        if _fits_pieces(self.pieces, command):
             return True
-        return self.open_end and _globs((*self.pieces[:-1], f"{self.pieces[-1]} ", ""), command)
+        return self.open_end and _fits_pieces((*self.pieces[:-1], f"{self.pieces[-1]} ", ""), command)
 
 
 @lru_cache(maxsize=4096)
@@ -60,29 +60,29 @@ def narrows(specifier: str, run: Invocations) -> bool:
 def may_narrow(specifier: str, run: Invocations) -> bool:
     """Return whether something that may be run matches: a word that is unknown so far, or an operand of a program."""
     pattern = command_pattern(specifier)
-    start = f"{pattern.pieces[0]} " if pattern.open_end and len(pattern.pieces) == 1 else pattern.pieces[0]
-    if any(start.startswith(text) or start.rstrip() == text.rstrip() for text in run.begun):
+    prefix = f"{pattern.pieces[0]} " if pattern.open_end and len(pattern.pieces) == 1 else pattern.pieces[0]
+    if any(prefix.startswith(text) or prefix.rstrip() == text.rstrip() for text in run.begun):
         return True
-    program = start.partition(" ")[0]
+    program = prefix.partition(" ")[0]
     if any(fits_pattern(each, name) for each in run.patterns for name in (program, *_STARTERS)):
         return True
-    return bool(program) and any(_among(words, program, pattern) for words in run.operands)
+    return bool(program) and any(_fits_operand(words, program, pattern) for words in run.operands)
 
 
-def _among(words: tuple[str, ...], program: str, pattern: CommandPattern) -> bool:
+def _fits_operand(words: tuple[str, ...], program: str, pattern: CommandPattern) -> bool:
     for at, word in enumerate(words):
         name = word.rpartition("/")[2]
         for each in (name, word) if name != word else (word,):
-            for begin in _places(each, program):
+            for begin in _program_offsets(each, program):
                 if pattern.fits(" ".join((each[begin:], *words[at + 1 :]))):
                     return True
     return False
 
 
-def _places(word: str, program: str) -> Iterator[int]:
+def _program_offsets(word: str, program: str) -> Iterator[int]:
     """Yield where in a word a program's name may begin: at the start, or after the letters of an option."""
     for at in range(min(len(word), MAX_GLUED + 1)):
-        if word.startswith(program, at) and (at == 0 or _GLUED.match(word[:at])):
+        if word.startswith(program, at) and (at == 0 or _BEFORE_PROGRAM.match(word[:at])):
             yield at
 
 
@@ -123,7 +123,7 @@ def _pieces(text: str) -> list[str]:
     return [*pieces, "".join(piece)]
 
 
-def _globs(pieces: tuple[str, ...], text: str) -> bool:
+def _fits_pieces(pieces: tuple[str, ...], text: str) -> bool:
     """Return whether `text` is the pieces in order with any text between them: the leftmost match is enough."""
     if len(pieces) == 1:
         return text == pieces[0]
@@ -132,8 +132,8 @@ def _globs(pieces: tuple[str, ...], text: str) -> bool:
         return False
     at, end = len(first), len(text) - len(last)
     for piece in inner:
-        found = text.find(piece, at, end)
-        if found < 0:
+        offset = text.find(piece, at, end)
+        if offset < 0:
             return False
-        at = found + len(piece)
+        at = offset + len(piece)
     return True

@@ -30,7 +30,7 @@ _HOST = re.compile(r"[a-z0-9._:-]+\Z")
 _NUMERIC = re.compile(r"(^|\.)(\d+|0x[0-9a-f]*)\Z")
 #: IPv6 addresses that embed IPv4 addresses.
 _EMBEDDING = tuple(map(IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96", "2002::/16", "2001::/32", "::/96")))
-_SAME = Ruling()
+_NO_RULING = Ruling()
 
 
 class Call(NamedTuple):
@@ -63,34 +63,38 @@ class _Judgement:
         self._touched: tuple[TouchedFile, ...] | None = None
 
     def ruling(self) -> Ruling:
-        denied = self._narrowed("deny")
-        if denied is not None:
-            return Ruling("deny", str(denied))
+        denying_rule = self._matching_rule("deny")
+        if denying_rule is not None:
+            return Ruling("deny", str(denying_rule))
         plan = self._permissions.mode("plan")
         if plan is not None and self._call.changes:
             return Ruling("deny", f"defaultMode plan of {plan.source}: nothing is changed")
-        quiet = self._permissions.mode("dontAsk")
-        asks = self._narrowed("ask")
-        if asks is not None:
-            return Ruling("deny", f"{asks}, and {quiet.source} says dontAsk") if quiet else Ruling("ask", str(asks))
-        if doubt := self._changes_rules() or self._unclear():
-            return Ruling("deny" if quiet else "ask", doubt)
-        allowed = self._widened()
-        if allowed is not None:
-            return Ruling("allow", allowed)
-        if quiet is not None and self._call.changes:
-            return Ruling("deny", f"no rule allows it, and {quiet.source} says dontAsk")
-        return _SAME
+        dont_ask = self._permissions.mode("dontAsk")
+        asking_rule = self._matching_rule("ask")
+        if asking_rule is not None:
+            return (
+                Ruling("deny", f"{asking_rule}, and {dont_ask.source} says dontAsk")
+                if dont_ask
+                else Ruling("ask", str(asking_rule))
+            )
+        if doubt := self._changes_rules() or self._doubt():
+            return Ruling("deny" if dont_ask else "ask", doubt)
+        permission = self._permission()
+        if permission is not None:
+            return Ruling("allow", permission)
+        if dont_ask is not None and self._call.changes:
+            return Ruling("deny", f"no rule allows it, and {dont_ask.source} says dontAsk")
+        return _NO_RULING
 
     # ---- rules that narrow
 
-    def _narrowed(self, effect: str) -> PermissionRule | None:
+    def _matching_rule(self, effect: str) -> PermissionRule | None:
         return next((rule for rule in self._permissions.rules if rule.effect == effect and self._fits(rule)), None)
 
     def _fits(self, rule: PermissionRule) -> bool:
         if self._call.tool == "Bash" and rule.specifier is not None and rule.tool in (READING_TOOLS | EDITING_TOOLS):
-            return self._touches(rule)
-        if not _speaks_of(rule, self._call.tool):
+            return self._covers_touched_file(rule)
+        if not _covers_tool(rule, self._call.tool):
             return False
         if rule.specifier is None:
             return True
@@ -104,7 +108,7 @@ class _Judgement:
             return host is None or _fits_domain(rule.specifier, host)
         return any(_fits_name(rule.specifier, each, folded=True) for each in self._subjects(kind))
 
-    def _touches(self, rule: PermissionRule, *, is_sure: bool = True) -> bool:
+    def _covers_touched_file(self, rule: PermissionRule, *, is_sure: bool = True) -> bool:
         """Return whether a shell command opens, or may open, a file that a rule for Read or Edit covers."""
         bound, editing = path_rules.bind(rule, self._call.cwd, self._checkouts), rule.tool in EDITING_TOOLS
         return any(
@@ -118,7 +122,7 @@ class _Judgement:
         tool = self._call.tool
         if tool not in EDITING_TOOLS and tool != "Bash":
             return ""
-        files = {name: rule.source for rule in self._permissions.rules for name in _files_of(rule)}
+        files = {name: rule.source for rule in self._permissions.rules for name in _settings_files(rule)}
         if tool in EDITING_TOOLS and files and not self.names:
             return f"it cannot be told which file is changed; {next(iter(files.values()))} says what agents may do"
         changing = [name for each in self.touched if each.is_changed for name in each.names]
@@ -126,24 +130,30 @@ class _Judgement:
         changed = next((files[each] for each in names if each in files), "")
         return f"{changed} says what agents may do" if changed else ""
 
-    def _unclear(self) -> str:
+    def _doubt(self) -> str:
         """Return why it is unclear whether a rule matches; a person then decides."""
         if canonical(self._call.tool) != "Bash":
             return ""
-        narrowing = [each for each in self._permissions.rules if each.effect != "allow" and each.specifier is not None]
-        rules = [each for each in narrowing if canonical(each.tool) == "Bash"]
+        narrowing_rules = [
+            each for each in self._permissions.rules if each.effect != "allow" and each.specifier is not None
+        ]
+        rules = [each for each in narrowing_rules if canonical(each.tool) == "Bash"]
         if rules and self.run.unknown:
             return f"it cannot be told from the text which programs the command starts; {rules[0]} may forbid one"
-        held = next((each for each in rules if command_rules.may_narrow(each.specifier or "", self.run)), None)
-        if held is not None:
-            return f"it cannot be told from the text whether the command starts what {held} is about"
-        paths = [each for each in narrowing if each.tool in (READING_TOOLS | EDITING_TOOLS)]
-        held = next((each for each in paths if self._touches(each, is_sure=False)), None)
-        return f"it cannot be told from the text whether the command opens a file that {held} is about" if held else ""
+        unclear_rule = next((each for each in rules if command_rules.may_narrow(each.specifier or "", self.run)), None)
+        if unclear_rule is not None:
+            return f"it cannot be told from the text whether the command starts what {unclear_rule} is about"
+        paths = [each for each in narrowing_rules if each.tool in (READING_TOOLS | EDITING_TOOLS)]
+        unclear_rule = next((each for each in paths if self._covers_touched_file(each, is_sure=False)), None)
+        return (
+            f"it cannot be told from the text whether the command opens a file that {unclear_rule} is about"
+            if unclear_rule
+            else ""
+        )
 
     # ---- rules that widen
 
-    def _widened(self) -> str | None:
+    def _permission(self) -> str | None:
         """Return why the call needs no question; None if it does."""
         call, kind = self._call, canonical(self._call.tool)
         rules = [each for each in self._permissions.of("allow") if _allows_tool(each, call.tool)]
@@ -200,9 +210,9 @@ class _Judgement:
 
     def _find_names(self) -> Iterator[str]:
         call = self._call
-        given = [call.args[each] for each in PATH_ARGUMENTS if isinstance(call.args.get(each), str)]
+        paths = [call.args[each] for each in PATH_ARGUMENTS if isinstance(call.args.get(each), str)]
         searches, files = call.tool in _SEARCHES, FileNames()
-        for each in given or (["."] if searches else []):
+        for each in paths or (["."] if searches else []):
             for name in files.of(each.replace("\0", ""), call.cwd):
                 yield name
                 if searches:
@@ -211,19 +221,19 @@ class _Judgement:
     def _subjects(self, kind: str) -> tuple[str, ...]:
         """Return the names that a rule of the form `Agent(type)` or `Skill(name)` is compared with."""
         if kind == "Agent":
-            given = self._call.args.get("subagent_type")
-            return (given,) if isinstance(given, str) and given else ("fork", "general-purpose")
+            agent_type = self._call.args.get("subagent_type")
+            return (agent_type,) if isinstance(agent_type, str) and agent_type else ("fork", "general-purpose")
         keys = ("skill", "name", "command")
         return tuple(str(self._call.args[each]).lstrip("/") for each in keys if each in self._call.args)
 
 
-def _files_of(rule: PermissionRule) -> tuple[str, ...]:
+def _settings_files(rule: PermissionRule) -> tuple[str, ...]:
     """Return the names of the settings file of a rule."""
-    written = posixpath.normpath(posixpath.join(rule.root, rule.source))
-    return (written, os.path.realpath(written))
+    path = posixpath.normpath(posixpath.join(rule.root, rule.source))
+    return (path, os.path.realpath(path))
 
 
-def _speaks_of(rule: PermissionRule, tool: str) -> bool:
+def _covers_tool(rule: PermissionRule, tool: str) -> bool:
     """Return whether a rule of `deny` or `ask` covers a tool: names of groups cover the whole group."""
     name, tool = canonical(rule.tool), canonical(tool)
     if name == tool:

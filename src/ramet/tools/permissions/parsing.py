@@ -23,10 +23,10 @@ _ACCEPTED = "a tool's name, or one of Bash(…), Read(…), Edit(…), WebFetch(
 
 def parse_rule(text: str, effect: Effect, *, source: str, field: str, root: str = "", home: str = "") -> PermissionRule:
     """Parse one rule of the list `field`. Raises InvalidValue, with the field and the rule."""
-    found = _RULE.match(text) if len(text) <= MAX_RULE and text.isprintable() else None
-    if found is None:
+    match = _RULE.match(text) if len(text) <= MAX_RULE and text.isprintable() else None
+    if match is None:
         raise InvalidValue(field, text, f"{_ACCEPTED}, of at most {MAX_RULE} characters")
-    name, specifier = found[1], found[2]
+    name, specifier = match[1], match[2]
     _check_name(name, text, effect, field=field, whole=specifier is None)
     if specifier is not None:
         _check_specifier(canonical(name), specifier, text, field=field)
@@ -38,9 +38,9 @@ def parse_rule(text: str, effect: Effect, *, source: str, field: str, root: str 
 
 
 def _check_name(name: str, text: str, effect: Effect, *, field: str, whole: bool) -> None:
-    meant = next((each for each in KNOWN_TOOLS if each.casefold() == name.casefold() and each != name), None)
-    if meant is not None and name not in KNOWN_TOOLS:
-        raise InvalidValue(field, text, f"the tool's name as it is written: {meant}")
+    spelling = next((each for each in KNOWN_TOOLS if each.casefold() == name.casefold() and each != name), None)
+    if spelling is not None and name not in KNOWN_TOOLS:
+        raise InvalidValue(field, text, f"the tool's name as it is written: {spelling}")
     if "*" in name and not whole:
         raise InvalidValue(field, text, "a tool's whole name in front of the parentheses")
     if "*" in name and effect == "allow" and not re.match(r"mcp__[^*]+__", name):
@@ -58,8 +58,8 @@ def _check_specifier(kind: str, specifier: str, text: str, *, field: str) -> Non
     elif kind in READING_TOOLS or kind in EDITING_TOOLS:
         try:
             path_pattern(specifier)
-        except InvalidValue as wrong:
-            raise InvalidValue(field, text, wrong.accepted) from None
+        except InvalidValue as error:
+            raise InvalidValue(field, text, error.accepted) from None
         if cost(specifier) > MAX_COST:
             raise InvalidValue(field, text, "a path pattern with fewer alternatives and fewer **")
     elif kind == "WebFetch":

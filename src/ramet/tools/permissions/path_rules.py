@@ -48,8 +48,8 @@ def path_pattern(specifier: str) -> PathPattern:
         raise InvalidValue("path", specifier, _ACCEPTED)
     try:
         pattern = Pattern(text)
-    except BadPattern as wrong:
-        raise InvalidValue("path", specifier, f"{_ACCEPTED}; {wrong}") from None
+    except BadPattern as error:
+        raise InvalidValue("path", specifier, f"{_ACCEPTED}; {error}") from None
     return PathPattern(base, pattern)
 
 
@@ -68,30 +68,30 @@ class Bound(NamedTuple):
 
     def fits(self, names: Iterable[str]) -> bool:
         """Return whether any of a file's names matches, or a name that it is a copy of."""
-        every = (original for name in names for original in originals(name))
-        return any(_fits(self.pattern, name, base, unclear=True) for name in every for base in self.bases)
+        all_names = (original for name in names for original in originals(name))
+        return any(_fits(self.pattern, name, base, unclear=True) for name in all_names for base in self.bases)
 
 
 def bind(rule: PermissionRule, cwd: str, checkouts: Checkouts | None = None) -> Bound:
     """Bind a narrowing rule. A path also means the same path in every copy that ramet made of the repository."""
     assert rule.specifier is not None
     checkouts = checkouts or Checkouts()
-    found = path_pattern(rule.specifier)
-    bases = _bases(rule, found.base, cwd)
-    if found.base == "settings":
+    parsed = path_pattern(rule.specifier)
+    bases = _bases(rule, parsed.base, cwd)
+    if parsed.base == "settings":
         bases = (*bases, cwd)
-    if found.base in ("settings", "directory"):
-        bases = (*bases, *(other for each in bases for other in checkouts.counterparts(each, rule.root)))
-    folders = dict.fromkeys(other for each in _real(bases) for other in originals(each))
-    return Bound(rule.effect, found.pattern, tuple(folders))
+    if parsed.base in ("settings", "directory"):
+        bases = (*bases, *(folder for each in bases for folder in checkouts.counterparts(each, rule.root)))
+    folders = dict.fromkeys(folder for each in _real(bases) for folder in originals(each))
+    return Bound(rule.effect, parsed.pattern, tuple(folders))
 
 
 def widens(rule: PermissionRule, names: Sequence[str], cwd: str) -> bool:
     """Return whether all names of a file match a rule of `allow`: a link that leads elsewhere is not allowed."""
     assert rule.specifier is not None
-    found = path_pattern(rule.specifier)
-    bases = _real(_bases(rule, found.base, cwd))
-    return all(any(_fits(found.pattern, name, base, unclear=False) for base in bases) for name in names)
+    parsed = path_pattern(rule.specifier)
+    bases = _real(_bases(rule, parsed.base, cwd))
+    return all(any(_fits(parsed.pattern, name, base, unclear=False) for base in bases) for name in names)
 
 
 def _bases(rule: PermissionRule, base: Base, cwd: str) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ def _fits(pattern: Pattern, name: str, base: str, *, unclear: bool) -> bool:
     prefix = base.rstrip("/") + "/"
     if not name.startswith(prefix):
         return False
-    below = name[len(prefix) :]
-    if below.count("/") >= MAX_PARTS:
+    relative = name[len(prefix) :]
+    if relative.count("/") >= MAX_PARTS:
         return unclear
-    return bool(below) and pattern.covers(below)
+    return bool(relative) and pattern.covers(relative)

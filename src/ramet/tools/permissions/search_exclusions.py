@@ -22,7 +22,7 @@ def hidden_from_search(permissions: Permissions, searched: str, cwd: str) -> Cal
         if rule.effect != "allow" and rule.specifier is not None and rule.tool in READING_TOOLS
     ]
     folder = (searched, f"{searched.rstrip('/')}/{ANY_CHILD}")
-    held = [each for each in rules if each.effect == "deny" or not each.fits(folder)]
-    if not held:
+    hiding_rules = [each for each in rules if each.effect == "deny" or not each.fits(folder)]
+    if not hiding_rules:
         return None
-    return lambda name: any(each.fits((name,)) for each in held)
+    return lambda name: any(each.fits((name,)) for each in hiding_rules)

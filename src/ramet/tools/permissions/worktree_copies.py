@@ -15,8 +15,8 @@ def originals(name: str) -> tuple[str, ...]:
     """Return an absolute name, and the corresponding names in the main working tree if it is in a copy."""
     names = [name]
     while _COPIES in names[-1] and len(names) <= MAX_NESTED:
-        before, _, inside = names[-1].rpartition(_COPIES)
-        names.append(posixpath.join(before or "/", inside.partition("/")[2]).rstrip("/") or "/")
+        prefix, _, relative = names[-1].rpartition(_COPIES)
+        names.append(posixpath.join(prefix or "/", relative.partition("/")[2]).rstrip("/") or "/")
     return tuple(names)
 
 
@@ -24,22 +24,22 @@ class Checkouts:
     """The git checkouts of folders, each looked up once, for one tool call."""
 
     def __init__(self) -> None:
-        self._found: dict[str, Checkout | None] = {}
+        self._by_folder: dict[str, Checkout | None] = {}
 
     def counterparts(self, folder: str, root: str) -> tuple[str, ...]:
         """Return the corresponding folder in the main working tree, and in the checkout that contains `root`."""
-        here, there = self._of(folder), self._of(root)
-        if here is None:
+        checkout, root_checkout = self._checkout(folder), self._checkout(root)
+        if checkout is None:
             return ()
-        tops = [here.main]
-        if there is not None and there.common_dir == here.common_dir:
-            tops.append(there.top)
-        return tuple(str(top / here.prefix) for top in tops)
+        tops = [checkout.main]
+        if root_checkout is not None and root_checkout.common_dir == checkout.common_dir:
+            tops.append(root_checkout.top)
+        return tuple(str(top / checkout.prefix) for top in tops)
 
-    def _of(self, folder: str) -> Checkout | None:
-        if folder not in self._found:
+    def _checkout(self, folder: str) -> Checkout | None:
+        if folder not in self._by_folder:
             try:
-                self._found[folder] = find(Path(folder)) if folder else None
+                self._by_folder[folder] = find(Path(folder)) if folder else None
             except (NoCheckout, OSError, ValueError):
-                self._found[folder] = None
-        return self._found[folder]
+                self._by_folder[folder] = None
+        return self._by_folder[folder]

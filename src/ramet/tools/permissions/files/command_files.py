@@ -49,53 +49,53 @@ class _Files:
 
     def __init__(self, cwd: str, homes: tuple[str, ...], globs: FileGlobs) -> None:
         self._cwd, self._homes, self._globs = cwd, homes, globs
-        self._names, self._found = FileNames(), 0
+        self._names, self._name_count = FileNames(), 0
 
-    def folders(self, named: tuple[str, ...]) -> tuple[str, ...]:
+    def folders(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return the folders from which names may be resolved. Raises TooManyFiles."""
-        found = [self._cwd]
-        if len(named) > MAX_TOUCHED:
+        folders = [self._cwd]
+        if len(names) > MAX_TOUCHED:
             raise TooManyFiles
-        for here in found:  # The list grows: a folder may be named from another.
-            for place in (place for name in named for place in self._places(name, here)):
-                for folder in (posixpath.normpath(place), self._names.real(place)):
-                    if folder not in found and self._names.is_folder(folder):
-                        found.append(folder)
-            if len(found) > MAX_FOLDERS:
+        for base in folders:  # The list grows: a folder may be named from another.
+            for path in (path for name in names for path in self._paths_of(name, base)):
+                for folder in (posixpath.normpath(path), self._names.real(path)):
+                    if folder not in folders and self._names.is_folder(folder):
+                        folders.append(folder)
+            if len(folders) > MAX_FOLDERS:
                 raise TooManyFiles
-        return tuple(found)
+        return tuple(folders)
 
     def named(self, touched: Touched, folders: tuple[str, ...]) -> TouchedFile:
         """Return a named file, with the files that a pattern matches; no names if these are too many."""
         names: dict[str, None] = {}
         try:
             for folder in folders:
-                given = self._globs.names(touched.name, folder) if touched.is_pattern else (touched.name,)
-                for place in dict.fromkeys(place for each in given for place in self._places(each, folder)):
-                    found = self._names.of(place, folder)
-                    self._found += len(found)
-                    if self._found > MAX_NAMES:
+                patterns = self._globs.names(touched.name, folder) if touched.is_pattern else (touched.name,)
+                for path in dict.fromkeys(path for each in patterns for path in self._paths_of(each, folder)):
+                    file_names = self._names.of(path, folder)
+                    self._name_count += len(file_names)
+                    if self._name_count > MAX_NAMES:
                         raise TooManyFiles
-                    names |= dict.fromkeys(found)
+                    names |= dict.fromkeys(file_names)
         except TooManyFiles:
             names = {}
         is_sure = touched.is_sure and not (touched.may_be_text and names and not self._names.exists(names))
         below = [f"{each.rstrip('/')}/{ANY_CHILD}" for each in names] if touched.descends else []
         return TouchedFile((*names, *below), touched.is_read, touched.is_changed, is_sure)
 
-    def _places(self, name: str, folder: str) -> Iterator[str]:
+    def _paths_of(self, name: str, folder: str) -> Iterator[str]:
         """Yield the absolute names that a shell may derive from a name."""
-        head, _, rest = name.partition("/")
-        rest = rest.lstrip("/")
+        head, _, tail = name.partition("/")
+        tail = tail.lstrip("/")
         if head in ("~+", "$PWD"):
-            yield posixpath.join(folder, rest)
+            yield posixpath.join(folder, tail)
         if head in ("~", "$HOME"):
-            yield from (posixpath.join(home, rest) for home in self._homes)
-        place = posixpath.join(folder, name)
-        yield place
-        for _ in range(MAX_LINKS if "/proc/" in place else 0):
-            linked = _PROCESS.match(posixpath.normpath(place))
-            if linked is None:
+            yield from (posixpath.join(home, tail) for home in self._homes)
+        path = posixpath.join(folder, name)
+        yield path
+        for _ in range(MAX_LINKS if "/proc/" in path else 0):
+            process_link = _PROCESS.match(posixpath.normpath(path))
+            if process_link is None:
                 break
-            place = posixpath.join(folder if linked[1] == "cwd" else "/", linked[2])
-            yield place  # Of the shell, whose process does not exist yet.
+            path = posixpath.join(folder if process_link[1] == "cwd" else "/", process_link[2])
+            yield path  # Of the shell, whose process does not exist yet.

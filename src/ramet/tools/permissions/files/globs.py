@@ -53,14 +53,14 @@ class FileGlobs:
             alternatives = brace_alternatives(_without_sequences(text))
         except BadPattern:
             raise TooManyFiles from None
-        found = dict.fromkeys([text, *alternatives])
+        names = dict.fromkeys([text, *alternatives])
         for each in alternatives:
             if _MAGIC.search(each):
                 parts = [part for part in each.split("/") if part]
                 if len(parts) > MAX_PARTS:
                     raise TooManyFiles
-                found |= dict.fromkeys(self._matches("/" if each.startswith("/") else cwd, parts))
-        return tuple(found)
+                names |= dict.fromkeys(self._matches("/" if each.startswith("/") else cwd, parts))
+        return tuple(names)
 
     def _matches(self, folder: str, parts: list[str]) -> Iterator[str]:
         if not parts:
@@ -78,13 +78,13 @@ class FileGlobs:
                 raise TooManyFiles
             yield from self._matches(folder, parts[1:])
             for name in self._names(folder):
-                if not os.path.islink(below := posixpath.join(folder, name)):  # noqa: PTH114 - text
-                    yield from self._matches(below, parts)
+                if not os.path.islink(child := posixpath.join(folder, name)):  # noqa: PTH114 - text
+                    yield from self._matches(child, parts)
         else:
-            wanted = _segment(parts[0], folds_case=self._options.folds_case)
+            segment = _segment(parts[0], folds_case=self._options.folds_case)
             finds_hidden = self._options.finds_hidden or parts[0][:1] in (".", "[")
             for name in self._names(folder):
-                if wanted.match(name) and (name[:1] != "." or finds_hidden):
+                if segment.match(name) and (name[:1] != "." or finds_hidden):
                     yield from self._matches(posixpath.join(folder, name), parts[1:])
 
     def _count(self) -> None:
@@ -113,25 +113,25 @@ def _segment(text: str, *, folds_case: bool) -> re.Pattern[str]:
 def _without_sequences(text: str) -> str:
     """Return a pattern with `{1..3}` and `{a..c}` replaced by their members; by a wildcard, if these are many."""
     count = 1
-    for found in _SEQUENCE.finditer(text):
-        count *= len(_members(found))
-    return _SEQUENCE.sub(lambda found: _written(found, are_few=count <= MAX_ALTERNATIVES), text)
+    for match in _SEQUENCE.finditer(text):
+        count *= len(_members(match))
+    return _SEQUENCE.sub(lambda match: _sequence_text(match, are_few=count <= MAX_ALTERNATIVES), text)
 
 
-def _members(found: re.Match[str]) -> range:
-    first, last = (int(found[1]), int(found[2])) if found[1] else (ord(found[3]), ord(found[4]))
-    step = abs(int(found[5] or 1)) or 1
+def _members(match: re.Match[str]) -> range:
+    first, last = (int(match[1]), int(match[2])) if match[1] else (ord(match[3]), ord(match[4]))
+    step = abs(int(match[5] or 1)) or 1
     return range(first, last + 1, step) if first <= last else range(first, last - 1, -step)
 
 
-def _written(found: re.Match[str], *, are_few: bool) -> str:
-    members = _members(found)
+def _sequence_text(match: re.Match[str], *, are_few: bool) -> str:
+    members = _members(match)
     if len(members) > 1 and not are_few:
-        return _NUMBER if found[1] else "?"
-    if not found[1]:
+        return _NUMBER if match[1] else "?"
+    if not match[1]:
         names = [chr(each) for each in members]
     else:
-        is_padded = any(each.lstrip("-").startswith("0") and len(each.lstrip("-")) > 1 for each in found.group(1, 2))
-        width = max(map(len, found.group(1, 2))) if is_padded else 0
+        is_padded = any(each.lstrip("-").startswith("0") and len(each.lstrip("-")) > 1 for each in match.group(1, 2))
+        width = max(map(len, match.group(1, 2))) if is_padded else 0
         names = [f"{each:0{width}d}" for each in members]
     return names[0] if len(names) == 1 else "{" + ",".join(names) + "}"

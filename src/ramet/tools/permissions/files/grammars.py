@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_NOTHING = re.compile(r"(?!)")
+_NO_MATCH = re.compile(r"(?!)")
 #: A requirement that is no file: a name without dots and slashes, and the wanted versions.
 PACKAGE = re.compile(r"[A-Za-z0-9][\w-]*(\[[\w,-]*\])?([=<>~!^@][\w.*,=<>~!^@-]*)?\Z")
 ANY = re.compile(r".*\Z", re.DOTALL)
@@ -56,7 +56,7 @@ class Grammar(NamedTuple):
     first: re.Pattern[str] | None = None  #: the first operand is no file if it matches
     packages: bool = False  #: operands that may be package names are package names
     loose: bool = False
-    suspects: re.Pattern[str] = _NOTHING  #: words of a loose grammar with which all words count
+    suspects: re.Pattern[str] = _NO_MATCH  #: words of a loose grammar with which all words count
     needed: str = ""  #: an option without which all words count
     is_sure: bool = False  #: no option adds reads or changes
     bundle: bool = False  #: the first word may be letters without a dash, as for tar

@@ -61,28 +61,28 @@ class FileNames:
         """Return whether an examined name is that of a file or folder, or of a link."""
         return any(self._targets.get(each) is not None for each in names)
 
-    def _walk(self, here: str, path: str) -> str:
-        rest, links, missing = path.split("/")[::-1], 0, ""
-        while rest:
-            part = rest.pop()
+    def _walk(self, current: str, path: str) -> str:
+        pending_parts, links, missing = path.split("/")[::-1], 0, ""
+        while pending_parts:
+            part = pending_parts.pop()
             if part in ("", "."):
                 continue
             self._steps += 1
             if part == "..":
-                here = posixpath.dirname(here)
+                current = posixpath.dirname(current)
                 continue
-            name = posixpath.join(here, part)
-            is_below_nothing = missing and name.startswith(missing)
-            target = None if is_below_nothing else self._target(name)
-            if target is None and not is_below_nothing:
+            name = posixpath.join(current, part)
+            is_below_missing = missing and name.startswith(missing)
+            target = None if is_below_missing else self._target(name)
+            if target is None and not is_below_missing:
                 missing = f"{name}/"
             if target and links < MAX_LINKS:
                 links += 1
-                here = "/" if target.startswith("/") else here
-                rest += target.split("/")[::-1]
+                current = "/" if target.startswith("/") else current
+                pending_parts += target.split("/")[::-1]
             else:
-                here = name
-        return here
+                current = name
+        return current
 
     def _target(self, path: str) -> str | None:
         """Return the target of a link, "" for a path that is no link, and None for a missing path."""

@@ -24,7 +24,7 @@ _FOLDER_VARIABLE = re.compile(r"\$\{(PWD|HOME)\}")
 _QUOTES = re.compile(r"[\"']")
 _BLANK = re.compile(r"\s")
 #: Characters that may pass a name from one program to another.
-_CONNECTION = re.compile(r"(?<!\|)\|(?!\|)|[$`<>]")
+_CONNECTOR = re.compile(r"(?<!\|)\|(?!\|)|[$`<>]")
 #: Functions and variables, which may give a known program's name to another one, or other options to the program.
 _FUNCTION = re.compile(r"\(\s*\)")
 _VARIABLE = re.compile(r"\b(POSIXLY_CORRECT|(PATH|(GIT|LESS|PIP|RIPGREP|UV)\w*|\w+_(ADDOPTS|OPTIONS|OPTS))\+?=)")
@@ -47,14 +47,14 @@ class Touched(NamedTuple):
 def touched_by(commands: Sequence[Command], text: str = "|") -> tuple[Touched, ...]:
     """Return the files that commands of a text name, at most `MAX_TOUCHED`."""
     programs = [command.words[first_program(command.words) :] for command in commands]
-    is_connected = _CONNECTION.search(_NO_CONNECTION.sub("", text)) is not None and any(map(takes_names, programs))
+    is_connected = _CONNECTOR.search(_NO_CONNECTION.sub("", text)) is not None and any(map(takes_names, programs))
     is_redefined = any(each.search(text) for each in (_FUNCTION, _VARIABLE)) or any(map(_redefines, commands))
-    found: dict[Touched, None] = {}
+    touched: dict[Touched, None] = {}
     for command, words in zip(commands, programs, strict=True):
-        found |= dict.fromkeys((*_redirected(command), *_touched(words, is_connected, is_redefined)))
-        if len(found) >= MAX_TOUCHED:
+        touched |= dict.fromkeys((*_redirected(command), *_touched(words, is_connected, is_redefined)))
+        if len(touched) >= MAX_TOUCHED:
             break
-    return tuple(found)[:MAX_TOUCHED]
+    return tuple(touched)[:MAX_TOUCHED]
 
 
 def named_folders(commands: Sequence[Command]) -> tuple[str, ...]:

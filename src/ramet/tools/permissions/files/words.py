@@ -34,7 +34,7 @@ _MAX_SUBCOMMANDS = 3
 _SYSTEM = ("/bin/", "/usr/")
 #: Words before a program that only select how it is found.
 _RUNNERS = {("python", "-m"), ("python3", "-m"), ("uv", "run"), ("poetry", "run")}
-_RUN_SO = frozenset("bandit black flake8 isort mypy pip pip3 py.test pylint pytest ruff".split())
+_RUN_PROGRAMS = frozenset("bandit black flake8 isort mypy pip pip3 py.test pylint pytest ruff".split())
 _GIT_FLAGS = frozenset({"--no-pager", "-P", "-p", "--paginate"})
 _FIND_TESTS = frozenset(
     "-name -iname -path -ipath -wholename -iwholename -regex -iregex -lname -ilname -type -size -perm -maxdepth"
@@ -86,13 +86,13 @@ def uses_of(words: Sequence[Word]) -> Uses:
     name = words[at].text.rpartition("/")[2]
     if name in NEITHER:
         return Uses((), reads=False, changes=False)
-    found = _known(words[at:])
-    if found is None:
+    uses = _known_uses(words[at:])
+    if uses is None:
         is_known = name in READERS or name in CHANGERS
-        found = Uses(tuple(words[at + 1 :]), (), name not in CHANGERS, name not in READERS, is_known=is_known)
-    is_doubtful = found.is_doubtful or _is_own(words[at])
-    files = (*words[1 : at + 1], *found.files) if at else found.files
-    return found._replace(files=files, is_doubtful=is_doubtful, descends=name not in FLAT)
+        uses = Uses(tuple(words[at + 1 :]), (), name not in CHANGERS, name not in READERS, is_known=is_known)
+    is_doubtful = uses.is_doubtful or _is_own(words[at])
+    files = (*words[1 : at + 1], *uses.files) if at else uses.files
+    return uses._replace(files=files, is_doubtful=is_doubtful, descends=name not in FLAT)
 
 
 def _is_own(program: Word) -> bool:
@@ -108,7 +108,7 @@ def takes_names(words: Sequence[Word]) -> bool:
     if at is None or any(each.text.rpartition("/")[2] == "xargs" for each in words[:at]):
         return True
     name = words[at].text.rpartition("/")[2]
-    known = _known(words[at:])
+    known = _known_uses(words[at:])
     if name in NEITHER or (known is not None and known.lists):
         return any(_NAMES_FROM.match(each.text) for each in words)
     if name not in _FILTERS and known is None:
@@ -116,26 +116,26 @@ def takes_names(words: Sequence[Word]) -> bool:
     return any((each.expanded and not is_pattern(each)) or _NAMES_FROM.match(each.text) for each in words[at + 1 :])
 
 
-def _known(words: Sequence[Word]) -> Uses | None:
+def _known_uses(words: Sequence[Word]) -> Uses | None:
     """Return the uses of a known program; None if its words are not understood."""
     if tuple(each.text for each in words[:2]) in _RUNNERS and not any(each.expanded for each in words[:2]):
-        words = words[2:] if [each.text in _RUN_SO for each in words[2:3]] == [True] else ()
+        words = words[2:] if [each.text in _RUN_PROGRAMS for each in words[2:3]] == [True] else ()
     if not words or words[0].expanded:
         return None
     name = words[0].text.rpartition("/")[2]
     if name == "find":
         return _find(words[1:])
     if name in PROGRAMS:
-        return _read(PROGRAMS[name], words[1:])
+        return _parsed_uses(PROGRAMS[name], words[1:])
     at = 1
     while name == "git" and at < len(words) and (words[at].text in _GIT_FLAGS or words[at].text == "-C"):
         at += 2 if words[at].text == "-C" else 1
-    for more in range(1, _MAX_SUBCOMMANDS):
-        chosen = words[at : at + more]
-        grammar = SUBCOMMANDS.get(" ".join((name, *(each.text for each in chosen))))
-        if grammar is not None and not any(each.expanded for each in words[1 : at + more]):
-            found = _read(grammar, words[at + more :])
-            return found and found._replace(files=(*words[1:at], *found.files))
+    for length in range(1, _MAX_SUBCOMMANDS):
+        subcommand = words[at : at + length]
+        grammar = SUBCOMMANDS.get(" ".join((name, *(each.text for each in subcommand))))
+        if grammar is not None and not any(each.expanded for each in words[1 : at + length]):
+            uses = _parsed_uses(grammar, words[at + length :])
+            return uses and uses._replace(files=(*words[1:at], *uses.files))
     return None
 
 
@@ -211,16 +211,16 @@ class _Reading:
         """Take the value of an option: the attached text, or the next word."""
         is_option_sure, self.is_after_unknown = not self.is_after_unknown, False
         if attached is not None:
-            given = word._replace(text=attached)
+            value = word._replace(text=attached)
         elif self.at < len(self.words):
-            given = self.words[self.at]
+            value = self.words[self.at]
             self.at += 1
         else:
             return True
-        is_one = _is_one_word(given) or (attached is not None and is_pattern(word))
-        self.is_doubtful = self.is_doubtful or not is_one
+        is_one_word = _is_one_word(value) or (attached is not None and is_pattern(word))
+        self.is_doubtful = self.is_doubtful or not is_one_word
         is_text = not is_file and (is_option_sure or attached is not None)
-        (self.texts if is_text else self.files).append(given)
+        (self.texts if is_text else self.files).append(value)
         return True
 
     def _sort_operands(self) -> None:
@@ -236,7 +236,7 @@ class _Reading:
             self.files += operands
 
 
-def _read(grammar: Grammar, words: Sequence[Word]) -> Uses | None:
+def _parsed_uses(grammar: Grammar, words: Sequence[Word]) -> Uses | None:
     reading = _Reading(grammar, words)
     if not reading.read() or not _fits_first(grammar, reading.operands[:1]):
         return None
@@ -265,17 +265,21 @@ def _find(words: Sequence[Word]) -> Uses | None:
     files: list[Word] = []
     texts: list[Word] = []
     for at, word in enumerate(words):
-        before = words[at - 1].text if at else ""
+        previous = words[at - 1].text if at else ""
         if word.text.startswith(_FIND_FILES):
             return None
         if word.expanded:
             is_doubtful = is_doubtful or any(may_be(word, each) for each in ("-delete", *_FIND_RUNNERS, *_FIND_FILES))
-        (texts if before in _FIND_TESTS and not word.expanded else files).append(word)
+        (texts if previous in _FIND_TESTS and not word.expanded else files).append(word)
         changes = changes or word.text == "-delete"
         if word.text in _FIND_RUNNERS:
-            run = words[at + 1 : at + 1 + _MAX_PREFIX]
-            place = program_at(run)
-            name = "" if place is None or _is_own(run[place]) else run[place].text.rpartition("/")[2]
+            prefix = words[at + 1 : at + 1 + _MAX_PREFIX]
+            program_index = program_at(prefix)
+            name = (
+                ""
+                if program_index is None or _is_own(prefix[program_index])
+                else prefix[program_index].text.rpartition("/")[2]
+            )
             reads = reads or name not in CHANGERS | NEITHER
             changes = changes or name not in READERS | NEITHER
     if reads or changes:

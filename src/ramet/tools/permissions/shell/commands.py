@@ -61,7 +61,7 @@ def _may_shift(text: str) -> bool:
     if _ARITHMETIC.search(text):
         return True
     for part in _SUBSCRIPT_END.split(text):
-        opened = _SUBSCRIPT.search(part)
-        if opened is not None and part.find("<<", opened.end()) >= 0:
+        subscript = _SUBSCRIPT.search(part)
+        if subscript is not None and part.find("<<", subscript.end()) >= 0:
             return True
     return False

@@ -16,14 +16,14 @@ from ramet.tools.permissions.shell.words import Word
 MAX_EXPRESSION = 500  #: maximum characters of an arithmetic expression
 UNTOLD = "$_"  #: an unknown expression
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
-_OPENED = re.compile(r"[!#]?(?:\w+|[@*#?$!-])")
+_PARAMETER_NAME = re.compile(r"[!#]?(?:\w+|[@*#?$!-])")
 _NUMBER = re.compile(r"-?\d+\Z")
 _WRITTEN_NUMBER = re.compile(r"[A-Za-z_]\w*=\"?\$\(\(.*\)\)\"?\Z", re.DOTALL)
 _NUMBERS = re.compile(r"\{-?\d+\.\.-?\d+(\.\.-?\d+)?\}\Z")
 #: Expansions whose value the text does not determine: substitutions, positional parameters, quotes.
-_UNTOLD = re.compile(r"\$\((?!\()|`|['\"\\]|\$\{?[1-9@*_]")
+_UNKNOWN_VALUE = re.compile(r"\$\((?!\()|`|['\"\\]|\$\{?[1-9@*_]")
 #: Variables that bash itself sets from commands.
-_FILLED = re.compile(r"(_|REPLY|MAPFILE|OPTARG|COPROC|DIRSTACK|FUNCNAME|OLDPWD|(BASH|COMP|READLINE)\w*)\Z")
+_SET_BY_BASH = re.compile(r"(_|REPLY|MAPFILE|OPTARG|COPROC|DIRSTACK|FUNCNAME|OLDPWD|(BASH|COMP|READLINE)\w*)\Z")
 #: Variables that evaluate what is assigned to them.
 _INTEGERS = frozenset("BASHPID EUID HISTCMD LINENO OPTIND PPID RANDOM SECONDS SRANDOM UID".split())
 _QUOTES = re.compile(r"[\"'\\]")
@@ -35,25 +35,25 @@ _OTHER_EXPANSION = re.compile(r"[$`*?\[<>]|\{(?!\})")
 def parenthesized(text: str, at: int) -> str:
     """Return the expression in the parentheses that open at `at`; `UNTOLD` if its end is not found."""
     depth = 0
-    for here in range(at, min(len(text), at + MAX_EXPRESSION)):
-        depth += {"(": 1, ")": -1}.get(text[here], 0)
+    for end in range(at, min(len(text), at + MAX_EXPRESSION)):
+        depth += {"(": 1, ")": -1}.get(text[end], 0)
         if depth == 0:
-            return text[at : here + 1]
+            return text[at : end + 1]
     return UNTOLD
 
 
 def evaluated_in(content: str) -> Iterator[str]:
     """Yield what `${content}` evaluates: a subscript, an offset in a text, and the variable that `!` names."""
-    opened = _OPENED.match(content)
-    if opened is None:
+    match = _PARAMETER_NAME.match(content)
+    if match is None:
         return
-    name, rest = opened[0], content[opened.end() :]
+    name, rest = match[0], content[match.end() :]
     if name.startswith("!") and len(name) > 1:
         yield name
     if rest.startswith("["):
-        subscript, _, behind = rest.partition("]")
+        subscript, _, after = rest.partition("]")
         yield rest if "[" in subscript[1:] else subscript
-        rest = behind
+        rest = after
     if rest.startswith(":") and rest[1:2] not in ("-", "=", "?", "+"):
         yield rest
 
@@ -90,8 +90,8 @@ def without_variables(word: Word) -> tuple[str, ...]:
     """Return the values of an expanded word if its variables are empty, and if their `instead` applies."""
     if not word.expanded or not word.source:
         return (word.text,)
-    found = (_VARIABLE.sub("", word.source), _VARIABLE.sub(lambda each: each["instead"] or "", word.source))
-    return tuple(dict.fromkeys(_QUOTES.sub("", each) for each in found))
+    variants = (_VARIABLE.sub("", word.source), _VARIABLE.sub(lambda each: each["instead"] or "", word.source))
+    return tuple(dict.fromkeys(_QUOTES.sub("", each) for each in variants))
 
 
 @dataclass
@@ -106,21 +106,21 @@ class Variables:
     def assign(self, word: Word) -> None:
         """Note an assignment."""
         name, is_set, value = word.text.partition("=")
-        found = _IDENTIFIER.match(name)
-        if found is None:
+        identifier = _IDENTIFIER.match(name)
+        if identifier is None:
             return
-        if found[0] in _INTEGERS and not _NUMBER.match(value):
+        if identifier[0] in _INTEGERS and not _NUMBER.match(value):
             self.evaluate(UNTOLD)
-        if is_set and found[0] == name and (_WRITTEN_NUMBER.match(word.source) or _NUMBER.match(value)):
+        if is_set and identifier[0] == name and (_WRITTEN_NUMBER.match(word.source) or _NUMBER.match(value)):
             self.numbers.add(name)
         elif is_set:
-            self.others.add(found[0])
-        if found[0] != name.rstrip("+"):
-            self.evaluate(name[found.end() :])
+            self.others.add(identifier[0])
+        if identifier[0] != name.rstrip("+"):
+            self.evaluate(name[identifier.end() :])
 
     def fill(self, names: Sequence[Word]) -> None:
         """Note variables that get their values from a command."""
-        self.others.update(found for each in names for found in _IDENTIFIER.findall(each.text))
+        self.others.update(identifier for each in names for identifier in _IDENTIFIER.findall(each.text))
         self.subscripts(names)
 
     def subscripts(self, names: Iterable[Word]) -> None:
@@ -141,16 +141,16 @@ class Variables:
 
     def parameter(self, content: str) -> str:
         """Return the variable that `${name:=value}` sets; empty if `${content}` sets none."""
-        found = re.match(r"(\w+)(\[[^\]]*\])?:?=", content)
-        if found is None:
+        match = re.match(r"(\w+)(\[[^\]]*\])?:?=", content)
+        if match is None:
             return ""
-        self.others.add(found[1])
-        return found[1]
+        self.others.add(match[1])
+        return match[1]
 
     def evaluate(self, text: str) -> None:
         """Note an expression."""
         self._evaluated.update(_IDENTIFIER.findall(text))
-        if _UNTOLD.search(text):
+        if _UNKNOWN_VALUE.search(text):
             self._evaluated.add("_")
 
     def from_outside(self, word: Word, *, is_option: bool = False) -> bool:
@@ -158,19 +158,19 @@ class Variables:
 
         `is_option`: the word may be an option only if a variable supplies it completely.
         """
-        found = list(_VARIABLE.finditer(word.source))
-        if not found or "\\\n" in word.source or _OTHER_EXPANSION.search(_VARIABLE.sub("", word.source)):
+        variables = list(_VARIABLE.finditer(word.source))
+        if not variables or "\\\n" in word.source or _OTHER_EXPANSION.search(_VARIABLE.sub("", word.source)):
             return False
-        if len([each for each in found if each["instead"]]) > 1:
+        if len([each for each in variables if each["instead"]]) > 1:
             return False
         if is_option and any(each.startswith("-") for each in without_variables(word)):
             return False
-        self._outside.update(each[1] or each[2] for each in found)
+        self._outside.update(each[1] or each[2] for each in variables)
         return True
 
     def are_unknown(self) -> bool:
         """Return whether the text may have set a variable that is evaluated, or assumed to come from outside."""
-        if any(_FILLED.match(each) for each in self._evaluated):
+        if any(_SET_BY_BASH.match(each) for each in self._evaluated):
             return True
         is_set = self._outside & (self.others | self.numbers) or self._evaluated & self.others
-        return bool(is_set) or any(_FILLED.match(each) for each in self._outside)
+        return bool(is_set) or any(_SET_BY_BASH.match(each) for each in self._outside)

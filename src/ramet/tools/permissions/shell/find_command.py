@@ -33,9 +33,9 @@ def started_by_find(operands: tuple[Word, ...]) -> Iterator[tuple[Word, ...]]:
     """
     actions = [at for at, word in enumerate(operands) if word.text in FIND_ACTIONS]
     for at in actions[:MAX_ACTIONS]:
-        end = next((here for here in range(at, len(operands)) if operands[here].text == ";"), len(operands))
+        end = next((index for index in range(at, len(operands)) if operands[index].text == ";"), len(operands))
         names = _names(operands[:at], in_folder=operands[at].text.endswith("dir"))
-        yield tuple(_put(names, each) for each in operands[at + 1 : end])
+        yield tuple(_with_names(names, each) for each in operands[at + 1 : end])
     if len(actions) > MAX_ACTIONS:
         raise TooManyActions
 
@@ -65,10 +65,10 @@ def _last_part(tests: list[str]) -> str:
     return patterns[0]
 
 
-def _put(names: _Names, word: Word) -> Word:
+def _with_names(names: _Names, word: Word) -> Word:
     """Return a word with a pattern of names in place of `{}`."""
-    before, found, _ = word.text.partition(_NAME)
-    if not found:
+    prefix, placeholder, _ = word.text.partition(_NAME)
+    if not placeholder:
         return word
     text = word.text.replace(_NAME, f"{names.start}/{names.last}")
-    return Word(text, True, word.literal if word.expanded else before + names.start, "" if word.expanded else text)
+    return Word(text, True, word.literal if word.expanded else prefix + names.start, "" if word.expanded else text)

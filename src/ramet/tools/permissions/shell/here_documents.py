@@ -44,9 +44,9 @@ def ending(document: Document, text: str, at: int, *, nested: bool) -> Ending:
         line, at = text[began:end], min(end + 1, len(text))
         if document.is_end(line):
             return Ending(began, at, doubtful or bool(pieces))
-        goes_on = line.endswith("\\") and not document.quoted
-        pieces.append(line[:-1] if goes_on else line)
-        doubtful = doubtful or document.may_be_end("".join(pieces) if not goes_on else line, nested=nested)
-        if not goes_on:
+        continues = line.endswith("\\") and not document.quoted
+        pieces.append(line[:-1] if continues else line)
+        doubtful = doubtful or document.may_be_end("".join(pieces) if not continues else line, nested=nested)
+        if not continues:
             pieces = []
     return Ending(len(text), len(text), doubtful=True)

@@ -69,21 +69,21 @@ class Invocations(NamedTuple):
 
 def invocations(text: str) -> Invocations:
     """Return every spelling of what `text` starts."""
-    found = _Found()
-    found.take(text, 0)
-    unknown = found.unknown or found.variables.are_unknown()
+    collector = _Collector()
+    collector.take(text, 0)
+    unknown = collector.unknown or collector.variables.are_unknown()
     return Invocations(
-        tuple(found.texts),
-        tuple(found.commands),
+        tuple(collector.texts),
+        tuple(collector.commands),
         unknown,
-        tuple(found.begun),
-        tuple(found.operands),
-        tuple(found.patterns),
+        tuple(collector.begun),
+        tuple(collector.operands),
+        tuple(collector.patterns),
     )
 
 
 @dataclass
-class _Found:
+class _Collector:
     texts: dict[str, None] = field(default_factory=dict)  #: in the order in which they were found
     commands: list[Command] = field(default_factory=list)
     unknown: bool = False
@@ -98,14 +98,14 @@ class _Found:
     def take(self, text: str, depth: int) -> None:
         if depth > MAX_DEPTH:
             self.unknown = True
-        if depth > MAX_DEPTH or not self._works(len(text) if depth else 0):
+        if depth > MAX_DEPTH or not self._spend_work(len(text) if depth else 0):
             return
         parsed = parse(text)
         self.unknown = self.unknown or parsed.doubtful
         for each in parsed.evaluated:
             self.variables.evaluate(each)
         for each in parsed.parameters:
-            self._bring((Word(self.variables.parameter(each)),))
+            self._note_variables((Word(self.variables.parameter(each)),))
         self._add(text.strip())
         for command in parsed.commands:
             self.commands.append(command)
@@ -113,7 +113,7 @@ class _Found:
             self.unwrap(command.words, depth)
             self._read_texts(command)
 
-    def _works(self, amount: int) -> bool:
+    def _spend_work(self, amount: int) -> bool:
         """Return whether the work budget allows `amount` more."""
         self._work += amount
         self.unknown = self.unknown or self._work > MAX_WORK
@@ -123,7 +123,7 @@ class _Found:
         """Add what the words of a command start."""
         if self._work > MAX_WORK or (words, depth) in self._seen:  # It is already unknown, or already processed.
             return
-        if self._chain >= MAX_CHAIN or not self._works(len(words)):
+        if self._chain >= MAX_CHAIN or not self._spend_work(len(words)):
             self.unknown = True
             return
         self._seen.add((words, depth))
@@ -161,7 +161,7 @@ class _Found:
         elif name == "find":
             self._find(operands, depth)
         elif name in ("for", "select"):
-            self._bring(operands[:1])
+            self._note_variables(operands[:1])
             self.variables.loop(operands)
             self.unwrap(operands[[*(each.text for each in operands), "do"].index("do") + 1 :], depth)
         elif name in WRAPPERS:
@@ -229,7 +229,7 @@ class _Found:
                 self._need_outside(word, is_option=True)
         programs = started_by_find(operands)
         try:  # Each includes all words after it: twenty of them, in each find of a chain, are millions of words.
-            while self._works(len(operands)) and (program := next(programs, None)) is not None:
+            while self._spend_work(len(operands)) and (program := next(programs, None)) is not None:
                 self.unwrap(program, depth)
         except TooManyActions:
             self.unknown = True
@@ -237,7 +237,7 @@ class _Found:
     def _sed(self, operands: tuple[Word, ...], depth: int) -> None:
         scripts = [text for each in operands for text in without_variables(each)]
         self.unknown = self.unknown or any(runs_input(each) for each in scripts)
-        files = [after for before, after in pairwise(operands) if before.text in ("-f", "--file")]
+        files = [word for previous, word in pairwise(operands) if previous.text in ("-f", "--file")]
         files += [Word(each.text[2:]) for each in operands if each.text.startswith("-f")]
         files += [Word(each.text.partition("=")[2]) for each in operands if each.text.startswith("--file=")]
         self.unknown = self.unknown or any(is_untold(each) for each in files)
@@ -260,13 +260,13 @@ class _Found:
             program = without_name(program)
         self._may_start(operands[: options.end])
         if name == "xargs":
-            program = self._fed(options, program)
+            program = self._xargs_program(options, program)
         self.unwrap(program, depth)
         if name == "flock" and program and program[0].text in ("-c", "--command"):
             self._need_no_bash(program)
             self._loose(program, depth)
 
-    def _fed(self, options: Options, program: tuple[Word, ...]) -> tuple[Word, ...]:
+    def _xargs_program(self, options: Options, program: tuple[Word, ...]) -> tuple[Word, ...]:
         """Return the program of xargs, with its input in place of the replacement text."""
         if options.replacement:
             return tuple(replaced_in(each, options.replacement) for each in program)
@@ -327,20 +327,22 @@ class _Found:
         if name in NAMING:
             if name in ("read", "getopts"):
                 self.variables.fill(operands)
-                self._bring(operands)
+                self._note_variables(operands)
             options = "".join(each.text for each in operands if each.text[:1] == "-")
-            named = [each for each in operands if each.expanded and "=" not in each.literal]
-            self.unknown = self.unknown or bool(named) or (name in ASSIGNING and not {*"in"}.isdisjoint(options))
+            expanded_names = [each for each in operands if each.expanded and "=" not in each.literal]
+            self.unknown = (
+                self.unknown or bool(expanded_names) or (name in ASSIGNING and not {*"in"}.isdisjoint(options))
+            )
             self.variables.subscripts(operands)
         if name == "let":
             self.variables.compare(operands)
         if name in ("[", "[[", "test"):
-            looked_up = [after for before, after in pairwise(operands) if before.text == "-v"]
-            for each in looked_up:
+            tested = [following for previous, following in pairwise(operands) if previous.text == "-v"]
+            for each in tested:
                 self.variables.evaluate(each.source)
-            for before, after in pairwise(operands):
-                if name != "[[" and before.expanded and after.expanded:
-                    self._need_outside(before, is_option=True)  # It may become `-v`.
+            for previous, following in pairwise(operands):
+                if name != "[[" and previous.expanded and following.expanded:
+                    self._need_outside(previous, is_option=True)  # It may become `-v`.
 
     def _need_outside(self, word: Word, *, is_option: bool = False) -> None:
         """Require that a word's variables come from outside of the text; otherwise set `unknown`."""
@@ -366,11 +368,11 @@ class _Found:
     def _assign(self, words: tuple[Word, ...]) -> None:
         for word in words:
             name, is_set, value = word.text.partition("=")
-            found = _NAME.match(name)
-            if found is not None and (found[0] in RUN_VARIABLES or found[0].startswith("BASH_FUNC")):
+            match = _NAME.match(name)
+            if match is not None and (match[0] in RUN_VARIABLES or match[0].startswith("BASH_FUNC")):
                 self.unknown = True
             self.variables.assign(word)
-            if found is not None and PROGRAM_VARIABLES.match(found[0]):
+            if match is not None and PROGRAM_VARIABLES.match(match[0]):
                 self.unknown = self.unknown or name.endswith("+")
                 if word.expanded:
                     self._need_outside(word)
@@ -381,7 +383,7 @@ class _Found:
     def _variables(self, names: tuple[Word, ...]) -> None:
         self.unknown = self.unknown or any(each.text in RUN_VARIABLES for each in names)
 
-    def _bring(self, names: tuple[Word, ...]) -> None:
+    def _note_variables(self, names: tuple[Word, ...]) -> None:
         """Note variables with values that rules cannot check: a shell or a program may run such a value."""
         self._variables(names)
         self.unknown = self.unknown or any(PROGRAM_VARIABLES.match(each.text) for each in names)

@@ -40,10 +40,10 @@ def read_options(wrapper: Wrapper, operands: tuple[Word, ...]) -> Options | None
             break
         if word.expanded and not word.text.startswith(("-I{}", "-i{}")):
             return None
-        read = _read_option(wrapper, word.text)
-        if read is None:
+        option = _read_option(wrapper, word.text)
+        if option is None:
             return None
-        letter, attached = read
+        letter, attached = option
         if word.text.startswith("--r") and "=" in word.text:
             replacement = word.text.partition("=")[2]  # Of xargs: --replace=…
         takes_next = letter != "" and letter in wrapper.values and not attached
@@ -76,8 +76,8 @@ def _read_option(wrapper: Wrapper, text: str) -> tuple[str, str] | None:
 
 def replaced_in(word: Word, replacement: str) -> Word:
     """Return a word whose text after `replacement` is unknown."""
-    before, found, _ = word.text.partition(replacement)
-    return Word(word.text, True, before) if found else word
+    prefix, separator, _ = word.text.partition(replacement)
+    return Word(word.text, True, prefix) if separator else word
 
 
 def shell_script(operands: tuple[Word, ...]) -> Script | None:

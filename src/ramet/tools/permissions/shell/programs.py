@@ -192,7 +192,7 @@ def is_harmless(name: str, operands: Sequence[Word]) -> bool:
             return True
         if operands[at].text not in tool.subcommands.split():
             return False
-    end = next((here for here, each in enumerate(operands) if each.text == "--"), len(operands))
+    end = next((index for index, each in enumerate(operands) if each.text == "--"), len(operands))
     return all(_is_known(tool, each) for each in operands[at:end]) and not any("::" in each.text for each in operands)
 
 

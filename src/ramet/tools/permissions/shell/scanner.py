@@ -14,7 +14,7 @@ MAX_EXPRESSIONS = 500  #: of arithmetic
 MAX_DOCUMENTS = 20  #: here-documents that begin on one line
 _BLANKS = " \t"
 _FD = re.compile(r"\d+\Z")
-_NAMED = re.compile(r"[A-Za-z0-9_@*#?$!-]")  #: characters that may follow the dollar of a variable
+_VARIABLE_LETTER = re.compile(r"[A-Za-z0-9_@*#?$!-]")  #: characters that may follow the dollar of a variable
 _REDIRECTION = re.compile(r"<<<|<<-?|<>|>>|>\||[<>]&|[<>]")
 _SPECIAL_WORDS = frozenset({"[", "[[", "]", "]]", "{", "}", "{}"})
 
@@ -114,9 +114,9 @@ class Scanner:
         elif char == "'":
             if any(each.quoted for each in self.frames):
                 self._doubt()  # Shells differ in whether it quotes there.
-            began = self.at
+            start = self.at
             self._single(frame)
-            if "$(" in self.text[began : self.at] or "`" in self.text[began : self.at]:
+            if "$(" in self.text[start : self.at] or "`" in self.text[start : self.at]:
                 self._doubt()  # In a subscript it is evaluated.
         elif char == '"':
             frame.quoted = True
@@ -143,7 +143,7 @@ class Scanner:
             self._doubt()  # A backslash is read once for the backquotes, and again for their contents.
         if following == "\n":  # The line continues.
             if frame.in_word and not self.text.endswith("\\\n", 0, self.at):
-                self._cut_in_two(self.at, ("[",))
+                self._doubt_split_operator(self.at, ("[",))
             self.at += 2
         elif frame.quoted and following not in tuple('$`"\\'):
             self._add(frame, "\\" + following, 2)
@@ -184,7 +184,7 @@ class Scanner:
         if following == "[":
             self.evaluated.append(UNTOLD)  # The old form of arithmetic.
         if following == "(":
-            self._cut_in_two(at + 2, ("(",))
+            self._doubt_split_operator(at + 2, ("(",))
             self._arithmetic(at + 1)
             self._open(")", 2)
         elif following == "{":
@@ -192,10 +192,10 @@ class Scanner:
         elif following == "'" and not frame.quoted:
             self._ansi(frame, _ansi_end(text, at + 2))
         else:  # Without a following name, the dollar is a literal, and so is the following text.
-            name = following if _NAMED.match(following) else ""
+            name = following if _VARIABLE_LETTER.match(following) else ""
             frame.letters.append(f"${name}")
             self.at += 1 + len(name)
-            self._cut_in_two(at + 1, ("",))
+            self._doubt_split_operator(at + 1, ("",))
 
     def _ansi(self, frame: Frame, end: int) -> None:
         """Skip `$'…'`, in which a backslash escapes a quote. Not every shell supports it."""
@@ -206,24 +206,24 @@ class Scanner:
             self._doubt()
         self.at = end
 
-    def _cut_in_two(self, at: int, rests: tuple[str, ...]) -> None:
+    def _doubt_split_operator(self, at: int, second_halves: tuple[str, ...]) -> None:
         """Doubt an operator that a line continuation at `at` splits before its second half, one of `rests`."""
         if self.text.startswith("\\\n", at):
             while self.text.startswith("\\\n", at):
                 at += 2
-            if self.text.startswith(rests, at):
+            if self.text.startswith(second_halves, at):
                 self._doubt()
 
     def _parenthesis(self, frame: Frame) -> None:
         is_array = frame.in_word and "".join(frame.letters[-1:]).endswith("=")
-        self._need_no_array(frame)
+        self._doubt_in_array(frame)
         self._end_command(frame, self.at)
-        self._cut_in_two(self.at + 1, ("(",))
+        self._doubt_split_operator(self.at + 1, ("(",))
         self._arithmetic(self.at)
         self._open(")", 1)
         self.frames[-1].is_array = is_array
 
-    def _need_no_array(self, frame: Frame) -> None:
+    def _doubt_in_array(self, frame: Frame) -> None:
         """Doubt an operator among the values of an array: bash skips the line, and continues with the next one."""
         if frame.is_array:
             self._doubt()
@@ -233,20 +233,20 @@ class Scanner:
         if len(self.evaluated) >= MAX_EXPRESSIONS:
             self._doubt()
         elif self.text.startswith("((", at):
-            found = parenthesized(self.text, at)
-            self.evaluated.append(found)
-            if found.endswith("))"):
-                self._arithmetic_end = max(self._arithmetic_end, at + len(found))
+            expression = parenthesized(self.text, at)
+            self.evaluated.append(expression)
+            if expression.endswith("))"):
+                self._arithmetic_end = max(self._arithmetic_end, at + len(expression))
 
     def _multiplies(self, frame: Frame) -> bool:
         """Return whether a star is a separate word inside an arithmetic expression."""
-        alone = not frame.in_word and self.text[self.at + 1 : self.at + 2] in tuple(_BLANKS)
-        return alone and bool(frame.words) and self.at < self._arithmetic_end
+        is_separate = not frame.in_word and self.text[self.at + 1 : self.at + 2] in tuple(_BLANKS)
+        return is_separate and bool(frame.words) and self.at < self._arithmetic_end
 
     def _operator(self, frame: Frame, char: str) -> None:
         following = self.text[self.at + 1 : self.at + 2]
         if char != "\n":
-            self._need_no_array(frame)
+            self._doubt_in_array(frame)
         if char == "&" and following == ">":  # `&>` writes to a file.
             self._end_word(frame)
             self.at += 1
@@ -264,11 +264,11 @@ class Scanner:
             self._doubt()
             self._documents = self._documents[:MAX_DOCUMENTS]
         for document in self._documents:
-            found = ending(document, self.text, self.at, nested=len(self.frames) > 1)
-            body, self.at = self.text[self.at : found.began], found.behind
+            end = ending(document, self.text, self.at, nested=len(self.frames) > 1)
+            body, self.at = self.text[self.at : end.began], end.behind
             if document.depth != len(self.frames) or document.name.expanded or "\r" in document.name.text:
                 self._doubt()
-            if found.doubtful or (self._in_backquotes() and "`" in body):
+            if end.doubtful or (self._in_backquotes() and "`" in body):
                 self._doubt()
             self.commands[line:] = [with_document(each, document.name, body) for each in self.commands[line:]]
             if not document.quoted:
@@ -287,17 +287,17 @@ class Scanner:
             frame.in_word = frame.replaced = True
             self._open(")", 2)
             return
-        self._need_no_array(frame)
+        self._doubt_in_array(frame)
         if frame.in_word and _FD.match("".join(frame.letters)):
             frame.in_word, frame.letters = False, []
         self._end_word(frame)
-        found = _REDIRECTION.match(text, self.at)
-        assert found is not None, "it begins with < or >"
-        frame.operator = found.group()
+        match = _REDIRECTION.match(text, self.at)
+        assert match is not None, "it begins with < or >"
+        frame.operator = match.group()
         if frame.operator.startswith("<<") and frame.operator != "<<<":
             self.certain = False
-        self.at = frame.operator_end = found.end()
-        self._cut_in_two(self.at, ("<", ">", "(", "&", "-", "|"))
+        self.at = frame.operator_end = match.end()
+        self._doubt_split_operator(self.at, ("<", ">", "(", "&", "-", "|"))
 
     # ---- nesting
 
@@ -316,9 +316,9 @@ class Scanner:
         self.at += 1
         if closed.is_array and self.text[self.at : self.at + 1] not in ("", *_BLANKS, *"\n;&|<>)`"):
             self._doubt()  # The same word continues, and a command may follow it.
-        below = self.frames[-1]
-        if closed.closer == ")" and not below.quoted and not below.in_word:
-            below.start = self.at
+        outer = self.frames[-1]
+        if closed.closer == ")" and not outer.quoted and not outer.in_word:
+            outer.start = self.at
 
     def _close_or_end(self, frame: Frame) -> None:
         if frame.closer == ")":

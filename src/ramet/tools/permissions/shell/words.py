@@ -10,7 +10,7 @@ from typing import NamedTuple
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?=")
 #: Folders of the kernel, and file names there with data that a process is given.
 _OF_KERNEL = ("/dev/", "/proc/")
-_GIVEN = re.compile(r"(stdin|tty|environ|cmdline|\d+)\Z")
+_INHERITED = re.compile(r"(stdin|tty|environ|cmdline|\d+)\Z")
 #: Keywords of the shell, after which a command begins.
 KEYWORDS = frozenset({"if", "then", "elif", "else", "while", "until", "do", "!", "{"})
 
@@ -43,8 +43,8 @@ def with_document(command: Command, name: Word, body: str) -> Command:
     """Return a command with the text of a here-document in place of the document's name."""
     if not any(each.target is name for each in command.redirections):
         return command
-    found = [Redirection("<<", Word(body)) if each.target is name else each for each in command.redirections]
-    return command._replace(redirections=tuple(found))
+    redirections = [Redirection("<<", Word(body)) if each.target is name else each for each in command.redirections]
+    return command._replace(redirections=tuple(redirections))
 
 
 def begins_case(words: Sequence[Word]) -> bool:
@@ -85,7 +85,7 @@ def is_untold(file: Word) -> bool:
     if file.expanded or file.text == "-":
         return True
     name = re.sub("^//", "/", posixpath.normpath(file.text))
-    return name.startswith(_OF_KERNEL) or _GIVEN.match(posixpath.basename(name)) is not None
+    return name.startswith(_OF_KERNEL) or _INHERITED.match(posixpath.basename(name)) is not None
 
 
 def _is_keyword(word: Word) -> bool:
