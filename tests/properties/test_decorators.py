@@ -85,10 +85,11 @@ def test_a_conflict_names_both() -> None:
     with pytest.raises(InvalidValue) as refusal:
         decorated([timeout(3), timeout(5)])
     assert (
-        str(refusal.value) == "timeout: 5 is not accepted; expected to be said once; another decorator says timeout=3"
+        str(refusal.value)
+        == "timeout: 5 is not accepted; expected a value that is stated once; another decorator states timeout=3"
     )
 
     with pytest.raises(InvalidValue, match=r"timeout: 5 is not accepted.*policy.timeout_seconds=3\.0"):
         decorated([policy(timeout_seconds=3), timeout(5)])
-    with pytest.raises(InvalidValue, match=r"one @agent for 'a'; another says \{'name': 'a'\}"):
+    with pytest.raises(InvalidValue, match=r"one @agent for 'a'; another one has \{'name': 'a'\}"):
         decorated([agent(name="a"), timeout(1), agent(name="b")])

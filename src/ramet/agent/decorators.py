@@ -41,7 +41,9 @@ def agent(function: Callable[..., Any] | None = None, /, **fields: Any) -> Agent
         definition = _definition(target)
         earlier_fields = getattr(definition, _SAID, None)
         if earlier_fields is not None:
-            raise InvalidValue("agent", fields, f"one @agent for {definition.name!r}; another says {earlier_fields!r}")
+            raise InvalidValue(
+                "agent", fields, f"one @agent for {definition.name!r}; another one has {earlier_fields!r}"
+            )
         for name in ("policy", "limits", "cache_ttl_seconds"):
             if fields.get(name) is not None:
                 definition = _STATED_ONCE[name](definition, fields[name])
@@ -162,4 +164,6 @@ def _limit_field(name: str) -> str:
 
 
 def _stated_twice(field: str, value: object, other_field: str, other_value: object) -> InvalidValue:
-    return InvalidValue(field, value, f"to be said once; another decorator says {other_field}={other_value!r}")
+    return InvalidValue(
+        field, value, f"a value that is stated once; another decorator states {other_field}={other_value!r}"
+    )

@@ -246,7 +246,7 @@ def ensure_encodable(message: BaseMessage) -> tuple[BaseMessage, dict[str, Any]]
         except InvalidValue as refusal:
             if not isinstance(message, ToolMessage):
                 raise
-            text = f"The result cannot be kept as data: {refusal}"
+            text = f"The result cannot be recorded as data: {refusal}"
             answer = ToolMessage(content=text, tool_call_id=message.tool_call_id, name=message.name, status="error")
             return answer, encode(answer)
 

@@ -71,7 +71,7 @@ def _digest(function: Any, digest: hashlib._Hash, visited: set[int]) -> None:
         digest.update(f"{function.__objclass__.__module__}.{function.__qualname__}".encode())
         return
     if not isinstance(function, types.FunctionType):
-        raise InvalidValue("function", function, "a function: what an object does with its state cannot be seen")
+        raise InvalidValue("function", function, "a function: the effect of an object's state cannot be inspected")
     if id(function) in visited:
         return
     visited.add(id(function))
@@ -117,7 +117,7 @@ def _data(what: str, value: Any) -> bytes:
     try:
         return canonical(value)
     except NotShippable as problem:
-        raise InvalidValue(what, value, f"data, so that what the function does can be told ({problem.why})") from None
+        raise InvalidValue(what, value, f"data, so that the effect of the function is known ({problem.why})") from None
 
 
 def _code(code: types.CodeType) -> bytes:

@@ -172,7 +172,10 @@ async def _run_gated(context: ToolUseContext, tool: BaseTool, call: ToolCall) ->
         )
         if not safety_decision.committed:
             return _refused(
-                context, call, f"Blocked by the safety gate: {safety_decision.reason or 'it said no'}", status="denied"
+                context,
+                call,
+                f"Blocked by the safety gate: {safety_decision.reason or 'no reason given'}",
+                status="denied",
             )
         await context.slot.take()  # Waiting for a person released it, unless other calls are active.
     try:
@@ -200,7 +203,7 @@ async def _ask_hooks(context: ToolUseContext, tool: BaseTool, call: ToolCall) ->
             call["args"] = decision.updated_input
     decision = narrowed(context, tool.name, call["args"], decision)
     if decision.verdict == "deny":
-        return _refused(context, call, f"Denied: {decision.reason or 'a hook said no'}", status="denied")
+        return _refused(context, call, f"Denied: {decision.reason or 'a hook denied it'}", status="denied")
     if decision.verdict == "ask":
         denied = await _ask_person(context, tool, call, decision.reason)
         if denied is not None:
@@ -214,7 +217,7 @@ async def _ask_person(context: ToolUseContext, tool: BaseTool, call: ToolCall, q
         payload = {"message": f"{tool.name} waits for approval: {question}", "notification_type": "permission_prompt"}
         await context.hooks.fire("Notification", context, payload, matcher="permission_prompt")
     if context.approve is None:
-        return _refused(context, call, "Denied: nobody is there to approve it", status="denied")
+        return _refused(context, call, "Denied: there is no approver", status="denied")
     token = current_call.set(CurrentCall(context, CallId(call["id"] or ""), StepId("")))  # the asking run
     try:
         approved = await context.approve(context, tool=tool.name, question=question, args=call["args"])

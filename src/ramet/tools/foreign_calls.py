@@ -35,22 +35,22 @@ async def _pass(context: ToolUseContext, call_id: CallId, tool: str, args: dict[
         payload = {"tool_name": tool, "tool_input": args, "tool_use_id": call_id}
         decision = await context.hooks.fire("PreToolUse", context, payload, matcher=tool)
         if decision.updated_input is not None and decision.updated_input != args:
-            raise Denied(tool, "a hook wants other arguments, which this agent's own loop does not take")
+            raise Denied(tool, "a hook changed the arguments, which this agent's own loop does not accept")
     decision = narrowed(context, tool, args, decision)
     if decision.verdict == "deny":
-        raise Denied(tool, decision.reason or "a hook said no")
+        raise Denied(tool, decision.reason or "a hook denied it")
     if decision.verdict == "ask":
         await _ask_person(context, call_id, tool, args, decision.reason)
     if context.safety is not None:
         safety_decision = await context.safety(context, call_id=call_id, tool=tool, args=args)
         if not safety_decision.committed:
-            raise Denied(tool, f"the safety gate: {safety_decision.reason or 'it said no'}")
+            raise Denied(tool, f"the safety gate: {safety_decision.reason or 'no reason given'}")
         await context.slot.take()  # Waiting for a person released it, unless other calls are active.
 
 
 async def _ask_person(context: ToolUseContext, call_id: CallId, tool: str, args: dict[str, Any], question: str) -> None:
     if context.approve is None:
-        raise Denied(tool, "nobody is there to approve it")
+        raise Denied(tool, "there is no approver")
     token = current_call.set(CurrentCall(context, call_id, StepId("")))  # the asking run
     try:
         approved = await context.approve(context, tool=tool, question=question, args=args)

@@ -62,7 +62,7 @@ def _anchored(text: str) -> str:
     if ".." in parts:
         raise BadPattern("'..' is not accepted in a pattern")
     if not parts:
-        raise BadPattern("a pattern names something")
+        raise BadPattern("a pattern must contain a name")
     if parts[-1] == "**":
         parts.append("*")  # everything below, not the directory itself
     return "/".join(parts if anchored or len(parts) > 1 else ["**", *parts])

@@ -109,7 +109,7 @@ async def test_quiet_is_the_answer_alone(project: Path) -> None:
     """Nothing on stderr when all is well; asked of a type of agent that was named."""
     async with provider(TREE) as server:
         done = await ramet("ask", "Why?", "--dir", str(project), "--quiet", "--agent", "general-purpose", server=server)
-        assert "Do it completely, and nothing beside it" in str(server.bodies[0]["messages"][0])
+        assert "Do it completely and do nothing else" in str(server.bodies[0]["messages"][0])
 
     assert done == (0, "The **timeout** is too short.\n", "")
 

@@ -270,7 +270,7 @@ async def test_a_graph_stops_at_max_steps(runtime: AgentRuntime) -> None:
     [
         (lambda state: {"wrong": 1}, None, "StepFailed", "what node left: key: 'wrong' is not accepted"),
         (lambda state: 3, None, "StepFailed", "what node left: 3 is not accepted"),
-        (lambda state: {}, lambda state: "nowhere", "Unknown", "unknown node behind 'node' 'nowhere'; known: node"),
+        (lambda state: {}, lambda state: "nowhere", "Unknown", "unknown node after 'node' 'nowhere'; known: node"),
         (lambda state: {}, lambda state: 1 / 0, "StepFailed", "ZeroDivisionError"),
     ],
 )
@@ -351,5 +351,5 @@ async def test_decorated_functions_are_agents_everywhere(runtime: AgentRuntime) 
 
 async def test_outside_of_a_runtime_it_says_where_it_runs() -> None:
     """A composition that is called like a function has nowhere to have its steps born."""
-    with pytest.raises(RametError, match="give it to a runtime"):
+    with pytest.raises(RametError, match="pass it to a runtime"):
         await chain(double)(1)

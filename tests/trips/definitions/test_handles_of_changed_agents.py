@@ -73,7 +73,7 @@ def test_who_is_above_loses_a_name_and_all_below_lose_it(tmp_path: pathlib.Path,
         return done.stdout.splitlines()
 
     (tmp_path / "work").mkdir()
-    changed = "is declared here as another version"
+    changed = "is declared here in another version"
     assert step("make") == ["solve sin pi", "parse sin pi"]
     assert step("lost") == ["solve pi", "parse pi"]
     *errors, local, solves, parses = step("reworded")
@@ -187,7 +187,7 @@ async def test_a_model_goes_on_by_the_name(tmp_path: pathlib.Path) -> None:
             refused, answered = [each.text for each in talk.messages if each.type == "tool"]
 
     assert "another version" in refused
-    assert "ask by a name" in refused
+    assert "ask by name" in refused
     assert answered == "2"
 
 

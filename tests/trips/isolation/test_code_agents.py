@@ -261,9 +261,9 @@ async def test_a_model_without_code_makes_an_agent_by_tools(
     )
 
     [ref] = shelf.kept
-    assert shown[0].startswith(f"ok: adder is there. Its handle: {ref}\n")
+    assert shown[0].startswith(f"ok: adder was created. Its handle: {ref}\n")
     assert "- add(a, b): Add these two." in shown[0]
-    assert "did not get, for you do not have it: module os" in shown[0]
+    assert "did not get these capabilities, because you do not have them: module os" in shown[0]
     assert shown[1] == "ok: 3"
     assert shown[2].startswith("error: add.a: 'x' is not accepted")
     assert shown[3].startswith("error: the agent 'nobody' cannot be resolved")

@@ -298,7 +298,9 @@ async def test_a_call_knows_its_step_and_not_its_context() -> None:
         await session.ask("Go.")
         [started] = of_kind(kept(session), ToolStarted)
         said = str(results(session)[0].content)
-        assert said.startswith(f"c1 c1 {started.step_id} 'run' of a run's context is not there in a tool's own process")
+        assert said.startswith(
+            f"c1 c1 {started.step_id} 'run' of a run's context is not available in a tool's own process"
+        )
 
 
 async def test_a_tool_reads_the_folder_and_writes_its_own(tmp_path: pathlib.Path) -> None:

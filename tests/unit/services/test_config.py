@@ -338,7 +338,7 @@ def test_a_reference_leads_to_the_secret(tmp_path: pathlib.Path) -> None:
     ("text", "said"),
     [
         ("- a", "a mapping"),
-        ("backend: local\nbackend: bwrap", "line 2: a key stands twice"),
+        ("backend: local\nbackend: bwrap", "line 2: a key occurs twice"),
         ("a: &a 1\nb: *a", "line 1: anchors"),
         ("backend: !!python/name:os.system", "line 1: tags"),
         ("backend: [", "line 1: "),

@@ -76,10 +76,10 @@ async def test_an_agent_is_written_down_as_a_registry_has_it() -> None:
 
     assert status == "success"
     assert text.splitlines() == [
-        "solver is there. Its handle: main@…/solver@…",
+        "solver was created. Its handle: main@…/solver@…",
         "CallTask has it do one of its tasks:",
         "- solve(b, a): Solve it.",
-        "It did not get, for you do not have it: module os",
+        "It did not get these capabilities, because you do not have them: module os",
     ]
     recipe = Recipe.from_entry(forest.entries[0])
     assert list(recipe.tasks["solve"].parameters) == ["b", "a"]

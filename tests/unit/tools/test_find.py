@@ -296,7 +296,7 @@ async def test_a_search_that_cannot_begin_is_no_search_without_a_match(
     monkeypatch.setattr(grep, "_BOOT", "import no_such_module")
     make(context.cwd, {"a.txt": "text"})
 
-    with pytest.raises(ToolException, match="found out nothing"):
+    with pytest.raises(ToolException, match="gave no result"):
         await call(context, "Grep", pattern="text")
 
 

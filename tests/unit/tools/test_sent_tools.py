@@ -66,7 +66,7 @@ async def asked(tool: BaseTool, processes: Answering, args: Any) -> Any:
 )
 async def test_what_is_no_result_is_refused(said: Any) -> None:
     """Whatever a process sends in place of a result, nothing is made of it."""
-    with pytest.raises(ProtocolError, match="no result"):
+    with pytest.raises(ProtocolError, match="invalid result"):
         await asked(ADD, Answering(said), {"a": 1, "b": 2})
 
 

@@ -85,7 +85,9 @@ def _context() -> ToolUseContext:
     try:
         return current()
     except LookupError:
-        raise RametError("an adopted agent works in a run: give it to a runtime, a session or a schedule") from None
+        raise RametError(
+            "an adopted agent can only be called in a run: pass it to a runtime, a session or a schedule"
+        ) from None
 
 
 def _value(result: Any) -> Any:

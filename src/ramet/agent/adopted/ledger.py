@@ -123,7 +123,7 @@ class Ledger:
     def close(self) -> None:
         """Prevent further calls, and settle open ones as cut off."""
         self._is_closed = True
-        aborted = Aborted(self.context.abort.reason or "its run is over")
+        aborted = Aborted(self.context.abort.reason or "its run has ended")
         for key in list(self._charges):
             self.fail(key, aborted)
         for key in list(self._calls):
@@ -152,7 +152,7 @@ class Ledger:
     def _check_open(self) -> None:
         self.context.abort.raise_if_aborted()
         if self._is_closed:
-            raise Aborted("its run is over")
+            raise Aborted("its run has ended")
 
     def _refusals(self) -> _Refusals:
         return _Refusals(self)
@@ -297,7 +297,9 @@ class Bookkeeper(_Handler, BaseCallbackHandler):
             self._wait(admit())
         elif not self._was_admitted(run_id):
             if has_gates(ledger.context):
-                ledger.refusal = Denied(call[0], "a synchronous call in the event loop: nobody can be asked meanwhile")
+                ledger.refusal = Denied(
+                    call[0], "a synchronous call in the event loop, which cannot wait for the answer of a gate"
+                )
                 raise ledger.refusal
             ledger.begin(run_id, *call)
 
@@ -328,7 +330,7 @@ class Bookkeeper(_Handler, BaseCallbackHandler):
             future = asyncio.run_coroutine_threadsafe(work, loop)
         except RuntimeError as error:
             work.close()
-            raise Aborted("its event loop is gone") from error
+            raise Aborted("its event loop is closed") from error
         while True:
             loop_responded = threading.Event()
             with suppress(RuntimeError):  # If the loop is gone, the coroutine will not finish either.

@@ -12,4 +12,4 @@ class Adopted:
 
     async def __call__(self, given: Any) -> Any:
         """Run the agent, and return its result."""
-        raise Bug("an adopted agent does something")
+        raise Bug("a class of adopted agents defines __call__")

@@ -175,7 +175,11 @@ def _name(kind: Kind, thing: Any) -> str:
     for step in (name or "?").split("."):
         value = getattr(value, step, None)
     if value is not thing or module == "__main__":
-        where = "a script, which is called otherwise in another process" if module == "__main__" else "nowhere by name"
+        where = (
+            "in a script, which has another name in other processes"
+            if module == "__main__"
+            else "not found by its name"
+        )
         raise InvalidValue(kind, thing, f"a {kind} at the top level of a module that can be imported; it is {where}")
     return f"{module}:{name}"
 
@@ -278,8 +282,8 @@ def root_agent(name: str, version: str, handle: str) -> DeclaresCapabilities:
         if version == recipe.version or version == recipe.identity:
             return agent
     why = (
-        f"is declared here as another version than {version[:16]}…; if this one is meant, ask by a name, without a "
-        "version, or by the handle that AgentRuntime.dynamic.rebind gives"
+        f"is declared here in another version than {version[:16]}…; to use this one, ask by name, without a version, "
+        "or by the handle that AgentRuntime.dynamic.rebind returns"
         if live_agents
         else "is not declared in this process"
     )

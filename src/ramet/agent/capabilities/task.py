@@ -73,12 +73,10 @@ class Task:
         """
         name = checked_task_name(getattr(function, "__name__", None))
         if not inspect.isfunction(function) or not _is_empty(function):
-            raise InvalidValue(
-                f"task {name}", function, "a function with nothing but a docstring: its work is the agent's"
-            )
+            raise InvalidValue(f"task {name}", function, "a function with only a docstring: the agent does the work")
         docstring = inspect.cleandoc(function.__doc__ or "")
         if not docstring:
-            raise InvalidValue(f"task {name}", "no docstring", "one: it is what the agent is told to do")
+            raise InvalidValue(f"task {name}", "no docstring", "a docstring: it is the agent's instruction")
         hints, parameters = type_hints(function, f"task {name}"), dict[str, Any]()
         for each in inspect.signature(function).parameters.values():
             where = f"task {name}.{each.name}"
@@ -221,7 +219,7 @@ class Task:
 def handle_of(value: Any, where: str) -> str:
     """Return the handle of a task that is itself a value. Raises InvalidValue if the value is no such task."""
     if not isinstance(value, Task) or value.agent.ref is None:
-        raise InvalidValue(where, value, "a task of an agent that is kept in a registry")
+        raise InvalidValue(where, value, "a task of an agent that is stored in a registry")
     return f"{value.agent.ref}:{value.name}"
 
 

@@ -101,9 +101,9 @@ class Graph(Composed):
             try:
                 target = edge.targets[choice]
             except (KeyError, TypeError):
-                raise Unknown(f"way behind {node_name!r}", str(choice), tuple(map(str, edge.targets))) from None
+                raise Unknown(f"route after {node_name!r}", str(choice), tuple(map(str, edge.targets))) from None
         if target != END and target not in self.nodes:
-            raise Unknown(f"node behind {node_name!r}", str(target), (*self.nodes, END))
+            raise Unknown(f"node after {node_name!r}", str(target), (*self.nodes, END))
         return str(target)
 
     def _updated_state(self, node: Node, state: Any, output: Any) -> Any:
@@ -119,7 +119,7 @@ class Graph(Composed):
         elif isinstance(node.agent.function, Composed) and not isinstance(output, dict):
             output = {node.name: output}
         try:
-            _check_keys(f"what {node.name} left", output, self.keys)
+            _check_keys(f"the output of {node.name}", output, self.keys)
             return {**state, **{key: self._reduce(state, key, value) for key, value in output.items()}}
         except InvalidValue as mismatch:
             raise StepFailed(node.name, status=Status.FAILED, path=node.name, reason=str(mismatch)) from mismatch

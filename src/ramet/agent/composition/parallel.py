@@ -95,7 +95,7 @@ def parallel(
     if not branches:
         raise InvalidValue("branches", branches, "one branch or more")
     if for_each and len(branches) != 1:
-        raise InvalidValue("for_each", for_each, f"one branch, to be given each item; here are {len(branches)}")
+        raise InvalidValue("for_each", for_each, f"one branch, which receives each item; got {len(branches)}")
     if isinstance(max_parallel, bool) or not isinstance(max_parallel, int) or max_parallel < 1:
         raise InvalidValue("max_parallel", max_parallel, "a whole number from 1")
     if on_failure not in ("keep", "stop"):

@@ -43,7 +43,7 @@ class StateGraph:
         """
         if isinstance(node, str):
             if action is None:
-                raise InvalidValue("action", action, f"what {node!r} is: an agent or a function")
+                raise InvalidValue("action", action, f"the step {node!r}: an agent or a function")
             name, agent = node, as_agent(action)
         else:
             agent = as_agent(node)
@@ -103,7 +103,7 @@ class StateGraph:
         for source, edge in self._edges.items():
             for target in (edge,) if isinstance(edge, str) else (edge.targets or {}).values():
                 if target != END and target not in self._nodes:
-                    raise Unknown(f"node behind {source!r}", target, (*self._nodes, END))
+                    raise Unknown(f"node after {source!r}", target, (*self._nodes, END))
             if source != START and source not in self._nodes:
                 raise Unknown("node that an edge begins at", source, (START, *self._nodes))
         unreachable = set(self._nodes) - self._reachable_nodes()
@@ -114,11 +114,11 @@ class StateGraph:
 
     def _connect(self, source: str, edge: str | Route) -> StateGraph:
         if source == END:
-            raise InvalidValue("source", source, "a node, or START: nothing comes behind END")
+            raise InvalidValue("source", source, "a node, or START: no edge begins at END")
         if edge == START:
-            raise InvalidValue("edge", edge, "a node, or END: nothing leads back to START")
+            raise InvalidValue("edge", edge, "a node, or END: no edge leads to START")
         if source in self._edges:
-            accepted = "one way out of a node; a node that is parallel(…) does several things at once"
+            accepted = "one edge from a node; a node that is parallel(…) runs several steps at once"
             raise InvalidValue(f"edge from {source}", edge, accepted)
         self._edges[source] = edge
         return self

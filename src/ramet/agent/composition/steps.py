@@ -80,10 +80,11 @@ def step_context() -> StepContext:
         context = current()
     except LookupError:
         raise RametError(
-            "a composition runs where its steps can be born: give it to a runtime, a session or a schedule of the host"
+            "a composition runs where its steps can be spawned: "
+            "pass it to a runtime, a session or a schedule of the host"
         ) from None
     if context.tree is None:
-        raise RametError("a composition needs a tree of runs, and here is none")
+        raise RametError("a composition needs a tree of runs, and there is none here")
     return StepContext(context, context.tree)
 
 
@@ -97,7 +98,7 @@ def composition_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
 def step_output(step: Agent, handle: SpawnHandle, result: Result) -> Any:
     """Return a step's result, in its declared type. Raises StepFailed if the step failed or the value does not fit."""
     if result.status is not Status.COMPLETED:
-        why = result.error.message if result.error is not None else "it says nothing of why"
+        why = result.error.message if result.error is not None else "no reason given"
         raise StepFailed(step.name, status=result.status, path=handle.path, reason=why)
     try:
         return typed(step, result.value)
@@ -137,7 +138,7 @@ def as_text(value: Any) -> str:
 def _input(step: Agent, value: Any) -> tuple[tuple[Any, ...], Mapping[str, Any], str]:
     if step.function is None:
         if isinstance(value, Call):
-            raise InvalidValue("input", value.args or dict(value.kwargs), f"one value: {step.name} is given a prompt")
+            raise InvalidValue("input", value.args or dict(value.kwargs), f"one value: {step.name} receives a prompt")
         return (), {}, as_text(value)
     if isinstance(value, Call):
         return value.args, value.kwargs, ""
@@ -162,11 +163,11 @@ class Composed:
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the steps; return the result of the last."""
-        raise Bug("a composition does something")
+        raise Bug("a class of compositions defines __call__")
 
     def parts(self) -> tuple[Agent, ...]:
         """Return the steps, in order."""
-        raise Bug("a composition has steps")
+        raise Bug("a class of compositions defines parts")
 
     def deciders(self) -> tuple[Callable[..., Any], ...]:
         """Return the composition's own functions that decide between steps."""

@@ -59,11 +59,11 @@ def parse_agent(text: str, *, source: Path, scope: Scope, trusted: bool = False)
             )
     for key in ("name", "description"):
         if reader.keys.get(key) in (None, ""):
-            raise InvalidValue(f"{source}: {key}", reader.keys.get(key), "text; every agent's file has it")
+            raise InvalidValue(f"{source}: {key}", reader.keys.get(key), "text; every agent file must have it")
     values: dict[str, Any] = {}
     for key in reader.keys:
         if key in _UNSUPPORTED_KEYS:
-            notes.append(f"{key}: known, not honoured yet")
+            notes.append(f"{key}: known, but not supported yet")
         elif reader.keys[key] is not None or key == "tools":
             values.update(_READERS[key](reader, key))
     has_authority = has_users_word(scope, trusted=trusted)
@@ -96,7 +96,7 @@ class _Reader:
 
     def text(self, key: str) -> dict[str, Any]:
         if not isinstance(self.keys[key], str):
-            raise self.refuse(key, "text (in quotes, if YAML takes it for something else)")
+            raise self.refuse(key, "text (in quotes, if YAML would read it as another type)")
         return {key: self.keys[key].strip()}
 
     def flag(self, key: str) -> dict[str, Any]:
@@ -128,8 +128,8 @@ class _Reader:
             except InvalidValue as error:
                 raise self.refuse(key, error.accepted, text) from None
             if entry.arguments is not None and entry.name not in SPAWNERS:
-                effect = "the whole tool is denied" if key == "disallowed_tools" else "it gives no tool"
-                self.notes.append(f"{key}: {text}: parts of a tool are not honoured yet; {effect}")
+                effect = "the whole tool is denied" if key == "disallowed_tools" else "it selects no tool"
+                self.notes.append(f"{key}: {text}: parts of a tool are not supported yet; {effect}")
         return names
 
     def model(self, key: str) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class _Reader:
         if mode == "plan":
             return {"read_only": True}
         if mode in _UNSUPPORTED_MODES:
-            self.notes.append(f"permission_mode: {mode}: known, not honoured yet")
+            self.notes.append(f"permission_mode: {mode}: known, but not supported yet")
         elif mode != "default":  # bypassPermissions above all: a file cannot free itself from the gates.
             raise self.refuse(key, f"default, plan, {', '.join(_UNSUPPORTED_MODES)}")
         return {}
@@ -167,7 +167,7 @@ class _Reader:
         try:
             config.read(hooks)
         except (InvalidValue, Unknown) as error:
-            raise InvalidValue(f"{self.source}: {key}", "what it holds", str(error)) from None
+            raise InvalidValue(f"{self.source}: {key}", "its hooks", str(error)) from None
         return {key: hooks}
 
     def schema(self, key: str) -> dict[str, Any]:
@@ -184,7 +184,9 @@ class _Reader:
         try:
             return json.loads(json.dumps(self.keys[key], allow_nan=False))
         except (TypeError, ValueError):
-            raise self.refuse(key, "what JSON can say: no dates, no bytes, no NaN", "this value") from None
+            raise self.refuse(
+                key, "a value that JSON can represent: no dates, no bytes, no NaN", "this value"
+            ) from None
 
 
 _READERS: Mapping[str, Callable[[_Reader, str], dict[str, Any]]] = {

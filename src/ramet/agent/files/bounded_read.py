@@ -99,4 +99,4 @@ def read_bytes(path: Path, *, limit: int, fence: Path | None = None, cut: bool =
 
 
 def _why(error: BaseException) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else "its links run in a circle"
+    return (error.strerror or str(error)) if isinstance(error, OSError) else "its links form a loop"

@@ -48,7 +48,7 @@ def parse(text: str, *, source: object) -> FrontMatter:
             keys = safe_yaml.read(quoted).data
         except NotPlain:
             raise InvalidValue(f"{source}: front matter", _sentence(error), "YAML as plain data") from None
-        notes = tuple(f"{name}: holds ': ' or ' #' and should be in quotes; taken as written" for name in names)
+        notes = tuple(f"{name}: contains ': ' or ' #' and should be in quotes; used as written" for name in names)
     keys = {} if keys is None else keys
     if not isinstance(keys, dict):
         raise InvalidValue(f"{source}: front matter", type(keys).__name__, "lines of `key: value`")

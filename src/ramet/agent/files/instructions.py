@@ -57,13 +57,13 @@ def load_instructions(cwd: Path, *, root: Path | None = None) -> Instructions:
         if path is None:
             continue
         if remaining_bytes < MIN_PART:
-            problems.append(Problem(path, f"left out: the nearer ones fill {MAX_TOTAL} bytes"))
+            problems.append(Problem(path, f"omitted: the nearer files fill {MAX_TOTAL} bytes"))
             continue
         limit = min(MAX_FILE, remaining_bytes)
         try:
             content = read_text(path, limit=limit, fence=top, cut=True)
         except Unreadable as error:
-            problems.append(Problem(path, f"{error.reason}; left out"))
+            problems.append(Problem(path, f"{error.reason}; omitted"))
             continue
         if content.cut:
             problems.append(Problem(path, f"only its first {limit} bytes are used"))

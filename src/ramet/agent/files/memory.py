@@ -66,5 +66,7 @@ def _framed_index(folder: MemoryFolder) -> str:
     if len(lines) > SHOWN_LINES:
         text, cut = "\n".join(lines[:SHOWN_LINES]), True
     text = _FRAME.sub("&lt;", neutralise(text)[0]).strip()
-    note = f"\n(It goes on; only its first {SHOWN_LINES} lines or {SHOWN_BYTES // 1024} KB are shown.)" if cut else ""
+    note = (
+        f"\n(There is more; only its first {SHOWN_LINES} lines or {SHOWN_BYTES // 1024} KB are shown.)" if cut else ""
+    )
     return f"<agent-memory>\n{text}\n</agent-memory>{note}"

@@ -212,10 +212,10 @@ def _notes(files: list[FilePermissions], pending: Permissions) -> Iterator[str]:
     if pending:
         names = [each.text for each in pending.rules] + [f"defaultMode {each.mode}" for each in pending.modes]
         shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-        yield f"permissions that allow something wait until you trust this folder (ramet trust DIR): {shown}"
+        yield f"permissions that allow something have no effect until you trust this folder (ramet trust DIR): {shown}"
     for file in files:
         if file.directories:
-            yield f"{file.path}: permissions.additionalDirectories is not honoured: tools stay in the workspace"
+            yield f"{file.path}: permissions.additionalDirectories is not supported: tools stay in the workspace"
 
 
 def _home() -> str:

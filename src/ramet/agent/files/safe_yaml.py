@@ -65,9 +65,9 @@ class _Loader(yaml.SafeLoader):
         event = self.peek_event()  # type: ignore[no-untyped-call]  # types-PyYAML leaves it out
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-            raise NotPlain("anchors (&) and aliases (*) are not taken", line)
+            raise NotPlain("anchors (&) and aliases (*) are not accepted", line)
         if getattr(event, "tag", None) is not None:
-            raise NotPlain("tags (!) are not taken", line)
+            raise NotPlain("tags (!) are not accepted", line)
         self.nodes += 1
         if self.nodes > MAX_NODES:
             raise NotPlain(f"more than {MAX_NODES} values", line)
@@ -83,10 +83,10 @@ class _Loader(yaml.SafeLoader):
         known_keys = set()
         for key, _ in node.value:
             if key.tag == _MERGE:
-                raise NotPlain("merge keys (<<) are not taken", key.start_mark.line + 1)
+                raise NotPlain("merge keys (<<) are not accepted", key.start_mark.line + 1)
             if isinstance(key, yaml.ScalarNode):
                 if key.value in known_keys:
-                    raise NotPlain("a key stands twice", key.start_mark.line + 1)
+                    raise NotPlain("a key occurs twice", key.start_mark.line + 1)
                 known_keys.add(key.value)
         return super().construct_mapping(node, deep=deep)
 

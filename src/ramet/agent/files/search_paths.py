@@ -86,7 +86,7 @@ def agent_files(place: SearchPath) -> Iterator[Candidate | Unreadable]:
         for entry in entries:
             count += 1
             if count > MAX_ENTRIES:
-                yield Unreadable(place.folder, f"it holds more than {MAX_ENTRIES} entries; the rest is not looked at")
+                yield Unreadable(place.folder, f"it holds more than {MAX_ENTRIES} entries; the rest is not read")
                 return
             path = folder / entry.name
             if entry.name.startswith("."):
@@ -96,7 +96,7 @@ def agent_files(place: SearchPath) -> Iterator[Candidate | Unreadable]:
                     if depth < MAX_DEPTH:
                         folders.append((path, depth + 1))
                     else:
-                        yield Unreadable(path, f"folders are read {MAX_DEPTH} deep, this one lies deeper")
+                        yield Unreadable(path, f"folders are read {MAX_DEPTH} deep, this one is deeper")
                 elif entry.is_symlink() and entry.is_dir():
                     yield Unreadable(path, "linked folders are not entered")
                 elif entry.name.endswith(".md"):

@@ -67,7 +67,7 @@ def parse_skill(text: str, *, path: Path) -> Skill:
     notes = [*front.notes]
     for key in front.keys:
         if key in _UNSUPPORTED_KEYS:
-            notes.append(f"{key}: known, not honoured yet")
+            notes.append(f"{key}: known, but not supported yet")
         elif key not in _KEYS:
             raise InvalidValue(f"{path}: key", key, "one of " + ", ".join(sorted((*_KEYS, *_UNSUPPORTED_KEYS))))
     name = path.parent.name

@@ -78,7 +78,7 @@ def trust(folder: Path, user_dir: Path, *, seen: tuple[Runnable, ...] | None = N
     root = real_path(folder)
     runnables = what_would_run(root)
     if seen is not None and seen != runnables:
-        raise Unreadable(root, "it changed while it was looked at; look again")
+        raise Unreadable(root, "it changed while you reviewed it; review it again")
     user_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     record = user_dir / RECORD
     try:
@@ -113,7 +113,7 @@ def trust_of(folder: Path, user_dir: Path) -> Verdict:
             return Verdict(False, "what it would run has changed since it was trusted (ramet trust DIR)")
     except (Unreadable, OSError, RuntimeError) as error:
         return Verdict(False, str(error))
-    return Verdict(True, "it is as it was when it was trusted")
+    return Verdict(True, "it is unchanged since it was trusted")
 
 
 def is_trusted(folder: Path, user_dir: Path) -> bool:
@@ -139,7 +139,7 @@ def _settings(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
             content = json.loads(text)
         except (ValueError, RecursionError):
             content = None
-            yield Runnable(name, "is no JSON; counted as it is", _hash(text.encode()))
+            yield Runnable(name, "is not JSON; its whole text counts", _hash(text.encode()))
         else:
             yield Runnable(name, _summary(content), _hash(text.encode()))
         if isinstance(content, dict):
@@ -156,7 +156,7 @@ def _server_settings(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
         content = safe_yaml.read(text).data
     except safe_yaml.NotPlain:
         content = None
-        yield Runnable(SERVER_SETTINGS, "is not plain YAML; counted as it is", _hash(text.encode()))
+        yield Runnable(SERVER_SETTINGS, "is not plain YAML; its whole text counts", _hash(text.encode()))
     else:
         yield Runnable(SERVER_SETTINGS, _summary(content), _hash(text.encode()))
     names = [each.lstrip().removeprefix("file:") for each in _strings(content)]
@@ -238,7 +238,7 @@ def _strings(node: Any) -> Iterator[str]:
 def _summary(content: Any) -> str:
     """Return the commands and servers, in one line."""
     if not isinstance(content, dict):
-        return "counted as it is"
+        return "its whole text counts"
     try:
         parts = [f"{key} {json.dumps(content[key], ensure_ascii=False, default=repr)}" for key in content]
     except RecursionError:
@@ -272,14 +272,14 @@ def _read(record: Path) -> dict[str, str]:
         return {}
     status = record.lstat()
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise Unreadable(record, "it must be a file of yours that nobody else may read or write; nothing is trusted")
+        raise Unreadable(record, "it must be your own file, which no other user may read or write; nothing is trusted")
     try:
         content = json.loads(read_text(record, limit=MAX_SETTINGS).text)
         folders = content["folders"]
         if content["version"] != 1 or not all(isinstance(each, str) for each in (*folders, *folders.values())):
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise Unreadable(record, "it is damaged; nothing is trusted until `ramet trust` writes it anew") from None
+        raise Unreadable(record, "it is damaged; nothing is trusted until `ramet trust` writes it again") from None
     return dict(folders)
 
 

@@ -130,7 +130,7 @@ def from_value(event: str, answer: Any) -> HookAnswer:
         return _for_event(event, HookAnswer(_verdict(answer)))
     if isinstance(answer, dict):
         return _for_event(event, _from_dict(event, answer))
-    raise HookError(f"it returned {type(answer).__name__}, not None, a word, a dict or a HookDecision")
+    raise HookError(f"it returned {type(answer).__name__}, not None, a string, a dict or a HookDecision")
 
 
 def decision(event: str, opinion: HookAnswer, label: str) -> HookDecision:

@@ -73,5 +73,5 @@ async def run_command(
     if exited.why == "timeout":
         raise TimeoutError(f"not done within {timeout_s:g} s")
     if exited.code == 0 and (stdout.left_out or stderr.left_out):
-        raise HookError("it printed more than fits an answer")
+        raise HookError("it printed more than an answer may contain")
     return from_command(event, exited.code, stdout.data(), stderr.data())

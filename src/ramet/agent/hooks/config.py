@@ -182,7 +182,7 @@ def _hook(
     if on_error not in (None, "allow", "deny"):
         raise InvalidValue(f"{where}.on_error", on_error, "'allow' or 'deny'")
     if on_error == "deny" and event not in BLOCKABLE:
-        raise InvalidValue(f"{where}.on_error", on_error, f"'deny' only where there is something to deny: {BLOCKABLE}")
+        raise InvalidValue(f"{where}.on_error", on_error, f"'deny' only for events that can be denied: {BLOCKABLE}")
     return Hook(
         event=event,
         run=run,

@@ -15,8 +15,8 @@ _COMPARED_KEYWORDS = frozenset({"enum", "const", "required", "dependentRequired"
 #: Keywords that jsonschema evaluates by an uncounted walk of the schema, with a list of all names or places at each
 #: step.
 _UNCOUNTED_KEYWORDS = {
-    "unevaluatedProperties": "additionalProperties, with all properties beside it",
-    "unevaluatedItems": "items, with all prefixItems beside it",
+    "unevaluatedProperties": "additionalProperties, with all properties in the same schema",
+    "unevaluatedItems": "items, with all prefixItems in the same schema",
 }
 
 
@@ -64,7 +64,7 @@ def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> It
         text = json.dumps(_numbers(item), sort_keys=True)
         take(1 + len(text) // _UNIT)
         if text in known_texts:
-            yield ValidationError(f"the items are not unique: {text[:100]} is there twice")
+            yield ValidationError(f"the items are not unique: {text[:100]} occurs twice")
             return
         known_texts.add(text)
 

@@ -118,7 +118,7 @@ class TypeReader:
 
     def _class(self, name: str, where: str, inside: tuple[str, ...]) -> type:
         if name in inside:
-            raise InvalidValue(where, name, "a class that does not hold itself")
+            raise InvalidValue(where, name, "a class that does not contain itself")
         definition = self._known.get(name)
         if definition is None or not is_type_name(name):
             raise InvalidValue(where, name, f"one of the types: {', '.join(sorted(self._known))[:500]}")
@@ -157,7 +157,7 @@ class TypeReader:
         """Count parts that are created or checked. A class counts with all the classes that it contains."""
         self._remaining_parts -= parts
         if self._remaining_parts < 0:
-            accepted = f"at most {MAX_PARTS} parts, each class counted with the classes that it is made of"
+            accepted = f"at most {MAX_PARTS} parts, each class counted with the classes that it contains"
             raise InvalidValue(where, "types of more parts", accepted)
 
     def _new_class(self, name: str, definition: Mapping[str, Any], where: str, inside: tuple[str, ...]) -> type:

@@ -63,7 +63,7 @@ class _Writer:
                 return {"type": "string", "format": name}
         if (origin or hint) is collections.abc.Callable:
             if inside:
-                raise InvalidValue(where, hint, "a Callable by itself: within another type it cannot be found again")
+                raise InvalidValue(where, hint, "a Callable by itself: within another type it cannot be resolved")
             return {"type": "string", "format": TASK}
         if origin in (Union, types.UnionType):
             return {"anyOf": [self.schema(each, where, (*inside, object)) for each in parts]}
@@ -95,14 +95,14 @@ class _Writer:
             return {"type": "array", "items": items, "uniqueItems": True}
         if kind in _MAPS:
             if parts and parts[0] not in (str, Any):
-                raise InvalidValue(where, hint, "a dict with text for keys, as JSON has it")
+                raise InvalidValue(where, hint, "a dict with text keys, as in JSON")
             return {"type": "object", "additionalProperties": self.schema(parts[1] if parts else Any, where, deeper)}
         return None
 
     def _reference(self, kind: type, where: str, inside: tuple[type, ...]) -> dict[str, Any]:
         name = kind.__name__
         if kind in inside:
-            raise InvalidValue(where, name, "a class that does not hold itself: cycles cannot be written as data")
+            raise InvalidValue(where, name, "a class that does not contain itself: cycles cannot be written as data")
         if not is_type_name(name):
             raise InvalidValue(where, name, "a class with a plain name")
         if self._classes.get(name, kind) is not kind:

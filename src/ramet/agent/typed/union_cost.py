@@ -51,7 +51,7 @@ class Tries:
         For a type without choices, return 1 per part of the data. Raises TooManySteps.
         """
         if self._needs_hashes and not can_be_hashed(data):
-            raise TooManySteps(f"its sets, and its keys that are numbers, are to hold {ACCEPTED}")
+            raise TooManySteps(f"its sets, and its keys that are numbers, must contain {ACCEPTED}")
         if not self._has_choices:
             return 1
         tries = _Count(self._schema, steps, has_aliases=self._has_aliases).tries(self._schema, data)

@@ -114,7 +114,7 @@ class _SendArgs(BaseModel):
     to: str = Field(description="Name, path or id of an agent; 'main' is the first one, 'parent' is yours.")
     message: str
     notify_when_idle: bool = Field(
-        default=False, description="Be told once, with its outcome, when it has come to rest after this message."
+        default=False, description="Receive one notice with its outcome when it becomes idle after this message."
     )
     dedupe_s: float | None = Field(
         default=None, description="Do not deliver it if you sent the agent the same text in the last so many seconds."
@@ -126,8 +126,8 @@ class SendMessageTool(BaseTool):
 
     name: str = "SendMessage"
     description: str = (
-        "Send a message to another agent. A running one reads it at its next step; a finished one takes it up and goes "
-        "on with its whole history, in the background."
+        "Send a message to another agent. A running agent reads it at its next step; a finished one resumes and "
+        "continues with its whole history, in the background."
     )
     args_schema: Any = _SendArgs
     metadata: dict[str, Any] | None = {"concurrency_safe": False, "recorded": True}  # noqa: RUF012 - pydantic copies it

@@ -48,7 +48,7 @@ class CallArguments(Arguments):
 def _tree() -> tuple[ToolUseContext, Tree]:
     context = require_current_call().context
     if context.tree is None:
-        raise ToolException("There is no runtime here: this loop cannot make other agents.")
+        raise ToolException("There is no runtime here: this loop cannot create other agents.")
     return context, context.tree
 
 
@@ -57,10 +57,10 @@ async def create_agent(arguments: CreateArguments) -> str:
     context, tree = _tree()
     created = await tree.create(context, _registry_entry(arguments))
     context.state.setdefault(_CREATED_AGENTS, {})[arguments.name] = created.ref
-    lines = [f"{arguments.name} is there. Its handle: {created.ref}", f"{CALL} has it do one of its tasks:"]
+    lines = [f"{arguments.name} was created. Its handle: {created.ref}", f"{CALL} has it do one of its tasks:"]
     lines += [f"- {name}({', '.join(task.parameters)}): {task.docstring}" for name, task in arguments.tasks.items()]
     if created.dropped:
-        lines.append(f"It did not get, for you do not have it: {', '.join(created.dropped)}")
+        lines.append(f"It did not get these capabilities, because you do not have them: {', '.join(created.dropped)}")
     return "\n".join(lines)
 
 
@@ -112,8 +112,8 @@ def authoring_tools() -> tuple[BaseTool, ...]:
     return (
         workspace_tool(
             CREATE,
-            "Write down an agent of your own: who it is, what it may use, and the tasks that it can be asked. It "
-            f"stays, also when you have ended; {CALL} has it work. It gets no capability that you lack.",
+            "Create an agent of your own: who it is, what it may use, and the tasks that it can be asked to do. It "
+            f"stays after you have ended; {CALL} runs its tasks. It gets no capability that you lack.",
             CreateArguments,
             create_agent,
             concurrency_safe=False,

@@ -107,7 +107,7 @@ Boards: TypeAlias = "TaskBoard | Callable[[str], TaskBoard]"
 class _CreateArgs(BaseModel):
     model_config = ConfigDict(extra="forbid")
     subject: str = Field(description="One line: what is to be done.")
-    description: str = Field(default="", description="All that whoever does it needs to know.")
+    description: str = Field(default="", description="All that the owner of it needs to know.")
     addBlockedBy: list[str] = Field(default_factory=list, description="Ids of tasks to be completed before it.")
     metadata: dict[str, Any] | None = Field(default=None, description="Anything else worth keeping with it.")
 
@@ -171,7 +171,7 @@ class TaskCreateTool(_BoardTool):
             payload = {"task_id": id, "task_subject": subject, "task_description": description}
             decision = await hooks.fire("TaskCreated", call.context, payload)
             if decision.verdict == "deny":
-                raise Denied("task", decision.reason or "a hook said no")
+                raise Denied("task", decision.reason or "a hook denied it")
         task = await board.create(
             subject, description, blocked_by=addBlockedBy, metadata=metadata, id=id, key=call.step_id
         )
@@ -240,7 +240,7 @@ async def _completed(context: ToolUseContext, board: TaskBoard, id: str, owner: 
         payload = {"task_id": id, "task_subject": task.subject, "task_description": task.description}
         decision = await hooks.fire("TaskCompleted", context, payload)
         if decision.verdict == "deny":
-            raise Denied(f"completing task {id}", decision.reason or "a hook said no")
+            raise Denied(f"completing task {id}", decision.reason or "a hook denied it")
     return await board.complete(id, owner)
 
 
@@ -248,7 +248,7 @@ class TaskListTool(_BoardTool):
     """A tool that lists the board, one line per task."""
 
     name: str = "TaskList"
-    description: str = "List the tasks of the board: id, status, subject, who is at it, what it waits for."
+    description: str = "List the tasks of the board: id, status, subject, owner, and what each depends on."
     args_schema: Any = _ListArgs
     metadata: dict[str, Any] | None = {"concurrency_safe": True, "read_only": True, "repeatable": True}  # noqa: RUF012 - pydantic copies it
 

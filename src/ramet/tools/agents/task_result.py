@@ -55,7 +55,7 @@ def conclusion_tools() -> tuple[BaseTool, ...]:
     return (
         workspace_tool(SUCCESS, "End the task with its result.", _Success, _succeed),
         workspace_tool(FAIL, "End the task: it cannot be done. Say why.", _Fail, _fail),
-        workspace_tool(CLARIFY, "End the task for now with a question to whoever asked for it.", _Clarify, _clarify),
+        workspace_tool(CLARIFY, "End the task for now, with a question for the agent's caller.", _Clarify, _clarify),
     )
 
 

@@ -55,7 +55,7 @@ class WriteArguments(Arguments):
 
 class EditArguments(Arguments):
     file_path: str = Field(description="The file, relative to the workspace root or absolute inside it")
-    old_string: str = Field(description="The text to replace, exactly as in the file and there only once")
+    old_string: str = Field(description="The text to replace, exactly as in the file, and occurring once")
     new_string: str = Field(description="The text to put in its place")
     replace_all: bool = Field(False, description="Replace every occurrence")
 
@@ -113,10 +113,10 @@ async def edit(arguments: EditArguments) -> str:
     if old == new:
         raise ToolException(f"{resolved.shown}: old_string and new_string are the same")
     if not old:
-        raise ToolException(f"{resolved.shown}: old_string is empty; Write makes or replaces a whole file")
+        raise ToolException(f"{resolved.shown}: old_string is empty; Write creates or replaces a whole file")
     data = _current_content(context, resolved)
     if data is None:
-        raise ToolException(f"{resolved.shown}: there is no such file; Write makes one")
+        raise ToolException(f"{resolved.shown}: there is no such file; Write creates one")
     if b"\0" in data[:8192]:
         raise ToolException(f"{resolved.shown}: is a binary file ({len(data)} bytes); Edit changes text")
     text = data.decode("utf-8", "surrogateescape")  # bytes that are not UTF-8 stay unchanged
@@ -127,7 +127,7 @@ async def edit(arguments: EditArguments) -> str:
         raise ToolException(f"{resolved.shown}: old_string is not in the file; nothing was changed")
     if count > 1 and not arguments.replace_all:
         raise ToolException(
-            f"{resolved.shown}: old_string is there {count} times; add lines around it, or set replace_all. "
+            f"{resolved.shown}: old_string occurs {count} times; add lines around it, or set replace_all. "
             "Nothing was changed"
         )
     _check_size(

@@ -136,7 +136,7 @@ async def _search(
         raise ToolException(f"the search could not be started: {error}") from None
     # An interpreter that could not start also exits with 1; for ripgrep it means no match.
     if not ripgrep and result.code == 1:
-        raise ToolException("the search failed, and found out nothing")
+        raise ToolException("the search failed, and gave no result")
     return result
 
 
@@ -239,7 +239,7 @@ def _page(arguments: GrepArguments, entries: Iterator[str], result: Ended, remai
     elif more:
         notes = f"… [more matches; go on with offset={arguments.offset + len(lines)}, or narrow the search]"
     elif result.why == "enough":
-        notes = "… [more matches than this tool looks at; narrow the search]"
+        notes = "… [more matches than this tool reads; narrow the search]"
     else:
         notes = "" if lines else "No matches." if not arguments.offset else "No more matches."
     return "\n".join([*lines, notes] if notes else lines)

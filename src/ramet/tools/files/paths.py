@@ -54,7 +54,7 @@ def current_context() -> ToolUseContext:
     try:
         return current()
     except LookupError:
-        raise ToolException("this tool works inside a ramet run only: it takes its directory from there") from None
+        raise ToolException("this tool works inside a ramet run only, in the directory of the run") from None
 
 
 def resolve(context: ToolUseContext, name: str, *, writing: bool = False) -> ResolvedPath:
@@ -84,7 +84,7 @@ def resolve(context: ToolUseContext, name: str, *, writing: bool = False) -> Res
             if protected:
                 raise ToolException(f"{resolved_path.shown}: files in {min(protected)} are not written by these tools")
             return resolved_path
-    raise ToolException(f"{shown}: leads outside the workspace {printable(cwd)}, which is as far as this tool goes")
+    raise ToolException(f"{shown}: leads outside the workspace {printable(cwd)}, which this tool does not leave")
 
 
 def printable(name: str, most: int = 300) -> str:
@@ -110,7 +110,7 @@ def os_errors_as_tool_errors(said: str) -> Iterator[None]:
         raise ToolException(f"{said}: the name cannot be written in the file system's encoding") from None
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK):
-            raise ToolException(f"{said}: a symbolic link stands where there was none; it is not followed") from None
+            raise ToolException(f"{said}: a symbolic link appeared there; it is not followed") from None
         raise ToolException(f"{said}: {error.strerror or error}") from None
 
 
@@ -164,7 +164,7 @@ def regular(found: os.stat_result, said: str) -> os.stat_result:
     if stat.S_ISREG(mode):
         return found
     if stat.S_ISLNK(mode):
-        raise ToolException(f"{said}: a symbolic link stands where there was none; it is not followed")
+        raise ToolException(f"{said}: a symbolic link appeared there; it is not followed")
     kinds = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
     kind = kinds.get(stat.S_IFMT(mode), "a device")
     raise ToolException(

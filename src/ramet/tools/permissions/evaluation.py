@@ -124,7 +124,7 @@ class _Judgement:
             return ""
         files = {name: rule.source for rule in self._permissions.rules for name in _settings_files(rule)}
         if tool in EDITING_TOOLS and files and not self.names:
-            return f"it cannot be told which file is changed; {next(iter(files.values()))} says what agents may do"
+            return f"it is unknown which file is changed; {next(iter(files.values()))} says what agents may do"
         changing = [name for each in self.touched if each.is_changed for name in each.names]
         names = self.names if tool in EDITING_TOOLS else changing
         changed = next((files[each] for each in names if each in files), "")
@@ -139,17 +139,13 @@ class _Judgement:
         ]
         rules = [each for each in narrowing_rules if canonical(each.tool) == "Bash"]
         if rules and self.run.unknown:
-            return f"it cannot be told from the text which programs the command starts; {rules[0]} may forbid one"
+            return f"the text does not show which programs the command starts; {rules[0]} may forbid one"
         unclear_rule = next((each for each in rules if command_rules.may_narrow(each.specifier or "", self.run)), None)
         if unclear_rule is not None:
-            return f"it cannot be told from the text whether the command starts what {unclear_rule} is about"
+            return f"the text does not show whether the command starts a program of {unclear_rule}"
         paths = [each for each in narrowing_rules if each.tool in (READING_TOOLS | EDITING_TOOLS)]
         unclear_rule = next((each for each in paths if self._covers_touched_file(each, is_sure=False)), None)
-        return (
-            f"it cannot be told from the text whether the command opens a file that {unclear_rule} is about"
-            if unclear_rule
-            else ""
-        )
+        return f"the text does not show whether the command opens a file of {unclear_rule}" if unclear_rule else ""
 
     # ---- rules that widen
 

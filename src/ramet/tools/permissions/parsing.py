@@ -40,7 +40,7 @@ def parse_rule(text: str, effect: Effect, *, source: str, field: str, root: str 
 def _check_name(name: str, text: str, effect: Effect, *, field: str, whole: bool) -> None:
     spelling = next((each for each in KNOWN_TOOLS if each.casefold() == name.casefold() and each != name), None)
     if spelling is not None and name not in KNOWN_TOOLS:
-        raise InvalidValue(field, text, f"the tool's name as it is written: {spelling}")
+        raise InvalidValue(field, text, f"the exact spelling of the tool's name: {spelling}")
     if "*" in name and not whole:
         raise InvalidValue(field, text, "a tool's whole name in front of the parentheses")
     if "*" in name and effect == "allow" and not re.match(r"mcp__[^*]+__", name):

@@ -42,7 +42,7 @@ def check_tools(tools: Iterable[BaseTool]) -> None:
         for name, each in _parameters(function).items():
             if (name in _LIVE_ARGUMENTS and each.default is each.empty) or "RunnableConfig" in str(each.annotation):
                 why = f"its function is given {name!r}, an object of this process"
-                raise NotShippable(f"tool {tool.name!r}", why, f"take {name!r} away, {_REMEDY}")
+                raise NotShippable(f"tool {tool.name!r}", why, f"remove {name!r}, {_REMEDY}")
         try:
             capsule.pack(function)
         except NotShippable as error:
@@ -54,7 +54,7 @@ def function_of(tool: BaseTool) -> Callable[..., Any]:
     """Return the function that a synchronous tool calls."""
     if _has_function(tool):
         assert isinstance(tool, StructuredTool | Tool)
-        assert tool.func is not None, "what has neither func nor coroutine is no tool"
+        assert tool.func is not None, "a tool has a func or a coroutine"
         return tool.func
     return tool._run
 
@@ -85,7 +85,7 @@ def _decode_result(outcome: Any) -> Any:
             return ToolMessage(content=content, artifact=artifact, status=status, tool_call_id="")
         case {"refused": str() as why}:
             raise ToolException(why)
-    raise ProtocolError("a tool's process gave back what is no result")
+    raise ProtocolError("a tool's process returned an invalid result")
 
 
 def _has_function(tool: BaseTool) -> bool:

@@ -24,8 +24,8 @@ class _Absent:
 
     def __getattr__(self, name: str) -> Any:
         raise RametError(
-            f"{name!r} of a run's context is not there in a tool's own process; call_id and step_id are. Make the tool "
-            "async, or open the session with sync_tools='thread'"
+            f"{name!r} of a run's context is not available in a tool's own process; call_id and step_id are. "
+            "Make the tool async, or open the session with sync_tools='thread'"
         )
 
 

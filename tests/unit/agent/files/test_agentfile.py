@@ -117,7 +117,7 @@ def test_models(written: str, meant: str | None) -> None:
         ("limits: {seconds: .inf}\n", "limits.seconds", "number from 0"),
         ("output: text\n", "output", "JSON schema"),
         ("output: {type: nonsense}\n", "output", "a JSON schema: at $.type"),
-        ("output: {default: 2026-01-01}\n", "output", "JSON can say"),
+        ("output: {default: 2026-01-01}\n", "output", "JSON can represent"),
         ("output: {$ref: '#'}\n", "output", "without end"),
         ("output: {allOf: [{$ref: '#/$defs/a'}], $defs: {a: {anyOf: [{$ref: '#'}]}}}\n", "output", "without end"),
         ("output: {$ref: 'http://127.0.0.1:9/schema'}\n", "output", "nothing is fetched"),
@@ -145,7 +145,7 @@ def test_what_cannot_be_taken_names_file_key_and_what_could(written: str, key: s
 )
 def test_name_and_description_are_required(header: str) -> None:
     """Without them nobody could choose the agent."""
-    with pytest.raises(InvalidValue, match="every agent's file has it"):
+    with pytest.raises(InvalidValue, match="every agent file must have it"):
         parse_agent(f"---\n{header}---\n", source=SOURCE, scope="user")
 
 
@@ -175,7 +175,7 @@ def test_what_is_known_but_not_honoured_is_said(written: str, note: str) -> None
     (said,) = parse(written).notes
 
     assert said.startswith(note)
-    assert "not honoured yet" in said
+    assert "not supported yet" in said
 
 
 def test_plan_mode_is_read_only() -> None:

@@ -39,7 +39,7 @@ def test_an_empty_header_has_no_keys() -> None:
         ("---\nname: x\n", "closing line"),
         ("---\n- a\n- b\n---\n", "key: value"),
         ("---\nname\n---\n", "key: value"),
-        ("---\nname: x\nname: y\n---\n", "line 3: a key stands twice"),
+        ("---\nname: x\nname: y\n---\n", "line 3: a key occurs twice"),
         ("---\nname: [x\n---\n", "line 3"),
         ("---\non: true\n---\n", "YAML reads on, off"),
         ("---\nname: !!python/object/apply:os.system ['true']\n---\n", "tag"),

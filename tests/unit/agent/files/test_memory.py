@@ -60,7 +60,7 @@ def test_the_first_lines_are_shown_and_the_cut_is_said(tmp_path: Path) -> None:
 
     assert f"line {SHOWN_LINES}." in prompt
     assert f"line {SHOWN_LINES + 1}." not in prompt
-    assert "It goes on" in prompt
+    assert "There is more" in prompt
 
 
 def test_the_first_bytes_are_shown_at_a_whole_character(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_the_first_bytes_are_shown_at_a_whole_character(tmp_path: Path) -> None:
 
     assert len(prompt.encode()) < SHOWN_BYTES + 1000
     assert "\ufffd" not in prompt
-    assert "It goes on" in prompt
+    assert "There is more" in prompt
 
 
 def test_all_of_a_short_one_is_shown(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_all_of_a_short_one_is_shown(tmp_path: Path) -> None:
     notes = folder(tmp_path)
     notes.write("MEMORY.md", "\n".join(["x"] * SHOWN_LINES))
 
-    assert "It goes on" not in memory_prompt(notes)
+    assert "There is more" not in memory_prompt(notes)
 
 
 def test_notes_are_framed_as_data(tmp_path: Path) -> None:

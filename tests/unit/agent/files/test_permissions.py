@@ -100,7 +100,7 @@ def test_additional_directories_are_not_dropped_without_a_word(folder: Path) -> 
     """They widen; a note says that they do not."""
     write(folder / ".claude" / "settings.json", additionalDirectories=["../other"])
 
-    assert "additionalDirectories is not honoured" in found(folder).notes[0]
+    assert "additionalDirectories is not supported" in found(folder).notes[0]
 
 
 def test_many_patterns_that_are_slow_together_are_refused(folder: Path) -> None:

@@ -186,7 +186,7 @@ def test_a_record_that_others_could_write_trusts_nothing(folder: Path, user_dir:
     trust(folder, user_dir)
     record = user_dir / "trust.json"
     record.chmod(0o644)
-    assert "nobody else" in trust_of(folder, user_dir).reason
+    assert "no other user" in trust_of(folder, user_dir).reason
 
     record.chmod(0o600)
     record.rename(tmp_path / "mine.json")
