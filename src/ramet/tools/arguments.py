@@ -25,7 +25,7 @@ A = TypeVar("A", bound=Arguments)
 def workspace_tool(
     name: str, description: str, takes: type[A], run: Callable[[A], Awaitable[str]], **metadata: Any
 ) -> StructuredTool:
-    """Return a tool of an async function on validated arguments; `declares` has the tool's metadata for dispatch."""
+    """Return a tool of an async function on validated arguments; `metadata` is for dispatch."""
 
     async def call(**values: Any) -> str:
         try:

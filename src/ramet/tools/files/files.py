@@ -180,7 +180,7 @@ def _current_content(context: ToolUseContext, resolved: ResolvedPath) -> bytes |
 
 
 def _replace(context: ToolUseContext, resolved: ResolvedPath, data: bytes) -> None:
-    """Put `data` at `place` in one step, keep the file's mode, and remember the file as read."""
+    """Put `data` at the path in one step, keep the file's mode, and remember the file as read."""
     name, temporary = resolved.parts[-1], f".ramet-{secrets.token_hex(8)}"
     with (
         directory(ResolvedPath(resolved.root, resolved.parts[:-1], resolved.shown), make=True) as parent,

@@ -191,7 +191,7 @@ def _python(arguments: GrepArguments, globs: list[str], from_stdin: bool) -> lis
 def _entries(
     arguments: GrepArguments, text: str, prefix: str, single_name: str | None, is_visible: Callable[[str], bool]
 ) -> Iterator[str]:
-    """Yield the search's output as entries: each has its path before a NUL. `shows` excludes files."""
+    """Yield the search's output as entries: each has its path before a NUL. `is_visible` excludes files."""
     if arguments.output_mode == "files_with_matches":
         for path in text.split("\0")[:-1]:
             path = path.lstrip("\n").removeprefix("./")

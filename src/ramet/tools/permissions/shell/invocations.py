@@ -70,7 +70,7 @@ class Invocations(NamedTuple):
 def invocations(text: str) -> Invocations:
     """Return every spelling of what `text` starts."""
     collector = _Collector()
-    collector.take(text, 0)
+    collector.add_text(text, 0)
     unknown = collector.unknown or collector.variables.are_unknown()
     return Invocations(
         tuple(collector.texts),
@@ -91,11 +91,11 @@ class _Collector:
     operands: dict[tuple[str, ...], None] = field(default_factory=dict)
     patterns: dict[str, None] = field(default_factory=dict)
     variables: Variables = field(default_factory=Variables)
-    _seen: set[tuple[tuple[Word, ...], int]] = field(default_factory=set)
+    _unwrapped: set[tuple[tuple[Word, ...], int]] = field(default_factory=set)
     _chain: int = 0
     _work: int = 0
 
-    def take(self, text: str, depth: int) -> None:
+    def add_text(self, text: str, depth: int) -> None:
         if depth > MAX_DEPTH:
             self.unknown = True
         if depth > MAX_DEPTH or not self._spend_work(len(text) if depth else 0):
@@ -121,12 +121,12 @@ class _Collector:
 
     def unwrap(self, words: tuple[Word, ...], depth: int) -> None:
         """Add what the words of a command start."""
-        if self._work > MAX_WORK or (words, depth) in self._seen:  # It is already unknown, or already processed.
+        if self._work > MAX_WORK or (words, depth) in self._unwrapped:  # It is already unknown, or already processed.
             return
         if self._chain >= MAX_CHAIN or not self._spend_work(len(words)):
             self.unknown = True
             return
-        self._seen.add((words, depth))
+        self._unwrapped.add((words, depth))
         self._chain += 1
         self.unknown = self.unknown or any(_EVALUATED.search(each.text) for each in words)
         first = first_program(words)
@@ -190,7 +190,7 @@ class _Collector:
             self.unknown = self.unknown or script.text.expanded or name in FOREIGN_SHELLS
             if name not in BASHES:
                 self._need_no_bash((script.text,))
-            self.take(script.text.text, depth + 1)
+            self.add_text(script.text.text, depth + 1)
         elif script.file is not None:
             self._file(operands[operands.index(script.file) :])
 
@@ -214,14 +214,14 @@ class _Collector:
         self._loose(operands, depth)
         if len(operands) <= MAX_OPERANDS:
             for at in range(len(operands)):
-                self.take(" ".join(each.text for each in operands[at:]), depth + 1)
+                self.add_text(" ".join(each.text for each in operands[at:]), depth + 1)
 
     def _alias(self, operands: tuple[Word, ...], depth: int) -> None:
         for each in operands:
             _, is_set, value = each.text.partition("=")
             if is_set or each.expanded:
                 self.unknown = True
-                self.take(value, depth + 1)
+                self.add_text(value, depth + 1)
 
     def _find(self, operands: tuple[Word, ...], depth: int) -> None:
         for word in operands:
@@ -241,7 +241,7 @@ class _Collector:
         files += [Word(each.text[2:]) for each in operands if each.text.startswith("-f")]
         files += [Word(each.text.partition("=")[2]) for each in operands if each.text.startswith("--file=")]
         self.unknown = self.unknown or any(is_untold(each) for each in files)
-        self._may_start(tuple(Word(with_commands_apart(each)) for each in scripts))
+        self._add_operands(tuple(Word(with_commands_apart(each)) for each in scripts))
         self._any(operands, depth)
 
     def _wrapper(self, name: str, operands: tuple[Word, ...], depth: int) -> None:
@@ -258,7 +258,7 @@ class _Collector:
             program = program[1:]
         if name == "coproc":
             program = without_name(program)
-        self._may_start(operands[: options.end])
+        self._add_operands(operands[: options.end])
         if name == "xargs":
             program = self._xargs_program(options, program)
         self.unwrap(program, depth)
@@ -286,7 +286,7 @@ class _Collector:
             self._inner(operands[at:], depth)
             for text in (word.text, word.text.partition("=")[2], word.text[2:] if word.text[:1] == "-" else ""):
                 if text and (text is not word.text or not _PLAIN.match(text)):
-                    self.take(text, depth + 1)
+                    self.add_text(text, depth + 1)
 
     def _inner(self, words: tuple[Word, ...], depth: int) -> None:
         name = words[0].text.rpartition("/")[2]
@@ -350,7 +350,7 @@ class _Collector:
 
     def _any(self, operands: tuple[Word, ...], depth: int) -> None:
         """Add what the operands of an unknown program may start."""
-        self._may_start(operands)
+        self._add_operands(operands)
         operands = operands[:MAX_INVOCATIONS]  # With more words it is already unknown.
         for at, word in enumerate(operands):
             for text in without_variables(word):
@@ -378,7 +378,7 @@ class _Collector:
                     self._need_outside(word)
             if is_set:
                 self.unknown = self.unknown or _SUBSTITUTION.search(value) is not None
-                self._may_start((Word(value, word.expanded, source=word.source.partition("=")[2]),))
+                self._add_operands((Word(value, word.expanded, source=word.source.partition("=")[2]),))
 
     def _variables(self, names: tuple[Word, ...]) -> None:
         self.unknown = self.unknown or any(each.text in RUN_VARIABLES for each in names)
@@ -396,11 +396,11 @@ class _Collector:
             self.unknown = True  # Bash expands the target of `>&` once more.
         texts = [target for operator, target in command.redirections if operator in ("<<", "<<<")]
         if words and texts and not is_harmless(words[0].text.rpartition("/")[2], words[1:]):
-            self._may_start(tuple(texts))
+            self._add_operands(tuple(texts))
         evaluated = _SUBSTITUTION if words and words[0].text in EVALUATING else _EVALUATED
         self.unknown = self.unknown or any(evaluated.search(each.text) for each in texts)
 
-    def _may_start(self, words: tuple[Word, ...]) -> None:
+    def _add_operands(self, words: tuple[Word, ...]) -> None:
         plain = tuple(each.text for each in words)
         tokens = tuple(token for each in plain for token in _TOKEN.findall(each))
         unquoted = tuple(token for each in plain for token in _TOKEN.findall(_QUOTES.sub("", each)))

@@ -207,7 +207,7 @@ class Scanner:
         self.at = end
 
     def _doubt_split_operator(self, at: int, second_halves: tuple[str, ...]) -> None:
-        """Doubt an operator that a line continuation at `at` splits before its second half, one of `rests`."""
+        """Doubt an operator that a line continuation at `at` splits before its second half, one of `second_halves`."""
         if self.text.startswith("\\\n", at):
             while self.text.startswith("\\\n", at):
                 at += 2
