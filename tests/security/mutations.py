@@ -267,8 +267,8 @@ MUTANTS = (
     Mutant("git: folders that lead out of a repository", "tools/git/irregular_files.py",
            "                        if not may_lead_out():\n", "                        if False:\n", tests=IRREGULAR),
     Mutant("git: folders elsewhere in a trusted repository", "tools/git/irregular_files.py",
-           "                    seen.add((real, _is_object(parts)))\n",
-           "                    seen.add((real, _is_object(parts)))\n"
+           "                    visited.add((real, _is_object(parts)))\n",
+           "                    visited.add((real, _is_object(parts)))\n"
            "                    if not any(Path(real).is_relative_to(each) for each in tops):\n"
            "                        continue\n", tests=IRREGULAR),
     Mutant("git: references to other files", "tools/git/irregular_files.py",

@@ -237,7 +237,7 @@ async def _run(context: ToolUseContext, tool: BaseTool, call: ToolCall, hold: Ho
     if hold is not None:
         hold.settle(_ONE_TOOL_CALL)  # From here on it counts, however it ends.
         context.spend(_TOOL_CALL_USAGE)
-    began = context.clock.monotonic()
+    started_s = context.clock.monotonic()
     status = "cancelled"
     spilled: str | None = None
     preview = ""
@@ -258,7 +258,7 @@ async def _run(context: ToolUseContext, tool: BaseTool, call: ToolCall, hold: Ho
             tool=tool.name,
             status="ok" if status == "success" else status,
             preview=preview,
-            elapsed_ms=round((context.clock.monotonic() - began) * 1000, 3),
+            elapsed_ms=round((context.clock.monotonic() - started_s) * 1000, 3),
             spilled_to=spilled,
         )
 

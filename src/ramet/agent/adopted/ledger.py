@@ -46,7 +46,7 @@ _BLOCKED_BY = "perhaps by a synchronous call that waits for this one: await `ain
 class _ToolCall(NamedTuple):
     call_id: CallId
     tool: str
-    began: float
+    started_s: float
 
 
 class Ledger:
@@ -110,7 +110,7 @@ class Ledger:
     def end(self, key: UUID, status: str, preview: str) -> None:
         """Record the end of a tool call."""
         if (call := self._calls.pop(key, None)) is not None:
-            elapsed = round((self.context.clock.monotonic() - call.began) * 1000, 3)
+            elapsed = round((self.context.clock.monotonic() - call.started_s) * 1000, 3)
             self.context.emit(
                 ToolEnded,
                 call_id=call.call_id,

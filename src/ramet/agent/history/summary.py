@@ -46,7 +46,7 @@ def summary_message(summary: str) -> HumanMessage:
 
 async def agent_notes(context: ToolUseContext, said: str, words: set[str]) -> list[str]:
     """Return lines about the agents that `said` mentions, and about every living one below this run."""
-    named: set[str] = set()
+    listed_names: set[str] = set()
     lines: list[str] = []
     for view in await context.tree.list_runs(context) if context.tree is not None else ():
         if not view.path.startswith(f"{context.run.path}/"):
@@ -54,9 +54,9 @@ async def agent_notes(context: ToolUseContext, said: str, words: set[str]) -> li
         mentioned = view.id in said or view.path in said or re.search(rf"\b{re.escape(view.name)}\b", said)
         if mentioned or view.state not in _FINISHED_STATES:
             lines.append(f"- {view.id} {view.path} ({view.agent}): {view.state}")
-            named |= {view.id, view.path, view.name}
+            listed_names |= {view.id, view.path, view.name}
     others = dict.fromkeys([*(word for word in sorted(words) if word in said), *RUN_ID.findall(said)])
-    lines += [f"- {word}" for word in others if word not in named and word != context.run.id]
+    lines += [f"- {word}" for word in others if word not in listed_names and word != context.run.id]
     return lines[-MAX_AGENTS:]
 
 

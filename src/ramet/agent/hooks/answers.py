@@ -135,14 +135,14 @@ def from_value(event: str, answer: Any) -> HookAnswer:
 
 def decision(event: str, opinion: HookAnswer, label: str) -> HookDecision:
     """Return the decision of all hooks. Without a word it is allow, but ask on PermissionRequest: a person decides."""
-    word = opinion.word or ("ask" if event == "PermissionRequest" else "allow")
+    verdict = opinion.word or ("ask" if event == "PermissionRequest" else "allow")
     reason = opinion.reason
-    if word == "stop":
-        word = "allow" if event in GO_ON else "deny"
-    if word in ("deny", "continue") and not reason:
+    if verdict == "stop":
+        verdict = "allow" if event in GO_ON else "deny"
+    if verdict in ("deny", "continue") and not reason:
         reason = f"blocked by the hook {label}"
-    rewritten = None if word == "deny" else opinion.updated_input
-    return HookDecision(word, reason, rewritten, opinion.updated_output, opinion.context)
+    rewritten = None if verdict == "deny" else opinion.updated_input
+    return HookDecision(verdict, reason, rewritten, opinion.updated_output, opinion.context)
 
 
 def _from_dict(event: str, answer: dict[str, Any]) -> HookAnswer:
@@ -153,12 +153,12 @@ def _from_dict(event: str, answer: dict[str, Any]) -> HookAnswer:
     _known_keys(event, specific, _SPECIFIC_KEYS)
     if specific.get("hookEventName", event) != event:
         raise HookError(f"it answered for {specific['hookEventName']!r}, not for {event}")
-    word, reason = _verdict_and_reason(answer, specific)
+    verdict, reason = _verdict_and_reason(answer, specific)
     output = specific.get("updatedToolOutput", specific.get("updatedMCPToolOutput"))
     if output is not None and not isinstance(output, str):
         output = json.dumps(output, ensure_ascii=False, default=str)
     hook_answer = HookAnswer(
-        word,
+        verdict,
         reason,
         _arguments(event, specific.get("updatedInput")),
         output,
@@ -178,17 +178,17 @@ def _from_dict(event: str, answer: dict[str, Any]) -> HookAnswer:
 def _verdict_and_reason(answer: dict[str, Any], specific: dict[str, Any]) -> tuple[Word | None, str]:
     """Return the word and its reason, from the one of three places that contains it."""
     reason = answer.get("reason")
-    word: Any = answer.get("decision")
+    verdict: Any = answer.get("decision")
     if "permissionDecision" in specific:
-        word, reason = specific["permissionDecision"], specific.get("permissionDecisionReason", reason)
+        verdict, reason = specific["permissionDecision"], specific.get("permissionDecisionReason", reason)
     elif "decision" in specific:
         inner = specific["decision"]
         if not isinstance(inner, dict) or "behavior" not in inner or "updatedInput" in inner:
             raise HookError("decision is not {'behavior': 'allow' | 'deny', 'message': …}")
-        word, reason = inner["behavior"], inner.get("message", reason)
-        if inner.get("interrupt") and word == "deny":
+        verdict, reason = inner["behavior"], inner.get("message", reason)
+        if inner.get("interrupt") and verdict == "deny":
             return "stop", _text("message", reason, MAX_REASON)
-    return None if word is None else _verdict(word), _text("reason", reason, MAX_REASON)
+    return None if verdict is None else _verdict(verdict), _text("reason", reason, MAX_REASON)
 
 
 def _for_event(event: str, hook_answer: HookAnswer) -> HookAnswer:
@@ -202,10 +202,10 @@ def _for_event(event: str, hook_answer: HookAnswer) -> HookAnswer:
     return hook_answer
 
 
-def _verdict(word: Any) -> Word:
-    if not isinstance(word, str) or word not in _VERDICTS:
-        raise HookError(f"{str(word)[:100]!r} is no decision; known: {', '.join(_VERDICTS)}")
-    return _VERDICTS[word]  # type: ignore[return-value]  # the values of the table are such words
+def _verdict(value: Any) -> Word:
+    if not isinstance(value, str) or value not in _VERDICTS:
+        raise HookError(f"{str(value)[:100]!r} is no decision; known: {', '.join(_VERDICTS)}")
+    return _VERDICTS[value]  # type: ignore[return-value]  # the values of the table are such words
 
 
 def _arguments(event: str, updated: Any) -> dict[str, Any] | None:
@@ -230,11 +230,11 @@ def _clipped(text: str, max_chars: int) -> str:
     return text if len(text) <= max_chars else f"{text[:max_chars]}… [{len(text)} characters, cut]"
 
 
-def _known_keys(event: str, answer: dict[str, Any], known: frozenset[str]) -> None:
+def _known_keys(event: str, answer: dict[str, Any], known_keys: frozenset[str]) -> None:
     """Check the keys of an answer.
 
     For gates all must be known: a misspelt "updatedInput" must not pass the original.
     """
     for key in answer:
-        if key not in known and event in GATES:
-            raise HookError(f"its answer has an unknown key {str(key)[:100]!r}; known: {', '.join(sorted(known))}")
+        if key not in known_keys and event in GATES:
+            raise HookError(f"its answer has an unknown key {str(key)[:100]!r}; known: {', '.join(sorted(known_keys))}")

@@ -210,7 +210,7 @@ def _list(where: str, value: Any) -> Sequence[Any]:
     return value
 
 
-def _keys(where: str, mapping: Mapping[str, Any], known: frozenset[str]) -> None:
+def _keys(where: str, mapping: Mapping[str, Any], known_keys: frozenset[str]) -> None:
     for key in mapping:
-        if key not in known:
-            raise InvalidValue(f"{where} key", key, ", ".join(sorted(known)))
+        if key not in known_keys:
+            raise InvalidValue(f"{where} key", key, ", ".join(sorted(known_keys)))

@@ -116,22 +116,22 @@ class TypeReader:
                 return _DICT[str, self.hint(values, where, deeper)]
         raise InvalidValue(where, schema, "a type in the forms of ramet.agent.typed.schema")
 
-    def _class(self, name: str, where: str, inside: tuple[str, ...]) -> type:
-        if name in inside:
+    def _class(self, name: str, where: str, enclosing: tuple[str, ...]) -> type:
+        if name in enclosing:
             raise InvalidValue(where, name, "a class that does not contain itself")
         definition = self._known.get(name)
         if definition is None or not is_type_name(name):
             raise InvalidValue(where, name, f"one of the types: {', '.join(sorted(self._known))[:500]}")
         known_class = self._classes.get(name)
         if known_class is None:
-            outer, self._deepest = self._deepest, len(inside)
-            kind = self._new_class(name, definition, f"{where}.{name}", inside)
-            known_class = self._classes[name] = _Class(kind=kind, height=self._deepest - len(inside))
+            outer, self._deepest = self._deepest, len(enclosing)
+            kind = self._new_class(name, definition, f"{where}.{name}", enclosing)
+            known_class = self._classes[name] = _Class(kind=kind, height=self._deepest - len(enclosing))
             self._deepest = max(outer, self._deepest)
-        elif len(inside) + known_class.height > MAX_DEPTH:
+        elif len(enclosing) + known_class.height > MAX_DEPTH:
             raise InvalidValue(where, name, f"a type as data, at most {MAX_DEPTH} deep")
         else:
-            self._deepest = max(self._deepest, len(inside) + known_class.height)
+            self._deepest = max(self._deepest, len(enclosing) + known_class.height)
         return known_class.kind
 
     def _count(self, owner: str, parts: int, where: str) -> None:
@@ -160,8 +160,8 @@ class TypeReader:
             accepted = f"at most {MAX_PARTS} parts, each class counted with the classes that it contains"
             raise InvalidValue(where, "types of more parts", accepted)
 
-    def _new_class(self, name: str, definition: Mapping[str, Any], where: str, inside: tuple[str, ...]) -> type:
-        parts = (*inside, name)
+    def _new_class(self, name: str, definition: Mapping[str, Any], where: str, enclosing: tuple[str, ...]) -> type:
+        parts = (*enclosing, name)
         self._own_parts[name], self._contained[name] = 0, {name}
         if definition.get("kind") == "enum":
             values = definition.get("values")
@@ -189,11 +189,11 @@ class TypeReader:
             decode_value(hints[field], value, f"{where}.{field}.default")
         return kind
 
-    def _field(self, schema: Mapping[str, Any], where: str, inside: tuple[str, ...]) -> Any:
+    def _field(self, schema: Mapping[str, Any], where: str, enclosing: tuple[str, ...]) -> Any:
         """Return the type of a field. A field with a default has a separate check, which covers all its classes."""
-        owner, outer = inside[-1], self._mentioned
+        owner, outer = enclosing[-1], self._mentioned
         parts_before, self._mentioned = self._own_parts[owner], set()
-        kind = self.hint(schema, where, inside)
+        kind = self.hint(schema, where, enclosing)
         if "default" in schema:
             self._spend_parts(self._own_parts[owner] - parts_before + self._parts_of(self._mentioned), where)
         self._mentioned |= outer

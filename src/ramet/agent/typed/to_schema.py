@@ -40,8 +40,8 @@ class _Writer:
         self._into = into
         self._classes: dict[str, type] = {}
 
-    def schema(self, hint: Any, where: str, inside: tuple[type, ...]) -> dict[str, Any]:
-        if len(inside) > MAX_DEPTH:
+    def schema(self, hint: Any, where: str, enclosing: tuple[type, ...]) -> dict[str, Any]:
+        if len(enclosing) > MAX_DEPTH:
             raise InvalidValue(where, hint, f"types at most {MAX_DEPTH} deep")
         if hint is None:
             hint = type(None)
@@ -55,33 +55,33 @@ class _Writer:
         if origin is Annotated:
             if not all(isinstance(each, str) for each in parts[1:]):
                 raise InvalidValue(where, hint, "a type without constraints: they are code, and would be lost")
-            return self.schema(parts[0], where, inside)
+            return self.schema(parts[0], where, enclosing)
         if hint in SCALARS:
             return {"type": SCALARS[hint]}
         for name, kind in FORMATS.items():
             if hint is kind:
                 return {"type": "string", "format": name}
         if (origin or hint) is collections.abc.Callable:
-            if inside:
+            if enclosing:
                 raise InvalidValue(where, hint, "a Callable by itself: within another type it cannot be resolved")
             return {"type": "string", "format": TASK}
         if origin in (Union, types.UnionType):
-            return {"anyOf": [self.schema(each, where, (*inside, object)) for each in parts]}
+            return {"anyOf": [self.schema(each, where, (*enclosing, object)) for each in parts]}
         if origin is Literal:
             if not all(type(each) in SCALARS for each in parts):
                 raise InvalidValue(where, hint, "a Literal of text, numbers, True, False and None")
             return {"enum": list(parts)}
-        container = self._container(hint, origin, parts, where, inside)
+        container = self._container(hint, origin, parts, where, enclosing)
         if container is not None:
             return container
         if isinstance(hint, type):
-            return self._reference(hint, where, inside)
+            return self._reference(hint, where, enclosing)
         raise InvalidValue(where, hint, _ACCEPTED)
 
     def _container(
-        self, hint: Any, origin: Any, parts: tuple[Any, ...], where: str, inside: tuple[type, ...]
+        self, hint: Any, origin: Any, parts: tuple[Any, ...], where: str, enclosing: tuple[type, ...]
     ) -> dict[str, Any] | None:
-        kind, deeper = origin or hint, (*inside, object)
+        kind, deeper = origin or hint, (*enclosing, object)
         if kind in _LISTS:
             return {"type": "array", "items": self.schema(parts[0] if parts else Any, f"{where}[]", deeper)}
         if kind is tuple:
@@ -99,39 +99,39 @@ class _Writer:
             return {"type": "object", "additionalProperties": self.schema(parts[1] if parts else Any, where, deeper)}
         return None
 
-    def _reference(self, kind: type, where: str, inside: tuple[type, ...]) -> dict[str, Any]:
+    def _reference(self, kind: type, where: str, enclosing: tuple[type, ...]) -> dict[str, Any]:
         name = kind.__name__
-        if kind in inside:
+        if kind in enclosing:
             raise InvalidValue(where, name, "a class that does not contain itself: cycles cannot be written as data")
         if not is_type_name(name):
             raise InvalidValue(where, name, "a class with a plain name")
         if self._classes.get(name, kind) is not kind:
             raise InvalidValue(where, name, "one class of each name")
         if name not in self._into or name not in self._classes:
-            definition = self._class(kind, f"{where}.{name}", (*inside, kind))
+            definition = self._class(kind, f"{where}.{name}", (*enclosing, kind))
             if self._into.setdefault(name, definition) != definition:
                 raise InvalidValue(where, name, "one class of each name")
             self._classes[name] = kind
         return {"$ref": f"{REFERENCE}{name}"}
 
-    def _class(self, kind: type, where: str, inside: tuple[type, ...]) -> dict[str, Any]:
+    def _class(self, kind: type, where: str, enclosing: tuple[type, ...]) -> dict[str, Any]:
         if issubclass(kind, enum.Enum):
             values = {each.name: each.value for each in kind}
             if issubclass(kind, enum.Flag) or not all(type(each) in (str, int, float) for each in values.values()):
                 raise InvalidValue(where, kind.__name__, "an enum of text or numbers")
             return {"kind": "enum", "values": values}
         if dataclasses.is_dataclass(kind):
-            return {"kind": "dataclass", "fields": self._dataclass_fields(kind, where, inside)}
+            return {"kind": "dataclass", "fields": self._dataclass_fields(kind, where, enclosing)}
         if _is_model(kind):
-            return {"kind": "model", "fields": self._model_fields(kind, where, inside)}
+            return {"kind": "model", "fields": self._model_fields(kind, where, enclosing)}
         raise InvalidValue(where, kind.__name__, _ACCEPTED)
 
-    def _dataclass_fields(self, kind: type, where: str, inside: tuple[type, ...]) -> dict[str, Any]:
+    def _dataclass_fields(self, kind: type, where: str, enclosing: tuple[type, ...]) -> dict[str, Any]:
         if hasattr(kind, "__post_init__"):
             raise InvalidValue(where, kind.__name__, "a dataclass without __post_init__: code would be lost")
         hints, fields = type_hints(kind, where), dict[str, Any]()
         for each in dataclasses.fields(kind):
-            field = self.schema(hints[each.name], f"{where}.{each.name}", inside)
+            field = self.schema(hints[each.name], f"{where}.{each.name}", enclosing)
             if each.default is not dataclasses.MISSING:
                 field = {**field, "default": as_data(each.default, f"{where}.{each.name}")}
             elif isinstance(each.default_factory, Default):
@@ -143,7 +143,7 @@ class _Writer:
             fields[each.name] = field
         return fields
 
-    def _model_fields(self, kind: Any, where: str, inside: tuple[type, ...]) -> dict[str, Any]:
+    def _model_fields(self, kind: Any, where: str, enclosing: tuple[type, ...]) -> dict[str, Any]:
         decorators = kind.__pydantic_decorators__
         if any(
             getattr(decorators, part)
@@ -155,7 +155,7 @@ class _Writer:
             field_path = f"{where}.{name}"
             if each.metadata:
                 raise InvalidValue(field_path, each.metadata, "a field without constraints: they would be lost")
-            field = self.schema(each.annotation, field_path, inside)
+            field = self.schema(each.annotation, field_path, enclosing)
             if isinstance(each.default_factory, Default):
                 field = {**field, "default": each.default_factory.data}
             elif each.default_factory is not None:

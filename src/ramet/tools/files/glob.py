@@ -88,8 +88,8 @@ def _base_and_pattern(context: ToolUseContext, arguments: GlobArguments) -> tupl
         parsed = Pattern(pattern)
         fixed, rest = parsed.split()
         return resolve(context, f"{base}/{fixed}" if fixed else base), Pattern(rest)
-    except BadPattern as wrong:
-        raise ToolException(f"pattern: {wrong}") from None
+    except BadPattern as error:
+        raise ToolException(f"pattern: {error}") from None
 
 
 def walk(fd: int, prefix: str = "", depth: int = 0) -> Generator[Found]:

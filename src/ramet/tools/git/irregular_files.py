@@ -131,7 +131,7 @@ def _entries_below(
     out is skipped without `may_lead_out`. Otherwise it is followed if `may_lead_out()` is true. Raises Irregular if
     not.
     """
-    queue, seen, count = [str(top)], {(os.path.realpath(top), False)}, 0
+    queue, visited, count = [str(top)], {(os.path.realpath(top), False)}, 0
     while queue:
         try:
             entries = os.scandir(queue.pop())
@@ -147,7 +147,7 @@ def _entries_below(
                     continue
                 if entry.is_symlink():
                     real = os.path.realpath(entry.path)
-                    if (real, _is_object(parts)) in seen:
+                    if (real, _is_object(parts)) in visited:
                         continue
                     if not any(Path(real).is_relative_to(each) for each in tops):
                         if may_lead_out is None:
@@ -156,7 +156,7 @@ def _entries_below(
                             raise Irregular(
                                 Path(entry.path), f"it leads out of the repository, to {real}", _LINK_REMEDY
                             )
-                    seen.add((real, _is_object(parts)))
+                    visited.add((real, _is_object(parts)))
                 queue.append(entry.path)
 
 

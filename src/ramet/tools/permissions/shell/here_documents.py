@@ -39,11 +39,11 @@ def ending(document: Document, text: str, at: int, *, nested: bool) -> Ending:
     """Find the end of a here-document whose text begins at `at`. `nested`: in a substitution or in parentheses."""
     doubtful, pieces = False, list[str]()  # Of a continued line.
     while at < len(text):
-        began, end = at, text.find("\n", at)
+        line_start, end = at, text.find("\n", at)
         end = len(text) if end < 0 else end
-        line, at = text[began:end], min(end + 1, len(text))
+        line, at = text[line_start:end], min(end + 1, len(text))
         if document.is_end(line):
-            return Ending(began, at, doubtful or bool(pieces))
+            return Ending(line_start, at, doubtful or bool(pieces))
         continues = line.endswith("\\") and not document.quoted
         pieces.append(line[:-1] if continues else line)
         doubtful = doubtful or document.may_be_end("".join(pieces) if not continues else line, nested=nested)
