@@ -18,10 +18,10 @@ from typing import Any
 from ramet.core.errors import Aborted, InvalidValue
 
 _log = logging.getLogger("ramet.cancel")
-_FEW = 64
+_FIRST_SWEEP_AT = 64
 Listener = Callable[["AbortController"], Any]
 #: Returns a listener, or None if its object no longer exists.
-_Held = Callable[[], Listener | None]
+_ListenerRef = Callable[[], Listener | None]
 
 
 def is_being_cancelled() -> bool:
@@ -40,8 +40,8 @@ class AbortController:
         self.reason: str | None = None  #: set exactly once; not None means aborted
         self.deadline = deadline  #: on the clock's monotonic scale; the earlier of its own and its parent's
         self._children: list[weakref.ref[AbortController]] | None = None
-        self._sweep_at = _FEW  #: number of references at which dead ones are dropped
-        self._listeners: list[_Held] | None = None
+        self._sweep_at = _FIRST_SWEEP_AT  #: number of references at which dead ones are dropped
+        self._listeners: list[_ListenerRef] | None = None
         self._event: asyncio.Event | None = None
         if deadline is not None and math.isnan(deadline):
             raise InvalidValue("deadline", deadline, "a time on the clock's monotonic scale, or None")
@@ -72,11 +72,11 @@ class AbortController:
         for controller in stopped:
             controller.reason = reason
             if controller._children:
-                living = (reference() for reference in controller._children)
-                stopped.extend(each for each in living if each is not None and each.reason is None)
+                children = (reference() for reference in controller._children)
+                stopped.extend(each for each in children if each is not None and each.reason is None)
             controller._children = None
         for controller in stopped:
-            controller._tell()
+            controller._notify()
 
     def raise_if_aborted(self) -> None:
         """Raise Aborted with the reason if the controller was aborted: the check before a start."""
@@ -98,7 +98,7 @@ class AbortController:
             self._listeners = []
         elif len(self._listeners) % 64 == 63:
             self._listeners = [each for each in self._listeners if each() is not None]
-        self._listeners.append(_held(listener))
+        self._listeners.append(_listener_ref(listener))
 
     def remove_listener(self, listener: Listener) -> None:
         """Remove a listener; an unknown one is no error."""
@@ -123,10 +123,10 @@ class AbortController:
             self._children = []
         elif len(self._children) >= self._sweep_at:
             self._children = [reference for reference in self._children if reference() is not None]
-            self._sweep_at = max(_FEW, 2 * len(self._children))
+            self._sweep_at = max(_FIRST_SWEEP_AT, 2 * len(self._children))
         self._children.append(weakref.ref(child))
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self._event is not None:
             self._event.set()
         listeners, self._listeners = self._listeners, None
@@ -142,7 +142,7 @@ class AbortController:
             _log.exception("an abort listener failed; the others are told all the same")
 
 
-def _held(listener: Listener) -> _Held:
+def _listener_ref(listener: Listener) -> _ListenerRef:
     """Hold a bound method weakly, if its object allows this, and anything else strongly."""
     if isinstance(listener, types.MethodType):
         try:

@@ -11,11 +11,11 @@ from ramet.core.errors import MailRefused
 MAX_MAILS = 1_000
 MAX_BYTES = 256 * 1024
 MAX_UNREAD_BYTES = 4 * 1024 * 1024  #: of all unread mail together, without notices
-_REMEMBERED = 4_096  #: number of ids kept to recognise duplicates
+_MAX_REMEMBERED_IDS = 4_096  #: number of ids kept to recognise duplicates
 
 #: A note is the host's own, like a notice: it is read with the next turn, but does not begin one.
 Kind = Literal["user", "agent", "notice", "note"]
-_OF_THE_HOST = ("notice", "note")
+_HOST_KINDS = ("notice", "note")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +32,7 @@ class Mailbox:
     """Unread mail: bounded, in order of arrival (so in order per sender), each id accepted once."""
 
     # Plain containers: most mailboxes stay empty, and an empty deque takes 600 bytes.
-    __slots__ = ("_bytes", "_seen", "_unread", "closed", "on_push", "owner")
+    __slots__ = ("_bytes", "_seen_ids", "_unread", "closed", "on_push", "owner")
 
     def __init__(self, owner: str, on_push: Callable[[Mail], None] | None = None) -> None:
         self.owner = owner
@@ -40,7 +40,7 @@ class Mailbox:
         self.closed: str | None = None  #: reason for refusing mail; None while open
         self._unread: list[Mail] = []
         self._bytes = 0
-        self._seen: dict[str, None] = {}  #: in the order of arrival
+        self._seen_ids: dict[str, None] = {}  #: in the order of arrival
 
     def __len__(self) -> int:
         return len(self._unread)
@@ -52,12 +52,12 @@ class Mailbox:
         """
         if self.closed is not None:
             raise MailRefused(self.owner, self.closed)
-        if mail.id in self._seen:
+        if mail.id in self._seen_ids:
             return False
         self._bytes += self.check_room(mail)
-        self._seen[mail.id] = None
-        if len(self._seen) > _REMEMBERED:
-            del self._seen[next(iter(self._seen))]
+        self._seen_ids[mail.id] = None
+        if len(self._seen_ids) > _MAX_REMEMBERED_IDS:
+            del self._seen_ids[next(iter(self._seen_ids))]
         self._unread.append(mail)
         if self.on_push is not None:
             self.on_push(mail)
@@ -65,7 +65,7 @@ class Mailbox:
 
     def check_room(self, mail: Mail) -> int:
         """Return the bytes that the mail would count. Raises MailRefused, and changes nothing, if there is no room."""
-        if mail.kind in _OF_THE_HOST:
+        if mail.kind in _HOST_KINDS:
             return 0
         size = len(mail.text.encode("utf-8", "surrogatepass"))
         if size > MAX_BYTES:
@@ -95,15 +95,15 @@ class Mailbox:
         mail = next((each for each in self._unread if each.id == mail_id), None)
         if mail is not None:
             self._unread.remove(mail)
-            self._bytes -= 0 if mail.kind in _OF_THE_HOST else len(mail.text.encode("utf-8", "surrogatepass"))
+            self._bytes -= 0 if mail.kind in _HOST_KINDS else len(mail.text.encode("utf-8", "surrogatepass"))
         return mail
 
     def drain(self, *, notes: bool = True) -> list[Mail]:
         """Remove and return all unread mail, oldest first; without `notes`, notes stay unread."""
-        taken = [mail for mail in self._unread if notes or mail.kind != "note"]
+        mails = [mail for mail in self._unread if notes or mail.kind != "note"]
         self._unread = [] if notes else [mail for mail in self._unread if mail.kind == "note"]
         self._bytes = 0  # Notes do not count.
-        return taken
+        return mails
 
     def close(self, why: str) -> None:
         """Refuse mail from now on, with a reason for senders; unread mail can still be drained."""
@@ -111,10 +111,10 @@ class Mailbox:
 
     def restore(self, unread: Iterable[Mail], *, seen: Iterable[str]) -> None:
         """Add mail that another process had accepted; ids that it saw count as duplicates here too."""
-        self._seen |= dict.fromkeys(seen)
+        self._seen_ids |= dict.fromkeys(seen)
         for mail in unread:
             self._unread.append(mail)
-            self._bytes += 0 if mail.kind in _OF_THE_HOST else len(mail.text.encode("utf-8", "surrogatepass"))
+            self._bytes += 0 if mail.kind in _HOST_KINDS else len(mail.text.encode("utf-8", "surrogatepass"))
 
     def reopen(self) -> None:
         """Accept mail again: the run was resumed."""

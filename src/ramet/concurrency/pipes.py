@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 
 _CHUNK = 64 * 1024
-_LAST = 16  #: maximum number of chunks read from a pipe at the end
+_MAX_FINAL_READS = 16  #: maximum number of chunks read from a pipe at the end
 
 
 class Capture:
@@ -28,10 +28,10 @@ class Capture:
     def take(self, data: bytes) -> None:
         """Add data, and keep it within the bounds."""
         self.total += len(data)
-        room = self._head_size - len(self._head)
-        if room > 0:
-            self._head += data[:room]
-            data = data[room:]
+        free = self._head_size - len(self._head)
+        if free > 0:
+            self._head += data[:free]
+            data = data[free:]
         if self._tail_size and data:
             self._tail += data
             if len(self._tail) > 2 * self._tail_size:
@@ -79,8 +79,8 @@ def writer_pipe(data: bytes, *, ours: contextlib.ExitStack, theirs: contextlib.E
 class _Reader:
     """A reader that passes a pipe's data to a capture, until the end or until the capture is full."""
 
-    def __init__(self, fd: int, capture: Capture, enough: Callable[[], object]) -> None:
-        self._fd, self._capture, self._enough = fd, capture, enough
+    def __init__(self, fd: int, capture: Capture, on_full: Callable[[], object]) -> None:
+        self._fd, self._capture, self._on_full = fd, capture, on_full
         self._loop = asyncio.get_running_loop()
         os.set_blocking(fd, False)
         self._loop.add_reader(fd, self._read)
@@ -96,14 +96,14 @@ class _Reader:
             return True
         self._loop.remove_reader(self._fd)
         if data:
-            self._enough()
+            self._on_full()
         return False
 
     def close(self) -> None:
         """Read what is still in the pipe, without waiting for more, and close it."""
         self._loop.remove_reader(self._fd)
         try:
-            for _ in range(_LAST):  # A process that could not be ended may write without end.
+            for _ in range(_MAX_FINAL_READS):  # A process that could not be ended may write without end.
                 if not self._read():
                     break
         finally:
@@ -114,24 +114,24 @@ class _Writer:
     """A writer that fills a pipe as fast as it is read, then closes it. Unread data is dropped."""
 
     def __init__(self, fd: int, data: bytes) -> None:
-        self._fd, self._rest, self._open = fd, memoryview(data), True
+        self._fd, self._unsent, self._is_open = fd, memoryview(data), True
         self._loop = asyncio.get_running_loop()
         os.set_blocking(fd, False)
         self._loop.add_writer(fd, self._write)
 
     def _write(self) -> None:
         try:
-            self._rest = self._rest[os.write(self._fd, self._rest[:_CHUNK]) :]
+            self._unsent = self._unsent[os.write(self._fd, self._unsent[:_CHUNK]) :]
         except BlockingIOError:
             return
         except BrokenPipeError:  # The reader has closed the pipe.
-            self._rest = self._rest[:0]
-        if not self._rest:
+            self._unsent = self._unsent[:0]
+        if not self._unsent:
             self.close()
 
     def close(self) -> None:
         """Close the pipe: the reader sees the end."""
-        if self._open:
-            self._open = False
+        if self._is_open:
+            self._is_open = False
             self._loop.remove_writer(self._fd)
             os.close(self._fd)

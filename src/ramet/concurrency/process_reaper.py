@@ -24,10 +24,10 @@ from typing import NamedTuple
 from ramet.concurrency.deadline import run_shielded
 
 MARK = "RAMET_CALL"
-_GONE_S = 5.0  #: time for killed processes to end: longer only inside the kernel
+_KILL_WAIT_S = 5.0  #: time for killed processes to end: longer only inside the kernel
 _PAUSES_S = (0.002, 0.05)  #: pause between two looks: first, and maximum
 #: pauses before further looks at processes without an environment
-_CLEAR_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
+_RECHECK_PAUSES_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
 _PROC = pathlib.Path("/proc")
 
 
@@ -43,7 +43,7 @@ class ProcessTag:
         self._token = token.encode()
         # The clock of /proc's start times. Systems without this clock have no such /proc either.
         clock = getattr(time, "CLOCK_BOOTTIME", None)
-        self._born = 0 if clock is None else int(time.clock_gettime(clock) * os.sysconf("SC_CLK_TCK")) - 2
+        self._created_ticks = 0 if clock is None else int(time.clock_gettime(clock) * os.sysconf("SC_CLK_TCK")) - 2
 
     def put_on(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return an environment with the mark."""
@@ -51,7 +51,7 @@ class ProcessTag:
 
     def is_older(self, ticks: int) -> bool:
         """Return whether a process started before the command, and so cannot belong to it."""
-        return ticks < self._born
+        return ticks < self._created_ticks
 
     def is_on(self, pid: int) -> bool | None:
         """Return whether a process has the mark; None without an environment. Raises OSError if this cannot be read."""
@@ -68,32 +68,32 @@ async def kill_all(leader: int | None, mark: ProcessTag, *, grace_s: float) -> N
     unknown.
     """
     family = _Family(leader, mark)
-    left = True
+    has_survivors = True
     try:
         if grace_s > 0:
-            left = not await family.gone(signal.SIGTERM, within_s=grace_s)
+            has_survivors = not await family.signal_and_wait(signal.SIGTERM, within_s=grace_s)
     finally:
-        if left and (family.signal(family.living(), signal.SIGKILL) or family.unclear):
-            await run_shielded(family.gone(signal.SIGKILL, within_s=_GONE_S))
+        if has_survivors and (family.signal(family.living_pids(), signal.SIGKILL) or family.unclear):
+            await run_shielded(family.signal_and_wait(signal.SIGKILL, within_s=_KILL_WAIT_S))
 
 
 class _Stat(NamedTuple):
     """The state of a process in /proc."""
 
     pid: int
-    lives: bool
+    is_alive: bool
     parent: int
     group: int
     session: int
-    born: int  #: start time in ticks; identifies the process together with the pid
+    start_ticks: int  #: start time in ticks; identifies the process together with the pid
 
     @classmethod
     def of(cls, pid: str) -> _Stat:
         """Read the state of a process. Raises OSError, ValueError or IndexError if the process has ended."""
         fields = (_PROC / pid / "stat").read_bytes().rpartition(b")")[2].split()
         # With several threads the process lives, even if its first thread has ended.
-        lives = fields[0] not in (b"Z", b"X") or int(fields[17]) > 1
-        return cls(int(pid), lives, int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
+        is_alive = fields[0] not in (b"Z", b"X") or int(fields[17]) > 1
+        return cls(int(pid), is_alive, int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
 
 
 class _Family:
@@ -101,107 +101,112 @@ class _Family:
 
     def __init__(self, leader: int | None, mark: ProcessTag) -> None:
         self._leader, self._mark = leader, mark
-        self._known: dict[int, int] = {}  #: pids found so far, and their start times
-        self._dead: set[tuple[int, int]] = set()  #: pids and start times of processes found to have ended
+        self._start_ticks_by_pid: dict[int, int] = {}  #: pids found so far, and their start times
+        self._ended_processes: set[tuple[int, int]] = set()  #: pids and start times of processes found to have ended
         self.unclear = False  #: the latest look could not identify some process
         self._groups: set[int] = set()  #: groups of only the processes found at the latest look
 
-    async def gone(self, number: int, *, within_s: float) -> bool:
+    async def signal_and_wait(self, number: int, *, within_s: float) -> bool:
         """Signal all processes and wait until none lives; return whether that happened in time."""
         # No `Clock`: real processes take real time, even if a test's clock stands still.
         loop = asyncio.get_running_loop()
         until = loop.time() + within_s
         pause, longest = _PAUSES_S
-        left = self.signal(await self._look(), number)
-        while left and loop.time() < until:
+        remaining = self.signal(await self._scan(), number)
+        while remaining and loop.time() < until:
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
-            left = await self._look()
+            remaining = await self._scan()
             if number == signal.SIGKILL:  # With SIGTERM, a new process may be part of the cleanup.
-                self.signal(left, number)
-        return not left
+                self.signal(remaining, number)
+        return not remaining
 
-    async def _look(self) -> set[int]:
+    async def _scan(self) -> set[int]:
         """Return the living processes. Look again while a process may be in exec, or may just have forked.
 
         Some processes never have an environment.
         """
-        living = self.living()
-        for pause in _CLEAR_S:
+        living_pids = self.living_pids()
+        for pause in _RECHECK_PAUSES_S:
             if not self.unclear:
                 break
             await asyncio.sleep(pause)
-            living = self.living()
-        return living
+            living_pids = self.living_pids()
+        return living_pids
 
-    def signal(self, living: set[int], number: int) -> set[int]:
+    def signal(self, living_pids: set[int], number: int) -> set[int]:
         """Signal processes and return them. SIGKILL is also sent to their groups, so that no child can escape."""
         # The command first, then by age: a parent that saw its child end could still react.
         # PermissionError: the process belongs to another user by now; nothing more can be done.
-        for pid in sorted(living, key=lambda pid: (pid != self._leader, pid)):
+        for pid in sorted(living_pids, key=lambda pid: (pid != self._leader, pid)):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
         for group in self._groups if number == signal.SIGKILL else ():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, number)
-        return living
+        return living_pids
 
-    def living(self) -> set[int]:
+    def living_pids(self) -> set[int]:
         """Return the living processes; reap those adopted by us as pid 1 of a container, as no one else does."""
         self.unclear = False
         self._groups = set()
         if (names := _names()) is None:
             return self._group()
-        found: set[int] = set() if self._leader is None else {self._leader}
-        young: dict[int, _Stat] = {}
-        groups, of_others = set(), {0, 1, os.getpgrp()}  # For the kernel, 0 is our own group, and 1 is every process.
-        us, session_of_ours = os.getpid(), os.getsid(0)
+        pids: set[int] = set() if self._leader is None else {self._leader}
+        candidates: dict[int, _Stat] = {}
+        groups, foreign_groups = (
+            set(),
+            {0, 1, os.getpgrp()},
+        )  # For the kernel, 0 is our own group, and 1 is every process.
+        own_pid, own_session = os.getpid(), os.getsid(0)
         for name in names:
             if not name.isdigit():
                 continue
             try:
                 stat = _Stat.of(name)
-                if stat.session in (0, session_of_ours) or self._mark.is_older(stat.born):
-                    of_others.add(stat.group)
+                if stat.session in (0, own_session) or self._mark.is_older(stat.start_ticks):
+                    foreign_groups.add(stat.group)
                     continue
-                if stat.lives:
-                    young[stat.pid] = stat
-                    if self._is_of_it(stat):
-                        found.add(stat.pid)
-                elif stat.pid != self._leader and self._take_note_of_death(stat, us):
+                if stat.is_alive:
+                    candidates[stat.pid] = stat
+                    if self._is_member(stat):
+                        pids.add(stat.pid)
+                elif stat.pid != self._leader and self._record_end(stat, own_pid):
                     groups.add(stat.group)
             except (FileNotFoundError, ProcessLookupError):
                 self.unclear = True  # Ended since: a process that it started meanwhile is not in this list.
             except (OSError, ValueError, IndexError):
                 continue  # Another user's process.
-        newer = found
+        newer = pids
         while newer:
-            newer = {pid for pid, stat in young.items() if stat.parent in newer and pid not in found}
-            found = found | newer
-        living = found & young.keys()
-        self._known.update((pid, young[pid].born) for pid in living)
-        groups |= {young[pid].group for pid in living}
-        self._groups = groups - of_others - {stat.group for pid, stat in young.items() if pid not in living}
-        return living
+            newer = {pid for pid, stat in candidates.items() if stat.parent in newer and pid not in pids}
+            pids = pids | newer
+        living_pids = pids & candidates.keys()
+        self._start_ticks_by_pid.update((pid, candidates[pid].start_ticks) for pid in living_pids)
+        groups |= {candidates[pid].group for pid in living_pids}
+        self._groups = (
+            groups - foreign_groups - {stat.group for pid, stat in candidates.items() if pid not in living_pids}
+        )
+        return living_pids
 
-    def _take_note_of_death(self, stat: _Stat, us: int) -> bool:
+    def _record_end(self, stat: _Stat, own_pid: int) -> bool:
         """Note a dead process, which may have started another after the list was read; return whether it is ours.
 
         Dead processes show no mark, so some are not recognised.
         """
-        is_ours = self._is_of_it(stat)
-        if (stat.pid, stat.born) not in self._dead:
-            self._dead.add((stat.pid, stat.born))
+        is_ours = self._is_member(stat)
+        if (stat.pid, stat.start_ticks) not in self._ended_processes:
+            self._ended_processes.add((stat.pid, stat.start_ticks))
             self.unclear = True
-        if is_ours and stat.parent == us:
+        if is_ours and stat.parent == own_pid:
             os.waitpid(stat.pid, os.WNOHANG)
         return is_ours
 
-    def _is_of_it(self, stat: _Stat) -> bool:
+    def _is_member(self, stat: _Stat) -> bool:
         """Return whether a process belongs to the command, apart from its ancestry."""
-        if self._leader in (stat.group, stat.session) or self._known.get(stat.pid) == stat.born:
+        if self._leader in (stat.group, stat.session) or self._start_ticks_by_pid.get(stat.pid) == stat.start_ticks:
             return True
-        marked = self._mark.is_on(stat.pid) if stat.lives else False
+        marked = self._mark.is_on(stat.pid) if stat.is_alive else False
         self.unclear = self.unclear or marked is None
         return marked is True
 

@@ -70,12 +70,12 @@ async def run(
                 out, *err = [
                     each
                     if isinstance(each, int)
-                    else pipes.reader_pipe(each, enough=child.over.set, ours=ours, theirs=theirs)
+                    else pipes.reader_pipe(each, enough=child.finished.set, ours=ours, theirs=theirs)
                     for each in streams
                 ]
                 await child.start(argv, cwd, mark.put_on(env), stdin, out, *(err or [out]))
             try:
-                await wait_with_timeout(child.over.wait(), clock=clock, seconds=timeout_s, abort=abort)
+                await wait_with_timeout(child.finished.wait(), clock=clock, seconds=timeout_s, abort=abort)
             except TimeoutError:
                 timed_out = True
         finally:
@@ -85,8 +85,8 @@ async def run(
                     await process_reaper.kill_all(child.pid, mark, grace_s=0 if unwanted else grace_s)
             finally:
                 await child.reap()
-    enough = any(each.is_enough for each in captures)  # Checked again: the rest of the pipes has been read meanwhile.
-    return Ended("timeout" if timed_out else "enough" if enough else "exit", child.code)
+    is_full = any(each.is_enough for each in captures)  # Checked again: the rest of the pipes has been read meanwhile.
+    return Ended("timeout" if timed_out else "enough" if is_full else "exit", child.code)
 
 
 class _Child(asyncio.SubprocessProtocol):
@@ -95,7 +95,7 @@ class _Child(asyncio.SubprocessProtocol):
     def __init__(self) -> None:
         self._transport: asyncio.SubprocessTransport | None = None
         self.exited = asyncio.Event()
-        self.over = asyncio.Event()  #: the process has ended, or need not continue
+        self.finished = asyncio.Event()  #: the process has ended, or need not continue
 
     @property
     def pid(self) -> int | None:
@@ -138,11 +138,11 @@ class _Child(asyncio.SubprocessProtocol):
             return
         try:
             if not self.exited.is_set():
-                await run_shielded(self._end())
+                await run_shielded(self._wait_for_exit())
         finally:
             self._transport.close()
 
-    async def _end(self) -> None:
+    async def _wait_for_exit(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_REAP_S):
                 await self.exited.wait()
@@ -155,4 +155,4 @@ class _Child(asyncio.SubprocessProtocol):
     def process_exited(self) -> None:
         """Set the events of the end; asyncio calls this once the process is reaped."""
         self.exited.set()
-        self.over.set()
+        self.finished.set()

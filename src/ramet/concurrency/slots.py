@@ -39,15 +39,15 @@ class Slots:
         """Wait in line for a slot, and take it. A cancelled wait takes nothing."""
         if self.try_take():
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append(turn)
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append(waiter)
         try:
-            await turn
+            await waiter
         except BaseException:  # cancelled, or closed with its event loop
-            if turn.done() and not turn.cancelled():
+            if waiter.done() and not waiter.cancelled():
                 self.give_back()  # The slot was granted at the same moment: pass it on.
-            elif not turn.done():
-                self._queue.remove(turn)
+            elif not waiter.done():
+                self._queue.remove(waiter)
             raise
 
     def give_back(self) -> None:
@@ -55,9 +55,9 @@ class Slots:
         if not self.taken:
             raise Bug("a place was given back that nobody had taken")
         while self._queue:
-            turn = self._queue.popleft()
-            if not turn.done():
-                turn.set_result(None)
+            waiter = self._queue.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
                 return
         self.taken -= 1
 
@@ -65,44 +65,44 @@ class Slots:
 class Slot:
     """The slot of one run: it is released while every active call only waits for other runs."""
 
-    __slots__ = ("_busy", "_held", "_in_line", "_keyed", "_slots", "_waiting", "on_wait")
+    __slots__ = ("_acquire_lock", "_busy", "_is_held", "_slots", "_wait_count", "_waits_by_key", "on_wait")
 
     def __init__(self, slots: Slots, on_wait: Callable[[bool], None] | None = None) -> None:
         self._slots = slots
         self.on_wait = on_wait  #: called with True when the run begins to wait for others, False when it works again
-        self._held = False
-        self._in_line = asyncio.Lock()  #: one of its calls waits in line for all of them
+        self._is_held = False
+        self._acquire_lock = asyncio.Lock()  #: one of its calls waits in line for all of them
         self._busy = 0
-        self._waiting = 0
-        self._keyed: dict[object, int] = {}
+        self._wait_count = 0
+        self._waits_by_key: dict[object, int] = {}
 
     @property
     def held(self) -> bool:
         """Return whether this run holds a slot."""
-        return self._held
+        return self._is_held
 
     async def take(self) -> None:
         """Take the slot, waiting in line if necessary. Returns at once if it is held.
 
         Takes nothing while every active call waits for other runs, as far as is known: those may need the slot.
         """
-        if self._held:
+        if self._is_held:
             return
-        async with self._in_line:
-            if self._held or self._only_waits():
+        async with self._acquire_lock:
+            if self._is_held or self._only_waits():
                 return
             await self._slots.take()
             if self._only_waits():
                 self._slots.give_back()
                 return
-            self._held = True
+            self._is_held = True
             if self.on_wait is not None:
                 self.on_wait(False)
 
     def let_go(self) -> None:
         """Release the slot; no error if it is not held."""
-        if self._held:
-            self._held = False
+        if self._is_held:
+            self._is_held = False
             self._slots.give_back()
 
     def begin_calls(self, count: int = 1) -> None:
@@ -117,59 +117,59 @@ class Slot:
     @contextmanager
     def calls(self, count: int) -> Iterator[Callable[[], None]]:
         """Note `count` active calls; the yielded function ends one of them, and leaving the context ends the rest."""
-        left = count
+        remaining = count
 
         def end() -> None:
-            nonlocal left
-            left -= 1
+            nonlocal remaining
+            remaining -= 1
             self.end_call()
 
         self.begin_calls(count)
         try:
             yield end
         finally:
-            while left:
+            while remaining:
                 end()
 
     def begin_wait(self, key: object = None) -> None:
         """Note that an active call waits for another run or a person; without a key the wait counts separately."""
         if key is not None:
-            self._keyed[key] = self._keyed.get(key, 0) + 1
-        if key is None or self._keyed[key] == 1:
-            self._waiting += 1
+            self._waits_by_key[key] = self._waits_by_key.get(key, 0) + 1
+        if key is None or self._waits_by_key[key] == 1:
+            self._wait_count += 1
         self._settle()
 
     def end_wait(self, key: object = None) -> None:
         """Note the end of a wait. The slot is taken again before the next step, not here."""
         if key is not None:
-            left = self._keyed.pop(key) - 1
-            if left:
-                self._keyed[key] = left
+            remaining = self._waits_by_key.pop(key) - 1
+            if remaining:
+                self._waits_by_key[key] = remaining
                 return
-        self._waiting -= 1
+        self._wait_count -= 1
 
     async def while_waiting(self, awaitable: Awaitable[T], *, key: object = None) -> T:
         """Wait for another run or a person; the last of several waits takes the slot again, even after an exception.
 
         Waits with the same `key` belong to one call, which counts as waiting once.
         """
-        goes_on = True
+        continues = True
         self.begin_wait(key)
         try:
             return await awaitable
         except BaseException as error:
-            goes_on = isinstance(error, Exception)  # A run that is being stopped needs no slot.
+            continues = isinstance(error, Exception)  # A run that is being stopped needs no slot.
             raise
         finally:
             self.end_wait(key)
-            if goes_on and not self._waiting:
+            if continues and not self._wait_count:
                 await self.take()
 
     def _only_waits(self) -> bool:
-        return 0 < self._busy <= self._waiting
+        return 0 < self._busy <= self._wait_count
 
     def _settle(self) -> None:
-        if self._held and self._only_waits():
+        if self._is_held and self._only_waits():
             self.let_go()
             if self.on_wait is not None:
                 self.on_wait(True)

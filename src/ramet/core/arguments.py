@@ -79,9 +79,9 @@ def _fields_of(cls: Any) -> tuple[tuple[str, ...], dict[str, str]]:
     import dataclasses
 
     fields = [each for each in dataclasses.fields(cls) if each.init]
-    nothing = dataclasses.MISSING
+    missing = dataclasses.MISSING
     required = {
-        each.name: str(each.type) for each in fields if each.default is nothing and each.default_factory is nothing
+        each.name: str(each.type) for each in fields if each.default is missing and each.default_factory is missing
     }
     return tuple(each.name for each in fields), required
 

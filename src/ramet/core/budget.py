@@ -29,10 +29,10 @@ class Amount(NamedTuple):
 
 
 RESOURCES = Amount._fields
-_NOTHING = Amount()
-_ALL = range(len(RESOURCES))
-_SLACK = 1e-9  #: sums of money in binary fractions are off by less than this
-_MOST = 2**53  #: above this value floats and readers of JSON round, and a count would no longer be exact
+_ZERO = Amount()
+_INDEXES = range(len(RESOURCES))
+_TOLERANCE = 1e-9  #: sums of money in binary fractions are off by less than this
+_MAX_EXACT = 2**53  #: above this value floats and readers of JSON round, and a count would no longer be exact
 
 #: The reserve for a last answer: one call, and this share of tokens and money, at most LAST_WORD_TOKENS tokens.
 LAST_WORD_SHARE = 0.1
@@ -58,13 +58,13 @@ class Limits(metaclass=KnownFields):
             value = getattr(self, name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_EXACT:
                 raise InvalidValue(f"limits.{name}", value, "a whole number from 0 to 2^53, or None")
         for name in ("usd", "seconds"):
             value = getattr(self, name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:  # nor NaN
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_EXACT:  # nor NaN
                 raise InvalidValue(f"limits.{name}", value, "a number from 0 to 2^53, or None")
 
     @property
@@ -74,8 +74,8 @@ class Limits(metaclass=KnownFields):
 
     def tightened(self, other: Limits) -> Limits:
         """Return the smaller of both limits for each field."""
-        both = {each.name: (getattr(self, each.name), getattr(other, each.name)) for each in fields(Limits)}
-        return Limits(**{name: min((v for v in pair if v is not None), default=None) for name, pair in both.items()})
+        pairs = {each.name: (getattr(self, each.name), getattr(other, each.name)) for each in fields(Limits)}
+        return Limits(**{name: min((v for v in pair if v is not None), default=None) for name, pair in pairs.items()})
 
     def as_data(self) -> dict[str, int | float]:
         """Return the limited fields by name: `Limits(**data)` equals this object."""
@@ -93,10 +93,10 @@ class Budget:
     """
 
     __slots__ = (
-        "_held",
-        "_kept",
+        "_last_word_reserve",
         "_limit",
         "_owner",
+        "_reserved",
         "_returned",
         "_slice",
         "_spent",
@@ -111,16 +111,16 @@ class Budget:
         self.fired: str | None = None  #: the resource that this scope itself refused first
         self._limit: list[float | None] = [getattr(limits, name) for name in RESOURCES]
         self._owner: list[Budget | None] = [
-            self if limit is not None else parent._owner[which] if parent is not None else None
-            for which, limit in enumerate(self._limit)
+            self if limit is not None else parent._owner[index] if parent is not None else None
+            for index, limit in enumerate(self._limit)
         ]
         self._spent: list[float] = [0] * len(RESOURCES)
-        self._held: list[float] = [0] * len(RESOURCES)
-        self._kept: list[float] = [0] * len(RESOURCES)
+        self._reserved: list[float] = [0] * len(RESOURCES)
+        self._last_word_reserve: list[float] = [0] * len(RESOURCES)
         calls, tokens, usd = limits.model_calls, limits.tokens, limits.usd
-        self._kept[0] = min(int((tokens or 0) * LAST_WORD_SHARE), LAST_WORD_TOKENS)
-        self._kept[1] = (usd or 0.0) * LAST_WORD_SHARE
-        self._kept[2] = 1 if calls else 0
+        self._last_word_reserve[0] = min(int((tokens or 0) * LAST_WORD_SHARE), LAST_WORD_TOKENS)
+        self._last_word_reserve[1] = (usd or 0.0) * LAST_WORD_SHARE
+        self._last_word_reserve[2] = 1 if calls else 0
         self._returned: list[float] = [0] * len(RESOURCES)  #: counted as spent above, of earlier slices
         self._slice: Hold | None = None
         if parent is not None:
@@ -128,15 +128,15 @@ class Budget:
 
     def left(self, resource: str, *, last_word: bool = False) -> float:
         """Return how much of `resource` could be reserved now; infinity if nothing limits it."""
-        which = RESOURCES.index(resource)
-        owner = self._owner[which]
-        return math.inf if owner is None else max(0, owner._free(which, last_word and owner is self))
+        index = RESOURCES.index(resource)
+        owner = self._owner[index]
+        return math.inf if owner is None else max(0, owner._free(index, last_word and owner is self))
 
     def limit(self, resource: str) -> float:
         """Return the most that the owner of `resource` may ever use; infinity if nothing limits it."""
-        which = RESOURCES.index(resource)
-        owner = self._owner[which]
-        return math.inf if owner is None else owner._limit[which] or 0
+        index = RESOURCES.index(resource)
+        owner = self._owner[index]
+        return math.inf if owner is None else owner._limit[index] or 0
 
     def reserve(self, amount: Amount, *, last_word: bool = False) -> Hold:
         """Hold all of `amount`, or nothing.
@@ -146,31 +146,31 @@ class Budget:
         if `amount` is not a valid quantity.
         """
         _check(amount)
-        for which, asked in enumerate(amount):
-            owner = self._owner[which]
-            if asked and owner is not None:
-                free = owner._free(which, last_word and owner is self)
-                if asked > free + _SLACK:
-                    owner.fired = owner.fired or RESOURCES[which]
-                    raise BudgetExceeded(RESOURCES[which], asked=asked, left=max(0, free), scope=owner.scope)
-        drawn = _NOTHING
+        for index, requested in enumerate(amount):
+            owner = self._owner[index]
+            if requested and owner is not None:
+                free = owner._free(index, last_word and owner is self)
+                if requested > free + _TOLERANCE:
+                    owner.fired = owner.fired or RESOURCES[index]
+                    raise BudgetExceeded(RESOURCES[index], asked=requested, left=max(0, free), scope=owner.scope)
+        drawn = _ZERO
         if last_word:
-            drawn = Amount(*map(min, self._kept, amount))  # type: ignore[arg-type]  # whole numbers stay whole
-            self._keep(drawn, -1)
-        for which, asked in enumerate(amount):
-            owner = self._owner[which]
-            if asked and owner is not None:
-                owner._held[which] += asked
+            drawn = Amount(*map(min, self._last_word_reserve, amount))  # type: ignore[arg-type]  # whole numbers stay whole
+            self._change_reserve(drawn, -1)
+        for index, requested in enumerate(amount):
+            owner = self._owner[index]
+            if requested and owner is not None:
+                owner._reserved[index] += requested
         return Hold(self, amount, drawn)
 
     def charge(self, amount: Amount) -> None:
         """Count an amount that another process reserved and used; nothing is refused here."""
         _check(amount)
-        for which, used in enumerate(amount):
-            owner = self._owner[which]
+        for index, used in enumerate(amount):
+            owner = self._owner[index]
             if used and owner is not None:
-                owner._spent[which] += used
-                owner._kept[which] = min(owner._kept[which], max(0, owner._free(which, True)))
+                owner._spent[index] += used
+                owner._last_word_reserve[index] = min(owner._last_word_reserve[index], max(0, owner._free(index, True)))
 
     def close(self) -> None:
         """Return the amount that is neither spent nor held here to the scope above. Idempotent.
@@ -178,9 +178,9 @@ class Budget:
         A held amount counts as spent above until its hold is settled; settling then corrects it.
         """
         if self._slice is not None:
-            used = [spent + held for spent, held in zip(self._spent, self._held, strict=True)]
-            new = (used[w] - self._returned[w] if self._limit[w] is not None else 0 for w in _ALL)
-            self._slice._give_back(Amount(*new))  # type: ignore[arg-type]  # whole numbers stay whole
+            used = [spent + held for spent, held in zip(self._spent, self._reserved, strict=True)]
+            unreported = (used[w] - self._returned[w] if self._limit[w] is not None else 0 for w in _INDEXES)
+            self._slice._settle(Amount(*unreported))  # type: ignore[arg-type]  # whole numbers stay whole
             self._slice, self._returned = None, used
 
     @property
@@ -197,11 +197,11 @@ class Budget:
         Raises BudgetExceeded, taking nothing, if the rest is no longer free.
         """
         if self._slice is None:
-            used = [spent + held for spent, held in zip(self._spent, self._held, strict=True)]
-            rest = (max(0, (self._limit[w] or 0) - used[w]) for w in _ALL)
-            self._slice = parent.reserve(Amount(*rest))  # type: ignore[arg-type]  # whole numbers stay whole
+            used = [spent + held for spent, held in zip(self._spent, self._reserved, strict=True)]
+            remaining = (max(0, (self._limit[w] or 0) - used[w]) for w in _INDEXES)
+            self._slice = parent.reserve(Amount(*remaining))  # type: ignore[arg-type]  # whole numbers stay whole
             self._returned, self.parent = used, parent
-            self._owner = [self if self._limit[w] is not None else parent._owner[w] for w in _ALL]
+            self._owner = [self if self._limit[w] is not None else parent._owner[w] for w in _INDEXES]
 
     def spent(self, resource: str) -> float:
         """Return the amount settled here so far.
@@ -212,25 +212,27 @@ class Budget:
 
     def held(self, resource: str) -> float:
         """Return the amount that is reserved and not yet settled, slices of scopes below included."""
-        return self._held[RESOURCES.index(resource)]
+        return self._reserved[RESOURCES.index(resource)]
 
     def kept(self, resource: str) -> float:
         """Return the amount that is set aside for the owner's last answer."""
-        return self._kept[RESOURCES.index(resource)]
+        return self._last_word_reserve[RESOURCES.index(resource)]
 
     def describe_left(self) -> str:
         """Describe what remains of the limited resources; empty if nothing is limited."""
         return ", ".join(f"{name} {self.left(name):.12g}" for name in RESOURCES if self.left(name) != math.inf)
 
-    def _free(self, which: int, last_word: bool) -> float:
-        limit = self._limit[which]
+    def _free(self, index: int, last_word: bool) -> float:
+        limit = self._limit[index]
         assert limit is not None, "only owners are asked"
         if self.closed:
             return 0
-        return limit - self._spent[which] - self._held[which] - (0 if last_word else self._kept[which])
+        return limit - self._spent[index] - self._reserved[index] - (0 if last_word else self._last_word_reserve[index])
 
-    def _keep(self, amount: Amount, sign: int) -> None:
-        self._kept = [kept + sign * value for kept, value in zip(self._kept, amount, strict=True)]
+    def _change_reserve(self, amount: Amount, sign: int) -> None:
+        self._last_word_reserve = [
+            reserve + sign * value for reserve, value in zip(self._last_word_reserve, amount, strict=True)
+        ]
 
     def _grant(self) -> Amount:
         return Amount(*(limit or 0 for limit in self._limit))  # type: ignore[arg-type]  # whole numbers stay whole
@@ -244,7 +246,7 @@ class Hold:
 
     __slots__ = ("_budget", "_drawn", "amount", "open")
 
-    def __init__(self, budget: Budget, amount: Amount, drawn: Amount = _NOTHING) -> None:
+    def __init__(self, budget: Budget, amount: Amount, drawn: Amount = _ZERO) -> None:
         self._budget, self.amount, self.open = budget, amount, True
         self._drawn = drawn  #: the part that came from the reserve for a last answer
 
@@ -259,30 +261,30 @@ class Hold:
         try:
             _check(actual)
         except InvalidValue:
-            self._give_back(self.amount)
+            self._settle(self.amount)
             raise
-        self._give_back(actual)
+        self._settle(actual)
 
     def refund(self) -> None:
         """Return the hold; nothing was used."""
-        self.settle(_NOTHING)
+        self.settle(_ZERO)
 
-    def _give_back(self, actual: Amount) -> None:
-        for which, owner in enumerate(self._budget._owner):
+    def _settle(self, actual: Amount) -> None:
+        for index, owner in enumerate(self._budget._owner):
             if owner is None:
                 continue
-            held, used = self.amount[which], actual[which]
-            owner._held[which] -= held
-            owner._spent[which] += used
+            held, used = self.amount[index], actual[index]
+            owner._reserved[index] -= held
+            owner._spent[index] += used
             while owner.closed and owner.parent is not None:  # The scope above counted `held` as spent when it closed.
-                above = owner.parent._owner[which]
+                above = owner.parent._owner[index]
                 if above is None:
                     break
-                above._spent[which] += used - held
+                above._spent[index] += used - held
                 owner = above
-        if self._drawn is not _NOTHING:
+        if self._drawn is not _ZERO:
             unused = (max(0, held - used) for held, used in zip(self.amount, actual, strict=True))
-            self._budget._keep(Amount(*map(min, self._drawn, unused)), 1)  # type: ignore[arg-type]  # as above
+            self._budget._change_reserve(Amount(*map(min, self._drawn, unused)), 1)  # type: ignore[arg-type]  # as above
 
 
 def _check(amount: Amount) -> None:
@@ -290,6 +292,6 @@ def _check(amount: Amount) -> None:
 
     Raises InvalidValue.
     """
-    for which, value in enumerate(amount):
-        if not 0 <= value <= _MOST:
-            raise InvalidValue(f"amount.{RESOURCES[which]}", value, "a number from 0 to 2^53")
+    for index, value in enumerate(amount):
+        if not 0 <= value <= _MAX_EXACT:
+            raise InvalidValue(f"amount.{RESOURCES[index]}", value, "a number from 0 to 2^53")

@@ -39,10 +39,10 @@ class RecentMail:
 
     def find(self, sender: str, text: str, now: datetime, window_s: float) -> Received | None:
         """Return the newest message of this sender and text, if it came less than `window_s` ago."""
-        found = self._received.get(_content(sender, text))
-        if found is None or abs((now - found.at).total_seconds()) >= window_s:
+        received = self._received.get(_content(sender, text))
+        if received is None or abs((now - received.at).total_seconds()) >= window_s:
             return None
-        return found
+        return received
 
 
 def checked_window(dedupe_s: float | None) -> float | None:

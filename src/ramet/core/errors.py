@@ -25,12 +25,12 @@ class InvalidValue(RametError, ValueError):
     def __init__(self, field: str, value: object, accepted: str) -> None:
         self.field, self.value, self.accepted = field, value, accepted
         try:
-            shown = repr(value)
+            text = repr(value)
         except Exception:  # a hostile __repr__, endless nesting, an integer of more digits than Python prints
-            shown = f"a value of type {type(value).__name__}"
-        if len(shown) > 120:
-            shown = f"{shown[:100]}… ({len(shown)} characters)"
-        super().__init__(f"{_short(field)}: {shown} is not accepted; expected {accepted}")
+            text = f"a value of type {type(value).__name__}"
+        if len(text) > 120:
+            text = f"{text[:100]}… ({len(text)} characters)"
+        super().__init__(f"{_short(field)}: {text} is not accepted; expected {accepted}")
 
 
 class MissingValue(InvalidValue):
@@ -96,8 +96,8 @@ class NotYours(RametError, LookupError):
 
     def __init__(self, kind: str, name: str) -> None:
         self.kind, self.name = kind, _short(name)
-        asked = f"{kind} {self.name!r}" if name else kind
-        super().__init__(f"there is no {asked} that this key opens")
+        subject = f"{kind} {self.name!r}" if name else kind
+        super().__init__(f"there is no {subject} that this key opens")
 
 
 class MailRefused(RametError):
@@ -232,10 +232,10 @@ class DamagedTree(Damaged):
 
     def __init__(self, tree: str, where: object, why: str, *, cursor: int | None = None) -> None:
         self.tree, self.cursor = _short(tree), cursor
-        at = f"event {cursor} of tree" if cursor is not None else "tree"
-        super().__init__(f"{at} {self.tree}", where, why)
-        way_out = f"Other trees are not affected; set this one aside: ramet repair --set-aside {self.tree}"
-        self.args = (f"{self.args[0]}. {way_out}",)
+        label = f"event {cursor} of tree" if cursor is not None else "tree"
+        super().__init__(f"{label} {self.tree}", where, why)
+        remedy = f"Other trees are not affected; set this one aside: ramet repair --set-aside {self.tree}"
+        self.args = (f"{self.args[0]}. {remedy}",)
 
 
 class StoreFailed(RametError):
@@ -265,9 +265,9 @@ class OwnedElsewhere(RametError):
 
     def __init__(self, tree: str, kernel: str, address: str = "") -> None:
         self.tree, self.kernel, self.address = _short(tree), _short(kernel), address
-        whose = f"it belongs to kernel {self.kernel!r}"  # No address: callers read this; kernels listen inside.
-        gone = "another one took it over, and has let go of it since"
-        super().__init__(f"tree {self.tree!r} is not of this kernel: {whose if kernel else gone}")
+        with_owner = f"it belongs to kernel {self.kernel!r}"  # No address: callers read this; kernels listen inside.
+        without_owner = "another one took it over, and has let go of it since"
+        super().__init__(f"tree {self.tree!r} is not of this kernel: {with_owner if kernel else without_owner}")
 
 
 class Conflict(RametError):
@@ -275,8 +275,8 @@ class Conflict(RametError):
 
     def __init__(self, kind: str, key: str, *, expected: int, found: int) -> None:
         self.kind, self.key, self.expected, self.found = kind, _short(key), expected, found
-        what = f"of version {found}, not {expected}" if found != expected else f"another one of version {found}"
-        super().__init__(f"{kind} {self.key!r} is {what}: it was changed meanwhile")
+        difference = f"of version {found}, not {expected}" if found != expected else f"another one of version {found}"
+        super().__init__(f"{kind} {self.key!r} is {difference}: it was changed meanwhile")
 
 
 class MergeConflict(Conflict):

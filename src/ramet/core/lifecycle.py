@@ -127,9 +127,9 @@ def step(state: State, fact: Fact) -> Step:
 
     Raises Bug if the fact cannot occur in that state. After an end, no fact has an effect.
     """
-    found = TABLE.get((state, fact))
-    if found is not None:
-        return found
+    transition = TABLE.get((state, fact))
+    if transition is not None:
+        return transition
     if state in OVER:
         return Step(state)
     raise Bug(f"a run that is {state} cannot have {fact}")

@@ -29,9 +29,9 @@ class SpawnLimits(metaclass=KnownFields):
                 if value not in ("queue", "refuse"):
                     raise InvalidValue("when_full", value, "'queue' or 'refuse'")
             elif not (each.name == "running" and value is None):
-                least = 0 if each.name in ("depth", "children") else 1
-                if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                    raise InvalidValue(each.name, value, f"a whole number from {least}")
+                minimum = 0 if each.name in ("depth", "children") else 1
+                if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+                    raise InvalidValue(each.name, value, f"a whole number from {minimum}")
 
 
 DEFAULT_SPAWN_LIMITS = SpawnLimits()

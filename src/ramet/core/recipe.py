@@ -59,10 +59,10 @@ class Recipe:
         if len(self.tasks) > MAX_TASKS:
             raise InvalidValue("task_definitions", f"{len(self.tasks)} of them", f"at most {MAX_TASKS}")
         object.__setattr__(self, "capabilities", tuple(sorted(set(self.capabilities), key=sort_key)))
-        written = self.canonical()
-        if len(written) > MAX_BYTES:
-            raise InvalidValue("recipe", f"{len(written)} bytes", f"at most {MAX_BYTES} bytes of JSON")
-        object.__setattr__(self, "version", hashlib.sha256(written).hexdigest())
+        encoded = self.canonical()
+        if len(encoded) > MAX_BYTES:
+            raise InvalidValue("recipe", f"{len(encoded)} bytes", f"at most {MAX_BYTES} bytes of JSON")
+        object.__setattr__(self, "version", hashlib.sha256(encoded).hexdigest())
 
     def canonical(self) -> bytes:
         """Return the canonical JSON form.
@@ -77,7 +77,7 @@ class Recipe:
 
     def data(self) -> dict[str, Any]:
         """Return the recipe as it is stored, without its hash."""
-        said = {
+        content = {
             "schema": SCHEMA,
             "name": self.name,
             "primer": self.primer,
@@ -87,7 +87,7 @@ class Recipe:
             "types": {name: dict(kind) for name, kind in sorted(self.types.items())},
             "limits": dict(self.limits),
         }
-        return {**said, "setup": self.setup} if self.setup else said
+        return {**content, "setup": self.setup} if self.setup else content
 
     @property
     def identity(self) -> str:
@@ -118,34 +118,34 @@ def parse_recipe(entry: object, where: str = "recipe") -> Recipe:
 
     Raises InvalidValue.
     """
-    said = _mapping(entry, where)
-    unknown = sorted(set(said) - _FIELDS)
+    entries = _mapping(entry, where)
+    unknown = sorted(set(entries) - _FIELDS)
     if unknown:
-        raise InvalidValue(f"{where}.{unknown[0]}", said[unknown[0]], f"one of {', '.join(sorted(_FIELDS))}")
-    schema = said.get("schema", SCHEMA)
+        raise InvalidValue(f"{where}.{unknown[0]}", entries[unknown[0]], f"one of {', '.join(sorted(_FIELDS))}")
+    schema = entries.get("schema", SCHEMA)
     if schema != SCHEMA or isinstance(schema, bool):
         raise InvalidValue(f"{where}.schema", schema, f"{SCHEMA}: this version of ramet knows no other")
     recipe = Recipe(
-        name=_text(said.get("name"), f"{where}.name"),
-        primer=_text(said.get("primer", ""), f"{where}.primer"),
-        model=None if said.get("model") is None else _text(said["model"], f"{where}.model"),
+        name=_text(entries.get("name"), f"{where}.name"),
+        primer=_text(entries.get("primer", ""), f"{where}.primer"),
+        model=None if entries.get("model") is None else _text(entries["model"], f"{where}.model"),
         capabilities=tuple(
             capability(each, f"{where}.capabilities[{at}]")
-            for at, each in enumerate(_list(said.get("capabilities", []), f"{where}.capabilities"))
+            for at, each in enumerate(_list(entries.get("capabilities", []), f"{where}.capabilities"))
         ),
         tasks={
             checked_task_name(name): _task(each, f"{where}.task_definitions.{name}")
-            for name, each in _mapping(said.get("task_definitions", {}), f"{where}.task_definitions").items()
+            for name, each in _mapping(entries.get("task_definitions", {}), f"{where}.task_definitions").items()
         },
         types={
             checked_task_name(name, "types"): _mapping(each, f"{where}.types.{name}")
-            for name, each in _mapping(said.get("types", {}), f"{where}.types").items()
+            for name, each in _mapping(entries.get("types", {}), f"{where}.types").items()
         },
-        limits=_mapping(said.get("limits", {}), f"{where}.limits"),
-        setup=_text(said.get("setup", ""), f"{where}.setup"),
+        limits=_mapping(entries.get("limits", {}), f"{where}.limits"),
+        setup=_text(entries.get("setup", ""), f"{where}.setup"),
     )
-    if "hash" in said and said["hash"] != recipe.version:
-        raise InvalidValue(f"{where}.hash", said["hash"], f"{recipe.version}, which is that of its content")
+    if "hash" in entries and entries["hash"] != recipe.version:
+        raise InvalidValue(f"{where}.hash", entries["hash"], f"{recipe.version}, which is that of its content")
     return recipe
 
 
@@ -184,8 +184,8 @@ def capability(said: object, where: str = "capability") -> Capability:
     )
 
 
-def _task(said: object, where: str) -> TaskDefinition:
-    parts = _mapping(said, where)
+def _task(value: object, where: str) -> TaskDefinition:
+    parts = _mapping(value, where)
     signature = _mapping(parts.get("signature", {}), f"{where}.signature")
     parameters = _mapping(signature.get("parameters", {}), f"{where}.signature.parameters")
     order = _list(signature.get("order", list(parameters)), f"{where}.signature.order")
@@ -206,21 +206,21 @@ def _task(said: object, where: str) -> TaskDefinition:
     )
 
 
-def _mapping(said: object, where: str) -> dict[str, Any]:
-    if not isinstance(said, Mapping) or not all(isinstance(key, str) for key in said):
-        raise InvalidValue(where, said, "an object with text for keys")
-    return dict(said)
+def _mapping(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InvalidValue(where, value, "an object with text for keys")
+    return dict(value)
 
 
-def _list(said: object, where: str) -> list[Any]:
-    if not isinstance(said, list | tuple):
-        raise InvalidValue(where, said, "a list")
-    return list(said)
+def _list(value: object, where: str) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise InvalidValue(where, value, "a list")
+    return list(value)
 
 
-def _text(said: object, where: str) -> str:
-    if not isinstance(said, str):
-        raise InvalidValue(where, said, "text")
-    if "\0" in said or any("\ud800" <= each <= "\udfff" for each in said):
-        raise InvalidValue(where, said, "text that can be written as UTF-8, without NUL")
-    return said
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidValue(where, value, "text")
+    if "\0" in value or any("\ud800" <= each <= "\udfff" for each in value):
+        raise InvalidValue(where, value, "text that can be written as UTF-8, without NUL")
+    return value

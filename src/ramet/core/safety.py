@@ -118,28 +118,30 @@ def decide(decider: Decider, votes: Sequence[Vote], voters: int) -> VoterAnswer 
     """
     if voters < 1:
         return VoterAnswer("deny", "nobody votes")
-    by: dict[str, list[Vote]] = {verdict: [each for each in votes if each.verdict == verdict] for verdict in VERDICTS}
+    votes_by_verdict: dict[str, list[Vote]] = {
+        verdict: [each for each in votes if each.verdict == verdict] for verdict in VERDICTS
+    }
     settled: str | None = None
     match decider:
         case "unanimous":
-            if by["deny"]:
+            if votes_by_verdict["deny"]:
                 settled = "deny"
             elif len(votes) >= voters:
-                settled = "ask" if by["ask"] else "allow"
+                settled = "ask" if votes_by_verdict["ask"] else "allow"
         case "majority":
-            if 2 * len(by["allow"]) > voters:
+            if 2 * len(votes_by_verdict["allow"]) > voters:
                 settled = "allow"
-            elif 2 * (voters - len(by["deny"])) <= voters:
+            elif 2 * (voters - len(votes_by_verdict["deny"])) <= voters:
                 settled = "deny"
             elif len(votes) >= voters:
                 settled = "ask"
         case "first":
-            word = next((each for each in votes if each.verdict != "ask"), None)
-            if word is not None:
-                return VoterAnswer(word.verdict, _said([word]))  # type: ignore[arg-type]  # a vote's verdict is one
+            vote = next((each for each in votes if each.verdict != "ask"), None)
+            if vote is not None:
+                return VoterAnswer(vote.verdict, _reasons([vote]))  # type: ignore[arg-type]  # a vote's verdict is one
             if len(votes) >= voters:
                 settled = "ask"
-    return None if settled is None else VoterAnswer(settled, _said(by[settled]))  # type: ignore[arg-type]  # one of VERDICTS
+    return None if settled is None else VoterAnswer(settled, _reasons(votes_by_verdict[settled]))  # type: ignore[arg-type]  # one of VERDICTS
 
 
 def iter_strings(value: Any) -> Iterator[str]:
@@ -147,16 +149,16 @@ def iter_strings(value: Any) -> Iterator[str]:
 
     A value that is not a text is returned as JSON writes it.
     """
-    waiting = [value]
-    while waiting:
-        each = waiting.pop()
+    pending = [value]
+    while pending:
+        each = pending.pop()
         if isinstance(each, str):
             yield each
         elif isinstance(each, Mapping):
-            waiting += each.keys()
-            waiting += each.values()
+            pending += each.keys()
+            pending += each.values()
         elif isinstance(each, list | tuple):
-            waiting += each
+            pending += each
         else:
             yield json.dumps(each, default=str)
 
@@ -177,6 +179,6 @@ def decode(data: bytes | str) -> SafetyPolicy:
         raise InvalidValue("policy", data[:200], f"a safety policy in JSON ({problem})") from None
 
 
-def _said(votes: Sequence[Vote]) -> str:
+def _reasons(votes: Sequence[Vote]) -> str:
     """Join the voters and their reasons, as far as they gave reasons."""
     return "; ".join(f"{each.voter}: {each.reason}" for each in votes if each.reason)[:MAX_REASON]

@@ -20,8 +20,8 @@ from ramet.core.ids import checked_name
 USED_UP = ("tokens", "usd", "model_calls", "tool_calls")
 WHOLE = ("agents", "memory_mb", "tokens", "model_calls", "tool_calls")
 
-_MOST = 2**53  #: above this value floats round, and a sum would no longer be exact
-_SLACK = 1e-9  #: sums of money in binary fractions are off by less than this
+_MAX_EXACT = 2**53  #: above this value floats round, and a sum would no longer be exact
+_TOLERANCE = 1e-9  #: sums of money in binary fractions are off by less than this
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,10 @@ class Team:
     def free(self) -> dict[str, float]:
         """The amounts that could be held now, by resource; never less than 0."""
         holding = self.holding
-        return {name: _left(total - holding[name] - self.spent.get(name, 0.0)) for name, total in self.total.items()}
+        return {
+            name: _clear_rounding(total - holding[name] - self.spent.get(name, 0.0))
+            for name, total in self.total.items()
+        }
 
     def admit(self, agent: str, need: Mapping[str, float]) -> Team:
         """Let an agent hold everything that it needs; a resource that the team does not count costs nothing.
@@ -56,7 +59,7 @@ class Team:
         if agent in self.held:
             raise Bug(f"agent {agent} was admitted already to team {self.name}")
         counted = self._counted(need)
-        self._check_room(counted, self.free)
+        self._check_capacity(counted, self.free)
         return replace(self, held={**self.held, agent: counted})
 
     def check(self, need: Mapping[str, float]) -> None:
@@ -64,7 +67,7 @@ class Team:
 
         Raises the error that `admit` would raise in that case, and that would be permanent.
         """
-        self._check_room(self._counted(need), replace(self, held={}).free)
+        self._check_capacity(self._counted(need), replace(self, held={}).free)
 
     def release(self, agent: str, used: Mapping[str, float]) -> Team:
         """Return the amounts that an agent held, except what it used up.
@@ -84,10 +87,10 @@ class Team:
             raise unstated(self.name, missing)
         return {name: amount(name, need[name], whole=name in WHOLE) for name in self.total if name in need}
 
-    def _check_room(self, need: Mapping[str, float], free: Mapping[str, float]) -> None:
-        for name, asked in need.items():
-            if asked > free[name] + _SLACK:
-                raise OverCapacity(self.name, name, asked=asked, room=free)
+    def _check_capacity(self, need: Mapping[str, float], free: Mapping[str, float]) -> None:
+        for name, requested in need.items():
+            if requested > free[name] + _TOLERANCE:
+                raise OverCapacity(self.name, name, asked=requested, room=free)
 
 
 def resources(field: str, given: Mapping[str, float]) -> dict[str, float]:
@@ -118,12 +121,12 @@ def amount(field: str, value: object, *, whole: bool = False) -> float:
     Raises InvalidValue if it is negative, not finite, or fractional where only whole numbers are allowed.
     """
     accepted = f"a {'whole ' if whole else ''}number from 0 to 2^53"
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:  # nor NaN
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_EXACT:  # nor NaN
         raise InvalidValue(field, value, accepted)
     if whole and value != int(value):
         raise InvalidValue(field, value, accepted)
     return value
 
 
-def _left(rest: float) -> float:
-    return 0.0 if rest < _SLACK else rest
+def _clear_rounding(value: float) -> float:
+    return 0.0 if value < _TOLERANCE else value

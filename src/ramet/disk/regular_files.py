@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def open_regular(name: str | os.PathLike[str], *, folder: int | None = None) -> int:
@@ -16,7 +16,7 @@ def open_regular(name: str | os.PathLike[str], *, folder: int | None = None) -> 
     """
     if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
         raise _irregular(name)
-    descriptor = os.open(name, _READ, dir_fd=folder)
+    descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # It was replaced in between.
         os.close(descriptor)
         raise _irregular(name)

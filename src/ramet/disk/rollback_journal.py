@@ -16,7 +16,7 @@ _PAGES, _PAGE_SIZE = (
     slice(16, 20),
     slice(24, 28),
 )  #: of a header: the number of pages that the database had before, and their size
-_MOST = 65_536  #: bytes of the largest sector, which is a header's size
+_MAX_SIZE = 65_536  #: bytes of the largest sector, which is a header's size
 
 
 def is_of_a_beginning(journal: Path, database_size: int) -> bool:
@@ -25,8 +25,8 @@ def is_of_a_beginning(journal: Path, database_size: int) -> bool:
     The caller must read the size of the database before this call: then the database had at most one page while the
     journal existed. Raises OSError if the journal cannot be read, or is not a regular file.
     """
-    if journal.lstat().st_size > _MOST:
+    if journal.lstat().st_size > _MAX_SIZE:
         return False
-    content = read_regular(journal, limit=_MOST)
+    content = read_regular(journal, limit=_MAX_SIZE)
     has_one_page = database_size <= int.from_bytes(content[_PAGE_SIZE])
     return has_one_page and not any(content[_PAGES]) and not content.endswith(_MAGIC)

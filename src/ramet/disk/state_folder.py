@@ -24,9 +24,9 @@ FOLDERS = ("transcripts", "runs", "worktrees", "agents", "packaging", "door")
 BESIDE = ("-wal", "-shm", "-journal", ".lock", ".mark")
 
 _PATH = getattr(os, "O_PATH", os.O_RDONLY)  # Not on every system.
-_WALK = _PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_WALK_FLAGS = _PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _REMOVE = "remove it, or work in another folder"
 
 
@@ -80,20 +80,20 @@ def check_database(path: Path, field: str = "path", shown: str = "", *, is_priva
     with several names, and for a rollback journal that ramet did not make. A private database must have one name,
     belong to this user, and be unreadable for other users.
     """
-    database = _found(path)
+    database = _lstat(path)
     database_size = database.st_size if database is not None else 0
     for suffix in ("", *BESIDE):
         file, name = path.with_name(path.name + suffix), (shown or path.name) + suffix
-        found = _found(file)
-        if found is None:
+        status = _lstat(file)
+        if status is None:
             continue
-        if not stat.S_ISREG(found.st_mode):
-            raise InvalidValue(field, str(file), f"no {_kind(found)} at {name}; {_REMOVE}")
-        if (is_private or suffix) and found.st_nlink > 1:
+        if not stat.S_ISREG(status.st_mode):
+            raise InvalidValue(field, str(file), f"no {_kind(status)} at {name}; {_REMOVE}")
+        if (is_private or suffix) and status.st_nlink > 1:
             raise InvalidValue(field, str(file), f"{name} to be a file with one name, not a hard link; {_REMOVE}")
-        if is_private and found.st_uid != os.geteuid():
+        if is_private and status.st_uid != os.geteuid():
             raise InvalidValue(field, str(file), f"{name} to belong to the user of this process; {_REMOVE}")
-        if is_private and not suffix and found.st_mode & 0o077:
+        if is_private and not suffix and status.st_mode & 0o077:
             accepted = f"{name} to be readable by its user only, as ramet makes it; one that came with the folder is"
             raise InvalidValue(field, str(file), f"{accepted} not to be believed. If it is yours: chmod 600")
         if suffix == "-journal" and not _is_own_rollback(file, name, field, database_size):
@@ -106,13 +106,13 @@ def opened_folder(path: Path, *, make: bool = False) -> Iterator[int]:
 
     Raises OSError: ELOOP or ENOTDIR at a link.
     """
-    descriptor = os.open(path.anchor, _WALK)
+    descriptor = os.open(path.anchor, _WALK_FLAGS)
     try:
         for at, name in enumerate(path.parts[1:], 2):
-            how = _READ if at == len(path.parts) else _WALK
-            below = _entered(descriptor, name, how, make=make)
+            flags = _READ_FLAGS if at == len(path.parts) else _WALK_FLAGS
+            child = _open_child(descriptor, name, flags, make=make)
             os.close(descriptor)
-            descriptor = below
+            descriptor = child
         yield descriptor
     finally:
         os.close(descriptor)
@@ -121,49 +121,49 @@ def opened_folder(path: Path, *, make: bool = False) -> Iterator[int]:
 def ignore(folder: Path) -> None:
     """Make version control ignore a folder, which holds data that agents read and wrote."""
     with contextlib.suppress(FileExistsError), opened_folder(folder) as descriptor:
-        file = os.open(".gitignore", _NEW, 0o644, dir_fd=descriptor)
+        file = os.open(".gitignore", _CREATE_FLAGS, 0o644, dir_fd=descriptor)
         try:
             os.write(file, b"*\n")
         finally:
             os.close(file)
 
 
-def _entered(folder: int, name: str, how: int, *, make: bool) -> int:
+def _open_child(folder: int, name: str, flags: int, *, make: bool) -> int:
     try:
-        return os.open(name, how, dir_fd=folder)
+        return os.open(name, flags, dir_fd=folder)
     except FileNotFoundError:
         if not make:
             raise
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=folder)
-    return os.open(name, how, dir_fd=folder)
+    return os.open(name, flags, dir_fd=folder)
 
 
-def _is_folder(path: Path, shown: str) -> bool:
+def _is_folder(path: Path, label: str) -> bool:
     """Return whether a folder of this user exists.
 
     Raises InvalidValue for any other existing object.
     """
-    found = _found(path)
-    if found is None:
+    status = _lstat(path)
+    if status is None:
         return False
-    if not stat.S_ISDIR(found.st_mode):
-        raise InvalidValue("working_dir", str(path), f"no {_kind(found)} at {shown}; {_REMOVE}")
-    if found.st_uid != os.geteuid():
-        raise InvalidValue("working_dir", str(path), f"{shown} to belong to the user of this process; {_REMOVE}")
+    if not stat.S_ISDIR(status.st_mode):
+        raise InvalidValue("working_dir", str(path), f"no {_kind(status)} at {label}; {_REMOVE}")
+    if status.st_uid != os.geteuid():
+        raise InvalidValue("working_dir", str(path), f"{label} to belong to the user of this process; {_REMOVE}")
     return True
 
 
-def _is_own_rollback(file: Path, shown: str, field: str, database_size: int) -> bool:
+def _is_own_rollback(file: Path, label: str, field: str, database_size: int) -> bool:
     try:
         return is_of_a_beginning(file, database_size)
     except FileNotFoundError:  # A starting kernel has removed it.
         return True
     except OSError as problem:
-        raise InvalidValue(field, str(file), f"{shown} to be readable ({problem.strerror}); {_REMOVE}") from None
+        raise InvalidValue(field, str(file), f"{label} to be readable ({problem.strerror}); {_REMOVE}") from None
 
 
-def _found(path: Path) -> os.stat_result | None:
+def _lstat(path: Path) -> os.stat_result | None:
     """Return the status of the path itself, or None if nothing exists there.
 
     Raises InvalidValue if it cannot be read.
@@ -176,6 +176,6 @@ def _found(path: Path) -> os.stat_result | None:
         raise InvalidValue("working_dir", str(path), f"a path that can be looked at ({problem.strerror})") from None
 
 
-def _kind(found: os.stat_result) -> str:
+def _kind(status: os.stat_result) -> str:
     kinds = {stat.S_IFLNK: "symbolic link", stat.S_IFDIR: "folder", stat.S_IFREG: "file", stat.S_IFIFO: "pipe"}
-    return kinds.get(stat.S_IFMT(found.st_mode), "special file")
+    return kinds.get(stat.S_IFMT(status.st_mode), "special file")

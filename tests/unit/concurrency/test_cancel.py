@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ramet.concurrency.cancel import _FEW, AbortController
+from ramet.concurrency.cancel import _FIRST_SWEEP_AT, AbortController
 from ramet.core.errors import Aborted, InvalidValue
 
 
@@ -365,7 +365,7 @@ def test_ten_thousand_finished_children_leave_nothing_referenced() -> None:
     assert sum(ref() is not None for ref in gone) == 0
     assert root._children is not None
     assert [child for child in root._children if child() is not None] == []
-    assert len(root._children) <= 2 * _FEW, "the dead references are swept now and then"
+    assert len(root._children) <= 2 * _FIRST_SWEEP_AT, "the dead references are swept now and then"
 
 
 def test_a_controller_of_many_lives_does_not_gather_dead_listeners() -> None:

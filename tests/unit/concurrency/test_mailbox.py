@@ -87,7 +87,7 @@ def test_what_is_remembered_of_old_mail_is_bounded() -> None:
         box.push(mail(number))
         box.drain()
 
-    assert len(box._seen) <= 4_096
+    assert len(box._seen_ids) <= 4_096
     assert box.push(mail(9_999)) is False
     assert box.push(mail(0)) is True
 

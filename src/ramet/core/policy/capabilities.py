@@ -19,7 +19,7 @@ _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
 _OBJECT = re.compile(r"([^\W\d]\w*(\.[^\W\d]\w*)*:)?[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
 _TOOL = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")
 _PATTERN = re.compile(r"[\w*?]+\Z")
-_LONGEST = 256
+_MAX_NAME = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +40,21 @@ class Capability:
             raise InvalidValue("capability.type", self.type, ", ".join(KINDS))
         forms = {"module": _MODULE, "tool": _TOOL}
         form = forms.get(self.type, _OBJECT)
-        if not isinstance(self.name, str) or len(self.name) > _LONGEST or not form.match(self.name):
+        if not isinstance(self.name, str) or len(self.name) > _MAX_NAME or not form.match(self.name):
             accepted = {"module": "the name of a module", "tool": "the name of a tool"}.get(self.type)
             raise InvalidValue("capability.name", self.name, accepted or f"a {self.type} as module:qualname")
         if self.visibility not in VISIBILITIES:
             raise InvalidValue("capability.visibility", self.visibility, ", ".join(VISIBILITIES))
-        for what in ("include", "exclude"):
-            names = getattr(self, what)
+        for attribute in ("include", "exclude"):
+            names = getattr(self, attribute)
             if names is None:
                 continue
             if self.type not in ("module", "class") and names:
-                raise InvalidValue(f"capability.{what}", names, f"nothing: a {self.type} has no parts")
+                raise InvalidValue(f"capability.{attribute}", names, f"nothing: a {self.type} has no parts")
             for each in names:
-                if not isinstance(each, str) or len(each) > _LONGEST or not _PATTERN.match(each):
-                    raise InvalidValue(f"capability.{what}", each, "a name, or a pattern with * and ?")
-            object.__setattr__(self, what, tuple(sorted(set(names))))
+                if not isinstance(each, str) or len(each) > _MAX_NAME or not _PATTERN.match(each):
+                    raise InvalidValue(f"capability.{attribute}", each, "a name, or a pattern with * and ?")
+            object.__setattr__(self, attribute, tuple(sorted(set(names))))
 
     @property
     def key(self) -> str:
@@ -81,14 +81,14 @@ class Capability:
 
     def data(self) -> dict[str, Any]:
         """Return the capability as JSON data, without fields that have their default values."""
-        said: dict[str, Any] = {"type": self.type, "name": self.name}
+        data: dict[str, Any] = {"type": self.type, "name": self.name}
         if self.visibility != "medium":
-            said["visibility"] = self.visibility
+            data["visibility"] = self.visibility
         if self.include is not None:
-            said["include"] = list(self.include)
+            data["include"] = list(self.include)
         if self.exclude:
-            said["exclude"] = list(self.exclude)
-        return said
+            data["exclude"] = list(self.exclude)
+        return data
 
 
 def is_code(capability: Capability) -> bool:
@@ -110,13 +110,15 @@ def intersect(asked: Iterable[Capability], held: Iterable[Capability]) -> Grante
     """
     mine, granted, dropped = tuple(held), dict[Capability, None](), list[str]()
     for each in asked:
-        kept = [part for part in (_common(each, one) for one in mine) if part is not None]
-        granted |= dict.fromkeys(kept)
-        if not kept:
+        matches = [part for part in (_common(each, own) for own in mine) if part is not None]
+        granted |= dict.fromkeys(matches)
+        if not matches:
             dropped.append(each.key)
         elif each.include is not None:
             dropped += [
-                f"{each.key}.{name}" for name in each.include if not any(name in (p.include or (name,)) for p in kept)
+                f"{each.key}.{name}"
+                for name in each.include
+                if not any(name in (p.include or (name,)) for p in matches)
             ]
     return Granted(tuple(sorted(granted, key=sort_key)), tuple(dropped))
 
@@ -128,14 +130,14 @@ def sort_key(capability: Capability) -> tuple[str, ...]:
 
 def _common(asked: Capability, held: Capability) -> Capability | None:
     """Return the part of `asked` that `held` contains, or None."""
-    place, _, name = asked.name.rpartition(":")
+    module, _, name = asked.name.rpartition(":")
     if held.type == asked.type and held.name == asked.name:
         return _narrowed(asked, held) if asked.type in ("module", "class") else asked
-    if asked.type in ("class", "function") and held.type == "module" and held.name == place:
+    if asked.type in ("class", "function") and held.type == "module" and held.name == module:
         return asked if held.has(name) else None
     if asked.type == "module" and asked.include is not None and held.type in ("class", "function"):
-        place, _, name = held.name.rpartition(":")
-        if place == asked.name and name in asked.include and asked.has(name):
+        module, _, name = held.name.rpartition(":")
+        if module == asked.name and name in asked.include and asked.has(name):
             return replace(asked, include=(name,))
     return None
 

@@ -112,35 +112,37 @@ def check_narrow(answer: Narrow) -> None:
 
 def within(grant: Grant, most: Policy) -> Grant:
     """Return the grant, narrowed to this policy; an absent field of the policy leaves the field of the grant."""
-    less: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for name in (*LIMIT_FIELDS, "retry_count"):
-        if (bound := getattr(most, name)) is not None:
-            less[name] = min(getattr(grant, name), bound)
+        if (limit := getattr(most, name)) is not None:
+            changes[name] = min(getattr(grant, name), limit)
     if most.network == "disabled":
-        less["allowed_endpoints"] = ()
+        changes["allowed_endpoints"] = ()
     elif most.allowed_endpoints is not None:
-        less["allowed_endpoints"] = _common(
+        changes["allowed_endpoints"] = _common(
             grant.allowed_endpoints, tuple(most.allowed_endpoints), rights.uncovered_endpoints
         )
     if most.ports is not None:
         ports = dict(most.ports)
-        less["ports"] = {name: port for name, port in grant.ports.items() if ports.get(name) == port}
+        changes["ports"] = {name: port for name, port in grant.ports.items() if ports.get(name) == port}
     if most.readonly_mounts is not None:
-        less["readonly_mounts"] = _common(grant.readonly_mounts, tuple(most.readonly_mounts), rights.uncovered_mounts)
+        changes["readonly_mounts"] = _common(
+            grant.readonly_mounts, tuple(most.readonly_mounts), rights.uncovered_mounts
+        )
     if most.allowed_env_vars is not None or most.env_vars is not None:
         names = set(most.allowed_env_vars or ())
-        less["allowed_env_vars"] = tuple(name for name in grant.allowed_env_vars if name in names)
-        less["env_vars"] = {name: value for name, value in grant.env_vars.items() if name in names}
+        changes["allowed_env_vars"] = tuple(name for name in grant.allowed_env_vars if name in names)
+        changes["env_vars"] = {name: value for name, value in grant.env_vars.items() if name in names}
     if most.secrets is not None:
-        less["secrets"] = {name: value for name, value in grant.secrets.items() if name in most.secrets}
+        changes["secrets"] = {name: value for name, value in grant.secrets.items() if name in most.secrets}
     if most.allow_sub_agents is False:
-        less["allow_sub_agents"] = False
+        changes["allow_sub_agents"] = False
     if most.isolation is not None and most.isolation.rank > grant.isolation.rank:
-        less["isolation"] = most.isolation
-    return msgspec.structs.replace(grant, **less)
+        changes["isolation"] = most.isolation
+    return msgspec.structs.replace(grant, **changes)
 
 
-def _common(held: tuple[str, ...], most: tuple[str, ...], uncovered: Any) -> tuple[str, ...]:
+def _common(granted: tuple[str, ...], allowed: tuple[str, ...], uncovered: Any) -> tuple[str, ...]:
     """Return the common coverage of both lists: the entries of either list that the other list covers."""
-    kept = [each for each in held if not uncovered(most, [each])]
-    return tuple(dict.fromkeys([*kept, *(each for each in most if not uncovered(held, [each]))]))
+    covered = [each for each in granted if not uncovered(allowed, [each])]
+    return tuple(dict.fromkeys([*covered, *(each for each in allowed if not uncovered(granted, [each]))]))

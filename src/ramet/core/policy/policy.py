@@ -149,27 +149,27 @@ class Clamped(NamedTuple):
     given: float
 
 
-class _Whole(Struct, frozen=True):
+class _Integer(Struct, frozen=True):
     """A check for a whole number within bounds."""
 
-    least: int
-    most: int
+    minimum: int
+    maximum: int
 
     def __call__(self, field: str, value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= self.most:
-            raise InvalidValue(field, value, f"a whole number from {self.least} to {self.most}")
+        if isinstance(value, bool) or not isinstance(value, int) or not self.minimum <= value <= self.maximum:
+            raise InvalidValue(field, value, f"a whole number from {self.minimum} to {self.maximum}")
         return value
 
 
 class _Number(Struct, frozen=True):
     """A check for a number within bounds; NaN is never accepted."""
 
-    least: float
-    most: float
+    minimum: float
+    maximum: float
 
     def __call__(self, field: str, value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not self.least <= value <= self.most:
-            raise InvalidValue(field, value, f"a number from {self.least:g} to {self.most:g}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not self.minimum <= value <= self.maximum:
+            raise InvalidValue(field, value, f"a number from {self.minimum:g} to {self.maximum:g}")
         return float(value)
 
 
@@ -186,23 +186,23 @@ def _network(field: str, value: object) -> Network:
     raise InvalidValue(field, value, "'disabled' or 'allow_list'")
 
 
-def _yes_or_no(field: str, value: object) -> bool:
+def _boolean(field: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise InvalidValue(field, value, "True or False")
     return value
 
 
 #: The fields that are clamped. None accepts 0 if 0 means "unlimited" (a tmpfs) or leaves nothing to run with.
-_LIMITS: dict[str, _Whole | _Number] = {
+_LIMITS: dict[str, _Integer | _Number] = {
     "cpu_cores": _Number(0.01, 4096),  # the least quota of a cgroup is 1 ms of 100 ms
-    "memory_mb": _Whole(1, 2**24),
-    "pids": _Whole(1, 2**22),  # PID_MAX_LIMIT of Linux
+    "memory_mb": _Integer(1, 2**24),
+    "pids": _Integer(1, 2**22),  # PID_MAX_LIMIT of Linux
     "timeout_seconds": _Number(0.001, 366 * 86400),
-    "tmpfs_size_mb": _Whole(1, 2**24),
-    "workspace_size_mb": _Whole(1, 2**24),
-    "max_output_bytes": _Whole(1, 2**40),
-    "max_sub_agent_depth": _Whole(0, 1000),
-    "max_sub_agents": _Whole(0, 10**6),
+    "tmpfs_size_mb": _Integer(1, 2**24),
+    "workspace_size_mb": _Integer(1, 2**24),
+    "max_output_bytes": _Integer(1, 2**40),
+    "max_sub_agent_depth": _Integer(0, 1000),
+    "max_sub_agents": _Integer(0, 10**6),
 }
 
 #: The names of the fields that are clamped.
@@ -210,7 +210,7 @@ LIMIT_FIELDS: tuple[str, ...] = tuple(_LIMITS)
 
 _CHECKS: dict[str, Callable[[str, object], object]] = {
     **_LIMITS,
-    "retry_count": _Whole(0, 1000),
+    "retry_count": _Integer(0, 1000),
     "retry_delay_seconds": _Number(0, 86400),
     "network": _network,
     "allowed_endpoints": rights.endpoints,
@@ -219,7 +219,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "allowed_env_vars": rights.variables,
     "env_vars": rights.values_of_variables,
     "secrets": rights.secrets,
-    "allow_sub_agents": _yes_or_no,
+    "allow_sub_agents": _boolean,
     "isolation": _isolation,
     "reservation": reservations.checked,
 }
@@ -231,15 +231,17 @@ def resolve_root_policy(policy: Policy, *, allow_mounts: Collection[str] | None 
     With `allow_mounts=None` the caller decides on mounts. Raises SpawnRefused if a mount is neither one of
     `allow_mounts` nor below one. Raises InvalidValue if a secret has no value: a root has no parent to take it from.
     """
-    asked = {name: getattr(policy, name) for name in Grant.__struct_fields__ if getattr(policy, name) is not None}
-    given = msgspec.structs.asdict(DEFAULTS) | asked
-    secrets = cast("Mapping[str, str | None]", given["secrets"])
+    requested = {name: getattr(policy, name) for name in Grant.__struct_fields__ if getattr(policy, name) is not None}
+    values = msgspec.structs.asdict(DEFAULTS) | requested
+    secrets = cast("Mapping[str, str | None]", values["secrets"])
     if None in secrets.values():  # A list of values, given by mistake, would be taken as names: so they are not shown.
         why = "a value for each name: a root has no parent to take it from"
         raise InvalidValue("policy.secrets", "(a name without a value, not shown)", why)
     if allow_mounts is not None:
-        _refuse("readonly_mounts", rights.uncovered_mounts(allow_mounts, given["readonly_mounts"]))
-    return Grant(**given | _environment(given["allowed_env_vars"], given["env_vars"], {}) | {"secrets": dict(secrets)})
+        _refuse("readonly_mounts", rights.uncovered_mounts(allow_mounts, values["readonly_mounts"]))
+    return Grant(
+        **values | _environment(values["allowed_env_vars"], values["env_vars"], {}) | {"secrets": dict(secrets)}
+    )
 
 
 def narrow(parent: Grant, asked: Policy, *, seconds_left: float | None = None) -> tuple[Grant, tuple[Clamped, ...]]:
@@ -261,16 +263,16 @@ def narrow(parent: Grant, asked: Policy, *, seconds_left: float | None = None) -
     names = _inherited(asked.allowed_env_vars, parent.allowed_env_vars)
     values = _inherited(asked.env_vars, parent.env_vars)
     secrets = _inherited(asked.secrets, ())
-    known = {*parent.allowed_env_vars, *parent.env_vars}
+    parent_names = {*parent.allowed_env_vars, *parent.env_vars}
     _refuse("allowed_endpoints", rights.uncovered_endpoints(parent.allowed_endpoints, endpoints))
     _refuse("ports", [f"{name}={port}" for name, port in ports.items() if parent.ports.get(name) != port])
     _refuse("readonly_mounts", rights.uncovered_mounts(parent.readonly_mounts, mounts))
-    _refuse("allowed_env_vars", [name for name in names if name not in known])
-    _refuse("env_vars", [name for name in values if name not in known])
+    _refuse("allowed_env_vars", [name for name in names if name not in parent_names])
+    _refuse("env_vars", [name for name in values if name not in parent_names])
     _refuse("secrets", [name for name in secrets if name not in parent.secrets])
     _refuse("allow_sub_agents", ["True"] if asked.allow_sub_agents and not parent.allow_sub_agents else [])
-    others = asked.reservation is not None and asked.reservation != parent.reservation
-    _refuse("reservation", [asked.reservation.name] if asked.reservation is not None and others else [])
+    is_other_reservation = asked.reservation is not None and asked.reservation != parent.reservation
+    _refuse("reservation", [asked.reservation.name] if asked.reservation is not None and is_other_reservation else [])
     isolation = _inherited(asked.isolation, parent.isolation)
     _refuse("isolation", [isolation] if isolation.rank < parent.isolation.rank else [])
     child = Grant(
@@ -345,19 +347,21 @@ def to_public_dict(terms: PolicyFields) -> dict[str, Any]:
 
 def _limits(parent: Grant, asked: Policy, seconds_left: float | None) -> tuple[dict[str, Any], tuple[Clamped, ...]]:
     """Return every limit of a child, and the limits that were clamped."""
-    most = {name: getattr(parent, name) for name in _LIMITS}
-    most["max_sub_agent_depth"] -= 1
-    if most["max_sub_agent_depth"] < 0:
+    maxima = {name: getattr(parent, name) for name in _LIMITS}
+    maxima["max_sub_agent_depth"] -= 1
+    if maxima["max_sub_agent_depth"] < 0:
         raise SpawnRefused("policy.max_sub_agent_depth", "no level below this agent is allowed", free=0)
     if seconds_left is not None:
         if not seconds_left > 0:
             raise SpawnRefused("policy.timeout_seconds", "its parent has no time left", free=0)
-        most["timeout_seconds"] = min(most["timeout_seconds"], seconds_left)
-    wanted = {name: getattr(asked, name) for name in _LIMITS}
-    absent = most | {name: min(getattr(DEFAULTS, name), most[name]) for name in ("cpu_cores", "memory_mb")}
-    given = {name: absent[name] if wanted[name] is None else min(wanted[name], most[name]) for name in _LIMITS}
-    over = (name for name in _LIMITS if wanted[name] is not None and wanted[name] > most[name])
-    return given, tuple(Clamped(name, wanted[name], given[name]) for name in over)
+        maxima["timeout_seconds"] = min(maxima["timeout_seconds"], seconds_left)
+    requested = {name: getattr(asked, name) for name in _LIMITS}
+    defaults = maxima | {name: min(getattr(DEFAULTS, name), maxima[name]) for name in ("cpu_cores", "memory_mb")}
+    effective = {
+        name: defaults[name] if requested[name] is None else min(requested[name], maxima[name]) for name in _LIMITS
+    }
+    exceeded = (name for name in _LIMITS if requested[name] is not None and requested[name] > maxima[name])
+    return effective, tuple(Clamped(name, requested[name], effective[name]) for name in exceeded)
 
 
 def _environment(names: Sequence[str], values: Mapping[str, str], above: Mapping[str, str]) -> dict[str, Any]:
@@ -373,8 +377,8 @@ def _inherited(asked: T | None, held: T) -> T:
     return held if asked is None else asked
 
 
-def _refuse(right: str, lacking: Sequence[str]) -> None:
+def _refuse(field_name: str, lacking: Sequence[str]) -> None:
     """Raise SpawnRefused naming the first few of what the parent lacks, if it lacks anything."""
     if lacking:
-        shown = ", ".join(each[:100] for each in lacking[:5]) + (", …" if len(lacking) > 5 else "")
-        raise SpawnRefused(f"policy.{right}", f"more than its parent has: {shown}")
+        listing = ", ".join(each[:100] for each in lacking[:5]) + (", …" if len(lacking) > 5 else "")
+        raise SpawnRefused(f"policy.{field_name}", f"more than its parent has: {listing}")

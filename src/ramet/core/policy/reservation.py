@@ -29,9 +29,9 @@ class Reservation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             value = getattr(self, field)
             if value is not None and (isinstance(value, bool) or not LEAST <= value <= MOST):
                 raise InvalidValue(f"policy.reservation.{field}", value, f"a number from {LEAST} to {MOST:.0f}")
-        many = self.sandboxes
-        if many is not None and (isinstance(many, bool) or not 1 <= many <= MOST):
-            raise InvalidValue("policy.reservation.sandboxes", many, f"a whole number from 1 to {MOST:.0f}")
+        sandboxes = self.sandboxes
+        if sandboxes is not None and (isinstance(sandboxes, bool) or not 1 <= sandboxes <= MOST):
+            raise InvalidValue("policy.reservation.sandboxes", sandboxes, f"a whole number from 1 to {MOST:.0f}")
 
 
 def checked(field: str, value: object) -> Reservation:

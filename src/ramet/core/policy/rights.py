@@ -29,14 +29,14 @@ _ENDPOINT = 'host:port, such as "api.example.org:443", "*.example.org:443" or "[
 _PORT = re.compile(r"[1-9][0-9]{0,4}\Z")
 _PORTS = "names of ports with their numbers, such as {'web': 8000}"
 _PORT_NAME = re.compile(r"[a-z](-?[a-z0-9]){0,14}\Z")  #: as RFC 6335 names services, and Kubernetes ports
-_MOST_PORT_NAME = 15
+_MAX_PORT_NAME = 15
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\Z")
 _NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)\Z")  #: a last label that some resolvers read as an address
 _UPPER = {ord(letter): letter.lower() for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 
 _MOUNT = "an absolute path without '..', not the root, not /tmp, nothing of /proc, /sys, /dev or /run"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_KEPT_TREES = ("/proc", "/sys", "/dev", "/run", "/var/run")  #: trees of the kernel, and trees that hold sockets
+_RESERVED_TREES = ("/proc", "/sys", "/dev", "/run", "/var/run")  #: trees of the kernel, and trees that hold sockets
 
 #: A variable of a sandbox. It names folders that Python inside imports from, after everything that is installed there.
 IMPORTS = "RAMET_IMPORTS"
@@ -82,23 +82,23 @@ def ports(field: str, given: object) -> dict[str, int]:
     No name or number may occur twice. Only the host reaches a port, by its name. PROXY_PORT is not available. Raises
     InvalidValue otherwise.
     """
-    found: dict[str, int] = {}
+    ports_by_name: dict[str, int] = {}
     for name, port in _pairs(field, given):
-        if not isinstance(name, str) or len(name) > _MOST_PORT_NAME or not _PORT_NAME.match(name):
-            accepted = f"names of at most {_MOST_PORT_NAME} letters a-z, digits and single '-', a letter first"
+        if not isinstance(name, str) or len(name) > _MAX_PORT_NAME or not _PORT_NAME.match(name):
+            accepted = f"names of at most {_MAX_PORT_NAME} letters a-z, digits and single '-', a letter first"
             raise InvalidValue(field, name, accepted)
-        own = f"{field}.{name}"
+        port_field = f"{field}.{name}"
         if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
-            raise InvalidValue(own, port, "a whole number from 1 to 65535")
+            raise InvalidValue(port_field, port, "a whole number from 1 to 65535")
         if port == PROXY_PORT:
-            raise InvalidValue(own, port, "another number: the way to a sandbox's proxy has this one")
+            raise InvalidValue(port_field, port, "another number: the way to a sandbox's proxy has this one")
         name, port = str(name), int(port)  # Plain types, not subclasses that a program defined.
-        if name in found:
-            raise InvalidValue(own, port, f"each name once: it is {found[name]} already")
-        if (other := next((each for each, number in found.items() if number == port), None)) is not None:
-            raise InvalidValue(own, port, f"each number once: {other!r} has this one")
-        found[name] = port
-    return found
+        if name in ports_by_name:
+            raise InvalidValue(port_field, port, f"each name once: it is {ports_by_name[name]} already")
+        if (other_name := next((each for each, number in ports_by_name.items() if number == port), None)) is not None:
+            raise InvalidValue(port_field, port, f"each number once: {other_name!r} has this one")
+        ports_by_name[name] = port
+    return ports_by_name
 
 
 def mounts(field: str, given: object) -> tuple[str, ...]:
@@ -122,14 +122,14 @@ def variables(field: str, given: object) -> tuple[str, ...]:
 
 def values_of_variables(field: str, given: object) -> dict[str, str]:
     """Return environment variables with their values, checked."""
-    found = _mapping(field, given, "names of variables with their values")
-    for name, value in found.items():
+    values = _mapping(field, given, "names of variables with their values")
+    for name, value in values.items():
         _variable(field, name)
         if not isinstance(value, str) or "\0" in value or not _is_utf8(value):
             raise InvalidValue(field, f"{name}={_hidden(value)}", "text without NUL")
-    if sum(len(name) + len(value.encode()) for name, value in found.items()) > MOST_ENV_BYTES:
-        raise InvalidValue(field, f"{len(found)} variables", f"at most {MOST_ENV_BYTES} bytes together")
-    return found
+    if sum(len(name) + len(value.encode()) for name, value in values.items()) > MOST_ENV_BYTES:
+        raise InvalidValue(field, f"{len(values)} variables", f"at most {MOST_ENV_BYTES} bytes together")
+    return values
 
 
 def secrets(field: str, given: object) -> dict[str, str | None]:
@@ -139,17 +139,17 @@ def secrets(field: str, given: object) -> dict[str, str | None]:
     """
     if isinstance(given, _LISTS) and all(isinstance(each, str) for each in given):
         given = dict.fromkeys(sorted(given))
-    found = _mapping(field, given, "names of secrets, alone or with their values")
-    for name, value in found.items():
+    values = _mapping(field, given, "names of secrets, alone or with their values")
+    for name, value in values.items():
         if not isinstance(name, str) or not _SECRET.match(name):
             raise InvalidValue(
                 field, _hidden(name), "file names of at most 128 letters, digits, '_', '-' and '.', no '.' first"
             )
         if value is not None and (not isinstance(value, str) or not value or not _is_utf8(value)):
             raise InvalidValue(field, f"{name}={_hidden(value)}", "text that is not empty, or None: the parent's")
-    if sum(len(value.encode()) for value in found.values() if value is not None) > MOST_SECRET_BYTES:
-        raise InvalidValue(field, f"{len(found)} secrets", f"at most {MOST_SECRET_BYTES} bytes together")
-    return found
+    if sum(len(value.encode()) for value in values.values() if value is not None) > MOST_SECRET_BYTES:
+        raise InvalidValue(field, f"{len(values)} secrets", f"at most {MOST_SECRET_BYTES} bytes together")
+    return values
 
 
 def _endpoint(field: str, text: str) -> str:
@@ -170,13 +170,13 @@ def _host(host: str) -> str | None:
     name = name.translate(_UPPER).removesuffix(".")
     if not name.isascii():
         try:
-            written = name.encode("idna")
+            encoded = name.encode("idna")
             # A name that does not survive the round trip has a twin: another host that a reader takes it for.
-            if written.decode("idna") != name:
+            if encoded.decode("idna") != name:
                 return None
         except UnicodeError:
             return None
-        name = written.decode("ascii")
+        name = encoded.decode("ascii")
     labels = name.split(".")
     if len(name) > 253 or not all(map(_LABEL.match, labels)):
         return None
@@ -218,7 +218,7 @@ def _mount(field: str, text: str) -> str:
         or any(part == ".." or part.startswith("~") or len(part.encode()) > MOST_NAME_BYTES for part in parts)
         or _CONTROL.search(text)
         or path in ("/", "/tmp")
-        or not uncovered_mounts(_KEPT_TREES, [path])
+        or not uncovered_mounts(_RESERVED_TREES, [path])
     ):
         raise InvalidValue(field, text, _MOUNT)
     return path
@@ -232,30 +232,30 @@ def _variable(field: str, name: object) -> str:
     return name
 
 
-def _texts(field: str, given: object, what: str) -> list[str]:
-    if isinstance(given, _LISTS) and len(given) > MOST_ENTRIES:
-        raise InvalidValue(field, f"{len(given)} entries", f"at most {MOST_ENTRIES}")
-    if not isinstance(given, _LISTS) or not all(isinstance(each, str) for each in given):
-        raise InvalidValue(field, given, f"a list of {what}")
-    return sorted(given) if isinstance(given, set | frozenset) else list(given)
+def _texts(field: str, entries: object, accepted: str) -> list[str]:
+    if isinstance(entries, _LISTS) and len(entries) > MOST_ENTRIES:
+        raise InvalidValue(field, f"{len(entries)} entries", f"at most {MOST_ENTRIES}")
+    if not isinstance(entries, _LISTS) or not all(isinstance(each, str) for each in entries):
+        raise InvalidValue(field, entries, f"a list of {accepted}")
+    return sorted(entries) if isinstance(entries, set | frozenset) else list(entries)
 
 
-def _pairs(field: str, given: object) -> list[Any]:
-    pairs: object = list(given.items()) if isinstance(given, Mapping) else given
+def _pairs(field: str, entries: object) -> list[Any]:
+    pairs: object = list(entries.items()) if isinstance(entries, Mapping) else entries
     pair = (list, tuple)
     if not isinstance(pairs, pair) or not all(isinstance(each, pair) and len(each) == 2 for each in pairs):
-        raise InvalidValue(field, given, _PORTS)
+        raise InvalidValue(field, entries, _PORTS)
     if len(pairs) > MOST_PORTS:
         raise InvalidValue(field, f"{len(pairs)} entries", f"at most {MOST_PORTS}")
     return list(pairs)
 
 
-def _mapping(field: str, given: object, what: str) -> dict[Any, Any]:
-    if not isinstance(given, Mapping):
-        raise InvalidValue(field, _hidden(given), what)
-    if len(given) > MOST_ENTRIES:
-        raise InvalidValue(field, f"{len(given)} entries", f"at most {MOST_ENTRIES}")
-    return dict(given)
+def _mapping(field: str, entries: object, accepted: str) -> dict[Any, Any]:
+    if not isinstance(entries, Mapping):
+        raise InvalidValue(field, _hidden(entries), accepted)
+    if len(entries) > MOST_ENTRIES:
+        raise InvalidValue(field, f"{len(entries)} entries", f"at most {MOST_ENTRIES}")
+    return dict(entries)
 
 
 def _is_utf8(text: str) -> bool:

@@ -84,8 +84,8 @@ class _Head(Struct):
     tool_call_id: Any = None
 
 
-_heads = msgspec.json.Decoder(_Head)
-_told = msgspec.json.Decoder(
+_head_decoder = msgspec.json.Decoder(_Head)
+_event_decoder = msgspec.json.Decoder(
     Union[(ReplayMessage, *(each for each in get_args(AnyEvent) if each is not MessageRecorded))]
 )
 
@@ -99,7 +99,7 @@ def parse_stored_message(message: Raw | dict[str, Any]) -> StoredMessage:
         kind, call_id = message.get("type"), message.get("tool_call_id")
     else:
         try:
-            head = _heads.decode(message)
+            head = _head_decoder.decode(message)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
             raise _refused(message, problem) from None
         kind, call_id = head.type, head.tool_call_id
@@ -118,8 +118,8 @@ def insert_tool_result(conversation: list[StoredMessage], answer: StoredMessage)
         conversation.append(answer)  # The first answer, or there is nothing that determines its place.
         return len(conversation) - 1
     places = conversation[at - 1].places
-    here = places.get(answer.call_id, len(places))
-    while at < len(conversation) and places.get(conversation[at].call_id, len(places)) <= here:
+    position = places.get(answer.call_id, len(places))
+    while at < len(conversation) and places.get(conversation[at].call_id, len(places)) <= position:
         at += 1
     conversation.insert(at, answer)
     return at
@@ -131,7 +131,7 @@ def decode(line: bytes) -> Event:
     Raises InvalidValue if the line is not an event, as `events.decode` does.
     """
     try:
-        event: Event = _told.decode(line)
+        event: Event = _event_decoder.decode(line)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         raise InvalidValue("event", line[:200], f"an event in JSON ({problem})") from None
     return event

@@ -13,30 +13,30 @@ class ActiveTime:
     Time that no event covers is unknown.
     """
 
-    _before: float = 0.0
+    _earlier_s: float = 0.0
     _since: datetime | None = None
-    _seen: datetime | None = None
+    _last_seen_at: datetime | None = None
 
     @property
     def seconds(self) -> float:
         """The lower bound of the active time in seconds."""
-        if self._since is None or self._seen is None:
-            return self._before
-        return self._before + max(0.0, (self._seen - self._since).total_seconds())
+        if self._since is None or self._last_seen_at is None:
+            return self._earlier_s
+        return self._earlier_s + max(0.0, (self._last_seen_at - self._since).total_seconds())
 
     def begin(self, at: datetime | None, *, anew: bool = False) -> None:
         """Start counting when a process starts to work on the run.
 
         With `anew`, the time counted before is dropped.
         """
-        self._before, self._since, self._seen = 0.0 if anew else self.seconds, at, at
+        self._earlier_s, self._since, self._last_seen_at = 0.0 if anew else self.seconds, at, at
 
     def step(self, by_s: float) -> None:
         """Adjust for a clock that was set by `by_s` seconds."""
-        by = timedelta(seconds=by_s)
-        if self._since is not None and self._seen is not None:
-            self._since, self._seen = self._since + by, self._seen + by
+        delta = timedelta(seconds=by_s)
+        if self._since is not None and self._last_seen_at is not None:
+            self._since, self._last_seen_at = self._since + delta, self._last_seen_at + delta
 
     def seen(self, at: datetime | None) -> None:
         """Record that the run was active at this time."""
-        self._seen = at
+        self._last_seen_at = at

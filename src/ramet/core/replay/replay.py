@@ -161,7 +161,7 @@ class TreeReplay:
         self.moves: list[LedgerEntry] = []
         self.mailed: set[str] = set()  #: requests of sandboxes that led to mail
         self.seq = 0
-        self._waited: dict[tuple[str, str], RunReplay] = {}  #: runs by the calls, of runs, that wait for them
+        self._runs_by_call: dict[tuple[str, str], RunReplay] = {}  #: runs by the calls, of runs, that wait for them
 
     def tell_all(self, events: Iterable[Event]) -> TreeReplay:
         """Apply events in order; return the replay itself."""
@@ -196,7 +196,7 @@ class TreeReplay:
         """
         self.seq = max(self.seq, event.seq)
         if isinstance(event, RunSpawned):
-            return self._born(event)
+            return self._apply_spawn(event)
         if isinstance(event, ClockStepped):  # Concerns all runs, whichever run noticed it first.
             for each in self.runs.values():
                 each.lived.step(event.by_s)
@@ -210,14 +210,14 @@ class TreeReplay:
             run.lived.seen(event.at)
         match event:
             case MessageRecorded() | ReplayMessage():
-                self._message(run, event)
+                self._apply_message(run, event)
             case ToolStarted():
                 if event.call_id is not None and event.call_id not in run.begun:
                     run.begun[event.call_id] = event
                     self._spend(run, Usage(tool_calls=1))
                 run.steps = max(run.steps, _number(event.step_id))
             case ToolEnded():
-                self._waited.pop((run.id, event.call_id or ""), None)
+                self._runs_by_call.pop((run.id, event.call_id or ""), None)
                 if event.call_id is not None and event.call_id not in run.begun:
                     run.refused.add(event.call_id)
             case ModelAsked():
@@ -232,12 +232,12 @@ class TreeReplay:
                 pass  # Its cost is recorded as a separate event.
             case StateChanged():
                 if run.result is not None:  # Its conversation was reopened.
-                    self._back(run)
+                    self._reopen_run(run)
                 run.state = event.state
                 run.is_in_turn = run.is_in_turn and event.state != "idle"
             case TurnStarted() | RunResumed():
-                stays = isinstance(event, RunResumed) and not run.is_rewound
-                run.sandbox = run.sandbox if stays else None
+                keeps_sandbox = isinstance(event, RunResumed) and not run.is_rewound
+                run.sandbox = run.sandbox if keeps_sandbox else None
                 run._attempt_began_at, run._is_retried = len(run.said), False
                 if isinstance(event, TurnStarted):
                     run.births_before = run.births
@@ -249,9 +249,9 @@ class TreeReplay:
                     self._close_questions(run)  # The resuming kernel has counted these; readers must, too.
                 run.turn, run.is_in_turn, run.state = event.turn, True, "running"
                 if run.result is not None:
-                    self._back(run)
-                is_alone = isinstance(event, TurnStarted) and run.born.birth.get("persistent", False)
-                run.lived.begin(event.at, anew=is_alone)  # Each turn of a session has its own time limit.
+                    self._reopen_run(run)
+                is_session = isinstance(event, TurnStarted) and run.born.birth.get("persistent", False)
+                run.lived.begin(event.at, anew=is_session)  # Each turn of a session has its own time limit.
             case TurnEnded():
                 run.turn_status = event.status
                 run.is_in_turn, run.state = False, "idle"
@@ -265,7 +265,7 @@ class TreeReplay:
                 if event.asked:
                     self.mailed.add(event.asked)
                 if run.result is not None and event.kind not in ("notice", "note"):
-                    self._back(run)
+                    self._reopen_run(run)
                     run.state = "idle"  # Its next turn has not begun.
                 if event.kind == "user" or run.born.path.startswith(f"{event.sender}/"):
                     run.wakes = 0
@@ -277,22 +277,22 @@ class TreeReplay:
                     run.recent_mail.add(event.mail_id, event.sender, event.text, event.at)
                 run.unread[event.mail_id] = UnreadMail(event.mail_id, event.sender, event.kind, event.text)
             case MailDelivered():
-                letter = run.unread.pop(event.mail_id, None)
-                if letter is not None:
-                    run._delivering[letter.id] = letter
+                mail = run.unread.pop(event.mail_id, None)
+                if mail is not None:
+                    run._delivering[mail.id] = mail
             case Compacted():
                 if event.kept:
-                    old = run.said
+                    previous = run.said
                     run.said = [
-                        old[each] if isinstance(each, int) else parse_stored_message(each) for each in event.kept
+                        previous[each] if isinstance(each, int) else parse_stored_message(each) for each in event.kept
                     ]
-                    run._attempt_began_at = _first_left(event.kept, run._attempt_began_at)
-                    run.turn_began_at = _first_left(event.kept, run.turn_began_at)
+                    run._attempt_began_at = _first_remaining(event.kept, run._attempt_began_at)
+                    run.turn_began_at = _first_remaining(event.kept, run.turn_began_at)
             case ApprovalAsked():
                 run.approvals[event.approval_id] = event
             case ApprovalAnswered():
-                asked = run.approvals.get(event.approval_id)
-                if asked is not None and asked.call_id:  # Its call has not run yet and needs the answer.
+                question = run.approvals.get(event.approval_id)
+                if question is not None and question.call_id:  # Its call has not run yet and needs the answer.
                     run.words[event.approval_id] = event
                 else:
                     run.approvals.pop(event.approval_id, None)
@@ -310,7 +310,7 @@ class TreeReplay:
         root = self.root
         if root.result is not None:
             root.turn_status = str(root.result.status)
-            self._back(root)
+            self._reopen_run(root)
             root.state = "idle" if root.turn else "starting"
 
     def close_open(self) -> None:
@@ -322,24 +322,24 @@ class TreeReplay:
         for run in self.runs.values():
             self._close_questions(run)
             birth = run.born.birth
-            talks = birth.get("persistent") and not birth.get("agent", {}).get("function")
-            if talks and run.has_heard_nothing and run.sandbox is None:
+            is_session = birth.get("persistent") and not birth.get("agent", {}).get("function")
+            if is_session and run.has_heard_nothing and run.sandbox is None:
                 run.wakes -= run.turn > 1
                 run.turn, run.is_in_turn = run.turn - 1, False
                 run.state = "idle" if run.turn else "starting"
 
     def _close_questions(self, run: RunReplay) -> None:
-        for asked in run.asked.values():
+        for request in run.asked.values():
             usage = Usage(
-                model_calls=asked.requests,
-                output_tokens=asked.reserved_tokens,
-                usd=asked.reserved_usd,
+                model_calls=request.requests,
+                output_tokens=request.reserved_tokens,
+                usd=request.reserved_usd,
                 estimated=True,
             )
             self._spend(run, usage)
         run.asked.clear()
 
-    def _born(self, event: RunSpawned) -> None:
+    def _apply_spawn(self, event: RunSpawned) -> None:
         run = self.runs[event.run] = RunReplay(born=event, above=event.parent or "")
         parent = self.runs.get(event.parent or "")
         shared = event.birth.get("shared", 0)  # A fork's conversation begins with this many messages of its parent's.
@@ -348,14 +348,14 @@ class TreeReplay:
             *map(parse_stored_message, event.birth.get("answers", ())),
         ]
         if parent is not None:
-            self._waited[parent.id, event.parent_call or ""] = run
+            self._runs_by_call[parent.id, event.parent_call or ""] = run
             parent.births += 1
             parent._subtree = parent.subtree
         self.moves.append(LedgerEntry(event.run, OPEN))
         if parent is not None:
-            self._spend(parent, Usage(agents=1), own=False)
+            self._spend(parent, Usage(agents=1), is_own=False)
 
-    def _back(self, run: RunReplay) -> None:
+    def _reopen_run(self, run: RunReplay) -> None:
         """Reopen the scope of a run that had ended and was resumed."""
         run.result, run.lived, run.let_go = None, ActiveTime(), bool(run.above)
         run.lives += 1
@@ -365,7 +365,7 @@ class TreeReplay:
         run.above = above.id if above is not None else run.above
         self.moves.append(LedgerEntry(run.id, OPEN))
 
-    def _message(self, run: RunReplay, event: MessageRecorded | ReplayMessage) -> None:
+    def _apply_message(self, run: RunReplay, event: MessageRecorded | ReplayMessage) -> None:
         message = parse_stored_message(event.message)
         run.is_briefed = True
         if run._is_retried:  # Not earlier: a process that ends before this point resumes with the failed attempt.
@@ -381,7 +381,7 @@ class TreeReplay:
             self._spend(run, event.usage)
         if message.kind == "tool":
             call_id = event.call_id or str(message.call_id)
-            child = self._waited.pop((run.id, call_id), None)  # The call was cut off, or it would have ended.
+            child = self._runs_by_call.pop((run.id, call_id), None)  # The call was cut off, or it would have ended.
             if child is not None:
                 child.let_go = not child.is_over and child.state != "stopping"
             run.begun.pop(call_id, None)
@@ -401,18 +401,18 @@ class TreeReplay:
 
     def _settle(self, run: RunReplay, call_id: str | None) -> None:
         """Remove approvals that no caller will need again: of an answered call, or of a run that has ended."""
-        for id in [id for id, asked in run.approvals.items() if call_id in (None, asked.call_id)]:
+        for id in [id for id, question in run.approvals.items() if call_id in (None, question.call_id)]:
             del run.approvals[id]
             run.words.pop(id, None)
             run.past_approvals.append(id)
 
-    def _spend(self, run: RunReplay, usage: Usage, *, own: bool = True) -> None:
+    def _spend(self, run: RunReplay, usage: Usage, *, is_own: bool = True) -> None:
         last = self.moves[-1] if self.moves else None
         if last is not None and last.kind == SPENT and last.run == run.id:
             self.moves[-1] = LedgerEntry(run.id, SPENT, last.usage + usage)
         else:
             self.moves.append(LedgerEntry(run.id, SPENT, usage))
-        if own:
+        if is_own:
             run.usage = run.usage + usage
         above: RunReplay | None = run
         while above is not None:
@@ -443,9 +443,9 @@ def _ports(policy: dict[str, Any]) -> dict[str, int]:
         return {}
 
 
-def _first_left(kept: Sequence[int | dict[str, Any]], began_at: int) -> int:
+def _first_remaining(messages: Sequence[int | dict[str, Any]], began_at: int) -> int:
     """Return the index, in the result of a compaction, of the first kept message from `began_at` on."""
-    return next((at for at, each in enumerate(kept) if isinstance(each, int) and each >= began_at), len(kept))
+    return next((at for at, each in enumerate(messages) if isinstance(each, int) and each >= began_at), len(messages))
 
 
 def _number(step_id: str) -> int:

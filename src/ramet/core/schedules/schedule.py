@@ -112,17 +112,17 @@ class Schedule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     asked: str = ""  #: a digest of the request: an equal request changes nothing
 
     def __post_init__(self) -> None:
-        for field, closed in (("misfire", Misfire), ("overlap", Overlap)):
-            if getattr(self, field) not in get_args(closed):
-                raise InvalidValue(field, getattr(self, field), " or ".join(get_args(closed)))
+        for field, choices in (("misfire", Misfire), ("overlap", Overlap)):
+            if getattr(self, field) not in get_args(choices):
+                raise InvalidValue(field, getattr(self, field), " or ".join(get_args(choices)))
         if (
             isinstance(self.misfire_max, bool)
             or not isinstance(self.misfire_max, int)
             or not 1 <= self.misfire_max <= MOST_MISSED
         ):
             raise InvalidValue("misfire_max", self.misfire_max, f"a whole number from 1 to {MOST_MISSED}")
-        most = min(MOST_JITTER_S, self.timing.seconds) if isinstance(self.timing, Interval) else MOST_JITTER_S
-        force_setattr(self, "jitter_s", checked_number("jitter_seconds", self.jitter_s, 0, most))
+        maximum = min(MOST_JITTER_S, self.timing.seconds) if isinstance(self.timing, Interval) else MOST_JITTER_S
+        force_setattr(self, "jitter_s", checked_number("jitter_seconds", self.jitter_s, 0, maximum))
         if self.until is not None:
             force_setattr(self, "until", utc("until", self.until))
         for field in ("repeatable", "in_process"):
@@ -194,14 +194,14 @@ def due_between(schedule: Schedule, after: datetime, now: datetime, next_fire: N
     """
     timing = schedule.timing
     if isinstance(timing, Interval):
-        return _come_of_interval(schedule, timing, after, now, most)
+        return _due_of_interval(schedule, timing, after, now, most)
     newest: deque[datetime] = deque(maxlen=most)
     count, last = 0, after
     for tick in _walk(schedule, after, now, next_fire):
         newest.append(tick)
         count, last = count + 1, tick
         if count == COUNTED and not isinstance(timing, Once):
-            return _come_of_long(schedule, last, now, next_fire, newest)
+            return _due_after_long_absence(schedule, last, now, next_fire, newest)
     return DueTicks(tuple(newest), count - len(newest))
 
 
@@ -211,32 +211,32 @@ def _walk(schedule: Schedule, after: datetime, now: datetime, next_fire: NextFir
         after = tick
 
 
-def _come_of_interval(schedule: Schedule, timing: Interval, after: datetime, now: datetime, most: int) -> DueTicks:
+def _due_of_interval(schedule: Schedule, timing: Interval, after: datetime, now: datetime, limit: int) -> DueTicks:
     end = min(now, schedule.until) if schedule.until is not None else now
     first = max(0, (after - timing.anchor) // timing.step + 1)
     last = (end - timing.anchor) // timing.step
     # Jitter is at most one interval: only the newest tick may still have to wait for its jitter.
     if last >= first and fires_at(schedule, timing.anchor + last * timing.step) > now:
         last -= 1
-    begin = max(first, last - most + 1)
+    begin = max(first, last - limit + 1)
     return DueTicks(tuple(timing.anchor + n * timing.step for n in range(begin, last + 1)), max(0, begin - first))
 
 
-def _come_of_long(
+def _due_after_long_absence(
     schedule: Schedule, after: datetime, now: datetime, next_fire: NextFire, newest: deque[datetime]
 ) -> DueTicks:
     """Find the newest ticks after a long absence.
 
     Look back from the end in ever wider windows until there are enough ticks.
     """
-    most = newest.maxlen or 1
+    limit = newest.maxlen or 1
     end = min(now, schedule.until) if schedule.until is not None else now
     span = timedelta(hours=1)
     # Every tick before a window is due, since the window begins before now - jitter.
     while (begin := end - timedelta(seconds=schedule.jitter_s) - span) > after:
-        found = deque(_walk(schedule, begin, now, next_fire), maxlen=most)
-        if len(found) == most:
-            return DueTicks(tuple(found), COUNTED)
+        ticks = deque(_walk(schedule, begin, now, next_fire), maxlen=limit)
+        if len(ticks) == limit:
+            return DueTicks(tuple(ticks), COUNTED)
         span *= 2
     count = COUNTED
     for tick in _walk(schedule, after, now, next_fire):

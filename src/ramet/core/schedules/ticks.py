@@ -141,23 +141,23 @@ def reconcile(book: ScheduleRecord, now: datetime, next_fire: NextFire, lives: C
     a missed tick. A started claim stays for a scheduler that can continue its run: see `orphaned_claims`.
     """
     schedule, state = book.schedule, book.state
-    unborn = tuple(claim for claim in state.claims if claim.run is None and not lives(claim.owner))
-    state = _without(state, *unborn)
-    again = [claim.due for claim in unborn]
-    come = DueTicks((), 0)
+    unstarted = tuple(claim for claim in state.claims if claim.run is None and not lives(claim.owner))
+    state = _without_claims(state, *unstarted)
+    orphaned = [claim.due for claim in unstarted]
+    due_ticks = DueTicks((), 0)
     if not (state.paused or state.cancelled):
-        come = due_between(schedule, state.decided, now, next_fire, most=schedule.misfire_max)
-    taken = _taken(schedule, come.ticks, now)
+        due_ticks = due_between(schedule, state.decided, now, next_fire, most=schedule.misfire_max)
+    selected = _select_ticks(schedule, due_ticks.ticks, now)
     if schedule.overlap == "skip" and state.claims:
-        taken = ()
-    taken = taken[: max(0, MOST_WAITING - len(state.waiting))]
-    kept = [due for due in again if due.manual or _runs_late(schedule, due.tick, taken, now)]
-    left_out = come.before + len(come.ticks) - len(taken) + len(again) - len(kept)
+        selected = ()
+    selected = selected[: max(0, MOST_WAITING - len(state.waiting))]
+    requeued = [due for due in orphaned if due.manual or _runs_late(schedule, due.tick, selected, now)]
+    dropped = due_ticks.before + len(due_ticks.ticks) - len(selected) + len(orphaned) - len(requeued)
     state = replace(
         state,
-        decided=max(state.decided, *come.ticks[-1:]) if come.ticks else state.decided,
-        waiting=(*kept, *state.waiting, *(Due(tick=tick) for tick in taken)),
-        skipped=state.skipped + left_out,
+        decided=max(state.decided, *due_ticks.ticks[-1:]) if due_ticks.ticks else state.decided,
+        waiting=(*requeued, *state.waiting, *(Due(tick=tick) for tick in selected)),
+        skipped=state.skipped + dropped,
     )
     return _with(book, state)
 
@@ -176,13 +176,13 @@ def begin(book: ScheduleRecord, now: datetime, owner: str, mint: Callable[[], st
     If the schedule is paused, only manually triggered ticks may begin.
     """
     state = book.state
-    able = tuple(due for due in state.waiting if due.manual or not state.paused)
+    startable = tuple(due for due in state.waiting if due.manual or not state.paused)
     if book.schedule.overlap != "allow":
-        able = () if state.claims else able[:1]
-    if not able:
+        startable = () if state.claims else startable[:1]
+    if not startable:
         return ClaimedTicks(book, ())
-    claims = tuple(Claim(id=mint(), due=due, owner=owner, at=now) for due in able)
-    waiting = tuple(due for due in state.waiting if due not in able)
+    claims = tuple(Claim(id=mint(), due=due, owner=owner, at=now) for due in startable)
+    waiting = tuple(due for due in state.waiting if due not in startable)
     return ClaimedTicks(_with(book, replace(state, waiting=waiting, claims=(*state.claims, *claims))), claims)
 
 
@@ -209,7 +209,7 @@ def mark_lost(book: ScheduleRecord, claim: Claim, now: datetime, why: str) -> Sc
     """
     if claim not in book.state.claims:
         return None
-    return complete_claim(book, _lost(claim, now, why), claim.owner)
+    return complete_claim(book, _lost_result(claim, now, why), claim.owner)
 
 
 def release(book: ScheduleRecord, claim: Claim) -> ScheduleRecord | None:
@@ -219,7 +219,7 @@ def release(book: ScheduleRecord, claim: Claim) -> ScheduleRecord | None:
     """
     if all((each.id, each.owner) != (claim.id, claim.owner) for each in book.state.claims):
         return None
-    state = _without(book.state, claim)
+    state = _without_claims(book.state, claim)
     return _with(book, state if state.cancelled else replace(state, waiting=(claim.due, *state.waiting)))
 
 
@@ -229,11 +229,11 @@ def complete_claim(book: ScheduleRecord, result: TickResult, owner: str) -> Sche
     Return the same record if the claim belongs to a scheduler other than `owner`, or if that scheduler recorded its
     end.
     """
-    held = tuple(claim for claim in book.state.claims if claim.id == result.id)
-    known = any(each.id == result.id and each.status is not TickStatus.LOST for each in book.state.results)
-    if known or any(claim.owner != owner for claim in held):
+    matching = tuple(claim for claim in book.state.claims if claim.id == result.id)
+    is_recorded = any(each.id == result.id and each.status is not TickStatus.LOST for each in book.state.results)
+    if is_recorded or any(claim.owner != owner for claim in matching):
         return book
-    return _with(book, _with_result(_without(book.state, *held), result))
+    return _with(book, _with_result(_without_claims(book.state, *matching), result))
 
 
 def trigger(book: ScheduleRecord, now: datetime) -> ScheduleRecord:
@@ -241,13 +241,13 @@ def trigger(book: ScheduleRecord, now: datetime) -> ScheduleRecord:
 
     The tick waits for a current run, unless ticks may overlap.
     """
-    return _with(book, _wait_for(book.state, (Due(tick=now, manual=True),)))
+    return _with(book, _enqueue(book.state, (Due(tick=now, manual=True),)))
 
 
 def cancel(book: ScheduleRecord) -> ScheduleRecord:
     """Prevent every further start; current runs continue, and the record is kept until they end."""
-    going = tuple(claim for claim in book.state.claims if claim.run is not None)
-    return _with(book, replace(book.state, cancelled=True, waiting=(), claims=going))
+    started = tuple(claim for claim in book.state.claims if claim.run is not None)
+    return _with(book, replace(book.state, cancelled=True, waiting=(), claims=started))
 
 
 def is_forgotten(book: ScheduleRecord) -> bool:
@@ -300,7 +300,7 @@ def report(state: TickState) -> tuple[TickResult, ...]:
     )
 
 
-def _taken(schedule: Schedule, ticks: tuple[datetime, ...], now: datetime) -> tuple[datetime, ...]:
+def _select_ticks(schedule: Schedule, ticks: tuple[datetime, ...], now: datetime) -> tuple[datetime, ...]:
     """Return the due ticks that run: at most the newest is on time, the others were missed."""
     match schedule.misfire:
         case "skip":
@@ -311,16 +311,16 @@ def _taken(schedule: Schedule, ticks: tuple[datetime, ...], now: datetime) -> tu
             return ticks[-schedule.misfire_max :]
 
 
-def _runs_late(schedule: Schedule, tick: datetime, taken: tuple[datetime, ...], now: datetime) -> bool:
+def _runs_late(schedule: Schedule, tick: datetime, selected: tuple[datetime, ...], now: datetime) -> bool:
     """Return whether a tick runs that was claimed once and not started.
 
     `taken` are newer ticks that run now.
     """
     match schedule.misfire:
         case "skip":
-            return not taken and _on_time(schedule, tick, now)
+            return not selected and _on_time(schedule, tick, now)
         case "once":
-            return not taken
+            return not selected
         case "all":
             return True
 
@@ -329,7 +329,7 @@ def _on_time(schedule: Schedule, tick: datetime, now: datetime) -> bool:
     return now - fires_at(schedule, tick) <= GRACE
 
 
-def _lost(claim: Claim, now: datetime, why: str) -> TickResult:
+def _lost_result(claim: Claim, now: datetime, why: str) -> TickResult:
     return TickResult(
         id=claim.id,
         tick=claim.due.tick,
@@ -346,13 +346,17 @@ def _with(book: ScheduleRecord, state: TickState) -> ScheduleRecord:
     return book if state == book.state else replace(book, state=state)
 
 
-def _wait_for(state: TickState, dues: tuple[Due, ...]) -> TickState:
+def _enqueue(state: TickState, dues: tuple[Due, ...]) -> TickState:
     return replace(state, waiting=(*state.waiting, *dues)) if dues else state
 
 
-def _without(state: TickState, *claims: Claim) -> TickState:
-    gone = {claim.id for claim in claims}
-    return replace(state, claims=tuple(claim for claim in state.claims if claim.id not in gone)) if gone else state
+def _without_claims(state: TickState, *claims: Claim) -> TickState:
+    removed_ids = {claim.id for claim in claims}
+    return (
+        replace(state, claims=tuple(claim for claim in state.claims if claim.id not in removed_ids))
+        if removed_ids
+        else state
+    )
 
 
 def _with_result(state: TickState, result: TickResult) -> TickState:
