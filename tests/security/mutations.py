@@ -210,7 +210,7 @@ MUTANTS = (
     Mutant("parts of a value", "wire/values/decoder.py", "        check_parts(body, json_size, what)\n",
            "        pass\n",
            tests=("unit/wire/test_values.py",)),
-    Mutant("keys that collide", "wire/values/validators.py", "        return self._left >= 0\n",
+    Mutant("keys that collide", "wire/values/validators.py", "        return self._remaining >= 0\n",
            "        return True\n",
            tests=("unit/wire/test_values.py::test_keys_that_collide_are_counted_over_the_whole_value",)),
     Mutant("nothing sent while replies wait", "spawn/sandbox/outbound.py",

@@ -39,14 +39,21 @@ SYSTEM_CLOCK: Final[Clock] = SystemClock()
 Tools = Sequence[BaseTool | dict[str, Any]]  # Any: a tool's JSON schema, as LangChain takes it
 
 #: Methods whose override means that the public way must be used.
-_PUBLIC_WAY: Final = ("ainvoke", "agenerate", "agenerate_prompt", "astream", "_agenerate_with_cache", "_convert_input")
+_PUBLIC_PATH_METHODS: Final = (
+    "ainvoke",
+    "agenerate",
+    "agenerate_prompt",
+    "astream",
+    "_agenerate_with_cache",
+    "_convert_input",
+)
 #: Blocks that LangChain rewrites into its current form before a model gets them.
-_REWRITTEN: Final = frozenset({"image", "audio", "file", "input_audio"})
+_REWRITTEN_BLOCKS: Final = frozenset({"image", "audio", "file", "input_audio"})
 #: Metadata set by the last event of a stream: without it, the stream was cut, even if it ended cleanly.
-_CLOSING: Final = ("stop_reason", "finish_reason", "status", "incomplete_details")
-_CLOSES: Final = frozenset({"anthropic", "openai", "azure", "deepseek", "xai"})
+_END_METADATA: Final = ("stop_reason", "finish_reason", "status", "incomplete_details")
+_PROVIDERS_WITH_END: Final = frozenset({"anthropic", "openai", "azure", "deepseek", "xai"})
 #: Packages whose models take a `max_tokens` per call only through one of their fields.
-_BY_FIELD: Final = ("langchain_aws", "langchain_google_genai", "langchain_google_vertexai", "langchain_ollama")
+_LIMIT_BY_FIELD: Final = ("langchain_aws", "langchain_google_genai", "langchain_google_vertexai", "langchain_ollama")
 _LIMIT_FIELDS: Final = ("max_tokens", "max_output_tokens", "num_predict")
 
 
@@ -69,14 +76,18 @@ def bind(model: BaseChatModel, tools: Tools = ()) -> Bound:
     """Bind tools to a model. Keep the result: binding one tool costs twice as much as a request."""
     target, kwargs, runnable, offered = model, cast("Mapping[str, Any]", {}), None, not tools
     if tools and type(model).bind_tools is not BaseChatModel.bind_tools:
-        shown = model.bind_tools(list(tools))
+        bound_model = model.bind_tools(list(tools))
         offered = True
-        if isinstance(shown, BaseChatModel):
-            target = shown
-        elif isinstance(shown, RunnableBinding) and isinstance(shown.bound, BaseChatModel) and not shown.config:
-            target, kwargs = shown.bound, dict(shown.kwargs)
+        if isinstance(bound_model, BaseChatModel):
+            target = bound_model
+        elif (
+            isinstance(bound_model, RunnableBinding)
+            and isinstance(bound_model.bound, BaseChatModel)
+            and not bound_model.config
+        ):
+            target, kwargs = bound_model.bound, dict(bound_model.kwargs)
         else:
-            runnable = shown
+            runnable = bound_model
     cls = type(target)
     return Bound(
         model=target,
@@ -85,8 +96,9 @@ def bind(model: BaseChatModel, tools: Tools = ()) -> Bound:
         offered=offered,
         kwargs=kwargs,
         runnable=runnable,
-        direct=runnable is None and all(getattr(cls, name) is getattr(BaseChatModel, name) for name in _PUBLIC_WAY),
-        run_manager=_insists_on_run_manager(cls),
+        direct=runnable is None
+        and all(getattr(cls, name) is getattr(BaseChatModel, name) for name in _PUBLIC_PATH_METHODS),
+        run_manager=_requires_run_manager(cls),
     )
 
 
@@ -125,23 +137,23 @@ async def complete(
     `max_tokens` limits the output, if the model supports this; it never raises the model's own limit.
     """
     bound = model if isinstance(model, Bound) else bind(model, tools)
-    target, kwargs = _limited(bound, max_tokens)
-    cancelled, waiting = _Cancelled(), None
+    target, kwargs = _with_limit(bound, max_tokens)
+    cancel_check, wait_probe = _CancelCheck(), None
     try:
         is_direct = _is_direct(bound, target, messages)
-        target = await _encoded(bound, target, messages, kwargs, is_direct=is_direct, streams=False)
-        waiting = _Waiting()
+        target = await _with_payload(bound, target, messages, kwargs, is_direct=is_direct, streams=False)
+        wait_probe = _WaitProbe()
         if bound.runnable is not None:
             reply: object = await bound.runnable.ainvoke(list(messages), **kwargs)
         elif is_direct:
-            reply = await _generated(bound, target, list(messages), kwargs)
+            reply = await _generate_directly(bound, target, list(messages), kwargs)
         else:
             reply = await target.ainvoke(list(messages), **kwargs)
     except RametError:
         raise
     except Exception as error:
-        raise _failed(bound, error, clock, waiting) from error
-    cancelled.check()
+        raise _as_model_failed(bound, error, clock, wait_probe) from error
+    cancel_check.check()
     if not isinstance(reply, AIMessage):
         raise ModelFailed(bound.name, f"it answered with {type(reply).__name__}, which is no AIMessage")
     if isinstance(reply, AIMessageChunk):
@@ -164,24 +176,24 @@ async def stream_reply(
     UsageRefused if the endpoint may have refused only the request for usage: then ask again, with `usage` False.
     """
     bound = model if isinstance(model, Bound) else bind(model, tools)
-    target, kwargs = _limited(bound, max_tokens)
-    asked_usage = stream_usage.is_asked(target, kwargs, bound.runnable)
-    endpoint = stream_usage.endpoint_of(target) if asked_usage else None
-    if asked_usage and usage:
+    target, kwargs = _with_limit(bound, max_tokens)
+    requests_usage = stream_usage.is_asked(target, kwargs, bound.runnable)
+    endpoint = stream_usage.endpoint_of(target) if requests_usage else None
+    if requests_usage and usage:
         kwargs = {**kwargs, "stream_usage": True}
-    provider, closed, size, heard = "", False, 0, False
-    cancelled, waiting = _Cancelled(), None
+    provider, has_end, size, has_chunks = "", False, 0, False
+    cancel_check, wait_probe = _CancelCheck(), None
     try:
         is_direct = _is_direct(bound, target, messages)
-        target = await _encoded(bound, target, messages, kwargs, is_direct=is_direct, streams=True)
-        waiting = _Waiting()
-        async with aclosing(_pieces(bound, target, list(messages), kwargs, is_direct=is_direct)) as pieces:
+        target = await _with_payload(bound, target, messages, kwargs, is_direct=is_direct, streams=True)
+        wait_probe = _WaitProbe()
+        async with aclosing(_open_stream(bound, target, list(messages), kwargs, is_direct=is_direct)) as pieces:
             async for piece in pieces:
-                cancelled.check()
-                chunk, heard = _chunk(piece), True
+                cancel_check.check()
+                chunk, has_chunks = _chunk(piece), True
                 if metadata := chunk.response_metadata:
                     provider = metadata.get("model_provider", provider)
-                    closed = closed or any(metadata.get(key) is not None for key in _CLOSING)
+                    has_end = has_end or any(metadata.get(key) is not None for key in _END_METADATA)
                 if chunk.tool_call_chunks:
                     size += arguments_bytes(chunk)
                     check_arguments(size, bound.name)
@@ -189,36 +201,36 @@ async def stream_reply(
     except RametError:
         raise
     except Exception as error:
-        failed = _failed(bound, error, clock, waiting)
-        if endpoint is not None and usage and not heard:
+        failed = _as_model_failed(bound, error, clock, wait_probe)
+        if endpoint is not None and usage and not has_chunks:
             failed = stream_usage.refusal(endpoint, error, failed) or failed
         raise failed from error
-    if provider in _CLOSES and not closed:
+    if provider in _PROVIDERS_WITH_END and not has_end:
         raise ModelFailed(bound.name, "the stream ended before the reply was whole", retryable=True)
-    if endpoint is not None and heard:
+    if endpoint is not None and has_chunks:
         stream_usage.note(endpoint, is_taken=usage)
 
 
-class _Cancelled:
+class _CancelCheck:
     """A check for a swallowed cancellation.
 
     `asyncio.wait_for` of Python 3.11, used by ChatOpenAI's streams, returns its result if result and cancellation come
     together. The agent would then continue to run.
     """
 
-    __slots__ = ("_before", "_task")
+    __slots__ = ("_cancels_before", "_task")
 
     def __init__(self) -> None:
         self._task = asyncio.current_task()
-        self._before = self._task.cancelling() if self._task else 0
+        self._cancels_before = self._task.cancelling() if self._task else 0
 
     def check(self) -> None:
         """Raise CancelledError if this task was cancelled meanwhile without receiving it."""
-        if self._task is not None and self._task.cancelling() > self._before:
+        if self._task is not None and self._task.cancelling() > self._cancels_before:
             raise asyncio.CancelledError
 
 
-class _Waiting:
+class _WaitProbe:
     """A check whether a request has yielded to the event loop; before that, no answer can have arrived.
 
     A callback scheduled now runs before anything that the request may wait for.
@@ -234,13 +246,13 @@ class _Waiting:
         self.has_waited = True
 
 
-def _failed(bound: Bound, error: Exception, clock: Clock, waiting: _Waiting | None) -> ModelFailed:
+def _as_model_failed(bound: Bound, error: Exception, clock: Clock, wait_probe: _WaitProbe | None) -> ModelFailed:
     """Return the failure of a request as ModelFailed. A runnable around the model may have sent several requests."""
-    has_waited = waiting is not None and waiting.has_waited
+    has_waited = wait_probe is not None and wait_probe.has_waited
     return translate(error, bound.name, clock.now(), has_waited=has_waited, asks_once=bound.runnable is None)
 
 
-async def _generated(
+async def _generate_directly(
     bound: Bound, model: BaseChatModel, messages: list[BaseMessage], kwargs: Mapping[str, Any]
 ) -> AIMessage:
     if bound.run_manager:
@@ -256,7 +268,7 @@ async def _generated(
     return cast(AIMessage, generation.message)
 
 
-async def _encoded(
+async def _with_payload(
     bound: Bound,
     model: BaseChatModel,
     messages: Sequence[BaseMessage],
@@ -277,10 +289,10 @@ async def _encoded(
 
 
 def _is_direct(bound: Bound, model: BaseChatModel, messages: Sequence[BaseMessage]) -> bool:
-    return bound.direct and not _somebody_listens(model) and not _rewritten(messages)
+    return bound.direct and not _has_listeners(model) and not _has_rewritten_blocks(messages)
 
 
-def _pieces(
+def _open_stream(
     bound: Bound, model: BaseChatModel, messages: list[BaseMessage], kwargs: Mapping[str, Any], *, is_direct: bool
 ) -> AsyncGenerator[object, None]:
     if is_direct:
@@ -304,7 +316,7 @@ def _chunk(piece: object) -> AIMessageChunk:
     raise TypeError(f"a stream of {type(piece).__name__}, not of message chunks")
 
 
-def _somebody_listens(model: BaseChatModel) -> bool:
+def _has_listeners(model: BaseChatModel) -> bool:
     """Return whether LangChain must see this request: callbacks, tracers, a cache, a rate limiter, v1 output."""
     if model.rate_limiter is not None or (model.output_version or "v0") != "v0":
         return True
@@ -314,26 +326,26 @@ def _somebody_listens(model: BaseChatModel) -> bool:
     return bool(AsyncCallbackManager.configure(inherited, model.callbacks, model.verbose).handlers)
 
 
-def _rewritten(messages: Sequence[BaseMessage]) -> bool:
+def _has_rewritten_blocks(messages: Sequence[BaseMessage]) -> bool:
     for message in messages:
         if type(message.content) is not str:
             for block in message.content:
-                if isinstance(block, dict) and block.get("type") in _REWRITTEN:
+                if isinstance(block, dict) and block.get("type") in _REWRITTEN_BLOCKS:
                     return True
     return False
 
 
-def _limited(bound: Bound, max_tokens: int | None) -> tuple[BaseChatModel, Mapping[str, Any]]:
+def _with_limit(bound: Bound, max_tokens: int | None) -> tuple[BaseChatModel, Mapping[str, Any]]:
     model = bound.model
     if max_tokens is None:
         return model, bound.kwargs
     if max_tokens < 1:
         raise InvalidValue("max_tokens", max_tokens, "at least 1")
     field = _limit_field(model)
-    own = output_limit(model)
-    if field is None or (own is not None and own <= max_tokens):
+    model_limit = output_limit(model)
+    if field is None or (model_limit is not None and model_limit <= max_tokens):
         return model, bound.kwargs
-    if field == "max_tokens" and not type(model).__module__.startswith(_BY_FIELD):
+    if field == "max_tokens" and not type(model).__module__.startswith(_LIMIT_BY_FIELD):
         return model, {**bound.kwargs, "max_tokens": max_tokens}
     return model.model_copy(update={field: max_tokens}), bound.kwargs
 
@@ -343,6 +355,6 @@ def _limit_field(model: BaseChatModel) -> str | None:
     return next((name for name in _LIMIT_FIELDS if name in fields), None)
 
 
-def _insists_on_run_manager(cls: type[BaseChatModel]) -> bool:
+def _requires_run_manager(cls: type[BaseChatModel]) -> bool:
     parameter = inspect.signature(cls._agenerate).parameters.get("run_manager")
     return parameter is not None and parameter.default is inspect.Parameter.empty

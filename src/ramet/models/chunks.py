@@ -28,10 +28,10 @@ def merge(chunks: Sequence[AIMessageChunk], model: str = "model") -> AIMessage:
     """Return the message of these chunks. Raises ModelFailed if there are none, or the arguments are too large."""
     if not chunks:
         raise ModelFailed(model, "the stream ended without a single chunk", retryable=True)
-    calls = _joined(chunk.tool_call_chunks for chunk in chunks)
+    calls = _join_calls(chunk.tool_call_chunks for chunk in chunks)
     bare = [_without_calls(chunk) for chunk in chunks]
-    merged = cast(AIMessage, message_chunk_to_message(add_ai_message_chunks(*_coalesced(bare))))
-    valid, invalid = _parsed(calls)
+    merged = cast(AIMessage, message_chunk_to_message(add_ai_message_chunks(*_coalesce(bare))))
+    valid, invalid = _parse_calls(calls)
     if valid:
         merged.tool_calls = valid
     if invalid:
@@ -57,9 +57,9 @@ def validated(message: AIMessage, model: str = "model") -> AIMessage:
     for call in message.tool_calls:
         try:
             valid.append({**call, "args": to_json_value(call["args"], "arguments")})
-        except InvalidValue as refused:
+        except InvalidValue as error:
             args = json.dumps(sanitize(call["args"]), default=str)
-            invalid.append(invalid_tool_call(name=call["name"], args=args, id=call["id"], error=str(refused)))
+            invalid.append(invalid_tool_call(name=call["name"], args=args, id=call["id"], error=str(error)))
     size = sum(len(json.dumps(call["args"])) for call in valid) + sum(len(call["args"] or "") for call in invalid)
     check_arguments(size, model)
     if valid == message.tool_calls and invalid == message.invalid_tool_calls:
@@ -88,7 +88,7 @@ class _Call:
     pieces: list[str] = field(default_factory=list)
 
 
-def _joined(lists: Iterable[Sequence[ToolCallChunk]]) -> list[_Call]:
+def _join_calls(lists: Iterable[Sequence[ToolCallChunk]]) -> list[_Call]:
     """Join pieces with the same index unless their ids differ; a piece without an index stands alone."""
     calls: list[_Call] = []
     latest: dict[int | str, _Call] = {}
@@ -108,7 +108,7 @@ def _joined(lists: Iterable[Sequence[ToolCallChunk]]) -> list[_Call]:
     return calls
 
 
-def _parsed(calls: Iterable[_Call]) -> tuple[list[ToolCall], list[InvalidToolCall]]:
+def _parse_calls(calls: Iterable[_Call]) -> tuple[list[ToolCall], list[InvalidToolCall]]:
     valid: list[ToolCall] = []
     invalid: list[InvalidToolCall] = []
     for call in calls:
@@ -116,8 +116,8 @@ def _parsed(calls: Iterable[_Call]) -> tuple[list[ToolCall], list[InvalidToolCal
         try:
             args = json.loads(text, strict=False) if text else {}
             problem = None if isinstance(args, dict) else "the arguments are no JSON object"
-        except (ValueError, RecursionError) as refused:
-            args, problem = {}, f"the arguments are no JSON: {refused}"
+        except (ValueError, RecursionError) as error:
+            args, problem = {}, f"the arguments are no JSON: {error}"
         if problem is None:
             valid.append(tool_call(name=call.name, args=args, id=call.id))
         else:
@@ -132,7 +132,7 @@ def _without_calls(chunk: AIMessageChunk) -> AIMessageChunk:
     return chunk.model_copy(update={"tool_call_chunks": [], "tool_calls": [], "invalid_tool_calls": []})
 
 
-def _coalesced(chunks: Sequence[AIMessageChunk]) -> list[AIMessageChunk]:
+def _coalesce(chunks: Sequence[AIMessageChunk]) -> list[AIMessageChunk]:
     """Join runs of chunks that add text to the same block, so that merging lists of blocks stays linear."""
     result: list[AIMessageChunk] = []
     run: list[str] = []

@@ -25,7 +25,7 @@ _MAX_TEXT: Final = 300
 _HTTPX: Final = frozenset({"ConnectError", "ConnectTimeout", "InvalidURL", "PoolTimeout", "ProxyError"})
 _UNSUPPORTED: Final = frozenset({"UnsupportedProtocol"})
 #: Classes that mean "no connection, or no request to send", by package.
-_BEFORE_SENDING: Final[Mapping[str, frozenset[str]]] = {
+_UNSENT_CLASSES: Final[Mapping[str, frozenset[str]]] = {
     **dict.fromkeys(("httpx", "httpx2", "httpcore", "httpcore2"), _HTTPX | _UNSUPPORTED),
     "h11": frozenset({"LocalProtocolError"}),
     "aiohttp": frozenset({"ClientConnectorError", "ConnectionTimeoutError", "InvalidURL"}),
@@ -36,7 +36,7 @@ _BEFORE_SENDING: Final[Mapping[str, frozenset[str]]] = {
 #: Those of them that concern the request or its address: no retry helps.
 _NO_REQUEST: Final = frozenset({"InvalidURL", "InvalidSchema", "LocalProtocolError", "MissingSchema"}) | _UNSUPPORTED
 #: Errors of a program, not of a connection.
-_OF_PROGRAMS: Final = (AssertionError, AttributeError, LookupError, NameError, NotImplementedError, TypeError)
+_PROGRAM_ERRORS: Final = (AssertionError, AttributeError, LookupError, NameError, NotImplementedError, TypeError)
 
 _TIMEOUTS: Final[Mapping[str, str]] = {
     "ConnectTimeout": "no connection in time",
@@ -47,18 +47,18 @@ _TIMEOUTS: Final[Mapping[str, str]] = {
     "WriteTimeout": "the request could not be written in time",
 }
 #: Texts of SDKs without information; only a cause says more.
-_EMPTY_WORDS: Final = frozenset({"", "Connection error.", "Request timed out.", "All connection attempts failed"})
+_EMPTY_MESSAGES: Final = frozenset({"", "Connection error.", "Request timed out.", "All connection attempts failed"})
 
 
 def was_never_sent(error: BaseException) -> bool:
     """Return whether no provider can have received the request, as far as is known of the failure."""
-    return _is_of_connecting(error, set())
+    return _is_connect_failure(error, set())
 
 
 def is_malformed(error: BaseException) -> bool:
     """Return whether the request or its address is invalid: a forbidden header, an address without a protocol."""
-    said = any(not _NO_REQUEST.isdisjoint(_before_sending(each)) for each in causes(error))
-    return said and was_never_sent(error)
+    is_request_error = any(not _NO_REQUEST.isdisjoint(_unsent_class_names(each)) for each in causes(error))
+    return is_request_error and was_never_sent(error)
 
 
 def is_of_program(error: BaseException) -> bool:
@@ -67,7 +67,7 @@ def is_of_program(error: BaseException) -> bool:
         if error.__cause__ is None:
             break
         error = error.__cause__
-    return isinstance(error, _OF_PROGRAMS)
+    return isinstance(error, _PROGRAM_ERRORS)
 
 
 def description(error: BaseException) -> str | None:
@@ -75,66 +75,68 @@ def description(error: BaseException) -> str | None:
 
     None if the causes say no more than `error` itself. The text never has request data: headers contain keys.
     """
-    every = list(causes(error))
-    text = next((text for each in reversed(every) if (text := _text(each))), None)
-    host = next((host for each in reversed(every) if (host := _host(each))), None)
+    chain = list(causes(error))
+    text = next((text for each in reversed(chain) if (text := _text(each))), None)
+    host = next((host for each in reversed(chain) if (host := _host(each))), None)
     if text is None and host is None:
         return None
-    said = " ".join(str(error).split())
-    quotes = any(type(each).__name__ == "LocalProtocolError" for each in every)
-    own = "" if quotes or said in _EMPTY_WORDS or (text and text in said) else said[:_MAX_TEXT]
-    found = " ".join(part for part in (text, host if host is None or host not in own else None) if part)
-    if not own:
-        return found
-    return f"{own} ({found})" if found else own
+    message = " ".join(str(error).split())
+    quotes = any(type(each).__name__ == "LocalProtocolError" for each in chain)
+    own_text = "" if quotes or message in _EMPTY_MESSAGES or (text and text in message) else message[:_MAX_TEXT]
+    cause_text = " ".join(part for part in (text, host if host is None or host not in own_text else None) if part)
+    if not own_text:
+        return cause_text
+    return f"{own_text} ({cause_text})" if cause_text else own_text
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
     """Yield the exception and all its known causes, each once, the nearest first."""
-    seen: set[int] = set()
-    waiting = [error]
-    while waiting and len(seen) < MAX_CAUSES:
-        each = waiting.pop(0)
-        if id(each) not in seen:
-            seen.add(id(each))
+    seen_ids: set[int] = set()
+    pending = [error]
+    while pending and len(seen_ids) < MAX_CAUSES:
+        each = pending.pop(0)
+        if id(each) not in seen_ids:
+            seen_ids.add(id(each))
             yield each
-            waiting += _behind(each)
+            pending += _direct_causes(each)
 
 
-def _behind(error: BaseException) -> list[BaseException]:
-    found: list[BaseException] = list(error.exceptions) if isinstance(error, BaseExceptionGroup) else []
-    found += [each for each in (error.__cause__, error.__context__) if each is not None]
-    return found
+def _direct_causes(error: BaseException) -> list[BaseException]:
+    direct: list[BaseException] = list(error.exceptions) if isinstance(error, BaseExceptionGroup) else []
+    direct += [each for each in (error.__cause__, error.__context__) if each is not None]
+    return direct
 
 
-def _is_of_connecting(error: BaseException, seen: set[int]) -> bool:
+def _is_connect_failure(error: BaseException, seen_ids: set[int]) -> bool:
     """Return whether each chain of causes leads to a connection error, and below that to nothing else."""
-    if id(error) in seen or len(seen) >= MAX_CAUSES:
-        return len(seen) < MAX_CAUSES
-    seen.add(id(error))
-    behind = _behind(error)
-    if _before_sending(error):
-        return all(_is_part_of_connecting(each, seen) for each in behind)
-    return bool(behind) and all(_is_of_connecting(each, seen) for each in behind)
+    if id(error) in seen_ids or len(seen_ids) >= MAX_CAUSES:
+        return len(seen_ids) < MAX_CAUSES
+    seen_ids.add(id(error))
+    direct = _direct_causes(error)
+    if _unsent_class_names(error):
+        return all(_is_connect_detail(each, seen_ids) for each in direct)
+    return bool(direct) and all(_is_connect_failure(each, seen_ids) for each in direct)
 
 
-def _is_part_of_connecting(error: BaseException, seen: set[int]) -> bool:
-    if id(error) in seen or len(seen) >= MAX_CAUSES:
-        return len(seen) < MAX_CAUSES
-    seen.add(id(error))
-    known = isinstance(error, OSError | EOFError | asyncio.CancelledError | BaseExceptionGroup)
-    own = _package(type(error)) in ("builtins", "socket", "ssl", "asyncio") and known
-    if not (own or _package(type(error)) in ("anyio", "trio") or _before_sending(error)):
+def _is_connect_detail(error: BaseException, seen_ids: set[int]) -> bool:
+    if id(error) in seen_ids or len(seen_ids) >= MAX_CAUSES:
+        return len(seen_ids) < MAX_CAUSES
+    seen_ids.add(id(error))
+    is_os_error = isinstance(error, OSError | EOFError | asyncio.CancelledError | BaseExceptionGroup)
+    is_builtin = _package(type(error)) in ("builtins", "socket", "ssl", "asyncio") and is_os_error
+    if not (is_builtin or _package(type(error)) in ("anyio", "trio") or _unsent_class_names(error)):
         return False
-    return all(_is_part_of_connecting(each, seen) for each in _behind(error))
+    return all(_is_connect_detail(each, seen_ids) for each in _direct_causes(error))
 
 
-def _before_sending(error: BaseException) -> frozenset[str]:
+def _unsent_class_names(error: BaseException) -> frozenset[str]:
     """Return the names of the classes of `error` that mean that nothing was sent."""
     if isinstance(error, ConnectionRefusedError | gaierror | ssl.SSLCertVerificationError):
         return frozenset({type(error).__name__})
-    nothing = frozenset[str]()
-    names = {cls.__name__ for cls in type(error).__mro__ if cls.__name__ in _BEFORE_SENDING.get(_package(cls), nothing)}
+    no_names = frozenset[str]()
+    names = {
+        cls.__name__ for cls in type(error).__mro__ if cls.__name__ in _UNSENT_CLASSES.get(_package(cls), no_names)
+    }
     return frozenset(names)
 
 
@@ -177,5 +179,5 @@ def _host(error: BaseException) -> str | None:
         return None
     if not host or not host.isprintable():
         return None
-    named = f"[{host}]" if ":" in host else host
-    return (named if port is None else f"{named}:{port}")[:_MAX_TEXT]
+    bracketed = f"[{host}]" if ":" in host else host
+    return (bracketed if port is None else f"{bracketed}:{port}")[:_MAX_TEXT]

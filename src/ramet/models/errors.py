@@ -15,7 +15,7 @@ from ramet.models.error_causes import description, is_malformed, is_of_program, 
 RETRYABLE_STATUSES: Final = frozenset({408, 409, 425, 429})
 
 #: Error codes in the body of an error, also in the middle of a stream whose status was 200.
-_WORDS: Final[dict[str, int]] = {
+_STATUS_BY_CODE: Final[dict[str, int]] = {
     "overloaded_error": 529,
     "rate_limit_error": 429,
     "rate_limit_exceeded": 429,
@@ -30,10 +30,10 @@ _WORDS: Final[dict[str, int]] = {
     "invalid_request_error": 400,
 }
 #: HTTP 429 too, but waiting does not help: the account is empty.
-_HOPELESS: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_error"})
+_PERMANENT_CODES: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_error"})
 
 #: Classes of HTTP libraries and SDKs that mean "the connection failed, not the request".
-_WIRE: Final = frozenset(
+_CONNECTION_CLASSES: Final = frozenset(
     {
         "APIConnectionError",
         "ConnectionClosedError",
@@ -61,11 +61,13 @@ def translate(
     event loop: before that it cannot have received an answer. `asks_once` is whether it sends one request: of several,
     `error` describes only one.
     """
-    words = tuple(_words(error))
-    status = _status(error, words)
-    retryable = _is_retryable(error, status, words)
+    codes = tuple(_error_codes(error))
+    status = _status(error, codes)
+    retryable = _is_retryable(error, status, codes)
     wait_s = retry_after_s(_headers(error), now or datetime.now(UTC)) if retryable else None
-    unsent = status is None and ((asks_once and was_never_sent(error)) or not (has_waited or _is_of_wire(error)))
+    unsent = status is None and (
+        (asks_once and was_never_sent(error)) or not (has_waited or _is_connection_error(error))
+    )
     reason = _reason(error, status)
     return ModelFailed(model, reason, status=status, retryable=retryable, retry_after_s=wait_s, unsent=unsent)
 
@@ -105,7 +107,7 @@ def _http_date(text: str) -> datetime | None:
     return date if date.tzinfo else date.replace(tzinfo=UTC)
 
 
-def _status(error: Exception, words: tuple[str, ...]) -> int | None:
+def _status(error: Exception, codes: tuple[str, ...]) -> int | None:
     response = getattr(error, "response", None)
     candidates = [getattr(error, "status_code", None), getattr(response, "status_code", None)]
     if isinstance(response, Mapping):  # botocore: a dict where others have an object
@@ -114,41 +116,42 @@ def _status(error: Exception, words: tuple[str, ...]) -> int | None:
     for candidate in candidates:
         if isinstance(candidate, int) and 400 <= candidate <= 599:
             return candidate
-    return next((_WORDS[word] for word in words if word in _WORDS), None)
+    return next((_STATUS_BY_CODE[code] for code in codes if code in _STATUS_BY_CODE), None)
 
 
-def _is_retryable(error: Exception, status: int | None, words: tuple[str, ...]) -> bool:
-    if any(word in _HOPELESS for word in words):
+def _is_retryable(error: Exception, status: int | None, codes: tuple[str, ...]) -> bool:
+    if any(code in _PERMANENT_CODES for code in codes):
         return False
-    should = _headers(error).get("x-should-retry")  # Anthropic and OpenAI send it and their SDKs obey it
-    if should in ("true", "false"):
-        return should == "true"
+    header = _headers(error).get("x-should-retry")  # Anthropic and OpenAI send it and their SDKs obey it
+    if header in ("true", "false"):
+        return header == "true"
     if status is not None:
         return status in RETRYABLE_STATUSES or status >= 500
     if is_malformed(error) or is_of_program(error):  # An SDK may have wrapped it as a connection error.
         return False
-    return getattr(error, "is_retryable", None) is True or _is_of_wire(error)  # langchain_core.exceptions.ModelError
+    # langchain_core.exceptions.ModelError has `is_retryable`.
+    return getattr(error, "is_retryable", None) is True or _is_connection_error(error)
 
 
-def _is_of_wire(error: Exception) -> bool:
+def _is_connection_error(error: Exception) -> bool:
     names = {cls.__name__ for cls in type(error).__mro__}
-    return not names.isdisjoint(_WIRE)
+    return not names.isdisjoint(_CONNECTION_CLASSES)
 
 
-def _words(error: Exception) -> Iterator[str]:
+def _error_codes(error: Exception) -> Iterator[str]:
     """Yield the error's codes: `code` and `type`, on the exception or in the body of the answer."""
-    yield from _said(error.__dict__)
+    yield from _codes_in(error.__dict__)
     body = getattr(error, "body", None)
     for part in (body, body.get("error") if isinstance(body, Mapping) else None):
         if isinstance(part, Mapping):
-            yield from _said(part)
+            yield from _codes_in(part)
 
 
-def _said(part: Mapping[str, object]) -> Iterator[str]:
+def _codes_in(part: Mapping[str, object]) -> Iterator[str]:
     for key in ("code", "type"):
-        word = part.get(key)
-        if isinstance(word, str):
-            yield word
+        code = part.get(key)
+        if isinstance(code, str):
+            yield code
 
 
 def _headers(error: Exception) -> Mapping[str, str]:
@@ -165,6 +168,6 @@ def _metadata(response: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _reason(error: Exception, status: int | None) -> str:
-    said = description(error) if status is None and (_is_of_wire(error) or was_never_sent(error)) else None
-    said = said or " ".join(str(error).split()) or "no further word"
-    return f"{type(error).__name__}: {said[:500]}"
+    text = description(error) if status is None and (_is_connection_error(error) or was_never_sent(error)) else None
+    text = text or " ".join(str(error).split()) or "no further word"
+    return f"{type(error).__name__}: {text[:500]}"

@@ -43,13 +43,13 @@ def to_json_value(value: Any, path: str, depth: int = 0) -> Any:
 
 def plain_parts(values: dict[Any, Any], path: str, dropped: list[str]) -> dict[str, Any]:
     """Return the plain entries of `values`; the paths of the others are added to `dropped`."""
-    kept: dict[str, Any] = {}
+    plain: dict[str, Any] = {}
     for key, value in values.items():
         try:
-            kept[_key(key, path)] = to_json_value(value, f"{path}.{key}", 1)
-        except InvalidValue as refused:
-            dropped.append(refused.field)
-    return kept
+            plain[_key(key, path)] = to_json_value(value, f"{path}.{key}", 1)
+        except InvalidValue as error:
+            dropped.append(error.field)
+    return plain
 
 
 def clean_text(text: str) -> str:

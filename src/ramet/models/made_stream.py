@@ -54,5 +54,5 @@ def _calls(reply: AIMessage) -> Iterator[ToolCallChunk]:
     for index, call in enumerate(reply.tool_calls):
         yield tool_call_chunk(name=call["name"], args="", id=call["id"], index=index)
         yield tool_call_chunk(name=None, args=json.dumps(call["args"]), id=None, index=index)
-    for index, bad in enumerate(reply.invalid_tool_calls, len(reply.tool_calls)):
-        yield tool_call_chunk(name=bad["name"], args=bad["args"], id=bad["id"], index=index)
+    for index, invalid in enumerate(reply.invalid_tool_calls, len(reply.tool_calls)):
+        yield tool_call_chunk(name=invalid["name"], args=invalid["args"], id=invalid["id"], index=index)

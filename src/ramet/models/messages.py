@@ -76,9 +76,9 @@ def encode(message: BaseMessage) -> dict[str, Any]:
         data["additional_kwargs"] = to_json_value(message.additional_kwargs, "additional_kwargs")
     if message.__pydantic_extra__:
         data["extra"] = to_json_value(message.__pydantic_extra__, "extra")
-    lost: list[str] = []
+    dropped: list[str] = []
     if message.response_metadata:
-        data["response_metadata"] = plain_parts(message.response_metadata, "response_metadata", lost)
+        data["response_metadata"] = plain_parts(message.response_metadata, "response_metadata", dropped)
     if isinstance(message, AIMessage):
         if message.tool_calls:
             data["tool_calls"] = [_encode_call(call, index) for index, call in enumerate(message.tool_calls)]
@@ -91,9 +91,9 @@ def encode(message: BaseMessage) -> dict[str, Any]:
         if message.status != "success":
             data["status"] = message.status
         if message.artifact is not None:
-            data.update(plain_parts({"artifact": message.artifact}, "", lost))
-    if lost:
-        data["dropped"] = [path.lstrip(".") for path in lost]
+            data.update(plain_parts({"artifact": message.artifact}, "", dropped))
+    if dropped:
+        data["dropped"] = [path.lstrip(".") for path in dropped]
     return data
 
 
@@ -113,10 +113,8 @@ def decode(data: Mapping[str, Any]) -> BaseMessage:
         fields["tool_calls"] = _decode_calls(fields["tool_calls"])
     try:
         message = cls(**_extra(data), **fields)
-    except (TypeError, ValueError, AttributeError, KeyError) as refused:
-        raise InvalidValue(
-            "message", data, f"the fields of a message of type {kind} ({_first_line(refused)})"
-        ) from None
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        raise InvalidValue("message", data, f"the fields of a message of type {kind} ({_first_line(error)})") from None
     return message
 
 
@@ -224,8 +222,8 @@ def _is_reference(block: Mapping[str, Any]) -> bool:
     for part in (block, block.get("source"), block.get("file")):
         if isinstance(part, Mapping):
             for key in ("url", "file_id", "file_uri", "id"):
-                named = part.get(key)
-                if isinstance(named, str) and not named.startswith("data:") and not _holds_data(part):
+                value = part.get(key)
+                if isinstance(value, str) and not value.startswith("data:") and not _holds_data(part):
                     return True
     return False
 

@@ -68,10 +68,10 @@ def cost_usd(usage: UsageMetadata, price: Price) -> float:
             written_1h += tokens
         elif name.endswith("cache_creation") or name == "ephemeral_5m_input_tokens":
             written += tokens
-    fresh = max(0, total - read - written - written_1h)
+    uncached = max(0, total - read - written - written_1h)
     write = price.input if price.cache_write is None else price.cache_write
     dollars = (
-        fresh * price.input
+        uncached * price.input
         + read * (price.input if price.cache_read is None else price.cache_read)
         + written * write
         + written_1h * (write if price.cache_write_1h is None else price.cache_write_1h)
@@ -99,8 +99,8 @@ def _fits(key: str, name: str) -> bool:
         return name.startswith(key[:-1])
     if not name.startswith(key):
         return False
-    rest = name[len(key) :]
-    return not rest or (rest[0] in "-@" and _VERSION.fullmatch(rest) is not None)
+    suffix = name[len(key) :]
+    return not suffix or (suffix[0] in "-@" and _VERSION.fullmatch(suffix) is not None)
 
 
 def _spellings(model: str) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from ramet.core.errors import InvalidValue, ModelFailed
 T = TypeVar("T")
 
 #: Statuses that mean "too many requests overall", not "this one failed".
-_CLOSING: Final = frozenset({429, 503, 529})
+_OVERLOAD_STATUSES: Final = frozenset({429, 503, 529})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +49,14 @@ class RetryPolicy:
         """Return the wait in seconds after attempt number `attempt`; None if a retry is useless. `chance` is 0 to 1."""
         if not failed.retryable or attempt >= self.attempts:
             return None
-        own_s = min(self.max_s, self.base_s * 2.0 ** min(attempt - 1, 60))
-        own_s -= own_s * self.jitter * chance
+        backoff_s = min(self.max_s, self.base_s * 2.0 ** min(attempt - 1, 60))
+        backoff_s -= backoff_s * self.jitter * chance
         if failed.retry_after_s is None:
-            return own_s
+            return backoff_s
         if failed.retry_after_s > self.patience_s:
             return None
         # Never earlier than asked; the random part spreads callers that were asked to return at the same moment.
-        return failed.retry_after_s + min(own_s, self.base_s) * chance
+        return failed.retry_after_s + min(backoff_s, self.base_s) * chance
 
 
 class Retry(NamedTuple):
@@ -84,7 +84,7 @@ class RateLimiter:
         self.name = name
         self.policy = policy or RetryPolicy()
         self._clock, self._chance = clock, chance
-        self._places = asyncio.Semaphore(at_once) if at_once else nullcontext()
+        self._slots = asyncio.Semaphore(at_once) if at_once else nullcontext()
         self._closed_until = float("-inf")
 
     @property
@@ -103,7 +103,7 @@ class RateLimiter:
         while True:
             await self._wait_until_open(spread=number == 1)
             try:
-                async with self._places:
+                async with self._slots:
                     # The limiter may have closed while this call waited for its place.
                     if self.closed_for_s <= 0:
                         return await attempt(number)
@@ -119,12 +119,12 @@ class RateLimiter:
             number += 1
 
     async def _wait_until_open(self, *, spread: bool) -> None:
-        while (left_s := self.closed_for_s) > 0:
+        while (remaining_s := self.closed_for_s) > 0:
             # Later callers are spread, too; a refused caller has had a random wait already.
-            await self._clock.sleep(left_s + (self.policy.base_s * self._chance() if spread else 0.0))
+            await self._clock.sleep(remaining_s + (self.policy.base_s * self._chance() if spread else 0.0))
 
     def _close_after(self, failed: ModelFailed, wait_s: float | None) -> None:
-        if failed.retry_after_s is None and failed.status not in _CLOSING:
+        if failed.retry_after_s is None and failed.status not in _OVERLOAD_STATUSES:
             return
         # A longer wait than our patience is obeyed only for the length of our patience.
         closed_s = min(failed.retry_after_s or wait_s or 0.0, self.policy.patience_s)
@@ -143,13 +143,13 @@ class RateLimiters:
         at_once: int | None = None,
     ) -> None:
         self._clock, self._chance, self._policy, self._at_once = clock, chance, policy, at_once
-        self._gates: dict[str, RateLimiter] = {}
+        self._limiters: dict[str, RateLimiter] = {}
 
     def of(self, name: str) -> RateLimiter:
         """Return the rate limiter of this model, the same for all callers."""
-        gate = self._gates.get(name)
-        if gate is None:
-            gate = self._gates[name] = RateLimiter(
+        limiter = self._limiters.get(name)
+        if limiter is None:
+            limiter = self._limiters[name] = RateLimiter(
                 name, clock=self._clock, chance=self._chance, policy=self._policy, at_once=self._at_once
             )
-        return gate
+        return limiter

@@ -103,8 +103,8 @@ class RelayModel(BaseChatModel):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            asked = self._agenerate(messages, stop, **kwargs)
-            return asyncio.run_coroutine_threadsafe(asked, self._loop).result()
+            request = self._agenerate(messages, stop, **kwargs)
+            return asyncio.run_coroutine_threadsafe(request, self._loop).result()
         raise RametError("this model is asked with `await`, or from a thread")
 
     async def _astream(
@@ -114,15 +114,15 @@ class RelayModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        heard: list[str] = []
+        texts: list[str] = []
         async with aclosing(self._pieces(messages, stop, kwargs, stream=True)) as pieces:
             async for piece in pieces:
                 if isinstance(piece, AIMessageChunk):
-                    heard.append(piece.text)
+                    texts.append(piece.text)
                     yield ChatGenerationChunk(message=piece)
-                elif not heard:
+                elif not texts:
                     yield ChatGenerationChunk(message=AIMessageChunk(**piece.model_dump(exclude={"type"})))
-                elif "".join(heard) != piece.text:
+                elif "".join(texts) != piece.text:
                     raise ModelFailed(self.model_name, "the stream was cut and begun anew; ask again", retryable=True)
 
     def _pieces(
@@ -130,8 +130,8 @@ class RelayModel(BaseChatModel):
     ) -> AsyncGenerator[AIMessageChunk | AIMessage]:
         if stop:
             raise InvalidValue("stop", stop, "no stop words: they cannot be passed on")
-        tools, most = kwargs.get("tools", ()), kwargs.get("max_tokens", self.max_tokens)
-        return self._relay(messages, tools, max_tokens=most, stream=stream)
+        tools, max_tokens = kwargs.get("tools", ()), kwargs.get("max_tokens", self.max_tokens)
+        return self._relay(messages, tools, max_tokens=max_tokens, stream=stream)
 
 
 def encode_chunk(chunk: AIMessageChunk) -> bytes:

@@ -30,14 +30,14 @@ MAX_SCHEMAS_BYTES: Final = 512 * 1024  #: of all tools that a request contains a
 
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 #: Blocks with content, or parts of a model's reply that are sent back.
-_SPOKEN: Final = frozenset({"text", "tool_use", "thinking", "redacted_thinking", "reasoning", "refusal"})
+_CONTENT_BLOCKS: Final = frozenset({"text", "tool_use", "thinking", "redacted_thinking", "reasoning", "refusal"})
 #: Blocks that must contain their data: a provider would fetch referenced data, from anywhere and for anyone.
 _MEDIA: Final = frozenset(
     {"image", "image_url", "input_image", "audio", "input_audio", "video", "file", "input_file", "document", "media"}
 )
-_NAMES_DATA: Final = frozenset({"url", "image_url", "file_url", "file_id", "file_uri", "uri"})
+_REFERENCE_KEYS: Final = frozenset({"url", "image_url", "file_url", "file_id", "file_uri", "uri"})
 #: Parts of a message that are not sent to a model.
-_NOT_SAID: Final = frozenset({"response_metadata", "dropped", "artifact"})
+_UNSENT_FIELDS: Final = frozenset({"response_metadata", "dropped", "artifact"})
 
 
 #: Metadata of a reply that a guest gets.
@@ -54,29 +54,29 @@ class EncodedRequest(NamedTuple):
 class SharedHistory:
     """The messages that both ends keep, in the same order."""
 
-    __slots__ = ("_places", "messages")
+    __slots__ = ("_index_by_id", "messages")
 
     def __init__(self, messages: Iterable[BaseMessage]) -> None:
         self.messages = list(messages)
-        self._places = {id(message): place for place, message in enumerate(self.messages)}
+        self._index_by_id = {id(message): index for index, message in enumerate(self.messages)}
 
     def add(self, message: BaseMessage) -> None:
         """Add a message."""
-        self._places[id(message)] = len(self.messages)
+        self._index_by_id[id(message)] = len(self.messages)
         self.messages.append(message)
 
     def told(self, messages: Iterable[BaseMessage]) -> list[int | dict[str, Any]]:
         """Return the messages in encoded form: positions of shared messages, and complete data of all others."""
-        said: list[int | dict[str, Any]] = []
+        encoded: list[int | dict[str, Any]] = []
         last = -1
         for message in messages:
-            place = self._places.get(id(message), -1)
-            if place > last:
-                said.append(place)
-                last = place
+            index = self._index_by_id.get(id(message), -1)
+            if index > last:
+                encoded.append(index)
+                last = index
             else:
-                said.append(as_data(message))
-        return said
+                encoded.append(as_data(message))
+        return encoded
 
     def heard(self, said: object) -> list[BaseMessage]:
         """Return the messages that a guest sent. Raises ProtocolError for data that `told` cannot produce."""
@@ -158,8 +158,8 @@ def untrusted_message(data: object) -> BaseMessage:
         if not isinstance(block, str):
             _check_block(block)
     try:
-        said = to_json_value({key: value for key, value in data.items() if key not in _NOT_SAID}, "message")
-        return decode(said)
+        fields = to_json_value({key: value for key, value in data.items() if key not in _UNSENT_FIELDS}, "message")
+        return decode(fields)
     except InvalidValue as problem:
         raise ProtocolError(f"no message: {problem}") from None
 
@@ -167,13 +167,13 @@ def untrusted_message(data: object) -> BaseMessage:
 def _check_block(block: object) -> None:
     kind = block.get("type") if isinstance(block, dict) else None
     if kind in _MEDIA:
-        if _names_data(block):
+        if _has_reference(block):
             raise ProtocolError(f"a block of type {kind!r} that names its data; blocks of a guest hold it")
-    elif kind not in _SPOKEN:
+    elif kind not in _CONTENT_BLOCKS:
         raise ProtocolError(f"a block of type {str(kind)[:40]!r} in a guest's message")
 
 
-def _names_data(value: object) -> bool:
+def _has_reference(value: object) -> bool:
     pending = [value]
     while pending:
         each = pending.pop()
@@ -183,31 +183,31 @@ def _names_data(value: object) -> bool:
             if each.get("source_type") == "id":
                 return True
             for key, item in each.items():
-                if key in _NAMES_DATA and isinstance(item, str) and not item.startswith("data:"):
+                if key in _REFERENCE_KEYS and isinstance(item, str) and not item.startswith("data:"):
                     return True
                 pending.append(item)
     return False
 
 
-def _tools(said: object) -> list[str | dict[str, Any]]:
-    if not isinstance(said, list) or len(said) > MAX_TOOLS:
+def _tools(entries: object) -> list[str | dict[str, Any]]:
+    if not isinstance(entries, list) or len(entries) > MAX_TOOLS:
         raise ProtocolError(f"tools are told in a list of at most {MAX_TOOLS}")
-    if len(msgspec.json.encode([each for each in said if not isinstance(each, str)])) > MAX_SCHEMAS_BYTES:
+    if len(msgspec.json.encode([each for each in entries if not isinstance(each, str)])) > MAX_SCHEMAS_BYTES:
         raise ProtocolError(f"schemas of tools of more than {MAX_SCHEMAS_BYTES} bytes")
-    return [each if isinstance(each, str) else _schema(each) for each in said]
+    return [each if isinstance(each, str) else _schema(each) for each in entries]
 
 
-def _schema(said: object) -> dict[str, Any]:
-    if not isinstance(said, dict) or not said.keys() <= {"name", "description", "parameters"}:
+def _schema(entry: object) -> dict[str, Any]:
+    if not isinstance(entry, dict) or not entry.keys() <= {"name", "description", "parameters"}:
         raise ProtocolError("a tool is told by name, or as an object with name, description and parameters")
-    name, description, parameters = said.get("name"), said.get("description", ""), said.get("parameters", {})
+    name, description, parameters = entry.get("name"), entry.get("description", ""), entry.get("parameters", {})
     if not isinstance(name, str) or not _TOOL_NAME.match(name):
         raise ProtocolError("a tool's name is 1 to 64 letters, digits, '_' or '-'")
     if not isinstance(description, str) or len(description) > MAX_DESCRIPTION:
         raise ProtocolError(f"a tool's description is text of at most {MAX_DESCRIPTION} characters")
     if not isinstance(parameters, dict) or not isinstance(parameters.get("properties", {}), dict):
         raise ProtocolError("a tool's parameters are the JSON schema of an object")
-    if _refers(parameters):
+    if _has_ref(parameters):
         raise ProtocolError("a tool's schema refers to parts of itself: written out, these may have no end")
     try:
         return {"name": name, "description": description, "parameters": to_json_value(parameters, "parameters")}
@@ -215,7 +215,7 @@ def _schema(said: object) -> dict[str, Any]:
         raise ProtocolError(f"a tool's schema: {problem}") from None
 
 
-def _refers(schema: object) -> bool:
+def _has_ref(schema: object) -> bool:
     pending = [schema]
     while pending:
         each = pending.pop()

@@ -119,18 +119,18 @@ def resolve(name: str, *, inherited: BaseChatModel | None = None, **kwargs: Any)
         return OfflineResearcher(**kwargs)
     provider, model = parse(name)
     entry = PROVIDERS[provider]
-    cls = _imported(f"the model provider {provider!r}", entry)
-    return _made(name, cls, entry, {entry.argument: model, **_no_retries(cls), **kwargs})
+    cls = _import_class(f"the model provider {provider!r}", entry)
+    return _create(name, cls, entry, {entry.argument: model, **_no_retries(cls), **kwargs})
 
 
 def parse(name: str) -> Parsed:
     """Return the provider and its model. Raises Unknown if no table has the provider."""
     name = _checked(name)
     name = ALIASES.get(name, name)
-    prefix, colon, rest = name.partition(":")
+    prefix, colon, model = name.partition(":")
     provider = prefix.replace("-", "_").lower()
     if colon and provider in PROVIDERS:
-        return Parsed(provider, _checked(rest))
+        return Parsed(provider, _checked(model))
     lowered = name.lower()
     for prefixes, inferred in _BARE:
         if lowered.startswith(prefixes):
@@ -154,12 +154,12 @@ def _checked(name: object) -> str:
     return name.strip()
 
 
-def _imported(feature: str, entry: Provider) -> type[BaseChatModel]:
+def _import_class(feature: str, entry: Provider) -> type[BaseChatModel]:
     package = entry.module.partition(".")[0]
     try:
         module = importlib.import_module(entry.module)
-    except ModuleNotFoundError as missing:
-        if missing.name is None or missing.name.partition(".")[0] != package:
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != package:
             raise  # it is installed, but one of its dependencies is not: that error says more
         if entry.extra is not None:
             raise MissingExtra(feature, entry.extra) from None
@@ -171,13 +171,13 @@ def _no_retries(cls: type[BaseChatModel]) -> dict[str, int]:
     return {"max_retries": retries.off(cls)} if "max_retries" in cls.model_fields else {}
 
 
-def _made(name: str, cls: type[BaseChatModel], entry: Provider, fields: dict[str, Any]) -> BaseChatModel:
+def _create(name: str, cls: type[BaseChatModel], entry: Provider, fields: dict[str, Any]) -> BaseChatModel:
     make: Callable[..., BaseChatModel] = getattr(cls, entry.maker) if entry.maker else cls
     try:
         return make(**fields)
-    except ValueError as refused:  # pydantic's ValidationError is one
-        said = " ".join(str(refused).split())[:300]
-        raise InvalidValue(f"model {name!r}", sorted(fields), f"the arguments of {cls.__name__} ({said})") from refused
-    except Exception as refused:
-        said = " ".join(str(refused).split())[:300]
-        raise ModelFailed(name, f"{cls.__name__} cannot be made: {said}") from refused
+    except ValueError as error:  # pydantic's ValidationError is one
+        text = " ".join(str(error).split())[:300]
+        raise InvalidValue(f"model {name!r}", sorted(fields), f"the arguments of {cls.__name__} ({text})") from error
+    except Exception as error:
+        text = " ".join(str(error).split())[:300]
+        raise ModelFailed(name, f"{cls.__name__} cannot be made: {text}") from error

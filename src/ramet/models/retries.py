@@ -40,18 +40,20 @@ def without_retries(model: BaseChatModel) -> Attempts:
     """
     if type(model).__module__.startswith(_COUNTS_ATTEMPTS):
         return Attempts(model.model_copy(update={"max_retries": off(type(model))}), 1)
-    found = {name: client for name, value in vars(model).items() if (client := _client(value)) is not None}
-    own = getattr(model, "max_retries", None)
-    retries = max((*(client.max_retries for client in found.values()), own if isinstance(own, int) else 0))
+    clients = {name: client for name, value in vars(model).items() if (client := _client(value)) is not None}
+    model_retries = getattr(model, "max_retries", None)
+    retries = max(
+        (*(client.max_retries for client in clients.values()), model_retries if isinstance(model_retries, int) else 0)
+    )
     if retries <= 0:
         return Attempts(model, 1)
-    if not found and not _makes_clients_later(model):
+    if not clients and not _creates_clients_lazily(model):
         return Attempts(model, 1 + retries)
     copy = model.model_copy(update={"max_retries": 0})
     for name in vars(model):
-        if name not in found and isinstance(getattr(type(model), name, None), cached_property):
+        if name not in clients and isinstance(getattr(type(model), name, None), cached_property):
             vars(copy).pop(name, None)  # created again on use, from max_retries=0
-    for name, client in found.items():
+    for name, client in clients.items():
         vars(copy)[name] = _replaced(vars(model)[name], client.with_options(max_retries=0))
     return Attempts(copy, 1)
 
@@ -76,6 +78,6 @@ def _replaced(value: object, client: object) -> object:
     return type(value)(client)  # type: ignore[call-arg]  # resources of these SDKs are created from their client
 
 
-def _makes_clients_later(model: BaseChatModel) -> bool:
+def _creates_clients_lazily(model: BaseChatModel) -> bool:
     """Return whether the model creates its clients from its fields on first use, as ChatAnthropic does."""
     return any(isinstance(getattr(type(model), name, None), cached_property) for name in ("_client", "_async_client"))

@@ -115,17 +115,17 @@ def _server_name(hello: _Cursor) -> str | None:
         return None
     extensions = _Cursor(hello.vector(2))
     hello.end()
-    found: list[bytes] = []
+    server_names: list[bytes] = []
     while extensions:
         kind, data = extensions.number(2), extensions.vector(2)
         if kind == _SERVER_NAME:
-            found.append(data)
-    if len(found) > 1:
+            server_names.append(data)
+    if len(server_names) > 1:
         raise ProtocolError("a TLS ClientHello names its server twice")
-    return _one_name(_Cursor(found[0])) if found else None
+    return _single_name(_Cursor(server_names[0])) if server_names else None
 
 
-def _one_name(extension: _Cursor) -> str:
+def _single_name(extension: _Cursor) -> str:
     names = _Cursor(extension.vector(2))
     extension.end()
     kind, name = names.number(1), names.vector(2)

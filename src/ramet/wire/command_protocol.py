@@ -122,8 +122,8 @@ def decode(frame: Frame, masked: Callable[[str], str] = str) -> Heard:
     try:
         return _DECODER.decode(frame.control)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        shown = masked(frame.control.decode(errors="replace"))[:80]
-        raise ProtocolError(f"{shown!r} is nothing that a program says: {masked(str(problem))}") from None
+        preview = masked(frame.control.decode(errors="replace"))[:80]
+        raise ProtocolError(f"{preview!r} is nothing that a program says: {masked(str(problem))}") from None
 
 
 def error_text(body: bytes) -> str:

@@ -85,9 +85,9 @@ def encode_error(error: BaseException) -> tuple[ErrorInfo, dict[str, Any]]:
     cls = next((base for base in type(error).__mro__ if base in _FIELDS), None)
     fields = {name: _attribute(error, name) for name in _FIELDS[cls]} if cls is not None else {}
     scope = fields.get("scope")
-    told = cls if cls not in (None, RametError) else type(error)
+    public_class = cls if cls not in (None, RametError) else type(error)
     return (
-        ErrorInfo(type=_name(told), message=message_of(error), scope=scope if isinstance(scope, str) else None),
+        ErrorInfo(type=_name(public_class), message=message_of(error), scope=scope if isinstance(scope, str) else None),
         fields,
     )
 

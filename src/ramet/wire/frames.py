@@ -29,8 +29,8 @@ class Frame(NamedTuple):
 
 def pack(control: bytes, body: bytes | bytearray | memoryview = b"") -> list[bytes | bytearray | memoryview]:
     """Return the parts of one frame, to be sent in order. Raises ProtocolError if a reader would refuse the frame."""
-    whole = head(control, len(body))
-    return [whole, body] if len(body) else [whole]
+    header = head(control, len(body))
+    return [header, body] if len(body) else [header]
 
 
 def head(control: bytes, body_size: int) -> bytes:

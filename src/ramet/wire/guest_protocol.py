@@ -453,8 +453,8 @@ class Reply(Struct, frozen=True, kw_only=True):
 # ---- bytes ---------------------------------------------------------------------------------------------------------
 
 _encoder = msgspec.json.Encoder()
-_from_guest = msgspec.json.Decoder(FromGuest)
-_from_host = msgspec.json.Decoder(FromHost)
+_guest_decoder = msgspec.json.Decoder(FromGuest)
+_host_decoder = msgspec.json.Decoder(FromHost)
 
 
 def encode(message: Struct) -> bytes:
@@ -469,14 +469,14 @@ def raw(data: Any) -> msgspec.Raw:
 
 def from_guest(control: bytes) -> GuestMessage:
     """Return a guest's message. Raises ProtocolError if the message is unknown or malformed."""
-    said: GuestMessage = _decoded(_from_guest, control)
-    return said
+    message: GuestMessage = _decoded(_guest_decoder, control)
+    return message
 
 
 def from_host(control: bytes) -> HostMessage:
     """Return a host's message. Raises ProtocolError if the message is unknown or malformed."""
-    told: HostMessage = _decoded(_from_host, control)
-    return told
+    message: HostMessage = _decoded(_host_decoder, control)
+    return message
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], control: bytes) -> Any:

@@ -52,48 +52,48 @@ class ConnectRefusal(NamedTuple):
 class RequestReader:
     """A reader that takes bytes until they give a target or a refusal. The division into reads has no effect."""
 
-    __slots__ = ("_at", "_buffer", "_fields", "_found", "_hosts", "_looked", "_target")
+    __slots__ = ("_at", "_buffer", "_fields", "_hosts", "_result", "_searched", "_target")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._at = 0  #: offset of the current line
-        self._looked = 0  #: offset up to which bytes were examined
+        self._searched = 0  #: offset up to which bytes were examined
         self._fields = self._hosts = 0
         self._target: Target | None = None
-        self._found: Target | ConnectRefusal | None = None
+        self._result: Target | ConnectRefusal | None = None
 
     @property
     def rest(self) -> bytes:
         """Return the bytes after the header block: the tunnel's first bytes."""
-        return bytes(self._buffer[self._at :]) if isinstance(self._found, Target) else b""
+        return bytes(self._buffer[self._at :]) if isinstance(self._result, Target) else b""
 
     def feed(self, data: bytes) -> Target | ConnectRefusal | None:
         """Add received bytes; return None while the header block is incomplete. The first result is final."""
         self._buffer += data
-        while self._found is None:
-            end = self._buffer.find(b"\n", self._looked, MAX_HEADER_BYTES) + 1
+        while self._result is None:
+            end = self._buffer.find(b"\n", self._searched, MAX_HEADER_BYTES) + 1
             stop = end or min(len(self._buffer), MAX_HEADER_BYTES)
             # Start one byte earlier: the byte after a CR decides whether the CR is allowed.
-            if _BAD_BYTE.search(self._buffer, max(self._at, self._looked - 1), stop):
-                self._found = ConnectRefusal(400, "a byte that is no printable ASCII, or a CR or LF that stands alone")
+            if _BAD_BYTE.search(self._buffer, max(self._at, self._searched - 1), stop):
+                self._result = ConnectRefusal(400, "a byte that is no printable ASCII, or a CR or LF that stands alone")
             elif end:
                 line = self._buffer[self._at : end - 2].decode("ascii")
-                self._at = self._looked = end
-                self._found = self._line(line)
+                self._at = self._searched = end
+                self._result = self._parse_line(line)
             elif len(self._buffer) > MAX_HEADER_BYTES:
-                self._found = ConnectRefusal(431, f"the header block is larger than {MAX_HEADER_BYTES} bytes")
+                self._result = ConnectRefusal(431, f"the header block is larger than {MAX_HEADER_BYTES} bytes")
             else:
-                self._looked = stop
+                self._searched = stop
                 break
-        return self._found
+        return self._result
 
-    def _line(self, line: str) -> Target | ConnectRefusal | None:
+    def _parse_line(self, line: str) -> Target | ConnectRefusal | None:
         if self._target is None:
-            found = _request_line(line)
-            if isinstance(found, Target):
-                self._target = found
+            target = _request_line(line)
+            if isinstance(target, Target):
+                self._target = target
                 return None
-            return found
+            return target
         if not line:
             return self._target
         self._fields += 1
@@ -116,10 +116,10 @@ class RequestReader:
 
 
 def _request_line(line: str) -> Target | ConnectRefusal:
-    words = line.split(" ")
-    if len(words) != 3 or not _TOKEN.fullmatch(words[0]):
+    parts = line.split(" ")
+    if len(parts) != 3 or not _TOKEN.fullmatch(parts[0]):
         return ConnectRefusal(400, f"the request line is malformed; {_EXPECTED}")
-    method, target, version = words
+    method, target, version = parts
     if method != "CONNECT":
         return ConnectRefusal(405, "this proxy only opens tunnels; use CONNECT host:port, for plain HTTP too")
     if version not in ("HTTP/1.1", "HTTP/1.0"):

@@ -38,9 +38,9 @@ def buffered_size(frame: Frame) -> int:
     control, body = len(frame.control), len(frame.body)
     if not 1 <= control <= MAX_CONTROL:
         raise ProtocolError(f"a frame's control part has {control} bytes; 1 to {MAX_CONTROL} are accepted")
-    if (whole := control + body + WEIGHT) > MAX_KEPT:
+    if (size := control + body + WEIGHT) > MAX_KEPT:
         raise ProtocolError(f"a frame has {control + body} bytes; at most {MAX_KEPT - WEIGHT} are accepted")
-    return whole
+    return size
 
 
 class ResumableStream:
@@ -51,37 +51,37 @@ class ResumableStream:
 
     def __init__(self) -> None:
         # incoming
-        self._taken = 0  #: number of the last received frame
+        self._last_received = 0  #: number of the last received frame
         self._acknowledged = 0  #: highest number acknowledged by the user
-        self._told = 0  #: acknowledgement last sent to the peer on this connection
-        self._open: deque[tuple[int, int]] = deque()  #: number and weight of received, unacknowledged frames
-        self._open_weight = 0
+        self._ack_sent = 0  #: acknowledgement last sent to the peer on this connection
+        self._unacknowledged: deque[tuple[int, int]] = deque()  #: number and weight of received, unacknowledged frames
+        self._unacknowledged_bytes = 0
         # outgoing
-        self._sent = 0  #: number of the last frame that the user sent
-        self._written = 0  #: number of the last frame given to this connection
-        self._settled = 0  #: highest number that the peer has acknowledged
-        self._kept: deque[Frame] = deque()  #: the frames after that number
-        self._kept_weight = 0
+        self._last_sent = 0  #: number of the last frame that the user sent
+        self._last_written = 0  #: number of the last frame given to this connection
+        self._peer_acknowledged = 0  #: highest number that the peer has acknowledged
+        self._retained: deque[Frame] = deque()  #: the frames after that number
+        self._retained_bytes = 0
         # the connection
-        self._is_wired = self._has_greeted = self._has_heard = False
-        self._is_ending = self._has_said_end = self._has_ended = self._is_broken = False
+        self._is_connected = self._has_sent_hello = self._has_peer_hello = False
+        self._is_ending = self._has_sent_end = self._has_ended = self._is_broken = False
 
     # ---- the user's side --------------------------------------------------------------------------------------------
 
     @property
     def taken(self) -> int:
         """Return the number of the last received frame."""
-        return self._taken
+        return self._last_received
 
     @property
     def is_settled(self) -> bool:
         """Return whether the peer has acknowledged every sent frame."""
-        return not self._kept
+        return not self._retained
 
     @property
     def has_said_end(self) -> bool:
         """Return whether the end packet was given to this connection."""
-        return self._has_said_end
+        return self._has_sent_end
 
     @property
     def has_ended(self) -> bool:
@@ -93,26 +93,26 @@ class ResumableStream:
 
         Raises ProtocolError if it is too large.
         """
-        return self._kept_weight + buffered_size(frame) <= MAX_KEPT
+        return self._retained_bytes + buffered_size(frame) <= MAX_KEPT
 
     def send(self, frame: Frame) -> None:
         """Add a frame, which is sent as often as needed. The caller must check `has_room` first."""
         if self._is_ending or not self.has_room(frame):
             raise Bug("a frame was sent behind the end of a session, or without room for it")
-        self._sent += 1
-        self._kept.append(frame)
-        self._kept_weight += buffered_size(frame)
+        self._last_sent += 1
+        self._retained.append(frame)
+        self._retained_bytes += buffered_size(frame)
 
     def acknowledge(self, through: int) -> None:
         """Mark frames up to this number as safe here, so that the peer need not resend them.
 
         A lower number has no effect.
         """
-        if through > self._taken:
-            raise Bug(f"frame {through} was acknowledged, and the last that came is {self._taken}")
+        if through > self._last_received:
+            raise Bug(f"frame {through} was acknowledged, and the last that came is {self._last_received}")
         self._acknowledged = max(self._acknowledged, through)
-        while self._open and self._open[0][0] <= through:
-            self._open_weight -= self._open.popleft()[1]
+        while self._unacknowledged and self._unacknowledged[0][0] <= through:
+            self._unacknowledged_bytes -= self._unacknowledged.popleft()[1]
 
     def end(self) -> None:
         """Announce that no frame follows the sent ones. Idempotent."""
@@ -122,31 +122,31 @@ class ResumableStream:
 
     def connected(self) -> None:
         """Begin a new connection; packets in transit on the previous connection are lost."""
-        self._is_wired = True
-        self._has_greeted = self._has_heard = self._has_said_end = False
+        self._is_connected = True
+        self._has_sent_hello = self._has_peer_hello = self._has_sent_end = False
 
     def next_packet(self, *, alive: bool = False) -> bytes | None:
         """Return the next packet for this connection; None if there is none, or none before the peer's hello.
 
         With `alive` there is always a packet once both sides have sent their hello.
         """
-        if not self._is_wired or self._is_broken:
+        if not self._is_connected or self._is_broken:
             return None
-        if not self._has_greeted:
-            self._has_greeted, self._told = True, self._acknowledged
-            return _hello.pack(_HELLO, VERSION, self._taken, self._acknowledged)
-        if not self._has_heard:
+        if not self._has_sent_hello:
+            self._has_sent_hello, self._ack_sent = True, self._acknowledged
+            return _hello.pack(_HELLO, VERSION, self._last_received, self._acknowledged)
+        if not self._has_peer_hello:
             return None
-        if self._written < self._sent:
-            control, body = self._kept[self._written - self._settled]
-            self._written, self._told = self._written + 1, self._acknowledged
-            return b"".join((_frame.pack(_FRAME, self._written, self._told, len(control)), control, body))
-        if self._is_ending and not self._has_said_end:
-            self._has_said_end = True
-            return _number.pack(_END, self._sent)
-        if alive or self._told < self._acknowledged:
-            self._told = self._acknowledged
-            return _number.pack(_ACK, self._told)
+        if self._last_written < self._last_sent:
+            control, body = self._retained[self._last_written - self._peer_acknowledged]
+            self._last_written, self._ack_sent = self._last_written + 1, self._acknowledged
+            return b"".join((_frame.pack(_FRAME, self._last_written, self._ack_sent, len(control)), control, body))
+        if self._is_ending and not self._has_sent_end:
+            self._has_sent_end = True
+            return _number.pack(_END, self._last_sent)
+        if alive or self._ack_sent < self._acknowledged:
+            self._ack_sent = self._acknowledged
+            return _number.pack(_ACK, self._ack_sent)
         return None
 
     def feed(self, packet: bytes) -> Frame | None:
@@ -154,63 +154,65 @@ class ResumableStream:
 
         Raises ProtocolError if a rule is broken.
         """
-        if self._is_broken or not self._is_wired:
+        if self._is_broken or not self._is_connected:
             raise ProtocolError("a packet came after a bad one, or before there was a connection")
         try:
-            return self._fed(packet)
+            return self._handle(packet)
         except ProtocolError:
             self._is_broken = True
             raise
 
-    def _fed(self, packet: bytes) -> Frame | None:
+    def _handle(self, packet: bytes) -> Frame | None:
         kind = packet[0] if packet else 0
-        if self._has_heard == (kind == _HELLO):
+        if self._has_peer_hello == (kind == _HELLO):
             raise ProtocolError("a connection begins with a hello, and has no other")
         if kind == _FRAME and len(packet) > _frame.size:
-            return self._take(packet)
+            return self._receive_frame(packet)
         if kind == _HELLO and len(packet) == _hello.size:
-            self._hear_hello(packet)
+            self._receive_hello(packet)
         elif kind == _ACK and len(packet) == _number.size:
-            self._settle(_number.unpack(packet)[1])
+            self._apply_ack(_number.unpack(packet)[1])
         elif kind == _END and len(packet) == _number.size:
-            if (last := _number.unpack(packet)[1]) != self._taken:
-                raise ProtocolError(f"the end is behind frame {last}, and the last that came is {self._taken}")
+            if (last := _number.unpack(packet)[1]) != self._last_received:
+                raise ProtocolError(f"the end is behind frame {last}, and the last that came is {self._last_received}")
             self._has_ended = True
         else:
             raise ProtocolError(f"a packet of {len(packet)} bytes that begins with {kind} is none")
         return None
 
-    def _hear_hello(self, packet: bytes) -> None:
-        _, version, taken, acknowledged = _hello.unpack(packet)
+    def _receive_hello(self, packet: bytes) -> None:
+        _, version, received, acknowledged = _hello.unpack(packet)
         if version != VERSION:
             raise ProtocolError(f"version {version} of the line is spoken there, and {VERSION} here")
-        if not acknowledged <= taken <= self._sent:
-            raise ProtocolError(f"there, {taken} frames came and {acknowledged} are safe; {self._sent} were sent")
-        self._has_heard, self._written = True, taken
-        self._settle(acknowledged)
+        if not acknowledged <= received <= self._last_sent:
+            raise ProtocolError(
+                f"there, {received} frames came and {acknowledged} are safe; {self._last_sent} were sent"
+            )
+        self._has_peer_hello, self._last_written = True, received
+        self._apply_ack(acknowledged)
 
-    def _take(self, packet: bytes) -> Frame:
+    def _receive_frame(self, packet: bytes) -> Frame:
         _, number, acknowledged, length = _frame.unpack_from(packet)
-        if self._has_ended or number != self._taken + 1:
-            raise ProtocolError(f"frame {number} came where {self._taken + 1} was due, or behind the end")
+        if self._has_ended or number != self._last_received + 1:
+            raise ProtocolError(f"frame {number} came where {self._last_received + 1} was due, or behind the end")
         body = _frame.size + length
         if len(packet) < body:
             raise ProtocolError(f"a packet of {len(packet)} bytes announces a control part of {length}")
         frame = Frame(packet[_frame.size : body], packet[body:])
-        if self._open_weight + (weighs := buffered_size(frame)) > MAX_KEPT:
+        if self._unacknowledged_bytes + (size := buffered_size(frame)) > MAX_KEPT:
             raise ProtocolError(f"more than {MAX_KEPT} bytes came ahead of their acknowledgement")
-        self._settle(acknowledged)
-        self._taken = number
-        self._open.append((number, weighs))
-        self._open_weight += weighs
+        self._apply_ack(acknowledged)
+        self._last_received = number
+        self._unacknowledged.append((number, size))
+        self._unacknowledged_bytes += size
         return frame
 
-    def _settle(self, acknowledged: int) -> None:
+    def _apply_ack(self, acknowledged: int) -> None:
         """Remove the kept frames up to this number: the peer has acknowledged them."""
-        if acknowledged > self._written:
-            raise ProtocolError(f"frame {acknowledged} is acknowledged, and {self._written} were said")
-        if acknowledged < self._settled:
-            raise ProtocolError(f"frame {self._settled} was acknowledged, and now only {acknowledged} is")
-        while self._settled < acknowledged:
-            self._settled += 1
-            self._kept_weight -= buffered_size(self._kept.popleft())
+        if acknowledged > self._last_written:
+            raise ProtocolError(f"frame {acknowledged} is acknowledged, and {self._last_written} were said")
+        if acknowledged < self._peer_acknowledged:
+            raise ProtocolError(f"frame {self._peer_acknowledged} was acknowledged, and now only {acknowledged} is")
+        while self._peer_acknowledged < acknowledged:
+            self._peer_acknowledged += 1
+            self._retained_bytes -= buffered_size(self._retained.popleft())

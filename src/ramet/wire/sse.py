@@ -51,7 +51,7 @@ class Parser:
     def __init__(self, max_event: int = MAX_EVENT) -> None:
         """Create a parser; `max_event` bounds the bytes of one event."""
         self._max = max_event
-        self._rest = bytearray()  #: of an incomplete line
+        self._partial_line = bytearray()  #: bytes of a line whose end has not arrived
         self._after_cr = False
         self._event, self._id = "", ""
         self._data: list[bytes] = []
@@ -61,9 +61,9 @@ class Parser:
         """Yield the events that end in these bytes. Raises ProtocolError if one is too large or is invalid base64."""
         for line in self._lines(data):
             if line:
-                self._take(line)
+                self._parse_line(line)
             elif self._data:
-                yield self._event_of(b"\n".join(self._data))
+                yield self._build_event(b"\n".join(self._data))
                 self._clear()
             else:
                 self._clear()
@@ -73,16 +73,16 @@ class Parser:
             data = data.removeprefix(b"\n")
             self._after_cr = False
         for line in data.splitlines(keepends=True):  # bytes split at LF, CR and CRLF only
-            self._rest += line
-            if len(self._rest) + self._size > self._max:
+            self._partial_line += line
+            if len(self._partial_line) + self._size > self._max:
                 raise ProtocolError(f"an event of more than {self._max} bytes")
             if line.endswith((b"\n", b"\r")):
-                whole = bytes(self._rest).rstrip(b"\r\n")
-                self._rest.clear()
-                yield whole
+                complete_line = bytes(self._partial_line).rstrip(b"\r\n")
+                self._partial_line.clear()
+                yield complete_line
         self._after_cr = data.endswith(b"\r") if data else self._after_cr
 
-    def _take(self, line: bytes) -> None:
+    def _parse_line(self, line: bytes) -> None:
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         match name:
@@ -96,7 +96,7 @@ class Parser:
             case b"id":
                 self._id = value.decode(errors="replace")
 
-    def _event_of(self, data: bytes) -> ServerSentEvent:
+    def _build_event(self, data: bytes) -> ServerSentEvent:
         if not self._event.endswith(BASE64):
             return ServerSentEvent(self._event or "message", data, self._id)
         try:

@@ -17,7 +17,7 @@ BLOCK = 512
 MAX_EXTENDED = 64 * 1024  #: bytes of one extended header
 MAX_EXTENDED_ALL = 16 * 1024 * 1024  #: bytes of all extended headers in an archive
 _CHUNK = 256 * 1024
-_REFUSED = {
+_REFUSED_KINDS = {
     b"1": "a hard link", b"2": "a symbolic link", b"3": "a character device", b"4": "a block device", b"6": "a fifo",
     b"K": "a link with a long name", b"S": "a sparse file", b"M": "a part of another archive",
 }  # fmt: skip
@@ -71,8 +71,8 @@ class Tar:
 
         Symbolic links are members only with `links`; `max_extended` bounds all extended headers together.
         """
-        self._read, self._links, self._most = read, links, max_extended
-        self._left = 0  #: unread bytes of the current member's content
+        self._read, self._links, self._max_extended = read, links, max_extended
+        self._remaining = 0  #: unread bytes of the current member's content
         self._padding = 0  #: bytes of padding after the content
         self._extended = 0  #: bytes of all extended headers so far
 
@@ -90,16 +90,18 @@ class Tar:
             name = longer.pop("path", None) or _name(block)
             link = longer.pop("linkpath", None) or block[157:257].partition(b"\0")[0]
             is_link = self._links and kind == b"2"
-            if kind in _REFUSED and not is_link:
-                raise InvalidValue("member", _shown(name), f"a regular file or a folder, not {_REFUSED[kind]}")
+            if kind in _REFUSED_KINDS and not is_link:
+                raise InvalidValue(
+                    "member", _printable(name), f"a regular file or a folder, not {_REFUSED_KINDS[kind]}"
+                )
             if kind not in (b"0", b"\0", b"5") and not is_link:
-                raise InvalidValue("member", _shown(name), f"a regular file or a folder, not of type {kind!r}")
+                raise InvalidValue("member", _printable(name), f"a regular file or a folder, not of type {kind!r}")
             size = _decimal("member", longer.pop("size", b""), size)
             # The oldest tar formats have no type for folders.
             folder = kind == b"5" or (name.endswith(b"/") and not is_link)
             if (folder or is_link) and size:
-                raise InvalidValue("member", _shown(name), "a folder without content")
-            self._left, self._padding = size, -size % BLOCK
+                raise InvalidValue("member", _printable(name), "a folder without content")
+            self._remaining, self._padding = size, -size % BLOCK
             yield Member(name, folder, size, _octal(block[100:108]), link if is_link else None)
             for _ in self.content():
                 pass
@@ -107,25 +109,25 @@ class Tar:
 
     def content(self) -> Iterator[bytes]:
         """Yield the bytes of the current member, in chunks."""
-        while self._left:
-            piece = self._exactly(min(self._left, _CHUNK))
-            self._left -= len(piece)
+        while self._remaining:
+            piece = self._exactly(min(self._remaining, _CHUNK))
+            self._remaining -= len(piece)
             yield piece
 
     def _extend(self, longer: dict[str, bytes], kind: bytes, size: int) -> None:
         self._extended += BLOCK + size
-        if size > MAX_EXTENDED or self._extended > self._most:
-            most = f"at most {MAX_EXTENDED}, and {self._most} of all together"
-            raise InvalidValue("archive", f"an extended header of {size} bytes", most)
+        if size > MAX_EXTENDED or self._extended > self._max_extended:
+            accepted = f"at most {MAX_EXTENDED}, and {self._max_extended} of all together"
+            raise InvalidValue("archive", f"an extended header of {size} bytes", accepted)
         data = self._exactly(size)
         self._exactly(-size % BLOCK)
         long = {b"L": "path", b"K": "linkpath"}.get(kind)
-        said = {long: data.rstrip(b"\0")} if long else _extended(data)
-        if kind == b"g" and said:
-            raise InvalidValue("archive", ", ".join(said), "a global header that says nothing of names and sizes")
-        if twice := longer.keys() & said.keys():
-            raise InvalidValue("archive", ", ".join(sorted(twice)), "one extended header for a member")
-        longer |= said
+        fields = {long: data.rstrip(b"\0")} if long else _extended(data)
+        if kind == b"g" and fields:
+            raise InvalidValue("archive", ", ".join(fields), "a global header that says nothing of names and sizes")
+        if repeated := longer.keys() & fields.keys():
+            raise InvalidValue("archive", ", ".join(sorted(repeated)), "one extended header for a member")
+        longer |= fields
 
     def _end(self, longer: dict[str, bytes]) -> None:
         """Check that only zeros follow the first block of zeros: another reader might read data there as members."""
@@ -144,13 +146,13 @@ class Tar:
 
 def _longer(kind: bytes, name: bytes) -> bytes:
     """Return a header that holds the long name of the next header."""
-    said = name + b"\0"
-    return _block(b"././@LongLink", 0o644, len(said), kind, b"") + said + bytes(-len(said) % BLOCK)
+    data = name + b"\0"
+    return _block(b"././@LongLink", 0o644, len(data), kind, b"") + data + bytes(-len(data) % BLOCK)
 
 
 def _block(name: bytes, mode: int, size: int, kind: bytes, link: bytes) -> bytes:
     if size >= 8**11:
-        raise InvalidValue("member", _shown(name), "a file of less than 8 GiB")
+        raise InvalidValue("member", _printable(name), "a file of less than 8 GiB")
     block = bytearray(BLOCK)
     block[: len(name)] = name
     block[100:107], block[124:135] = b"%07o" % mode, b"%011o" % size
@@ -163,8 +165,8 @@ def _block(name: bytes, mode: int, size: int, kind: bytes, link: bytes) -> bytes
 
 def _checked(block: bytes) -> tuple[bytes, int]:
     """Return the type and the size of a header. Raises InvalidValue if the block is no header."""
-    told = _octal(block[148:156])
-    if told != sum(block[:148]) + sum(block[156:]) + 8 * 0x20:
+    checksum = _octal(block[148:156])
+    if checksum != sum(block[:148]) + sum(block[156:]) + 8 * 0x20:
         raise InvalidValue("archive", block[:16], "a tar, plain or with gzip: here is no header of one")
     return block[156:157], _octal(block[124:136])
 
@@ -198,7 +200,7 @@ def _decimal(field: str, digits: bytes, otherwise: int) -> int:
 
 def _extended(data: bytes) -> dict[str, bytes]:
     r"""Return names and sizes of records "LENGTH KEY=VALUE\\n"; times, owners and comments are ignored."""
-    said: dict[str, bytes] = {}
+    fields: dict[str, bytes] = {}
     start = 0
     while start < len(data):
         digits = data[start : start + 8].partition(b" ")[0]
@@ -210,15 +212,15 @@ def _extended(data: bytes) -> dict[str, bytes]:
         if key.startswith(b"GNU.sparse"):
             raise InvalidValue("archive", key, "no sparse files")
         if key in (b"path", b"size"):
-            if key.decode() in said:
+            if key.decode() in fields:
                 raise InvalidValue("archive", key, "each key once")
-            said[key.decode()] = value[:-1]
-    return said
+            fields[key.decode()] = value[:-1]
+    return fields
 
 
 def _is_zeros(data: bytes) -> bool:
     return data.count(0) == len(data)
 
 
-def _shown(name: bytes) -> str:
+def _printable(name: bytes) -> str:
     return name.decode(errors="replace")

@@ -67,10 +67,12 @@ def request(host: str, path: str, nonce: bytes, headers: Mapping[str, str]) -> b
 
 def nonce_of(head: Head) -> str | None:
     """Return the key that the answer must use; None if the request does not ask for a WebSocket."""
-    nonce, said = head.headers.get("sec-websocket-key", ""), head.headers
-    is_one = head.start[0] == "GET" and head.start[2] == "HTTP/1.1" and len(nonce) == 24
-    is_one = is_one and said.get("sec-websocket-version") == "13" and _asks_upgrade(said) and "host" in said
-    return nonce if is_one and "content-length" not in said and "transfer-encoding" not in said else None
+    nonce, headers = head.headers.get("sec-websocket-key", ""), head.headers
+    is_upgrade = head.start[0] == "GET" and head.start[2] == "HTTP/1.1" and len(nonce) == 24
+    is_upgrade = (
+        is_upgrade and headers.get("sec-websocket-version") == "13" and _asks_upgrade(headers) and "host" in headers
+    )
+    return nonce if is_upgrade and "content-length" not in headers and "transfer-encoding" not in headers else None
 
 
 def answer(nonce: str, headers: Mapping[str, str]) -> bytes:
@@ -83,11 +85,11 @@ def check_answer(head: Head, nonce: bytes) -> None:
     """Check that the server accepted. Raises ProtocolError with its status otherwise."""
     if head.start[:2] != ("HTTP/1.1", "101"):
         raise ProtocolError(f"a WebSocket was refused: {head.start[1][:20]}")
-    said = head.headers
-    due = _accept(base64.b64encode(nonce).decode())
-    if not _asks_upgrade(said) or not hmac.compare_digest(said.get("sec-websocket-accept", ""), due):
+    headers = head.headers
+    expected = _accept(base64.b64encode(nonce).decode())
+    if not _asks_upgrade(headers) or not hmac.compare_digest(headers.get("sec-websocket-accept", ""), expected):
         raise ProtocolError("what answers is no WebSocket")
-    if "sec-websocket-extensions" in said or "sec-websocket-protocol" in said:
+    if "sec-websocket-extensions" in headers or "sec-websocket-protocol" in headers:
         raise ProtocolError("a WebSocket was agreed to with what nobody had asked for")
 
 
@@ -181,8 +183,8 @@ class MessageReader:
             return None
         first, second = buffer[at], buffer[at + 1]
         final, kind, size = bool(first & 0x80), first & 0x0F, second & 0x7F
-        due = BINARY if not self._parts else _CONTINUED
-        if first & 0x70 or kind not in (due, CLOSE, PING, PONG) or bool(second & 0x80) != self._is_server:
+        data_kind = BINARY if not self._parts else _CONTINUED
+        if first & 0x70 or kind not in (data_kind, CLOSE, PING, PONG) or bool(second & 0x80) != self._is_server:
             raise ProtocolError(f"a WebSocket frame begins with {first:#04x} {second:#04x}, which is none to be taken")
         if kind >= CLOSE and (not final or size > _MAX_CONTROL):
             raise ProtocolError("a control frame of a WebSocket is long, or in parts")

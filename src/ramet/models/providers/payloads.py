@@ -25,7 +25,7 @@ _OPENAI: Final = "langchain_openai."
 _PACKAGES: Final = (_OPENAI, "langchain_anthropic.")
 _LONG_FIELDS: Final = ("messages", "input")
 #: In these cases the SDK itself modifies a payload before it is sent.
-_PARSED: Final = ("response_format", "text_format")
+_PARSED_FIELDS: Final = ("response_format", "text_format")
 
 _Payload = dict[str, Any]  # as the SDK takes it
 
@@ -41,7 +41,7 @@ class Payloads:
     """An encoder of the payloads of one model."""
 
     def __init__(self) -> None:
-        self._learnt: dict[tuple[object, ...], _Arguments] = {}  #: by the kind of request
+        self._arguments_by_kind: dict[tuple[object, ...], _Arguments] = {}  #: by the kind of request
 
     async def encode(
         self, model: BaseChatModel, messages: Sequence[BaseMessage], kwargs: Mapping[str, Any], *, streams: bool
@@ -54,27 +54,27 @@ class Payloads:
         if not _is_long(model, messages):
             return model
         kind = (streams, kwargs.get("stream_usage"), *sorted(kwargs))
-        expected, made = None, None
-        if (learnt := self._learnt.get(kind)) is not None:
-            same = {name: value for name, value in kwargs.items() if name not in learnt.dropped}
-            expected = {**same, **learnt.added}
+        expected, prepared = None, None
+        if (remembered := self._arguments_by_kind.get(kind)) is not None:
+            same = {name: value for name, value in kwargs.items() if name not in remembered.dropped}
+            expected = {**same, **remembered.added}
             encode, arguments = getattr(model, _METHOD), dict(expected)
             work: Callable[[], _Payload] = lambda: _unchecked(model, encode(messages, stop=None, **arguments))  # noqa: E731
             try:
-                made = await in_thread(work, name="ramet-encode")
+                prepared = await in_thread(work, name="ramet-encode")
             except Exception:  # The model raises the same error again when it is asked.
-                made = None
+                prepared = None
 
         def learn(actual: Mapping[str, Any]) -> None:
             added = {name: value for name, value in actual.items() if name not in kwargs or kwargs[name] != value}
-            self._learnt[kind] = _Arguments(added, frozenset(kwargs.keys() - actual.keys()))
+            self._arguments_by_kind[kind] = _Arguments(added, frozenset(kwargs.keys() - actual.keys()))
 
-        return _answering(model, expected, made, learn)
+        return _with_payload(model, expected, prepared, learn)
 
 
 def with_unchecked_payload(model: BaseChatModel, messages: Sequence[BaseMessage]) -> BaseChatModel:
     """Return a model whose SDK sends a long conversation unchanged; `model` itself if the conversation is short."""
-    return _answering(model, None, None, lambda _: None) if _is_long(model, messages) else model
+    return _with_payload(model, None, None, lambda _: None) if _is_long(model, messages) else model
 
 
 def _is_long(model: BaseChatModel, messages: Sequence[BaseMessage]) -> bool:
@@ -84,18 +84,18 @@ def _is_long(model: BaseChatModel, messages: Sequence[BaseMessage]) -> bool:
     return method is not None and getattr(method, "__module__", "").startswith(_PACKAGES)
 
 
-def _answering(
+def _with_payload(
     model: BaseChatModel,
     expected: Mapping[str, Any] | None,
-    made: _Payload | None,
+    prepared: _Payload | None,
     learn: Callable[[Mapping[str, Any]], None],
 ) -> BaseChatModel:
     """Return a copy of a model that uses the payload `made` instead of encoding with the arguments `expected`."""
     encode = getattr(model, _METHOD)
 
     def payload(messages: Any, *, stop: list[str] | None = None, **actual: Any) -> _Payload:
-        if made is not None and stop is None and actual == expected:
-            return dict(made)
+        if prepared is not None and stop is None and actual == expected:
+            return dict(prepared)
         learn(actual)
         return _unchecked(model, encode(messages, stop=stop, **actual))
 
@@ -113,7 +113,7 @@ def _unchecked(model: BaseChatModel, payload: _Payload) -> _Payload:
     if not any(cls.__module__.startswith(_OPENAI) for cls in type(model).__mro__):
         return payload
     extra = payload.get("extra_body") or {}
-    if not isinstance(extra, Mapping) or any(payload.get(each) is not None for each in _PARSED):
+    if not isinstance(extra, Mapping) or any(payload.get(each) is not None for each in _PARSED_FIELDS):
         return payload
     moved = {
         name: value

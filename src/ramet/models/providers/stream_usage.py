@@ -20,7 +20,7 @@ from ramet.models.resolve import model_name
 #: Maximum number of remembered endpoints; the oldest is dropped first.
 MAX_REMEMBERED: Final = 1_000
 #: Words with which an endpoint names the field.
-_WORDS: Final = ("stream_options", "stream_usage", "include_usage")
+_FIELD_NAMES: Final = ("stream_options", "stream_usage", "include_usage")
 #: Statuses of requests that are refused for their content.
 _REFUSALS: Final = frozenset({400, 422})
 
@@ -33,7 +33,7 @@ class Endpoint(NamedTuple):
 
 
 #: Whether an endpoint accepts the field; an endpoint that is not here has not shown it yet.
-_known: dict[Endpoint, bool] = {}
+_accepts_usage: dict[Endpoint, bool] = {}
 
 
 class UsageRefused(ModelFailed):
@@ -52,13 +52,13 @@ def is_asked(model: BaseChatModel, kwargs: Mapping[str, Any], runnable: Runnable
         if bound is None:
             return False  # It is unknown which API will be used.
         kwargs = {**bound, **kwargs}
-    sent = {**kwargs, **(getattr(model, "model_kwargs", None) or {})}
-    if "stream_options" in sent:
+    request = {**kwargs, **(getattr(model, "model_kwargs", None) or {})}
+    if "stream_options" in request:
         return False
     chooses = getattr(model, "_use_responses_api", None)
-    if chooses is not None and chooses(sent):
+    if chooses is not None and chooses(request):
         return False
-    return _known.get(endpoint_of(model), True)
+    return _accepts_usage.get(endpoint_of(model), True)
 
 
 def endpoint_of(model: BaseChatModel) -> Endpoint:
@@ -76,21 +76,21 @@ def refusal(endpoint: Endpoint, error: Exception, failed: ModelFailed) -> UsageR
     An endpoint that names the field is remembered. For any other endpoint, a refusal is assumed once per request, until
     the endpoint has answered one.
     """
-    said = str(error).lower()
-    if any(word in said for word in _WORDS):
-        _known.pop(endpoint, None)
+    text = str(error).lower()
+    if any(name in text for name in _FIELD_NAMES):
+        _accepts_usage.pop(endpoint, None)
         note(endpoint, is_taken=False)
-    elif failed.status not in _REFUSALS or endpoint in _known or is_overflow(error):
+    elif failed.status not in _REFUSALS or endpoint in _accepts_usage or is_overflow(error):
         return None
     return UsageRefused(failed.model, failed.reason, status=failed.status)
 
 
 def note(endpoint: Endpoint, *, is_taken: bool) -> None:
     """Remember whether an endpoint has answered a request with usage; only its first answer counts."""
-    if endpoint not in _known:
-        _known[endpoint] = is_taken
-        if len(_known) > MAX_REMEMBERED:
-            _known.pop(next(iter(_known)), None)
+    if endpoint not in _accepts_usage:
+        _accepts_usage[endpoint] = is_taken
+        if len(_accepts_usage) > MAX_REMEMBERED:
+            _accepts_usage.pop(next(iter(_accepts_usage)), None)
 
 
 def _bound_kwargs(runnable: Runnable[Any, Any]) -> dict[str, Any] | None:

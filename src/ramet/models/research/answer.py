@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from ramet.models.research import settings as of
+from ramet.models.research import settings as setting_rules
 from ramet.models.research.evidence import SHOWN, EvidenceLine, severity, written_by
 from ramet.models.research.question import Question
 
@@ -26,10 +26,10 @@ def by_weight(lines: Iterable[EvidenceLine], question: Question) -> list[Evidenc
     """Return the lines by relevance: severe and frequent log lines first, then lines with the most terms."""
 
     def weight(line: EvidenceLine) -> tuple[object, ...]:
-        held, grave = question.held_by(line.text[:SHOWN]), severity(line.text)
-        often = line.alike * (grave - 1) * (1 + len(held)) * (question.about_fault and line.kind == "logs")
-        defined = sum(bool(re.search(_DEFINES + re.escape(term), line.text, re.IGNORECASE)) for term in held)
-        return grave < 4 or not often, -often, "test" in line.path, -len(held) - defined, line
+        terms, level = question.held_by(line.text[:SHOWN]), severity(line.text)
+        often = line.alike * (level - 1) * (1 + len(terms)) * (question.about_fault and line.kind == "logs")
+        defined = sum(bool(re.search(_DEFINES + re.escape(term), line.text, re.IGNORECASE)) for term in terms)
+        return level < 4 or not often, -often, "test" in line.path, -len(terms) - defined, line
 
     return sorted(set(lines), key=weight)
 
@@ -41,55 +41,61 @@ def answer(
     bound."""
     ranked = by_weight(lines, question)
     symptoms = [line for line in ranked if question.about_fault and line.kind == "logs"]
-    words = [line.cite() for line in ranked if line not in symptoms and question.held_by(line.text[:SHOWN])]
-    meant = any(question.held_by(f"{line.path} {line.text}") for line in symptoms)
-    settings = list({(s.line[:2], s.key): s for line in (*linked, *lines) for s in of.settings_on(line)}.values())
+    term_lines = [line.cite() for line in ranked if line not in symptoms and question.held_by(line.text[:SHOWN])]
+    has_match = any(question.held_by(f"{line.path} {line.text}") for line in symptoms)
+    settings = list(
+        {(s.line[:2], s.key): s for line in (*linked, *lines) for s in setting_rules.settings_on(line)}.values()
+    )
     settings = [s for s in settings if s.line.kind == "settings" or not re.search(_TEST, s.line.path)]
-    trouble, code, near = list[str](), list[EvidenceLine](), dict[of.Setting, None]()
+    symptom_lines, code, linked_settings = list[str](), list[EvidenceLine](), dict[setting_rules.Setting, None]()
     for line in symptoms[:5]:
-        writers, shared = written_by(line, linked), of.values_shared(line, settings)[:4]
-        like = f"; {line.alike} lines that were read, up to line {line.last}, differ in numbers, ids and quotes at most"
-        trouble.append(line.cite() + like * (line.alike > 1))
-        trouble += [f"  a text in code that makes it: {each.cite()}" for each in writers]
-        trouble += [f"  {number}: {setting.cite()}" for number, setting in shared]
-        code, near = code + writers, near | {setting: None for _, setting in shared}
-    groups = of.compare(settings)
-    groups.sort(key=lambda group: -max((s in near) * 9 + len(question.held_by(s.name)) for s in group))
+        writers, shared = written_by(line, linked), setting_rules.values_shared(line, settings)[:4]
+        similar = (
+            f"; {line.alike} lines that were read, up to line {line.last}, differ in numbers, ids and quotes at most"
+        )
+        symptom_lines.append(line.cite() + similar * (line.alike > 1))
+        symptom_lines += [f"  a text in code that makes it: {each.cite()}" for each in writers]
+        symptom_lines += [f"  {number}: {setting.cite()}" for number, setting in shared]
+        code, linked_settings = code + writers, linked_settings | {setting: None for _, setting in shared}
+    groups = setting_rules.compare(settings)
+    groups.sort(key=lambda group: -max((s in linked_settings) * 9 + len(question.held_by(s.name)) for s in group))
     if not question.about_fault:
         groups = [group for group in groups if 2 * len(question.held_by(group[0].name)) > len(question.terms)]
-    several = [(len({s.measure for s in group}) > 1, " · ".join(s.cite() for s in group[:4])) for group in groups]
-    longer = [each for setting in near for each in of.longer_times(setting, lines)]
-    names = [] if any(left_out.values()) else of.renamed([*lines, *linked], settings)
+    group_texts = [(len({s.measure for s in group}) > 1, " · ".join(s.cite() for s in group[:4])) for group in groups]
+    longer = [each for setting in linked_settings for each in setting_rules.longer_times(setting, lines)]
+    names = [] if any(left_out.values()) else setting_rules.renamed([*lines, *linked], settings)
     sections = {
-        "Log lines that report trouble": trouble,
-        "Settings of one name with values that contradict each other": [text for differ, text in several if differ],
+        "Log lines that report trouble": symptom_lines,
+        "Settings of one name with values that contradict each other": [text for differ, text in group_texts if differ],
         "Documents that state longer times than a setting": longer,
         "Settings that may have been renamed": names,
-        "Settings of one name with equal values": [text for differ, text in several if not differ][:3],
-        "Lines with words of the question": [] if meant else words,
+        "Settings of one name with equal values": [text for differ, text in group_texts if not differ][:3],
+        "Lines with words of the question": [] if has_match else term_lines,
         "Not looked at": list(left_out),
     }
-    shown = [title[0].lower() + title[1:] for title in [*sections][:4] if sections[title]]
-    told = [f"**{' '.join(question.text.split())[:300]}**"]
+    titles = [title[0].lower() + title[1:] for title in [*sections][:4] if sections[title]]
+    paragraphs = [f"**{' '.join(question.text.split())[:300]}**"]
     if not read:
-        told += ["There is no text here that could be searched."]
-    elif question.about_fault and not shown:
-        told += [f"No fault was found in {read}: no line of a log reports trouble, no settings contradict each other."]
-    elif question.about_fault or words:
-        told += [f"Found in {read}: {', '.join(shown or ['lines with words of the question'])}."]
+        paragraphs += ["There is no text here that could be searched."]
+    elif question.about_fault and not titles:
+        paragraphs += [
+            f"No fault was found in {read}: no line of a log reports trouble, no settings contradict each other."
+        ]
+    elif question.about_fault or term_lines:
+        paragraphs += [f"Found in {read}: {', '.join(titles or ['lines with words of the question'])}."]
     else:
-        told += [f"Nothing was found in {read}: no line holds a word of the question."]
-    if trouble and not meant:
-        told += ["No log line that was read and reports trouble holds a word of the question."]
-    for title, found in sections.items():
-        most = 25 if title in ("Log lines that report trouble", "Not looked at") else 8
-        more = [f"and {len(found) - most} more"] if len(found) > most else []
-        items = [f"{'  ' * each.startswith('  ')}- {each.strip()}" for each in [*found[:most], *more]]
-        told += ["\n".join([f"**{title}**", "", *items])] if items else []
-    links = {"text of a log line in code": code, "its value in a setting": near, "a longer time": longer}
-    linked_by = [name for name, found in links.items() if found]
-    level = "fair" if meant and len(linked_by) > 1 else "low" if shown else "none"
-    rest = (
+        paragraphs += [f"Nothing was found in {read}: no line holds a word of the question."]
+    if symptom_lines and not has_match:
+        paragraphs += ["No log line that was read and reports trouble holds a word of the question."]
+    for title, entries in sections.items():
+        limit = 25 if title in ("Log lines that report trouble", "Not looked at") else 8
+        overflow = [f"and {len(entries) - limit} more"] if len(entries) > limit else []
+        items = [f"{'  ' * each.startswith('  ')}- {each.strip()}" for each in [*entries[:limit], *overflow]]
+        paragraphs += ["\n".join([f"**{title}**", "", *items])] if items else []
+    links = {"text of a log line in code": code, "its value in a setting": linked_settings, "a longer time": longer}
+    linked_by = [name for name, entries in links.items() if entries]
+    level = "fair" if has_match and len(linked_by) > 1 else "low" if titles else "none"
+    summary = (
         f"Confidence: {level}. Linked by {', '.join(linked_by) or 'nothing'}. No cause is shown, since nothing was run."
     )
-    return signed("\n\n".join([*told, *([rest] if question.about_fault else [])]))
+    return signed("\n\n".join([*paragraphs, *([summary] if question.about_fault else [])]))

@@ -63,16 +63,18 @@ def kind_of(path: str) -> str:
 
 def parse_counts(text: str) -> dict[str, int]:
     """Return the numbers of matches by path, from the result of a counting search."""
-    return {found[1]: int(found[2]) for line in text.split("\n") if (found := re.fullmatch(r"(.+):(\d+)", line))}
+    return {match[1]: int(match[2]) for line in text.split("\n") if (match := re.fullmatch(r"(.+):(\d+)", line))}
 
 
 def parse_lines(text: str, known: Iterable[str]) -> list[EvidenceLine]:
     """Return the `path:line:text` lines of a search; a line that does not match exactly one known name is dropped."""
-    names, found = set(known), []
+    names, lines = set(known), []
     for each in text.split("\n"):
-        ends = [at for at in re.finditer(r":(\d+)(?=:)", each) if each[: at.start()] in names]
-        found += [EvidenceLine(each[: at.start()], int(at[1]), each[at.end() + 1 :]) for at in ends if len(ends) == 1]
-    return found
+        matches = [at for at in re.finditer(r":(\d+)(?=:)", each) if each[: at.start()] in names]
+        lines += [
+            EvidenceLine(each[: at.start()], int(at[1]), each[at.end() + 1 :]) for at in matches if len(matches) == 1
+        ]
+    return lines
 
 
 def parse_numbered(path: str, text: str) -> list[EvidenceLine]:
@@ -114,13 +116,13 @@ def written_by(line: EvidenceLine, candidates: Iterable[EvidenceLine]) -> list[E
 
     The longest literals win. A literal with fewer than ten letters outside of placeholders, such as `%s`, is ignored.
     """
-    found: dict[EvidenceLine, int] = {}
+    letters_by_line: dict[EvidenceLine, int] = {}
     for each in (each for each in candidates if each.kind == "source"):
         for parts in (_PLACEHOLDER.split("".join(literal)) for literal in _LITERAL.findall(each.text[:LOOKED_AT])):
-            said, at = message(line.text), 0
+            text, at = message(line.text), 0
             for part in parts:  # by hand: a regular expression could be made to search without end
-                at = said.find(part, at) + len(part) if at >= 0 and part in said[at:] else -1
+                at = text.find(part, at) + len(part) if at >= 0 and part in text[at:] else -1
             letters = sum(c.isalpha() for part in parts for c in part)
             if letters >= 10 and at >= 0:
-                found[each] = max(letters, found.get(each, 0))
-    return sorted(each for each, letters in found.items() if letters == max(found.values()))[:3]
+                letters_by_line[each] = max(letters, letters_by_line.get(each, 0))
+    return sorted(each for each, letters in letters_by_line.items() if letters == max(letters_by_line.values()))[:3]

@@ -37,14 +37,14 @@ class Turn(NamedTuple):
 
 def read(messages: Sequence[BaseMessage]) -> Turn:
     """Parse a conversation. The question is the newest message of a person, or of an agent that delegates a task."""
-    spoken = [(at, str(m.text).strip()) for at, m in enumerate(messages) if isinstance(m, HumanMessage)]
-    spoken = [(at, text) for at, text in spoken if text and not text.startswith("<")]  # mail and notices have tags
-    must_end = len(spoken) > 1 and spoken[-1][0] == len(messages) - 1 and bool(_NO_MORE_TOOLS.search(spoken[-1][1]))
-    *earlier, (start, asked) = [(0, ""), *(spoken[:-1] if must_end else spoken)]
-    answers, done = {m.tool_call_id: m for m in messages if isinstance(m, ToolMessage)}, []
+    prompts = [(at, str(m.text).strip()) for at, m in enumerate(messages) if isinstance(m, HumanMessage)]
+    prompts = [(at, text) for at, text in prompts if text and not text.startswith("<")]  # mail and notices have tags
+    must_end = len(prompts) > 1 and prompts[-1][0] == len(messages) - 1 and bool(_NO_MORE_TOOLS.search(prompts[-1][1]))
+    *earlier, (start, prompt) = [(0, ""), *(prompts[:-1] if must_end else prompts)]
+    answers, finished = {m.tool_call_id: m for m in messages if isinstance(m, ToolMessage)}, []
     for call in (call for m in messages[start:] if isinstance(m, AIMessage) for call in m.tool_calls):
         name, answer = _ID.match(call["id"] or ""), answers.get(call["id"] or "")
         if name and answer is not None:
             failed = answer.status == "error" or bool(_REFUSED.match(str(answer.text)))
-            done.append(Done(name[1], call["args"], str(answer.text), failed))
-    return Turn(asked, "\n".join(text for _, text in earlier), tuple(done), must_end)
+            finished.append(Done(name[1], call["args"], str(answer.text), failed))
+    return Turn(prompt, "\n".join(text for _, text in earlier), tuple(finished), must_end)

@@ -57,9 +57,11 @@ class OfflineResearcher(BaseChatModel):
             for number, call in enumerate(step.calls)
         ]
         reply = AIMessage(step.text, tool_calls=calls, response_metadata={"model_name": self.model_name})
-        asked = sum(_tokens(str(message.text)) for message in messages)
-        said = _tokens(step.text) + sum(_tokens(json.dumps(call["args"])) for call in calls)
-        reply.usage_metadata = UsageMetadata(input_tokens=asked, output_tokens=said, total_tokens=asked + said)
+        input_tokens = sum(_tokens(str(message.text)) for message in messages)
+        output_tokens = _tokens(step.text) + sum(_tokens(json.dumps(call["args"])) for call in calls)
+        reply.usage_metadata = UsageMetadata(
+            input_tokens=input_tokens, output_tokens=output_tokens, total_tokens=input_tokens + output_tokens
+        )
         return reply
 
 

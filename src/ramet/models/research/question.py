@@ -45,8 +45,8 @@ def understand(text: str) -> Question:
     for back, quoted, signs, word in _WORD.findall(text):
         terms += [back, quoted, *(signs[at : at + 2] for at in range(len(signs) - 1))]
         terms += [_ENDING.sub("", word) if len(word) > 5 else word] if word.lower() not in _STOP else []
-    kept = [term for term in dict.fromkeys(term.lower()[:80] for term in terms) if len(term) > 1][:6]
-    return Question(text, bool(_ASKS_FOR_FAULT.match(text)), {term: _pattern_of(term) for term in kept})
+    chosen = [term for term in dict.fromkeys(term.lower()[:80] for term in terms) if len(term) > 1][:6]
+    return Question(text, bool(_ASKS_FOR_FAULT.match(text)), {term: _pattern_of(term) for term in chosen})
 
 
 def _pattern_of(term: str) -> str:

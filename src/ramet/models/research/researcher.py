@@ -55,9 +55,9 @@ def decide(messages: Sequence[BaseMessage], tools: frozenset[str]) -> Step:
     return _Research(turn, question, tools).root()
 
 
-def _grep(stage: str, pattern: str, mode: str = "content", limit: int = MOST_LINES, **more: Any) -> PlannedCall:
+def _grep(stage: str, pattern: str, mode: str = "content", limit: int = MOST_LINES, **options: Any) -> PlannedCall:
     args = {"pattern": pattern, "output_mode": mode, "-i": True, "head_limit": limit}
-    return PlannedCall(stage, "Grep", args | {name: value for name, value in more.items() if value})
+    return PlannedCall(stage, "Grep", args | {name: value for name, value in options.items() if value})
 
 
 class _Research:
@@ -66,18 +66,20 @@ class _Research:
     def __init__(self, turn: Turn, question: Question, tools: frozenset[str]) -> None:
         self._turn, self._question, self._tools = turn, question, tools
         self._ended = turn.must_end or not tools
-        self._left_out: dict[str, bool] = {}  #: True: a bound, beyond which more may be found
+        self._omissions: dict[str, bool] = {}  #: True: a bound, beyond which more may be found
         survey = {each.args["pattern"]: each.text for each in turn.of("survey")}
         names = [survey.get(pattern, "").split("\n") for pattern in ("**", "**/")]
-        self._files, self._folders = ([n for n in some if n and not n.startswith(("… [", "No "))] for some in names)
+        self._files, self._folders = (
+            [n for n in entries if n and not n.startswith(("… [", "No "))] for entries in names
+        )
         self._counts = {pattern: evidence.parse_counts(survey.get(pattern, "")) for pattern in survey}
         self._text = {path for each in self._counts.values() for path in each if not _ODD.search(path)}
         for pattern, text in survey.items():
-            if cut := _BOUND.search(text):
-                self._left_out[f"beyond a bound of the search for `{pattern[:30]}`: {cut[1]}"] = True
-        whole = not any(_BOUND.search(survey.get(pattern, "… [")) for pattern in ("**", "^"))
-        passed = sorted({*self._files} - {*self._counts.get("^", ())}) if whole else []
-        self._passed = [path for path in passed if not _ODD.search(path)]
+            if limit_note := _BOUND.search(text):
+                self._omissions[f"beyond a bound of the search for `{pattern[:30]}`: {limit_note[1]}"] = True
+        is_complete = not any(_BOUND.search(survey.get(pattern, "… [")) for pattern in ("**", "^"))
+        skipped = sorted({*self._files} - {*self._counts.get("^", ())}) if is_complete else []
+        self._skipped = [path for path in skipped if not _ODD.search(path)]
         odd = [path for path in self._files if _ODD.search(path)]
         self._omit(f"{path}: no name that a tool can be given" for path in odd[:MOST_REASONS])
 
@@ -90,9 +92,9 @@ class _Research:
             "look": self._look,
             "link": self._link,
         }
-        done = {each.stage for each in self._turn.done}
-        for at, wanted in enumerate(stages.values()):
-            calls = [] if self._ended or done & {*[*stages][at:]} else wanted()
+        done_stages = {each.stage for each in self._turn.done}
+        for at, plan_stage in enumerate(stages.values()):
+            calls = [] if self._ended or done_stages & {*[*stages][at:]} else plan_stage()
             if calls := [call for call in calls if call.tool in self._tools]:
                 return Step(calls)
         lines, linked = self._lines(), list[EvidenceLine]()
@@ -102,45 +104,45 @@ class _Research:
         self._omit(_short(each.text) for each in self._turn.of("why", failed=True))
         links = [each.args["file_path"] for each in self._turn.of("why") if "1\t" in each.text]
         self._omit(f"{path}: passed over by the search, as links and binary files are" for path in links)
-        for what, stage in (("searches", "survey"), ("later searches", "link"), ("scouts", "split")):
+        for label, stage in (("searches", "survey"), ("later searches", "link"), ("scouts", "split")):
             failed = [_short(each.text) for each in self._turn.of(stage, failed=True)]
-            self._omit([f"{len(failed)} {what} failed ({failed[0]})"] if failed else [], bound=True)
+            self._omit([f"{len(failed)} {label} failed ({failed[0]})"] if failed else [], bound=True)
         self._omit(["the rest: the search was cut short"] if self._ended else [], bound=True)
         self._omit(["folders that the tools always skip, such as .git, .venv, node_modules and __pycache__"])
-        read = ", ".join(
+        searched = ", ".join(
             f"{len(files)} file{'s' * (len(files) != 1)} of {kind}" for kind, files in self._best().items()
         )
-        return Step(text=answer(self._question, lines, linked, read, self._left_out))
+        return Step(text=answer(self._question, lines, linked, searched, self._omissions))
 
     def scout(self, files: Mapping[str, int]) -> Step:
         """Return the calls that search the files; afterwards, a report with a JSON list for each line."""
         if not self._turn.done:
             return Step(self._looking(files))
-        found, kinds = self._own(), " and ".join({kind_of(path) for path in files})
-        if len(found) > MOST_REPORTED:
-            self._omit([f"{len(found) - MOST_REPORTED} of {len(found)} lines that were found in {kinds}"], bound=True)
-        notes = [f"Not looked at: {note}" for note in self._left_out]
-        return Step(text=signed("\n".join([*map(_json, found[:MOST_REPORTED]), *notes])))
+        lines, kinds = self._looked_lines(), " and ".join({kind_of(path) for path in files})
+        if len(lines) > MOST_REPORTED:
+            self._omit([f"{len(lines) - MOST_REPORTED} of {len(lines)} lines that were found in {kinds}"], bound=True)
+        notes = [f"Not looked at: {note}" for note in self._omissions]
+        return Step(text=signed("\n".join([*map(_json, lines[:MOST_REPORTED]), *notes])))
 
     def _omit(self, notes: Iterable[str], *, bound: bool = False) -> None:
-        self._left_out |= dict.fromkeys(notes, bound)
+        self._omissions |= dict.fromkeys(notes, bound)
 
     def _survey(self) -> list[PlannedCall]:
         globs = [PlannedCall("survey", "Glob", {"pattern": pattern}) for pattern in ("**", "**/")]
-        counted = {
+        glob_by_pattern = {
             FAULT: evidence.LOG_GLOB,
             "^": "",
             "$": evidence.SETTINGS_GLOB,
             **dict.fromkeys(self._question.terms.values(), ""),
         }
-        return globs + [_grep("survey", pattern, "count", 0, glob=glob) for pattern, glob in counted.items()]
+        return globs + [_grep("survey", pattern, "count", 0, glob=glob) for pattern, glob in glob_by_pattern.items()]
 
     def _why(self) -> list[PlannedCall]:
         """Ask for the reason why the search skipped files, and look into folders that seem to be empty."""
-        more = len(self._passed) - MOST_REASONS
-        self._omit([f"{more} other files that the search passed over"] if more > 0 else [])
+        surplus = len(self._skipped) - MOST_REASONS
+        self._omit([f"{surplus} other files that the search passed over"] if surplus > 0 else [])
         empty = [each for each in self._folders if not any(path.startswith(each) for path in self._files)]
-        reads = [PlannedCall("why", "Read", {"file_path": path, "limit": 1}) for path in self._passed[:MOST_REASONS]]
+        reads = [PlannedCall("why", "Read", {"file_path": path, "limit": 1}) for path in self._skipped[:MOST_REASONS]]
         return reads + [
             PlannedCall("why", "Glob", {"pattern": "*", "path": each[:-1]}) for each in empty[:MOST_REASONS]
         ]
@@ -151,23 +153,23 @@ class _Research:
         faults = self._counts.get(FAULT, {}) if self._question.about_fault else {}
 
         def score(path: str) -> tuple[float, str]:
-            held = sum(1 / (1 + len(each)) ** 0.5 for each in holding if path in each)
-            named = 0.2 * len(self._question.held_by(path))
-            return -faults.get(path, 0) - (held + named) * (0.4 if "test" in path else 1), path
+            term_score = sum(1 / (1 + len(each)) ** 0.5 for each in holding if path in each)
+            path_score = 0.2 * len(self._question.held_by(path))
+            return -faults.get(path, 0) - (term_score + path_score) * (0.4 if "test" in path else 1), path
 
         best = {}
-        for kind, most in MOST.items():
+        for kind, limit in MOST.items():
             paths = sorted((path for path in self._text if kind_of(path) == kind), key=score)
-            best[kind] = {path: faults.get(path, 0) for path in paths[:most]}
-            more = f"{len(paths) - most} of {len(paths)} files of {kind}: searched for words, and not read"
-            self._omit([more] if len(paths) > most else [], bound=kind == "settings")
+            best[kind] = {path: faults.get(path, 0) for path in paths[:limit]}
+            note = f"{len(paths) - limit} of {len(paths)} files of {kind}: searched for words, and not read"
+            self._omit([note] if len(paths) > limit else [], bound=kind == "settings")
         return {kind: paths for kind, paths in best.items() if paths}
 
     def _split(self) -> list[PlannedCall]:
-        best, asked = self._best(), " ".join(self._question.text.split())[:2_000]
+        best, question_text = self._best(), " ".join(self._question.text.split())[:2_000]
         calls = []
         for kind, files in best.items() if len(best) > 1 else ():
-            prompt = f"Question: {asked}\nReport lines of these files, and of no others:\n{_json(files)}"
+            prompt = f"Question: {question_text}\nReport lines of these files, and of no others:\n{_json(files)}"
             args = {"name": kind, "description": f"look at {len(files)} files of {kind}"}
             calls.append(PlannedCall("split", "Agent", args | {"subagent_type": "explore", "prompt": prompt}))
         return calls
@@ -177,9 +179,9 @@ class _Research:
         return [call for kind, files in self._best().items() if kind not in reported for call in self._looking(files)]
 
     def _looking(self, files: Mapping[str, int]) -> list[PlannedCall]:
-        calls, words = [], "|".join([*self._question.terms.values(), settings.TIMES])
+        calls, term_pattern = [], "|".join([*self._question.terms.values(), settings.TIMES])
         for path, faults in files.items():
-            pattern = FAULT if kind_of(path) == "logs" and self._question.about_fault else words
+            pattern = FAULT if kind_of(path) == "logs" and self._question.about_fault else term_pattern
             offsets = sorted({0, max(0, faults - MOST_LINES // 2) if faults > MOST_LINES else 0})
             if kind_of(path) in ("logs", "docs"):
                 calls += [_grep("look", pattern, path=path, offset=offset) for offset in offsets]
@@ -187,9 +189,9 @@ class _Research:
                 calls.append(PlannedCall("look", "Read", {"file_path": path}))
         return calls
 
-    def _own(self) -> list[EvidenceLine]:
+    def _looked_lines(self) -> list[EvidenceLine]:
         """Return the reportable lines that this agent has found itself, the best first."""
-        found, logged, held = list[EvidenceLine](), list[EvidenceLine](), self._question.held_by
+        evidence_lines, logged, terms_in = list[EvidenceLine](), list[EvidenceLine](), self._question.held_by
         for each in self._turn.of("look"):
             path = each.args.get("file_path") or each.args["path"]
             lines = (
@@ -197,12 +199,14 @@ class _Research:
                 if "path" in each.args
                 else evidence.parse_numbered(path, each.text)
             )
-            cut = None if each.args.get("offset") else _BOUND.search(each.text)
-            self._omit([f"{path}: the rest of it ({cut[1]})"] if cut else [], bound=kind_of(path) == "settings")
+            limit_note = None if each.args.get("offset") else _BOUND.search(each.text)
+            self._omit(
+                [f"{path}: the rest of it ({limit_note[1]})"] if limit_note else [], bound=kind_of(path) == "settings"
+            )
             long = [line for line in lines if len(line.text) > 500 and line.text.endswith(("…", "in this line]"))]
             self._omit(f"{path}:{line.number}: the rest of a long line" for line in long[:5])
             logged += lines if kind_of(path) == "logs" else []
-            found += (
+            evidence_lines += (
                 settings.with_sections(lines)
                 if kind_of(path) == "settings"
                 else lines
@@ -210,23 +214,27 @@ class _Research:
                 else []
             )
         self._omit((_short(each.text) for each in self._turn.of("look", failed=True)), bound=True)
-        told = [
+        reported = [
             line
-            for line in found
+            for line in evidence_lines
             if line.kind == "docs" or settings.settings_on(line) or settings.READS.search(line.text)
         ]
-        told += [line for line in (found if self._question.about_fault else found + logged) if held(line.text)]
-        return by_weight([*told, *(evidence.group(logged) if self._question.about_fault else [])], self._question)
+        reported += [
+            line
+            for line in (evidence_lines if self._question.about_fault else evidence_lines + logged)
+            if terms_in(line.text)
+        ]
+        return by_weight([*reported, *(evidence.group(logged) if self._question.about_fault else [])], self._question)
 
     def _lines(self) -> list[EvidenceLine]:
         """Return the lines that this agent and its scouts have found."""
-        found = self._own()
+        lines = self._looked_lines()
         for line in (line for each in self._turn.of("split") for line in each.text.split("\n")):
             if line.startswith('["') and line.endswith("]"):
-                found.append(EvidenceLine(*json.loads(line)))
+                lines.append(EvidenceLine(*json.loads(line)))
             elif line.startswith(("Not looked at: ", "… [")):
                 self._omit([line.removeprefix("Not looked at: ")], bound=True)
-        return by_weight((line for line in found if line.path in self._text), self._question)
+        return by_weight((line for line in lines if line.path in self._text), self._question)
 
     def _link(self) -> list[PlannedCall]:
         lines = self._lines()

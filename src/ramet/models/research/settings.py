@@ -34,7 +34,7 @@ _COMMON = frozenset(
     "timeout max min limit size count number request connect read write http api time after before no".split()
 ) | {*_MS}
 #: Names that every place has separately.
-_OWN = frozenset("name type id key value version title description kind path label image file dir".split())
+_LOCAL_NAMES = frozenset("name type id key value version title description kind path label image file dir".split())
 
 
 class Setting(NamedTuple):
@@ -48,9 +48,9 @@ class Setting(NamedTuple):
     @property
     def unit(self) -> str:
         """Return the unit of time at the end of the key, or ""."""
-        found = re.search(r"(?<=[a-z])[_.-]?([A-Z]?[a-z]+)\Z|_([A-Z]+)\Z", self.key)
-        last = "".join(found.groups("")).lower() if found else ""
-        return last if last in _MS else ""
+        match = re.search(r"(?<=[a-z])[_.-]?([A-Z]?[a-z]+)\Z|_([A-Z]+)\Z", self.key)
+        suffix = "".join(match.groups("")).lower() if match else ""
+        return suffix if suffix in _MS else ""
 
     @property
     def words(self) -> frozenset[str]:
@@ -61,11 +61,11 @@ class Setting(NamedTuple):
     def measure(self) -> tuple[str, float | str]:
         """Return the value to compare: in milliseconds, as a number without a unit, or as text."""
         text = self.value.strip("\"'")
-        found = re.fullmatch(r"(-?\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.replace("_", ""))
-        unit = (found[2].lower() or self.unit) if found else "text"
-        if not found or (unit and unit not in _MS):
+        match = re.fullmatch(r"(-?\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.replace("_", ""))
+        unit = (match[2].lower() or self.unit) if match else "text"
+        if not match or (unit and unit not in _MS):
             return "text", text
-        return "ms" if unit else "number", float(found[1]) * _MS.get(unit, 1)
+        return "ms" if unit else "number", float(match[1]) * _MS.get(unit, 1)
 
     def cite(self) -> str:
         """Return the name, the value and the line."""
@@ -79,28 +79,30 @@ def words(text: str) -> frozenset[str]:
 
 def settings_on(line: EvidenceLine) -> list[Setting]:
     """Return the settings on a line: of code, only those with a literal value."""
-    whole = _WHOLE.match(line.text) if line.kind == "settings" else None
-    found = []
-    for each in [whole] if whole else _LITERAL.finditer(line.text) if line.kind in ("settings", "source") else ():
+    full_match = _WHOLE.match(line.text) if line.kind == "settings" else None
+    settings = []
+    for each in (
+        [full_match] if full_match else _LITERAL.finditer(line.text) if line.kind in ("settings", "source") else ()
+    ):
         paired = each["key"] == "value" and bool(line.section)  # of a list of names with values
         name = line.section if paired else ".".join(filter(None, (line.section, each["key"])))
-        found.append(Setting(line, name, name if paired else each["key"], each["value"]))
-    return found
+        settings.append(Setting(line, name, name if paired else each["key"], each["value"]))
+    return settings
 
 
 def with_sections(lines: Sequence[EvidenceLine]) -> list[EvidenceLine]:
     """Return the lines of a settings file, each with the headings above it, by indentation or brackets."""
-    above, found = list[tuple[int, str]](), list[EvidenceLine]()
+    above, result = list[tuple[int, str]](), list[EvidenceLine]()
     for line in lines:
         text, indent = line.text.strip(), len(line.text) - len(line.text.lstrip())
         if text and not text.startswith(("#", "//", ";")):
             above = [each for each in above if each[0] < indent]
-            pair = re.fullmatch(r"-\s+name:\s*(\S+)", found[-1].text.strip()) if found else None
-            named = pair[1] if pair and text.startswith("value:") else ".".join(name for _, name in above)
-            found.append(line._replace(section=named))
+            pair = re.fullmatch(r"-\s+name:\s*(\S+)", result[-1].text.strip()) if result else None
+            section = pair[1] if pair and text.startswith("value:") else ".".join(name for _, name in above)
+            result.append(line._replace(section=section))
             if heading := _HEADING.match(line.text):
                 above = [(-1, heading[1].strip())] if heading[1] else [*above, (indent, heading[2])]
-    return found
+    return result
 
 
 def compare(settings: Iterable[Setting]) -> list[list[Setting]]:
@@ -109,7 +111,7 @@ def compare(settings: Iterable[Setting]) -> list[list[Setting]]:
     Code contributes its constants, and any value whose name a settings file has. A bare name in code matches a name
     under a heading only if exactly one heading has it. Values with and without a unit are not compared.
     """
-    full = {each for each in settings if each.words - _OWN}
+    full = {each for each in settings if each.words - _LOCAL_NAMES}
     stated = {each.words: words(each.key) - _FILLER - {each.unit} for each in full if each.line.kind == "settings"}
     groups: dict[tuple[frozenset[str], str], dict[tuple[str, object], Setting]] = {}
     for each in sorted(full):
@@ -122,45 +124,47 @@ def compare(settings: Iterable[Setting]) -> list[list[Setting]]:
 
 def renamed(lines: Iterable[EvidenceLine], settings: Iterable[Setting]) -> list[str]:
     """Return names that code reads and no settings file sets, with a similar setting that no code names."""
-    code, found = [line for line in lines if line.kind == "source"], dict[str, str]()
-    named = {word.lower() for line in code for word in re.findall(r"[\w-]+", line.text)}
+    code, notes = [line for line in lines if line.kind == "source"], dict[str, str]()
+    code_words = {word.lower() for line in code for word in re.findall(r"[\w-]+", line.text)}
     stated = {each.key.lower(): each for each in settings if each.line.kind == "settings"}
     for line, key in [(each, key) for each in code for key in map("".join, READS.findall(each.text))]:
-        near = [s for at, s in stated.items() if words(s.key) & words(key) - _FILLER - _OWN and at not in named]
-        if near and key.lower() not in stated:
-            said = f"code reads `{key}`, which no settings file that was read sets: {line.cite()}; no code that was"
-            found.setdefault(key, f"{said} searched names {near[0].cite()}")
-    return list(found.values())
+        similar = [
+            s for at, s in stated.items() if words(s.key) & words(key) - _FILLER - _LOCAL_NAMES and at not in code_words
+        ]
+        if similar and key.lower() not in stated:
+            text = f"code reads `{key}`, which no settings file that was read sets: {line.cite()}; no code that was"
+            notes.setdefault(key, f"{text} searched names {similar[0].cite()}")
+    return list(notes.values())
 
 
 def values_shared(line: EvidenceLine, settings: Iterable[Setting]) -> list[tuple[str, Setting]]:
     """Return the settings whose value a log line states, or slightly exceeds, with the shared part."""
-    found, said = dict[tuple[str, Setting], None](), message(line.text)
+    links, text = dict[tuple[str, Setting], None](), message(line.text)
     for setting in settings:
         kind, value = setting.measure
-        alike = words(said.replace("timed out", "timeout")) & words(setting.name) - (_COMMON - {"timeout"})
+        alike = words(text.replace("timed out", "timeout")) & words(setting.name) - (_COMMON - {"timeout"})
         if isinstance(value, str):
-            if len(value) > 4 and re.search(rf"(?<![\w.]){re.escape(value)}(?![\w])", said):
-                found["the same text", setting] = None
+            if len(value) > 4 and re.search(rf"(?<![\w.]){re.escape(value)}(?![\w])", text):
+                links["the same text", setting] = None
             continue
-        for number, unit in _NUMBER.findall(said):
+        for number, unit in _NUMBER.findall(text):
             timed = unit and kind == "ms"
             stated = float(number) * (_MS[unit] if timed else _MS.get(setting.unit, 1))
             if stated == value and (timed or (alike and float(number) > 1) or (not unit and float(number) >= 1_000)):
                 vague = " (the setting states no unit)" if unit and not timed else ""
-                found[f"the same number, {number} {unit}".strip() + vague, setting] = None
+                links[f"the same number, {number} {unit}".strip() + vague, setting] = None
             elif timed and alike and value < stated <= value * 1.02:
-                found[f"{number} {unit} is at most 2 % more", setting] = None
-    return list(found)
+                links[f"{number} {unit} is at most 2 % more", setting] = None
+    return list(links)
 
 
 def longer_times(setting: Setting, lines: Iterable[EvidenceLine]) -> list[str]:
     """Return lines of documents that share a word with a setting's name and state a longer time."""
     kind, value = setting.measure
-    found, limit = [], float(value) if kind == "ms" else 0.0
+    notes, limit = [], float(value) if kind == "ms" else 0.0
     for line in lines if limit else ():
         times = [(float(number) * _MS[unit], f"{number} {unit}") for number, unit in _NUMBER.findall(line.text) if unit]
         if line.kind == "docs" and words(setting.name) - _COMMON & words(f"{line.path} {line.text}"):
-            longest, said = max(times, default=(0.0, ""))
-            found += [f"{said} in {line.cite()}: longer than {setting.cite()}"] * (limit < longest <= 20 * limit)
-    return found
+            longest, duration = max(times, default=(0.0, ""))
+            notes += [f"{duration} in {line.cite()}: longer than {setting.cite()}"] * (limit < longest <= 20 * limit)
+    return notes

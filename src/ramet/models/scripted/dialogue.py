@@ -96,34 +96,36 @@ class Dialogue:
             self._script = tuple(script)
         else:
             raise InvalidValue("script", script, "a list of steps, a mapping of pattern to steps, or a function")
-        self._taken = 0
+        self._steps_taken = 0
         self._failed: Counter[tuple[str, int, str]] = Counter()
 
     def line(self, messages: Sequence[BaseMessage]) -> ResolvedStep:
         """Return the step that answers this request. Raises ModelFailed, with the step, if the script has ended."""
         if callable(self._script):
-            self._taken += 1
-            return ResolvedStep(_played(self._script, messages), str(self._taken))
+            self._steps_taken += 1
+            return ResolvedStep(_resolve(self._script, messages), str(self._steps_taken))
         if isinstance(self._script, Mapping):
-            return self._line_of_history(self._script, messages)
-        self._taken += 1
-        return ResolvedStep(_played(_step(self._script, self._taken - 1, "the script"), messages), str(self._taken))
+            return self._step_of_history(self._script, messages)
+        self._steps_taken += 1
+        return ResolvedStep(
+            _resolve(_step(self._script, self._steps_taken - 1, "the script"), messages), str(self._steps_taken)
+        )
 
-    def _line_of_history(
+    def _step_of_history(
         self, dialogues: Mapping[str, Sequence[Step]], messages: Sequence[BaseMessage]
     ) -> ResolvedStep:
         pattern, opening = _opening(dialogues, messages)
-        said = sum(isinstance(message, AIMessage) for message in messages[opening + 1 :])
+        reply_count = sum(isinstance(message, AIMessage) for message in messages[opening + 1 :])
         steps = dialogues[pattern]
         label = f"the script of {pattern!r}" if pattern else "the script"
         # Failures leave no reply in the history: failures before this place, and those already played here, are
         # skipped.
-        asked = (pattern, said, str(messages[opening].content))
-        failures_here = self._failed[asked]
-        at = _index_after(steps, said) + failures_here
-        step = _played(_step(steps, at, label), messages)
+        key = (pattern, reply_count, str(messages[opening].content))
+        failures_here = self._failed[key]
+        at = _index_after(steps, reply_count) + failures_here
+        step = _resolve(_step(steps, at, label), messages)
         if isinstance(step, Fail | Cut | Hang):
-            self._failed[asked] += 1
+            self._failed[key] += 1
         return ResolvedStep(step, f"{pattern or 'any'}/{at + 1}")
 
 
@@ -134,7 +136,7 @@ def _step(steps: Sequence[Step], index: int, label: str) -> Step:
     raise ModelFailed("scripted", reason, unsent=True)
 
 
-def _played(step: Step, messages: Sequence[BaseMessage]) -> Spoken:
+def _resolve(step: Step, messages: Sequence[BaseMessage]) -> Spoken:
     while callable(step):
         step = step(list(messages))
     return step
@@ -152,23 +154,23 @@ def _index_after(steps: Sequence[Step], replies: int) -> int:
 
 def _opening(dialogues: Mapping[str, Sequence[Step]], messages: Sequence[BaseMessage]) -> tuple[str, int]:
     """Return the pattern of a request, and the index of the message that contains it."""
-    wanted = [pattern for pattern in dialogues if pattern]
+    patterns = [pattern for pattern in dialogues if pattern]
     if messages and isinstance(messages[0], SystemMessage):
-        found = _found(wanted, messages[0])
-        if found is not None:
-            return found, 0
+        match = _find_pattern(patterns, messages[0])
+        if match is not None:
+            return match, 0
     for index in range(len(messages) - 1, -1, -1):
         if isinstance(messages[index], HumanMessage):
-            found = _found(wanted, messages[index])
-            if found is not None:
-                return found, index
+            match = _find_pattern(patterns, messages[index])
+            if match is not None:
+                return match, index
     if "" in dialogues:
         return "", 0
-    reason = f"no dialogue is for this request; there are: {', '.join(wanted) or 'none'}"
+    reason = f"no dialogue is for this request; there are: {', '.join(patterns) or 'none'}"
     raise ModelFailed("scripted", reason, unsent=True)
 
 
-def _found(patterns: Sequence[str], message: BaseMessage) -> str | None:
+def _find_pattern(patterns: Sequence[str], message: BaseMessage) -> str | None:
     text = message.content if isinstance(message.content, str) else str(message.content)
     if text.startswith("<task-notification"):  # it quotes other agents, and opens no dialogue
         return None

@@ -89,11 +89,11 @@ class ScriptedModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        line = self._next(messages, kwargs)
-        await self._delay(line)
-        if isinstance(line.step, Cut | Hang):
-            await self._break_off(line.step)
-        return self._answer(messages, line)
+        resolved = self._next(messages, kwargs)
+        await self._delay(resolved)
+        if isinstance(resolved.step, Cut | Hang):
+            await self._break_off(resolved.step)
+        return self._answer(messages, resolved)
 
     async def _astream(
         self,
@@ -102,13 +102,13 @@ class ScriptedModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        line = self._next(messages, kwargs)
-        await self._delay(line)
-        if isinstance(line.step, Cut | Hang):
-            yield chunk(content=line.step.text[: line.step.after_chars])
-            await self._break_off(line.step)
-        texts = line.step.chunks if isinstance(line.step, Say) else None
-        for piece in streamed(self._reply(messages, line), texts or ()):
+        resolved = self._next(messages, kwargs)
+        await self._delay(resolved)
+        if isinstance(resolved.step, Cut | Hang):
+            yield chunk(content=resolved.step.text[: resolved.step.after_chars])
+            await self._break_off(resolved.step)
+        texts = resolved.step.chunks if isinstance(resolved.step, Say) else None
+        for piece in streamed(self._reply(messages, resolved), texts or ()):
             yield piece
 
     def _next(self, messages: Sequence[BaseMessage], kwargs: dict[str, Any]) -> ResolvedStep:
@@ -117,24 +117,24 @@ class ScriptedModel(BaseChatModel):
             self._requests.append(Request(tuple(messages), tools, kwargs.get("max_tokens", self.max_tokens)))
         return self._dialogue.line(messages)
 
-    async def _delay(self, line: ResolvedStep) -> None:
-        if isinstance(line.step, Say) and line.step.delay_s > 0:
-            await self._clock.sleep(line.step.delay_s)
+    async def _delay(self, resolved: ResolvedStep) -> None:
+        if isinstance(resolved.step, Say) and resolved.step.delay_s > 0:
+            await self._clock.sleep(resolved.step.delay_s)
 
     async def _break_off(self, step: Cut | Hang) -> NoReturn:
         if isinstance(step, Hang):
             await asyncio.get_running_loop().create_future()
         raise self._cut()
 
-    def _answer(self, messages: Sequence[BaseMessage], line: ResolvedStep) -> ChatResult:
-        if isinstance(line.step, Cut | Hang):
+    def _answer(self, messages: Sequence[BaseMessage], resolved: ResolvedStep) -> ChatResult:
+        if isinstance(resolved.step, Cut | Hang):
             raise self._cut()
-        return ChatResult(generations=[ChatGeneration(message=self._reply(messages, line))])
+        return ChatResult(generations=[ChatGeneration(message=self._reply(messages, resolved))])
 
-    def _reply(self, messages: Sequence[BaseMessage], line: ResolvedStep) -> AIMessage:
-        if isinstance(line.step, Fail):
-            raise _failure(line.step, self.model_name)
-        return reply_of(line, messages, self.model_name)
+    def _reply(self, messages: Sequence[BaseMessage], resolved: ResolvedStep) -> AIMessage:
+        if isinstance(resolved.step, Fail):
+            raise _failure(resolved.step, self.model_name)
+        return reply_of(resolved, messages, self.model_name)
 
     def _cut(self) -> ModelFailed:
         return ModelFailed(self.model_name, "the stream was cut before its end", retryable=True)
@@ -154,20 +154,20 @@ def reply_of(line: ResolvedStep, messages: Sequence[BaseMessage], model: str) ->
     if isinstance(step, Fail | Cut | Hang):
         raise TypeError("a failure is no reply")
     calls = [step] if isinstance(step, Call) else list(step)
-    made = [
+    tool_calls = [
         tool_call(name=call.tool, args=dict(call.args), id=call.id or f"call_{line.place}_{number}")
         for number, call in enumerate(calls, 1)
     ]
-    reply = AIMessage("", tool_calls=made, response_metadata=metadata)
+    reply = AIMessage("", tool_calls=tool_calls, response_metadata=metadata)
     reply.usage_metadata = _usage(messages, reply)
     return reply
 
 
 def _usage(messages: Sequence[BaseMessage], reply: AIMessage) -> UsageMetadata:
     """Compute usage from the texts alone: one token per four characters, eight per tool call."""
-    asked = sum(2 + len(message.content) // 4 for message in messages)
-    said = 1 + len(reply.content) // 4 + 8 * len(reply.tool_calls)
-    return {"input_tokens": asked, "output_tokens": said, "total_tokens": asked + said}
+    input_tokens = sum(2 + len(message.content) // 4 for message in messages)
+    output_tokens = 1 + len(reply.content) // 4 + 8 * len(reply.tool_calls)
+    return {"input_tokens": input_tokens, "output_tokens": output_tokens, "total_tokens": input_tokens + output_tokens}
 
 
 def _failure(fail: Fail, model: str) -> Exception:

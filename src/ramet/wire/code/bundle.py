@@ -25,7 +25,7 @@ from ramet.core.errors import NotShippable
 from ramet.wire.code.syntax import parse_module
 
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
-_NEVER: Final = frozenset({"__main__", "__mp_main__", "ramet"})
+_EXCLUDED: Final = frozenset({"__main__", "__mp_main__", "ramet"})
 _IMPORT: Final = dis.opmap["IMPORT_NAME"]
 _STDLIB: Final = pathlib.Path(os.__file__).parent
 
@@ -42,7 +42,7 @@ class Source(Struct, frozen=True, array_like=True):
 def is_user_module(module: types.ModuleType) -> bool:
     """Return whether a module must be sent as source, because no other process has it."""
     file = getattr(module, "__file__", None)
-    return isinstance(file, str) and module.__name__.partition(".")[0] not in _NEVER and _is_own_file(file)
+    return isinstance(file, str) and module.__name__.partition(".")[0] not in _EXCLUDED and _is_own_file(file)
 
 
 def has_own(names: Iterable[str]) -> bool:
@@ -55,21 +55,21 @@ def sources(names: Iterable[str]) -> tuple[Source, ...]:
 
     Raises NotShippable if a source cannot be read.
     """
-    queue, found = list(names), dict[str, Source]()
+    queue, result = list(names), dict[str, Source]()
     while queue:
         name = queue.pop()
         module = sys.modules.get(name)
-        if name in found or module is None or not is_user_module(module):
+        if name in result or module is None or not is_user_module(module):
             continue
-        source = found[name] = _taken(name, module)
+        source = result[name] = _load_source(name, module)
         queue += _imports(source.text or "", name, source.package)
-        queue += _held(module)
+        queue += _object_modules(module)
         while name := name.rpartition(".")[0]:
             queue.append(name)
             parent = sys.modules.get(name)
             if parent is None or getattr(parent, "__file__", None) is None:
-                found.setdefault(name, Source(name, "", True, None))
-    return tuple(found[name] for name in sorted(found))
+                result.setdefault(name, Source(name, "", True, None))
+    return tuple(result[name] for name in sorted(result))
 
 
 def install_importer(modules: Sequence[Source]) -> None:
@@ -81,26 +81,26 @@ def install_importer(modules: Sequence[Source]) -> None:
 @lru_cache(maxsize=1024)
 def imports_of(code: types.CodeType, package: str) -> frozenset[str]:
     """Return the modules that a function of a package imports when it runs."""
-    found, source = set[str](), ""
+    names, source = set[str](), ""
     if _IMPORT in code.co_code[::2]:
-        last: list[Any] = [0, None]  # operands of the import: the relative level, and the imported names
+        operands: list[Any] = [0, None]  # operands of the import: the relative level, and the imported names
         for step in dis.get_instructions(code):
             if step.opname == "IMPORT_NAME":
-                source = _absolute(package, last[-2], step.argval)
-                found.update(_upward(source))
+                source = _absolute(package, operands[-2], step.argval)
+                names.update(_upward(source))
             elif step.opname == "IMPORT_FROM":
-                found.add(f"{source}.{step.argval}")
-            last.append(step.argval)
+                names.add(f"{source}.{step.argval}")
+            operands.append(step.argval)
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            found |= imports_of(inner, package)
-    return frozenset(found)
+            names |= imports_of(inner, package)
+    return frozenset(names)
 
 
 def imported_by(modules: Sequence[Source]) -> frozenset[str]:
     """Return every module that these modules name in their imports."""
-    found = (_imports(each.text, each.name, each.package) for each in modules if each.text is not None)
-    return frozenset().union(*found)
+    imports = (_imports(each.text, each.name, each.package) for each in modules if each.text is not None)
+    return frozenset().union(*imports)
 
 
 class _Bundle:
@@ -139,7 +139,7 @@ class _Bundle:
         return self._modules[name]
 
 
-def _served(module: types.ModuleType) -> bool:
+def _is_bundled(module: types.ModuleType) -> bool:
     return isinstance(getattr(getattr(module, "__spec__", None), "loader", None), _Bundle)
 
 
@@ -149,11 +149,11 @@ def _is_own_file(file: str) -> bool:
     return path.suffix == ".py" and _INSTALLED.isdisjoint(path.parts) and not path.is_relative_to(_STDLIB)
 
 
-def _taken(name: str, module: types.ModuleType) -> Source:
-    if _served(module):
+def _load_source(name: str, module: types.ModuleType) -> Source:
+    if _is_bundled(module):
         bundle: Any = module.__spec__.loader  # type: ignore[union-attr]
-        taken: Source = bundle.source(name)
-        return taken
+        source: Source = bundle.source(name)
+        return source
     file = module.__file__ or ""
     try:
         state = os.stat(file)  # noqa: PTH116 - the key of a cache, used in every spawn
@@ -172,7 +172,7 @@ def _read(file: str, _modified: int, _size: int) -> str:
     return importlib.util.decode_source(pathlib.Path(file).read_bytes())
 
 
-def _held(module: types.ModuleType) -> Iterator[str]:
+def _object_modules(module: types.ModuleType) -> Iterator[str]:
     """Yield the modules referenced by a module: modules it holds, and modules of the functions and classes it holds."""
     for name, value in list(vars(module).items()):
         if isinstance(value, types.ModuleType):

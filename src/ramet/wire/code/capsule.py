@@ -50,19 +50,19 @@ _LIGHT: Final = (
     "ramet.tools.workers.process_worker",
     "ramet.wire",
 )
-_INSIDE: Final = "create it inside the function, or pass what is needed to create it"
+_CREATE_INSIDE: Final = "create it inside the function, or pass what is needed to create it"
 #: Types bound to this process: module, name, display name, remedy. A module that is not loaded has no objects.
-_BOUND: Final = (
+_BOUND_TYPES: Final = (
     ("socket", "socket", "a socket", "open it inside the function; the policy says which endpoints it may reach"),
-    ("_thread", "LockType", "a lock", _INSIDE),
-    ("_thread", "RLock", "a lock", _INSIDE),
-    ("threading", "Thread", "a thread", _INSIDE),
-    ("subprocess", "Popen", "a process", _INSIDE),
+    ("_thread", "LockType", "a lock", _CREATE_INSIDE),
+    ("_thread", "RLock", "a lock", _CREATE_INSIDE),
+    ("threading", "Thread", "a thread", _CREATE_INSIDE),
+    ("subprocess", "Popen", "a process", _CREATE_INSIDE),
     ("types", "GeneratorType", "a generator", "pass list(...) of it, or the function that makes it"),
     ("types", "CoroutineType", "a coroutine", "pass the async function itself, and its arguments as args"),
     ("types", "AsyncGeneratorType", "an async generator", "pass the function that makes it"),
-    ("_asyncio", "Future", "a task or future", _INSIDE),
-    ("asyncio.events", "AbstractEventLoop", "an event loop", _INSIDE),
+    ("_asyncio", "Future", "a task or future", _CREATE_INSIDE),
+    ("asyncio.events", "AbstractEventLoop", "an event loop", _CREATE_INSIDE),
     ("_io", "TextIOWrapper", "an open file", "pass its content, or write what it needs into the function's arguments"),
     ("_io", "BufferedReader", "an open file", "pass its content"),
     ("_io", "BufferedWriter", "an open file", "open one inside the function, in its working directory"),
@@ -98,7 +98,7 @@ class _Pickled(NamedTuple):
     modules: set[str]  #: modules that unpickling imports
 
 
-class _Bound(Exception):
+class _BoundObject(Exception):
     """An object that is bound to this process."""
 
     def __init__(self, kind: str, remedy: str) -> None:
@@ -132,12 +132,12 @@ def pack(
         raise
     except Exception as problem:
         raise _refusal(problem, *call) from None
-    taken = sources(pickled.modules | modules)
-    data = _encoder.encode(_Content(pickled.data, taken))
+    bundled = sources(pickled.modules | modules)
+    data = _encoder.encode(_Content(pickled.data, bundled))
     if len(data) > MAX_CAPSULE:
-        raise _too_large(len(data), taken, *call)
-    _check_secrets(data, secrets, taken, *call)
-    heavy = any(map(_is_heavy, pickled.modules | imported_by(taken)))
+        raise _too_large(len(data), bundled, *call)
+    _check_secrets(data, secrets, bundled, *call)
+    heavy = any(map(_is_heavy, pickled.modules | imported_by(bundled)))
     return PackedCall(name_of(function), current_tag(), data, heavy)
 
 
@@ -188,9 +188,9 @@ def _pickler() -> Any:
             kind: Any = type(value)
             if isinstance(value, types.ModuleType):
                 self.modules.add(value.__name__)
-            elif bound := _bound(kind):
+            elif bound := _bound_kind(kind):
                 if value is not sys.stdout and value is not sys.stderr:  # In the sandbox, these are its own.
-                    raise _Bound(*bound)
+                    raise _BoundObject(*bound)
             elif isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
                 if isinstance(value, types.BuiltinFunctionType) or is_importable(value):
                     self.modules.add(value.__module__ or "")
@@ -202,11 +202,11 @@ def _pickler() -> Any:
 
 
 @lru_cache(maxsize=4096)
-def _bound(kind: type) -> tuple[str, str] | None:
-    for module, name, words, remedy in _BOUND:
+def _bound_kind(kind: type) -> tuple[str, str] | None:
+    for module, name, label, remedy in _BOUND_TYPES:
         base = getattr(sys.modules.get(module), name, None)
         if isinstance(base, type) and issubclass(kind, base):
-            return words, remedy
+            return label, remedy
     return None
 
 
@@ -224,13 +224,15 @@ def _refusal(
     part = find_unpicklable(function, args, kwargs, lambda value: _problem_of(value) is not None)
     if part is not None:
         problem = _problem_of(part.value) or problem
-    what = part.label if part is not None else f"function {name_of(function)!r}"
-    if isinstance(problem, _Bound):
+    label = part.label if part is not None else f"function {name_of(function)!r}"
+    if isinstance(problem, _BoundObject):
         kind: Any = type(part.value) if part is not None else type(None)
-        is_it = _bound(kind) is not None
-        return NotShippable(what, f"it {'is' if is_it else 'holds'} {problem.kind} of this process", problem.remedy)
-    why = f"{type(problem).__name__}: {_said(problem)}"
-    return NotShippable(what, why, "pass plain data, or create it inside the function")
+        is_bound_itself = _bound_kind(kind) is not None
+        return NotShippable(
+            label, f"it {'is' if is_bound_itself else 'holds'} {problem.kind} of this process", problem.remedy
+        )
+    why = f"{type(problem).__name__}: {_message_of(problem)}"
+    return NotShippable(label, why, "pass plain data, or create it inside the function")
 
 
 def _problem_of(value: Any) -> Exception | None:
@@ -251,10 +253,10 @@ def _too_large(
     sizes = {part.label: len(_pickled(part.value).data) for part in parts(function, args, kwargs)}
     sizes |= {f"module {each.name!r}": len(each.text or "") for each in modules}
     biggest = max(sizes, key=lambda label: sizes[label], default="")
-    named = f"; the biggest part of it is {biggest} with {sizes[biggest]} bytes" if biggest else ""
+    largest = f"; the biggest part of it is {biggest} with {sizes[biggest]} bytes" if biggest else ""
     return NotShippable(
         f"function {name_of(function)!r}",
-        f"with all it takes along it has {size} bytes, and {MAX_CAPSULE} are allowed{named}",
+        f"with all it takes along it has {size} bytes, and {MAX_CAPSULE} are allowed{largest}",
         "pass less, or let it read what it needs from a folder in readonly_mounts",
     )
 
@@ -270,20 +272,20 @@ def _check_secrets(
     for secret in secrets:
         if len(secret) < MIN_SECRET or (needle := secret.encode("utf-8", "surrogatepass")) not in data:
             continue
-        part = find_unpicklable(function, args, kwargs, partial(_holds, needle))
+        part = find_unpicklable(function, args, kwargs, partial(_contains, needle))
         module = next((each.name for each in modules if secret in (each.text or "")), None)
-        what = part.label if part else f"module {module!r}" if module else f"function {name_of(function)!r}"
-        raise NotShippable(what, "it holds the value of a secret", "let the function read it from /run/secrets")
+        label = part.label if part else f"module {module!r}" if module else f"function {name_of(function)!r}"
+        raise NotShippable(label, "it holds the value of a secret", "let the function read it from /run/secrets")
 
 
-def _holds(needle: bytes, value: Any) -> bool:
+def _contains(needle: bytes, value: Any) -> bool:
     try:
         return needle in _pickled(value).data
     except Exception:
         return False
 
 
-def _said(problem: Exception) -> str:
+def _message_of(problem: Exception) -> str:
     try:
         return str(problem)[:300]
     except Exception:

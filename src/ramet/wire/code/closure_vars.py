@@ -29,16 +29,16 @@ class Variable(NamedTuple):
 
 def captured(function: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of the globals and free variables that are sent with a function and the functions it calls."""
-    found: dict[str, None] = {}
-    queue, seen = [function], set[int]()
+    names: dict[str, None] = {}
+    queue, seen_ids = [function], set[int]()
     while queue:
         for each in _functions_in(queue.pop()):
-            if id(each) not in seen:
-                seen.add(id(each))
+            if id(each) not in seen_ids:
+                seen_ids.add(id(each))
                 for name, value in _variables(each):
-                    found[name] = None
+                    names[name] = None
                     queue.append(value)
-    return tuple(found)
+    return tuple(names)
 
 
 def find_unpicklable(
@@ -51,7 +51,7 @@ def find_unpicklable(
     for name, value in kwargs.items():
         if guilty(value):
             return Part(f"kwargs[{name!r}]", value)
-    return _culprit_in(function, guilty, set())
+    return _find_in(function, guilty, set())
 
 
 def parts(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Part]:
@@ -68,11 +68,11 @@ def name_of(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))[:200]
 
 
-def _culprit_in(function: Any, guilty: Callable[[Any], bool], seen: set[int]) -> Part | None:
-    seen.add(id(function))
+def _find_in(function: Any, guilty: Callable[[Any], bool], seen_ids: set[int]) -> Part | None:
+    seen_ids.add(id(function))
     for part in _parts_of(function):
-        if id(part.value) not in seen and guilty(part.value):
-            return _culprit_in(part.value, guilty, seen) or part
+        if id(part.value) not in seen_ids and guilty(part.value):
+            return _find_in(part.value, guilty, seen_ids) or part
     return None
 
 
@@ -83,10 +83,10 @@ def _parts_of(function: Any) -> Iterator[Part]:
     elif isinstance(function, types.MethodType):
         yield Part(f"the object that {name_of(function)!r} is a method of", function.__self__)
     for each in _functions_in(function):
-        of = f"of {each.__qualname__!r}"
-        yield from (Part(f"variable {name!r} {of}", value) for name, value in _variables(each))
+        owner = f"of {each.__qualname__!r}"
+        yield from (Part(f"variable {name!r} {owner}", value) for name, value in _variables(each))
         defaults = [*(each.__defaults__ or ()), *(each.__kwdefaults__ or {}).values()]
-        yield from (Part(f"a default {of}", value) for value in defaults)
+        yield from (Part(f"a default {owner}", value) for value in defaults)
 
 
 def _functions_in(value: Any) -> Iterator[types.FunctionType]:
@@ -115,14 +115,14 @@ def _variables(function: types.FunctionType) -> Iterator[Variable]:
             value = cell.cell_contents
         except ValueError:  # not filled yet
             continue
-        if not _is_name_only(value):
+        if not _is_by_reference(value):
             yield Variable(name, value)
     for name in _global_names(function.__code__):
-        if name in function.__globals__ and not _is_name_only(function.__globals__[name]):
+        if name in function.__globals__ and not _is_by_reference(function.__globals__[name]):
             yield Variable(name, function.__globals__[name])
 
 
-def _is_name_only(value: Any) -> bool:
+def _is_by_reference(value: Any) -> bool:
     if isinstance(value, types.ModuleType):
         return value.__name__ in sys.modules
     return isinstance(value, type | types.FunctionType | types.BuiltinFunctionType) and is_importable(value)
@@ -133,10 +133,10 @@ def is_importable(value: Any) -> bool:
     module = sys.modules.get(getattr(value, "__module__", None) or "builtins")
     if module is None or module.__name__ == "__main__":
         return False
-    found: Any = module
+    target: Any = module
     for step in value.__qualname__.split("."):
-        found = inspect.getattr_static(found, step, None)
-    return getattr(found, "__func__", found) is value
+        target = inspect.getattr_static(target, step, None)
+    return getattr(target, "__func__", target) is value
 
 
 @lru_cache(maxsize=1024)

@@ -7,7 +7,7 @@ import contextlib
 import threading
 
 _TRIES = 10
-_turn = threading.RLock()
+_parse_lock = threading.RLock()
 
 
 def parse_module(source: str | bytes) -> ast.Module:
@@ -18,6 +18,6 @@ def parse_module(source: str | bytes) -> ast.Module:
     code is retried.
     """
     for _ in range(_TRIES - 1):
-        with contextlib.suppress(SystemError), _turn:
+        with contextlib.suppress(SystemError), _parse_lock:
             return ast.parse(source)
     return ast.parse(source)

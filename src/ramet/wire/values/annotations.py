@@ -31,14 +31,14 @@ def parameter_types(function: Callable[..., Any]) -> tuple[tuple[Any, ...], Mapp
         return (), {}
     bare = _plain(function)
     by_name = {each.name: _hint(bare, each.name) for each in parameters}
-    placed = tuple(by_name[each.name] for each in parameters if each.kind <= each.POSITIONAL_OR_KEYWORD)
-    return placed, by_name
+    positional = tuple(by_name[each.name] for each in parameters if each.kind <= each.POSITIONAL_OR_KEYWORD)
+    return positional, by_name
 
 
 def first_parameter(function: Callable[..., Any]) -> Any:
     """Return the annotation of a function's first parameter; None if there is none that can be resolved."""
-    placed, _ = parameter_types(function)
-    return placed[0] if placed else None
+    positional, _ = parameter_types(function)
+    return positional[0] if positional else None
 
 
 def _plain(function: Callable[..., Any]) -> Any:
@@ -84,21 +84,21 @@ def is_buildable(cls: type) -> bool:
 
 def types_in(hint: Any) -> dict[str, type]:
     """Return the user's own types in an annotation and in the fields of these types, by `type_name`."""
-    found: dict[str, type] = {}
-    queue, seen = [hint], set[int]()
+    by_name: dict[str, type] = {}
+    queue, seen_ids = [hint], set[int]()
     while queue:
         each = queue.pop()
-        if id(each) in seen:
+        if id(each) in seen_ids:
             continue
-        seen.add(id(each))
+        seen_ids.add(id(each))
         queue += _inner(each)
         origin = typing.get_origin(each) or each
         if isinstance(origin, type) and is_buildable(origin):
-            found[type_name(origin)] = origin
+            by_name[type_name(origin)] = origin
             queue += fields_of(origin).values()
         elif typing.is_typeddict(origin):
             queue += fields_of(origin).values()
-    return found
+    return by_name
 
 
 @lru_cache(maxsize=512)
@@ -112,12 +112,12 @@ def fields_of(cls: type) -> dict[str, Any]:
     try:
         return typing.get_type_hints(cls)
     except Exception:  # An unresolvable name, such as a function's local, affects only its own field.
-        found = {}
+        hints = {}
         for base in reversed(cls.__mro__):
             scope = vars(sys.modules.get(base.__module__, types))
             for name, hint in inspect.get_annotations(base).items():
-                found[name] = _resolved(hint, scope, dict(vars(base)))
-        return {name: hint for name, hint in found.items() if hint is not None}
+                hints[name] = _resolved(hint, scope, dict(vars(base)))
+        return {name: hint for name, hint in hints.items() if hint is not None}
 
 
 @lru_cache(maxsize=512)

@@ -250,9 +250,9 @@ def _maker_of(cls: Any) -> Callable[[Any, dict[str, Any]], Any] | None:
 
 
 def _dataclass(cls: Any, fields: dict[str, Any]) -> Any:
-    late = {each.name for each in dataclasses.fields(cls) if not each.init}
-    built = cls(**{name: value for name, value in fields.items() if name not in late})
-    for name in late & fields.keys():
+    late_fields = {each.name for each in dataclasses.fields(cls) if not each.init}
+    built = cls(**{name: value for name, value in fields.items() if name not in late_fields})
+    for name in late_fields & fields.keys():
         object.__setattr__(built, name, fields[name])
     return built
 
@@ -274,7 +274,7 @@ def _model(cls: Any, fields: dict[str, Any]) -> Any:
         check_large(cls, fields, **options)
         return cls.model_validate(fields, **options)
     except pydantic.ValidationError as problem:
-        first = problem.errors(include_url=False, include_context=False)[0]
-        misfit = TypeMismatch(first.get("input"), f"a {cls.__qualname__} ({first['msg']})")
-        misfit.path += [f".{part}" if isinstance(part, str) else f"[{part}]" for part in reversed(first["loc"])]
+        first_error = problem.errors(include_url=False, include_context=False)[0]
+        misfit = TypeMismatch(first_error.get("input"), f"a {cls.__qualname__} ({first_error['msg']})")
+        misfit.path += [f".{part}" if isinstance(part, str) else f"[{part}]" for part in reversed(first_error["loc"])]
         raise misfit from None

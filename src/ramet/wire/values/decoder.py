@@ -112,23 +112,23 @@ class _Reader:
         return raw
 
     def _dict(self, raw: dict[str, Any]) -> Any:
-        first = next(iter(raw), "")
-        if first[:1] != "@" or first[:2] == "@@":
+        first_key = next(iter(raw), "")
+        if first_key[:1] != "@" or first_key[:2] == "@@":
             return self._fields(raw, "[{!r}]")
-        if first == "@type":
-            return self._object(raw.pop(first), raw)
-        read = _TAGS.get(first)
-        if read is None or len(raw) > 1:
+        if first_key == "@type":
+            return self._object(raw.pop(first_key), raw)
+        read_tag = _TAGS.get(first_key)
+        if read_tag is None or len(raw) > 1:
             raise _bad(f"an object with the keys {list(raw)[:3]!r:.200}")
         try:
-            return read(self, raw[first])
+            return read_tag(self, raw[first_key])
         except (ProtocolError, TypeMismatch):
             raise
         except (ValueError, TypeError, OverflowError, ArithmeticError) as problem:
-            raise _bad(f"a {first} of {type(raw[first]).__name__} ({type(problem).__name__})") from None
+            raise _bad(f"a {first_key} of {type(raw[first_key]).__name__} ({type(problem).__name__})") from None
 
-    def _fields(self, raw: dict[str, Any], shown: str) -> dict[str, Any]:
-        out = {}
+    def _fields(self, raw: dict[str, Any], path_format: str) -> dict[str, Any]:
+        fields = {}
         for name, each in raw.items():
             key = name
             if name[:1] == "@":
@@ -139,10 +139,10 @@ class _Reader:
                 try:
                     each = self.value(each)
                 except TypeMismatch as misfit:
-                    misfit.path.append(shown.format(key)[:80])
+                    misfit.path.append(path_format.format(key)[:80])
                     raise
-            out[key] = each
-        return out
+            fields[key] = each
+        return fields
 
     def _object(self, name: Any, raw: dict[str, Any]) -> Any:
         if type(name) is not str:

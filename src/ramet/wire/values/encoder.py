@@ -63,11 +63,11 @@ class Writer:
 
     def __init__(self, what: str, most: int, *, careful: bool = False) -> None:
         self.parts: list[bytes | memoryview] = []
-        self._what, self._most, self._careful = what, most, careful
+        self._label, self._limit, self._careful = what, most, careful
         self._simple = _LEAVES if careful else _LEAVES | {str, int}  #: types whose values are written unchanged
-        self._left = most  #: upper bound of the bytes that are still allowed
+        self._remaining = most  #: upper bound of the bytes that are still allowed
         self._path: list[str | int] = []
-        self._open: list[int] = []  #: ids of the containers around the current value
+        self._open_ids: list[int] = []  #: ids of the containers around the current value
         self._levels = 0  #: levels of JSON around the current value
 
     def data(self, value: Any) -> Any:
@@ -75,7 +75,7 @@ class Writer:
         kind: Any = type(value)
         if kind in self._simple:
             return value
-        write = _way_of(kind)
+        write = _write_method(kind)
         if write is None:
             raise self._refusal(value)
         return write(self, value)
@@ -92,25 +92,25 @@ class Writer:
     @property
     def place(self) -> str:
         """Return the path of the current part in the value."""
-        return self._what + "".join(f"[{step}]" if type(step) is int else str(step) for step in self._path)
+        return self._label + "".join(f"[{step}]" if type(step) is int else str(step) for step in self._path)
 
     def _spend(self, size: int) -> None:
-        self._left -= size
-        if self._left < 0:
-            raise ValueTooLarge(self._what, self._most - self._left, self._most)
+        self._remaining -= size
+        if self._remaining < 0:
+            raise ValueTooLarge(self._label, self._limit - self._remaining, self._limit)
 
     def _enter(self, value: Any, levels: int = 1) -> None:
         self._spend(len(value) + 1)
         self._levels += levels
-        self._open.append(id(value))
+        self._open_ids.append(id(value))
         if self._levels > MAX_DEPTH:
-            inside = len(set(self._open)) < len(self._open)
-            why = "it contains itself" if inside else f"it is nested deeper than {MAX_DEPTH} levels"
+            is_cyclic = len(set(self._open_ids)) < len(self._open_ids)
+            why = "it contains itself" if is_cyclic else f"it is nested deeper than {MAX_DEPTH} levels"
             raise NotShippable(self.place, why, "return a flatter value")
 
     def _leave(self, levels: int = 1) -> None:
         self._levels -= levels
-        self._open.pop()
+        self._open_ids.pop()
 
     def _part(self, tag: str, part: bytes | memoryview, *before: Any) -> dict[str, Any]:
         self._spend(len(part))
@@ -197,7 +197,7 @@ class Writer:
         name, fields = _fields_of(kind)
         out: dict[str, Any] = {"@type": name}
         self._enter(fields)
-        self._open[-1] = id(value)
+        self._open_ids[-1] = id(value)
         for field in fields:
             try:
                 out[field] = getattr(value, field)
@@ -209,18 +209,18 @@ class Writer:
     def _model(self, value: Any) -> dict[str, Any]:
         fields = vars(value) | (value.__pydantic_extra__ or {})
         self._enter(fields)
-        self._open[-1] = id(value)
+        self._open_ids[-1] = id(value)
         escaped = {"@" + name if name[:1] == "@" else name: item for name, item in fields.items()}
         out = {"@type": type_name(type(value)), **escaped}
         self._leave_fields(out, ".{}")
         return out
 
-    def _leave_fields(self, out: dict[str, Any], shown: str) -> None:
-        for name, item in out.items():
+    def _leave_fields(self, fields: dict[str, Any], path_format: str) -> None:
+        for name, item in fields.items():
             kind = type(item)
             if kind not in self._simple and not (kind is float and math.isfinite(item)):
-                self._path.append(shown.format(name.removeprefix("@"))[:80])
-                out[name] = self.data(item)
+                self._path.append(path_format.format(name.removeprefix("@"))[:80])
+                fields[name] = self.data(item)
                 self._path.pop()
         self._leave()
 
@@ -246,11 +246,11 @@ class Writer:
         return name
 
 
-_Way = Callable[[Writer, Any], Any]
+_WriteMethod = Callable[[Writer, Any], Any]
 
 
 @lru_cache(maxsize=1024)
-def _way_of(kind: type) -> _Way | None:
+def _write_method(kind: type) -> _WriteMethod | None:
     """Return the method that writes values of a type; None for a type that cannot be sent."""
     if is_pydantic(kind):
         return Writer._model
@@ -262,10 +262,10 @@ def _way_of(kind: type) -> _Way | None:
             return Writer._array
         if issubclass(kind, numpy.generic):
             return Writer._scalar
-    return next((way for base, way in _WAYS if issubclass(kind, base)), None)
+    return next((method for base, method in _WRITE_METHODS if issubclass(kind, base)), None)
 
 
-_WAYS: Final[tuple[tuple[Any, _Way], ...]] = (
+_WRITE_METHODS: Final[tuple[tuple[Any, _WriteMethod], ...]] = (
     (enum.Enum, Writer._enum),
     (str, lambda writer, value: writer._text(str.__str__(value))),
     (int, Writer._int),

@@ -47,23 +47,23 @@ def _stopping(schema: Any, *, is_strict: bool) -> Any:
         return schema
     kind = schema.get("type")
     if not isinstance(kind, str):  # the schema of fields, or of arguments
-        new = {key: _stopping(value, is_strict=is_strict) for key, value in schema.items()}
-        return _one_part(new, "schema") if "mode" in new and not is_strict else new
-    new = {key: value if key in _OPAQUE else _stopping(value, is_strict=is_strict) for key, value in schema.items()}
+        changed = {key: _stopping(value, is_strict=is_strict) for key, value in schema.items()}
+        return _wrap_part(changed, "schema") if "mode" in changed and not is_strict else changed
+    changed = {key: value if key in _OPAQUE else _stopping(value, is_strict=is_strict) for key, value in schema.items()}
     if kind in _LISTS:
-        return {**new, "fail_fast": True}
+        return {**changed, "fail_fast": True}
     if is_strict:
-        return new
+        return changed
     if kind == "union":
-        return {**new, "choices": list(map(_labelled, schema["choices"], new["choices"]))}
+        return {**changed, "choices": list(map(_labelled, schema["choices"], changed["choices"]))}
     if kind in _FIELDS:
-        return _one_part(new, "schema")
+        return _wrap_part(changed, "schema")
     if kind in _CLASSES:  # inside the class, so that errors keep its name
-        return {**new, "schema": _wrapped(_object, new["schema"])}
+        return {**changed, "schema": _wrapped(_object, changed["schema"])}
     if kind in _OBJECTS:
-        reference = {"ref": new.pop("ref")} if "ref" in new else {}
-        return {**_wrapped(_object, _one_part(new, "values_schema")), **reference}
-    return new
+        reference = {"ref": changed.pop("ref")} if "ref" in changed else {}
+        return {**_wrapped(_object, _wrap_part(changed, "values_schema")), **reference}
+    return changed
 
 
 def _labelled(choice: Any, stopping: Any) -> Any:
@@ -73,7 +73,7 @@ def _labelled(choice: Any, stopping: Any) -> Any:
     return stopping, choice["cls"].__name__ if "cls" in choice else choice["type"]
 
 
-def _one_part(schema: dict[str, Any], key: str) -> dict[str, Any]:
+def _wrap_part(schema: dict[str, Any], key: str) -> dict[str, Any]:
     """Return a schema whose part at `key` is checked only if no earlier part of the object was wrong."""
     part = schema.get(key)
     if not isinstance(part, dict):
@@ -132,18 +132,18 @@ def check_large(cls: Any, value: Any, **options: Any) -> None:
 
 def is_small(value: Any) -> bool:
     """Return whether a value has so few parts that all its errors may be collected."""
-    left, seen = [value], 0
-    while left:
-        part = left.pop()
-        seen += 1
+    pending, count = [value], 0
+    while pending:
+        part = pending.pop()
+        count += 1
         if isinstance(part, str | bytes):
             continue
         if isinstance(part, Mapping):
-            left.extend(islice(part.values(), _SMALL))
-            seen += max(0, len(part) - _SMALL)
+            pending.extend(islice(part.values(), _SMALL))
+            count += max(0, len(part) - _SMALL)
         elif isinstance(part, list | tuple | set | frozenset):
-            left.extend(islice(part, _SMALL))
-            seen += max(0, len(part) - _SMALL)
-        if seen + len(left) > _SMALL:
+            pending.extend(islice(part, _SMALL))
+            count += max(0, len(part) - _SMALL)
+        if count + len(pending) > _SMALL:
             return False
     return True

@@ -15,7 +15,7 @@ from typing import Any
 from ramet.wire.values.validators import Keys
 
 ACCEPTED = "at most 100 different numbers of one hash"
-_FEW = 8  #: a number of values that is compared quickly
+_FAST_COUNT = 8  #: a number of values that is compared quickly
 _UUID = re.compile(r"(?:urn:uuid:)?\{?[0-9a-fA-F-]{32,36}\}?")
 #: The hash of a text that can be read as a number and as a UUID: the annotation decides which, so all get one hash.
 _AMBIGUOUS = 0
@@ -24,20 +24,20 @@ _TEXT_KEYS = (None, "str", "any")
 
 def needs_hashes(core_schema: Any) -> bool:
     """Return whether a pydantic type makes sets or dicts of values that may not be text."""
-    seen, left = set[int](), [core_schema]
-    while left:
-        part = left.pop()
-        if id(part) in seen or not isinstance(part, Mapping | list | tuple):
+    seen_ids, pending = set[int](), [core_schema]
+    while pending:
+        part = pending.pop()
+        if id(part) in seen_ids or not isinstance(part, Mapping | list | tuple):
             continue
-        seen.add(id(part))
+        seen_ids.add(id(part))
         if not isinstance(part, Mapping):
-            left.extend(part)
+            pending.extend(part)
             continue
         if part.get("type") in ("set", "frozenset") and _kind(part.get("items_schema")) != "str":
             return True
         if _kind(part.get("keys_schema")) not in _TEXT_KEYS:
             return True
-        left.extend(part.values())
+        pending.extend(part.values())
     return False
 
 
@@ -59,29 +59,29 @@ class _Count:
     def hashes(self, value: Any) -> tuple[int, int]:
         """Return the predictable hash of a value, and an unpredictable hash that distinguishes values."""
         if isinstance(value, str):
-            return _of_text(value), hash(value)
+            return _text_hash(value), hash(value)
         if isinstance(value, list):
-            return self._of_all([self.hashes(each) for each in value])
+            return self._combine([self.hashes(each) for each in value])
         if isinstance(value, dict):
-            self._of_all([self.hashes(name) for name in value])
-            return self._of_all([self.hashes(value[name]) for name in sorted(value)])
+            self._combine([self.hashes(name) for name in value])
+            return self._combine([self.hashes(value[name]) for name in sorted(value)])
         if value is None or isinstance(value, int | float):
             return hash(value), hash(repr(value))
         return id(value), id(value)  # an object of the caller's own program
 
-    def _of_all(self, parts: list[tuple[int, int]]) -> tuple[int, int]:
-        hashes = tuple(foretold for foretold, _ in parts)
-        if len(parts) > _FEW and len(set(hashes)) < len(parts):
-            different = {own: foretold for foretold, own in parts}
+    def _combine(self, parts: list[tuple[int, int]]) -> tuple[int, int]:
+        hashes = tuple(predicted for predicted, _ in parts)
+        if len(parts) > _FAST_COUNT and len(set(hashes)) < len(parts):
+            different = {own_hash: predicted for predicted, own_hash in parts}
             self.is_bounded = self._keys.can_hold(different.values()) and self.is_bounded
-        return hash(hashes), hash(tuple(own for _, own in parts))
+        return hash(hashes), hash(tuple(own_hash for _, own_hash in parts))
 
 
 def _kind(schema: Any) -> Any:
     return schema.get("type") if isinstance(schema, Mapping) else None
 
 
-def _of_text(text: str) -> int:
+def _text_hash(text: str) -> int:
     number = _number(text)
     if 32 <= len(text) <= 45 and _UUID.fullmatch(text):
         digits = text.removeprefix("urn:uuid:").strip("{}").replace("-", "")

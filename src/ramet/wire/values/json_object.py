@@ -39,18 +39,18 @@ def json_object(body: bytes, what: str, *, max_bytes: int) -> dict[str, Any]:
     check_parts(body, len(body), what)
     try:
         with paused_gc(len(body)):
-            said = msgspec.json.decode(body)
+            value = msgspec.json.decode(body)
     except RecursionError:
         raise _too_deep(what) from None
     except (msgspec.DecodeError, UnicodeError) as problem:
         raise ProtocolError(f"{what} that is no JSON: {str(problem)[:200]}") from None
-    if not isinstance(said, dict):
+    if not isinstance(value, dict):
         raise ProtocolError(f"{what} that is no object")
-    level: list[Any] = [said]
+    level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         level = gc.get_referents(*level)  # one level of a tree of lists and dicts, at the speed of C
         if not level:
-            return said
+            return value
     raise _too_deep(what)
 
 

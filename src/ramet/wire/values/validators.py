@@ -19,9 +19,9 @@ MAX_PARTS: Final = 500_000
 _TEXT: Final = re.compile(rb'"[^"]*"')
 
 #: A whole number is a number, and True is one, as in type checkers.
-_ALSO: Final[Mapping[type, tuple[type, ...]]] = {int: (bool,), float: (int, bool), complex: (float, int, bool)}
+_ALSO_ACCEPTED: Final[Mapping[type, tuple[type, ...]]] = {int: (bool,), float: (int, bool), complex: (float, int, bool)}
 #: The types that values of types with these bases are decoded to.
-_SENT: Final[tuple[tuple[type, type], ...]] = (
+_WIRE_TYPES: Final[tuple[tuple[type, type], ...]] = (
     (pathlib.PurePath, str),
     (memoryview, bytes),
     (dict, dict),
@@ -35,7 +35,7 @@ _SENT: Final[tuple[tuple[type, type], ...]] = (
     (float, float),
 )
 #: Number of equal hashes taken for chance; -1 and -2 have equal hashes, and so do tuples of them.
-_CHANCE: Final = 8
+_MAX_BY_CHANCE: Final = 8
 #: Maximum comparisons of further values with equal hashes: a hundred in one dict, or some in each of several.
 _MAX_COMPARED: Final = 10_000
 
@@ -64,7 +64,7 @@ class Keys:
     """
 
     def __init__(self) -> None:
-        self._left = _MAX_COMPARED
+        self._remaining = _MAX_COMPARED
 
     def can_hold(self, values: Any) -> bool:
         """Return whether a further dict or set can hold these values, in time that does not grow with their square."""
@@ -73,8 +73,10 @@ class Keys:
         except Exception:  # a value that cannot be hashed, or an object whose own hash fails
             return False
         if len(set(hashes)) < len(hashes):
-            self._left -= sum(each * each for each in collections.Counter(hashes).values() if each > _CHANCE)
-        return self._left >= 0
+            self._remaining -= sum(
+                each * each for each in collections.Counter(hashes).values() if each > _MAX_BY_CHANCE
+            )
+        return self._remaining >= 0
 
 
 def check_parts(body: bytes, size: int, what: str) -> None:
@@ -116,11 +118,11 @@ def fit_each(
 ) -> list[Any]:
     """Return values, each coerced by its own check. Raises TypeMismatch, with the place, if one does not fit."""
     fitted = []
-    for place, check, value in zip(places, checks, values, strict=False):
+    for position, check, value in zip(places, checks, values, strict=False):
         try:
             fitted.append(fit_one(check, value))
         except TypeMismatch as misfit:
-            misfit.path.append(shape.format(safe_repr(place))[:80])
+            misfit.path.append(shape.format(safe_repr(position))[:80])
             raise
     return fitted
 
@@ -134,20 +136,20 @@ def listed(value: Any, expected: str) -> list[Any]:
 
 def instance(cls: type, keys: Keys) -> Check:
     """Return a check for values of a class: instances, or the type that they are decoded to."""
-    exact = frozenset({cls, *_ALSO.get(cls, ())})
-    sent = next((sent for base, sent in _SENT if issubclass(cls, base)), None)
+    exact = frozenset({cls, *_ALSO_ACCEPTED.get(cls, ())})
+    wire_type = next((wire_type for base, wire_type in _WIRE_TYPES if issubclass(cls, base)), None)
     is_set = issubclass(cls, set | frozenset)
 
     def fit(value: Any) -> Any:
         try:
-            if isinstance(value, (cls, *_ALSO.get(cls, ()))):
+            if isinstance(value, (cls, *_ALSO_ACCEPTED.get(cls, ()))):
                 return value
         except TypeError:  # a protocol that cannot be checked at run time
             return value
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(value, numpy.generic) and type(value.item()) in exact:
             return value.item()
-        if type(value) is not sent or is_buildable(cls) or (is_set and not keys.can_hold(value)):
+        if type(value) is not wire_type or is_buildable(cls) or (is_set and not keys.can_hold(value)):
             raise TypeMismatch(value, "None" if cls is types.NoneType else cls.__qualname__)
         if cls is collections.defaultdict:  # the default factory was not sent
             return value

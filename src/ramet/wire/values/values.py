@@ -51,14 +51,14 @@ def encode(value: Any, *, what: str = "result", max_bytes: int | None = None) ->
 
     Raises NotShippable with the path, the type, and a remedy if a part cannot be encoded.
     """
-    most = MAX_BODY if max_bytes is None else min(max_bytes, MAX_BODY)
-    text = _plain_json(value, most)
+    limit = MAX_BODY if max_bytes is None else min(max_bytes, MAX_BODY)
+    text = _plain_json(value, limit)
     parts: Sequence[bytes | memoryview] = ()
     if text is None:
-        text, parts = _tagged_json(value, what, most)
+        text, parts = _tagged_json(value, what, limit)
     size = len(text) + sum(map(len, parts))
-    if size > most:
-        raise ValueTooLarge(what, size, most)
+    if size > limit:
+        raise ValueTooLarge(what, size, limit)
     return Encoded(len(text), b"".join((text, *parts)) if parts else text)
 
 
@@ -75,13 +75,13 @@ def result_too_large(size: int, most: int) -> OutputTooLarge:
     return OutputTooLarge("bytes of the result", size=size, limit=most, remedy=LEAVE_LESS)
 
 
-def _tagged_json(value: Any, what: str, most: int) -> tuple[bytes, Sequence[bytes | memoryview]]:
-    writer = Writer(what, most)
+def _tagged_json(value: Any, what: str, limit: int) -> tuple[bytes, Sequence[bytes | memoryview]]:
+    writer = Writer(what, limit)
     try:
         try:
             return _json.encode(writer.data(value)), writer.parts
         except ValueError:  # lone surrogates, or an integer of thousands of digits
-            writer = Writer(what, most, careful=True)
+            writer = Writer(what, limit, careful=True)
             return _json.encode(writer.data(value)), writer.parts
     except (RametError, MemoryError):
         raise
@@ -93,9 +93,9 @@ def _tagged_json(value: Any, what: str, most: int) -> tuple[bytes, Sequence[byte
         raise NotShippable(writer.place, why, "return plain data") from problem
 
 
-def _plain_json(value: Any, most: int) -> bytes | None:
+def _plain_json(value: Any, limit: int) -> bytes | None:
     """Return the JSON of a value that needs no tags, much faster than with tags; None for any other value."""
-    nones = _count_nones(value, most)
+    nones = _count_nones(value, limit)
     if nones is None or not 0 < sys.get_int_max_str_digits() <= _DIGITS:
         return None
     try:
@@ -107,7 +107,7 @@ def _plain_json(value: Any, most: int) -> bytes | None:
     return None if b"@" in text and _TAG.search(text) else text
 
 
-def _count_nones(value: Any, most: int) -> int | None:
+def _count_nones(value: Any, limit: int) -> int | None:
     """Return how often None occurs in plain data (-1: irrelevant, without floats); None if the data is not plain."""
     level: list[Any] = [value]
     nones, floats = 0, False
@@ -118,10 +118,10 @@ def _count_nones(value: Any, most: int) -> int | None:
         floats = floats or float in kinds
         if type(None) in kinds:
             nones += level.count(None)
-        lists = _of(level, kinds, list) + _of(level, kinds, tuple)
-        dicts = _of(level, kinds, dict)
-        most -= len(level)
-        if most < sum(map(len, lists)) + sum(map(len, dicts)):  # Shared parts count each time.
+        lists = _of_kind(level, kinds, list) + _of_kind(level, kinds, tuple)
+        dicts = _of_kind(level, kinds, dict)
+        limit -= len(level)
+        if limit < sum(map(len, lists)) + sum(map(len, dicts)):  # Shared parts count each time.
             return None
         if dicts and not set(map(type, set().union(*dicts))) <= {str}:
             return None
@@ -131,7 +131,7 @@ def _count_nones(value: Any, most: int) -> int | None:
     return None
 
 
-def _of(level: list[Any], kinds: set[type], kind: type) -> list[Any]:
+def _of_kind(level: list[Any], kinds: set[type], kind: type) -> list[Any]:
     if kind not in kinds:
         return []
     return level if len(kinds) == 1 else [each for each in level if type(each) is kind]
