@@ -113,10 +113,10 @@ def test_a_field_that_a_guest_invents_is_refused(said: Any, name: str, value: An
     """In any of its messages, and in the policy that it asks for; a guest passes over what a newer host adds."""
     fields = msgspec.json.decode(guest_protocol.encode(said))
     if name not in (*said.__struct_fields__, "type"):
-        with pytest.raises(ProtocolError, match="no message"):
+        with pytest.raises(ProtocolError, match="not a message"):
             guest_protocol.from_guest(msgspec.json.encode(fields | {name: value}))
     if name not in Policy.__struct_fields__:
-        with pytest.raises(ProtocolError, match="no message"):
+        with pytest.raises(ProtocolError, match="not a message"):
             guest_protocol.from_guest(msgspec.json.encode({"type": "spawn", "id": 1, "policy": {name: value}}))
     stop = {"type": "stop", "reason": "x"}
     if name not in ("type", "reason"):

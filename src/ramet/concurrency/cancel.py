@@ -139,7 +139,7 @@ class AbortController:
         try:
             listener(self)
         except (Exception, asyncio.CancelledError):
-            _log.exception("an abort listener failed; the others are told all the same")
+            _log.exception("an abort listener failed; the other listeners are called anyway")
 
 
 def _listener_ref(listener: Listener) -> _ListenerRef:

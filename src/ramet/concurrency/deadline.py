@@ -37,7 +37,7 @@ async def wait_with_timeout(
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             if task.cancelled():  # The work cancelled itself: neither it nor our caller was cancelled from outside.
-                raise RuntimeError("it cancelled itself")
+                raise RuntimeError("the awaited task cancelled itself")
             return task.result()
         if stopped is not None and stopped.done():
             raise Aborted(stopped.result())

@@ -53,7 +53,7 @@ class Slots:
     def give_back(self) -> None:
         """Release a slot, directly to the first waiting request. Raises Bug if none is taken."""
         if not self.taken:
-            raise Bug("a place was given back that nobody had taken")
+            raise Bug("a slot was released that was not acquired")
         while self._queue:
             waiter = self._queue.popleft()
             if not waiter.done():
@@ -71,7 +71,7 @@ class Slot:
         self._slots = slots
         self.on_wait = on_wait  #: called with True when the run begins to wait for others, False when it works again
         self._is_held = False
-        self._acquire_lock = asyncio.Lock()  #: one of its calls waits in line for all of them
+        self._acquire_lock = asyncio.Lock()  #: one call of the run waits in the queue, for all calls of the run
         self._busy = 0
         self._wait_count = 0
         self._waits_by_key: dict[object, int] = {}

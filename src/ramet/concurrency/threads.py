@@ -39,7 +39,7 @@ def in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
             future.set_exception(error)
         else:
             # A future refuses StopIteration; SystemExit would end the event loop, and CancelledError look like our own.
-            future.set_exception(RuntimeError(f"it raised {type(error).__name__}: {error}"))
+            future.set_exception(RuntimeError(f"the function raised {type(error).__name__}: {error}"))
 
     def body() -> None:
         result, error = None, None

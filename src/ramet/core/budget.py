@@ -224,7 +224,7 @@ class Budget:
 
     def _free(self, index: int, last_word: bool) -> float:
         limit = self._limit[index]
-        assert limit is not None, "only owners are asked"
+        assert limit is not None, "`_free` is called on the owner of a limit"
         if self.closed:
             return 0
         return limit - self._spent[index] - self._reserved[index] - (0 if last_word else self._last_word_reserve[index])

@@ -88,7 +88,7 @@ class OverCapacity(SpawnRefused):
     def __init__(self, team: str, resource: str, *, asked: float, room: Mapping[str, float]) -> None:
         self.team, self.resource, self.asked, self.room = _short(team), resource, asked, dict(room)
         free = room.get(resource, 0.0)
-        super().__init__(resource, f"team {self.team!r} has less than the {asked:.12g} that were asked", free=free)
+        super().__init__(resource, f"team {self.team!r} has less free than the requested {asked:.12g}", free=free)
 
 
 class NotYours(RametError, LookupError):
@@ -97,7 +97,7 @@ class NotYours(RametError, LookupError):
     def __init__(self, kind: str, name: str) -> None:
         self.kind, self.name = kind, _short(name)
         subject = f"{kind} {self.name!r}" if name else kind
-        super().__init__(f"there is no {subject} that this key opens")
+        super().__init__(f"there is no {subject} that this key may access")
 
 
 class MailRefused(RametError):
@@ -177,7 +177,7 @@ class StepsExceeded(RametError):
 
     def __init__(self, graph: str, *, node: str, max_steps: int) -> None:
         self.graph, self.node, self.max_steps = graph, node, max_steps
-        super().__init__(f"{graph} has done {max_steps} steps, all that it may; {node!r} would have been the next")
+        super().__init__(f"{graph} has reached its limit of {max_steps} steps; {node!r} would have been the next")
 
 
 class NoToolsLeft(RametError):
@@ -197,7 +197,7 @@ class NotShippable(RametError):
 
     def __init__(self, what: str, why: str, remedy: str) -> None:
         self.what, self.why, self.remedy = _short(what), why, remedy
-        super().__init__(f"{self.what} cannot travel: {why}; {remedy}")
+        super().__init__(f"{self.what} cannot be sent: {why}; {remedy}")
 
 
 class OutputTooLarge(RametError):
@@ -266,8 +266,10 @@ class OwnedElsewhere(RametError):
     def __init__(self, tree: str, kernel: str, address: str = "") -> None:
         self.tree, self.kernel, self.address = _short(tree), _short(kernel), address
         with_owner = f"it belongs to kernel {self.kernel!r}"  # No address: callers read this; kernels listen inside.
-        without_owner = "another one took it over, and has let go of it since"
-        super().__init__(f"tree {self.tree!r} is not of this kernel: {with_owner if kernel else without_owner}")
+        without_owner = "another kernel took it over, and has released it since"
+        super().__init__(
+            f"tree {self.tree!r} does not belong to this kernel: {with_owner if kernel else without_owner}"
+        )
 
 
 class Conflict(RametError):
@@ -346,7 +348,8 @@ class IsolationUnavailable(RametError):
     def __init__(self, asked: str, offered: str, missing: tuple[str, ...], remedy: str) -> None:
         self.asked, self.offered, self.missing, self.remedy = asked, offered, missing, remedy
         super().__init__(
-            f"isolation {asked} was asked and this machine offers {offered}; missing: {', '.join(missing)}; {remedy}"
+            f"isolation {asked} was requested and this machine offers {offered}; "
+            f"missing: {', '.join(missing)}; {remedy}"
         )
 
 
@@ -366,7 +369,7 @@ class Expired(RametError, LookupError):
 
     def __init__(self, run: str, ended: object, keep_s: float | None) -> None:
         self.run, self.ended, self.keep_s = _short(run), str(ended), keep_s
-        super().__init__(f"run {self.run!r} ended at {ended} and was kept for {keep_s} seconds, which are over")
+        super().__init__(f"run {self.run!r} ended at {ended} and was kept for {keep_s} seconds, which have passed")
 
 
 class BusyError(RametError):

@@ -145,7 +145,7 @@ def parse_recipe(entry: object, where: str = "recipe") -> Recipe:
         setup=_text(entries.get("setup", ""), f"{where}.setup"),
     )
     if "hash" in entries and entries["hash"] != recipe.version:
-        raise InvalidValue(f"{where}.hash", entries["hash"], f"{recipe.version}, which is that of its content")
+        raise InvalidValue(f"{where}.hash", entries["hash"], f"{recipe.version}, which is the hash of its content")
     return recipe
 
 

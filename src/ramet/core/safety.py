@@ -92,7 +92,7 @@ class SafetyPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         for rule in self.rules:
             if rule.fits(tool, args):
                 return VoterAnswer(rule.verdict, rule.reason)
-        return VoterAnswer(self.otherwise, "no rule fits it")
+        return VoterAnswer(self.otherwise, "no rule matches it")
 
 
 class VoterAnswer(NamedTuple):
@@ -117,7 +117,7 @@ def decide(decider: Decider, votes: Sequence[Vote], voters: int) -> VoterAnswer 
     is deny.
     """
     if voters < 1:
-        return VoterAnswer("deny", "nobody votes")
+        return VoterAnswer("deny", "no voter is configured")
     votes_by_verdict: dict[str, list[Vote]] = {
         verdict: [each for each in votes if each.verdict == verdict] for verdict in VERDICTS
     }

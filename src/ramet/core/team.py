@@ -112,7 +112,7 @@ def unstated(team: str, fields: Sequence[str]) -> MissingValue:
     The error names all missing fields.
     """
     each = " of each" if len(fields) > 1 else ""
-    return MissingValue(", ".join(fields), f"a value{each}: team {team!r} counts it, and has no default")
+    return MissingValue(", ".join(fields), f"a value{each}: team {team!r} limits it, and has no default")
 
 
 def amount(field: str, value: object, *, whole: bool = False) -> float:

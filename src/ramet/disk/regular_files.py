@@ -47,4 +47,4 @@ def has_hole(descriptor: int) -> bool:
 
 
 def _irregular(name: str | os.PathLike[str]) -> OSError:
-    return OSError(errno.EINVAL, "it is no regular file", os.fspath(name))
+    return OSError(errno.EINVAL, "it is not a regular file", os.fspath(name))

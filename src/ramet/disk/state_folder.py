@@ -95,7 +95,7 @@ def check_database(path: Path, field: str = "path", shown: str = "", *, is_priva
             raise InvalidValue(field, str(file), f"{name} to belong to the user of this process; {_REMOVE}")
         if is_private and not suffix and status.st_mode & 0o077:
             accepted = f"{name} to be readable by its user only, as ramet makes it; one that came with the folder is"
-            raise InvalidValue(field, str(file), f"{accepted} not to be believed. If it is yours: chmod 600")
+            raise InvalidValue(field, str(file), f"{accepted} not trusted. If it is yours: chmod 600")
         if suffix == "-journal" and not _is_own_rollback(file, name, field, database_size):
             raise InvalidValue(field, str(file), f"no rollback journal at {name} that ramet did not make; {_REMOVE}")
 
@@ -173,7 +173,7 @@ def _lstat(path: Path) -> os.stat_result | None:
     except OSError as problem:
         if problem.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
-        raise InvalidValue("working_dir", str(path), f"a path that can be looked at ({problem.strerror})") from None
+        raise InvalidValue("working_dir", str(path), f"a path that can be examined ({problem.strerror})") from None
 
 
 def _kind(status: os.stat_result) -> str:

@@ -155,7 +155,7 @@ async def complete(
         raise _as_model_failed(bound, error, clock, wait_probe) from error
     cancel_check.check()
     if not isinstance(reply, AIMessage):
-        raise ModelFailed(bound.name, f"it answered with {type(reply).__name__}, which is no AIMessage")
+        raise ModelFailed(bound.name, f"it returned {type(reply).__name__}, which is not an AIMessage")
     if isinstance(reply, AIMessageChunk):
         reply = cast(AIMessage, message_chunk_to_message(reply))
     return validated(reply, bound.name)
@@ -206,7 +206,7 @@ async def stream_reply(
             failed = stream_usage.refusal(endpoint, error, failed) or failed
         raise failed from error
     if provider in _PROVIDERS_WITH_END and not has_end:
-        raise ModelFailed(bound.name, "the stream ended before the reply was whole", retryable=True)
+        raise ModelFailed(bound.name, "the stream ended before the reply was complete", retryable=True)
     if endpoint is not None and has_chunks:
         stream_usage.note(endpoint, is_taken=usage)
 
@@ -259,7 +259,7 @@ async def _generate_directly(
         kwargs = {**kwargs, "run_manager": None}
     result = await model._agenerate(messages, stop=None, **kwargs)
     if not result.generations:
-        raise ModelFailed(bound.name, "it answered with nothing")
+        raise ModelFailed(bound.name, "it returned no reply")
     generation = result.generations[0]
     if generation.generation_info or result.llm_output:
         reply = generation.message

@@ -115,9 +115,9 @@ def _parse_calls(calls: Iterable[_Call]) -> tuple[list[ToolCall], list[InvalidTo
         text = "".join(call.pieces)
         try:
             args = json.loads(text, strict=False) if text else {}
-            problem = None if isinstance(args, dict) else "the arguments are no JSON object"
+            problem = None if isinstance(args, dict) else "the arguments are not a JSON object"
         except (ValueError, RecursionError) as error:
-            args, problem = {}, f"the arguments are no JSON: {error}"
+            args, problem = {}, f"the arguments are not JSON: {error}"
         if problem is None:
             valid.append(tool_call(name=call.name, args=args, id=call.id))
         else:

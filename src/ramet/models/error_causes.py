@@ -148,7 +148,7 @@ def _text(error: BaseException) -> str | None:
     """Return the text of this one exception, if it concerns the connection."""
     name = type(error).__name__
     if name == "LocalProtocolError" and _package(type(error)) == "h11":  # Its text quotes the header.
-        return "a header of the request is not allowed (has the key a blank or a newline in it?)"
+        return "a header of the request is not allowed (does the key contain a space or a newline?)"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"TLS failed: the certificate is not trusted ({error.verify_message})"[:_MAX_TEXT]
     if isinstance(error, ssl.SSLError):

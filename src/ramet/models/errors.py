@@ -169,5 +169,5 @@ def _metadata(response: Mapping[str, object]) -> Mapping[str, object]:
 
 def _reason(error: Exception, status: int | None) -> str:
     text = description(error) if status is None and (_is_connection_error(error) or was_never_sent(error)) else None
-    text = text or " ".join(str(error).split()) or "no further word"
+    text = text or " ".join(str(error).split()) or "no further details"
     return f"{type(error).__name__}: {text[:500]}"

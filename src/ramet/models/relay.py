@@ -105,7 +105,7 @@ class RelayModel(BaseChatModel):
         except RuntimeError:
             request = self._agenerate(messages, stop, **kwargs)
             return asyncio.run_coroutine_threadsafe(request, self._loop).result()
-        raise RametError("this model is asked with `await`, or from a thread")
+        raise RametError("call this model with `await`, or from a thread without an event loop")
 
     async def _astream(
         self,
@@ -123,13 +123,15 @@ class RelayModel(BaseChatModel):
                 elif not texts:
                     yield ChatGenerationChunk(message=AIMessageChunk(**piece.model_dump(exclude={"type"})))
                 elif "".join(texts) != piece.text:
-                    raise ModelFailed(self.model_name, "the stream was cut and begun anew; ask again", retryable=True)
+                    raise ModelFailed(
+                        self.model_name, "the stream was interrupted and restarted; ask again", retryable=True
+                    )
 
     def _pieces(
         self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any], *, stream: bool
     ) -> AsyncGenerator[AIMessageChunk | AIMessage]:
         if stop:
-            raise InvalidValue("stop", stop, "no stop words: they cannot be passed on")
+            raise InvalidValue("stop", stop, "no stop words: they cannot be forwarded")
         tools, max_tokens = kwargs.get("tools", ()), kwargs.get("max_tokens", self.max_tokens)
         return self._relay(messages, tools, max_tokens=max_tokens, stream=stream)
 
@@ -148,10 +150,10 @@ def decode_chunk(body: bytes) -> AIMessageChunk:
     try:
         fields = msgspec.json.decode(body, type=dict[str, Any])
         if not fields.keys() <= _CHUNK_FIELDS:
-            raise ValueError("a field that no piece has")
+            raise ValueError("an unknown field")
         return AIMessageChunk(**{"content": "", **fields})
     except (ValueError, TypeError) as problem:  # errors of msgspec and pydantic are ValueErrors
-        raise ProtocolError(f"no piece of a reply: {problem}") from None
+        raise ProtocolError(f"not a chunk of a reply: {problem}") from None
 
 
 def _schema(tool: dict[str, Any] | type | Callable[..., Any] | BaseTool) -> dict[str, Any]:

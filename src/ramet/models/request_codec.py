@@ -81,7 +81,7 @@ class SharedHistory:
     def heard(self, said: object) -> list[BaseMessage]:
         """Return the messages that a guest sent. Raises ProtocolError for data that `told` cannot produce."""
         if not isinstance(said, list):
-            raise ProtocolError("messages are told in a list")
+            raise ProtocolError("messages must be a list")
         if sum(not isinstance(each, int) for each in said) > MAX_MESSAGES:
             raise ProtocolError(f"more than {MAX_MESSAGES} new messages at once")
         last = -1
@@ -93,7 +93,7 @@ class SharedHistory:
                 messages.append(self.messages[each])
                 last = each
             else:
-                raise ProtocolError(f"place {each} in a list of {len(self.messages)}, after place {last}")
+                raise ProtocolError(f"position {each} in a list of {len(self.messages)}, after position {last}")
         return messages
 
 
@@ -108,10 +108,10 @@ def decode_question(kept: SharedHistory, body: bytes) -> EncodedRequest:
     """Return a guest's request. Raises ProtocolError if it is invalid, or exceeds a bound."""
     data = bounded_json(body)
     if not isinstance(data, dict) or data.keys() != {"messages", "tools"}:
-        raise ProtocolError("a question has messages and tools")
+        raise ProtocolError("a request must have messages and tools")
     messages = kept.heard(data["messages"])
     if not messages:
-        raise ProtocolError("a question without a message")
+        raise ProtocolError("a request without a message")
     return EncodedRequest(messages, _tools(data["tools"]))
 
 
@@ -124,7 +124,7 @@ def bounded_json(body: bytes, *, most: int = MAX_BYTES) -> Any:
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise ProtocolError(f"no JSON: {problem}") from None
+        raise ProtocolError(f"not JSON: {problem}") from None
 
 
 def as_data(message: BaseMessage) -> dict[str, Any]:
@@ -150,9 +150,9 @@ def untrusted_message(data: object) -> BaseMessage:
     fetch it for a guest without a network, or from the files of the account.
     """
     if not isinstance(data, dict):
-        raise ProtocolError("a message is a place or an object")
+        raise ProtocolError("a message must be a position or an object")
     if data.get("extra"):
-        raise ProtocolError("a message with fields that no message has")
+        raise ProtocolError("a message with unknown fields")
     content = data.get("content")
     for block in content if isinstance(content, list) else ():
         if not isinstance(block, str):
@@ -161,14 +161,16 @@ def untrusted_message(data: object) -> BaseMessage:
         fields = to_json_value({key: value for key, value in data.items() if key not in _UNSENT_FIELDS}, "message")
         return decode(fields)
     except InvalidValue as problem:
-        raise ProtocolError(f"no message: {problem}") from None
+        raise ProtocolError(f"not a message: {problem}") from None
 
 
 def _check_block(block: object) -> None:
     kind = block.get("type") if isinstance(block, dict) else None
     if kind in _MEDIA:
         if _has_reference(block):
-            raise ProtocolError(f"a block of type {kind!r} that names its data; blocks of a guest hold it")
+            raise ProtocolError(
+                f"a block of type {kind!r} that refers to its data; a guest's block must contain its data"
+            )
     elif kind not in _CONTENT_BLOCKS:
         raise ProtocolError(f"a block of type {str(kind)[:40]!r} in a guest's message")
 
@@ -191,7 +193,7 @@ def _has_reference(value: object) -> bool:
 
 def _tools(entries: object) -> list[str | dict[str, Any]]:
     if not isinstance(entries, list) or len(entries) > MAX_TOOLS:
-        raise ProtocolError(f"tools are told in a list of at most {MAX_TOOLS}")
+        raise ProtocolError(f"tools must be a list of at most {MAX_TOOLS}")
     if len(msgspec.json.encode([each for each in entries if not isinstance(each, str)])) > MAX_SCHEMAS_BYTES:
         raise ProtocolError(f"schemas of tools of more than {MAX_SCHEMAS_BYTES} bytes")
     return [each if isinstance(each, str) else _schema(each) for each in entries]
@@ -199,7 +201,7 @@ def _tools(entries: object) -> list[str | dict[str, Any]]:
 
 def _schema(entry: object) -> dict[str, Any]:
     if not isinstance(entry, dict) or not entry.keys() <= {"name", "description", "parameters"}:
-        raise ProtocolError("a tool is told by name, or as an object with name, description and parameters")
+        raise ProtocolError("a tool must be a name, or an object with name, description and parameters")
     name, description, parameters = entry.get("name"), entry.get("description", ""), entry.get("parameters", {})
     if not isinstance(name, str) or not _TOOL_NAME.match(name):
         raise ProtocolError("a tool's name is 1 to 64 letters, digits, '_' or '-'")
@@ -208,7 +210,7 @@ def _schema(entry: object) -> dict[str, Any]:
     if not isinstance(parameters, dict) or not isinstance(parameters.get("properties", {}), dict):
         raise ProtocolError("a tool's parameters are the JSON schema of an object")
     if _has_ref(parameters):
-        raise ProtocolError("a tool's schema refers to parts of itself: written out, these may have no end")
+        raise ProtocolError("a tool's schema has a $ref: expanded, it may be infinite")
     try:
         return {"name": name, "description": description, "parameters": to_json_value(parameters, "parameters")}
     except InvalidValue as problem:

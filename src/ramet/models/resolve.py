@@ -107,11 +107,11 @@ def resolve(name: str, *, inherited: BaseChatModel | None = None, **kwargs: Any)
     name = _checked(name)
     if name == "inherit":
         if inherited is None:
-            raise InvalidValue("model", name, "a model's name: there is nobody to inherit from")
+            raise InvalidValue("model", name, "a model's name: there is no model to inherit")
         return inherited
     if "max_retries" in kwargs:
         raise InvalidValue(
-            "max_retries", kwargs["max_retries"], "nothing: retries are set by the RetryPolicy of the gate"
+            "max_retries", kwargs["max_retries"], "nothing: retries are set by the RetryPolicy of the rate limiter"
         )
     if name == "offline":
         from ramet.models.research.model import OfflineResearcher
@@ -180,4 +180,4 @@ def _create(name: str, cls: type[BaseChatModel], entry: Provider, fields: dict[s
         raise InvalidValue(f"model {name!r}", sorted(fields), f"the arguments of {cls.__name__} ({text})") from error
     except Exception as error:
         text = " ".join(str(error).split())[:300]
-        raise ModelFailed(name, f"{cls.__name__} cannot be made: {text}") from error
+        raise ModelFailed(name, f"{cls.__name__} cannot be created: {text}") from error

@@ -131,5 +131,5 @@ def _single_name(extension: _Cursor) -> str:
     kind, name = names.number(1), names.vector(2)
     names.end()
     if kind != 0 or not _NAME.fullmatch(name):
-        raise ProtocolError("a TLS ClientHello names its server in a way that is not understood")
+        raise ProtocolError("a TLS ClientHello has an invalid server name")
     return name.decode("ascii").lower().removesuffix(".")

@@ -123,10 +123,10 @@ def decode(frame: Frame, masked: Callable[[str], str] = str) -> Heard:
         return _DECODER.decode(frame.control)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         preview = masked(frame.control.decode(errors="replace"))[:80]
-        raise ProtocolError(f"{preview!r} is nothing that a program says: {masked(str(problem))}") from None
+        raise ProtocolError(f"{preview!r} is not a message of a program: {masked(str(problem))}") from None
 
 
 def error_text(body: bytes) -> str:
     """Return the text of an error or a refusal, bounded, and safe for a terminal and a log."""
-    text = body[:_MAX_TEXT].decode(errors="replace").strip() or "it failed without a word"
+    text = body[:_MAX_TEXT].decode(errors="replace").strip() or "it failed without a message"
     return "".join(each if each.isprintable() or each in "\n\t" else "?" for each in text)

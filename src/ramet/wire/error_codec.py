@@ -113,7 +113,7 @@ def message_of(error: BaseException) -> str:
     try:
         return clean(str.__getitem__(str(error), slice(MAX_MESSAGE)))
     except BaseException as problem:  # an error's own text may fail in any way, even by sys.exit
-        return f"(its text cannot be told: {_name(type(problem))})"
+        return f"(its message cannot be read: {_name(type(problem))})"
 
 
 def clean(text: str) -> str:

@@ -484,4 +484,4 @@ def _decoded(decoder: msgspec.json.Decoder[Any], control: bytes) -> Any:
         with paused_gc(len(control)):
             return decoder.decode(control)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise ProtocolError(f"a frame that is no message: {str(problem)[:200]}") from None
+        raise ProtocolError(f"a frame that is not a message: {str(problem)[:200]}") from None

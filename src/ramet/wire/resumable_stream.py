@@ -98,7 +98,7 @@ class ResumableStream:
     def send(self, frame: Frame) -> None:
         """Add a frame, which is sent as often as needed. The caller must check `has_room` first."""
         if self._is_ending or not self.has_room(frame):
-            raise Bug("a frame was sent behind the end of a session, or without room for it")
+            raise Bug("a frame was sent after the end of the stream, or while the buffer was full")
         self._last_sent += 1
         self._retained.append(frame)
         self._retained_bytes += buffered_size(frame)
@@ -109,7 +109,7 @@ class ResumableStream:
         A lower number has no effect.
         """
         if through > self._last_received:
-            raise Bug(f"frame {through} was acknowledged, and the last that came is {self._last_received}")
+            raise Bug(f"frame {through} was acknowledged, but the last received frame is {self._last_received}")
         self._acknowledged = max(self._acknowledged, through)
         while self._unacknowledged and self._unacknowledged[0][0] <= through:
             self._unacknowledged_bytes -= self._unacknowledged.popleft()[1]
@@ -155,7 +155,7 @@ class ResumableStream:
         Raises ProtocolError if a rule is broken.
         """
         if self._is_broken or not self._is_connected:
-            raise ProtocolError("a packet came after a bad one, or before there was a connection")
+            raise ProtocolError("a packet arrived after an invalid one, or before a connection existed")
         try:
             return self._handle(packet)
         except ProtocolError:
@@ -165,7 +165,7 @@ class ResumableStream:
     def _handle(self, packet: bytes) -> Frame | None:
         kind = packet[0] if packet else 0
         if self._has_peer_hello == (kind == _HELLO):
-            raise ProtocolError("a connection begins with a hello, and has no other")
+            raise ProtocolError("a connection must begin with a hello, and have no other")
         if kind == _FRAME and len(packet) > _frame.size:
             return self._receive_frame(packet)
         if kind == _HELLO and len(packet) == _hello.size:
@@ -174,19 +174,21 @@ class ResumableStream:
             self._apply_ack(_number.unpack(packet)[1])
         elif kind == _END and len(packet) == _number.size:
             if (last := _number.unpack(packet)[1]) != self._last_received:
-                raise ProtocolError(f"the end is behind frame {last}, and the last that came is {self._last_received}")
+                raise ProtocolError(
+                    f"the end follows frame {last}, but the last received frame is {self._last_received}"
+                )
             self._has_ended = True
         else:
-            raise ProtocolError(f"a packet of {len(packet)} bytes that begins with {kind} is none")
+            raise ProtocolError(f"a packet of {len(packet)} bytes that begins with {kind} is invalid")
         return None
 
     def _receive_hello(self, packet: bytes) -> None:
         _, version, received, acknowledged = _hello.unpack(packet)
         if version != VERSION:
-            raise ProtocolError(f"version {version} of the line is spoken there, and {VERSION} here")
+            raise ProtocolError(f"the peer uses version {version} of the protocol, and this side {VERSION}")
         if not acknowledged <= received <= self._last_sent:
             raise ProtocolError(
-                f"there, {received} frames came and {acknowledged} are safe; {self._last_sent} were sent"
+                f"the peer received {received} frames and acknowledged {acknowledged}; {self._last_sent} were sent"
             )
         self._has_peer_hello, self._last_written = True, received
         self._apply_ack(acknowledged)
@@ -194,13 +196,15 @@ class ResumableStream:
     def _receive_frame(self, packet: bytes) -> Frame:
         _, number, acknowledged, length = _frame.unpack_from(packet)
         if self._has_ended or number != self._last_received + 1:
-            raise ProtocolError(f"frame {number} came where {self._last_received + 1} was due, or behind the end")
+            raise ProtocolError(
+                f"frame {number} arrived where {self._last_received + 1} was expected, or after the end"
+            )
         body = _frame.size + length
         if len(packet) < body:
             raise ProtocolError(f"a packet of {len(packet)} bytes announces a control part of {length}")
         frame = Frame(packet[_frame.size : body], packet[body:])
         if self._unacknowledged_bytes + (size := buffered_size(frame)) > MAX_KEPT:
-            raise ProtocolError(f"more than {MAX_KEPT} bytes came ahead of their acknowledgement")
+            raise ProtocolError(f"more than {MAX_KEPT} received bytes are not acknowledged")
         self._apply_ack(acknowledged)
         self._last_received = number
         self._unacknowledged.append((number, size))
@@ -210,9 +214,11 @@ class ResumableStream:
     def _apply_ack(self, acknowledged: int) -> None:
         """Remove the kept frames up to this number: the peer has acknowledged them."""
         if acknowledged > self._last_written:
-            raise ProtocolError(f"frame {acknowledged} is acknowledged, and {self._last_written} were said")
+            raise ProtocolError(f"frame {acknowledged} is acknowledged, but {self._last_written} were sent")
         if acknowledged < self._peer_acknowledged:
-            raise ProtocolError(f"frame {self._peer_acknowledged} was acknowledged, and now only {acknowledged} is")
+            raise ProtocolError(
+                f"frame {self._peer_acknowledged} was acknowledged before, and now only {acknowledged} is"
+            )
         while self._peer_acknowledged < acknowledged:
             self._peer_acknowledged += 1
             self._retained_bytes -= buffered_size(self._retained.popleft())

@@ -102,7 +102,7 @@ class Parser:
         try:
             data = base64.b64decode(data, validate=True)
         except binascii.Error:
-            raise ProtocolError("an event that is no base64") from None
+            raise ProtocolError("an event that is not base64") from None
         return ServerSentEvent(self._event.removesuffix(BASE64), data, self._id)
 
     def _clear(self) -> None:

@@ -124,7 +124,7 @@ class Tar:
         long = {b"L": "path", b"K": "linkpath"}.get(kind)
         fields = {long: data.rstrip(b"\0")} if long else _extended(data)
         if kind == b"g" and fields:
-            raise InvalidValue("archive", ", ".join(fields), "a global header that says nothing of names and sizes")
+            raise InvalidValue("archive", ", ".join(fields), "a global header without names and sizes")
         if repeated := longer.keys() & fields.keys():
             raise InvalidValue("archive", ", ".join(sorted(repeated)), "one extended header for a member")
         longer |= fields
@@ -140,7 +140,7 @@ class Tar:
     def _exactly(self, size: int) -> bytes:
         data = self._read(size) if size else b""
         if len(data) < size:
-            raise InvalidValue("archive", "its end", "a whole tar: this one is cut short, or none")
+            raise InvalidValue("archive", "its end", "a complete tar: this one is cut short, or not a tar")
         return data
 
 
@@ -167,7 +167,7 @@ def _checked(block: bytes) -> tuple[bytes, int]:
     """Return the type and the size of a header. Raises InvalidValue if the block is no header."""
     checksum = _octal(block[148:156])
     if checksum != sum(block[:148]) + sum(block[156:]) + 8 * 0x20:
-        raise InvalidValue("archive", block[:16], "a tar, plain or with gzip: here is no header of one")
+        raise InvalidValue("archive", block[:16], "a tar, plain or with gzip: no header found")
     return block[156:157], _octal(block[124:136])
 
 

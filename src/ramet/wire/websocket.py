@@ -36,17 +36,17 @@ class Head(NamedTuple):
 def read_head(data: bytes) -> Head:
     """Parse a head, up to and including its empty line. Raises ProtocolError if the head is malformed or ambiguous."""
     if len(data) > MAX_HEAD or not data.endswith(b"\r\n\r\n") or not data.isascii():
-        raise ProtocolError("that is no head of HTTP")
+        raise ProtocolError("not the head of an HTTP message")
     first, *lines = data[:-4].decode("ascii").split("\r\n")
     start = first.split(" ", 2)
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon or not name.replace("-", "").isalnum() or name.lower() in headers or "\0" in value:
-            raise ProtocolError("a header has no name, or comes twice")
+            raise ProtocolError("a header has no name, or is repeated")
         headers[name.lower()] = value.strip(" \t")
     if len(start) != 3 or any(ord(each) < 32 for each in data[:-4].decode("ascii").replace("\r\n", "")):
-        raise ProtocolError("a head does not begin with three words, or holds control characters")
+        raise ProtocolError("a head does not begin with three words, or contains control characters")
     return Head((start[0], start[1], start[2]), headers)
 
 
@@ -88,9 +88,9 @@ def check_answer(head: Head, nonce: bytes) -> None:
     headers = head.headers
     expected = _accept(base64.b64encode(nonce).decode())
     if not _asks_upgrade(headers) or not hmac.compare_digest(headers.get("sec-websocket-accept", ""), expected):
-        raise ProtocolError("what answers is no WebSocket")
+        raise ProtocolError("the peer did not accept the WebSocket")
     if "sec-websocket-extensions" in headers or "sec-websocket-protocol" in headers:
-        raise ProtocolError("a WebSocket was agreed to with what nobody had asked for")
+        raise ProtocolError("a WebSocket was accepted with an extension or protocol that was not requested")
 
 
 def _asks_upgrade(headers: Mapping[str, str]) -> bool:
@@ -105,7 +105,7 @@ def _accept(nonce: str) -> str:
 def _head(start: str, headers: Mapping[str, str]) -> bytes:
     lines = [start, *(f"{name}: {value}" for name, value in headers.items())]
     if any(mark in line for line in lines for mark in "\r\n\0"):
-        raise ProtocolError("a header would be two")
+        raise ProtocolError("a header contains a line break or NUL")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
 
 
@@ -185,11 +185,11 @@ class MessageReader:
         final, kind, size = bool(first & 0x80), first & 0x0F, second & 0x7F
         data_kind = BINARY if not self._parts else _CONTINUED
         if first & 0x70 or kind not in (data_kind, CLOSE, PING, PONG) or bool(second & 0x80) != self._is_server:
-            raise ProtocolError(f"a WebSocket frame begins with {first:#04x} {second:#04x}, which is none to be taken")
+            raise ProtocolError(f"a WebSocket frame begins with {first:#04x} {second:#04x}, which is not accepted")
         if kind >= CLOSE and (not final or size > _MAX_CONTROL):
-            raise ProtocolError("a control frame of a WebSocket is long, or in parts")
+            raise ProtocolError("a control frame of a WebSocket is too long, or fragmented")
         if len(self._parts) >= 1024:
-            raise ProtocolError("a message of a WebSocket comes in more than 1024 parts")
+            raise ProtocolError("a message of a WebSocket has more than 1024 fragments")
         at += 2
         if size >= 126:
             wide = "!H" if size == 126 else "!Q"
@@ -198,9 +198,11 @@ class MessageReader:
             size = struct.unpack_from(wide, buffer, at)[0]
             at += struct.calcsize(wide)
             if size < (126 if wide == "!H" else 2**16):
-                raise ProtocolError("the length of a WebSocket frame is written longer than it need be")
+                raise ProtocolError("the length of a WebSocket frame is longer than necessary")
         if kind < CLOSE and self._size + size > self._max_size:
-            raise ProtocolError(f"a message of {self._size + size} bytes comes; at most {self._max_size} are accepted")
+            raise ProtocolError(
+                f"a message of {self._size + size} bytes arrives; at most {self._max_size} are accepted"
+            )
         if not self._is_server:
             return final, kind, at, size, None
         if len(buffer) - at < 4:

@@ -261,7 +261,7 @@ async def test_a_graph_stops_at_max_steps(runtime: AgentRuntime) -> None:
 
     assert tree_of(runtime, handle) == ["main", "main/review", "main/write", "main/write-2"]
     assert (status, kind) == (Status.FAILED, "StepsExceeded")
-    assert message == "draft has done 3 steps, all that it may; 'review' would have been the next"
+    assert message == "draft has reached its limit of 3 steps; 'review' would have been the next"
     assert (await result_of(runtime, reviewing(max_steps=4), {"topic": "ramets"})).status is Status.COMPLETED
 
 

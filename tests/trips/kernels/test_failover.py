@@ -75,7 +75,7 @@ async def test_a_lost_tree_ends_here_and_goes_on_there_and_all_else_stays(
         assert (mine.status, mine.value) == (Status.FAILED, None)
         assert mine.error is not None
         assert mine.error.type in ("OwnedElsewhere", "StoreFailed")  # as it was told of it, or of what it waited for
-        assert "is not of this kernel" in mine.error.message
+        assert "does not belong to this kernel" in mine.error.message
         assert one.get_status()["state"] == "running"
         assert len([each for each in caplog.records if "a tree ends here" in each.getMessage()]) == 2
         new = await one.spawn(Agent(name="new", model=ScriptedModel(["begun and done"])), "go")

@@ -67,7 +67,7 @@ def test_the_first_rule_that_fits_decides() -> None:
     assert policy.judge("Bash", {"command": "git push -f"}) == VoterAnswer("ask", "it leaves the house")
     assert policy.judge("Bash", {"command": "git status"}).verdict == "allow"
     assert policy.judge("Read", {"file_path": "x"}).verdict == policy.judge("Glob", {}).verdict == "allow"
-    assert policy.judge("Bash", {"command": "rm -rf /"}) == VoterAnswer("deny", "no rule fits it")
+    assert policy.judge("Bash", {"command": "rm -rf /"}) == VoterAnswer("deny", "no rule matches it")
     assert policy.judge("bash", {"command": "git status"}).verdict == "deny"
 
 

@@ -78,7 +78,7 @@ def test_an_error_that_cannot_be_told_is_told() -> None:
         done = host.failure()
 
     assert done.error is not None
-    assert (done.error.type, done.error.message) == ("Hostile", "(its text cannot be told: SystemExit)")
+    assert (done.error.type, done.error.message) == ("Hostile", "(its message cannot be read: SystemExit)")
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_half_of_the_arguments_is_no_call() -> None:
 
     assert reply.tool_calls == []
     assert reply.invalid_tool_calls[0]["args"] == '{"path": "/srv/data/old'
-    assert "no JSON" in (reply.invalid_tool_calls[0]["error"] or "")
+    assert "not JSON" in (reply.invalid_tool_calls[0]["error"] or "")
 
 
 @pytest.mark.parametrize(

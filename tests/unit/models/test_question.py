@@ -82,13 +82,13 @@ def test_a_question_comes_back_with_its_tools() -> None:
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        (b"", "no JSON"),
-        (b"[]", "a question has messages and tools"),
-        (b'{"messages": [0], "tools": [], "model": "x"}', "a question has messages and tools"),
-        (b'{"messages": 0, "tools": []}', "messages are told in a list"),
-        (b'{"messages": [true], "tools": []}', "a message is a place or an object"),
-        (b'{"messages": [1, 0], "tools": []}', "place 0 in a list of 4, after place 1"),
-        (b'{"messages": [0], "tools": [1]}', "a tool is told by name, or as an object"),
+        (b"", "not JSON"),
+        (b"[]", "a request must have messages and tools"),
+        (b'{"messages": [0], "tools": [], "model": "x"}', "a request must have messages and tools"),
+        (b'{"messages": 0, "tools": []}', "messages must be a list"),
+        (b'{"messages": [true], "tools": []}', "a message must be a position or an object"),
+        (b'{"messages": [1, 0], "tools": []}', "position 0 in a list of 4, after position 1"),
+        (b'{"messages": [0], "tools": [1]}', "a tool must be a name, or an object"),
         (b'{"messages": [0], "tools": [{"name": "a b"}]}', "a tool's name is"),
         (b'{"messages": [0], "tools": [{"name": "a", "parameters": []}]}', "the JSON schema of an object"),
         (b'{"messages": [0], "tools": [{"name": "a", "parameters": {"properties": 1}}]}', "the JSON schema of an"),
@@ -110,7 +110,7 @@ def test_what_is_too_much_is_refused_before_it_is_built(monkeypatch: pytest.Monk
     with pytest.raises(ProtocolError, match="more than 2 new messages"):
         SharedHistory([]).heard([{"type": "human", "content": ""}] * 3)
     tools = [f"t{number}" for number in range(request_codec.MAX_TOOLS + 1)]
-    with pytest.raises(ProtocolError, match="tools are told in a list of at most"):
+    with pytest.raises(ProtocolError, match="tools must be a list of at most"):
         decode_question(SharedHistory(conversation()), msgspec.json.encode({"messages": [0], "tools": tools}))
     big = {"name": "a", "parameters": {"type": "object", "properties": {}, "x": "y" * request_codec.MAX_SCHEMAS_BYTES}}
     with pytest.raises(ProtocolError, match="schemas of tools"):

@@ -200,7 +200,7 @@ async def test_an_answer_that_is_no_message_is_a_failure() -> None:
         def bind_tools(self, tools: Any, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
             return self | RunnableLambda(lambda reply: reply.content)
 
-    with pytest.raises(ModelFailed, match="no AIMessage"):
+    with pytest.raises(ModelFailed, match="not an AIMessage"):
         await complete(bind(Text(), [grep]), HI)
 
 

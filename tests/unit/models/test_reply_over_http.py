@@ -46,7 +46,7 @@ async def streamed(model: BaseChatModel | Bound) -> AIMessage:
 async def test_a_stream_that_ends_neatly_but_too_early_is_a_failure(kind: str) -> None:
     """The SDKs take the end of the connection for the end of the reply: we do not."""
     async with provider([Ends(after_chars=10)]) as server:
-        with pytest.raises(ModelFailed, match="before the reply was whole") as failure:
+        with pytest.raises(ModelFailed, match="before the reply was complete") as failure:
             await streamed(getattr(server, kind)(max_retries=0))
 
     assert failure.value.retryable

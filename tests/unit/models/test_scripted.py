@@ -54,7 +54,7 @@ async def test_the_end_of_the_script_is_said_with_the_step() -> None:
     model = ScriptedModel(["only"])
     await complete(model, HI)
 
-    with pytest.raises(ModelFailed, match="step 2 was asked for, it has 1") as ended:
+    with pytest.raises(ModelFailed, match="step 2 was requested, it has 1") as ended:
         await complete(model, HI)
 
     assert not ended.value.retryable

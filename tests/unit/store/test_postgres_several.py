@@ -95,7 +95,7 @@ async def test_what_was_lost_and_is_over_is_not_taken_back_by_writing_to_it(post
         with cut_off(one, postgres):
             assert await two.claim_fallen() == ["t-1"]
             await two.let_go("t-1")
-        with pytest.raises(OwnedElsewhere, match="let go of it"):
+        with pytest.raises(OwnedElsewhere, match="released it"):
             await one.put("kind", "key", b"", tree="t-1")
         with pytest.raises(OwnedElsewhere):
             one.append(entry(2))

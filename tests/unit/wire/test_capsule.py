@@ -224,7 +224,7 @@ def test_a_source_that_is_gone_is_named(project: pathlib.Path) -> None:
     )
     said = subprocess.run([sys.executable, project / "main.py", "total"], capture_output=True, text=True, check=False)
 
-    assert "NotShippable: module 'shop.money' cannot travel: its source cannot be read" in said.stderr
+    assert "NotShippable: module 'shop.money' cannot be sent: its source cannot be read" in said.stderr
 
 
 def test_what_travels_by_value_is_listed(project: pathlib.Path) -> None:
@@ -329,7 +329,7 @@ def test_what_cannot_be_pickled_for_a_reason_of_its_own_says_so() -> None:
         def __reduce__(self) -> Any:
             raise RuntimeError("I stay")
 
-    with pytest.raises(NotShippable, match=r"args\[0\] cannot travel: RuntimeError: I stay"):
+    with pytest.raises(NotShippable, match=r"args\[0\] cannot be sent: RuntimeError: I stay"):
         pack(len, (Stubborn(),))
 
 
@@ -343,7 +343,7 @@ def test_the_object_of_a_method_is_to_blame_for_itself() -> None:
         def count(self) -> int:
             return 1
 
-    with pytest.raises(NotShippable, match="the object that 'count' is a method of cannot travel: it holds a lock"):
+    with pytest.raises(NotShippable, match="the object that 'count' is a method of cannot be sent: it holds a lock"):
         pack(Counter().count)
 
 
@@ -394,7 +394,7 @@ def test_a_secret_in_a_source_is_found(project: pathlib.Path) -> None:
     (project / "main.py").write_text(script)
     said = subprocess.run([sys.executable, project / "main.py", "total"], capture_output=True, text=True, check=False)
 
-    assert "NotShippable: module 'shop.money' cannot travel: it holds the value of a secret" in said.stderr
+    assert "NotShippable: module 'shop.money' cannot be sent: it holds the value of a secret" in said.stderr
 
 
 def test_a_capsule_of_another_tag_is_not_opened() -> None:

@@ -132,9 +132,9 @@ class Text(str):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (SystemExit(1), "(its text cannot be told: SystemExit)"),
-        (KeyboardInterrupt(), "(its text cannot be told: KeyboardInterrupt)"),
-        (5, "(its text cannot be told: TypeError)"),
+        (SystemExit(1), "(its message cannot be read: SystemExit)"),
+        (KeyboardInterrupt(), "(its message cannot be read: KeyboardInterrupt)"),
+        (5, "(its message cannot be read: TypeError)"),
         (Text("text"), "text"),
         ("\ud800", "\\ud800"),
         ("x" * 10**7, "x" * MAX_MESSAGE),

@@ -76,7 +76,7 @@ def test_what_is_no_frame_is_told_behind_those_that_are(data: bytes, why: str) -
 )
 def test_what_no_program_says_is_refused(line: bytes) -> None:
     """The vocabulary is closed."""
-    with pytest.raises(ProtocolError, match="nothing that a program says"):
+    with pytest.raises(ProtocolError, match="not a message of a program"):
         command_protocol.decode(Frame(line))
 
 
@@ -90,4 +90,4 @@ def test_words_are_bounded_and_harmless() -> None:
     """They end on terminals."""
     assert command_protocol.error_text(b"\x1b[31mred\0\n") == "?[31mred?"
     assert len(command_protocol.error_text(b"x" * 1_000_000)) == 10_000
-    assert command_protocol.error_text(b"") == "it failed without a word"
+    assert command_protocol.error_text(b"") == "it failed without a message"

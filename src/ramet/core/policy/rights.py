@@ -91,12 +91,12 @@ def ports(field: str, given: object) -> dict[str, int]:
         if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
             raise InvalidValue(port_field, port, "a whole number from 1 to 65535")
         if port == PROXY_PORT:
-            raise InvalidValue(port_field, port, "another number: the way to a sandbox's proxy has this one")
+            raise InvalidValue(port_field, port, "another number: the forwarder to a sandbox's proxy uses this one")
         name, port = str(name), int(port)  # Plain types, not subclasses that a program defined.
         if name in ports_by_name:
-            raise InvalidValue(port_field, port, f"each name once: it is {ports_by_name[name]} already")
+            raise InvalidValue(port_field, port, f"each name once: it already has the number {ports_by_name[name]}")
         if (other_name := next((each for each, number in ports_by_name.items() if number == port), None)) is not None:
-            raise InvalidValue(port_field, port, f"each number once: {other_name!r} has this one")
+            raise InvalidValue(port_field, port, f"each number once: {other_name!r} already uses this one")
         ports_by_name[name] = port
     return ports_by_name
 

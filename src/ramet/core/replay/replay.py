@@ -91,7 +91,7 @@ class RunReplay:
     asked: dict[str, ModelAsked] = field(default_factory=dict)  #: requests to its model without a reply, by step
     replied: str = ""  #: step of the newest reply
     replies: int = 0  #: replies of its model in its newest turn, at this attempt
-    objections: int = 0  #: messages there that told it not to end yet
+    objections: int = 0  #: messages there that asked the run to continue instead of ending
     exhausted: str = ""  #: on a last answer: the resource of its budget that is used up
     refusal: BudgetRefused | None = None  #: the last refusal of a budget in its newest turn
     awaiting_idle: dict[str, str] = field(default_factory=dict)  #: mail ids, and the runs to notify when it is idle

@@ -129,7 +129,7 @@ class Schedule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
             if not isinstance(getattr(self, field), bool):
                 raise InvalidValue(field, getattr(self, field), "True or False")
         if self.in_process and self.policy is not None:
-            raise InvalidValue("in_process", True, "False beside a policy, which is for a sandbox")
+            raise InvalidValue("in_process", True, "False if a policy is given, since a policy is for a sandbox")
 
 
 class DueTicks(NamedTuple):

@@ -23,7 +23,9 @@ def check_key(model: BaseChatModel) -> None:
         if not isinstance(key, SecretStr) or key.get_secret_value().strip() or not field.endswith("api_key"):
             continue
         if not _has_header(model):
-            raise ModelFailed(model_name(model), f"it has no API key; set {variable}, or make it with api_key=…")
+            raise ModelFailed(
+                model_name(model), f"it has no API key; set {variable}, or create the model with api_key=…"
+            )
 
 
 def _has_header(model: BaseChatModel) -> bool:

@@ -132,7 +132,7 @@ class Dialogue:
 def _step(steps: Sequence[Step], index: int, label: str) -> Step:
     if index < len(steps):
         return steps[index]
-    reason = f"{label} ended: step {index + 1} was asked for, it has {len(steps)}"
+    reason = f"{label} ended: step {index + 1} was requested, it has {len(steps)}"
     raise ModelFailed("scripted", reason, unsent=True)
 
 
@@ -166,7 +166,7 @@ def _opening(dialogues: Mapping[str, Sequence[Step]], messages: Sequence[BaseMes
                 return match, index
     if "" in dialogues:
         return "", 0
-    reason = f"no dialogue is for this request; there are: {', '.join(patterns) or 'none'}"
+    reason = f"no dialogue matches this request; known patterns: {', '.join(patterns) or 'none'}"
     raise ModelFailed("scripted", reason, unsent=True)
 
 

@@ -162,7 +162,7 @@ def _load_source(name: str, module: types.ModuleType) -> Source:
         raise NotShippable(
             f"module {name!r}",
             f"its source cannot be read ({type(problem).__name__})",
-            "put its file back",
+            "restore its file",
         ) from None
     return Source(name, file, hasattr(module, "__path__"), text)
 

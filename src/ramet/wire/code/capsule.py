@@ -256,7 +256,7 @@ def _too_large(
     largest = f"; the biggest part of it is {biggest} with {sizes[biggest]} bytes" if biggest else ""
     return NotShippable(
         f"function {name_of(function)!r}",
-        f"with all it takes along it has {size} bytes, and {MAX_CAPSULE} are allowed{largest}",
+        f"with all that it captures it has {size} bytes, and {MAX_CAPSULE} are allowed{largest}",
         "pass less, or let it read what it needs from a folder in readonly_mounts",
     )
 
@@ -289,4 +289,4 @@ def _message_of(problem: Exception) -> str:
     try:
         return str(problem)[:300]
     except Exception:
-        return "it cannot be told why"
+        return "its error message cannot be read"

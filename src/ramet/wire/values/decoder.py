@@ -51,7 +51,7 @@ def decode(body: bytes, json_size: int, *, returns: Any = None, what: str = "out
             raw = reader.value(raw)
             reader.finish()
         elif len(body) != json_size:
-            raise ProtocolError(f"a value has {len(body) - json_size} bytes that nothing in it points to")
+            raise ProtocolError(f"a value has {len(body) - json_size} bytes that no part of it uses")
         return raw if fitter is None else fitter.fit(raw)
     except TypeMismatch as misfit:
         path = what + "".join(reversed(misfit.path))
@@ -88,7 +88,7 @@ class _Reader:
     def finish(self) -> None:
         """Check that every byte of the body was used. Raises ProtocolError otherwise."""
         if self._at != len(self._body):
-            raise _bad(f"{len(self._body) - self._at} bytes of it are in no part")
+            raise _bad(f"{len(self._body) - self._at} bytes of it belong to no part")
 
     def value(self, raw: Any) -> Any:
         """Return the value of JSON data.
@@ -146,7 +146,7 @@ class _Reader:
 
     def _object(self, name: Any, raw: dict[str, Any]) -> Any:
         if type(name) is not str:
-            raise _bad("a type whose name is no text")
+            raise _bad("a type whose name is not text")
         fields = self._fields(raw, ".{}")
         cls = self._fitter.types.get(name) if self._fitter is not None else None
         if cls is None or self._fitter is None:
@@ -157,7 +157,7 @@ class _Reader:
 
     def _part(self, size: Any) -> memoryview:
         if type(size) is not int or not 0 <= size <= len(self._body) - self._at:
-            raise _bad("a part that is not there")
+            raise _bad("a part that is missing")
         self._at += size
         return memoryview(self._body)[self._at - size : self._at]
 
@@ -219,13 +219,13 @@ def _numpy() -> Any:
 
 def _list_of(raw: Any, size: int | None = None) -> list[Any]:
     if type(raw) is not list or (size is not None and len(raw) != size):
-        raise _bad("a list that is none, or has another length")
+        raise _bad("something that is not a list, or a list of another length")
     return raw
 
 
 def _text(raw: Any) -> str:
     if type(raw) is not str:
-        raise _bad("a text that is none")
+        raise _bad("something that is not text")
     return raw
 
 
@@ -233,20 +233,20 @@ def _number(raw: Any) -> float:
     if type(raw) is dict:
         return _special(raw.get("@float"))
     if type(raw) not in (int, float):
-        raise _bad("a number that is none")
+        raise _bad("something that is not a number")
     return float(raw)
 
 
 def _special(raw: Any) -> float:
     if raw not in ("nan", "inf", "-inf"):
-        raise _bad("a number that is none")
+        raise _bad("something that is not a number")
     return float(raw)
 
 
 def _timedelta(raw: Any) -> datetime.timedelta:
     days, seconds, microseconds = _list_of(raw, 3)
     if not all(type(each) is int for each in (days, seconds, microseconds)):
-        raise _bad("a time that is none")
+        raise _bad("something that is not a time")
     return datetime.timedelta(days, seconds, microseconds)
 
 

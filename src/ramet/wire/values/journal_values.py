@@ -30,7 +30,7 @@ def to_record(value: Any, *, what: str = "value") -> Any:
         if _is_exact(data):
             return data
     if len(body) > MAX_BYTES:
-        raise NotShippable(what, f"it takes {len(body)} bytes of binary data", f"leave {MAX_BYTES} bytes at most")
+        raise NotShippable(what, f"it takes {len(body)} bytes of binary data", f"return at most {MAX_BYTES} bytes")
     return {_BODY: [size, base64.b64encode(body).decode()]}
 
 
@@ -55,7 +55,7 @@ def _body(packed: Any) -> tuple[int, bytes]:
         size, text = packed
         return int(size), base64.b64decode(text, validate=True)
     except (TypeError, ValueError, binascii.Error):
-        raise ProtocolError("a value on record whose body cannot be read") from None
+        raise ProtocolError("a recorded value whose body cannot be read") from None
 
 
 def _is_exact(data: Any) -> bool:

@@ -43,9 +43,9 @@ def json_object(body: bytes, what: str, *, max_bytes: int) -> dict[str, Any]:
     except RecursionError:
         raise _too_deep(what) from None
     except (msgspec.DecodeError, UnicodeError) as problem:
-        raise ProtocolError(f"{what} that is no JSON: {str(problem)[:200]}") from None
+        raise ProtocolError(f"{what} that is not JSON: {str(problem)[:200]}") from None
     if not isinstance(value, dict):
-        raise ProtocolError(f"{what} that is no object")
+        raise ProtocolError(f"{what} that is not an object")
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         level = gc.get_referents(*level)  # one level of a tree of lists and dicts, at the speed of C

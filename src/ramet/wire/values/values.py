@@ -86,7 +86,7 @@ def _tagged_json(value: Any, what: str, limit: int) -> tuple[bytes, Sequence[byt
     except (RametError, MemoryError):
         raise
     except RecursionError:
-        why = "it is nested too deeply for the stack that is left"
+        why = "it is nested too deeply for the remaining stack"
         raise NotShippable(what, why, "return a flatter value") from None
     except Exception as problem:  # for example, a property of the user's own class failed
         why = f"reading it failed with {type(problem).__name__}"
