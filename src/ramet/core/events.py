@@ -295,7 +295,7 @@ class Compacted(Event, frozen=True, kw_only=True, tag="compacted"):
     before_tokens: int
     after_tokens: int
     summary: str = ""
-    kept: tuple[int | dict[str, Any], ...] = ()  #: new conversation: places of kept messages, new messages
+    kept: tuple[int | dict[str, Any], ...] = ()  #: new conversation: positions of retained messages, new messages
 
 
 class SandboxStarted(Event, frozen=True, kw_only=True, tag="sandbox_started"):

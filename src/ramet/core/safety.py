@@ -23,7 +23,7 @@ Decider = Literal["unanimous", "majority", "first"]
 VERDICTS: tuple[str, ...] = get_args(Verdict)
 DECIDERS: tuple[str, ...] = get_args(Decider)
 MAX_RULES = 1_000
-#: The number of characters of a reason that are kept.
+#: The number of characters of a reason that are recorded.
 MAX_REASON = 1_000
 ANY = "*"
 

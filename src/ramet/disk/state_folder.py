@@ -20,7 +20,7 @@ NAME = ".ramet"
 JOURNAL = "journal.db"
 #: Entries that must be folders, regardless of their creator.
 FOLDERS = ("transcripts", "runs", "worktrees", "agents", "packaging", "door")
-#: Suffixes of the files that SQLite, the lock and the high-water mark put beside a database.
+#: Suffixes of the files that SQLite, the lock and the high-water mark create next to a database.
 BESIDE = ("-wal", "-shm", "-journal", ".lock", ".mark")
 
 _PATH = getattr(os, "O_PATH", os.O_RDONLY)  # Not on every system.

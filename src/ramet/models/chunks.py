@@ -3,7 +3,7 @@
 Adding chunks with + is quadratic. LangChain's merge then tries to repair invalid JSON in tool arguments by removing one
 character at a time: 60 kB of malformed arguments took 6.4 s of CPU, and truncated arguments became a *valid* call with
 half of its arguments. So the fragments of arguments are joined here and parsed strictly as JSON. Arguments that cannot
-be parsed give an invalid tool call, which the model is told about.
+be parsed give an invalid tool call, which is reported to the model.
 """
 
 from __future__ import annotations

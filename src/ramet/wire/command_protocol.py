@@ -17,7 +17,7 @@ from ramet.core.errors import ProtocolError
 from ramet.wire.frames import Frame
 
 VERSION = 1
-_MAX_TEXT = 10_000  #: maximum number of bytes kept of an error text
+_MAX_TEXT = 10_000  #: maximum number of bytes of an error text
 
 Number = Annotated[int, Meta(ge=1, le=2**53)]
 Name = Annotated[str, Meta(min_length=1, max_length=64)]

@@ -291,7 +291,7 @@ class StartConversation(HostMessage, frozen=True, kw_only=True, tag="start_conve
     steps: int = 0
     resumes: bool = False  #: its history may end with an answer that was not processed
     replied: int = 0  #: number of earlier model replies in this turn
-    objected: int = 0  #: number of earlier times in this turn that it was told to continue instead of ending
+    objected: int = 0  #: number of earlier times in this turn that it was asked to continue instead of ending
 
 
 class Answer(HostMessage, frozen=True, kw_only=True, tag="answer"):

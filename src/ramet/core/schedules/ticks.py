@@ -24,7 +24,7 @@ from ramet.core.schedules.schedule import DueTicks, NextFire, Schedule, due_betw
 
 #: The newest due tick is on time for this long; any other due tick is missed.
 GRACE = timedelta(seconds=60)
-#: The number of results kept per schedule; the number of ticks that may wait for a current run.
+#: The number of results stored per schedule; the number of ticks that may wait for a current run.
 KEPT_RESULTS = 20
 MOST_WAITING = 1000
 VERSION = 1
