@@ -79,7 +79,9 @@ def _size(line: bytearray, masked: Callable[[str], str]) -> int:
     try:
         size = msgspec.json.decode(line, type=_Line).size
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise ProtocolError(f"{_preview(line, masked)} came where a frame begins: a line of JSON ({problem})") from None
+        raise ProtocolError(
+            f"{_preview(line, masked)} arrived where a frame must begin: a line of JSON ({problem})"
+        ) from None
     if size > MAX_BODY:
         raise ProtocolError(f"a frame announces {size} bytes; at most {MAX_BODY} are accepted")
     return size
