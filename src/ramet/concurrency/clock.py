@@ -87,19 +87,19 @@ class FakeClock:
         if not 0 <= seconds < math.inf:
             raise InvalidValue("seconds", seconds, "a finite number from 0")
         target = self._elapsed + seconds
-        await self._let_run()
+        await self._run_ready_tasks()
         while self._sleepers and self._sleepers[0][0] <= target:
             due, _, waiter = heapq.heappop(self._sleepers)
             self._move_to(due)
             if not waiter.done():
                 waiter.set_result(None)
-                await self._let_run()
+                await self._run_ready_tasks()
         self._move_to(target)
 
     def _move_to(self, elapsed: float) -> None:
         self._elapsed = max(self._elapsed, elapsed)  # A concurrent `advance` may have moved further already.
 
-    async def _let_run(self) -> None:
+    async def _run_ready_tasks(self) -> None:
         for _ in range(_TURNS):
             await asyncio.sleep(0)
 

@@ -178,7 +178,7 @@ class Budget:
         A held amount counts as spent above until its hold is settled; settling then corrects it.
         """
         if self._slice is not None:
-            used = [spent + held for spent, held in zip(self._spent, self._reserved, strict=True)]
+            used = [spent + reserved for spent, reserved in zip(self._spent, self._reserved, strict=True)]
             unreported = (used[w] - self._returned[w] if self._limit[w] is not None else 0 for w in _INDEXES)
             self._slice._settle(Amount(*unreported))  # type: ignore[arg-type]  # whole numbers stay whole
             self._slice, self._returned = None, used
@@ -197,7 +197,7 @@ class Budget:
         Raises BudgetExceeded, taking nothing, if the rest is no longer free.
         """
         if self._slice is None:
-            used = [spent + held for spent, held in zip(self._spent, self._reserved, strict=True)]
+            used = [spent + reserved for spent, reserved in zip(self._spent, self._reserved, strict=True)]
             remaining = (max(0, (self._limit[w] or 0) - used[w]) for w in _INDEXES)
             self._slice = parent.reserve(Amount(*remaining))  # type: ignore[arg-type]  # whole numbers stay whole
             self._returned, self.parent = used, parent
@@ -273,17 +273,17 @@ class Hold:
         for index, owner in enumerate(self._budget._owner):
             if owner is None:
                 continue
-            held, used = self.amount[index], actual[index]
-            owner._reserved[index] -= held
+            reserved, used = self.amount[index], actual[index]
+            owner._reserved[index] -= reserved
             owner._spent[index] += used
             while owner.closed and owner.parent is not None:  # The scope above counted `held` as spent when it closed.
                 above = owner.parent._owner[index]
                 if above is None:
                     break
-                above._spent[index] += used - held
+                above._spent[index] += used - reserved
                 owner = above
         if self._drawn is not _ZERO:
-            unused = (max(0, held - used) for held, used in zip(self.amount, actual, strict=True))
+            unused = (max(0, reserved - used) for reserved, used in zip(self.amount, actual, strict=True))
             self._budget._change_reserve(Amount(*map(min, self._drawn, unused)), 1)  # type: ignore[arg-type]  # as above
 
 

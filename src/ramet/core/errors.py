@@ -30,7 +30,7 @@ class InvalidValue(RametError, ValueError):
             text = f"a value of type {type(value).__name__}"
         if len(text) > 120:
             text = f"{text[:100]}… ({len(text)} characters)"
-        super().__init__(f"{_short(field)}: {text} is not accepted; expected {accepted}")
+        super().__init__(f"{_truncate(field)}: {text} is not accepted; expected {accepted}")
 
 
 class MissingValue(InvalidValue):
@@ -38,16 +38,16 @@ class MissingValue(InvalidValue):
 
     def __init__(self, field: str, accepted: str) -> None:
         super().__init__(field, None, accepted)
-        self.args = (f"{_short(field)} {'are' if ', ' in field else 'is'} missing; expected {accepted}",)
+        self.args = (f"{_truncate(field)} {'are' if ', ' in field else 'is'} missing; expected {accepted}",)
 
 
 class Unknown(RametError, LookupError):
     """A name that does not exist: says which kind of thing, which name, and which names exist."""
 
     def __init__(self, kind: str, name: str, known: tuple[str, ...] = ()) -> None:
-        self.kind, self.name, self.known = kind, _short(name), known
+        self.kind, self.name, self.known = kind, _truncate(name), known
         super().__init__(
-            f"unknown {kind} {self.name!r}; " + (f"known: {_listed(known)}" if known else "there are none")
+            f"unknown {kind} {self.name!r}; " + (f"known: {_join_names(known)}" if known else "there are none")
         )
 
 
@@ -86,7 +86,7 @@ class OverCapacity(SpawnRefused):
     """
 
     def __init__(self, team: str, resource: str, *, asked: float, room: Mapping[str, float]) -> None:
-        self.team, self.resource, self.asked, self.room = _short(team), resource, asked, dict(room)
+        self.team, self.resource, self.asked, self.room = _truncate(team), resource, asked, dict(room)
         free = room.get(resource, 0.0)
         super().__init__(resource, f"team {self.team!r} has less free than the requested {asked:.12g}", free=free)
 
@@ -95,7 +95,7 @@ class NotYours(RametError, LookupError):
     """An object that this key cannot open: a missing object and another owner's object look the same."""
 
     def __init__(self, kind: str, name: str) -> None:
-        self.kind, self.name = kind, _short(name)
+        self.kind, self.name = kind, _truncate(name)
         subject = f"{kind} {self.name!r}" if name else kind
         super().__init__(f"there is no {subject} that this key may access")
 
@@ -107,7 +107,7 @@ class MailRefused(RametError):
     """
 
     def __init__(self, to: str, reason: str) -> None:
-        self.to, self.reason = _short(to), reason
+        self.to, self.reason = _truncate(to), reason
         super().__init__(f"mail to {self.to!r} refused: {reason}")
 
 
@@ -185,7 +185,7 @@ class NoToolsLeft(RametError):
 
     def __init__(self, agent: str, entries: tuple[str, ...]) -> None:
         self.agent, self.entries = agent, entries
-        super().__init__(f"agent {agent!r}: none of its tools exist here or all are denied: {_listed(entries)}")
+        super().__init__(f"agent {agent!r}: none of its tools exist here or all are denied: {_join_names(entries)}")
 
 
 class ProtocolError(RametError):
@@ -196,7 +196,7 @@ class NotShippable(RametError):
     """A function, argument or result that cannot be transferred between host and sandbox, with the remedy."""
 
     def __init__(self, what: str, why: str, remedy: str) -> None:
-        self.what, self.why, self.remedy = _short(what), why, remedy
+        self.what, self.why, self.remedy = _truncate(what), why, remedy
         super().__init__(f"{self.what} cannot be sent: {why}; {remedy}")
 
 
@@ -231,7 +231,7 @@ class DamagedTree(Damaged):
     """
 
     def __init__(self, tree: str, where: object, why: str, *, cursor: int | None = None) -> None:
-        self.tree, self.cursor = _short(tree), cursor
+        self.tree, self.cursor = _truncate(tree), cursor
         label = f"event {cursor} of tree" if cursor is not None else "tree"
         super().__init__(f"{label} {self.tree}", where, why)
         remedy = f"Other trees are not affected; set this one aside: ramet repair --set-aside {self.tree}"
@@ -243,7 +243,7 @@ class StoreFailed(RametError):
 
     def __init__(self, where: object, why: str) -> None:
         self.where, self.why = str(where), why
-        super().__init__(f"the store {_short(self.where)} failed: {why}")
+        super().__init__(f"the store {_truncate(self.where)} failed: {why}")
 
 
 class StoreInUse(RametError):
@@ -254,7 +254,7 @@ class StoreInUse(RametError):
 
     def __init__(self, where: object, holder: str) -> None:
         self.where, self.holder = str(where), holder
-        super().__init__(f"the store {_short(self.where)} belongs to another kernel ({holder})")
+        super().__init__(f"the store {_truncate(self.where)} belongs to another kernel ({holder})")
 
 
 class OwnedElsewhere(RametError):
@@ -264,7 +264,7 @@ class OwnedElsewhere(RametError):
     """
 
     def __init__(self, tree: str, kernel: str, address: str = "") -> None:
-        self.tree, self.kernel, self.address = _short(tree), _short(kernel), address
+        self.tree, self.kernel, self.address = _truncate(tree), _truncate(kernel), address
         with_owner = f"it belongs to kernel {self.kernel!r}"  # No address: callers read this; kernels listen inside.
         without_owner = "another kernel took it over, and has released it since"
         super().__init__(
@@ -276,7 +276,7 @@ class Conflict(RametError):
     """A document does not have the expected version, because another writer was first; nothing was written."""
 
     def __init__(self, kind: str, key: str, *, expected: int, found: int) -> None:
-        self.kind, self.key, self.expected, self.found = kind, _short(key), expected, found
+        self.kind, self.key, self.expected, self.found = kind, _truncate(key), expected, found
         difference = f"of version {found}, not {expected}" if found != expected else f"another one of version {found}"
         super().__init__(f"{kind} {self.key!r} is {difference}: it was changed meanwhile")
 
@@ -290,7 +290,7 @@ class MergeConflict(Conflict):
     def __init__(self, kind: str, key: str, keys: tuple[str, ...], *, expected: int, found: int) -> None:
         super().__init__(kind, key, expected=expected, found=found)
         self.keys = keys
-        self.args = (f"{kind} {self.key!r}: both sides changed {_listed(keys)}; decide with resolve=",)
+        self.args = (f"{kind} {self.key!r}: both sides changed {_join_names(keys)}; decide with resolve=",)
 
 
 class UnsavedChanges(RametError):
@@ -298,14 +298,14 @@ class UnsavedChanges(RametError):
 
     def __init__(self, keys: tuple[str, ...], why: str, remedy: str) -> None:
         self.keys, self.why, self.remedy = keys, why, remedy
-        super().__init__(f"{why} ({_listed(keys) or 'no keys'}): {remedy}")
+        super().__init__(f"{why} ({_join_names(keys) or 'no keys'}): {remedy}")
 
 
 class DefinitionMissing(RametError, LookupError):
     """A run of the journal needs an object that only a process can supply: a model object, a tool, a closure."""
 
     def __init__(self, kind: str, name: str) -> None:
-        self.kind, self.name = kind, _short(name)
+        self.kind, self.name = kind, _truncate(name)
         super().__init__(f"the journal names {kind} {self.name!r}, which cannot be found here; supply it to resume")
 
 
@@ -314,7 +314,7 @@ class TaskFailed(RametError):
 
     def __init__(self, reason: str, *, task: str = "", status: str = "failed", run: str = "") -> None:
         self.reason, self.task, self.status, self.run = reason, task, status, run
-        super().__init__(f"{_short(task)}: {reason}" if task else reason)
+        super().__init__(f"{_truncate(task)}: {reason}" if task else reason)
 
 
 class NeedsInput(RametError):
@@ -335,8 +335,8 @@ class AgentNotResolved(RametError, LookupError):
     """
 
     def __init__(self, handle: str, kind: str, name: str, why: str) -> None:
-        self.handle, self.kind, self.name, self.why = handle, kind, _short(name), why
-        super().__init__(f"the agent {_short(handle)!r} cannot be resolved: {kind} {self.name!r} {why}")
+        self.handle, self.kind, self.name, self.why = handle, kind, _truncate(name), why
+        super().__init__(f"the agent {_truncate(handle)!r} cannot be resolved: {kind} {self.name!r} {why}")
 
 
 class IsolationUnavailable(RametError):
@@ -368,7 +368,7 @@ class Expired(RametError, LookupError):
     """A run of a tree that was kept for `keep_s` seconds after `ended`, and that time is over."""
 
     def __init__(self, run: str, ended: object, keep_s: float | None) -> None:
-        self.run, self.ended, self.keep_s = _short(run), str(ended), keep_s
+        self.run, self.ended, self.keep_s = _truncate(run), str(ended), keep_s
         super().__init__(f"run {self.run!r} ended at {ended} and was kept for {keep_s} seconds, which have passed")
 
 
@@ -376,9 +376,9 @@ class BusyError(RametError):
     """A second turn was requested of a run whose turn has not ended."""
 
 
-def _short(name: str) -> str:
+def _truncate(name: str) -> str:
     return name[:200]
 
 
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(map(_short, names[:20])) + (", …" if len(names) > 20 else "")
+def _join_names(names: tuple[str, ...]) -> str:
+    return ", ".join(map(_truncate, names[:20])) + (", …" if len(names) > 20 else "")

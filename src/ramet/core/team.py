@@ -58,7 +58,7 @@ class Team:
         """
         if agent in self.held:
             raise Bug(f"agent {agent} was admitted already to team {self.name}")
-        counted = self._counted(need)
+        counted = self._checked_need(need)
         self._check_capacity(counted, self.free)
         return replace(self, held={**self.held, agent: counted})
 
@@ -67,7 +67,7 @@ class Team:
 
         Raises the error that `admit` would raise in that case, and that would be permanent.
         """
-        self._check_capacity(self._counted(need), replace(self, held={}).free)
+        self._check_capacity(self._checked_need(need), replace(self, held={}).free)
 
     def release(self, agent: str, used: Mapping[str, float]) -> Team:
         """Return the amounts that an agent held, except what it used up.
@@ -82,7 +82,7 @@ class Team:
                 spent[name] = math.fsum((spent.get(name, 0.0), amount(f"used.{name}", used[name])))
         return replace(self, held={id: each for id, each in self.held.items() if id != agent}, spent=spent)
 
-    def _counted(self, need: Mapping[str, float]) -> dict[str, float]:
+    def _checked_need(self, need: Mapping[str, float]) -> dict[str, float]:
         if missing := [f"limits.{name}" for name in USED_UP if name in self.total and name not in need]:
             raise unstated(self.name, missing)
         return {name: amount(name, need[name], whole=name in WHOLE) for name in self.total if name in need}

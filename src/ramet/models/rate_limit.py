@@ -142,7 +142,7 @@ class RateLimiters:
         policy: RetryPolicy | None = None,
         at_once: int | None = None,
     ) -> None:
-        self._clock, self._chance, self._policy, self._at_once = clock, chance, policy, at_once
+        self._clock, self._chance, self._policy, self._max_concurrent = clock, chance, policy, at_once
         self._limiters: dict[str, RateLimiter] = {}
 
     def of(self, name: str) -> RateLimiter:
@@ -150,6 +150,6 @@ class RateLimiters:
         limiter = self._limiters.get(name)
         if limiter is None:
             limiter = self._limiters[name] = RateLimiter(
-                name, clock=self._clock, chance=self._chance, policy=self._policy, at_once=self._at_once
+                name, clock=self._clock, chance=self._chance, policy=self._policy, at_once=self._max_concurrent
             )
         return limiter

@@ -54,7 +54,7 @@ def without_retries(model: BaseChatModel) -> Attempts:
         if name not in clients and isinstance(getattr(type(model), name, None), cached_property):
             vars(copy).pop(name, None)  # created again on use, from max_retries=0
     for name, client in clients.items():
-        vars(copy)[name] = _replaced(vars(model)[name], client.with_options(max_retries=0))
+        vars(copy)[name] = _replace(vars(model)[name], client.with_options(max_retries=0))
     return Attempts(copy, 1)
 
 
@@ -71,7 +71,7 @@ def _client(value: object) -> _Client | None:
     return None
 
 
-def _replaced(value: object, client: object) -> object:
+def _replace(value: object, client: object) -> object:
     """Return `client` if the value was a client, or the same part of `client` if the value was a part."""
     if isinstance(value, _Client):
         return client

@@ -130,12 +130,12 @@ def _name(cls: Any) -> str:
 
 def _attribute(error: BaseException, name: str) -> Any:
     try:
-        return _bounded(getattr(error, name, None))
+        return _truncate(getattr(error, name, None))
     except Exception:
         return None
 
 
-def _bounded(value: Any) -> Any:
+def _truncate(value: Any) -> Any:
     if value is None or isinstance(value, bool | float):
         return value
     if isinstance(value, int):
@@ -143,7 +143,7 @@ def _bounded(value: Any) -> Any:
     if isinstance(value, str):
         return clean(str.__getitem__(value, slice(MAX_MESSAGE)))
     if isinstance(value, tuple):
-        return [_bounded(each) for each in value[:100]]
+        return [_truncate(each) for each in value[:100]]
     if isinstance(value, dict):
-        return {clean(str(name)[:_MAX_NAME]): _bounded(each) for name, each in list(value.items())[:100]}
+        return {clean(str(name)[:_MAX_NAME]): _truncate(each) for name, each in list(value.items())[:100]}
     return f"a {_name(type(value))}"

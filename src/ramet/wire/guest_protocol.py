@@ -469,17 +469,17 @@ def raw(data: Any) -> msgspec.Raw:
 
 def from_guest(control: bytes) -> GuestMessage:
     """Return a guest's message. Raises ProtocolError if the message is unknown or malformed."""
-    message: GuestMessage = _decoded(_guest_decoder, control)
+    message: GuestMessage = _decode(_guest_decoder, control)
     return message
 
 
 def from_host(control: bytes) -> HostMessage:
     """Return a host's message. Raises ProtocolError if the message is unknown or malformed."""
-    message: HostMessage = _decoded(_host_decoder, control)
+    message: HostMessage = _decode(_host_decoder, control)
     return message
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], control: bytes) -> Any:
+def _decode(decoder: msgspec.json.Decoder[Any], control: bytes) -> Any:
     try:
         with paused_gc(len(control)):
             return decoder.decode(control)

@@ -49,8 +49,8 @@ def header(member: Member) -> bytes:
     link = member.link or b""
     return b"".join(
         (
-            b"" if len(member.name) <= 100 else _longer(b"L", member.name),
-            b"" if len(link) <= 100 else _longer(b"K", link),
+            b"" if len(member.name) <= 100 else _long_name_header(b"L", member.name),
+            b"" if len(link) <= 100 else _long_name_header(b"K", link),
             _block(member.name[:100], member.mode, member.size, kind, link[:100]),
         )
     )
@@ -80,10 +80,10 @@ class Tar:
         """Yield each file and folder. Raises InvalidValue for other types, and for an incomplete or invalid tar."""
         longer: dict[str, bytes] = {}  #: fields of extended headers that apply to the next member
         while True:
-            block = self._exactly(BLOCK)
+            block = self._read_exactly(BLOCK)
             if _is_zeros(block):
                 return self._end(longer)
-            kind, size = _checked(block)
+            kind, size = _check_header(block)
             if kind in (b"x", b"g", b"L") or (kind == b"K" and self._links):
                 self._extend(longer, kind, size)
                 continue
@@ -105,12 +105,12 @@ class Tar:
             yield Member(name, folder, size, _octal(block[100:108]), link if is_link else None)
             for _ in self.content():
                 pass
-            self._exactly(self._padding)
+            self._read_exactly(self._padding)
 
     def content(self) -> Iterator[bytes]:
         """Yield the bytes of the current member, in chunks."""
         while self._remaining:
-            piece = self._exactly(min(self._remaining, _CHUNK))
+            piece = self._read_exactly(min(self._remaining, _CHUNK))
             self._remaining -= len(piece)
             yield piece
 
@@ -119,8 +119,8 @@ class Tar:
         if size > MAX_EXTENDED or self._extended > self._max_extended:
             accepted = f"at most {MAX_EXTENDED}, and {self._max_extended} of all together"
             raise InvalidValue("archive", f"an extended header of {size} bytes", accepted)
-        data = self._exactly(size)
-        self._exactly(-size % BLOCK)
+        data = self._read_exactly(size)
+        self._read_exactly(-size % BLOCK)
         long = {b"L": "path", b"K": "linkpath"}.get(kind)
         fields = {long: data.rstrip(b"\0")} if long else _extended(data)
         if kind == b"g" and fields:
@@ -137,14 +137,14 @@ class Tar:
             if not _is_zeros(piece):
                 raise InvalidValue("archive", piece.strip(b"\0")[:40], "nothing after its end")
 
-    def _exactly(self, size: int) -> bytes:
+    def _read_exactly(self, size: int) -> bytes:
         data = self._read(size) if size else b""
         if len(data) < size:
             raise InvalidValue("archive", "its end", "a complete tar: this one is cut short, or not a tar")
         return data
 
 
-def _longer(kind: bytes, name: bytes) -> bytes:
+def _long_name_header(kind: bytes, name: bytes) -> bytes:
     """Return a header that holds the long name of the next header."""
     data = name + b"\0"
     return _block(b"././@LongLink", 0o644, len(data), kind, b"") + data + bytes(-len(data) % BLOCK)
@@ -163,7 +163,7 @@ def _block(name: bytes, mode: int, size: int, kind: bytes, link: bytes) -> bytes
     return bytes(block)
 
 
-def _checked(block: bytes) -> tuple[bytes, int]:
+def _check_header(block: bytes) -> tuple[bytes, int]:
     """Return the type and the size of a header. Raises InvalidValue if the block is no header."""
     checksum = _octal(block[148:156])
     if checksum != sum(block[:148]) + sum(block[156:]) + 8 * 0x20:

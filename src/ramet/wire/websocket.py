@@ -129,7 +129,7 @@ def pack(kind: int, data: bytes, mask: bytes | None = None) -> bytes:
         head = struct.pack("!BBH", 0x80 | kind, bit | 126, size)
     else:
         head = struct.pack("!BBQ", 0x80 | kind, bit | 127, size)
-    return head + data if mask is None else b"".join((head, mask, _masked(data, mask)))
+    return head + data if mask is None else b"".join((head, mask, _apply_mask(data, mask)))
 
 
 class MessageReader:
@@ -163,7 +163,7 @@ class MessageReader:
             payload = bytes(buffer[begin : begin + size])
             at = begin + size
             if mask is not None:
-                payload = _masked(payload, mask)
+                payload = _apply_mask(payload, mask)
             if kind >= CLOSE:
                 messages.append(Message(kind, payload))
                 continue
@@ -210,7 +210,7 @@ class MessageReader:
         return final, kind, at + 4, size, bytes(buffer[at : at + 4])
 
 
-def _masked(data: bytes, mask: bytes) -> bytes:
+def _apply_mask(data: bytes, mask: bytes) -> bytes:
     size = len(data)
     key = int.from_bytes((mask * (size // 4 + 1))[:size], "little")
     return (int.from_bytes(data, "little") ^ key).to_bytes(size, "little")

@@ -110,7 +110,7 @@ def intersect(asked: Iterable[Capability], held: Iterable[Capability]) -> Grante
     """
     mine, granted, dropped = tuple(held), dict[Capability, None](), list[str]()
     for each in asked:
-        matches = [part for part in (_common(each, own) for own in mine) if part is not None]
+        matches = [part for part in (_intersection(each, own) for own in mine) if part is not None]
         granted |= dict.fromkeys(matches)
         if not matches:
             dropped.append(each.key)
@@ -128,11 +128,11 @@ def sort_key(capability: Capability) -> tuple[str, ...]:
     return (capability.key, repr(capability.include), repr(capability.exclude), capability.visibility)
 
 
-def _common(asked: Capability, held: Capability) -> Capability | None:
+def _intersection(asked: Capability, held: Capability) -> Capability | None:
     """Return the part of `asked` that `held` contains, or None."""
     module, _, name = asked.name.rpartition(":")
     if held.type == asked.type and held.name == asked.name:
-        return _narrowed(asked, held) if asked.type in ("module", "class") else asked
+        return _narrow(asked, held) if asked.type in ("module", "class") else asked
     if asked.type in ("class", "function") and held.type == "module" and held.name == module:
         return asked if held.has(name) else None
     if asked.type == "module" and asked.include is not None and held.type in ("class", "function"):
@@ -142,7 +142,7 @@ def _common(asked: Capability, held: Capability) -> Capability | None:
     return None
 
 
-def _narrowed(asked: Capability, held: Capability) -> Capability | None:
+def _narrow(asked: Capability, held: Capability) -> Capability | None:
     exclude = tuple({*asked.exclude, *held.exclude})
     if asked.include is None or held.include is None:  # All public names of the other.
         names = held.include if asked.include is None else asked.include

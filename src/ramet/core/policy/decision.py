@@ -119,14 +119,14 @@ def within(grant: Grant, most: Policy) -> Grant:
     if most.network == "disabled":
         changes["allowed_endpoints"] = ()
     elif most.allowed_endpoints is not None:
-        changes["allowed_endpoints"] = _common(
+        changes["allowed_endpoints"] = _intersection(
             grant.allowed_endpoints, tuple(most.allowed_endpoints), rights.uncovered_endpoints
         )
     if most.ports is not None:
         ports = dict(most.ports)
         changes["ports"] = {name: port for name, port in grant.ports.items() if ports.get(name) == port}
     if most.readonly_mounts is not None:
-        changes["readonly_mounts"] = _common(
+        changes["readonly_mounts"] = _intersection(
             grant.readonly_mounts, tuple(most.readonly_mounts), rights.uncovered_mounts
         )
     if most.allowed_env_vars is not None or most.env_vars is not None:
@@ -142,7 +142,7 @@ def within(grant: Grant, most: Policy) -> Grant:
     return msgspec.structs.replace(grant, **changes)
 
 
-def _common(granted: tuple[str, ...], allowed: tuple[str, ...], uncovered: Any) -> tuple[str, ...]:
+def _intersection(granted: tuple[str, ...], allowed: tuple[str, ...], uncovered: Any) -> tuple[str, ...]:
     """Return the common coverage of both lists: the entries of either list that the other list covers."""
     covered = [each for each in granted if not uncovered(allowed, [each])]
     return tuple(dict.fromkeys([*covered, *(each for each in allowed if not uncovered(granted, [each]))]))

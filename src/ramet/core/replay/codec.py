@@ -64,7 +64,7 @@ class StoredMessage(Struct):
         try:
             data: dict[str, Any] = msgspec.json.decode(self.kept)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-            raise _refused(self.kept, problem) from None
+            raise _invalid_message(self.kept, problem) from None
         return data
 
     @property
@@ -73,7 +73,7 @@ class StoredMessage(Struct):
         if self._places is None:
             reply = self.data
             calls = [*(reply.get("tool_calls") or ()), *(reply.get("invalid_tool_calls") or ())]
-            self._places = {call.get("id"): place for place, call in enumerate(calls)}
+            self._places = {call.get("id"): index for index, call in enumerate(calls)}
         return self._places
 
 
@@ -101,7 +101,7 @@ def parse_stored_message(message: Raw | dict[str, Any]) -> StoredMessage:
         try:
             head = _head_decoder.decode(message)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-            raise _refused(message, problem) from None
+            raise _invalid_message(message, problem) from None
         kind, call_id = head.type, head.tool_call_id
     return StoredMessage(str(kind), None if call_id is None else str(call_id), message)
 
@@ -137,5 +137,5 @@ def decode(line: bytes) -> Event:
     return event
 
 
-def _refused(message: Raw, problem: Exception) -> InvalidValue:
+def _invalid_message(message: Raw, problem: Exception) -> InvalidValue:
     return InvalidValue("message", bytes(message)[:200], f"a message in JSON ({problem})")

@@ -246,7 +246,7 @@ class TreeReplay:
                     run.objections = 0
                     run.exhausted, run.refusal = "", None
                 else:
-                    self._close_questions(run)  # The resuming kernel has counted these; readers must, too.
+                    self._charge_open_requests(run)  # The resuming kernel has counted these; readers must, too.
                 run.turn, run.is_in_turn, run.state = event.turn, True, "running"
                 if run.result is not None:
                     self._reopen_run(run)
@@ -297,9 +297,9 @@ class TreeReplay:
                 else:
                     run.approvals.pop(event.approval_id, None)
             case RunEnded():
-                self._close_questions(run)
+                self._charge_open_requests(run)
                 run.result, run.state, run.is_in_turn, run.sandbox = event.result, "ended", False, None
-                self._settle(run, None)
+                self._close_approvals(run, None)
                 self.moves.append(LedgerEntry(run.id, CLOSED))
 
     def reopen(self) -> None:
@@ -320,7 +320,7 @@ class TreeReplay:
         session without any recorded message counts as not begun: the caller received no confirmation, and asks again.
         """
         for run in self.runs.values():
-            self._close_questions(run)
+            self._charge_open_requests(run)
             birth = run.born.birth
             is_session = birth.get("persistent") and not birth.get("agent", {}).get("function")
             if is_session and run.has_heard_nothing and run.sandbox is None:
@@ -328,7 +328,7 @@ class TreeReplay:
                 run.turn, run.is_in_turn = run.turn - 1, False
                 run.state = "idle" if run.turn else "starting"
 
-    def _close_questions(self, run: RunReplay) -> None:
+    def _charge_open_requests(self, run: RunReplay) -> None:
         for request in run.asked.values():
             usage = Usage(
                 model_calls=request.requests,
@@ -387,7 +387,7 @@ class TreeReplay:
             run.begun.pop(call_id, None)
             run.refused.discard(call_id)
             if run.approvals:
-                self._settle(run, call_id)
+                self._close_approvals(run, call_id)
             if insert_tool_result(run.said, message) <= run._attempt_began_at:  # The answer is to an earlier call.
                 run._attempt_began_at += 1
             return
@@ -399,7 +399,7 @@ class TreeReplay:
             run.wakes = 0
         run.said.append(message)
 
-    def _settle(self, run: RunReplay, call_id: str | None) -> None:
+    def _close_approvals(self, run: RunReplay, call_id: str | None) -> None:
         """Remove approvals that no caller will need again: of an answered call, or of a run that has ended."""
         for id in [id for id, question in run.approvals.items() if call_id in (None, question.call_id)]:
             del run.approvals[id]

@@ -151,7 +151,7 @@ def reconcile(book: ScheduleRecord, now: datetime, next_fire: NextFire, lives: C
     if schedule.overlap == "skip" and state.claims:
         selected = ()
     selected = selected[: max(0, MOST_WAITING - len(state.waiting))]
-    requeued = [due for due in orphaned if due.manual or _runs_late(schedule, due.tick, selected, now)]
+    requeued = [due for due in orphaned if due.manual or _is_still_due(schedule, due.tick, selected, now)]
     dropped = due_ticks.before + len(due_ticks.ticks) - len(selected) + len(orphaned) - len(requeued)
     state = replace(
         state,
@@ -159,7 +159,7 @@ def reconcile(book: ScheduleRecord, now: datetime, next_fire: NextFire, lives: C
         waiting=(*requeued, *state.waiting, *(Due(tick=tick) for tick in selected)),
         skipped=state.skipped + dropped,
     )
-    return _with(book, state)
+    return _with_state(book, state)
 
 
 def replace_definition(book: ScheduleRecord, schedule: Schedule, decided: datetime) -> ScheduleRecord:
@@ -183,7 +183,7 @@ def begin(book: ScheduleRecord, now: datetime, owner: str, mint: Callable[[], st
         return ClaimedTicks(book, ())
     claims = tuple(Claim(id=mint(), due=due, owner=owner, at=now) for due in startable)
     waiting = tuple(due for due in state.waiting if due not in startable)
-    return ClaimedTicks(_with(book, replace(state, waiting=waiting, claims=(*state.claims, *claims))), claims)
+    return ClaimedTicks(_with_state(book, replace(state, waiting=waiting, claims=(*state.claims, *claims))), claims)
 
 
 def orphaned_claims(book: ScheduleRecord, lives: Callable[[str], bool]) -> tuple[Claim, ...]:
@@ -199,7 +199,7 @@ def update_claim(book: ScheduleRecord, claim: Claim, changed: Claim) -> Schedule
     if claim not in book.state.claims:
         return None
     claims = tuple(changed if each == claim else each for each in book.state.claims)
-    return _with(book, replace(book.state, claims=claims))
+    return _with_state(book, replace(book.state, claims=claims))
 
 
 def mark_lost(book: ScheduleRecord, claim: Claim, now: datetime, why: str) -> ScheduleRecord | None:
@@ -220,7 +220,7 @@ def release(book: ScheduleRecord, claim: Claim) -> ScheduleRecord | None:
     if all((each.id, each.owner) != (claim.id, claim.owner) for each in book.state.claims):
         return None
     state = _without_claims(book.state, claim)
-    return _with(book, state if state.cancelled else replace(state, waiting=(claim.due, *state.waiting)))
+    return _with_state(book, state if state.cancelled else replace(state, waiting=(claim.due, *state.waiting)))
 
 
 def complete_claim(book: ScheduleRecord, result: TickResult, owner: str) -> ScheduleRecord:
@@ -233,7 +233,7 @@ def complete_claim(book: ScheduleRecord, result: TickResult, owner: str) -> Sche
     is_recorded = any(each.id == result.id and each.status is not TickStatus.LOST for each in book.state.results)
     if is_recorded or any(claim.owner != owner for claim in matching):
         return book
-    return _with(book, _with_result(_without_claims(book.state, *matching), result))
+    return _with_state(book, _with_result(_without_claims(book.state, *matching), result))
 
 
 def trigger(book: ScheduleRecord, now: datetime) -> ScheduleRecord:
@@ -241,13 +241,13 @@ def trigger(book: ScheduleRecord, now: datetime) -> ScheduleRecord:
 
     The tick waits for a current run, unless ticks may overlap.
     """
-    return _with(book, _enqueue(book.state, (Due(tick=now, manual=True),)))
+    return _with_state(book, _enqueue(book.state, (Due(tick=now, manual=True),)))
 
 
 def cancel(book: ScheduleRecord) -> ScheduleRecord:
     """Prevent every further start; current runs continue, and the record is kept until they end."""
     started = tuple(claim for claim in book.state.claims if claim.run is not None)
-    return _with(book, replace(book.state, cancelled=True, waiting=(), claims=started))
+    return _with_state(book, replace(book.state, cancelled=True, waiting=(), claims=started))
 
 
 def is_forgotten(book: ScheduleRecord) -> bool:
@@ -257,14 +257,14 @@ def is_forgotten(book: ScheduleRecord) -> bool:
 
 def pause(book: ScheduleRecord) -> ScheduleRecord:
     """Prevent every start until the schedule is resumed; current runs continue."""
-    return _with(book, replace(book.state, paused=True))
+    return _with_state(book, replace(book.state, paused=True))
 
 
 def resume(book: ScheduleRecord, now: datetime) -> ScheduleRecord:
     """Continue from `now`; ticks that were due during the pause never run."""
     if not book.state.paused:
         return book
-    return _with(book, replace(book.state, paused=False, decided=max(book.state.decided, now)))
+    return _with_state(book, replace(book.state, paused=False, decided=max(book.state.decided, now)))
 
 
 def next_tick(book: ScheduleRecord, next_fire: NextFire) -> datetime | None:
@@ -304,28 +304,28 @@ def _select_ticks(schedule: Schedule, ticks: tuple[datetime, ...], now: datetime
     """Return the due ticks that run: at most the newest is on time, the others were missed."""
     match schedule.misfire:
         case "skip":
-            return tuple(tick for tick in ticks[-1:] if _on_time(schedule, tick, now))
+            return tuple(tick for tick in ticks[-1:] if _is_on_time(schedule, tick, now))
         case "once":
             return ticks[-1:]
         case "all":
             return ticks[-schedule.misfire_max :]
 
 
-def _runs_late(schedule: Schedule, tick: datetime, selected: tuple[datetime, ...], now: datetime) -> bool:
+def _is_still_due(schedule: Schedule, tick: datetime, selected: tuple[datetime, ...], now: datetime) -> bool:
     """Return whether a tick runs that was claimed once and not started.
 
     `taken` are newer ticks that run now.
     """
     match schedule.misfire:
         case "skip":
-            return not selected and _on_time(schedule, tick, now)
+            return not selected and _is_on_time(schedule, tick, now)
         case "once":
             return not selected
         case "all":
             return True
 
 
-def _on_time(schedule: Schedule, tick: datetime, now: datetime) -> bool:
+def _is_on_time(schedule: Schedule, tick: datetime, now: datetime) -> bool:
     return now - fires_at(schedule, tick) <= GRACE
 
 
@@ -342,7 +342,7 @@ def _lost_result(claim: Claim, now: datetime, why: str) -> TickResult:
     )
 
 
-def _with(book: ScheduleRecord, state: TickState) -> ScheduleRecord:
+def _with_state(book: ScheduleRecord, state: TickState) -> ScheduleRecord:
     return book if state == book.state else replace(book, state=state)
 
 

@@ -59,7 +59,7 @@ class Payloads:
             same = {name: value for name, value in kwargs.items() if name not in remembered.dropped}
             expected = {**same, **remembered.added}
             encode, arguments = getattr(model, _METHOD), dict(expected)
-            work: Callable[[], _Payload] = lambda: _unchecked(model, encode(messages, stop=None, **arguments))  # noqa: E731
+            work: Callable[[], _Payload] = lambda: _without_checks(model, encode(messages, stop=None, **arguments))  # noqa: E731
             try:
                 prepared = await in_thread(work, name="ramet-encode")
             except Exception:  # The model raises the same error again when it is asked.
@@ -97,7 +97,7 @@ def _with_payload(
         if prepared is not None and stop is None and actual == expected:
             return dict(prepared)
         learn(actual)
-        return _unchecked(model, encode(messages, stop=stop, **actual))
+        return _without_checks(model, encode(messages, stop=stop, **actual))
 
     # Clients that are created on first use belong to the model, not to a copy.
     for name in ("_client", "_async_client"):
@@ -108,21 +108,21 @@ def _with_payload(
     return copy
 
 
-def _unchecked(model: BaseChatModel, payload: _Payload) -> _Payload:
+def _without_checks(model: BaseChatModel, payload: _Payload) -> _Payload:
     """Move the long parts of a payload to where the SDK does not scan them."""
     if not any(cls.__module__.startswith(_OPENAI) for cls in type(model).__mro__):
         return payload
     extra = payload.get("extra_body") or {}
     if not isinstance(extra, Mapping) or any(payload.get(each) is not None for each in _PARSED_FIELDS):
         return payload
-    moved = {
+    moved_fields = {
         name: value
         for name in _LONG_FIELDS
         if isinstance(value := payload.get(name), list) and name not in extra and _is_json(value)
     }
-    if not moved:
+    if not moved_fields:
         return payload
-    return {**payload, **{name: [] for name in moved}, "extra_body": {**extra, **moved}}
+    return {**payload, **{name: [] for name in moved_fields}, "extra_body": {**extra, **moved_fields}}
 
 
 def _is_json(value: object) -> bool:

@@ -87,7 +87,7 @@ class _Research:
         """Return the calls of the first unfinished stage that has any; otherwise, the answer."""
         stages = {
             "survey": self._survey,
-            "why": self._why,
+            "why": self._explain_skipped,
             "split": self._split,
             "look": self._look,
             "link": self._link,
@@ -110,15 +110,15 @@ class _Research:
         self._omit(["the rest: the search was cut short"] if self._ended else [], bound=True)
         self._omit(["folders that the tools always skip, such as .git, .venv, node_modules and __pycache__"])
         searched = ", ".join(
-            f"{len(files)} file{'s' * (len(files) != 1)} of {kind}" for kind, files in self._best().items()
+            f"{len(files)} file{'s' * (len(files) != 1)} of {kind}" for kind, files in self._best_files().items()
         )
         return Step(text=answer(self._question, lines, linked, searched, self._omissions))
 
     def scout(self, files: Mapping[str, int]) -> Step:
         """Return the calls that search the files; afterwards, a report with a JSON list for each line."""
         if not self._turn.done:
-            return Step(self._looking(files))
-        lines, kinds = self._looked_lines(), " and ".join({kind_of(path) for path in files})
+            return Step(self._calls_for(files))
+        lines, kinds = self._lines_from_calls(), " and ".join({kind_of(path) for path in files})
         if len(lines) > MOST_REPORTED:
             self._omit([f"{len(lines) - MOST_REPORTED} of {len(lines)} lines that were found in {kinds}"], bound=True)
         notes = [f"Not looked at: {note}" for note in self._omissions]
@@ -137,7 +137,7 @@ class _Research:
         }
         return globs + [_grep("survey", pattern, "count", 0, glob=glob) for pattern, glob in glob_by_pattern.items()]
 
-    def _why(self) -> list[PlannedCall]:
+    def _explain_skipped(self) -> list[PlannedCall]:
         """Ask for the reason why the search skipped files, and look into folders that seem to be empty."""
         surplus = len(self._skipped) - MOST_REASONS
         self._omit([f"{surplus} other files that the search passed over"] if surplus > 0 else [])
@@ -147,7 +147,7 @@ class _Research:
             PlannedCall("why", "Glob", {"pattern": "*", "path": each[:-1]}) for each in empty[:MOST_REASONS]
         ]
 
-    def _best(self) -> dict[str, dict[str, int]]:
+    def _best_files(self) -> dict[str, dict[str, int]]:
         """Return the files to search by kind, those with most of the rarest words of the question first."""
         holding = [self._counts.get(pattern, {}) for pattern in self._question.terms.values()]
         faults = self._counts.get(FAULT, {}) if self._question.about_fault else {}
@@ -166,7 +166,7 @@ class _Research:
         return {kind: paths for kind, paths in best.items() if paths}
 
     def _split(self) -> list[PlannedCall]:
-        best, question_text = self._best(), " ".join(self._question.text.split())[:2_000]
+        best, question_text = self._best_files(), " ".join(self._question.text.split())[:2_000]
         calls = []
         for kind, files in best.items() if len(best) > 1 else ():
             prompt = f"Question: {question_text}\nReport lines of these files, and of no others:\n{_json(files)}"
@@ -176,9 +176,14 @@ class _Research:
 
     def _look(self) -> list[PlannedCall]:
         reported = {each.args["name"] for each in self._turn.of("split")}
-        return [call for kind, files in self._best().items() if kind not in reported for call in self._looking(files)]
+        return [
+            call
+            for kind, files in self._best_files().items()
+            if kind not in reported
+            for call in self._calls_for(files)
+        ]
 
-    def _looking(self, files: Mapping[str, int]) -> list[PlannedCall]:
+    def _calls_for(self, files: Mapping[str, int]) -> list[PlannedCall]:
         calls, term_pattern = [], "|".join([*self._question.terms.values(), settings.TIMES])
         for path, faults in files.items():
             pattern = FAULT if kind_of(path) == "logs" and self._question.about_fault else term_pattern
@@ -189,7 +194,7 @@ class _Research:
                 calls.append(PlannedCall("look", "Read", {"file_path": path}))
         return calls
 
-    def _looked_lines(self) -> list[EvidenceLine]:
+    def _lines_from_calls(self) -> list[EvidenceLine]:
         """Return the reportable lines that this agent has found itself, the best first."""
         evidence_lines, logged, terms_in = list[EvidenceLine](), list[EvidenceLine](), self._question.held_by
         for each in self._turn.of("look"):
@@ -228,7 +233,7 @@ class _Research:
 
     def _lines(self) -> list[EvidenceLine]:
         """Return the lines that this agent and its scouts have found."""
-        lines = self._looked_lines()
+        lines = self._lines_from_calls()
         for line in (line for each in self._turn.of("split") for line in each.text.split("\n")):
             if line.startswith('["') and line.endswith("]"):
                 lines.append(EvidenceLine(*json.loads(line)))

@@ -92,7 +92,7 @@ class ScriptedModel(BaseChatModel):
         resolved = self._next(messages, kwargs)
         await self._delay(resolved)
         if isinstance(resolved.step, Cut | Hang):
-            await self._break_off(resolved.step)
+            await self._interrupt(resolved.step)
         return self._answer(messages, resolved)
 
     async def _astream(
@@ -106,7 +106,7 @@ class ScriptedModel(BaseChatModel):
         await self._delay(resolved)
         if isinstance(resolved.step, Cut | Hang):
             yield chunk(content=resolved.step.text[: resolved.step.after_chars])
-            await self._break_off(resolved.step)
+            await self._interrupt(resolved.step)
         texts = resolved.step.chunks if isinstance(resolved.step, Say) else None
         for piece in streamed(self._reply(messages, resolved), texts or ()):
             yield piece
@@ -121,14 +121,14 @@ class ScriptedModel(BaseChatModel):
         if isinstance(resolved.step, Say) and resolved.step.delay_s > 0:
             await self._clock.sleep(resolved.step.delay_s)
 
-    async def _break_off(self, step: Cut | Hang) -> NoReturn:
+    async def _interrupt(self, step: Cut | Hang) -> NoReturn:
         if isinstance(step, Hang):
             await asyncio.get_running_loop().create_future()
-        raise self._cut()
+        raise self._cut_error()
 
     def _answer(self, messages: Sequence[BaseMessage], resolved: ResolvedStep) -> ChatResult:
         if isinstance(resolved.step, Cut | Hang):
-            raise self._cut()
+            raise self._cut_error()
         return ChatResult(generations=[ChatGeneration(message=self._reply(messages, resolved))])
 
     def _reply(self, messages: Sequence[BaseMessage], resolved: ResolvedStep) -> AIMessage:
@@ -136,7 +136,7 @@ class ScriptedModel(BaseChatModel):
             raise _failure(resolved.step, self.model_name)
         return reply_of(resolved, messages, self.model_name)
 
-    def _cut(self) -> ModelFailed:
+    def _cut_error(self) -> ModelFailed:
         return ModelFailed(self.model_name, "the stream was cut before its end", retryable=True)
 
 

@@ -189,10 +189,10 @@ def _imports(text: str, name: str, package: bool) -> frozenset[str]:
     except SyntaxError:
         return frozenset()
     base = name if package else name.rpartition(".")[0]
-    return frozenset(_imported(tree, base))
+    return frozenset(_walk_imports(tree, base))
 
 
-def _imported(node: ast.AST, base: str) -> Iterator[str]:
+def _walk_imports(node: ast.AST, base: str) -> Iterator[str]:
     match node:
         case ast.Import(names=names):
             for alias in names:
@@ -204,11 +204,11 @@ def _imported(node: ast.AST, base: str) -> Iterator[str]:
                 yield f"{source}.{alias.name}"
         case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"), orelse=orelse):
             for each in orelse:
-                yield from _imported(each, base)
+                yield from _walk_imports(each, base)
         case _:
             for inner in ast.iter_child_nodes(node):
                 if isinstance(inner, ast.stmt | ast.excepthandler | ast.match_case):
-                    yield from _imported(inner, base)
+                    yield from _walk_imports(inner, base)
 
 
 def _absolute(package: str, level: int, name: str) -> str:

@@ -127,7 +127,7 @@ def pack(
     args, kwargs = tuple(args), dict(kwargs or {})
     call = (function, args, kwargs)
     try:
-        pickled = _pickled(call)
+        pickled = _pickle(call)
     except MemoryError:
         raise
     except Exception as problem:
@@ -210,7 +210,7 @@ def _bound_kind(kind: type) -> tuple[str, str] | None:
     return None
 
 
-def _pickled(value: Any) -> _Pickled:
+def _pickle(value: Any) -> _Pickled:
     file = io.BytesIO()
     pickler = _pickler()(file)
     pickler.dump(value)
@@ -237,7 +237,7 @@ def _refusal(
 
 def _problem_of(value: Any) -> Exception | None:
     try:
-        _pickled(value)
+        _pickle(value)
     except Exception as problem:
         return problem
     return None
@@ -250,7 +250,7 @@ def _too_large(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> NotShippable:
-    sizes = {part.label: len(_pickled(part.value).data) for part in parts(function, args, kwargs)}
+    sizes = {part.label: len(_pickle(part.value).data) for part in parts(function, args, kwargs)}
     sizes |= {f"module {each.name!r}": len(each.text or "") for each in modules}
     biggest = max(sizes, key=lambda label: sizes[label], default="")
     largest = f"; the biggest part of it is {biggest} with {sizes[biggest]} bytes" if biggest else ""
@@ -280,7 +280,7 @@ def _check_secrets(
 
 def _contains(needle: bytes, value: Any) -> bool:
     try:
-        return needle in _pickled(value).data
+        return needle in _pickle(value).data
     except Exception:
         return False
 

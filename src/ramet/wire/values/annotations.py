@@ -20,7 +20,7 @@ from msgspec import Struct
 
 def returned_type(function: Callable[..., Any]) -> Any:
     """Return the annotation of a function's return value, for `decode`; None if there is none that can be resolved."""
-    return _hint(_plain(function), "return")
+    return _hint(_unwrap(function), "return")
 
 
 def parameter_types(function: Callable[..., Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
@@ -29,7 +29,7 @@ def parameter_types(function: Callable[..., Any]) -> tuple[tuple[Any, ...], Mapp
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return (), {}
-    bare = _plain(function)
+    bare = _unwrap(function)
     by_name = {each.name: _hint(bare, each.name) for each in parameters}
     positional = tuple(by_name[each.name] for each in parameters if each.kind <= each.POSITIONAL_OR_KEYWORD)
     return positional, by_name
@@ -41,7 +41,7 @@ def first_parameter(function: Callable[..., Any]) -> Any:
     return positional[0] if positional else None
 
 
-def _plain(function: Callable[..., Any]) -> Any:
+def _unwrap(function: Callable[..., Any]) -> Any:
     while isinstance(function, partial):
         function = function.func
     function = getattr(function, "__func__", function)
@@ -53,7 +53,9 @@ def _hint(function: Any, name: str) -> Any:
     if hint is None:
         return types.NoneType
     cells = dict(zip(_free_names(function), getattr(function, "__closure__", None) or (), strict=False))
-    return _resolved(hint, getattr(function, "__globals__", {}), {name: _content(cell) for name, cell in cells.items()})
+    return _resolve_hint(
+        hint, getattr(function, "__globals__", {}), {name: _content(cell) for name, cell in cells.items()}
+    )
 
 
 def type_name(cls: type) -> str:
@@ -116,7 +118,7 @@ def fields_of(cls: type) -> dict[str, Any]:
         for base in reversed(cls.__mro__):
             scope = vars(sys.modules.get(base.__module__, types))
             for name, hint in inspect.get_annotations(base).items():
-                hints[name] = _resolved(hint, scope, dict(vars(base)))
+                hints[name] = _resolve_hint(hint, scope, dict(vars(base)))
         return {name: hint for name, hint in hints.items() if hint is not None}
 
 
@@ -165,7 +167,7 @@ def _inner(hint: Any) -> Iterator[Any]:
                 yield each
 
 
-def _resolved(hint: Any, scope: dict[str, Any], local: dict[str, Any]) -> Any:
+def _resolve_hint(hint: Any, scope: dict[str, Any], local: dict[str, Any]) -> Any:
     """Return the annotation with its strings resolved; None if this fails."""
     try:
         return typing.get_type_hints(types.SimpleNamespace(__annotations__={"it": hint}), scope, local)["it"]

@@ -66,7 +66,7 @@ class Coercer:
         self._text_keys = text_keys  #: every dict is known to have only text keys
         self._plans: dict[type, _Plan] = {}
         self._keys = Keys()
-        self._check = self._checked(hint)
+        self._check = self._make_check(hint)
 
     def fit(self, value: Any) -> Any:
         """Return the value, coerced to the annotation. Raises TypeMismatch if it does not fit."""
@@ -105,13 +105,13 @@ class Coercer:
     def _plan_of(self, cls: type) -> _Plan:
         plan = self._plans.get(cls)
         if plan is None:
-            checks = {name: self._checked(hint) for name, hint in fields_of(cls).items()}
+            checks = {name: self._make_check(hint) for name, hint in fields_of(cls).items()}
             plan = self._plans[cls] = _Plan(checks, _maker_of(cls))
         return plan
 
-    def _checked(self, hint: Any) -> Check | None:
+    def _make_check(self, hint: Any) -> Check | None:
         if type(hint).__name__ == "TypeAliasType":  # An alias may contain itself.
-            return Check(frozenset(), lambda value: fit_one(self._checked(hint.__value__), value))
+            return Check(frozenset(), lambda value: fit_one(self._make_check(hint.__value__), value))
         hint = plain_hint(hint)
         origin, args = typing.get_origin(hint) or hint, typing.get_args(hint)
         if origin is typing.Union or origin is types.UnionType:
@@ -147,7 +147,7 @@ class Coercer:
         return Check(frozenset({cls}), fit)
 
     def _union(self, hint: Any, args: tuple[Any, ...]) -> Check | None:
-        checks = [check for each in args if (check := self._checked(each)) is not None]
+        checks = [check for each in args if (check := self._make_check(each)) is not None]
         if len(checks) < len(args):
             return None
 
@@ -162,7 +162,7 @@ class Coercer:
         return Check(frozenset(chain.from_iterable(check.exact for check in checks)), fit)
 
     def _list(self, origin: type, args: tuple[Any, ...]) -> Check:
-        item = self._checked(args[0]) if args else None
+        item = self._make_check(args[0]) if args else None
 
         def fit(value: Any) -> Any:
             if type(value) is list:
@@ -175,10 +175,10 @@ class Coercer:
 
     def _tuple(self, args: tuple[Any, ...]) -> Check:
         if len(args) == 2 and args[1] is Ellipsis:
-            item = self._checked(args[0])
+            item = self._make_check(args[0])
             return Check(frozenset(), lambda value: tuple(fit_items(item, listed(value, "a list, for a tuple"))))
         unpacked = any(typing.get_origin(each) is typing.Unpack for each in args)
-        checks = [] if unpacked else [self._checked(each) for each in args]
+        checks = [] if unpacked else [self._make_check(each) for each in args]
 
         def fit(value: Any) -> Any:
             items = listed(value, "a list, for a tuple")
@@ -191,7 +191,7 @@ class Coercer:
         return Check(frozenset(), fit)
 
     def _set(self, kind: type, args: tuple[Any, ...]) -> Check:
-        item = self._checked(args[0]) if args else None
+        item = self._make_check(args[0]) if args else None
 
         def fit(value: Any) -> Any:
             items = fit_items(item, listed(value, "a list, for a set"))
@@ -202,8 +202,8 @@ class Coercer:
         return Check(frozenset(), fit)
 
     def _dict(self, args: tuple[Any, ...]) -> Check:
-        key = self._checked(args[0]) if args else None
-        item = self._checked(args[1]) if len(args) > 1 else None
+        key = self._make_check(args[0]) if args else None
+        item = self._make_check(args[1]) if len(args) > 1 else None
         if self._text_keys and key is not None and str in key.exact:
             key = None
 

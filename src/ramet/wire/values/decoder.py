@@ -43,7 +43,7 @@ def decode(body: bytes, json_size: int, *, returns: Any = None, what: str = "out
         check_parts(body, json_size, what)
     text = memoryview(body)[:json_size]
     try:
-        raw = _loaded(text)
+        raw = _load(text)
         tagged = body.find(b"@", 0, json_size) >= 0
         fitter = None if returns is None else Coercer(returns, text_keys=not tagged)
         if tagged:
@@ -57,24 +57,24 @@ def decode(body: bytes, json_size: int, *, returns: Any = None, what: str = "out
         path = what + "".join(reversed(misfit.path))
         raise InvalidValue(path, safe_repr(misfit.value), misfit.expected) from None
     except RecursionError:
-        raise _bad(f"it is nested deeper than {MAX_DEPTH} levels") from None
+        raise _malformed(f"it is nested deeper than {MAX_DEPTH} levels") from None
 
 
-def _loaded(text: memoryview) -> Any:
+def _load(text: memoryview) -> Any:
     try:
         with paused_gc(len(text)):
             raw = _json.decode(text)
     except (msgspec.DecodeError, UnicodeError) as problem:
-        raise _bad(str(problem)[:200]) from None
+        raise _malformed(str(problem)[:200]) from None
     level = [raw]
     for _ in range(MAX_DEPTH + 5):  # a tag may add as many levels to the innermost value
         level = gc.get_referents(*level)  # one level of a tree of lists and dicts, at the speed of C
         if not level:
             return raw
-    raise _bad(f"it is nested deeper than {MAX_DEPTH} levels")
+    raise _malformed(f"it is nested deeper than {MAX_DEPTH} levels")
 
 
-def _bad(why: str) -> ProtocolError:
+def _malformed(why: str) -> ProtocolError:
     return ProtocolError(f"a value that cannot be read: {why}")
 
 
@@ -88,7 +88,7 @@ class _Reader:
     def finish(self) -> None:
         """Check that every byte of the body was used. Raises ProtocolError otherwise."""
         if self._at != len(self._body):
-            raise _bad(f"{len(self._body) - self._at} bytes of it belong to no part")
+            raise _malformed(f"{len(self._body) - self._at} bytes of it belong to no part")
 
     def value(self, raw: Any) -> Any:
         """Return the value of JSON data.
@@ -119,13 +119,13 @@ class _Reader:
             return self._object(raw.pop(first_key), raw)
         read_tag = _TAGS.get(first_key)
         if read_tag is None or len(raw) > 1:
-            raise _bad(f"an object with the keys {list(raw)[:3]!r:.200}")
+            raise _malformed(f"an object with the keys {list(raw)[:3]!r:.200}")
         try:
             return read_tag(self, raw[first_key])
         except (ProtocolError, TypeMismatch):
             raise
         except (ValueError, TypeError, OverflowError, ArithmeticError) as problem:
-            raise _bad(f"a {first_key} of {type(raw[first_key]).__name__} ({type(problem).__name__})") from None
+            raise _malformed(f"a {first_key} of {type(raw[first_key]).__name__} ({type(problem).__name__})") from None
 
     def _fields(self, raw: dict[str, Any], path_format: str) -> dict[str, Any]:
         fields = {}
@@ -134,7 +134,7 @@ class _Reader:
             if name[:1] == "@":
                 key = name[1:]
                 if key[:1] != "@":
-                    raise _bad(f"the key {name!r:.200} among others")
+                    raise _malformed(f"the key {name!r:.200} among others")
             if type(each) is dict or type(each) is list:
                 try:
                     each = self.value(each)
@@ -146,7 +146,7 @@ class _Reader:
 
     def _object(self, name: Any, raw: dict[str, Any]) -> Any:
         if type(name) is not str:
-            raise _bad("a type whose name is not text")
+            raise _malformed("a type whose name is not text")
         fields = self._fields(raw, ".{}")
         cls = self._fitter.types.get(name) if self._fitter is not None else None
         if cls is None or self._fitter is None:
@@ -157,7 +157,7 @@ class _Reader:
 
     def _part(self, size: Any) -> memoryview:
         if type(size) is not int or not 0 <= size <= len(self._body) - self._at:
-            raise _bad("a part that is missing")
+            raise _malformed("a part that is missing")
         self._at += size
         return memoryview(self._body)[self._at - size : self._at]
 
@@ -171,14 +171,14 @@ class _Reader:
         keys, values = [], []
         for pair in _list_of(raw):
             key, value = _list_of(pair, 2)
-            keys.append(_frozen(self.value(key)))
+            keys.append(_freeze(self.value(key)))
             try:
                 values.append(self.value(value))
             except TypeMismatch as misfit:
                 misfit.path.append(f"[{safe_repr(keys[-1])!r}]"[:80])
                 raise
         if not self._keys.can_hold(keys):
-            raise _bad("keys that a dict cannot hold")
+            raise _malformed("keys that a dict cannot hold")
         return dict(zip(keys, values, strict=True))
 
     def _array(self, raw: Any) -> Any:
@@ -192,11 +192,11 @@ class _Reader:
 
     def _numbers(self, dtype: Any, shape: list[Any], size: Any) -> Any:
         if _text(dtype) not in DTYPES:
-            raise _bad("an array of another dtype")
+            raise _malformed("an array of another dtype")
         if len(shape) > 32 or not all(type(each) is int and 0 <= each <= 2**40 for each in shape):
-            raise _bad("an array of another shape")
+            raise _malformed("an array of another shape")
         if size != math.prod(shape) * int(dtype[2:]):
-            raise _bad("an array of another size than its shape")
+            raise _malformed("an array of another size than its shape")
         part = self._part(size)
         numpy = _numpy()
         if numpy is None:
@@ -219,13 +219,13 @@ def _numpy() -> Any:
 
 def _list_of(raw: Any, size: int | None = None) -> list[Any]:
     if type(raw) is not list or (size is not None and len(raw) != size):
-        raise _bad("something that is not a list, or a list of another length")
+        raise _malformed("something that is not a list, or a list of another length")
     return raw
 
 
 def _text(raw: Any) -> str:
     if type(raw) is not str:
-        raise _bad("something that is not text")
+        raise _malformed("something that is not text")
     return raw
 
 
@@ -233,25 +233,25 @@ def _number(raw: Any) -> float:
     if type(raw) is dict:
         return _special(raw.get("@float"))
     if type(raw) not in (int, float):
-        raise _bad("something that is not a number")
+        raise _malformed("something that is not a number")
     return float(raw)
 
 
 def _special(raw: Any) -> float:
     if raw not in ("nan", "inf", "-inf"):
-        raise _bad("something that is not a number")
+        raise _malformed("something that is not a number")
     return float(raw)
 
 
 def _timedelta(raw: Any) -> datetime.timedelta:
     days, seconds, microseconds = _list_of(raw, 3)
     if not all(type(each) is int for each in (days, seconds, microseconds)):
-        raise _bad("something that is not a time")
+        raise _malformed("something that is not a time")
     return datetime.timedelta(days, seconds, microseconds)
 
 
-def _frozen(key: Any) -> Any:
-    return tuple(map(_frozen, key)) if type(key) is list else key
+def _freeze(key: Any) -> Any:
+    return tuple(map(_freeze, key)) if type(key) is list else key
 
 
 _TAGS: Final[Mapping[str, Callable[[_Reader, Any], Any]]] = {

@@ -23,7 +23,7 @@ _has_failed: ContextVar[list[bool]] = ContextVar("has_failed")
 
 def stopping_validator(core_schema: Any) -> Any:
     """Return a validator of a core schema that stops early and accepts exactly the values that the schema accepts."""
-    return _validator(_stopping(core_schema, is_strict=_has_strict(core_schema)))
+    return _validator(_make_stopping(core_schema, is_strict=_has_strict(core_schema)))
 
 
 def _validator(core_schema: Any) -> Any:
@@ -35,38 +35,40 @@ def _validator(core_schema: Any) -> Any:
         return pydantic_core.SchemaValidator(core_schema)
 
 
-def _stopping(schema: Any, *, is_strict: bool) -> Any:
+def _make_stopping(schema: Any, *, is_strict: bool) -> Any:
     """Return a core schema whose lists, dicts and classes stop at their first wrong part.
 
     For strict types only lists stop early: a wrapping function passes on Python data, in which a strict type accepts no
     dates.
     """
     if isinstance(schema, list | tuple):
-        return type(schema)(_stopping(each, is_strict=is_strict) for each in schema)
+        return type(schema)(_make_stopping(each, is_strict=is_strict) for each in schema)
     if not isinstance(schema, dict):
         return schema
     kind = schema.get("type")
     if not isinstance(kind, str):  # the schema of fields, or of arguments
-        changed = {key: _stopping(value, is_strict=is_strict) for key, value in schema.items()}
+        changed = {key: _make_stopping(value, is_strict=is_strict) for key, value in schema.items()}
         return _wrap_part(changed, "schema") if "mode" in changed and not is_strict else changed
-    changed = {key: value if key in _OPAQUE else _stopping(value, is_strict=is_strict) for key, value in schema.items()}
+    changed = {
+        key: value if key in _OPAQUE else _make_stopping(value, is_strict=is_strict) for key, value in schema.items()
+    }
     if kind in _LISTS:
         return {**changed, "fail_fast": True}
     if is_strict:
         return changed
     if kind == "union":
-        return {**changed, "choices": list(map(_labelled, schema["choices"], changed["choices"]))}
+        return {**changed, "choices": list(map(_add_label, schema["choices"], changed["choices"]))}
     if kind in _FIELDS:
         return _wrap_part(changed, "schema")
     if kind in _CLASSES:  # inside the class, so that errors keep its name
-        return {**changed, "schema": _wrapped(_object, changed["schema"])}
+        return {**changed, "schema": _wrap(_object, changed["schema"])}
     if kind in _OBJECTS:
         reference = {"ref": changed.pop("ref")} if "ref" in changed else {}
-        return {**_wrapped(_object, _wrap_part(changed, "values_schema")), **reference}
+        return {**_wrap(_object, _wrap_part(changed, "values_schema")), **reference}
     return changed
 
 
-def _labelled(choice: Any, stopping: Any) -> Any:
+def _add_label(choice: Any, stopping: Any) -> Any:
     """Return a choice of a union with the label that its errors have without the wrapping functions."""
     if isinstance(choice, tuple) or choice.get("type") not in _OBJECTS:
         return stopping
@@ -79,8 +81,8 @@ def _wrap_part(schema: dict[str, Any], key: str) -> dict[str, Any]:
     if not isinstance(part, dict):
         return schema
     if part.get("type") == "default":  # kept outermost, because the owner of the schema looks for it
-        return {**schema, key: {**part, "schema": _wrapped(_part, part["schema"])}}
-    return {**schema, key: _wrapped(_part, part)}
+        return {**schema, key: {**part, "schema": _wrap(_part, part["schema"])}}
+    return {**schema, key: _wrap(_part, part)}
 
 
 def _has_strict(schema: Any) -> bool:
@@ -90,7 +92,7 @@ def _has_strict(schema: Any) -> bool:
     return isinstance(schema, list | tuple) and any(map(_has_strict, schema))
 
 
-def _wrapped(function: Callable[[Any, Callable[[Any], Any]], Any], schema: Any) -> dict[str, Any]:
+def _wrap(function: Callable[[Any, Callable[[Any], Any]], Any], schema: Any) -> dict[str, Any]:
     return {"type": "function-wrap", "function": {"type": "no-info", "function": function}, "schema": schema}
 
 
