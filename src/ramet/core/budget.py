@@ -276,7 +276,9 @@ class Hold:
             reserved, used = self.amount[index], actual[index]
             owner._reserved[index] -= reserved
             owner._spent[index] += used
-            while owner.closed and owner.parent is not None:  # The scope above counted `held` as spent when it closed.
+            while (
+                owner.closed and owner.parent is not None
+            ):  # The scope above counted `reserved` as spent when it closed.
                 above = owner.parent._owner[index]
                 if above is None:
                     break

@@ -90,7 +90,7 @@ def _with_payload(
     prepared: _Payload | None,
     learn: Callable[[Mapping[str, Any]], None],
 ) -> BaseChatModel:
-    """Return a copy of a model that uses the payload `made` instead of encoding with the arguments `expected`."""
+    """Return a copy of a model that uses the payload `prepared` instead of encoding with the arguments `expected`."""
     encode = getattr(model, _METHOD)
 
     def payload(messages: Any, *, stop: list[str] | None = None, **actual: Any) -> _Payload:
