@@ -314,7 +314,7 @@ def _select_ticks(schedule: Schedule, ticks: tuple[datetime, ...], now: datetime
 def _is_still_due(schedule: Schedule, tick: datetime, selected: tuple[datetime, ...], now: datetime) -> bool:
     """Return whether a tick runs that was claimed once and not started.
 
-    `taken` are newer ticks that run now.
+    `selected` are newer ticks that run now.
     """
     match schedule.misfire:
         case "skip":
