@@ -1,7 +1,7 @@
 """The fast tests that a change concerns: `python -m tests.support.affected [REVISION]` prints their files.
 
-A test is concerned if it was changed, if it imports a changed module, or if it imports a module that imports a changed one.
-Without a revision the change is what the working tree has beside the last commit, or else the last commit itself.
+A test is concerned if it was changed, if it imports a changed module, or if it imports a module that imports one.
+Without a revision, the change is what the working tree has beside the last commit, or else the last commit itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ALWAYS = "tests/architecture"
 def main(words: list[str]) -> None:
     """Print the tests, one path a line."""
     changed = changed_files(words[0]) if words else changed_files("HEAD") or changed_files("HEAD~")
-    print("\n".join([ALWAYS, *concerned(changed)]))
+    sys.stdout.write("\n".join([ALWAYS, *concerned(changed)]) + "\n")
 
 
 def changed_files(revision: str) -> list[str]:
