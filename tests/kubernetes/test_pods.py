@@ -17,21 +17,21 @@ from tests.support.pods import CPU_RESERVED, EYES, IMAGES, NAMESPACE
 
 #: What a pod that runs share does not keep of it, and why.
 NOT_SHARED = {
-    "more_than_is_offered_is_refused": "whoever asks for more than there is between runs of a pod has one of its own",
+    "an_unavailable_level_is_refused": "whoever asks for more than there is between runs of a pod has one of its own",
     "processes": "who starts more than were granted is ended, not refused: test_team_pods",
 }
 #: What is shown once more of pods that were there before their runs: when they begin, and how they end.
 WAITED = (
     "exit_status",
-    "descendants_end_with_it",
-    "cleaning_up",
-    "the_environment_is_what_was_given",
-    "the_level_is_as_told",
-    "fresh_is_as_told",
+    "descendants_end_with_the_guest",
+    "clean_up_releases_everything",
+    "the_environment_has_only_the_given_variables",
+    "the_level_is_as_requested",
+    "a_fresh_address_space_is_granted",
     "secrets_are_files_in_memory",
     "memory",
-    "an_entry_that_is_not_there_is_a_failure",
-    "a_start_that_is_given_up_leaves_nothing",
+    "a_missing_entry_point_is_a_failure",
+    "a_cancelled_start_leaves_nothing",
 )
 #: The share of its limit that a pod is sure of, where what is usual is too little: with a fiftieth of 0.2 processors,
 #: and two processes in it that want all of them, its program was silent for longer than the kernel waits.

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.kubernetes
 
 PROJECT = pathlib.Path(__file__).parents[2]
 USER = 1_234_577  #: of no other pod of the node
-PROMISES = ("processor", "temporary_files", "descendants_end_with_it", "the_level_is_as_told")
+PROMISES = ("processor", "temporary_files", "descendants_end_with_the_guest", "the_level_is_as_requested")
 IN_MEMORY = {"tmp": ("/tmp", 16), "shm": ("/dev/shm", 16), "run": ("/run", 4)}
 
 

@@ -22,19 +22,19 @@ NOT_HERE = frozenset(
     {
         "the_first_process",
         "a_channel_is_a_connected_stream",
-        "an_image_is_imported_before",
+        "an_image_is_imported_in_advance",
         "nothing_else_can_be_written",
         "a_mount_around_the_workspace",
         "secrets_are_files_in_memory",
         "two_sandboxes_do_not_see_each_other",
         "ports_are_reached_from_the_host_alone",
         "processes",
-        "a_limit_is_one_sandboxs",
-        "a_start_that_is_given_up_leaves_nothing",
-        "many_in_a_row_leave_nothing",
-        "a_crowd",
-        "closing_ends_all",
-        "nothing_outlives_its_kernel",
+        "a_limit_affects_one_sandbox",
+        "a_cancelled_start_leaves_nothing",
+        "many_sandboxes_in_sequence_leave_nothing",
+        "many_concurrent_sandboxes",
+        "closing_ends_all_sandboxes",
+        "no_sandbox_outlives_its_kernel",
     }
 )
 HERE = "tests.support.in_pod:in_pod"

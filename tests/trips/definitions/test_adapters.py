@@ -66,8 +66,8 @@ def test_a_strangers_store_is_held_to_every_promise() -> None:
     said = module("ramet.testing.conformance.store", "tests.support.plain_store:place")
 
     assert said.returncode == 0, said.stdout + said.stderr
-    assert said.stdout.endswith(" checks, 0 broken\n")
-    assert "kept    all_or_nothing" in said.stdout
+    assert said.stdout.endswith(" checks, 0 failed\n")
+    assert "passed  all_or_nothing" in said.stdout
 
 
 def test_a_store_that_breaks_a_promise_is_told_which() -> None:
@@ -75,13 +75,15 @@ def test_a_store_that_breaks_a_promise_is_told_which() -> None:
     said = module(
         "ramet.testing.conformance.store",
         "tests.support.plain_store:broken_place",
-        "what_is_written_together",
-        "the_head",
+        "an_atomic_write_stores_everything",
+        "the_head_is_the_newest_cursor",
     )
 
     assert said.returncode == 1
     assert (
-        said.stdout == "broken  what_is_written_together: documents are there\nkept    the_head\n2 checks, 1 broken\n"
+        said.stdout == "failed  an_atomic_write_stores_everything: documents are there\n"
+        "passed  the_head_is_the_newest_cursor\n"
+        "2 checks, 1 failed\n"
     )
 
 
@@ -278,13 +280,13 @@ async def test_the_suite_is_passed_by_an_adapter_that_keeps_its_promises(check: 
 @pytest.mark.parametrize(
     ("adapter", "check"),
     [
-        (house_rules.Nameless, policy_adapters.it_can_be_asked),
-        (house_rules.Silent, policy_adapters.every_birth_has_an_answer),
-        (house_rules.Raising, policy_adapters.every_birth_has_an_answer),
-        (house_rules.Wordless, policy_adapters.every_birth_has_an_answer),
-        (house_rules.Moody, policy_adapters.a_request_is_data),
-        (house_rules.Busy, policy_adapters.many_are_asked_about_at_once),
-        (house_rules.Stuck, policy_adapters.a_call_ends_when_it_is_cancelled),
+        (house_rules.Nameless, policy_adapters.the_adapter_is_well_formed),
+        (house_rules.Silent, policy_adapters.every_spawn_gets_a_decision),
+        (house_rules.Raising, policy_adapters.every_spawn_gets_a_decision),
+        (house_rules.Wordless, policy_adapters.every_spawn_gets_a_decision),
+        (house_rules.Moody, policy_adapters.a_decoded_request_gets_the_same_decision),
+        (house_rules.Busy, policy_adapters.concurrent_requests_are_decided),
+        (house_rules.Stuck, policy_adapters.a_cancelled_call_ends),
     ],
     ids=lambda each: each.__name__,
 )
@@ -300,14 +302,14 @@ async def test_the_suite_notices_an_adapter_that_does_not_answer(monkeypatch: py
 
     monkeypatch.setattr(policy_adapters, "PATIENCE_S", 0.05)
     with pytest.raises(policy_adapters.Violation, match="not answered within"):
-        await policy_adapters.run(policy_adapters.every_birth_has_an_answer, Deaf)
+        await policy_adapters.run(policy_adapters.every_spawn_gets_a_decision, Deaf)
 
 
 @pytest.mark.parametrize(
     ("name", "status", "words"),
     [
-        ("tests.support.house_rules:HouseRules", 0, "5 checks, 0 broken"),
-        ("tests.support.house_rules:Silent", 1, "broken  every_birth_has_an_answer"),
+        ("tests.support.house_rules:HouseRules", 0, "5 checks, 0 failed"),
+        ("tests.support.house_rules:Silent", 1, "failed  every_spawn_gets_a_decision"),
         ("tests.support.house_rules:nobody", 2, "cannot be loaded"),
         ("--help", 2, "usage:"),
     ],

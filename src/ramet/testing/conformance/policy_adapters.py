@@ -62,7 +62,7 @@ REQUESTS: Final[tuple[PolicyRequest, ...]] = (
 )
 
 
-async def it_can_be_asked(adapter: PolicyAdapter) -> None:
+async def the_adapter_is_well_formed(adapter: PolicyAdapter) -> None:
     """Check that the adapter has a name of 1 to 100 printable characters, and an async `decide`."""
     try:
         check_policy_adapter("adapter", adapter)
@@ -70,7 +70,7 @@ async def it_can_be_asked(adapter: PolicyAdapter) -> None:
         raise Violation(problem.accepted) from None
 
 
-async def every_birth_has_an_answer(adapter: PolicyAdapter) -> None:
+async def every_spawn_gets_a_decision(adapter: PolicyAdapter) -> None:
     """Check that every request gets one of the three answers.
 
     An adapter refuses requests that it does not understand.
@@ -79,7 +79,7 @@ async def every_birth_has_an_answer(adapter: PolicyAdapter) -> None:
         await _answer(adapter, request)
 
 
-async def a_request_is_data(adapter: PolicyAdapter) -> None:
+async def a_decoded_request_gets_the_same_decision(adapter: PolicyAdapter) -> None:
     """Check that a decoded request gets the same answer as the original: only the fields count."""
     for request in REQUESTS:
         again = msgspec.json.decode(msgspec.json.encode(request), type=PolicyRequest)
@@ -88,13 +88,13 @@ async def a_request_is_data(adapter: PolicyAdapter) -> None:
             raise Violation(f"equal requests about {request.agent!r} were answered {first!r} and {second!r}")
 
 
-async def many_are_asked_about_at_once(adapter: PolicyAdapter) -> None:
+async def concurrent_requests_are_decided(adapter: PolicyAdapter) -> None:
     """Check that spawns of all trees can be decided concurrently."""
     requests = [REQUESTS[each % len(REQUESTS)] for each in range(_AT_ONCE)]
     await asyncio.gather(*(_answer(adapter, each) for each in requests))
 
 
-async def a_call_ends_when_it_is_cancelled(adapter: PolicyAdapter) -> None:
+async def a_cancelled_call_ends(adapter: PolicyAdapter) -> None:
     """Check that a cancelled call ends, as for a stopped run, and that the adapter answers afterwards."""
     for request in REQUESTS:
         call = asyncio.ensure_future(adapter.decide(request))
@@ -109,11 +109,11 @@ async def a_call_ends_when_it_is_cancelled(adapter: PolicyAdapter) -> None:
 
 
 CHECKS: Final[tuple[Check, ...]] = (
-    it_can_be_asked,
-    every_birth_has_an_answer,
-    a_request_is_data,
-    many_are_asked_about_at_once,
-    a_call_ends_when_it_is_cancelled,
+    the_adapter_is_well_formed,
+    every_spawn_gets_a_decision,
+    a_decoded_request_gets_the_same_decision,
+    concurrent_requests_are_decided,
+    a_cancelled_call_ends,
 )
 
 
@@ -123,8 +123,8 @@ async def run(check: Check, make: Make) -> None:
         adapter = make()
     except Exception as error:
         raise Violation(f"it cannot be made: {type(error).__name__}: {error}") from error
-    if check is not it_can_be_asked:
-        await it_can_be_asked(adapter)
+    if check is not the_adapter_is_well_formed:
+        await the_adapter_is_well_formed(adapter)
     await check(adapter)
 
 
@@ -162,17 +162,17 @@ def main(arguments: Sequence[str]) -> int:
     except Exception as problem:  # The call runs the module's own code.
         sys.stderr.write(f"{arguments[0]} cannot be loaded: {_words(problem)}\n")
         return 2
-    broken = 0
+    failed = 0
     for check in CHECKS:
         try:
             asyncio.run(run(check, make))
         except Violation as why:
-            broken += 1
-            sys.stdout.write(f"broken  {check.__name__}: {_words(why)}\n")
+            failed += 1
+            sys.stdout.write(f"failed  {check.__name__}: {_words(why)}\n")
         else:
-            sys.stdout.write(f"kept    {check.__name__}\n")
-    sys.stdout.write(f"{len(CHECKS)} checks, {broken} broken\n")
-    return 1 if broken else 0
+            sys.stdout.write(f"passed  {check.__name__}\n")
+    sys.stdout.write(f"{len(CHECKS)} checks, {failed} failed\n")
+    return 1 if failed else 0
 
 
 def _words(problem: BaseException) -> str:

@@ -20,7 +20,7 @@ _UNREACHABLE = {"EACCES", "EPERM", "ENETUNREACH", "ECONNREFUSED", "EAFNOSUPPORT"
 _SECRET = "a secret of the host"
 
 
-async def the_level_is_as_told(site: BackendFixture) -> None:
+async def the_level_is_as_requested(site: BackendFixture) -> None:
     """Check that a sandbox has at least the requested level, and that the probe reports it."""
     async with site.visit(grant=replace_grant(GRANT, isolation=site.probe.level)) as visit:
         holds(visit.sandbox.level.rank >= site.probe.level.rank, f"{visit.sandbox.level} is what was asked, or more")
@@ -29,7 +29,7 @@ async def the_level_is_as_told(site: BackendFixture) -> None:
     holds(await site.backend.probe() == site.probe, "the probe says the same again")
 
 
-async def fresh_is_as_told(site: BackendFixture) -> None:
+async def a_fresh_address_space_is_granted(site: BackendFixture) -> None:
     """Check that a request for no shared address space is fulfilled, or refused (`closing`)."""
     if site.probe.level is not Isolation.L2:
         raise NotHere(f"fresh is L2 and more; {site.backend.name} offers {site.probe.level} here")
@@ -38,7 +38,7 @@ async def fresh_is_as_told(site: BackendFixture) -> None:
         holds((await visit.ask("who"))["env"].get("A") == "b", "and is a sandbox like another")
 
 
-async def privileges_are_gone(site: BackendFixture) -> None:
+async def a_guest_has_no_privileges(site: BackendFixture) -> None:
     """Check that a guest has no capability, and no program that could give one."""
     site.needs_walls()
     async with site.visit() as visit:
@@ -110,7 +110,7 @@ async def mounts_can_be_read_and_not_written(site: BackendFixture) -> None:
         holds((folder / "secret").read_text() == _SECRET, "the host's file is as it was")
 
 
-async def a_shelf_is_filled_while_a_guest_looks_on(site: BackendFixture) -> None:
+async def files_added_to_a_shelf_become_visible(site: BackendFixture) -> None:
     """Check that files on a shelf can be read at their own path and removed again, but not written inside."""
     shelf = site.ground.runs / "shelves" / "one"
     shelf.mkdir(parents=True)
@@ -238,13 +238,13 @@ async def two_sandboxes_do_not_see_each_other(site: BackendFixture) -> None:
 
 
 CHECKS: tuple[Check, ...] = (
-    the_level_is_as_told,
-    fresh_is_as_told,
-    privileges_are_gone,
+    the_level_is_as_requested,
+    a_fresh_address_space_is_granted,
+    a_guest_has_no_privileges,
     nothing_else_can_be_written,
     files_of_the_host_cannot_be_read,
     mounts_can_be_read_and_not_written,
-    a_shelf_is_filled_while_a_guest_looks_on,
+    files_added_to_a_shelf_become_visible,
     a_mount_around_the_workspace,
     secrets_are_files_in_memory,
     the_network_is_off,

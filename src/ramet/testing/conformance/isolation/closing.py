@@ -34,7 +34,7 @@ _CROWD = 50
 _TIMES = 12  #: more than the number of descriptors that a backend may keep ready for each
 
 
-async def more_than_is_offered_is_refused(site: BackendFixture) -> None:
+async def an_unavailable_level_is_refused(site: BackendFixture) -> None:
     """Check that IsolationUnavailable names the requested level, the offered one, and a remedy; nothing is left."""
     stronger = [level for level in Isolation if level.rank > site.probe.level.rank and level is not Isolation.FRESH]
     if not stronger:
@@ -49,7 +49,7 @@ async def more_than_is_offered_is_refused(site: BackendFixture) -> None:
         raise Violation(f"{stronger[0]} was asked, {site.probe.level} is offered, and it was started")
 
 
-async def what_cannot_be_started_leaves_nothing(site: BackendFixture) -> None:
+async def a_failed_start_leaves_nothing(site: BackendFixture) -> None:
     """Check that a failed start leaves no descriptors, cgroups or files; other sandboxes live, and new ones start."""
     wrong: list[dict[str, Any]] = [
         {"workspace": site.ground.runs / "none"},
@@ -73,7 +73,7 @@ async def what_cannot_be_started_leaves_nothing(site: BackendFixture) -> None:
         holds(await visit.ask("who"), "and the next one starts")
 
 
-async def an_entry_that_is_not_there_is_a_failure(site: BackendFixture) -> None:
+async def a_missing_entry_point_is_a_failure(site: BackendFixture) -> None:
     """Check that a missing entry point is reported at the start or by the end, with its name.
 
     The name is on stderr or in the error.
@@ -92,7 +92,7 @@ async def an_entry_that_is_not_there_is_a_failure(site: BackendFixture) -> None:
             await sandbox.clean_up()
 
 
-async def a_start_that_is_given_up_leaves_nothing(site: BackendFixture) -> None:
+async def a_cancelled_start_leaves_nothing(site: BackendFixture) -> None:
     """Check that a start that is cancelled at any moment leaves no process and no cgroup; the next one starts."""
     async with site.visit() as visit:
         before = _held(visit)
@@ -111,7 +111,7 @@ async def a_start_that_is_given_up_leaves_nothing(site: BackendFixture) -> None:
         holds(await visit.ask("who"), "and the next one starts")
 
 
-async def many_in_a_row_leave_nothing(site: BackendFixture) -> None:
+async def many_sandboxes_in_sequence_leave_nothing(site: BackendFixture) -> None:
     """Check that the last sandbox of a sequence costs the host no more descriptors and cgroups than the first."""
     async with site.visit() as stays:
         before = _held(stays)
@@ -122,7 +122,7 @@ async def many_in_a_row_leave_nothing(site: BackendFixture) -> None:
         await _are_flat(before, stays, within=_TIMES)
 
 
-async def a_crowd(site: BackendFixture) -> None:
+async def many_concurrent_sandboxes(site: BackendFixture) -> None:
     """Check fifty concurrent sandboxes, each with its own workspace, channel and end."""
     async with contextlib.AsyncExitStack() as stack:
         visits = await asyncio.gather(*(stack.enter_async_context(site.visit()) for _ in range(_CROWD)))
@@ -136,7 +136,7 @@ async def a_crowd(site: BackendFixture) -> None:
         holds([each.code for each in ends] == list(range(_CROWD)), "each has its own end")
 
 
-async def closing_ends_all(site: BackendFixture) -> None:
+async def closing_ends_all_sandboxes(site: BackendFixture) -> None:
     """Check that `close` ends every sandbox, is repeatable, also concurrently, and that waiters see the end."""
     async with contextlib.AsyncExitStack() as stack:
         visits = [await stack.enter_async_context(site.visit()) for _ in range(3)]
@@ -183,7 +183,7 @@ async def closing_at_any_moment_leaves_nothing(site: BackendFixture) -> None:
         await backend.close()
 
 
-async def what_lives_is_not_reaped(site: BackendFixture) -> None:
+async def a_living_sandbox_is_not_reaped(site: BackendFixture) -> None:
     """Check that `reap`, by this backend or another of the same folder, does not affect a live kernel."""
     async with site.visit() as visit:
         await visit.ask("write", path="mine", text="text")
@@ -193,7 +193,7 @@ async def what_lives_is_not_reaped(site: BackendFixture) -> None:
         holds(await visit.ask("read", path="mine") == "text", "who lives is left alone")
 
 
-async def nothing_outlives_its_kernel(site: BackendFixture) -> None:
+async def no_sandbox_outlives_its_kernel(site: BackendFixture) -> None:
     """Check that `kill -9` of the host process ends all sandboxes, and that the next `reap` removes remains, once."""
     async with _doomed(site) as (kernel, specs, groups):
         files = [spec.workspace / "held" for spec in specs]
@@ -217,16 +217,16 @@ async def nothing_outlives_its_kernel(site: BackendFixture) -> None:
 
 
 CHECKS: tuple[Check, ...] = (
-    more_than_is_offered_is_refused,
-    what_cannot_be_started_leaves_nothing,
-    an_entry_that_is_not_there_is_a_failure,
-    a_start_that_is_given_up_leaves_nothing,
-    many_in_a_row_leave_nothing,
-    a_crowd,
-    closing_ends_all,
+    an_unavailable_level_is_refused,
+    a_failed_start_leaves_nothing,
+    a_missing_entry_point_is_a_failure,
+    a_cancelled_start_leaves_nothing,
+    many_sandboxes_in_sequence_leave_nothing,
+    many_concurrent_sandboxes,
+    closing_ends_all_sandboxes,
     closing_at_any_moment_leaves_nothing,
-    what_lives_is_not_reaped,
-    nothing_outlives_its_kernel,
+    a_living_sandbox_is_not_reaped,
+    no_sandbox_outlives_its_kernel,
 )
 
 

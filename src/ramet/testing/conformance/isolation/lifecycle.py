@@ -54,7 +54,7 @@ async def uncaught_exception(site: BackendFixture) -> None:
         holds(b"a crash that was asked for" in err, f"a crash says what it was, not {err!r}")
 
 
-async def death_by_signal(site: BackendFixture) -> None:
+async def an_end_by_signal_is_reported(site: BackendFixture) -> None:
     """Check that a process that a signal ended is reported as such."""
     for number in (signal.SIGKILL, signal.SIGSEGV):
         async with site.visit() as visit:
@@ -75,7 +75,7 @@ async def signals_are_delivered(site: BackendFixture) -> None:
         visit.sandbox.signal(signal.SIGKILL)
 
 
-async def kill_lets_it_end_in_order(site: BackendFixture) -> None:
+async def kill_allows_an_orderly_end(site: BackendFixture) -> None:
     """Check that SIGTERM comes first, and that a guest that handles it within the grace ends by itself."""
     async with site.visit() as visit:
         await visit.ask("leave_on", number=signal.SIGTERM, code=3)
@@ -83,7 +83,7 @@ async def kill_lets_it_end_in_order(site: BackendFixture) -> None:
         holds((ended.code, ended.reason) == (3, "exited"), f"a guest that heeds SIGTERM ends by itself, not {ended}")
 
 
-async def kill_ends_who_will_not(site: BackendFixture) -> None:
+async def kill_ends_an_unresponsive_guest(site: BackendFixture) -> None:
     """Check that a guest that ignores signals, is stopped, or works without end has ended when `kill` returns."""
     for name in ("ignore", "end_by", "spin"):
         async with site.visit() as visit:
@@ -102,7 +102,7 @@ async def kill_ends_who_will_not(site: BackendFixture) -> None:
             holds(not await visit.holding("held"), f"{name}: nobody is left when kill returns")
 
 
-async def descendants_end_with_it(site: BackendFixture) -> None:
+async def descendants_end_with_the_guest(site: BackendFixture) -> None:
     """Check that processes left behind, ignoring signals in a session of their own, have ended when `wait` returns."""
     for quiet in (False, True):
         async with site.visit() as visit:
@@ -124,7 +124,7 @@ async def killing_the_main_process_ends_all(site: BackendFixture) -> None:
         holds(not await visit.holding("held"), "nobody is left when wait returns")
 
 
-async def waiting_often_and_giving_up(site: BackendFixture) -> None:
+async def several_callers_may_wait_and_cancel(site: BackendFixture) -> None:
     """Check that several callers may wait, and cancel: that ends no process, and each gets the same result."""
     async with site.visit() as visit:
         for _ in range(3):
@@ -141,7 +141,7 @@ async def waiting_often_and_giving_up(site: BackendFixture) -> None:
         holds(waiting[0].cancelled(), "who gives up waiting does not wait")
 
 
-async def killing_often_and_at_once(site: BackendFixture) -> None:
+async def concurrent_kills_have_one_result(site: BackendFixture) -> None:
     """Check concurrent, repeated and cancelled kills, together with a wait: one end, one result."""
     async with site.visit() as visit:
         await visit.ask("ignore", numbers=_DEAF)
@@ -156,7 +156,7 @@ async def killing_often_and_at_once(site: BackendFixture) -> None:
             await given_up
 
 
-async def killing_what_has_ended(site: BackendFixture) -> None:
+async def killing_an_ended_sandbox_changes_nothing(site: BackendFixture) -> None:
     """Check that `kill` after the end changes nothing."""
     async with site.visit() as visit:
         await visit.tell("leave", code=4)
@@ -164,7 +164,7 @@ async def killing_what_has_ended(site: BackendFixture) -> None:
         holds(await visit.sandbox.kill() == ended, "an end that was is not changed by kill")
 
 
-async def cleaning_up(site: BackendFixture) -> None:
+async def clean_up_releases_everything(site: BackendFixture) -> None:
     """Check that `clean_up` kills live processes, frees descriptors and cgroups, and keeps the workspace.
 
     A repeated call is no error.
@@ -214,7 +214,7 @@ async def descriptions(site: BackendFixture) -> None:
         raise Violation("what has ended cannot be adopted")
 
 
-async def use_is_told(site: BackendFixture) -> None:
+async def usage_is_reported(site: BackendFixture) -> None:
     """Check that `metrics` follows the usage, and raises Gone afterwards, and that the end reports the total."""
     async with site.visit() as visit:
         before = await visit.sandbox.metrics()
@@ -243,7 +243,7 @@ async def use_is_told(site: BackendFixture) -> None:
         raise Violation("what has ended uses nothing: Gone")
 
 
-async def commands_run_beside_it(site: BackendFixture) -> None:
+async def commands_run_in_the_same_sandbox(site: BackendFixture) -> None:
     """Check that commands run in the same sandbox, with bounded output and time, and end with their children."""
     async with site.visit() as visit:
         await visit.ask("write", path="file", text="text")
@@ -298,19 +298,19 @@ CHECKS: tuple[Check, ...] = (
     exit_status,
     closing_the_channel_ends_a_guest_in_order,
     uncaught_exception,
-    death_by_signal,
+    an_end_by_signal_is_reported,
     signals_are_delivered,
-    kill_lets_it_end_in_order,
-    kill_ends_who_will_not,
-    descendants_end_with_it,
+    kill_allows_an_orderly_end,
+    kill_ends_an_unresponsive_guest,
+    descendants_end_with_the_guest,
     killing_the_main_process_ends_all,
-    waiting_often_and_giving_up,
-    killing_often_and_at_once,
-    killing_what_has_ended,
-    cleaning_up,
+    several_callers_may_wait_and_cancel,
+    concurrent_kills_have_one_result,
+    killing_an_ended_sandbox_changes_nothing,
+    clean_up_releases_everything,
     descriptions,
-    use_is_told,
-    commands_run_beside_it,
+    usage_is_reported,
+    commands_run_in_the_same_sandbox,
     the_first_process,
 )
 

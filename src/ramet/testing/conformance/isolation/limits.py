@@ -31,7 +31,7 @@ async def memory(site: BackendFixture) -> None:
         await _is_stopped(visit, "allocate", mb=4 * _MEMORY_MB)
 
 
-async def memory_of_all_together(site: BackendFixture) -> None:
+async def memory_of_all_processes(site: BackendFixture) -> None:
     """Check that the memory limit applies to the sandbox, not to each process."""
     each = _MEMORY_MB // 2
     most = (_MEMORY_MB + _SLACK_MB) // each
@@ -82,7 +82,7 @@ async def memory_of_a_reservation(site: BackendFixture) -> None:
     await site.backend.disband("conformance")
 
 
-async def memory_that_is_shared(site: BackendFixture) -> None:
+async def shared_memory(site: BackendFixture) -> None:
     """Check that shared memory counts, too, whether it is mapped or only behind a descriptor."""
     for kind in ("mapping", "descriptor"):
         async with site.visit_if_granted("memory_mb", _MEMORY_MB) as visit:
@@ -153,7 +153,7 @@ async def descriptors(site: BackendFixture) -> None:
         holds(32 <= opened < 20_000, f"{opened} of 20,000 descriptors were opened")
 
 
-async def a_limit_is_one_sandboxs(site: BackendFixture) -> None:
+async def a_limit_affects_one_sandbox(site: BackendFixture) -> None:
     """Check that a sandbox that is killed for memory affects no other sandbox."""
     async with site.visit() as other, site.visit_if_granted("memory_mb", _MEMORY_MB) as visit:
         await _is_stopped(visit, "allocate", mb=4 * _MEMORY_MB)
@@ -163,15 +163,15 @@ async def a_limit_is_one_sandboxs(site: BackendFixture) -> None:
 
 CHECKS: tuple[Check, ...] = (
     memory,
-    memory_of_all_together,
+    memory_of_all_processes,
     memory_of_a_reservation,
-    memory_that_is_shared,
+    shared_memory,
     processes,
     processor,
     temporary_files,
     workspace,
     descriptors,
-    a_limit_is_one_sandboxs,
+    a_limit_affects_one_sandbox,
 )
 
 

@@ -57,7 +57,7 @@ async def output_outlives_a_process(site: BackendFixture) -> None:
         holds((await visit.output())[0] == b"last words", "what was printed is not lost")
 
 
-async def output_that_nobody_reads_stops_no_end(site: BackendFixture) -> None:
+async def unread_output_does_not_block_termination(site: BackendFixture) -> None:
     """Check that unread output stalls a guest that prints without end, but not its killing."""
     async with site.visit() as visit:
         await visit.tell("say", stream=1, text="flood", times=_LARGE)
@@ -65,7 +65,7 @@ async def output_that_nobody_reads_stops_no_end(site: BackendFixture) -> None:
             await visit.sandbox.kill(0.1)
 
 
-async def the_environment_is_what_was_given(site: BackendFixture) -> None:
+async def the_environment_has_only_the_given_variables(site: BackendFixture) -> None:
     """Check that the environment has the given variables and the backend's own, and none of the host's."""
     holds(os.environ.get(CANARY), "a control: the host's environment has a canary")
     for env in ({}, {"ONE": "1", "EMPTY": "", "LINES": "a\nb=ü"}):
@@ -115,7 +115,7 @@ async def a_guest_works_in_its_workspace(site: BackendFixture) -> None:
             holds(made.stat().st_uid != 0, "a sandbox is nobody's root on the host")
 
 
-async def an_image_is_imported_before(site: BackendFixture) -> None:
+async def an_image_is_imported_in_advance(site: BackendFixture) -> None:
     """Check that `bare` and `llm` both start, and that only the second has langchain-core from the start."""
     async with site.visit(image="bare") as bare, site.visit(image="llm") as llm:
         holds(await llm.ask("has_imported", module="langchain_core.messages"), "`llm` has langchain-core")
@@ -139,11 +139,11 @@ CHECKS: tuple[Check, ...] = (
     a_channel_ends_with_its_guest,
     output_is_read_to_its_end,
     output_outlives_a_process,
-    output_that_nobody_reads_stops_no_end,
-    the_environment_is_what_was_given,
+    unread_output_does_not_block_termination,
+    the_environment_has_only_the_given_variables,
     standard_input_is_empty,
     nothing_else_is_inherited,
     a_guest_works_in_its_workspace,
-    an_image_is_imported_before,
+    an_image_is_imported_in_advance,
     locks_are_seen_from_outside,
 )

@@ -36,13 +36,13 @@ def main(arguments: Sequence[str]) -> int:
     if not callable(place):
         return _wrong(f"{arguments[0]} is no function that returns a StoreFixture when it is called with a folder")
     checks = [by_name[name] for name in arguments[1:]] or list(CHECKS)
-    broken = 0
+    failed = 0
     for check in checks:
         line = _result_of(check, place)
-        broken += line.startswith("broken")
+        failed += line.startswith("failed")
         sys.stdout.write(f"{line}\n")
-    sys.stdout.write(f"{len(checks)} checks, {broken} broken\n")
-    return 1 if broken else 0
+    sys.stdout.write(f"{len(checks)} checks, {failed} failed\n")
+    return 1 if failed else 0
 
 
 def _result_of(check: Check, place: Callable[[pathlib.Path], object]) -> str:
@@ -52,15 +52,15 @@ def _result_of(check: Check, place: Callable[[pathlib.Path], object]) -> str:
         try:
             where = place(pathlib.Path(folder))
             if not isinstance(where, StoreFixture):
-                return f"broken  {name}: a value of type {type(where).__name__} was returned, not a StoreFixture"
+                return f"failed  {name}: a value of type {type(where).__name__} was returned, not a StoreFixture"
             asyncio.run(run(check, where))
         except NotHere as why:
             return f"skipped {name}: {_words(why)}"
         except Violation as why:
-            return f"broken  {name}: {_words(why)}"
+            return f"failed  {name}: {_words(why)}"
         except Exception as error:  # An undocumented error of the store.
-            return f"broken  {name}: {type(error).__name__}: {_words(error)}"
-    return f"kept    {name}"
+            return f"failed  {name}: {type(error).__name__}: {_words(error)}"
+    return f"passed  {name}"
 
 
 def _words(problem: BaseException) -> str:

@@ -10,7 +10,7 @@ from ramet.store.contract import Document, DocumentWrite
 from ramet.testing.conformance.store.harness import Check, StoreFixture, cancelled, entry, holds, raises
 
 
-async def what_is_written_together(place: StoreFixture) -> None:
+async def an_atomic_write_stores_everything(place: StoreFixture) -> None:
     """Check that all blobs and documents of one write exist, and that earlier appended events are durable."""
     async with place.open() as store:
         await store.put("kind", "old", b"one")
@@ -82,7 +82,7 @@ async def all_or_nothing(place: StoreFixture) -> None:
         )
 
 
-async def one_of_many_wins(place: StoreFixture) -> None:
+async def one_atomic_write_wins(place: StoreFixture) -> None:
     """Check that exactly one of many atomic writes over the same document wins, and only its other documents exist."""
     async with place.open() as store:
         for version in range(4):
@@ -103,7 +103,7 @@ async def one_of_many_wins(place: StoreFixture) -> None:
             holds(there == winners, "nor are their blobs")
 
 
-async def cancelled_together_is_whole_or_nothing(place: StoreFixture) -> None:
+async def a_cancelled_atomic_write_is_whole_or_nothing(place: StoreFixture) -> None:
     """Check that a cancelled atomic write leaves all of it or nothing."""
     async with place.open() as store:
         for turns in range(8):
@@ -124,7 +124,7 @@ async def cancelled_together_is_whole_or_nothing(place: StoreFixture) -> None:
             holds(len(there) == 1, "all of it or nothing")
 
 
-async def blobs_many_at_once(place: StoreFixture) -> None:
+async def many_blobs_are_read_at_once(place: StoreFixture) -> None:
     """Check that many blobs are read in one call, awaited or not, and that unknown names are left out."""
     async with place.open() as store:
         kept = {_name(data): data for data in (b"%d" % n * 50 for n in range(300))}
@@ -145,9 +145,9 @@ def _name(data: bytes) -> str:
 
 
 CHECKS: tuple[Check, ...] = (
-    what_is_written_together,
+    an_atomic_write_stores_everything,
     all_or_nothing,
-    one_of_many_wins,
-    cancelled_together_is_whole_or_nothing,
-    blobs_many_at_once,
+    one_atomic_write_wins,
+    a_cancelled_atomic_write_is_whole_or_nothing,
+    many_blobs_are_read_at_once,
 )

@@ -10,7 +10,7 @@ from ramet.store.contract import Document
 from ramet.testing.conformance.store.harness import Check, StoreFixture, cancelled, entry, holds, raises
 
 
-async def a_document_changes(place: StoreFixture) -> None:
+async def document_versions_count_from_one(place: StoreFixture) -> None:
     """Check that versions count from 1, that the newest is read, and that other kinds and keys are separate."""
     async with place.open() as store:
         holds(await store.get("kind", "key") is None, "there is none at first")
@@ -24,7 +24,7 @@ async def a_document_changes(place: StoreFixture) -> None:
         holds(await store.get("key", "kind") is None, "kind and key are not exchanged")
 
 
-async def a_document_of_another_version(place: StoreFixture) -> None:
+async def a_write_over_another_version_conflicts(place: StoreFixture) -> None:
     """Check that `expected` must be the version, 0 for none; otherwise Conflict names both, and nothing changes."""
     async with place.open() as store:
         conflict = await raises(Conflict, store.put("kind", "key", b"x", expected=1), "a version that is not there")
@@ -62,7 +62,7 @@ async def one_deletion_wins(place: StoreFixture) -> None:
         holds(sorted(gone) == [False] * 9 + [True], "one removed it")
 
 
-async def a_document_comes_again(place: StoreFixture) -> None:
+async def a_deleted_document_starts_at_version_one(place: StoreFixture) -> None:
     """Check that a deletion leaves nothing: the next document of that key begins at version 1."""
     async with place.open() as store:
         await store.put("kind", "key", b"one")
@@ -116,7 +116,7 @@ async def a_document_makes_events_durable(place: StoreFixture) -> None:
         holds(len(await store.read()) == 2, "they are there")
 
 
-async def a_cancelled_change_is_whole_or_nothing(place: StoreFixture) -> None:
+async def a_cancelled_write_is_whole_or_nothing(place: StoreFixture) -> None:
     """Check that a cancelled write leaves a document of the old version or of the new one."""
     async with place.open() as store:
         for turns in range(12):
@@ -131,7 +131,7 @@ async def a_cancelled_change_is_whole_or_nothing(place: StoreFixture) -> None:
             holds(after in (before, Document("kind", "key", version, b"%d" % turns)), "the old one or the new one")
 
 
-async def what_cannot_be_written_is_refused(place: StoreFixture) -> None:
+async def an_invalid_name_is_refused(place: StoreFixture) -> None:
     """Check that a name with NUL, or without a UTF-8 form, raises InvalidValue; the store continues to work."""
     async with place.open() as store:
         for kind, key in (("a\0", "key"), ("kind", "a\0b"), ("\ud800", "key"), ("kind", "\udfff")):
@@ -160,14 +160,14 @@ async def blobs(place: StoreFixture) -> None:
 
 
 CHECKS: tuple[Check, ...] = (
-    a_document_changes,
-    a_document_of_another_version,
+    document_versions_count_from_one,
+    a_write_over_another_version_conflicts,
     one_claim_wins,
     one_deletion_wins,
-    a_document_comes_again,
+    a_deleted_document_starts_at_version_one,
     documents_are_listed,
     a_document_makes_events_durable,
-    a_cancelled_change_is_whole_or_nothing,
-    what_cannot_be_written_is_refused,
+    a_cancelled_write_is_whole_or_nothing,
+    an_invalid_name_is_refused,
     blobs,
 )

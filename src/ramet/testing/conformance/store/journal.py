@@ -34,7 +34,7 @@ async def tickets_count_from_one(place: StoreFixture) -> None:
         holds(store.append(entry(4)) == 1, "tickets begin at 1 each time it is opened")
 
 
-async def what_is_durable_is_read(place: StoreFixture) -> None:
+async def durable_entries_are_read(place: StoreFixture) -> None:
     """Check that `durable` returns once the entry and all before it are committed; reads return them unchanged."""
     async with place.open() as store:
         entries = [entry(n) for n in range(1, 8)]
@@ -49,7 +49,7 @@ async def what_is_durable_is_read(place: StoreFixture) -> None:
         await asyncio.gather(*(store.durable(ticket) for ticket in range(last, 0, -1)))
 
 
-async def order_is_that_of_appending(place: StoreFixture) -> None:
+async def events_are_read_in_append_order(place: StoreFixture) -> None:
     """Check that events are read in the order of appending, whatever their tree and run."""
     async with place.open() as store:
         entries = [entry(n, tree=f"tree-{n % 7}", run=f"run-{n % 13}") for n in range(1, _MANY)]
@@ -60,7 +60,7 @@ async def order_is_that_of_appending(place: StoreFixture) -> None:
         holds(all(a < b for a, b in itertools.pairwise(cursors)) and cursors[0] > 0, "cursors grow, from above 0")
 
 
-async def what_nobody_waits_for_is_written_soon(place: StoreFixture) -> None:
+async def an_entry_is_committed_without_a_waiter(place: StoreFixture) -> None:
     """Check that an entry is committed even if no task awaits it."""
     async with place.open() as store:
         heard = asyncio.Event()
@@ -89,7 +89,7 @@ async def twenty_producers(place: StoreFixture) -> None:
             holds([each.seq for each in found] == [*range(1, 51)], "each producer's entries are in its order, once")
 
 
-async def listeners_hear_first(place: StoreFixture) -> None:
+async def listeners_are_called_before_waiters(place: StoreFixture) -> None:
     """Check that `on_commit` calls listeners on the loop with growing tickets, before `durable` returns.
 
     A listener that was removed is not called any more.
@@ -117,7 +117,7 @@ async def listeners_hear_first(place: StoreFixture) -> None:
         holds(before and left == before, "who has left is not called any more")
 
 
-async def a_listener_that_fails_hinders_nobody(place: StoreFixture) -> None:
+async def a_failing_listener_affects_no_other(place: StoreFixture) -> None:
     """Check that a failing listener affects neither other listeners nor waiters."""
 
     def fail(_: int) -> None:
@@ -164,7 +164,7 @@ async def a_cancelled_wait_undoes_nothing(place: StoreFixture) -> None:
         holds([each.seq for each in await store.read()] == [*range(1, 31)], "all is there, once, in order")
 
 
-async def a_ticket_that_was_not_given(place: StoreFixture) -> None:
+async def an_unknown_ticket_is_refused(place: StoreFixture) -> None:
     """Check that waiting for an unknown ticket is an error, not an endless wait."""
     async with place.open() as store:
         await keep(store, entry(1))
@@ -181,7 +181,7 @@ async def reading_by_tree_and_run(place: StoreFixture) -> None:
             holds(told(await store.read(tree=tree, run=run)) == expected, f"tree={tree} run={run} finds just those")
 
 
-async def reading_on(place: StoreFixture) -> None:
+async def reading_in_pages(place: StoreFixture) -> None:
     """Check that `after` and `limit` cut pages that together are the whole; no event follows the head."""
     async with place.open() as store:
         entries = [entry(n, tree=f"tree-{n % 2}", run=f"run-{n % 4}") for n in range(1, 401)]
@@ -202,7 +202,7 @@ async def reading_on(place: StoreFixture) -> None:
         holds(len(await store.read(-5)) == 400, "all is behind any number below 1")
 
 
-async def many_and_large(place: StoreFixture) -> None:
+async def many_large_events(place: StoreFixture) -> None:
     """Check that thousands of events between two waits, and events of a megabyte, are returned unchanged."""
     async with place.open() as store:
         entries = [entry(n) for n in range(1, 8_001)]
@@ -233,7 +233,7 @@ async def any_names(place: StoreFixture) -> None:
             holds(told(await store.read(run=each.run)) == [each], f"a run of this name is no other: {each.run!r}")
 
 
-async def what_cannot_be_kept_is_refused_at_once(place: StoreFixture) -> None:
+async def an_invalid_entry_is_refused_at_once(place: StoreFixture) -> None:
     """Check that `append` refuses an invalid entry with InvalidValue, and that the store continues unaffected."""
     good = entry(1)
     async with place.open() as store:
@@ -284,7 +284,7 @@ async def cursors_are_never_used_twice(place: StoreFixture) -> None:
         holds(await store.head() == 0, "no head without events")
 
 
-async def order_holds_between_appending_and_forgetting(place: StoreFixture) -> None:
+async def forget_removes_only_earlier_entries(place: StoreFixture) -> None:
     """Check that `forget` removes entries appended before it, and not those after it, without a wait in between."""
     async with place.open() as store:
         store.append(entry(1))
@@ -318,23 +318,23 @@ async def rewriting(place: StoreFixture) -> None:
 
 CHECKS: tuple[Check, ...] = (
     tickets_count_from_one,
-    what_is_durable_is_read,
-    order_is_that_of_appending,
-    what_nobody_waits_for_is_written_soon,
+    durable_entries_are_read,
+    events_are_read_in_append_order,
+    an_entry_is_committed_without_a_waiter,
     twenty_producers,
-    listeners_hear_first,
-    a_listener_that_fails_hinders_nobody,
+    listeners_are_called_before_waiters,
+    a_failing_listener_affects_no_other,
     a_listener_may_append,
     a_cancelled_wait_undoes_nothing,
-    a_ticket_that_was_not_given,
+    an_unknown_ticket_is_refused,
     reading_by_tree_and_run,
-    reading_on,
-    many_and_large,
+    reading_in_pages,
+    many_large_events,
     any_bytes,
     any_names,
-    what_cannot_be_kept_is_refused_at_once,
+    an_invalid_entry_is_refused_at_once,
     forgetting,
     rewriting,
     cursors_are_never_used_twice,
-    order_holds_between_appending_and_forgetting,
+    forget_removes_only_earlier_entries,
 )

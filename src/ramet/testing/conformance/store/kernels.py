@@ -18,7 +18,7 @@ from ramet.testing.conformance.store.harness import (
 )
 
 
-async def a_kernel_is_seen(place: StoreFixture) -> None:
+async def an_open_kernel_is_alive(place: StoreFixture) -> None:
     """Check that the kernel that has the store open is alive, at its announced address."""
     async with place.open() as store:
         (seat,) = await store.kernels()
@@ -58,7 +58,7 @@ async def a_tree_has_an_owner(place: StoreFixture) -> None:
         await raises(InvalidValue, store.claim_fallen(-1), "less than none")
 
 
-async def what_is_anothers_is_refused(place: StoreFixture) -> None:
+async def writes_to_another_kernels_tree_are_refused(place: StoreFixture) -> None:
     """Check that writes to another kernel's tree are refused, with name and address, and all other writes succeed."""
     async with place.open() as store, place.kernel("other") as other:
         await store.announce("http://one")
@@ -86,7 +86,7 @@ async def what_is_anothers_is_refused(place: StoreFixture) -> None:
         )
 
 
-async def what_is_taken_over_is_had_as_a_whole(place: StoreFixture) -> None:
+async def a_takeover_is_atomic(place: StoreFixture) -> None:
     """Check that trees and documents are taken over together, or not at all."""
     async with place.open() as store:
         await store.put("team", "a", b"one's")
@@ -109,7 +109,7 @@ async def what_is_taken_over_is_had_as_a_whole(place: StoreFixture) -> None:
         await raises(InvalidValue, store.take_over("one", ["a\0"], []), "a tree of no name")
 
 
-async def what_lives_is_not_taken_over(place: StoreFixture) -> None:
+async def a_living_kernel_is_not_taken_over(place: StoreFixture) -> None:
     """Check that a takeover from a live kernel fails, and also one that includes a tree of a live kernel.
 
     A takeover from a dead kernel succeeds, once.
@@ -131,7 +131,7 @@ async def what_lives_is_not_taken_over(place: StoreFixture) -> None:
         await keep(other, entry(1, tree="left"))
 
 
-async def what_a_kernel_left_is_shared(place: StoreFixture) -> None:
+async def trees_of_an_ended_kernel_are_claimed_once(place: StoreFixture) -> None:
     """Check that live kernels claim the trees of an ended one, each tree exactly once, for the claimer to write to."""
     trees = [f"tree-{n:02}" for n in range(30)]
     async with place.kernel("one") as one, place.kernel("two") as two:
@@ -152,7 +152,7 @@ async def what_a_kernel_left_is_shared(place: StoreFixture) -> None:
         holds({seat.name for seat in await one.kernels()} == {"one", "two"}, "who left nothing is forgotten")
 
 
-async def kernels_hear_of_each_other(place: StoreFixture) -> None:
+async def kernels_are_notified_of_each_other(place: StoreFixture) -> None:
     """Check that listeners learn of kernels that begin, announce themselves or end, and can claim their trees."""
     async with place.open() as store:
         heard = asyncio.Event()
@@ -184,11 +184,11 @@ async def _claim_all(store: Store) -> list[str]:
 
 
 CHECKS: tuple[Check, ...] = (
-    a_kernel_is_seen,
+    an_open_kernel_is_alive,
     a_tree_has_an_owner,
-    what_is_anothers_is_refused,
-    what_is_taken_over_is_had_as_a_whole,
-    what_lives_is_not_taken_over,
-    what_a_kernel_left_is_shared,
-    kernels_hear_of_each_other,
+    writes_to_another_kernels_tree_are_refused,
+    a_takeover_is_atomic,
+    a_living_kernel_is_not_taken_over,
+    trees_of_an_ended_kernel_are_claimed_once,
+    kernels_are_notified_of_each_other,
 )

@@ -21,7 +21,7 @@ from ramet.testing.conformance.store.harness import (
 )
 
 
-async def what_it_is(place: StoreFixture) -> None:
+async def a_store_describes_itself(place: StoreFixture) -> None:
     """Check that the store has a name, and says whether another process may see it."""
     store = place.make()
     holds(store.name and isinstance(store.name, str), "it has a name")
@@ -44,7 +44,7 @@ async def opening_and_closing_twice(place: StoreFixture) -> None:
     await store.close()
 
 
-async def what_is_kept(place: StoreFixture) -> None:
+async def data_survives_reopening(place: StoreFixture) -> None:
     """Check that events with cursors, documents with versions, and blobs exist after the store is opened again."""
     entries = [entry(n, tree=f"tree-{n % 3}", run=f"run-{n % 5}") for n in range(1, 101)]
     async with place.open() as store:
@@ -62,7 +62,7 @@ async def what_is_kept(place: StoreFixture) -> None:
             holds((await store.read())[-1].seq == number, "what is new is behind what was there")
 
 
-async def closing_writes(place: StoreFixture) -> None:
+async def closing_commits_appended_events(place: StoreFixture) -> None:
     """Check that appended events exist after `close`, even without a waiter, and that waiters get a result."""
     store = await place.make().open()
     for number in range(1, 501):
@@ -110,7 +110,7 @@ async def a_cancelled_open_opens_nothing(place: StoreFixture) -> None:
             holds(False, "the next one can open it")
 
 
-async def a_closed_store(place: StoreFixture) -> None:
+async def a_closed_store_refuses_every_use(place: StoreFixture) -> None:
     """Check that before `open` and after `close` every use raises StoreFailed, and none blocks."""
     store = place.make()
     await _refuses(store)
@@ -171,12 +171,12 @@ async def _refuses(store: Store) -> None:
 
 
 CHECKS: tuple[Check, ...] = (
-    what_it_is,
+    a_store_describes_itself,
     opening_and_closing_twice,
-    what_is_kept,
-    closing_writes,
+    data_survives_reopening,
+    closing_commits_appended_events,
     a_cancelled_close_closes,
     a_cancelled_open_opens_nothing,
-    a_closed_store,
+    a_closed_store_refuses_every_use,
     two_kernels,
 )

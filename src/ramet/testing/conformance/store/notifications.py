@@ -9,7 +9,7 @@ from ramet.store.contract import Store, StoredEvent
 from ramet.testing.conformance.store.harness import Check, StoreFixture, cancelled, entry, holds, keep, raises, told
 
 
-async def the_head(place: StoreFixture) -> None:
+async def the_head_is_the_newest_cursor(place: StoreFixture) -> None:
     """Check that the head is 0 at first, then the cursor of the newest event."""
     async with place.open() as store:
         holds(await store.head() == 0, "no events, no head")
@@ -18,7 +18,7 @@ async def the_head(place: StoreFixture) -> None:
             holds(await store.head() == (await store.read())[-1].cursor, "the head is the newest cursor")
 
 
-async def waiting_for_what_is_there(place: StoreFixture) -> None:
+async def waiting_for_an_existing_event(place: StoreFixture) -> None:
     """Check that waiting for an existing event takes no time, and for a missing one as long as the time limit."""
     async with place.open() as store:
         holds(await store.wait(0, timeout_s=0) is False, "nothing is there")
@@ -29,7 +29,7 @@ async def waiting_for_what_is_there(place: StoreFixture) -> None:
         holds(await store.wait(head, timeout_s=0.01) is False, "nothing is behind the head")
 
 
-async def waiting_for_what_comes(place: StoreFixture) -> None:
+async def waiting_for_a_new_event(place: StoreFixture) -> None:
     """Check that a waiter continues when an event arrives, and finds it; a cancelled wait affects no other."""
     async with place.open() as store:
         waiting = [asyncio.ensure_future(_next(store, 0)) for _ in range(20)]
@@ -41,7 +41,7 @@ async def waiting_for_what_comes(place: StoreFixture) -> None:
             holds(told(found) == [entry(1)], "who waited finds what came")
 
 
-async def what_was_forgotten_is_not_waited_for(place: StoreFixture) -> None:
+async def a_forgotten_event_ends_no_wait(place: StoreFixture) -> None:
     """Check that a wait ends only with an event that can be read."""
     async with place.open() as store:
         await keep(store, entry(1, tree="kept"), entry(1, tree="gone"))
@@ -63,7 +63,7 @@ async def a_wait_ends_with_its_store(place: StoreFixture) -> None:
         await raises(StoreFailed, waiting, "a wait of a store that is closed")
 
 
-async def following_while_it_grows(place: StoreFixture) -> None:
+async def following_during_appends(place: StoreFixture) -> None:
     """Check that a follower that reads and waits gets each event once, in order, during concurrent appends."""
     async with place.open() as store:
         following = asyncio.ensure_future(_follow(store, 1_000))
@@ -77,7 +77,7 @@ async def following_while_it_grows(place: StoreFixture) -> None:
         holds(told(await following) == entries, "each event once, in order")
 
 
-async def a_reader_beside(place: StoreFixture) -> None:
+async def a_concurrent_reader_sees_writes(place: StoreFixture) -> None:
     """Check that another reader sees durable events, documents and blobs immediately, and cannot write."""
     async with place.open() as store:
         await keep(store, entry(1))
@@ -102,7 +102,7 @@ async def a_reader_beside(place: StoreFixture) -> None:
             await raises(StoreFailed, reader.forget("tree"), "forgetting through a reader")
 
 
-async def a_reader_beside_waits(place: StoreFixture) -> None:
+async def a_concurrent_reader_is_woken(place: StoreFixture) -> None:
     """Check that another reader is woken by writes of this store, and follows them."""
     async with place.open() as store, place.beside() as reader:
         holds(await reader.wait(0, timeout_s=0.01) is False, "nothing is there")
@@ -115,7 +115,7 @@ async def a_reader_beside_waits(place: StoreFixture) -> None:
         holds(told(await following) == entries, "it follows")
 
 
-async def a_reader_stays(place: StoreFixture) -> None:
+async def a_reader_outlives_its_writer(place: StoreFixture) -> None:
     """Check that another reader continues when the writer ends, and when the next one begins."""
     async with place.open() as store:
         await keep(store, entry(1))
@@ -144,13 +144,13 @@ async def _follow(store: Store, count: int) -> list[StoredEvent]:
 
 
 CHECKS: tuple[Check, ...] = (
-    the_head,
-    waiting_for_what_is_there,
-    waiting_for_what_comes,
-    what_was_forgotten_is_not_waited_for,
+    the_head_is_the_newest_cursor,
+    waiting_for_an_existing_event,
+    waiting_for_a_new_event,
+    a_forgotten_event_ends_no_wait,
     a_wait_ends_with_its_store,
-    following_while_it_grows,
-    a_reader_beside,
-    a_reader_beside_waits,
-    a_reader_stays,
+    following_during_appends,
+    a_concurrent_reader_sees_writes,
+    a_concurrent_reader_is_woken,
+    a_reader_outlives_its_writer,
 )
