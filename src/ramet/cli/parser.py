@@ -15,7 +15,7 @@ from ramet.core.limits import SpawnLimits
 _USUAL = SpawnLimits()
 STATUSES = """\
 exit status: 0 an answer · 1 failed · 2 wrong usage · 3 needs input · 4 out of budget · 5 crashed · 6 lost
-             124 out of time · 130 cancelled · 137 out of memory · 141 nobody reads the output"""
+             124 out of time · 130 cancelled · 137 out of memory · 141 the output was closed"""
 
 
 #: Other programs' names for the commands, by the command before them.
@@ -110,7 +110,8 @@ def _ask(commands: argparse._SubParsersAction[Parser]) -> None:
         "ask",
         usage="ramet ask QUESTION [--dir DIR] [options]",
         help="answer a question about a folder",
-        description="Let agents answer a question about a folder. The answer goes to stdout, all else to stderr.",
+        description="Let agents answer a question about a folder. The answer goes to stdout, "
+        "everything else to stderr.",
         epilog=STATUSES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -124,31 +125,39 @@ def _ask(commands: argparse._SubParsersAction[Parser]) -> None:
         "--backend",
         choices=["inline", "local", "bwrap"],
         default="inline",
-        help="where the agents below the first work: in this process, in processes of their own, in sandboxes",
+        help="where the agents below the first one run: in this process, in separate processes, in sandboxes",
     )
 
     limits = ask.add_argument_group("limits of the whole tree")
     limits.add_argument("--max-tokens", type=parse_int(0), metavar="N", help="tokens, input and output")
     limits.add_argument("--max-usd", type=parse_number, metavar="X", help="money, in US dollars")
     limits.add_argument("--max-calls", type=parse_int(0), metavar="N", help="model calls, retries included")
-    limits.add_argument("--max-agents", type=parse_int(0), metavar="N", help="agents started below the first")
+    limits.add_argument("--max-agents", type=parse_int(0), metavar="N", help="agents started below the first one")
     limits.add_argument("--timeout", type=parse_number, metavar="S", help="seconds")
     limits.add_argument(
-        "--depth", type=parse_int(0), metavar="N", help=f"levels below the first (default: {_USUAL.depth})"
+        "--depth",
+        type=parse_int(0),
+        metavar="N",
+        help=f"levels of agents below the first one (default: {_USUAL.depth})",
     )
     limits.add_argument(
-        "--running", type=parse_int(1), metavar="N", help=f"at work at once (default: {_USUAL.running})"
+        "--running",
+        type=parse_int(1),
+        metavar="N",
+        help=f"agents that run at the same time (default: {_USUAL.running})",
     )
 
     output = ask.add_argument_group("output and approvals")
     output.add_argument(
-        "--json", action="store_true", help="every event as a line of JSON on stdout, nothing else there"
+        "--json", action="store_true", help="print every event as a line of JSON on stdout, and nothing else"
     )
-    output.add_argument("--quiet", action="store_true", help="print nothing but the answer, and errors")
+    output.add_argument("--quiet", action="store_true", help="print only the answer and errors")
     words = output.add_mutually_exclusive_group()
-    words.add_argument("--yes", action="store_true", help="allow whatever needs an approval")
+    words.add_argument("--yes", action="store_true", help="allow every call that needs an approval")
     words.add_argument(
-        "--no-approvals", action="store_true", help="deny it without asking; so is it without a terminal"
+        "--no-approvals",
+        action="store_true",
+        help="deny every call that needs an approval; without a terminal this is the default",
     )
 
 
@@ -164,14 +173,14 @@ def _agents(commands: argparse._SubParsersAction[Parser]) -> None:
         dest="verb", metavar="VERB", title="verbs", prog=agents.prog, required=True, parser_class=Parser
     )
     for verb, words in (
-        ("list", "list them: who defines each, and what it is for"),
-        ("check", "list what is wrong with their files, as path: sentence; status 1 if anything is"),
+        ("list", "list the agent types: where each is defined, and its purpose"),
+        ("check", "list the problems of their files, as path: sentence; status 1 if there are any"),
     ):
         each = verbs.add_parser(
             verb, usage=f"ramet agents {verb} [options]", help=words, description=words, allow_abbrev=False
         )
         each.add_argument("--dir", type=folder, default=".", help="the folder (default: this one)")
-        each.add_argument("--json", action="store_true", help="one JSON object a line")
+        each.add_argument("--json", action="store_true", help="print one JSON object per line")
 
 
 def _trust(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -180,14 +189,14 @@ def _trust(commands: argparse._SubParsersAction[Parser]) -> None:
         usage="ramet trust DIR [--show|--forget]",
         help="let a folder's hooks and servers run",
         description="Show the commands that a folder's files name (hooks, servers) and the settings of a server there "
-        "(ramet.yaml), and let them run. "
-        "They stay off until then, and are off again once they change.",
+        "(ramet.yaml), and allow them to run. "
+        "Until then they are disabled. A change of them disables them again.",
         allow_abbrev=False,
     )
     trust.add_argument("dir", type=folder, metavar="DIR", help="the folder")
     words = trust.add_mutually_exclusive_group()
-    words.add_argument("--show", action="store_true", help="only show them")
-    words.add_argument("--forget", action="store_true", help="trust the folder no longer")
+    words.add_argument("--show", action="store_true", help="only show them, without a change")
+    words.add_argument("--forget", action="store_true", help="stop trusting the folder")
 
 
 def _config(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -203,20 +212,20 @@ def _config(commands: argparse._SubParsersAction[Parser]) -> None:
     check = verbs.add_parser(
         "check",
         usage="ramet config check [FILE] [--json]",
-        help="show each setting, its value and where it comes from; or what is wrong",
+        help="show each setting, its value and where it comes from; or the problems",
         description="Show each setting, its value and where it comes from; or a line for each problem, and status 1.",
         allow_abbrev=False,
     )
     check.add_argument("file", nargs="?", type=name, metavar="FILE", help="default: ramet.yaml in this folder, if any")
-    check.add_argument("--json", action="store_true", help="one JSON object a line")
+    check.add_argument("--json", action="store_true", help="print one JSON object per line")
 
 
 def _images(commands: argparse._SubParsersAction[Parser]) -> None:
     images = commands.add_parser(
         "images",
         usage="ramet images base|runtime [options]",
-        help="make the images that pods start from",
-        description="Images for pods, made and pushed without Docker.",
+        help="build the images that pods start from",
+        description="Images for pods, built and pushed without Docker.",
         allow_abbrev=False,
     )
     verbs = images.add_subparsers(
@@ -225,28 +234,39 @@ def _images(commands: argparse._SubParsersAction[Parser]) -> None:
     base = verbs.add_parser(
         "base",
         usage="ramet images base TAR --to NAME [--registry URL] [options]",
-        help="push the root of a system as a base, and print its name",
-        description="Push a tar of a system with Python as an image of one layer, and print its name by digest.",
+        help="push a root file system as a base image, and print its name",
+        description="Push a tar of a root file system with Python as an image with one layer, "
+        "and print its name with its digest.",
         allow_abbrev=False,
     )
-    base.add_argument("tar", type=name, metavar="TAR", help="plain or with gzip, as mmdebstrap makes it")
+    base.add_argument("tar", type=name, metavar="TAR", help="plain or compressed with gzip, as mmdebstrap creates it")
     base.add_argument("--to", type=name, metavar="NAME", required=True, help="repository, or repository:tag")
     runtime = verbs.add_parser(
         "runtime",
         usage="ramet images runtime [--base IMAGE] [--registry URL] [options]",
-        help="push an image with ramet on top of a base with Python, and print its name",
-        description="Push an image with ramet, and what its guests import, on top of a base with Python, and print its "
-        "name by digest. What was pushed once is found again. The login is the one of the settings "
-        "registry_username and registry_password, or Docker's.",
+        help="push an image with ramet on top of a base image with Python, and print its name",
+        description="Push an image with ramet, and with the packages that its guests import, on top of a base image "
+        "with Python, and print its name with its digest. An image that was pushed before is reused. The login comes "
+        "from the settings registry_username and registry_password, or from Docker.",
         allow_abbrev=False,
     )
     runtime.add_argument(
-        "--base", type=name, metavar="IMAGE", help="of the same registry, or host/name:tag (default: base_image)"
+        "--base",
+        type=name,
+        metavar="IMAGE",
+        help="an image of the same registry, or host/name:tag (default: the setting base_image)",
     )
-    runtime.add_argument("--kind", choices=["bare", "llm"], default="llm", help="functions, or model agents as well")
+    runtime.add_argument(
+        "--kind", choices=["bare", "llm"], default="llm", help="bare: only functions; llm: model agents, too"
+    )
     runtime.add_argument("--into", type=name, metavar="NAME", help="repository (default: ramet-bare, ramet-llm)")
     for verb in (base, runtime):
-        verb.add_argument("--registry", type=name, metavar="URL", help="or host:port (default: registry_url)")
         verb.add_argument(
-            "--config", type=name, metavar="FILE", help="of settings (default: ramet.yaml here, if trusted)"
+            "--registry", type=name, metavar="URL", help="a URL, or host:port (default: the setting registry_url)"
+        )
+        verb.add_argument(
+            "--config",
+            type=name,
+            metavar="FILE",
+            help="a settings file (default: ramet.yaml in this folder, if trusted)",
         )
