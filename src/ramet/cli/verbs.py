@@ -242,7 +242,7 @@ def _steering(add: Add) -> None:
     for verb, words in (("approve", "approve a call of a run"), ("deny", "deny a call of a run")):
         each = add(verb, f"ID [--reason TEXT] {WHERE}", words, anywhere=True)
         each.add_argument("id", type=name, metavar="ID", help="the approval (see ramet approvals)")
-        each.add_argument("--reason", default="", metavar="TEXT", help="why")
+        each.add_argument("--reason", default="", metavar="TEXT", help="the reason")
 
 
 def _schedule(add: Add) -> None:
