@@ -69,7 +69,7 @@ async def _run(options: Namespace, function: Callable[..., Any], args: tuple[Any
             )
             watched = _Watched(runtime.trees[handle.run.info.root], quiet=options.quiet)
             if not options.quiet:
-                watched.say(f"{handle.id}: look at it with ramet logs {handle.id}")
+                watched.say(f"{handle.id}: its events are shown by ramet logs {handle.id}")
             result = await handle.result()
             await _all_over(watched.opened)
     _print(handle.id, result, as_json=options.json)
@@ -100,7 +100,7 @@ async def _resume(options: Namespace) -> int:
     for problem in missing:
         say(problem)
     if not ends and not missing:
-        what = "nothing was left behind here" if options.id is None else f"nothing of {options.id} was left to do"
+        what = "nothing to resume here" if options.id is None else f"nothing to resume of {options.id}"
         _aside(what)
     return FAILURE if missing else max((result.exit_code for _, result, _ in ends), default=0)
 
@@ -256,7 +256,7 @@ def _policy(options: Namespace) -> Policy | None:
         try:
             text = Path(text).read_text(encoding="utf-8")
         except (OSError, ValueError) as problem:
-            raise InvalidValue("--policy", text, f"a policy in JSON, or a file of one ({problem})") from None
+            raise InvalidValue("--policy", text, f"a policy as JSON, or a file that contains one ({problem})") from None
     return from_json(text)
 
 

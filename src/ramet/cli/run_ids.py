@@ -10,4 +10,4 @@ _MOST = 5  #: maximum ids in an error
 def several(found: Sequence[str]) -> str:
     """Return the accepted input for an ambiguous prefix of several ids."""
     more = f", and {len(found) - _MOST} more" if len(found) > _MOST else ""
-    return f"the id of a run, or the beginning of one alone: {', '.join(found[:_MOST])}{more}"
+    return f"the id of a run, or a prefix of exactly one id: {', '.join(found[:_MOST])}{more}"

@@ -27,7 +27,7 @@ def settings_file(asked: str | None, folder: Path) -> Path | None:
     usual = usual_file(folder)
     if usual is not None and (reason := why_not_trusted(folder)):
         shown = nearby(usual.absolute())
-        raise InvalidValue("config", shown, f"{reason}; or the file by its name: --config {shown}")
+        raise InvalidValue("config", shown, f"{reason}; or a file given by its name: --config {shown}")
     return usual
 
 
@@ -37,4 +37,4 @@ def why_not_trusted(folder: Path) -> str:
     if verdict.trusted:
         return ""
     reason = verdict.reason.removesuffix(" (ramet trust DIR)")
-    return f"that of a trusted folder: ramet trust {nearby(folder.absolute())} ({reason})"
+    return f"the settings file of a trusted folder: ramet trust {nearby(folder.absolute())} ({reason})"

@@ -96,7 +96,7 @@ async def test_the_demo_finds_evidence_without_a_key(tmp_path: Path) -> None:
     done = await ramet("ask", "Why is the payment API failing?", "--dir", "copy", cwd=tmp_path)
 
     assert done.status == 0
-    assert done.err.startswith("no --model given: the offline model answers, by rules, without a key or network\n")
+    assert done.err.startswith("no --model given: the offline model answers by rules, without a key or a network\n")
     assert "main/logs: started explore" in done.err
     places = {(place[1], int(place[2])) for place in re.finditer(r"([\w/.-]+\.\w+):(\d+)", done.out)}
     assert len(places) >= 5
@@ -292,7 +292,7 @@ async def test_a_second_ctrl_c_leaves_at_once_and_leaves_nothing(project: Path) 
         await eventually(pid_in(project / "pid"))
         pid = pid_in(project / "pid")()
         screen.type("\x03")
-        await screen.shows("once more to leave at once")
+        await screen.shows("again: exit immediately")
         screen.type("\x03")
         assert await screen.end() == 130
         await eventually(lambda: not alive(pid))

@@ -194,7 +194,7 @@ async def test_a_kernel_at_work_is_looked_at_told_and_stopped_from_beside(projec
     assert said == b"cancelled\n"
     assert follower.returncode == 0
     assert aside == b""
-    assert "mail from user: Hurry up" in told.decode()
+    assert "message from user: Hurry up" in told.decode()
     assert "cancelled: stopped by its user" in told.decode()
     assert await rows(project) == []
     assert not (project / ".ramet" / "kernel.sock").exists()
@@ -251,7 +251,7 @@ async def test_what_was_killed_is_interrupted_and_gone_on_with(project: Path) ->
             await process.wait()
             _, aside = await follower.communicate()
 
-    assert "was interrupted: no kernel is at work here" in aside.decode()
+    assert "was interrupted: no kernel runs here" in aside.decode()
     assert [(each["id"], each["state"]) for each in await rows(project)] == [(row["id"], "interrupted")]
     assert "interrupted" in (await on(project, "tree")).out
     refused = await on(project, "stop", row["id"])
@@ -270,7 +270,7 @@ async def test_what_was_killed_is_interrupted_and_gone_on_with(project: Path) ->
     assert await rows(project) == []
     assert [each["state"] for each in await rows(project, "--all")] == ["completed"]
     again = await on(project, "resume")
-    assert (again.status, again.out, again.err) == (0, "", "nothing was left behind here\n")
+    assert (again.status, again.out, again.err) == (0, "", "nothing to resume here\n")
 
 
 async def test_a_conversation_that_was_never_begun_holds_up_nobody(project: Path) -> None:

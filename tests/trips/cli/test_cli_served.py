@@ -175,12 +175,12 @@ async def test_runs_are_steered(place: Place, way: str) -> None:
     assert json.loads(answered.out) == {"approval": question["id"], "allowed": False}
     assert (result.status, (place.folder / "note").exists()) == ("completed", False)
     told = await place.on(way, "logs", first.id)
-    assert "mail from user: Hurry up" in told.out
+    assert "message from user: Hurry up" in told.out
     assert "not now" in (await place.on(way, "export", first.id)).out
     assert (again.status, again.err.count("\n")) == (2, 1)
     assert (stopped.status, stopped.out) == (0, "stopped main\n")
     assert (await second.result()).status == "cancelled"
-    assert (nothing.out, nothing.err) == ("", "nothing waits for a word\n")
+    assert (nothing.out, nothing.err) == ("", "no call waits for an approval\n")
 
 
 @pytest.mark.parametrize("way", ["folder", "socket"])
@@ -205,7 +205,7 @@ async def test_schedules_are_changed(place: Place, way: str) -> None:
     assert resumed[0]["paused"] is False
     assert triggered.out.startswith("daily: ")
     assert (last["status"], last["text"]) == ("completed", "x")
-    assert gone.out == "daily is forgotten\n"
+    assert gone.out == "daily is removed\n"
     assert json.loads(late.out)["schedule"]["timing"] == {"type": "cron", "line": "0 8 * * *", "tz": "UTC"}
     assert (wrong.status, wrong.out, wrong.err.count("\n")) == (2, "", 1)
     assert "jobs:nothing" in wrong.err
@@ -245,7 +245,7 @@ async def test_an_address_and_the_key_of_the_environment(
     assert [row["id"] for row in _json(there)][:1] == [handle.id]
     assert (without.status, without.out) == (1, "")
     for each in (without, *wrong):
-        assert "does not know this key" in each.err
+        assert "does not accept this key" in each.err
         assert "RAMET_OPERATOR_TOKEN" in each.err
     assert "no server answers at" in elsewhere.err
     assert elsewhere.err.endswith(": No such file or directory; is `ramet serve` at work there?\n")
@@ -268,7 +268,7 @@ async def test_following_ends_with_a_signal_with_the_server_and_with_the_run(fol
         async with following(*logs) as left, following(*logs) as kept:
             left.send_signal(signal.SIGINT)
             out, err = await left.communicate()
-            assert (out.count(b"works in a sandbox"), err) == (out.count(b"\n"), b"")
+            assert (out.count(b"runs in a sandbox"), err) == (out.count(b"\n"), b"")
             process.process.kill()
             _, said = await kept.communicate()
     assert left.returncode == 130

@@ -68,7 +68,7 @@ async def test_a_run_is_named_by_the_beginning_of_its_id(line: Line) -> None:
         assert (await line.on("stop", short)).out == "stopped main\n"
         between = await line.on("show", short[:-1])
         assert between.status == 2
-        assert "expected the id of a run, or the beginning of one alone" in between.err
+        assert "expected the id of a run, or a prefix of exactly one id" in between.err
         assert all(each in between.err for each in ids)
         assert (await line.on("show", "nothing-like-it")).status == 2
 
@@ -78,12 +78,12 @@ async def test_an_empty_list_says_that_it_is_empty(line: Line) -> None:
     async with AgentRuntime(line.folder) as runtime:
         await runtime.open_store()
     for words, said in (
-        (("ps",), "no run lives here"),
-        (("ps", "--all"), "no run is on record here"),
-        (("tree",), "no tree lives here"),
-        (("approvals",), "nothing waits for a word"),
-        (("sessions", "list"), "no conversation is on record here"),
-        (("schedule", "list"), "no schedule is here"),
+        (("ps",), "no active run here"),
+        (("ps", "--all"), "no run is recorded here"),
+        (("tree",), "no active tree here"),
+        (("approvals",), "no call waits for an approval"),
+        (("sessions", "list"), "no conversation is recorded here"),
+        (("schedule", "list"), "no schedule here"),
     ):
         found = await line.on(*words)
         assert (found.status, found.out) == (0, ""), words

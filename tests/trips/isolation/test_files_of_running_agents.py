@@ -77,7 +77,7 @@ async def test_168_a_file_is_copied_on_the_command_line(
         assert (await on(handle.id, "draft.txt", str(out)))[0] == 0
         assert out.read_text() == "so far"
         status, err = await on(handle.id, "draft.txt", str(out))
-        assert (status, "expected a file that is not there yet" in err) == (2, True)
+        assert (status, "expected a file that does not exist yet" in err) == (2, True)
         assert "a link" in (await on(handle.id, "link", str(tmp_path / "x")))[1]
         assert "works in no sandbox" in (await on(here.id, "draft.txt", str(tmp_path / "x")))[1]
         assert not (tmp_path / "x").exists()
@@ -103,7 +103,7 @@ async def test_168_a_file_named_as_stdout_is_copied_to_a_file(
         assert (here / "-").read_text() == "of a strange name"
         assert await on(handle.id, "out/-", "-") == (0, b"of a strange name", "")
         status, _, err = await on(handle.id, "out/-")
-        assert (status, "expected a file that is not there yet" in err) == (2, True)
+        assert (status, "expected a file that does not exist yet" in err) == (2, True)
         (here / "-").unlink()
         status, out, err = await on(handle.id, "out/-", "--json")
         assert (status, json.loads(out)) == (0, {"file": "-", "bytes": 17}), err

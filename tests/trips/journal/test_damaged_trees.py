@@ -221,11 +221,11 @@ def test_a_journal_that_lost_events_is_looked_at_and_gone_on_with_only_once_that
         assert "ramet repair --accept-loss" in capsys.readouterr().err, line
 
     assert main(["repair", "--accept-loss", "--dir", str(folder)]) == 0
-    assert "goes on behind event" in capsys.readouterr().err
+    assert "continues after event" in capsys.readouterr().err
     assert listed(folder, capsys)[::2] == (0, "")
     assert main(["resume", "--quiet", "--dir", str(folder)]) == 0
     assert main(["repair", "--accept-loss", "--dir", str(folder)]) == 0
-    assert "nothing that was committed is missing" in capsys.readouterr().err
+    assert "no committed event is missing" in capsys.readouterr().err
 
 
 def test_a_journal_that_was_removed_beside_its_mark_is_begun_anew_once_that_is_accepted(

@@ -180,7 +180,7 @@ async def test_a_tree_is_kept_from_the_command_line_beside_a_kernel_and_without_
     removed = await on(tmp_path, "gc")
 
     assert (interrupted.out, kept.out, resumed.out) == ("", "", "worked\n")
-    assert off.out == f"{run} is kept no longer than others\n"
+    assert off.out == f"{run} is no longer kept\n"
     assert dry.out.startswith(run)
     assert removed.out.startswith(run)
     store = await SqliteStore(tmp_path / ".ramet" / "journal.db").open()

@@ -323,7 +323,9 @@ async def test_a_kernel_that_cannot_have_its_store_back_ends(all_kernels: Kernel
 
     assert await asyncio.to_thread(kernel.process.wait) == 1, kernel.said
     assert "CRITICAL ramet.runtime: another kernel may own" in kernel.said
-    assert kernel.said.endswith("ramet: its store is lost for good, as the log says; it ends, to be started again\n")
+    assert kernel.said.endswith(
+        "ramet: the store is permanently lost (see the log); the server exits and can be started again\n"
+    )
     assert "Traceback" not in kernel.said
     again = await stack.enter_async_context(all_kernels.client(all_kernels.begin("one")))
     assert (await again.get_agent(ann.agent.id, key=ann.nonce)).state == "idle"

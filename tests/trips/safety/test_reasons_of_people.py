@@ -65,14 +65,14 @@ async def test_a_question_of_a_killed_kernel_is_listed_and_shown(
 
     status, out, err = await on("approvals")
     assert (status, id in out, "interrupted" in out, '{"amount":50}' in out) == (0, True, True, True)
-    assert "first go on with interrupted runs: ramet resume" in err
+    assert "first resume interrupted runs: ramet resume" in err
     _, out, _ = await on("approvals", "--json")
     (question,) = [json.loads(line) for line in out.splitlines()]
     assert (question["id"], question["state"], question["args"]) == (id, "interrupted", {"amount": 50})
     for verb in ("approve", "deny"):
         status, _, err = await on(verb, id)
         assert status == 1
-        assert f"main/payer was interrupted; first go on with it: ramet resume {question['run']}" in err
+        assert f"main/payer was interrupted; first resume it: ramet resume {question['run']}" in err
     _, out, _ = await on("show", question["run"])
     assert f'{id}: pay {{"amount":50}}: ' in out
     _, out, _ = await on("logs", question["run"])

@@ -128,7 +128,7 @@ def test_trust_shows_and_remembers(project: Path, capsys: pytest.CaptureFixture[
 def test_trust_of_a_harmless_folder(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """There is nothing to show."""
     assert main(["trust", str(project)]) == 0
-    assert capsys.readouterr().out == f"{project} is trusted as it is now: nothing in it asks to run.\n"
+    assert capsys.readouterr().out == f"{project} is trusted as it is now: it contains nothing to run.\n"
 
 
 def test_hostile_commands_are_shown_harmlessly(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

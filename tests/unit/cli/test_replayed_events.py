@@ -79,9 +79,9 @@ def test_what_was_said_is_told_with_its_time() -> None:
         "2026-11-20 12:00:00 main/logs: started explore: Search the logs for errors",
     ]
     assert lines(story)[-3:] == [
-        "2026-11-20 12:00:03 main: says: It is late.",
-        "2026-11-20 12:00:04 main: mail from user: Hurry up",
-        "2026-11-20 12:00:05 main: goes on in another process, 1 call cut off",
+        "2026-11-20 12:00:03 main: replies: It is late.",
+        "2026-11-20 12:00:04 main: message from user: Hurry up",
+        "2026-11-20 12:00:05 main: resumed in another process, 1 call interrupted",
     ]
 
 

@@ -79,7 +79,7 @@ def test_a_large_tree_shows_who_is_at_work() -> None:
 
 def test_more_at_work_than_lines_are_counted_too() -> None:
     """What is hidden is said."""
-    assert lines(crowd(50, 10), height=12)[9] == "… 42 more: 10 done, 32 at work"
+    assert lines(crowd(50, 10), height=12)[9] == "… 42 more: 10 done, 32 active"
 
 
 def _cells(text: str) -> int:

@@ -92,7 +92,7 @@ def _session(options: Namespace, clock: Clock, *, attended: bool) -> tuple[Sessi
     """Return the requested session, not started, and remarks for a person."""
     remarks = []
     if options.model is None:
-        remarks.append("no --model given: the offline model answers, by rules, without a key or network")
+        remarks.append("no --model given: the offline model answers by rules, without a key or a network")
     found = open_project(options.dir)
     remarks += found.notes
     if found.problems:
@@ -188,7 +188,7 @@ def _print_rest(
     apart: bool,
 ) -> None:
     for call in asked.left:
-        err.print(Text(f"still running, its results go nowhere: {one_line(call)}", "yellow"), soft_wrap=True)
+        err.print(Text(f"still running, its result is discarded: {one_line(call)}", "yellow"), soft_wrap=True)
     if options.json or (options.quiet and asked.result.exit_code == 0):
         return
     if is_live(err) and apart and not options.quiet:

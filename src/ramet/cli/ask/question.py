@@ -88,7 +88,7 @@ class Asking:
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
-            self._view.say("out of time: agents that were left at work are stopped; the answer stands")
+            self._view.say("out of time: agents that are still active are stopped; the answer stays valid")
         messages = self._session.messages
         if len(messages) > known and messages[-1].type == "ai" and not self._is_at_work():
             self._said_later = str(messages[-1].text) or None
@@ -125,7 +125,7 @@ class Asking:
             self._stopped_by = by
             self._news.set()
             if not self._unseen:
-                self._view.say(f"{by}: stopping … (once more to leave at once)")
+                self._view.say(f"{by}: stopping … (again: exit immediately)")
             if self._open:
                 self._stopping = asyncio.create_task(self._cancel(by), name="ramet stop")
 
@@ -136,7 +136,7 @@ class Asking:
     def _result(self) -> Result:
         result = self._session.result
         if result is None:
-            why = self._stopped_by or "the session ended before it had an answer"
+            why = self._stopped_by or "the session ended without an answer"
             return Result(status=Status.CANCELLED, error=ErrorInfo(type="Aborted", message=why))
         if result.status is Status.COMPLETED and self._said_later is not None:
             result = replace(result, value=self._said_later)

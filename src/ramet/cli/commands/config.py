@@ -43,7 +43,7 @@ def config(options: Namespace) -> int:
         except InvalidValue as problem:
             err.print(Text(one_line(f"note: {name}: {problem}", 2_000), "dim"), soft_wrap=True)
     if options.file is None and usual_file(Path()) is not None and (reason := why_not_trusted(Path())):
-        note = f"note: without --config, ramet serve takes no file but {reason}"
+        note = f"note: without --config, ramet serve reads only {reason}"
         err.print(Text(one_line(note, 2_000), "dim"), soft_wrap=True)
     return 0
 

@@ -49,7 +49,7 @@ async def _runtime(config: Config, options: Namespace, telling: Telling) -> str:
 
 _ACCEPTED = {
     "base_image": "--base IMAGE or a setting: an image with Python",
-    "registry_url": "--registry URL or a setting: where to push to",
+    "registry_url": "--registry URL or a setting: the registry to push to",
 }
 
 

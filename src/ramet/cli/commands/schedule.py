@@ -36,11 +36,11 @@ def schedule(options: Namespace) -> int:
         print_table(heads, [_line(view) for view in views])
         if not views:
             with contextlib.suppress(OSError):
-                console(sys.stderr).print(Text("no schedule is here", "dim"), soft_wrap=True)
+                console(sys.stderr).print(Text("no schedule here", "dim"), soft_wrap=True)
     for view in views if options.verb != "list" else ():
         console(sys.stdout).print(Text(f"{view.id}: {_state(view)}, next {_next(view)}"), soft_wrap=True)
     if options.verb == "rm":
-        console(sys.stdout).print(Text(f"{options.id} is forgotten"), soft_wrap=True)
+        console(sys.stdout).print(Text(f"{options.id} is removed"), soft_wrap=True)
     return 0
 
 
@@ -58,7 +58,7 @@ async def _views(options: Namespace) -> Sequence[ScheduleView]:
 
 def _new(options: Namespace) -> NewSchedule:
     if (options.cron is None) != (options.tz is None):
-        raise InvalidValue("--tz", options.tz, "a zone beside --cron, whose clocks it means, and only there")
+        raise InvalidValue("--tz", options.tz, "a time zone together with --cron, and only with --cron")
     return NewSchedule(
         function=options.function,
         args=arguments(options.args),

@@ -54,7 +54,7 @@ async def _serve(config: Config) -> None:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if server.lost.is_set():
                 # As after a kill: readers of a turn are cut off, and continue on the kernel that takes over.
-                say("its store is lost for good, as the log says; it ends, to be started again")
+                say("the store is permanently lost (see the log); the server exits and can be started again")
                 os._exit(FAILURE)
             if server.kernels is not None:
                 await server.hand_over()

@@ -33,7 +33,7 @@ def trust(options: Namespace) -> int:
         verdict = record.trust_of(folder, home)
         say(f"{name} is {'' if verdict.trusted else 'not '}trusted: {verdict.reason}.")
     elif would_run:
-        say(f"{name} is trusted as it is now: the above may run. Take it back with: ramet trust {name} --forget")
+        say(f"{name} is trusted as it is now: the above may run. Undo it with: ramet trust {name} --forget")
     else:
-        say(f"{name} is trusted as it is now: nothing in it asks to run.")
+        say(f"{name} is trusted as it is now: it contains nothing to run.")
     return 0

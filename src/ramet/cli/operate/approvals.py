@@ -28,9 +28,9 @@ def approvals(options: Namespace) -> int:
             print(msgspec.json.encode(each).decode())
         return report_damage(damaged)
     print_table(("ID", "PATH", "STATE", "TOOL", "QUESTION", "ARGUMENTS"), [_line(each) for each in questions])
-    aside = "ramet approve ID, or ramet deny ID" if questions else "nothing waits for a word"
+    aside = "ramet approve ID, or ramet deny ID" if questions else "no call waits for an approval"
     if any(each.state == INTERRUPTED for each in questions):
-        aside += "; first go on with interrupted runs: ramet resume"
+        aside += "; first resume interrupted runs: ramet resume"
     console(sys.stderr).print(Text(aside, "dim"), soft_wrap=True)
     return report_damage(damaged)
 

@@ -22,9 +22,9 @@ def copy(options: Namespace) -> int:
     is_stdout = options.to == "-"  # A file of that name in the sandbox is allowed.
     to = options.to or options.path.rpartition("/")[2]
     if is_stdout and options.json:
-        raise InvalidValue("--json", "with -", "a file as TO: stdout is one of the two")
+        raise InvalidValue("--json", "with -", "a file as TO: stdout holds either the file or the JSON")
     if not is_stdout and os.path.lexists(to):
-        raise InvalidValue("TO", to, "a file that is not there yet, or - for stdout")
+        raise InvalidValue("TO", to, "a file that does not exist yet, or - for stdout")
     content = asyncio.run(_content(options))
     if is_stdout:
         sys.stdout.buffer.write(content)
@@ -33,7 +33,7 @@ def copy(options: Namespace) -> int:
     try:
         out = os.open(to, _NEW, 0o644)
     except FileExistsError:
-        raise InvalidValue("TO", to, "a file that is not there yet, or - for stdout") from None
+        raise InvalidValue("TO", to, "a file that does not exist yet, or - for stdout") from None
     try:
         with open(out, "wb") as file:  # noqa: PTH123 - a descriptor
             file.write(content)

@@ -54,9 +54,9 @@ def gc(options: Namespace) -> int:
         if freed:
             err.print(Text(f"the journal is {formatting.size(freed)} smaller", "dim"), soft_wrap=True)
     for path in passed_over[:_MOST_NAMED]:
-        err.print(Text(f"passed over: {one_line(path)}"), soft_wrap=True)
+        err.print(Text(f"skipped: {one_line(path)}"), soft_wrap=True)
     if len(passed_over) > _MOST_NAMED:
-        err.print(Text(f"passed over: {len(passed_over) - _MOST_NAMED} more"), soft_wrap=True)
+        err.print(Text(f"skipped: {len(passed_over) - _MOST_NAMED} more"), soft_wrap=True)
     return 0
 
 
@@ -66,7 +66,7 @@ def keep(options: Namespace) -> int:
     if options.json:
         print(json.dumps(said, ensure_ascii=True))
     else:
-        text = f"{said['tree']} is {'kept' if said['kept'] else 'kept no longer than others'}"
+        text = f"{said['tree']} is {'kept' if said['kept'] else 'no longer kept'}"
         console(sys.stdout).print(Text(text), soft_wrap=True)
     return 0
 
@@ -99,7 +99,7 @@ async def _sweep(options: Namespace) -> _Swept:
         try:
             await asyncio.to_thread(compact, path)
         except StoreFailed as problem:  # Everything to be removed has been removed.
-            console(sys.stderr).print(Text(f"the journal stays as large as it is: {problem}"), soft_wrap=True)
+            console(sys.stderr).print(Text(f"the journal was not compacted: {problem}"), soft_wrap=True)
     return swept._replace(freed=max(0, before - path.stat().st_size))
 
 

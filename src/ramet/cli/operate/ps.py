@@ -53,8 +53,8 @@ def ps(options: Namespace) -> int:
     ]
     print_table(("ID", "PATH", "AGENT", "STATE", "AGE", "USAGE"), lines)
     if not (rows or damaged):
-        nothing = "no run lives here; ramet ps --all lists those that have ended"
-        _aside("no run is on record here" if options.all else nothing)
+        nothing = "no active run here; ramet ps --all lists ended runs"
+        _aside("no run is recorded here" if options.all else nothing)
     return report_damage(damaged)
 
 
@@ -76,7 +76,9 @@ async def _tree(options: Namespace) -> int:
             roots = list(dict.fromkeys(row.root for row in await source.runs()))
         if options.follow:
             if len(roots) != 1:
-                raise InvalidValue("ID", options.id, f"the id of one run, to follow its tree: {len(roots)} trees live")
+                raise InvalidValue(
+                    "ID", options.id, f"the id of one run, to follow its tree: {len(roots)} trees are active"
+                )
             return await _follow(source, roots[0], as_json=options.json)
         for number, root in enumerate(roots):
             rows = await source.tree(root)
@@ -85,7 +87,7 @@ async def _tree(options: Namespace) -> int:
             else:
                 await _draw(source, rows, console(sys.stdout), apart=number > 0)
         if not (roots or source.damaged):
-            _aside("no tree lives here; ramet ps --all lists those that have ended")
+            _aside("no active tree here; ramet ps --all lists ended runs")
         return report_damage(source.damaged)
 
 
@@ -169,7 +171,7 @@ def _facts(row: RunRow, now: datetime) -> Iterable[tuple[str, str | list[str]]]:
     if row.description:
         yield "about", one_line(row.description, 400)
     used, below = row.usage, row.usage_subtree
-    for name, each in (("usage", used), ("with below", below)) if row.children else (("usage", used),):
+    for name, each in (("usage", used), ("subtree", below)) if row.children else (("usage", used),):
         yield (
             name,
             f"{formatting.count(each.model_calls, 'model call')}, {formatting.count(each.tool_calls, 'tool call')}, "

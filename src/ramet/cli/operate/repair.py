@@ -44,9 +44,9 @@ def _accept_loss(options: Namespace) -> int:
         print(json.dumps(facts, ensure_ascii=True))
     elif accepted.is_loss:
         committed, found = accepted.committed.cursor, accepted.found.cursor
-        _aside(f"the journal ends at event {found}, and goes on behind event {committed}")
+        _aside(f"the journal ends at event {found}, and continues after event {committed}")
     else:
-        _aside("nothing that was committed is missing")
+        _aside("no committed event is missing")
     return 0
 
 

@@ -48,7 +48,7 @@ def list_sessions(options: Namespace) -> int:
     if more:
         _aside(f"{more if more > 0 else 'some'} older; ramet sessions list --limit 0 lists all")
     elif not (rows or damaged):
-        _aside("no conversation is on record here")
+        _aside("no conversation is recorded here")
     return report_damage(damaged)
 
 

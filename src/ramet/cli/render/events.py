@@ -12,7 +12,7 @@ from ramet.cli.render.tree_model import TreeModel
 from ramet.core.events import Event, MailPushed, MessageRecorded, RunResumed, RunRetried, SandboxStarted, ToolEnded
 
 _LIMIT = 400
-_WHO = {"human": "is told", "ai": "says", "system": "is set up"}
+_WHO = {"human": "receives", "ai": "replies", "system": "is instructed"}
 
 
 def line_of(event: Event, picture: TreeModel) -> str | None:
@@ -37,14 +37,14 @@ def _more(event: Event) -> str | None:
         case ToolEnded(status="ok"):
             return f"{one_line(event.tool, 40)} answered: {one_line(event.preview, 160)}" if event.preview else None
         case MailPushed():
-            return f"mail from {one_line(event.sender, 120)}: {one_line(event.text, _LIMIT)}"
+            return f"message from {one_line(event.sender, 120)}: {one_line(event.text, _LIMIT)}"
         case RunResumed():
-            cut = f", {count(len(event.cut), 'call')} cut off" if event.cut else ""
-            return f"goes on in another process{cut}"
+            cut = f", {count(len(event.cut), 'call')} interrupted" if event.cut else ""
+            return f"resumed in another process{cut}"
         case SandboxStarted():
-            return f"works in a sandbox: {one_line(event.backend, 40)}, {one_line(event.level, 40)}"
+            return f"runs in a sandbox: {one_line(event.backend, 40)}, {one_line(event.level, 40)}"
         case RunRetried():
-            return f"{one_line(event.status, 40)}, tried again in {event.wait_s:.1f}s: {one_line(event.reason)}"
+            return f"{one_line(event.status, 40)}, retried in {event.wait_s:.1f}s: {one_line(event.reason)}"
         case _:
             return None
 

@@ -33,6 +33,6 @@ class Lines:
             line = encode(event)
         except (TypeError, ValueError) as error:  # a tool's data in an event must not end the stream
             fields = {name: getattr(event, name) for name in Event.__struct_fields__}
-            line = encode(Notice(**fields, text=f"left out: {error}"))
+            line = encode(Notice(**fields, text=f"event omitted: {error}"))
         self._out.write(line + b"\n")
         self._out.flush()

@@ -63,15 +63,13 @@ def _said(event: Event, picture: TreeModel) -> Line | None:
             why = f": {one_line(result.error.message)}" if result.error else ""
             return Line(f"{ENDINGS[result.status]}{why}" + (f" ({', '.join(used)})" if used else ""))
         case TurnEnded() if event.depth == 0 and event.turn > 1 and event.status != Status.COMPLETED:
-            return Line(f"what it was told later could not be worked in: {event.status}", True)
+            return Line(f"a later message could not be processed: {event.status}", True)
         case ModelRetried():
-            return Line(
-                f"{one_line(event.model, 60)} failed, asked again in {event.wait_s:.1f}s: {one_line(event.reason)}"
-            )
+            return Line(f"{one_line(event.model, 60)} failed, retried in {event.wait_s:.1f}s: {one_line(event.reason)}")
         case BudgetRefused():
             return Line(f"budget of {event.scope}: {event.resource} asked {event.asked:g}, left {event.left:g}")
         case ClampEvent():
-            return Line(f"{event.field} {event.asked:g} was lowered to {event.given:g}, the parent's")
+            return Line(f"{event.field} {event.asked:g} was lowered to {event.given:g}, the limit of its parent")
         case PolicyDecided() if event.verdict != "allow":
             done = "narrowed" if event.verdict == "narrow" else "refused"
             why = f": {one_line(event.reason)}" if event.reason else ""
@@ -84,11 +82,11 @@ def _said(event: Event, picture: TreeModel) -> Line | None:
         case HookFailed():
             return Line(f"hook {one_line(event.hook, 80)} failed on {event.event}: {one_line(event.reason)}", True)
         case FolderLost():
-            return Line(f"its {one_line(event.part, 20)} is not there any more: it goes on in an empty one", True)
+            return Line(f"its {one_line(event.part, 20)} no longer exists: the run continues in an empty one", True)
         case ClockStepped():
             return Line(f"the machine's clock was set by {event.by_s:+g} s", True)
         case Compacted():
-            return Line(f"history shortened from {event.before_messages} to {event.after_messages} messages")
+            return Line(f"history compacted from {event.before_messages} to {event.after_messages} messages")
         case Notice():
             return Line(one_line(event.text, 400), True)
         case _:

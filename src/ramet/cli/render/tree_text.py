@@ -55,7 +55,7 @@ def draw(
     drawn = _set(lines, width, columns=(width >= 50, money, width >= 36), more=glyphs.more)
     if hidden:
         over = sum(row.over for row in hidden)
-        alive = f", {len(hidden) - over} at work" if over < len(hidden) else ""
+        alive = f", {len(hidden) - over} active" if over < len(hidden) else ""
         drawn.append(Text(f"{glyphs.more} {len(hidden)} more: {over} done{alive}", "dim", no_wrap=True))
     if tick is not None:
         drawn += [Text(), _totals(picture, width, now, glyphs, tick)]

@@ -29,7 +29,7 @@ def _folder(dir: Path | None) -> Source:
     try:
         return LocalSource(dir or Path.cwd())
     except FileNotFoundError:
-        raise InvalidValue("--dir", ".", "a folder that can be read: this one is gone") from None
+        raise InvalidValue("--dir", ".", "a folder that can be read: the current one no longer exists") from None
 
 
 def _served(origin: str, where: str) -> Source:

@@ -51,7 +51,7 @@ _OF_CALLER: dict[str, type[RametError]] = {kind.__name__: kind for kind in (Inva
 class LocalSource:
     """A `Source`. The journal is opened on first use, so that requests to the kernel alone do not need it."""
 
-    interrupted = "no kernel is at work here; ramet resume goes on with it"
+    interrupted = "no kernel runs here; ramet resume continues it"
 
     def __init__(self, dir: Path) -> None:
         self.dir = dir
@@ -172,7 +172,7 @@ class LocalSource:
             asked = next((each for each in await self._questions_on_record() if each.id == approval), None)
             if asked is None or asked.state != INTERRUPTED:
                 raise
-            went_on = f"first go on with it: ramet resume {asked.run}"
+            went_on = f"first resume it: ramet resume {asked.run}"
             raise NoKernel(f"{asked.path} was interrupted; {went_on}") from None
 
     async def _questions_on_record(self) -> list[Question]:
@@ -243,12 +243,12 @@ class LocalSource:
         except NoJournal:
             return nobody
         if kernel is not None:
-            return f"the kernel in {self.dir} (pid {kernel.pid}) has no door, or does not answer"
+            return f"the kernel in {self.dir} (pid {kernel.pid}) has no control socket, or does not answer"
         if run is None:
             return nobody
         row = await self.run(run)
         if row.state == INTERRUPTED:
-            return f"{nobody}: {run} was interrupted; first go on with it: ramet resume {run}"
+            return f"{nobody}: {run} was interrupted; first resume it: ramet resume {run}"
         return f"{nobody}: {run} has ended ({row.state})"
 
 

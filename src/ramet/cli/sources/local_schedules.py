@@ -49,4 +49,4 @@ async def add(folder: Path, new: NewSchedule) -> ScheduleView:
             return await desk.schedule_agent_at(new.at, agent, **options)
         if new.cron is not None and new.tz is not None:
             return await desk.schedule_agent_cron(new.cron, agent, tz=new.tz, **options)
-    raise RametError("nothing says when")
+    raise RametError("the schedule has no time; expected every, after, at, or cron with tz")

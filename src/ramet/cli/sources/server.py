@@ -20,14 +20,14 @@ from ramet.services.client.client import Client
 from ramet.services.client.errors import Refused
 from ramet.services.config.settings import TOKEN_VARIABLE, SecretReference
 
-_KEY = f"{TOKEN_VARIABLE} holds the operator's, or RAMET_TOKEN says where it is, or it is in a file beside the socket"
+_KEY = f"{TOKEN_VARIABLE} holds the operator's key, or RAMET_TOKEN says where the key is, or a file next to the socket holds it"
 
 
 class ServerSource:
     """The `Source` of a server: it answers from the server's replies."""
 
     damaged = ()
-    interrupted = "the server does not have it at work; ramet resume in its folder goes on with it, once it has stopped"
+    interrupted = "the server does not run it; once the server has stopped, ramet resume in its folder continues it"
 
     def __init__(self, where: str, environ: Mapping[str, str]) -> None:
         """Create the client. Raises InvalidValue for an invalid location or key."""
@@ -45,7 +45,9 @@ class ServerSource:
         await self._client.__aexit__()
         # The server answers the operator's key with the real state, so a key that opens nothing is another.
         if isinstance(error, NotYours) or (isinstance(error, Refused) and error.status == 401):
-            raise RametError(f"the server at {self.where} does not know this key, if there is one; {_KEY}") from None
+            raise RametError(
+                f"the server at {self.where} does not accept this key, or no key was given; {_KEY}"
+            ) from None
 
     # ---- conversations
 
@@ -129,7 +131,7 @@ class ServerSource:
         """Add a schedule; the server resolves the function. Raises InvalidValue for a relative path."""
         place, _, name = new.function.rpartition(":")
         if not place or not name or (place.endswith(".py") and not place.startswith("/")):
-            accepted = "module:function, or /path/to/script.py:function, as the server finds it"
+            accepted = "module:function, or /path/to/script.py:function, as the server can import it"
             raise InvalidValue("MODULE:FUNCTION", new.function, accepted)
         return await self._kernel.add_schedule(
             new.function,
@@ -180,5 +182,5 @@ def key_in(environ: Mapping[str, str]) -> str | None:
     except InvalidValue as problem:
         raise InvalidValue(f"{said_by}{problem.field}", problem.value, problem.accepted) from None
     if not key.isascii():  # It could not be sent.
-        raise InvalidValue(str(reference), STARS, "a key of ASCII letters, digits and signs")
+        raise InvalidValue(str(reference), STARS, "a key of ASCII letters, digits and punctuation")
     return key
