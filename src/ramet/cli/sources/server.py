@@ -20,7 +20,10 @@ from ramet.services.client.client import Client
 from ramet.services.client.errors import Refused
 from ramet.services.config.settings import TOKEN_VARIABLE, SecretReference
 
-_KEY = f"{TOKEN_VARIABLE} holds the operator's key, or RAMET_TOKEN says where the key is, or a file next to the socket holds it"
+_KEY = (
+    f"{TOKEN_VARIABLE} holds the operator's key, or RAMET_TOKEN says where the key is, "
+    "or a file next to the socket holds it"
+)
 
 
 class ServerSource:
