@@ -54,16 +54,16 @@ def report(error: BaseException) -> int:
     elif isinstance(error, OSError) and error.filename is not None:
         say(f"{error.filename}: {error.strerror}")
     else:
-        where = "" if debugging else _kept(error)
-        say(f"unexpected {type(error).__name__}: {error}{where}")
+        details = "" if debugging else _write_details(error)
+        say(f"unexpected {type(error).__name__}: {error}{details}")
     if debugging:
         traceback.print_exception(error)
     return USAGE if isinstance(error, InvalidValue | Unknown) else FAILURE
 
 
-def _kept(error: BaseException) -> str:
+def _write_details(error: BaseException) -> str:
     """Write the details to a file that only this user can read; return a text with its path."""
-    for folder in (_logs, lambda: Path(tempfile.gettempdir())):
+    for folder in (_log_dir, lambda: Path(tempfile.gettempdir())):
         with contextlib.suppress(OSError, RametError):
             descriptor, path = tempfile.mkstemp(prefix="ramet-", suffix=".log", dir=folder())
             with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as log:  # noqa: PTH123 - a descriptor
@@ -72,7 +72,7 @@ def _kept(error: BaseException) -> str:
     return ""
 
 
-def _logs() -> Path:
+def _log_dir() -> Path:
     folder = user_dir() / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     return folder

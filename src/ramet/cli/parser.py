@@ -12,7 +12,7 @@ from ramet.cli.values import folder, name, parse_int, parse_number
 from ramet.cli.verbs import add_verbs
 from ramet.core.limits import SpawnLimits
 
-_USUAL = SpawnLimits()
+_DEFAULTS = SpawnLimits()
 STATUSES = """\
 exit status: 0 an answer · 1 failed · 2 wrong usage · 3 needs input · 4 out of budget · 5 crashed · 6 lost
              124 out of time · 130 cancelled · 137 out of memory · 141 the output was closed"""
@@ -48,7 +48,7 @@ OTHER_WORDS: Mapping[str, Mapping[str, str]] = {
     "ramet sessions": {"delete": "rm", "remove": "rm", "history": "show", "ls": "list", "ps": "list"},
     "ramet config": dict.fromkeys(("get", "list", "print", "show", "validate"), "check"),
 }
-_MOST_SHOWN = 60  #: characters of an unknown command
+_MAX_SHOWN = 60  #: characters of an unknown command
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,18 +57,20 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: object) -> None:
         """Refuse an unknown command, and name the equivalent or the most similar ones."""
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
-            what = "command" if action.metavar == "COMMAND" else "verb"
-            raise argparse.ArgumentError(action, f"{_word(value)} is no {what}{self._meant(str(value), action)}")
+            noun = "command" if action.metavar == "COMMAND" else "verb"
+            raise argparse.ArgumentError(
+                action, f"{_quoted(value)} is not a {noun}{self._suggestion(str(value), action)}"
+            )
         super()._check_value(action, value)
 
-    def _meant(self, word: str, action: argparse._SubParsersAction[Any]) -> str:
+    def _suggestion(self, word: str, action: argparse._SubParsersAction[Any]) -> str:
         """Return the suggestion for a word, as the rest of a sentence."""
         if (other := OTHER_WORDS.get(self.prog, {}).get(word.lower())) is not None:
             return f"; use {self.prog} {other}"
-        near = difflib.get_close_matches(word[:_MOST_SHOWN].lower(), action.choices, 3)
-        if not near and self.prog != "ramet":
+        similar = difflib.get_close_matches(word[:_MAX_SHOWN].lower(), action.choices, 3)
+        if not similar and self.prog != "ramet":
             return f"; the verbs are {', '.join(action.choices)}"
-        return f"; the nearest are {', '.join(near)}" if near else ""
+        return f"; similar: {', '.join(similar)}" if similar else ""
 
     def error(self, message: str) -> NoReturn:
         """Print an error, and the command for help; exit with status 2."""
@@ -77,10 +79,10 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-def _word(value: object) -> str:
+def _quoted(value: object) -> str:
     """Return a word for display, on one line."""
     shown = repr(value)
-    return shown if len(shown) <= _MOST_SHOWN + 2 else f"{shown[:_MOST_SHOWN]}…'"
+    return shown if len(shown) <= _MAX_SHOWN + 2 else f"{shown[:_MAX_SHOWN]}…'"
 
 
 def build_parser() -> Parser:
@@ -138,13 +140,13 @@ def _ask(commands: argparse._SubParsersAction[Parser]) -> None:
         "--depth",
         type=parse_int(0),
         metavar="N",
-        help=f"levels of agents below the first one (default: {_USUAL.depth})",
+        help=f"levels of agents below the first one (default: {_DEFAULTS.depth})",
     )
     limits.add_argument(
         "--running",
         type=parse_int(1),
         metavar="N",
-        help=f"agents that run at the same time (default: {_USUAL.running})",
+        help=f"agents that run at the same time (default: {_DEFAULTS.running})",
     )
 
     output = ask.add_argument_group("output and approvals")
@@ -152,9 +154,9 @@ def _ask(commands: argparse._SubParsersAction[Parser]) -> None:
         "--json", action="store_true", help="print every event as a line of JSON on stdout, and nothing else"
     )
     output.add_argument("--quiet", action="store_true", help="print only the answer and errors")
-    words = output.add_mutually_exclusive_group()
-    words.add_argument("--yes", action="store_true", help="allow every call that needs an approval")
-    words.add_argument(
+    approvals = output.add_mutually_exclusive_group()
+    approvals.add_argument("--yes", action="store_true", help="allow every call that needs an approval")
+    approvals.add_argument(
         "--no-approvals",
         action="store_true",
         help="deny every call that needs an approval; without a terminal this is the default",
@@ -172,15 +174,15 @@ def _agents(commands: argparse._SubParsersAction[Parser]) -> None:
     verbs = agents.add_subparsers(
         dest="verb", metavar="VERB", title="verbs", prog=agents.prog, required=True, parser_class=Parser
     )
-    for verb, words in (
+    for verb, text in (
         ("list", "list the agent types: where each is defined, and its purpose"),
         ("check", "list the problems of their files, as path: sentence; status 1 if there are any"),
     ):
-        each = verbs.add_parser(
-            verb, usage=f"ramet agents {verb} [options]", help=words, description=words, allow_abbrev=False
+        verb_parser = verbs.add_parser(
+            verb, usage=f"ramet agents {verb} [options]", help=text, description=text, allow_abbrev=False
         )
-        each.add_argument("--dir", type=folder, default=".", help="the folder (default: this one)")
-        each.add_argument("--json", action="store_true", help="print one JSON object per line")
+        verb_parser.add_argument("--dir", type=folder, default=".", help="the folder (default: this one)")
+        verb_parser.add_argument("--json", action="store_true", help="print one JSON object per line")
 
 
 def _trust(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -194,9 +196,9 @@ def _trust(commands: argparse._SubParsersAction[Parser]) -> None:
         allow_abbrev=False,
     )
     trust.add_argument("dir", type=folder, metavar="DIR", help="the folder")
-    words = trust.add_mutually_exclusive_group()
-    words.add_argument("--show", action="store_true", help="only show them, without a change")
-    words.add_argument("--forget", action="store_true", help="stop trusting the folder")
+    choices = trust.add_mutually_exclusive_group()
+    choices.add_argument("--show", action="store_true", help="only show them, without a change")
+    choices.add_argument("--forget", action="store_true", help="stop trusting the folder")
 
 
 def _config(commands: argparse._SubParsersAction[Parser]) -> None:

@@ -14,8 +14,8 @@ from ramet.host.trees.project import Project
 
 def load(folder: Path) -> Definitions:
     """Return the folder's agent types; hooks of its own files only if the folder is trusted."""
-    mine = user_dir()
-    return load_definitions(folder, user_dir=mine, home=_home(), trusted=is_trusted(folder, mine))
+    own_dir = user_dir()
+    return load_definitions(folder, user_dir=own_dir, home=_home(), trusted=is_trusted(folder, own_dir))
 
 
 def permissions(folder: Path) -> FoundPermissions:

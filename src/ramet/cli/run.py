@@ -67,11 +67,11 @@ async def _run(options: Namespace, function: Callable[..., Any], args: tuple[Any
                 limits=Limits(seconds=options.timeout),
                 on_output=on_output if policy is not None else None,
             )
-            watched = _Watched(runtime.trees[handle.run.info.root], quiet=options.quiet)
+            watched = _WatchedTree(runtime.trees[handle.run.info.root], quiet=options.quiet)
             if not options.quiet:
                 watched.say(f"{handle.id}: its events are shown by ramet logs {handle.id}")
             result = await handle.result()
-            await _all_over(watched.opened)
+            await _wait_for_all(watched.opened)
     _print(handle.id, result, as_json=options.json)
     if not options.quiet or result.exit_code:
         watched.finish(result)
@@ -87,68 +87,70 @@ def resume(options: Namespace) -> int:
 
 
 async def _resume(options: Namespace) -> int:
-    ends: list[tuple[str, Result, _Watched]] = []
+    results: list[tuple[str, Result, _WatchedTree]] = []
     async with AgentRuntime(options.dir, user_dir=user_dir()) as runtime:
         with contextlib.redirect_stdout(sys.stderr):
-            taken_up, missing = await _taken_up(runtime, options)
-            for handle, watched in taken_up:
-                ends.append((handle.id, await _end(runtime, handle, watched.opened), watched))
-    for id, result, watched in ends:
+            resumed, problems = await _resume_trees(runtime, options)
+            for handle, watched in resumed:
+                results.append((handle.id, await _result_of(runtime, handle, watched.opened), watched))
+    for id, result, watched in results:
         _print(id, result, as_json=options.json)
         if not options.quiet or result.exit_code:
             watched.finish(result)
-    for problem in missing:
+    for problem in problems:
         say(problem)
-    if not ends and not missing:
-        what = "nothing to resume here" if options.id is None else f"nothing to resume of {options.id}"
-        _aside(what)
-    return FAILURE if missing else max((result.exit_code for _, result, _ in ends), default=0)
+    if not results and not problems:
+        note = "nothing to resume here" if options.id is None else f"nothing to resume of {options.id}"
+        _print_note(note)
+    return FAILURE if problems else max((result.exit_code for _, result, _ in results), default=0)
 
 
-async def _taken_up(runtime: AgentRuntime, options: Namespace) -> tuple[list[tuple[Handle, _Watched]], list[str]]:
+async def _resume_trees(
+    runtime: AgentRuntime, options: Namespace
+) -> tuple[list[tuple[Handle, _WatchedTree]], list[str]]:
     """Return every tree that can be resumed, and the problems of the others, which do not prevent the resumption."""
     journal = runtime.journal
     assert journal is not None, "there is a working directory"
     await journal.open()
     root = None
     if options.id is not None:
-        found = await journal.store.read(run=options.id, limit=1)
-        if found:
-            root = found[0].tree
+        events = await journal.store.read(run=options.id, limit=1)
+        if events:
+            root = events[0].tree
         else:
-            begun = [each.key for each in await journal.store.list(TREES) if each.key.startswith(options.id)]
-            if len(begun) > 1:
-                raise InvalidValue("ID", options.id, several(begun))
-            if not begun:
+            matching = [each.key for each in await journal.store.list(TREES) if each.key.startswith(options.id)]
+            if len(matching) > 1:
+                raise InvalidValue("ID", options.id, several(matching))
+            if not matching:
                 raise Unknown("run", options.id)
-            root = begun[0]
-    taken_up: list[tuple[Handle, _Watched]] = []
+            root = matching[0]
+    resumed: list[tuple[Handle, _WatchedTree]] = []
     damaged = list[DamagedTree]()
-    behind = await unfinished_trees(journal, passed_over=damaged.append)
-    missing = [str(each) for each in damaged if root in (None, each.tree)]
-    for left in behind:
-        if root is not None and left.root != root:
+    unfinished = await unfinished_trees(journal, passed_over=damaged.append)
+    problems = [str(each) for each in damaged if root in (None, each.tree)]
+    for tree in unfinished:
+        if root is not None and tree.root != root:
             continue
         try:
-            if (await left.story()).is_over:
-                await left.close(runtime.clock.now())
+            if (await tree.story()).is_over:
+                await tree.close(runtime.clock.now())
                 continue
-            for handle in await runtime.resume(only=left.root):
+            for handle in await runtime.resume(only=tree.root):
                 # At once: the tree may have ended and closed after the next await.
                 opened = runtime.trees[handle.run.info.root]
-                taken_up.append((handle, _Watched(opened, quiet=options.quiet)))
+                resumed.append((handle, _WatchedTree(opened, quiet=options.quiet)))
         except DefinitionMissing as problem:
-            missing.append(f"{left.root}: {problem}")
+            problems.append(f"{tree.root}: {problem}")
         except DamagedTree as problem:
-            missing.append(str(problem))
-    return taken_up, missing
+            problems.append(str(problem))
+    return resumed, problems
 
 
-async def _end(runtime: AgentRuntime, handle: Handle, opened: OpenTree) -> Result:
+async def _result_of(runtime: AgentRuntime, handle: Handle, opened: OpenTree) -> Result:
     """Return a run's result; for a session, which does not end by itself, its last reply once all runs are idle."""
     if not handle.run.persistent:
         result = await handle.result()
-        await _all_over(opened)
+        await _wait_for_all(opened)
         return result
     reader = opened.recorder.subscribe(past=False)
     async with aclosing(reader.items()) as items:
@@ -158,8 +160,8 @@ async def _end(runtime: AgentRuntime, handle: Handle, opened: OpenTree) -> Resul
     if handle.run.result is not None:
         return handle.run.result
     assert runtime.journal is not None
-    said = [each for each in (await runtime.journal.story(handle.id)).root.messages if each.get("type") == "ai"]
-    text = said[-1].get("content", "") if said else ""
+    replies = [each for each in (await runtime.journal.story(handle.id)).root.messages if each.get("type") == "ai"]
+    text = replies[-1].get("content", "") if replies else ""
     return Result(status=Status.COMPLETED, value=text if isinstance(text, str) else json.dumps(text))
 
 
@@ -169,19 +171,19 @@ def _has_work(run: Run) -> bool:
     return run.state is not State.IDLE and not waits_for_its_first
 
 
-async def _all_over(opened: OpenTree) -> None:
+async def _wait_for_all(opened: OpenTree) -> None:
     """Wait for the runs that outlive their root, too."""
     while (run := next(iter(opened.tree.register.living()), None)) is not None:
         await asyncio.shield(run.ended())
 
 
-class _Watched:
+class _WatchedTree:
     """A tree whose progress is shown on stderr."""
 
     def __init__(self, opened: OpenTree, *, quiet: bool) -> None:
-        self.opened, self._picture, self._err = opened, TreeModel(), console(sys.stderr)
+        self.opened, self._model, self._err = opened, TreeModel(), console(sys.stderr)
         self._now = opened.tree.register.services.clock.now
-        self._view = None if quiet else LineView(self._err, self._picture)
+        self._view = None if quiet else LineView(self._err, self._model)
         listen(opened.recorder, self._take)
 
     def say(self, text: str) -> None:
@@ -193,11 +195,11 @@ class _Watched:
         """Print the outcome and the usage."""
         with contextlib.suppress(OSError):
             transcripts = self.opened.recorder.transcripts if self._view is not None else None
-            now, told = self._now(), self._view is not None  # The view has shown the root's end, with the reason.
-            print_status(self._err, result, self._picture, now=now, transcripts=transcripts, is_told=told)
+            now, is_printed = self._now(), self._view is not None  # The view has shown the root's end, with the reason.
+            print_status(self._err, result, self._model, now=now, transcripts=transcripts, is_told=is_printed)
 
     def _take(self, event: Event) -> None:
-        self._picture.take(event)
+        self._model.take(event)
         if self._view is not None:
             with contextlib.suppress(OSError):
                 self._view.take(event)
@@ -222,18 +224,18 @@ def function_of(reference: str, folder: Path) -> Callable[..., Any]:
     Raises InvalidValue with the reason if there is none.
     """
     accepted = "module:function, or path/to/script.py:function, which can be imported"
-    place, _, name = reference.rpartition(":")
+    location, _, name = reference.rpartition(":")
     if not is_reference(reference):
         raise InvalidValue("MODULE:FUNCTION", reference, accepted)
     _importable(folder)
-    if place.endswith(".py"):
-        reference = f"{Path(place).absolute()}:{name}"
+    if location.endswith(".py"):
+        reference = f"{Path(location).absolute()}:{name}"
     try:
         return resolve(reference)
     except DefinitionMissing as problem:
         cause = problem.__cause__
-        why = f" ({type(cause).__name__}: {one_line(str(cause))})" if cause is not None else ""
-        raise InvalidValue("MODULE:FUNCTION", reference, accepted + why) from None
+        reason = f" ({type(cause).__name__}: {one_line(str(cause))})" if cause is not None else ""
+        raise InvalidValue("MODULE:FUNCTION", reference, accepted + reason) from None
 
 
 def arguments(texts: list[str]) -> tuple[Any, ...]:
@@ -266,7 +268,7 @@ def _importable(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def _aside(text: str) -> None:
+def _print_note(text: str) -> None:
     with contextlib.suppress(OSError):
         console(sys.stderr).print(Text(text, "dim"), soft_wrap=True)
 

@@ -13,8 +13,8 @@ from ramet.services.config.load import DEFAULT_FILE
 
 def usual_file(folder: Path) -> Path | None:
     """Return the path of the default name in a folder, whatever its type; None if nothing has that name."""
-    usual = folder / DEFAULT_FILE
-    return usual if os.path.lexists(usual) else None
+    default = folder / DEFAULT_FILE
+    return default if os.path.lexists(default) else None
 
 
 def settings_file(asked: str | None, folder: Path) -> Path | None:
@@ -24,11 +24,11 @@ def settings_file(asked: str | None, folder: Path) -> Path | None:
     """
     if asked is not None:
         return Path(asked)
-    usual = usual_file(folder)
-    if usual is not None and (reason := why_not_trusted(folder)):
-        shown = nearby(usual.absolute())
-        raise InvalidValue("config", shown, f"{reason}; or a file given by its name: --config {shown}")
-    return usual
+    default = usual_file(folder)
+    if default is not None and (reason := why_not_trusted(folder)):
+        default_name = nearby(default.absolute())
+        raise InvalidValue("config", default_name, f"{reason}; or a file given by its name: --config {default_name}")
+    return default
 
 
 def why_not_trusted(folder: Path) -> str:

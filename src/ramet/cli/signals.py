@@ -25,7 +25,7 @@ class Interrupts:
 
     def __init__(self, stop: Callable[[str], None], at_once: Callable[[], None]) -> None:
         self._stop, self._at_once = stop, at_once
-        self._before: dict[int, Any] = {}
+        self._previous_handlers: dict[int, Any] = {}
         self.heard: str | None = None  #: the first signal, by its common name
 
     def __enter__(self) -> Interrupts:
@@ -33,13 +33,13 @@ class Interrupts:
             for number in NAMES:
                 # An already ignored hang-up stays ignored: nohup asks for that.
                 if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, self._handle)
+                    self._previous_handlers[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

@@ -22,7 +22,7 @@ def parse_int(least: int) -> Callable[[str], int]:
             value = least - 1
         if not least <= value <= MOST:
             accepted = f"a whole number from {least} to 2^53"
-            raise argparse.ArgumentTypeError(f"{_shown(text)} is not accepted; expected {accepted}")
+            raise argparse.ArgumentTypeError(f"{_quoted(text)} is not accepted; expected {accepted}")
         return value
 
     return parse
@@ -35,7 +35,7 @@ def parse_number(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value <= MOST:  # NaN fails this comparison
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is not accepted; expected a number from 0 to 2^53")
+        raise argparse.ArgumentTypeError(f"{_quoted(text)} is not accepted; expected a number from 0 to 2^53")
     return value
 
 
@@ -50,7 +50,7 @@ def folder(text: str) -> Path:
     if problem is None and not os.access(path, os.R_OK | os.X_OK):
         problem = "cannot be read"
     if problem is not None:
-        raise argparse.ArgumentTypeError(f"{_shown(text)} {problem}; expected a folder that can be read")
+        raise argparse.ArgumentTypeError(f"{_quoted(text)} {problem}; expected a folder that can be read")
     return path.resolve()
 
 
@@ -69,7 +69,7 @@ def parse_duration(text: str) -> float:
         return parse_number(text if unit is None else text[:-1]) * (unit or 1.0)
     except argparse.ArgumentTypeError:
         accepted = "a length of time such as 90, 30s, 5m, 2h, 7d"
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is not accepted; expected {accepted}") from None
+        raise argparse.ArgumentTypeError(f"{_quoted(text)} is not accepted; expected {accepted}") from None
 
 
 def window(text: str) -> float:
@@ -77,7 +77,7 @@ def window(text: str) -> float:
     seconds = parse_duration(text)
     if not seconds:
         accepted = "a length of time above 0, such as 90, 30s, 5m"
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is not accepted; expected {accepted}")
+        raise argparse.ArgumentTypeError(f"{_quoted(text)} is not accepted; expected {accepted}")
     return seconds
 
 
@@ -89,11 +89,11 @@ def parse_time(text: str) -> datetime:
         when = None
     if when is None or when.tzinfo is None:
         accepted = "a time such as 2030-01-31T08:00Z or 2030-01-31T08:00+01:00"
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is not accepted; expected {accepted}")
+        raise argparse.ArgumentTypeError(f"{_quoted(text)} is not accepted; expected {accepted}")
     return when
 
 
-def _shown(text: str) -> str:
+def _quoted(text: str) -> str:
     return repr(text if len(text) <= 120 else text[:100] + "…")
 
 
@@ -102,5 +102,5 @@ def address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") and host.endswith("]") else host
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port[:6]) > 65_535:
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is not accepted; expected HOST:PORT")
+        raise argparse.ArgumentTypeError(f"{_quoted(text)} is not accepted; expected HOST:PORT")
     return host, int(port)

@@ -13,7 +13,16 @@ Commands = Any  #: argparse's own type of what `add_subparsers` returns has no p
 
 def add_verbs(commands: Commands, statuses: str) -> None:
     """Add the parsers of all these commands."""
-    for add in (_looking, _reading, _working, _repairing, _sessions, _steering, _schedule, _serve):
+    for add in (
+        _add_inspection,
+        _add_event_commands,
+        _add_run_commands,
+        _add_repair,
+        _add_sessions,
+        _add_control,
+        _add_schedule,
+        _add_serve,
+    ):
         add(_adder(commands, statuses))
 
 
@@ -27,8 +36,8 @@ def _adder(commands: Commands, statuses: str = "") -> Add:
     def add(
         verb: str,
         usage: str,
-        words: str,
-        more: str = "",
+        summary: str,
+        details: str = "",
         *,
         runs: bool = False,
         bare: bool = False,
@@ -37,18 +46,18 @@ def _adder(commands: Commands, statuses: str = "") -> Add:
         parser: argparse.ArgumentParser = commands.add_parser(
             verb.rpartition(" ")[2],
             usage=f"ramet {verb} {usage}".rstrip(),
-            help=words,
-            description=f"{words[0].upper()}{words[1:]}.{' ' if more else ''}{more}",
+            help=summary,
+            description=f"{summary[0].upper()}{summary[1:]}.{' ' if details else ''}{details}",
             epilog=statuses if runs else None,
             formatter_class=argparse.RawDescriptionHelpFormatter if runs else argparse.HelpFormatter,
             allow_abbrev=False,
         )
         if anywhere:
-            where = parser.add_mutually_exclusive_group()
-            where.add_argument(
+            location = parser.add_mutually_exclusive_group()
+            location.add_argument(
                 "--dir", type=folder, help="the working directory (default: the server of RAMET_SERVER, else this one)"
             )
-            where.add_argument(
+            location.add_argument(
                 "--server", type=name, metavar="WHERE", help="a server instead: the path of its socket, or its URL"
             )
         elif not bare:
@@ -60,7 +69,7 @@ def _adder(commands: Commands, statuses: str = "") -> Add:
     return add
 
 
-def _looking(add: Add) -> None:
+def _add_inspection(add: Add) -> None:
     ps = add("ps", f"[--all] {WHERE}", "list the runs of all trees that have not ended", anywhere=True)
     ps.add_argument("--all", action="store_true", help="also list ended runs")
     tree = add("tree", f"[ID] [-f] {WHERE}", "show all trees that have not ended, or the tree of a run", anywhere=True)
@@ -77,7 +86,7 @@ def _looking(add: Add) -> None:
     show.add_argument("id", type=name, metavar="ID", help="the run")
 
 
-def _reading(add: Add) -> None:
+def _add_event_commands(add: Add) -> None:
     logs = add(
         "logs",
         f"ID [-f] {WHERE}",
@@ -103,9 +112,9 @@ def _reading(add: Add) -> None:
     passages.add_argument("--path", type=name, metavar="GLOB", help="only runs with a path such as main/*")
     passages.add_argument("--tool", type=name, metavar="GLOB", help="only calls of tools with a name such as Ba*")
     passages.add_argument("--kind", choices=KINDS, action="append", default=[], help="only this kind; may be repeated")
-    word = passages.add_mutually_exclusive_group()
-    word.add_argument("--committed", action="store_true", help="only decisions that allowed a call")
-    word.add_argument("--aborted", action="store_true", help="only decisions that refused a call")
+    decisions = passages.add_mutually_exclusive_group()
+    decisions.add_argument("--committed", action="store_true", help="only decisions that allowed a call")
+    decisions.add_argument("--aborted", action="store_true", help="only decisions that refused a call")
     passages.add_argument("--after", type=parse_int(0), default=0, metavar="CURSOR", help="start after this cursor")
     passages.add_argument("--limit", type=parse_int(1), default=100, metavar="N", help="maximum number (default: 100)")
     passages.add_argument("-f", "--follow", action="store_true", help="list all events, and new ones until Ctrl-C")
@@ -118,7 +127,7 @@ def _reading(add: Add) -> None:
     )
 
 
-def _working(add: Add) -> None:
+def _add_run_commands(add: Add) -> None:
     run = add(
         "run",
         "MODULE:FUNCTION [ARG…] [options]",
@@ -168,21 +177,21 @@ def _working(add: Add) -> None:
     keep.add_argument("--off", action="store_true", help="stop keeping it")
 
 
-def _repairing(add: Add) -> None:
+def _add_repair(add: Add) -> None:
     repair = add(
         "repair",
         "[--set-aside ID | --accept-loss] [--dir DIR]",
         "read the whole journal, and report what is damaged",
         "A tree that is set aside is no longer listed or resumed; gc removes it like an ended one.",
     )
-    what = repair.add_mutually_exclusive_group()
-    what.add_argument(
+    actions = repair.add_mutually_exclusive_group()
+    actions.add_argument(
         "--set-aside", type=name, metavar="ID", help="set the tree of this run aside; no kernel may own it"
     )
-    what.add_argument("--accept-loss", action="store_true", help="accept that the journal has lost committed events")
+    actions.add_argument("--accept-loss", action="store_true", help="accept that the journal has lost committed events")
 
 
-def _sessions(add: Add) -> None:
+def _add_sessions(add: Add) -> None:
     verbs = add("sessions", "list|show|rm …", "list, show or remove recorded conversations", bare=True).add_subparsers(
         dest="verb", metavar="VERB", title="verbs", prog="ramet sessions", required=True
     )
@@ -191,7 +200,7 @@ def _sessions(add: Add) -> None:
     listing.add_argument(
         "--limit", type=parse_int(0), default=50, metavar="N", help="maximum number (default: 50); 0: all"
     )
-    for verb, usage, words, more in (
+    for verb, usage, summary, details in (
         ("show", f"ID [--last N] {WHERE}", "show the messages of a conversation", ""),
         (
             "rm",
@@ -200,13 +209,13 @@ def _sessions(add: Add) -> None:
             "Its id can be used again afterwards.",
         ),
     ):
-        known = each(f"sessions {verb}", usage, words, more, anywhere=True)
-        known.add_argument("id", type=name, metavar="ID", help="the id of the session, or of its root run")
+        parser = each(f"sessions {verb}", usage, summary, details, anywhere=True)
+        parser.add_argument("id", type=name, metavar="ID", help="the id of the session, or of its root run")
         if verb == "show":
-            known.add_argument("--last", type=parse_int(1), metavar="N", help="only the last N messages")
+            parser.add_argument("--last", type=parse_int(1), metavar="N", help="only the last N messages")
 
 
-def _steering(add: Add) -> None:
+def _add_control(add: Add) -> None:
     send = add("send", f"ID TEXT [--dedupe SPAN] {WHERE}", "send a message to a run", anywhere=True)
     send.add_argument("id", type=name, metavar="ID", help="the run")
     send.add_argument("text", type=name, metavar="TEXT", help="the message")
@@ -239,13 +248,13 @@ def _steering(add: Add) -> None:
     port.add_argument("id", type=name, metavar="ID", help="the run")
     port.add_argument("port", nargs="?", type=name, metavar="NAME", help="a port of its policy (default: all ports)")
     add("approvals", WHERE, "list the calls that wait for an approval", anywhere=True)
-    for verb, words in (("approve", "approve a call of a run"), ("deny", "deny a call of a run")):
-        each = add(verb, f"ID [--reason TEXT] {WHERE}", words, anywhere=True)
+    for verb, summary in (("approve", "approve a call of a run"), ("deny", "deny a call of a run")):
+        each = add(verb, f"ID [--reason TEXT] {WHERE}", summary, anywhere=True)
         each.add_argument("id", type=name, metavar="ID", help="the approval (see ramet approvals)")
         each.add_argument("--reason", default="", metavar="TEXT", help="the reason")
 
 
-def _schedule(add: Add) -> None:
+def _add_schedule(add: Add) -> None:
     schedule = add(
         "schedule", "list|add|rm|pause|resume|trigger …", "manage agents that run later or repeatedly", bare=True
     )
@@ -275,17 +284,17 @@ def _schedule(add: Add) -> None:
         "--repeatable", action="store_true", help="call the function again if its process died during a call"
     )
     new.add_argument("--in-process", action="store_true", help="run it in the kernel's own process, not in a sandbox")
-    for verb, words in (
+    for verb, summary in (
         ("rm", "remove a schedule; a run that has started continues"),
         ("pause", "start no run of a schedule until it is resumed"),
         ("resume", "resume a paused schedule"),
         ("trigger", "run a schedule once now, in addition to its times"),
     ):
-        known = each(f"schedule {verb}", f"ID {WHERE}", words, anywhere=True)
-        known.add_argument("id", type=name, metavar="ID", help="the schedule")
+        parser = each(f"schedule {verb}", f"ID {WHERE}", summary, anywhere=True)
+        parser.add_argument("id", type=name, metavar="ID", help="the schedule")
 
 
-def _serve(add: Add) -> None:
+def _add_serve(add: Add) -> None:
     serve = add(
         "serve",
         "[--config FILE] [--dir DIR] [--socket PATH | --listen HOST:PORT] [--backend NAME] "
@@ -298,11 +307,11 @@ def _serve(add: Add) -> None:
     )
     serve.add_argument("--config", type=name, metavar="FILE", help="default: ramet.yaml in the folder, if trusted")
     serve.add_argument("--dir", type=folder, help="the working directory (default: this one)")
-    where = serve.add_mutually_exclusive_group()
-    where.add_argument(
+    location = serve.add_mutually_exclusive_group()
+    location.add_argument(
         "--socket", type=name, metavar="PATH", help="path of a Unix socket (default: DIR/.ramet/serve.sock)"
     )
-    where.add_argument("--listen", type=address, metavar="HOST:PORT", help="an address; needs the setting `token`")
+    location.add_argument("--listen", type=address, metavar="HOST:PORT", help="an address; needs the setting `token`")
     serve.add_argument(
         "--kernel", type=name, metavar="NAME", help="the name of this kernel among the kernels of its store"
     )

@@ -53,29 +53,29 @@ def ask(options: Namespace) -> int:
 
 
 async def _ask(options: Namespace, question: str, *, logs: bool) -> int:
-    clock, picture = SystemClock(), TreeModel()
+    clock, model = SystemClock(), TreeModel()
     out, err = console(sys.stdout), console(sys.stderr)
     attended = _is_attended(options, err)
     session, remarks = _session(options, clock, attended=attended)
     with contextlib.suppress(OSError):
         for remark in () if options.quiet else remarks:
             err.print(Text(remark, "dim"), soft_wrap=True)
-    view = _view(options, err, picture, clock, logs=logs)
+    view = _view(options, err, model, clock, logs=logs)
     questions = Questions(err, view, _answerer(session), sys.stdin.fileno()) if attended else None
     try:
-        asked = await Asking(session, picture, view, questions, timeout_s=options.timeout).run(question)
+        outcome = await Asking(session, model, view, questions, timeout_s=options.timeout).run(question)
     finally:
         await session.runtime.stop()
-    if asked.unread:
+    if outcome.unread:
         raise BrokenPipeError
     if isinstance(view, JsonView):
         view.finish()
-        said = False
+        printed = False
     else:
-        said = _print_answer(asked, out, err, picture, quiet=options.quiet)
+        printed = _print_answer(outcome, out, err, model, quiet=options.quiet)
     with contextlib.suppress(OSError):  # The answer was written; an unread rest is no failure.
-        _print_rest(asked, err, picture, clock, session.transcripts, options, apart=said)
-    return asked.result.exit_code
+        _print_summary(outcome, err, model, clock, session.transcripts, options, blank_line=printed)
+    return outcome.result.exit_code
 
 
 def _question(text: str) -> str:
@@ -93,12 +93,12 @@ def _session(options: Namespace, clock: Clock, *, attended: bool) -> tuple[Sessi
     remarks = []
     if options.model is None:
         remarks.append("no --model given: the offline model answers by rules, without a key or a network")
-    found = open_project(options.dir)
-    remarks += found.notes
-    if found.problems:
-        where = "" if options.dir == Path.cwd() else f" --dir {one_line(nearby(options.dir))}"
-        remarks.append(f"{count(len(found.problems), 'problem')} in agent files: see ramet agents check{where}")
-    keeping = _keeping(options, remarks)
+    project = open_project(options.dir)
+    remarks += project.notes
+    if project.problems:
+        option = "" if options.dir == Path.cwd() else f" --dir {one_line(nearby(options.dir))}"
+        remarks.append(f"{count(len(project.problems), 'problem')} in agent files: see ramet agents check{option}")
+    transcripts = _transcripts_dir(options, remarks)
     session = Session(
         model=options.model or OFFLINE,
         tools=workspace_tools(),
@@ -115,12 +115,12 @@ def _session(options: Namespace, clock: Clock, *, attended: bool) -> tuple[Sessi
         spawn_limits=SpawnLimits(
             **{name: value for name in ("depth", "running") if (value := getattr(options, name)) is not None}
         ),
-        hooks=require_approval_for_writes(found.permissions or NO_PERMISSIONS),
+        hooks=require_approval_for_writes(project.permissions or NO_PERMISSIONS),
         approver=(lambda _: True) if options.yes else None,
         unattended=not attended and not options.yes,
-        project=found,
+        project=project,
         runtime=AgentRuntime(
-            transcripts=keeping,
+            transcripts=transcripts,
             clock=clock,
             user_dir=user_dir(),
             backend=None if options.backend == "inline" else options.backend,
@@ -130,18 +130,18 @@ def _session(options: Namespace, clock: Clock, *, attended: bool) -> tuple[Sessi
     return session, remarks
 
 
-def _keeping(options: Namespace, remarks: list[str]) -> Path:
+def _transcripts_dir(options: Namespace, remarks: list[str]) -> Path:
     """Return the folder for transcripts. Raises InvalidValue if a requested one cannot be written to."""
     if options.transcripts:
         chosen = writable_dir(Path(options.transcripts).expanduser().absolute())
         if chosen is None:
             raise InvalidValue("--transcripts", options.transcripts, "a folder that can be written to")
         return chosen
-    usual = writable_dir(checked_state_folder(options.dir) / "transcripts")
-    if usual is None:
+    default = writable_dir(checked_state_folder(options.dir) / "transcripts")
+    if default is None:
         remarks.append(f"{one_line(nearby(options.dir))} cannot be written to: transcripts go to a temporary folder")
         return temp_dir()
-    return usual
+    return default
 
 
 def _is_attended(options: Namespace, err: Console) -> bool:
@@ -159,38 +159,38 @@ def _answerer(session: Session) -> Callable[[str, bool, str], None]:
     return answer
 
 
-def _view(options: Namespace, err: Console, picture: TreeModel, clock: Clock, *, logs: bool) -> View:
+def _view(options: Namespace, err: Console, model: TreeModel, clock: Clock, *, logs: bool) -> View:
     if options.json:
         return JsonView(sys.stdout.buffer)
     if options.quiet:
         return QuietView()
     # Logs use the same terminal line by line, and would destroy a tree that is redrawn in place.
-    return LiveTree(err, picture, clock) if is_live(err) and not logs else LineView(err, picture)
+    return LiveTree(err, model, clock) if is_live(err) and not logs else LineView(err, model)
 
 
-def _print_answer(asked: Asked, out: Console, err: Console, picture: TreeModel, *, quiet: bool) -> bool:
+def _print_answer(outcome: Asked, out: Console, err: Console, model: TreeModel, *, quiet: bool) -> bool:
     if is_live(err) and not quiet:
         with contextlib.suppress(OSError):
             err.print()
-    said = print_result(out, asked.result, picture)
+    printed = print_result(out, outcome.result, model)
     out.file.flush()
-    return said and out.is_terminal
+    return printed and out.is_terminal
 
 
-def _print_rest(
-    asked: Asked,
+def _print_summary(
+    outcome: Asked,
     err: Console,
-    picture: TreeModel,
+    model: TreeModel,
     clock: Clock,
     transcripts: Path | None,
     options: Namespace,
     *,
-    apart: bool,
+    blank_line: bool,
 ) -> None:
-    for call in asked.left:
+    for call in outcome.left:
         err.print(Text(f"still running, its result is discarded: {one_line(call)}", "yellow"), soft_wrap=True)
-    if options.json or (options.quiet and asked.result.exit_code == 0):
+    if options.json or (options.quiet and outcome.result.exit_code == 0):
         return
-    if is_live(err) and apart and not options.quiet:
+    if is_live(err) and blank_line and not options.quiet:
         err.print()
-    print_status(err, asked.result, picture, now=clock.now(), transcripts=None if options.quiet else transcripts)
+    print_status(err, outcome.result, model, now=clock.now(), transcripts=None if options.quiet else transcripts)

@@ -18,10 +18,10 @@ def require_approval_for_writes(permissions: Permissions = NO_PERMISSIONS) -> Ho
     changing = "|".join(tool.name for tool in workspace_tools() if not tool_flag(tool, "read_only"))
 
     @hook("PreToolUse", matcher=changing)
-    def changes_need_a_word(payload: dict[str, Any]) -> HookDecision:
+    def require_approval(payload: dict[str, Any]) -> HookDecision:
         call = Call(payload["tool_name"], payload["tool_input"], payload["cwd"])
         if permissions and judge(permissions, call).verdict == "allow":
             return HookDecision()
         return HookDecision("ask", "it may change files or run commands")
 
-    return HookRunner([changes_need_a_word])
+    return HookRunner([require_approval])

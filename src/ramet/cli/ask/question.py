@@ -33,36 +33,36 @@ class Asking:
     def __init__(
         self,
         session: Session,
-        picture: TreeModel,
+        model: TreeModel,
         view: View,
         questions: Questions | None = None,
         *,
         timeout_s: float | None = None,
     ) -> None:
-        self._session, self._picture, self._view, self._questions = session, picture, view, questions
+        self._session, self._model, self._view, self._questions = session, model, view, questions
         self._stopped_by: str | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._open = False
         self._timeout_s = timeout_s  #: of the whole tree; the session itself bounds only the root's turn
-        self._until: float | None = None
-        self._news = asyncio.Event()
-        self._said_later: str | None = None  #: the root's last answer, if the end of an agent made it continue
-        self._left: tuple[str, ...] = ()
-        self._unseen = False  #: the view has no viewer any more
+        self._deadline: float | None = None
+        self._changed = asyncio.Event()
+        self._later_answer: str | None = None  #: the root's last answer, if the end of an agent made it continue
+        self._unfinished_calls: tuple[str, ...] = ()
+        self._output_closed = False  #: the view has no viewer any more
 
     async def run(self, question: str) -> Asked:
         """Ask, and wait until all resulting work has ended. A signal stops it cleanly."""
         loop = asyncio.get_running_loop()
-        self._until = None if self._timeout_s is None else loop.time() + self._timeout_s
+        self._deadline = None if self._timeout_s is None else loop.time() + self._timeout_s
 
-        def heard(name: str) -> None:
+        def on_signal(name: str) -> None:
             loop.call_soon_threadsafe(self._stop, name)
 
         async with self._view:
-            with Interrupts(heard, self._view.restore):
+            with Interrupts(on_signal, self._view.restore):
                 async with asyncio.TaskGroup() as group:
                     await self._ask(question, group)
-        return Asked(self._result(), self._left, unread=self._unseen and self._view.is_output)
+        return Asked(self._result(), self._unfinished_calls, unread=self._output_closed and self._view.is_output)
 
     async def _ask(self, question: str, group: asyncio.TaskGroup) -> None:
         async with AsyncExitStack() as stack:
@@ -83,17 +83,17 @@ class Asking:
         """Wait for agents that the root left running: each end wakes the root, and its last reply is the answer."""
         known = len(self._session.messages)
         try:
-            async with asyncio.timeout_at(self._until):
-                while self._stopped_by is None and self._is_at_work():
-                    self._news.clear()
-                    await self._news.wait()
+            async with asyncio.timeout_at(self._deadline):
+                while self._stopped_by is None and self._is_active():
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
             self._view.say("out of time: agents that are still active are stopped; the answer stays valid")
         messages = self._session.messages
-        if len(messages) > known and messages[-1].type == "ai" and not self._is_at_work():
-            self._said_later = str(messages[-1].text) or None
+        if len(messages) > known and messages[-1].type == "ai" and not self._is_active():
+            self._later_answer = str(messages[-1].text) or None
 
-    def _is_at_work(self) -> bool:
+    def _is_active(self) -> bool:
         """Return whether any run is active: an idle root does not count."""
         return any(
             view.state in LIVING and not (view.depth == 0 and view.state == State.IDLE) for view in self._session.runs()
@@ -101,15 +101,15 @@ class Asking:
 
     async def _watch(self) -> None:
         async for event in self._events():
-            self._news.set()
-            self._picture.take(event)
+            self._changed.set()
+            self._model.take(event)
             if self._questions is not None:
                 self._questions.take(event)
-            if not self._unseen:
+            if not self._output_closed:
                 try:
                     self._view.take(event)
                 except OSError:  # A closed pipe, a full disk, a lost terminal.
-                    self._unseen = True
+                    self._output_closed = True
                     if self._view.is_output:
                         self._stop("the output cannot be written")
 
@@ -123,21 +123,21 @@ class Asking:
     def _stop(self, by: str) -> None:
         if self._stopped_by is None:
             self._stopped_by = by
-            self._news.set()
-            if not self._unseen:
+            self._changed.set()
+            if not self._output_closed:
                 self._view.say(f"{by}: stopping … (again: exit immediately)")
             if self._open:
                 self._stopping = asyncio.create_task(self._cancel(by), name="ramet stop")
 
     async def _cancel(self, by: str) -> None:
         receipt = await self._session.cancel(by)
-        self._left = receipt.left
+        self._unfinished_calls = receipt.left
 
     def _result(self) -> Result:
         result = self._session.result
         if result is None:
-            why = self._stopped_by or "the session ended without an answer"
-            return Result(status=Status.CANCELLED, error=ErrorInfo(type="Aborted", message=why))
-        if result.status is Status.COMPLETED and self._said_later is not None:
-            result = replace(result, value=self._said_later)
+            reason = self._stopped_by or "the session ended without an answer"
+            return Result(status=Status.CANCELLED, error=ErrorInfo(type="Aborted", message=reason))
+        if result.status is Status.COMPLETED and self._later_answer is not None:
+            result = replace(result, value=self._later_answer)
         return replace(result, usage_subtree=self._session.usage)

@@ -24,25 +24,26 @@ from ramet.cli.render.sanitize import clean, one_line
 
 def agents(options: Namespace) -> int:
     """Run the verb; return status 1 if `check` found a problem."""
-    found = load(options.dir)
+    definitions = load(options.dir)
     out, err = console(sys.stdout), console(sys.stderr)
     if options.verb == "check":
-        status = _check(found, out, err, as_json=options.json)
+        status = _check(definitions, out, err, as_json=options.json)
         return max(status, show_permissions(options.dir, out, as_json=options.json))
     if options.json:
-        for agent in found.values():
+        for agent in definitions.values():
             print(json.dumps(_as_data(agent), ensure_ascii=True))
     else:
-        _list(found, out, options.dir)
-    if found.problems:
+        _list(definitions, out, options.dir)
+    if definitions.problems:
         err.print(
-            Text(f"{count(len(found.problems), 'problem')} in agent files: see ramet agents check"), soft_wrap=True
+            Text(f"{count(len(definitions.problems), 'problem')} in agent files: see ramet agents check"),
+            soft_wrap=True,
         )
     return 0
 
 
-def _list(found: Definitions, out: Console, project: Path) -> None:
-    rows = [(agent.name, _origin(agent, project), one_line(agent.description, 500)) for agent in found.values()]
+def _list(definitions: Definitions, out: Console, project: Path) -> None:
+    rows = [(agent.name, _origin(agent, project), one_line(agent.description, 500)) for agent in definitions.values()]
     name, origin = (max((len(row[i]) for row in rows), default=0) for i in (0, 1))
     for row in rows:
         text = Text(row[0].ljust(name), "bold", no_wrap=True)
@@ -51,13 +52,13 @@ def _list(found: Definitions, out: Console, project: Path) -> None:
             text.truncate(out.width, overflow="ellipsis")
         text.rstrip()
         out.print(text, soft_wrap=True)
-    for hidden in found.shadowed:
-        line = f"{hidden.name}: {hidden.winner} is used, {hidden.loser} is not"
+    for shadowed in definitions.shadowed:
+        line = f"{shadowed.name}: {shadowed.winner} is used, {shadowed.loser} is not"
         out.print(Text(clean(line), "dim"), soft_wrap=True)
 
 
-def _check(found: Definitions, out: Console, err: Console, *, as_json: bool) -> int:
-    for kind, remarks in (("problem", found.problems), ("note", found.notes)):
+def _check(definitions: Definitions, out: Console, err: Console, *, as_json: bool) -> int:
+    for kind, remarks in (("problem", definitions.problems), ("note", definitions.notes)):
         for remark in remarks:
             if as_json:
                 path = str(remark.path) if remark.path else None
@@ -65,21 +66,21 @@ def _check(found: Definitions, out: Console, err: Console, *, as_json: bool) -> 
             else:
                 out.print(Text(_sentence(remark, "" if kind == "problem" else "note: ")), soft_wrap=True)
     if not as_json:
-        summary = f"{count(len(found), 'agent type')}, {count(len(found.problems), 'problem')}"
+        summary = f"{count(len(definitions), 'agent type')}, {count(len(definitions.problems), 'problem')}"
         err.print(Text(summary, "dim"), soft_wrap=True)
-    return 1 if found.problems else 0
+    return 1 if definitions.problems else 0
 
 
 def _sentence(remark: Problem, kind: str) -> str:
-    where = f"{nearby(remark.path)}: " if remark.path else ""
-    return one_line(f"{where}{kind}{remark.sentence}", 2_000)
+    prefix = f"{nearby(remark.path)}: " if remark.path else ""
+    return one_line(f"{prefix}{kind}{remark.sentence}", 2_000)
 
 
 def _origin(agent: Agent, project: Path) -> str:
     if agent.source is None:
         return "built in" if agent.scope == "builtin" else agent.scope
-    inside = agent.source.is_relative_to(project)
-    return one_line(str(agent.source.relative_to(project)) if inside else nearby(agent.source), 200)
+    is_inside = agent.source.is_relative_to(project)
+    return one_line(str(agent.source.relative_to(project)) if is_inside else nearby(agent.source), 200)
 
 
 def _as_data(agent: Agent) -> dict[str, Any]:

@@ -31,12 +31,14 @@ def config(options: Namespace) -> int:
         err.print(Text(count(len(problems), "problem"), "dim"), soft_wrap=True)
         return 1
     rows = list(_rows(config))
-    width, wide = (max(len(each[at]) for each in rows) for at in (0, 1))
+    name_width, value_width = (max(len(each[at]) for each in rows) for at in (0, 1))
     for row in rows:
         if options.json:
             out.print(Text(json.dumps(row._asdict())), soft_wrap=True)
         else:
-            out.print(Text(f"{row.setting.ljust(width)}  {row.value.ljust(wide)}  {row.origin}"), soft_wrap=True)
+            out.print(
+                Text(f"{row.setting.ljust(name_width)}  {row.value.ljust(value_width)}  {row.origin}"), soft_wrap=True
+            )
     for name, reference in references(config).items():
         try:
             reference.read(os.environ)
@@ -59,12 +61,12 @@ def _rows(config: Config) -> Iterator[_Row]:
         value: Any = config
         for name in setting.name.split("."):
             value = getattr(value, name)
-        named = {f"{setting.name}.{name}": each for name, each in value.items()} if setting.many else None
-        for name, each in (named if named is not None else {setting.name: value}).items():
-            yield _Row(name, one_line(_words(each), 500), one_line(config.origins[name], 500))
+        entries = {f"{setting.name}.{name}": each for name, each in value.items()} if setting.many else None
+        for name, each in (entries if entries is not None else {setting.name: value}).items():
+            yield _Row(name, one_line(_format_value(each), 500), one_line(config.origins[name], 500))
 
 
-def _words(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, Mapping):

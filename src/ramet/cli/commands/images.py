@@ -22,29 +22,29 @@ def images(options: Namespace) -> int:
     """Push an image, and print its name."""
     file = settings_file(options.config, Path())
     config = load(file, os.environ, {"registry_url": options.registry, "base_image": getattr(options, "base", None)})
-    telling = Telling()
+    printer = Telling()
     try:
-        made = asyncio.run(
-            _base(config, options, telling) if options.verb == "base" else _runtime(config, options, telling)
+        image = asyncio.run(
+            _base(config, options, printer) if options.verb == "base" else _runtime(config, options, printer)
         )
     finally:
-        telling.end()
-    print(made)
+        printer.end()
+    print(image)
     return 0
 
 
-async def _base(config: Config, options: Namespace, telling: Telling) -> str:
-    async with open_registry(_given(config, "registry_url"), **_login(config)._asdict()) as registry:
-        return await push_base(registry, Path(options.tar), options.to, told=telling.tell)
+async def _base(config: Config, options: Namespace, printer: Telling) -> str:
+    async with open_registry(_required_setting(config, "registry_url"), **_login(config)._asdict()) as registry:
+        return await push_base(registry, Path(options.tar), options.to, told=printer.tell)
 
 
-async def _runtime(config: Config, options: Namespace, telling: Telling) -> str:
-    base = _given(config, "base_image")
-    async with opened(_given(config, "registry_url"), base, **_login(config)._asdict()) as at:
-        made = await runtime_image(
-            at.registry, at.base, options.kind, into=options.into or "", source=at.source, told=telling.tell
+async def _runtime(config: Config, options: Namespace, printer: Telling) -> str:
+    base = _required_setting(config, "base_image")
+    async with opened(_required_setting(config, "registry_url"), base, **_login(config)._asdict()) as at:
+        image = await runtime_image(
+            at.registry, at.base, options.kind, into=options.into or "", source=at.source, told=printer.tell
         )
-        return made.reference
+        return image.reference
 
 
 _ACCEPTED = {
@@ -53,11 +53,11 @@ _ACCEPTED = {
 }
 
 
-def _given(config: Config, name: str) -> str:
-    found: str | None = getattr(config, name)
-    if not found:
-        raise InvalidValue(name, found, _ACCEPTED[name])
-    return found
+def _required_setting(config: Config, name: str) -> str:
+    value: str | None = getattr(config, name)
+    if not value:
+        raise InvalidValue(name, value, _ACCEPTED[name])
+    return value
 
 
 class _Login(NamedTuple):

@@ -29,7 +29,7 @@ class _Line(NamedTuple):
 def show_permissions(folder: Path, out: Console, *, as_json: bool) -> int:
     """Print every rule with its list and its file; return status 1 if the settings cannot be understood."""
     try:
-        found = permissions(folder)
+        loaded = permissions(folder)
     except (Unreadable, InvalidValue) as problem:
         sentence = str(problem)
         if as_json:
@@ -37,7 +37,7 @@ def show_permissions(folder: Path, out: Console, *, as_json: bool) -> int:
         else:
             out.print(Text(one_line(sentence, 2_000)), soft_wrap=True)
         return 1
-    lines = [*_lines(found.held, holds=True), *_lines(found.waiting, holds=False)]
+    lines = [*_lines(loaded.held, holds=True), *_lines(loaded.waiting, holds=False)]
     for each in lines:
         if as_json:
             print(json.dumps({"kind": "permission", **each._asdict()}))
@@ -47,8 +47,8 @@ def show_permissions(folder: Path, out: Console, *, as_json: bool) -> int:
     return 0
 
 
-def _lines(found: Permissions, *, holds: bool) -> Iterator[_Line]:
-    for rule in found.rules:
+def _lines(loaded: Permissions, *, holds: bool) -> Iterator[_Line]:
+    for rule in loaded.rules:
         yield _Line(rule.effect, rule.text, rule.source, holds)
-    for mode in found.modes:
+    for mode in loaded.modes:
         yield _Line("mode", mode.mode, mode.source, holds)

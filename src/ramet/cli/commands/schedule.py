@@ -75,14 +75,14 @@ def _new(options: Namespace) -> NewSchedule:
 
 def _line(view: ScheduleView) -> tuple[str, ...]:
     last = f"{view.last.status} {view.last.tick:%Y-%m-%d %H:%M:%S}" if view.last is not None else "-"
-    return (view.id, _next(view), _when(view), _what(view), _state(view), last)
+    return (view.id, _next(view), _timing(view), _target(view), _state(view), last)
 
 
 def _next(view: ScheduleView) -> str:
     return f"{view.next:%Y-%m-%d %H:%M:%S} UTC" if view.next is not None else "-"
 
 
-def _when(view: ScheduleView) -> str:
+def _timing(view: ScheduleView) -> str:
     match view.schedule.timing:
         case Interval(seconds=seconds):
             return f"every {seconds:g}s"
@@ -92,7 +92,7 @@ def _when(view: ScheduleView) -> str:
             return "once"
 
 
-def _what(view: ScheduleView) -> str:
+def _target(view: ScheduleView) -> str:
     match view.schedule.target:
         case FunctionTarget(reference=reference):
             return one_line(reference, 120)

@@ -45,13 +45,13 @@ async def _serve(config: Config) -> None:
         loop.call_soon_threadsafe(stopping.set)
 
     server = server_of(config, os.environ, user_dir=user_dir())
-    with Interrupts(stop, lambda: None), _watched(server, config.stall_s):
+    with Interrupts(stop, lambda: None), _watch_stalls(server, config.stall_s):
         async with server:
             key = nearby(server.folder / TOKEN) if config.token is None else str(config.token)
             print(one_line(f"ramet serves {nearby(server.dir)} at {server.where} (operator's key: {key})", 1_000))
             sys.stdout.flush()
-            ends = [asyncio.create_task(each.wait()) for each in (stopping, server.lost)]
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            waiters = [asyncio.create_task(each.wait()) for each in (stopping, server.lost)]
+            await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
             if server.lost.is_set():
                 # As after a kill: readers of a turn are cut off, and continue on the kernel that takes over.
                 say("the store is permanently lost (see the log); the server exits and can be started again")
@@ -67,7 +67,7 @@ async def _serve(config: Config) -> None:
             os._exit(0)
 
 
-def _watched(server: Server, stall_s: int) -> AbstractContextManager[object]:
+def _watch_stalls(server: Server, stall_s: int) -> AbstractContextManager[object]:
     """Watch the loop for stalls while this is open: the process is ours, so the dumping thread is too."""
     if not stall_s:
         return nullcontext()

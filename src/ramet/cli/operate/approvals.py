@@ -28,10 +28,10 @@ def approvals(options: Namespace) -> int:
             print(msgspec.json.encode(each).decode())
         return report_damage(damaged)
     print_table(("ID", "PATH", "STATE", "TOOL", "QUESTION", "ARGUMENTS"), [_line(each) for each in questions])
-    aside = "ramet approve ID, or ramet deny ID" if questions else "no call waits for an approval"
+    hint = "ramet approve ID, or ramet deny ID" if questions else "no call waits for an approval"
     if any(each.state == INTERRUPTED for each in questions):
-        aside += "; first resume interrupted runs: ramet resume"
-    console(sys.stderr).print(Text(aside, "dim"), soft_wrap=True)
+        hint += "; first resume interrupted runs: ramet resume"
+    console(sys.stderr).print(Text(hint, "dim"), soft_wrap=True)
     return report_damage(damaged)
 
 

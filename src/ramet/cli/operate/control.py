@@ -19,14 +19,14 @@ from ramet.core.equal_mail import NOT_DELIVERED
 
 def steer(options: Namespace) -> int:
     """Send the request, and print its outcome; return status 1 if something could not be ended."""
-    said = asyncio.run(_ask(options))
+    outcome = asyncio.run(_ask(options))
     if options.json:
-        print(json.dumps(said, ensure_ascii=True))
-        return 1 if said.get("left") else 0
+        print(json.dumps(outcome, ensure_ascii=True))
+        return 1 if outcome.get("left") else 0
     out = console(sys.stdout)
-    for line in _lines(options, said):
+    for line in _lines(options, outcome):
         out.print(Text(line), soft_wrap=True)
-    return 1 if said.get("left") else 0
+    return 1 if outcome.get("left") else 0
 
 
 async def _ask(options: Namespace) -> dict[str, Any]:
@@ -42,13 +42,13 @@ async def _ask(options: Namespace) -> dict[str, Any]:
                 return await source.answer(options.id, verb == "approve", options.reason)
 
 
-def _lines(options: Namespace, said: dict[str, Any]) -> list[str]:
+def _lines(options: Namespace, outcome: dict[str, Any]) -> list[str]:
     match options.command:
         case "send":
-            is_repeated = str(said.get("mail", "")).startswith(NOT_DELIVERED)
-            return [one_line(said["mail"], 400) if is_repeated else f"sent to {options.id}"]
+            is_repeated = str(outcome.get("mail", "")).startswith(NOT_DELIVERED)
+            return [one_line(outcome["mail"], 400) if is_repeated else f"sent to {options.id}"]
         case "stop":
-            stopped = [f"stopped {one_line(path, 400)}" for path in said["stopped"]]
-            return stopped + [f"could not be ended: {one_line(call, 400)}" for call in said["left"]]
+            stopped = [f"stopped {one_line(path, 400)}" for path in outcome["stopped"]]
+            return stopped + [f"could not be ended: {one_line(call, 400)}" for call in outcome["left"]]
         case verb:
             return [f"{options.id} is {'allowed' if verb == 'approve' else 'not allowed'}"]

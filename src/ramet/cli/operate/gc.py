@@ -31,14 +31,14 @@ from ramet.host.retention.sweep import DeletedTree, sweep
 from ramet.store.sqlite.compaction import compact
 from ramet.store.sqlite.store import SqliteStore
 
-_MOST_NAMED = 20  #: maximum skipped transcripts and trees that are named; of others only the number is printed
+_MAX_NAMED = 20  #: maximum skipped transcripts and trees that are named; of others only the number is printed
 
 
 def gc(options: Namespace) -> int:
     """Remove trees, or list what would be removed."""
-    gone, scrubbed, passed_over, freed = asyncio.run(_sweep(options))
+    removed, scrubbed, skipped, freed = asyncio.run(_sweep(options))
     out, err = console(sys.stdout), console(sys.stderr)
-    for each in gone:
+    for each in removed:
         if options.json:
             print(msgspec.json.encode(each).decode())
         else:
@@ -46,27 +46,27 @@ def gc(options: Namespace) -> int:
             text = f"{each.root}  {one_line(each.agent, 40)}, {each.state}{ended}, {formatting.count(each.runs, 'run')}"
             out.print(Text(text), soft_wrap=True)
     if not options.json:
-        what = "would be removed" if options.dry_run else "removed"
-        err.print(Text(f"{formatting.count(len(gone), 'tree')} {what}", "dim"), soft_wrap=True)
+        action = "would be removed" if options.dry_run else "removed"
+        err.print(Text(f"{formatting.count(len(removed), 'tree')} {action}", "dim"), soft_wrap=True)
         if scrubbed:
-            said = f"values of variables were replaced by names in {formatting.count(scrubbed, 'tree')}"
-            err.print(Text(said, "dim"), soft_wrap=True)
+            message = f"values of variables were replaced by names in {formatting.count(scrubbed, 'tree')}"
+            err.print(Text(message, "dim"), soft_wrap=True)
         if freed:
             err.print(Text(f"the journal is {formatting.size(freed)} smaller", "dim"), soft_wrap=True)
-    for path in passed_over[:_MOST_NAMED]:
+    for path in skipped[:_MAX_NAMED]:
         err.print(Text(f"skipped: {one_line(path)}"), soft_wrap=True)
-    if len(passed_over) > _MOST_NAMED:
-        err.print(Text(f"skipped: {len(passed_over) - _MOST_NAMED} more"), soft_wrap=True)
+    if len(skipped) > _MAX_NAMED:
+        err.print(Text(f"skipped: {len(skipped) - _MAX_NAMED} more"), soft_wrap=True)
     return 0
 
 
 def keep(options: Namespace) -> int:
     """Keep the tree of a run, or stop keeping it."""
-    said = asyncio.run(_keep(options))
+    outcome = asyncio.run(_keep(options))
     if options.json:
-        print(json.dumps(said, ensure_ascii=True))
+        print(json.dumps(outcome, ensure_ascii=True))
     else:
-        text = f"{said['tree']} is {'kept' if said['kept'] else 'no longer kept'}"
+        text = f"{outcome['tree']} is {'kept' if outcome['kept'] else 'no longer kept'}"
         console(sys.stdout).print(Text(text), soft_wrap=True)
     return 0
 
@@ -82,9 +82,9 @@ class _Swept(NamedTuple):
     `freed` is the number of bytes that the journal released.
     """
 
-    gone: list[DeletedTree]
+    removed: list[DeletedTree]
     scrubbed: int
-    passed_over: list[str]
+    skipped: list[str]
     freed: int = 0
 
 
@@ -92,45 +92,45 @@ async def _sweep(options: Namespace) -> _Swept:
     path = journal_in(options.dir)
     if not options.dry_run and kernel_of(path) is not None:
         with suppress(NoKernel):  # No kernel answers: the store's error names the holder of the journal.
-            return await _asked(options)
-    before = path.stat().st_size
-    swept = await _removed(options, SqliteStore(path, read_only=options.dry_run))
+            return await _ask_kernel(options)
+    size_before = path.stat().st_size
+    swept = await _remove_trees(options, SqliteStore(path, read_only=options.dry_run))
     if not options.dry_run:
         try:
             await asyncio.to_thread(compact, path)
         except StoreFailed as problem:  # Everything to be removed has been removed.
             console(sys.stderr).print(Text(f"the journal was not compacted: {problem}"), soft_wrap=True)
-    return swept._replace(freed=max(0, before - path.stat().st_size))
+    return swept._replace(freed=max(0, size_before - path.stat().st_size))
 
 
-async def _asked(options: Namespace) -> _Swept:
+async def _ask_kernel(options: Namespace) -> _Swept:
     """Ask the journal's kernel to remove the trees, in parts. Raises NoKernel if none answers, and Refused."""
-    asked, gone, more = Collect(before=_moment(options), keep=tuple(options.keep)), list[DeletedTree](), True
-    while more:
-        answer = msgspec.convert(await send_request(options.dir, asked), Collected)
-        gone, more = [*gone, *answer.gone], answer.more
-    return _Swept(gone, 0, [])
+    request, removed, has_more = Collect(before=_cutoff(options), keep=tuple(options.keep)), list[DeletedTree](), True
+    while has_more:
+        answer = msgspec.convert(await send_request(options.dir, request), Collected)
+        removed, has_more = [*removed, *answer.gone], answer.more
+    return _Swept(removed, 0, [])
 
 
-def _moment(options: Namespace) -> datetime:
+def _cutoff(options: Namespace) -> datetime:
     """Return the moment before which a tree must have ended to be removed."""
     return SystemClock().now() - timedelta(seconds=min(options.older_than, 10_000 * 86_400.0))
 
 
-async def _removed(options: Namespace, store: SqliteStore) -> _Swept:
+async def _remove_trees(options: Namespace, store: SqliteStore) -> _Swept:
     from ramet.services.teams.needed_trees import needed_trees
 
-    now, before = SystemClock().now(), _moment(options)
+    now, cutoff = SystemClock().now(), _cutoff(options)
     await store.open()
     try:
         keep = [*options.keep, *await needed_trees(store)]
-        gone = await sweep(store, options.dir, before=before, now=now, keep=keep, dry_run=options.dry_run)
+        removed = await sweep(store, options.dir, before=cutoff, now=now, keep=keep, dry_run=options.dry_run)
         if options.dry_run:
-            return _Swept(gone, 0, [])
+            return _Swept(removed, 0, [])
         await _scrub_agents(store)
         scrubbed = await scrub(store, state_folder(options.dir) / "transcripts")
         await store.shrink()
-        return _Swept(gone, scrubbed.trees, scrubbed.passed_over)
+        return _Swept(removed, scrubbed.trees, scrubbed.passed_over)
     finally:
         await store.close()
 
@@ -140,12 +140,12 @@ async def _scrub_agents(store: SqliteStore) -> None:
     from ramet.services.teams.secret_values import strip_secrets
     from ramet.services.teams.tables import TeamTables
 
-    books = TeamTables(store)
-    for row in (await books.agents()).whole:
+    tables = TeamTables(store)
+    for row in (await tables.agents()).whole:
         has_values = row.env or (row.policy is not None and row.policy.env_vars)
         if has_values and row.state in ("failed", "ended"):
-            books.hold(row)
-            await books.write(strip_secrets(row))
+            tables.hold(row)
+            await tables.write(strip_secrets(row))
 
 
 VERBS: dict[str, Callable[[Namespace], int]] = {"gc": gc, "keep": keep}

@@ -32,7 +32,7 @@ async def _logs(options: Namespace) -> int:
         options.id = await full_id(source, options.id)
         whole = await source.root_of(options.id) == options.id
         read = source.follow if options.follow else source.events
-        await _all(read(options.id, tree=whole), _Telling(as_json=options.json))
+        await _print_all(read(options.id, tree=whole), _EventPrinter(as_json=options.json))
         if options.follow and not all(
             row.is_over for row in await source.tree(options.id) if whole or row.id == options.id
         ):
@@ -48,7 +48,7 @@ def export(options: Namespace) -> int:
 async def _export(options: Namespace) -> int:
     async with source_of(options) as source:
         options.id = await full_id(source, options.id)
-        await _all(source.events(options.id, tree=options.tree), _Telling(as_json=True))
+        await _print_all(source.events(options.id, tree=options.tree), _EventPrinter(as_json=True))
     return 0
 
 
@@ -62,41 +62,41 @@ async def _replay(options: Namespace, clock: Clock) -> int:
         options.id = await full_id(source, options.id)
         whole = await source.root_of(options.id) == options.id
         events = with_pauses(source.events(options.id, tree=whole), options.speed, clock)
-        await _all(events, _Telling(as_json=options.json))
+        await _print_all(events, _EventPrinter(as_json=options.json))
     return 0
 
 
 async def with_pauses(events: AsyncGenerator[Event], speed: float, clock: Clock) -> AsyncGenerator[Event]:
     """Yield events with their original intervals, divided by `speed`; 0 means no pauses."""
-    before = None
+    previous = None
     async with aclosing(events):
         async for event in events:
-            if speed > 0 and event.at is not None and before is not None:
-                pause = (event.at - before).total_seconds() / speed
+            if speed > 0 and event.at is not None and previous is not None:
+                pause = (event.at - previous).total_seconds() / speed
                 await clock.sleep(min(max(pause, 0.0), LONGEST_PAUSE_S))
-            before = event.at or before
+            previous = event.at or previous
             yield event
 
 
-async def _all(events: AsyncGenerator[Event], telling: _Telling) -> None:
+async def _print_all(events: AsyncGenerator[Event], printer: _EventPrinter) -> None:
     async with aclosing(events):
         async for event in events:
-            telling.take(event)
+            printer.take(event)
 
 
-class _Telling:
+class _EventPrinter:
     """A printer of events, which prints each at once."""
 
     def __init__(self, *, as_json: bool) -> None:
-        self._as_json, self._picture, self._out = as_json, TreeModel(), console(sys.stdout)
+        self._as_json, self._model, self._out = as_json, TreeModel(), console(sys.stdout)
 
     def take(self, event: Event) -> None:
         if self._as_json:
             sys.stdout.buffer.write(encode(event) + b"\n")
             sys.stdout.buffer.flush()
             return
-        self._picture.take(event)
-        line = line_of(event, self._picture)
+        self._model.take(event)
+        line = line_of(event, self._model)
         if line is not None:
             self._out.print(Text(line), soft_wrap=True)
             sys.stdout.flush()

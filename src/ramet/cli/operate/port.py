@@ -15,20 +15,20 @@ from ramet.core.errors import InvalidValue, Unknown
 
 def port(options: Namespace) -> int:
     """Print the Unix socket of a port by its name, or of all ports."""
-    found = asyncio.run(_ports(options))
+    ports = asyncio.run(_ports(options))
     if options.port is not None:
-        if options.port not in found:
-            raise Unknown("port", options.port, tuple(found))
-        found = {options.port: found[options.port]}
-    elif not found:
+        if options.port not in ports:
+            raise Unknown("port", options.port, tuple(ports))
+        ports = {options.port: ports[options.port]}
+    elif not ports:
         raise InvalidValue("ID", options.id, "a run whose policy names ports; this one has no ports")
     if options.json:
-        for name, path in found.items():
+        for name, path in ports.items():
             print(json.dumps({"port": name, "socket": path}))
     elif options.port is not None:
-        print(found[options.port])
+        print(ports[options.port])
     else:
-        print_table(("PORT", "SOCKET"), list(found.items()))
+        print_table(("PORT", "SOCKET"), list(ports.items()))
     return 0
 
 

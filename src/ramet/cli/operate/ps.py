@@ -53,8 +53,8 @@ def ps(options: Namespace) -> int:
     ]
     print_table(("ID", "PATH", "AGENT", "STATE", "AGE", "USAGE"), lines)
     if not (rows or damaged):
-        nothing = "no active run here; ramet ps --all lists ended runs"
-        _aside("no run is recorded here" if options.all else nothing)
+        hint = "no active run here; ramet ps --all lists ended runs"
+        _print_note("no run is recorded here" if options.all else hint)
     return report_damage(damaged)
 
 
@@ -85,52 +85,52 @@ async def _tree(options: Namespace) -> int:
             if options.json:
                 print_rows(rows)
             else:
-                await _draw(source, rows, console(sys.stdout), apart=number > 0)
+                await _draw(source, rows, console(sys.stdout), blank_line=number > 0)
         if not (roots or source.damaged):
-            _aside("no active tree here; ramet ps --all lists ended runs")
+            _print_note("no active tree here; ramet ps --all lists ended runs")
         return report_damage(source.damaged)
 
 
-async def _draw(source: Source, rows: Sequence[RunRow], out: Console, *, apart: bool) -> None:
-    root, picture = rows[0].root, TreeModel()
+async def _draw(source: Source, rows: Sequence[RunRow], out: Console, *, blank_line: bool) -> None:
+    root, model = rows[0].root, TreeModel()
     async with aclosing(source.events(root, tree=True)) as events:
         async for event in events:
-            picture.take(event)
+            model.take(event)
     if any(row.state == INTERRUPTED for row in rows):
-        _interrupt(picture)
+        _interrupt(model)
     width = out.width if out.is_terminal else _NO_TERMINAL
-    if apart:
+    if blank_line:
         out.print()
     out.print(Text(root, "dim"), soft_wrap=True)
-    height = max(len(picture.rows), 1)
-    for line in draw(picture, now=SystemClock().now(), width=width, height=height, glyphs=glyphs_for(out)):
+    height = max(len(model.rows), 1)
+    for line in draw(model, now=SystemClock().now(), width=width, height=height, glyphs=glyphs_for(out)):
         out.print(line, soft_wrap=True)
 
 
 async def _follow(source: Source, root: str, *, as_json: bool) -> int:
-    out, picture, clock = console(sys.stdout), TreeModel(), SystemClock()
+    out, model, clock = console(sys.stdout), TreeModel(), SystemClock()
     view: View
     if as_json:
         view = JsonView(sys.stdout.buffer)
     else:
-        view = LiveTree(out, picture, clock) if is_live(out) else LineView(out, picture)
+        view = LiveTree(out, model, clock) if is_live(out) else LineView(out, model)
     async with view, aclosing(source.follow(root, tree=True)) as events:
         async for event in events:
-            picture.take(event)
+            model.take(event)
             view.take(event)
-        is_over = all(row.over for row in picture.rows.values())
+        is_over = all(row.over for row in model.rows.values())
         if not is_over:
-            _interrupt(picture)
+            _interrupt(model)
     if isinstance(view, JsonView):
         view.finish()
     if not is_over:
-        _aside(f"{root} was interrupted: {source.interrupted}")
+        _print_note(f"{root} was interrupted: {source.interrupted}")
     return 0
 
 
-def _interrupt(picture: TreeModel) -> None:
+def _interrupt(model: TreeModel) -> None:
     """Mark active runs as interrupted: their process has ended."""
-    for row in picture.rows.values():
+    for row in model.rows.values():
         if not row.over:
             row.calls.clear()
             row.state, row.phase = INTERRUPTED, INTERRUPTED
@@ -138,13 +138,13 @@ def _interrupt(picture: TreeModel) -> None:
 
 def show(options: Namespace) -> int:
     """Show one run."""
-    row = asyncio.run(_one(options))
+    row = asyncio.run(_row(options))
     if options.json:
         print(msgspec.json.encode(row).decode())
         return 0
     out, now = console(sys.stdout), SystemClock().now()
-    for name, words in _facts(row, now):
-        for text in [words] if isinstance(words, str) else words:
+    for name, value in _facts(row, now):
+        for text in [value] if isinstance(value, str) else value:
             out.print(Text(f"{name:10} ", "dim").append(text, "none"), soft_wrap=True)
             name = ""
     if row.result is not None and text_of(row.result).strip():
@@ -153,7 +153,7 @@ def show(options: Namespace) -> int:
     return 0
 
 
-async def _one(options: Namespace) -> RunRow:
+async def _row(options: Namespace) -> RunRow:
     async with source_of(options) as source:
         return await source.run(await full_id(source, options.id))
 
@@ -170,8 +170,8 @@ def _facts(row: RunRow, now: datetime) -> Iterable[tuple[str, str | list[str]]]:
     )
     if row.description:
         yield "about", one_line(row.description, 400)
-    used, below = row.usage, row.usage_subtree
-    for name, each in (("usage", used), ("subtree", below)) if row.children else (("usage", used),):
+    usage, subtree = row.usage, row.usage_subtree
+    for name, each in (("usage", usage), ("subtree", subtree)) if row.children else (("usage", usage),):
         yield (
             name,
             f"{formatting.count(each.model_calls, 'model call')}, {formatting.count(each.tool_calls, 'tool call')}, "
@@ -205,13 +205,13 @@ def print_rows(rows: Iterable[RunRow]) -> None:
 def print_table(heads: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> None:
     """Print a table with columns as wide as needed; print nothing without lines."""
     out = console(sys.stdout)
-    wide = [max(len(each[i]) for each in (heads, *lines)) for i in range(len(heads))]
+    widths = [max(len(each[i]) for each in (heads, *lines)) for i in range(len(heads))]
     for number, line in enumerate((heads, *lines) if lines else ()):
-        text = "  ".join(each.ljust(width) for each, width in zip(line, wide, strict=True)).rstrip()
+        text = "  ".join(each.ljust(width) for each, width in zip(line, widths, strict=True)).rstrip()
         out.print(Text(text, "none" if number else "dim"), soft_wrap=True)
 
 
-def _aside(text: str) -> None:
+def _print_note(text: str) -> None:
     with contextlib.suppress(OSError):
         console(sys.stderr).print(Text(text, "dim"), soft_wrap=True)
 

@@ -33,7 +33,7 @@ def repair(options: Namespace) -> int:
         for each in checked.damaged:
             print(json.dumps(vars(each), ensure_ascii=True))
     trees = sum(isinstance(each, DamagedTree) for each in checked.damaged)
-    _aside(f"{formatting.count(checked.readable, 'tree')} can be read, {trees} cannot")
+    _print_note(f"{formatting.count(checked.readable, 'tree')} can be read, {trees} cannot")
     return report_damage(checked.damaged)
 
 
@@ -43,10 +43,10 @@ def _accept_loss(options: Namespace) -> int:
         facts = {"committed": accepted.committed._asdict(), "found": accepted.found._asdict()}
         print(json.dumps(facts, ensure_ascii=True))
     elif accepted.is_loss:
-        committed, found = accepted.committed.cursor, accepted.found.cursor
-        _aside(f"the journal ends at event {found}, and continues after event {committed}")
+        committed, actual = accepted.committed.cursor, accepted.found.cursor
+        _print_note(f"the journal ends at event {actual}, and continues after event {committed}")
     else:
-        _aside("no committed event is missing")
+        _print_note("no committed event is missing")
     return 0
 
 
@@ -56,15 +56,15 @@ async def _check(options: Namespace) -> Checked:
 
 
 def _set_aside(options: Namespace) -> int:
-    root = asyncio.run(_without(options))
+    root = asyncio.run(_set_aside_tree(options))
     if options.json:
         print(json.dumps({"set_aside": root}, ensure_ascii=True))
     else:
-        _aside(f"{one_line(root)} is set aside")
+        _print_note(f"{one_line(root)} is set aside")
     return 0
 
 
-async def _without(options: Namespace) -> str:
+async def _set_aside_tree(options: Namespace) -> str:
     store = await SqliteStore(journal_in(options.dir)).open()
     try:
         return await set_aside(store, options.set_aside, SystemClock().now())
@@ -72,5 +72,5 @@ async def _without(options: Namespace) -> str:
         await store.close()
 
 
-def _aside(text: str) -> None:
+def _print_note(text: str) -> None:
     console(sys.stderr).print(Text(text, "dim"), soft_wrap=True)

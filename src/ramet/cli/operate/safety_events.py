@@ -21,8 +21,8 @@ from ramet.core.events import IntentionDecided, IntentionRecorded, ToolEnded, en
 from ramet.host.safety.inspection import KINDS, GateEvent, GateEventFilter
 
 MOST = 1_000  #: passages of one page, as on a server
-_MOST_ARGS = 200  #: characters of a call's arguments
-_MOST_WORDS = 200  #: characters of a reason
+_MAX_ARGS = 200  #: characters of a call's arguments
+_MAX_REASON = 200  #: characters of a reason
 
 
 def passages(options: Namespace) -> int:
@@ -34,17 +34,17 @@ async def _passages(options: Namespace) -> int:
     if options.limit > MOST:
         raise InvalidValue("--limit", options.limit, f"a whole number from 1 to {MOST}")
     async with source_of(options) as source:
-        wanted = await _filter(source, options)
+        gate_filter = await _filter(source, options)
         if options.follow:
-            async with aclosing(source.follow_passages(wanted, after=options.after)) as found:
-                async for each in found:
+            async with aclosing(source.follow_passages(gate_filter, after=options.after)) as events:
+                async for each in events:
                     _show(each, as_json=options.json)
             return 0
-        page = await source.passages(wanted, after=options.after, limit=options.limit)
+        page = await source.passages(gate_filter, after=options.after, limit=options.limit)
         for each in page.entries:
             _show(each, as_json=options.json)
         # Only a look at the next entry shows whether a full page is the last one.
-        if page.more and (await source.passages(wanted, after=page.cursor, limit=1)).entries:
+        if page.more and (await source.passages(gate_filter, after=page.cursor, limit=1)).entries:
             console(sys.stderr).print(Text(f"there are more: --after {page.cursor}", "dim"), soft_wrap=True)
     return 0
 
@@ -70,21 +70,21 @@ def _show(passage: GateEvent, *, as_json: bool) -> None:
         row = {"cursor": passage.cursor, "kind": passage.kind, "event": msgspec.json.decode(encode(passage.event))}
         sys.stdout.write(f"{json.dumps(row, ensure_ascii=True)}\n")
     else:
-        text = f"{passage.cursor}  {one_line(passage.event.path, 100)}  {_words(passage)}"
+        text = f"{passage.cursor}  {one_line(passage.event.path, 100)}  {_describe(passage)}"
         console(sys.stdout).print(Text(text), soft_wrap=True)
     sys.stdout.flush()
 
 
-def _words(passage: GateEvent) -> str:
+def _describe(passage: GateEvent) -> str:
     event = passage.event
     tool = one_line(event.tool, 60)
     match event:
         case IntentionRecorded():
-            args = one_line(json.dumps(event.args, ensure_ascii=False, default=str), _MOST_ARGS)
+            args = one_line(json.dumps(event.args, ensure_ascii=False, default=str), _MAX_ARGS)
             return f"intends  {tool} {args}  (policy {one_line(event.policy, 60)}, version {event.version})"
         case IntentionDecided():
             votes = ", ".join(f"{one_line(each.voter, 60)} {each.verdict}" for each in event.votes)
-            why = f": {one_line(event.reason, _MOST_WORDS)}" if event.reason else ""
-            return f"{'commits ' if event.committed else 'aborts  '} {tool}{why}" + (f"  ({votes})" if votes else "")
+            reason = f": {one_line(event.reason, _MAX_REASON)}" if event.reason else ""
+            return f"{'commits ' if event.committed else 'aborts  '} {tool}{reason}" + (f"  ({votes})" if votes else "")
         case ToolEnded():
             return f"output   {tool} {event.status}"

@@ -28,7 +28,7 @@ _ROLES = {"human": "user", "ai": "agent", "tool": "tool", "system": "system"}
 
 def list_sessions(options: Namespace) -> int:
     """List the conversations, the newest first; return 1 if some trees cannot be read."""
-    rows, more, damaged = asyncio.run(_rows(options))
+    rows, remaining, damaged = asyncio.run(_rows(options))
     if options.json:
         for row in rows:
             print(msgspec.json.encode(row).decode())
@@ -45,23 +45,23 @@ def list_sessions(options: Namespace) -> int:
         for row in rows
     ]
     print_table(("SESSION", "STATE", "TURNS", "BEGAN (UTC)", "USAGE", "FIRST PROMPT"), lines)
-    if more:
-        _aside(f"{more if more > 0 else 'some'} older; ramet sessions list --limit 0 lists all")
+    if remaining:
+        _print_note(f"{remaining if remaining > 0 else 'some'} older; ramet sessions list --limit 0 lists all")
     elif not (rows or damaged):
-        _aside("no conversation is recorded here")
+        _print_note("no conversation is recorded here")
     return report_damage(damaged)
 
 
 def show(options: Namespace) -> int:
     """Show the messages of one conversation."""
-    row, messages = asyncio.run(_shown(options))
+    row, messages = asyncio.run(_session(options))
     if options.json:
         print(msgspec.json.encode(row).decode())
         for each in messages:
             print(json.dumps(each, ensure_ascii=True))
         return 0
     out = console(sys.stdout)
-    _aside(f"{one_line(row.id)}: {row.state}, {formatting.count(row.turns, 'turn')}, root {row.root}")
+    _print_note(f"{one_line(row.id)}: {row.state}, {formatting.count(row.turns, 'turn')}, root {row.root}")
     for each in messages:
         message = decode(each)
         text = str(message.text)
@@ -76,31 +76,31 @@ def show(options: Namespace) -> int:
 
 def rm(options: Namespace) -> int:
     """Remove a conversation, with everything that its tree left."""
-    root = asyncio.run(_removed(options))
+    root = asyncio.run(_remove(options))
     if options.json:
         print(json.dumps({"session": options.id, "root": root}, ensure_ascii=True))
     else:
-        _aside(f"removed {one_line(options.id)}")
+        _print_note(f"removed {one_line(options.id)}")
     return 0
 
 
 async def _rows(options: Namespace) -> tuple[Sequence[SessionRow], int, Sequence[Damaged]]:
     async with source_of(options) as source:
-        rows, more = await source.sessions(options.limit)
-        return rows, more, source.damaged
+        rows, remaining = await source.sessions(options.limit)
+        return rows, remaining, source.damaged
 
 
-async def _shown(options: Namespace) -> tuple[SessionRow, Sequence[Mapping[str, Any]]]:
+async def _session(options: Namespace) -> tuple[SessionRow, Sequence[Mapping[str, Any]]]:
     async with source_of(options) as source:
         return await source.session(options.id, options.last)
 
 
-async def _removed(options: Namespace) -> str:
+async def _remove(options: Namespace) -> str:
     async with source_of(options) as source:
         return await source.remove_session(options.id)
 
 
-def _aside(text: str) -> None:
+def _print_note(text: str) -> None:
     console(sys.stderr).print(Text(text, "dim"), soft_wrap=True)
 
 

@@ -26,9 +26,9 @@ class Screen(Protocol):
     def resume(self) -> None: ...
 
 
-class _Open(NamedTuple):
-    asked: ApprovalAsked
-    void: asyncio.Future[None]  #: done when no run waits for the answer any more
+class _OpenQuestion(NamedTuple):
+    event: ApprovalAsked
+    withdrawn: asyncio.Future[None]  #: done when no run waits for the answer any more
 
 
 class Questions:
@@ -36,20 +36,20 @@ class Questions:
 
     def __init__(self, err: Console, screen: Screen, answer: Callable[[str, bool, str], object], stdin_fd: int) -> None:
         self._err, self._screen, self._answer, self._fd = err, screen, answer, stdin_fd
-        self._open: dict[str, _Open] = {}
-        self._more = asyncio.Event()
+        self._open: dict[str, _OpenQuestion] = {}
+        self._changed = asyncio.Event()
 
     def take(self, event: Event) -> None:
         """Note a question, or that one was answered elsewhere, timed out, or lost its run."""
         match event:
             case ApprovalAsked():
-                void = asyncio.get_running_loop().create_future()
-                self._open[event.approval_id] = _Open(event, void)
-                self._more.set()
+                withdrawn = asyncio.get_running_loop().create_future()
+                self._open[event.approval_id] = _OpenQuestion(event, withdrawn)
+                self._changed.set()
             case ApprovalAnswered():
                 self._drop(event.approval_id)
             case RunEnded():
-                for approval_id in [key for key, each in self._open.items() if each.asked.run == event.run]:
+                for approval_id in [key for key, each in self._open.items() if each.event.run == event.run]:
                     self._drop(approval_id)
             case _:
                 pass
@@ -57,8 +57,8 @@ class Questions:
     async def serve(self) -> None:
         """Ask the questions as they arrive, until cancelled."""
         while True:
-            await self._more.wait()
-            self._more.clear()
+            await self._changed.wait()
+            self._changed.clear()
             if not self._open:
                 continue
             self._screen.pause()
@@ -68,35 +68,37 @@ class Questions:
             finally:
                 self._screen.resume()
 
-    async def _ask(self, question: _Open) -> None:
-        asked = question.asked
+    async def _ask(self, question: _OpenQuestion) -> None:
+        event = question.event
         # First, so that the answer to a visible question is not confused with an earlier key.
         with self._next_line() as line:
-            self._print(asked)
-            await asyncio.wait((line, question.void), return_when=asyncio.FIRST_COMPLETED)
+            self._print(event)
+            await asyncio.wait((line, question.withdrawn), return_when=asyncio.FIRST_COMPLETED)
             if not line.done():
                 self._err.print(Text("\n(no longer asked)", "dim"))
                 return
-        self._open.pop(asked.approval_id, None)
+        self._open.pop(event.approval_id, None)
         allowed = line.result().strip().lower() in ("y", "yes")
-        self._answer(asked.approval_id, allowed, "" if allowed else "denied at the terminal")
+        self._answer(event.approval_id, allowed, "" if allowed else "denied at the terminal")
 
     def _drop(self, approval_id: str) -> None:
         question = self._open.pop(approval_id, None)
-        if question is not None and not question.void.done():
-            question.void.set_result(None)
+        if question is not None and not question.withdrawn.done():
+            question.withdrawn.set_result(None)
 
-    def _print(self, asked: ApprovalAsked) -> None:
+    def _print(self, event: ApprovalAsked) -> None:
         show = self._err.print
         show()
-        who = Text(one_line(asked.path, 200), "bold").append(" asks to use ", "none").append(one_line(asked.tool, 64))
-        show(who, soft_wrap=True)
-        if asked.question.strip():
-            show(Text("  " + one_line(asked.question, 1_000), "dim"), soft_wrap=True)
-        for key, value in asked.args.items():
+        heading = (
+            Text(one_line(event.path, 200), "bold").append(" asks to use ", "none").append(one_line(event.tool, 64))
+        )
+        show(heading, soft_wrap=True)
+        if event.question.strip():
+            show(Text("  " + one_line(event.question, 1_000), "dim"), soft_wrap=True)
+        for key, value in event.args.items():
             text = clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
-            more = f"\n… {len(text) - MAX_SHOWN} more characters, not shown" if len(text) > MAX_SHOWN else ""
-            shown = (text[:MAX_SHOWN] + more).replace("\n", "\n    ")
+            omitted = f"\n… {len(text) - MAX_SHOWN} more characters, not shown" if len(text) > MAX_SHOWN else ""
+            shown = (text[:MAX_SHOWN] + omitted).replace("\n", "\n    ")
             show(Text(f"  {one_line(key, 64)}: {shown}"), soft_wrap=True)
         show(Text("Allow it? [y/N] ", "bold"), end="")
 

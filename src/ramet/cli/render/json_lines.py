@@ -12,21 +12,21 @@ class Lines:
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
-        self._last: RunEnded | None = None
+        self._root_end: RunEnded | None = None
 
     def take(self, event: Event) -> None:
         """Write one event; the root's end is held back until `finish`, or until the root continues and ends again."""
         if isinstance(event, RunEnded) and event.run == event.root:
             self.finish()
-            self._last = event
+            self._root_end = event
         else:
             self._write(event)
 
     def finish(self) -> None:
         """Write the end that was held back."""
-        if self._last is not None:
-            self._write(self._last)
-            self._last = None
+        if self._root_end is not None:
+            self._write(self._root_end)
+            self._root_end = None
 
     def _write(self, event: Event) -> None:
         try:

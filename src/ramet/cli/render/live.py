@@ -25,13 +25,13 @@ class LiveTree:
     wants_text = True
     is_output = False
 
-    def __init__(self, screen: Console, picture: TreeModel, clock: Clock) -> None:
-        self._screen, self._picture, self._clock = screen, picture, clock
+    def __init__(self, screen: Console, model: TreeModel, clock: Clock) -> None:
+        self._screen, self._model, self._clock = screen, model, clock
         self._glyphs = glyphs_for(screen)
         self._live: Live | None = None
         self._drawing: asyncio.Task[None] | None = None
         self._tick = 0
-        self._held: list[Text] = []  #: lines that wait until a question is answered
+        self._pending_lines: list[Text] = []  #: lines that wait until a question is answered
         self._note = ""  #: one line below the tree
 
     async def __aenter__(self) -> LiveTree:
@@ -51,11 +51,11 @@ class LiveTree:
 
     def take(self, event: Event) -> None:
         """Print events above the tree that its rows cannot show."""
-        line = describe(event, self._picture)
+        line = describe(event, self._model)
         if line is not None and line.rare:
-            self._held.append(Text(line.text, "yellow"))
+            self._pending_lines.append(Text(line.text, "yellow"))
             if self._live is not None:
-                self._print_held()
+                self._print_pending()
 
     def say(self, text: str) -> None:
         """Show a line below the tree."""
@@ -67,7 +67,7 @@ class LiveTree:
 
     def resume(self) -> None:
         """Draw again, below the lines printed meanwhile."""
-        self._print_held()
+        self._print_pending()
         # No refresh thread: the event loop draws the frames, so a model never changes while it is drawn.
         self._live = Live(self._frame(), console=self._screen, auto_refresh=False, vertical_overflow="crop")
         self._live.start()
@@ -87,10 +87,10 @@ class LiveTree:
             live.transient = True
         live.stop()
 
-    def _print_held(self) -> None:
-        for line in self._held:
+    def _print_pending(self) -> None:
+        for line in self._pending_lines:
             self._screen.print(line, soft_wrap=True)
-        self._held.clear()
+        self._pending_lines.clear()
 
     async def _draw(self) -> None:
         while True:
@@ -101,9 +101,9 @@ class LiveTree:
 
     def _frame(self, *, moving: bool = True) -> Group:
         width, height = self._screen.size
-        room = height - 2 - bool(self._note)
+        available = height - 2 - bool(self._note)
         tick = self._tick if moving else None
-        lines = draw(self._picture, now=self._clock.now(), width=width, height=room, glyphs=self._glyphs, tick=tick)
+        lines = draw(self._model, now=self._clock.now(), width=width, height=available, glyphs=self._glyphs, tick=tick)
         if self._note and moving:
             lines.append(Text(self._note, "yellow", no_wrap=True, overflow="crop"))
         return Group(*lines)

@@ -36,18 +36,18 @@ class Line(NamedTuple):
     rare: bool = False
 
 
-def describe(event: Event, picture: TreeModel) -> Line | None:
+def describe(event: Event, model: TreeModel) -> Line | None:
     """Return the line of an event that the model already has; None if there is nothing to show."""
-    said = _said(event, picture)
-    return None if said is None else Line(f"{one_line(event.path, 120)}: {said.text}", said.rare)
+    line = _line(event, model)
+    return None if line is None else Line(f"{one_line(event.path, 120)}: {line.text}", line.rare)
 
 
-def _said(event: Event, picture: TreeModel) -> Line | None:
-    row = picture.rows[event.run]
+def _line(event: Event, model: TreeModel) -> Line | None:
+    row = model.rows[event.run]
     match event:
         case RunSpawned():
-            what = f": {one_line(row.brief, 100)}" if row.brief and event.depth else ""
-            return Line(f"started {one_line(event.agent, 64)}{what}")
+            subject = f": {one_line(row.brief, 100)}" if row.brief and event.depth else ""
+            return Line(f"started {one_line(event.agent, 64)}{subject}")
         case ToolStarted(tool=tool) if tool in WAITING_TOOLS:
             return None  # the child reports its start
         case ToolStarted():
@@ -55,13 +55,13 @@ def _said(event: Event, picture: TreeModel) -> Line | None:
         case ToolEnded(status="ok" | "cancelled"):
             return None
         case ToolEnded():
-            why = one_line(event.preview, 160).removeprefix("Denied: ").removeprefix("Error: ")
-            return Line(f"{one_line(event.tool, 40)} {event.status}: {why}", event.status == "denied")
+            reason = one_line(event.preview, 160).removeprefix("Denied: ").removeprefix("Error: ")
+            return Line(f"{one_line(event.tool, 40)} {event.status}: {reason}", event.status == "denied")
         case RunEnded(result=result):
-            used = [formatting.duration(row.seconds(event.at or row.began))] if row.began else []
-            used += [f"{formatting.tokens(row.usage.tokens)} tokens"] if row.usage.tokens else []
-            why = f": {one_line(result.error.message)}" if result.error else ""
-            return Line(f"{ENDINGS[result.status]}{why}" + (f" ({', '.join(used)})" if used else ""))
+            figures = [formatting.duration(row.seconds(event.at or row.began))] if row.began else []
+            figures += [f"{formatting.tokens(row.usage.tokens)} tokens"] if row.usage.tokens else []
+            reason = f": {one_line(result.error.message)}" if result.error else ""
+            return Line(f"{ENDINGS[result.status]}{reason}" + (f" ({', '.join(figures)})" if figures else ""))
         case TurnEnded() if event.depth == 0 and event.turn > 1 and event.status != Status.COMPLETED:
             return Line(f"a later message could not be processed: {event.status}", True)
         case ModelRetried():
@@ -72,13 +72,13 @@ def _said(event: Event, picture: TreeModel) -> Line | None:
             return Line(f"{event.field} {event.asked:g} was lowered to {event.given:g}, the limit of its parent")
         case PolicyDecided() if event.verdict != "allow":
             done = "narrowed" if event.verdict == "narrow" else "refused"
-            why = f": {one_line(event.reason)}" if event.reason else ""
-            return Line(f"policy adapter {one_line(event.adapter, 40)} {done} {one_line(event.child, 40)}{why}")
+            reason = f": {one_line(event.reason)}" if event.reason else ""
+            return Line(f"policy adapter {one_line(event.adapter, 40)} {done} {one_line(event.child, 40)}{reason}")
         case ApprovalAsked():
             return Line(f"asks to run {asked(event.tool, event.args, event.question)}")
         case ApprovalAnswered():
-            why = f": {one_line(event.reason)}" if event.reason else ""
-            return Line(("allowed" if event.allowed else "not allowed") + why)
+            reason = f": {one_line(event.reason)}" if event.reason else ""
+            return Line(("allowed" if event.allowed else "not allowed") + reason)
         case HookFailed():
             return Line(f"hook {one_line(event.hook, 80)} failed on {event.event}: {one_line(event.reason)}", True)
         case FolderLost():

@@ -21,13 +21,13 @@ from ramet.core.outcome import Result, Status
 MAX_FINDING = 4_000  #: characters of each run's finding; the whole is in its transcript
 
 
-def print_result(out: Console, result: Result, picture: TreeModel) -> bool:
+def print_result(out: Console, result: Result, model: TreeModel) -> bool:
     """Print the answer; or, without one, each run's findings, under its path. Return False if there is nothing."""
     if result.status is Status.COMPLETED:
         print_text(out, text_of(result))
         return True
-    findings = [(picture.root, result.text)] if picture.root is not None and result.text.strip() else []
-    findings += [(row, text_of(row.result)) for row in picture.findings() if row.result]
+    findings = [(model.root, result.text)] if model.root is not None and result.text.strip() else []
+    findings += [(row, text_of(row.result)) for row in model.findings() if row.result]
     if not findings:
         return False
     out.print(Text("No answer. This is what was found so far:", "bold"), soft_wrap=True)
@@ -43,7 +43,7 @@ def print_result(out: Console, result: Result, picture: TreeModel) -> bool:
 def print_status(
     err: Console,
     result: Result,
-    picture: TreeModel,
+    model: TreeModel,
     *,
     now: datetime,
     transcripts: Path | None,
@@ -59,13 +59,13 @@ def print_status(
         head.append(f": {one_line(result.error.message, 400)}")
         if result.error.scope and result.error.scope not in result.error.message:
             head.append(f" (limit of {one_line(result.error.scope, 200)})")
-    total, used = picture.totals(now), result.usage_subtree
+    total, usage = model.totals(now), result.usage_subtree
     parts = [
         formatting.count(total.agents, "agent"),
-        formatting.count(used.model_calls, "model call"),
-        formatting.count(used.tool_calls, "tool call"),
-        f"{'~' if used.estimated else ''}{formatting.tokens(used.tokens)} tokens",
-        formatting.money(used.usd),
+        formatting.count(usage.model_calls, "model call"),
+        formatting.count(usage.tool_calls, "tool call"),
+        f"{'~' if usage.estimated else ''}{formatting.tokens(usage.tokens)} tokens",
+        formatting.money(usage.usd),
         formatting.duration(total.seconds),
     ]
     tail = Text(f" {glyphs.dot} ".join(parts), "dim")

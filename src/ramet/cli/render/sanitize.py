@@ -14,7 +14,7 @@ _SEQUENCES = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]{0,4096}(?:\x07|\x1b\\|\x9c)"  # OSC, DCS, …: titles, links
     r"|\x1b[ -/]{0,4}[0-~]"  # the rest
 )
-_UNSEEN = re.compile(
+_INVISIBLE = re.compile(
     "["
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls, except tab and newline
     # invisible, or reversing the text direction
@@ -29,7 +29,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 def clean(text: str) -> str:
     """Return the text for a reader: lines kept, tabs as spaces, all control sequences removed."""
     text = _LINE_ENDS.sub("\n", _SEQUENCES.sub("", text))
-    return _SURROGATES.sub("\ufffd", _UNSEEN.sub("", text)).replace("\t", "    ")
+    return _SURROGATES.sub("\ufffd", _INVISIBLE.sub("", text)).replace("\t", "    ")
 
 
 def one_line(text: str, limit: int = 200) -> str:

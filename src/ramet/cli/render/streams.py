@@ -8,7 +8,7 @@ import sys
 from typing import IO, Any
 
 #: Substitutes for our own symbols, for encodings without them.
-_PLAIN = {
+_SUBSTITUTES = {
     "…": "...",
     "·": "-",
     "✓": "+",
@@ -21,12 +21,12 @@ _PLAIN = {
     "–": "-",
     "─": "-",
 }
-_PLAIN |= {"“": '"', "”": '"', "‘": "'", "’": "'", "├": "|", "└": "`", "│": "|", "\xa0": " "}
+_SUBSTITUTES |= {"“": '"', "”": '"', "‘": "'", "’": "'", "├": "|", "└": "`", "│": "|", "\xa0": " "}
 
 
 def prepare_streams() -> None:
     """Make stdout and stderr accept any text in any locale: a missing character becomes a substitute, or `?`."""
-    codecs.register_error("ramet", _nearest)
+    codecs.register_error("ramet", _substitute)
     if sys.stdout is None:  # closed by the caller: without a reader, which is no reason to fail
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123 - lives as long as the process
     if sys.stderr is None:
@@ -47,8 +47,8 @@ def abandon(stream: IO[str]) -> None:
         pass  # not a real descriptor: nothing will be flushed at exit
 
 
-def _nearest(error: UnicodeError) -> tuple[str, int]:
+def _substitute(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     missing = error.object[error.start : error.end]
-    return "".join(_PLAIN.get(each, "?") for each in missing), error.end
+    return "".join(_SUBSTITUTES.get(each, "?") for each in missing), error.end

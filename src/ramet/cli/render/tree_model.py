@@ -94,7 +94,7 @@ class TreeModel:
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}  #: by run id, in spawn order
         self.root: Row | None = None
-        self._early: dict[str, list[Row]] = {}  #: children whose events came before their parent's
+        self._orphans: dict[str, list[Row]] = {}  #: children whose events came before their parent's
 
     def take(self, event: Event) -> None:
         """Add one event to the model."""
@@ -136,11 +136,11 @@ class TreeModel:
 
     def totals(self, now: datetime) -> Totals:
         """Return the totals."""
-        used = Usage()
+        usage = Usage()
         for row in self.rows.values():
-            used += row.usage
+            usage += row.usage
         living = sum(not row.over for row in self.rows.values())
-        return Totals(len(self.rows), living, used, self.root.seconds(now) if self.root else 0.0)
+        return Totals(len(self.rows), living, usage, self.root.seconds(now) if self.root else 0.0)
 
     def walk(self, row: Row | None = None) -> Iterator[Row]:
         """Yield the rows depth first, children in spawn order."""
@@ -171,12 +171,12 @@ class TreeModel:
             self.rows[event.run] = row
             if event.run == event.root:
                 self.root = row
-            above = self.rows.get(event.parent or "")
-            if above is not None:
-                above.children.append(row)
+            parent = self.rows.get(event.parent or "")
+            if parent is not None:
+                parent.children.append(row)
             elif event.parent:
-                self._early.setdefault(event.parent, []).append(row)
-            row.children.extend(self._early.pop(row.run, ()))
+                self._orphans.setdefault(event.parent, []).append(row)
+            row.children.extend(self._orphans.pop(row.run, ()))
         return row
 
 

@@ -43,22 +43,22 @@ class _Line(NamedTuple):
 
 
 def draw(
-    picture: TreeModel, *, now: datetime, width: int, height: int, glyphs: Glyphs = UNICODE, tick: int | None = None
+    model: TreeModel, *, now: datetime, width: int, height: int, glyphs: Glyphs = UNICODE, tick: int | None = None
 ) -> list[Text]:
     """Return the tree, one line per run, and a line of totals while it is active (`tick` selects the spinner's frame).
 
     The lines are at most `width` wide and `height` many: ended runs are omitted first, and counted in one line.
     """
-    shown, hidden = _fitting(picture, max(height - (tick is not None) * 2, 3))
-    money = width >= 60 and any(row.usage.usd > 0 for row in picture.rows.values())
-    lines = [_line(row, guide, now, glyphs, typed=width >= 60) for row, guide in _guided(shown, glyphs)]
-    drawn = _set(lines, width, columns=(width >= 50, money, width >= 36), more=glyphs.more)
+    shown, hidden = _select_rows(model, max(height - (tick is not None) * 2, 3))
+    money = width >= 60 and any(row.usage.usd > 0 for row in model.rows.values())
+    lines = [_line(row, guide, now, glyphs, typed=width >= 60) for row, guide in _with_branches(shown, glyphs)]
+    drawn = _arrange(lines, width, columns=(width >= 50, money, width >= 36), more=glyphs.more)
     if hidden:
-        over = sum(row.over for row in hidden)
-        alive = f", {len(hidden) - over} active" if over < len(hidden) else ""
-        drawn.append(Text(f"{glyphs.more} {len(hidden)} more: {over} done{alive}", "dim", no_wrap=True))
+        ended = sum(row.over for row in hidden)
+        active = f", {len(hidden) - ended} active" if ended < len(hidden) else ""
+        drawn.append(Text(f"{glyphs.more} {len(hidden)} more: {ended} done{active}", "dim", no_wrap=True))
     if tick is not None:
-        drawn += [Text(), _totals(picture, width, now, glyphs, tick)]
+        drawn += [Text(), _totals(model, width, now, glyphs, tick)]
     for line in drawn:
         line.truncate(width, overflow="crop")
     return drawn
@@ -89,13 +89,13 @@ def _line(row: Row, guide: str, now: datetime, glyphs: Glyphs, *, typed: bool) -
     lead.append(one_line(row.name, 64), "" if row.over else "bold")
     if typed and row.agent != row.name:
         lead.append(f" {glyphs.dot} {one_line(row.agent, 64)}", "dim")
-    used = row.usage
+    usage = row.usage
     return _Line(
         lead,
         _doing(row),
         (
-            figures.tokens(used.tokens) if used.tokens else "",
-            figures.money(used.usd) if used.usd else "",
+            figures.tokens(usage.tokens) if usage.tokens else "",
+            figures.money(usage.usd) if usage.usd else "",
             figures.duration(row.seconds(now)) if row.began else "",
         ),
     )
@@ -109,8 +109,8 @@ def _doing(row: Row) -> Text:
             return Text()  # its answer follows below
         return Text(one_line(_first_words(row.result.text)), "dim")
     stopped_from_above = row.depth > 0 and row.result.status is Status.CANCELLED
-    why = row.result.error.message if row.result.error and not stopped_from_above else ""
-    return Text(f"{ENDINGS[row.result.status]}: {one_line(why)}" if why else ENDINGS[row.result.status], "yellow")
+    reason = row.result.error.message if row.result.error and not stopped_from_above else ""
+    return Text(f"{ENDINGS[row.result.status]}: {one_line(reason)}" if reason else ENDINGS[row.result.status], "yellow")
 
 
 def _first_words(text: str) -> str:
@@ -120,29 +120,29 @@ def _first_words(text: str) -> str:
     return next((line for line in lines if line), text[:200].strip(" #*_\n"))
 
 
-def _set(lines: Sequence[_Line], width: int, *, columns: tuple[bool, bool, bool], more: str) -> list[Text]:
+def _arrange(lines: Sequence[_Line], width: int, *, columns: tuple[bool, bool, bool], more: str) -> list[Text]:
     """Arrange the three columns: the lead as wide as needed, figures on the right, the rest in between."""
-    wide = [max((len(line.figures[i]) for line in lines), default=0) if columns[i] else 0 for i in range(3)]
-    right = sum(each + 2 for each in wide if each)
+    widths = [max((len(line.figures[i]) for line in lines), default=0) if columns[i] else 0 for i in range(3)]
+    right = sum(each + 2 for each in widths if each)
     lead = min(max((line.lead.cell_len for line in lines), default=0), max(width * 9 // 20, width - right - 40))
     middle = width - lead - right - 2
     drawn = []
     for line in lines:
-        text = _cut(line.lead, lead, more)
+        text = _truncate(line.lead, lead, more)
         text.pad_right(max(lead - text.cell_len, 0))
-        doing = _cut(line.doing, middle, more) if middle >= 8 else Text()
+        doing = _truncate(line.doing, middle, more) if middle >= 8 else Text()
         text.append("  ").append_text(doing)
         text.pad_right(max(width - right - text.cell_len, 0))
-        for i, room in enumerate(wide):
-            if room:
-                text.append("  " + line.figures[i].rjust(room), "dim")
+        for i, column_width in enumerate(widths):
+            if column_width:
+                text.append("  " + line.figures[i].rjust(column_width), "dim")
         text.no_wrap = True
         text.rstrip()
         drawn.append(text)
     return drawn
 
 
-def _cut(text: Text, width: int, more: str) -> Text:
+def _truncate(text: Text, width: int, more: str) -> Text:
     """Return at most `width` cells, with the ellipsis symbol if the text was cut."""
     text = text.copy()
     if text.cell_len > width:
@@ -152,9 +152,9 @@ def _cut(text: Text, width: int, more: str) -> Text:
     return text
 
 
-def _fitting(picture: TreeModel, height: int) -> tuple[list[Row], list[Row]]:
+def _select_rows(model: TreeModel, height: int) -> tuple[list[Row], list[Row]]:
     """Return the runs to show in `height` lines, and the others: living ones and ancestors first, then latest ends."""
-    rows = list(picture.walk())
+    rows = list(model.walk())
     if len(rows) <= height:
         return rows, []
     needed: set[str] = set()
@@ -162,37 +162,39 @@ def _fitting(picture: TreeModel, height: int) -> tuple[list[Row], list[Row]]:
         each: Row | None = row if not row.over else None
         while each is not None and each.run not in needed:
             needed.add(each.run)
-            each = picture.rows.get(each.parent or "")
-    keep = [row for row in rows if row.run in needed or row.depth == 0][: height - 1]
-    kept = {row.run for row in keep}
-    ended = sorted(((row.ended, i) for i, row in enumerate(rows) if row.ended and row.run not in kept), reverse=True)
+            each = model.rows.get(each.parent or "")
+    first = [row for row in rows if row.run in needed or row.depth == 0][: height - 1]
+    shown_ids = {row.run for row in first}
+    ended = sorted(
+        ((row.ended, i) for i, row in enumerate(rows) if row.ended and row.run not in shown_ids), reverse=True
+    )
     for _, i in ended:  # a parent ends after its children, so it comes before them here
-        if len(kept) < height - 1 and rows[i].parent in kept:
-            kept.add(rows[i].run)
-    return [row for row in rows if row.run in kept], [row for row in rows if row.run not in kept]
+        if len(shown_ids) < height - 1 and rows[i].parent in shown_ids:
+            shown_ids.add(rows[i].run)
+    return [row for row in rows if row.run in shown_ids], [row for row in rows if row.run not in shown_ids]
 
 
-def _guided(rows: Sequence[Row], glyphs: Glyphs) -> list[tuple[Row, str]]:
+def _with_branches(rows: Sequence[Row], glyphs: Glyphs) -> list[tuple[Row, str]]:
     """Return each row with the branch symbols that lead to it."""
     shown = {row.run for row in rows}
     last = {row.parent: row.run for row in rows}
     trunk: dict[str, str] = {}
     guided = []
     for row in rows:
-        above = trunk.get(row.parent or "")
-        if above is None or row.parent not in shown:
+        prefix = trunk.get(row.parent or "")
+        if prefix is None or row.parent not in shown:
             trunk[row.run], guide = "", ""
         else:
             is_last = last[row.parent] == row.run
-            guide = above + (glyphs.last if is_last else glyphs.branch)
-            trunk[row.run] = above + (" " * len(glyphs.trunk) if is_last else glyphs.trunk)
+            guide = prefix + (glyphs.last if is_last else glyphs.branch)
+            trunk[row.run] = prefix + (" " * len(glyphs.trunk) if is_last else glyphs.trunk)
         guided.append((row, guide))
     return guided
 
 
-def _totals(picture: TreeModel, width: int, now: datetime, glyphs: Glyphs, tick: int) -> Text:
+def _totals(model: TreeModel, width: int, now: datetime, glyphs: Glyphs, tick: int) -> Text:
     """Return the totals as a line; the last ones are omitted if the line is short."""
-    total = picture.totals(now)
+    total = model.totals(now)
     done = total.agents - total.living
     parts = [
         figures.duration(total.seconds),

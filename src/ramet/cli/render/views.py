@@ -76,14 +76,14 @@ class QuietView:
 class LineView(QuietView):
     """A view with one line per notable event and the time since the start: for logs and plain terminals."""
 
-    def __init__(self, err: Console, picture: TreeModel) -> None:
-        self._err, self._picture = err, picture
+    def __init__(self, err: Console, model: TreeModel) -> None:
+        self._err, self._model = err, model
 
     def take(self, event: Event) -> None:
         """Print the event's line, if it has one."""
-        line = describe(event, self._picture)
+        line = describe(event, self._model)
         if line is not None:
-            root = self._picture.root
+            root = self._model.root
             since = root.seconds(event.at) if root is not None and event.at is not None else 0.0
             self._err.print(Text(f"{formatting.duration(since):>6} {line.text}"), soft_wrap=True)
 
@@ -102,11 +102,11 @@ class JsonView(QuietView):
 
     def __init__(self, out: BinaryIO) -> None:
         self._lines = Lines(out)
-        self._aside: AbstractContextManager[object] = redirect_stdout(sys.stderr)
+        self._redirect: AbstractContextManager[object] = redirect_stdout(sys.stderr)
         self._stack = ExitStack()
 
     async def __aenter__(self) -> JsonView:
-        self._stack.enter_context(self._aside)
+        self._stack.enter_context(self._redirect)
         return self
 
     async def __aexit__(

@@ -17,13 +17,13 @@ def source_of(options: Namespace) -> Source:
 
     Raises InvalidValue if a server's location is invalid.
     """
-    given, named = options.server, os.environ.get(SERVER, "").strip()
-    if given is None and options.dir is None and named:
-        return _served(SERVER, named)
-    return _folder(options.dir) if given is None else _served("--server", given)
+    option, variable = options.server, os.environ.get(SERVER, "").strip()
+    if option is None and options.dir is None and variable:
+        return _server_source(SERVER, variable)
+    return _local_source(options.dir) if option is None else _server_source("--server", option)
 
 
-def _folder(dir: Path | None) -> Source:
+def _local_source(dir: Path | None) -> Source:
     from ramet.cli.sources.local import LocalSource
 
     try:
@@ -32,7 +32,7 @@ def _folder(dir: Path | None) -> Source:
         raise InvalidValue("--dir", ".", "a folder that can be read: the current one no longer exists") from None
 
 
-def _served(origin: str, where: str) -> Source:
+def _server_source(origin: str, where: str) -> Source:
     from ramet.cli.sources.server import ServerSource
 
     try:

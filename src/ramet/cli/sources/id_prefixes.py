@@ -16,7 +16,7 @@ async def full_id(source: Source, given: str) -> str:
         await source.root_of(given)
         return given
     except Unknown:
-        found = [row.id for row in await source.runs(ended=True) if row.id.startswith(given)]
-    if len(found) < 2:
-        return found[0] if found else given
-    raise InvalidValue("ID", given, several(found))
+        matches = [row.id for row in await source.runs(ended=True) if row.id.startswith(given)]
+    if len(matches) < 2:
+        return matches[0] if matches else given
+    raise InvalidValue("ID", given, several(matches))

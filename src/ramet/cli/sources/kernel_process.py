@@ -25,21 +25,21 @@ class KernelProcess:
 
     async def has_ended(self) -> bool:
         """Wait until the process has ended; return False if the kernel answers after ENDS_S, or is unknown."""
-        if await self._gone_within(ENDS_S):
+        if await self._ended_within(ENDS_S):
             return True
         with contextlib.suppress(NoKernel):
             await send_request(self._folder, ControlledTrees(), patience_s=ENDS_S)
             return False
-        return await self._gone_within(GONE_S)
+        return await self._ended_within(GONE_S)
 
-    async def _gone_within(self, seconds: float) -> bool:
+    async def _ended_within(self, seconds: float) -> bool:
         if self._descriptor is None:
             return False
-        loop, gone = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self._descriptor, gone.set)  # The descriptor is readable once the process has ended.
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._descriptor, ended.set)  # The descriptor is readable once the process has ended.
         try:
             async with asyncio.timeout(seconds):
-                await gone.wait()
+                await ended.wait()
         except TimeoutError:
             return False
         finally:

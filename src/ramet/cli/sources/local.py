@@ -45,7 +45,7 @@ from ramet.isolation.workspace.artifacts import read_file
 from ramet.store.sqlite.store import SqliteStore
 
 #: Errors caused by the command line, by their names in the kernel's refusals.
-_OF_CALLER: dict[str, type[RametError]] = {kind.__name__: kind for kind in (InvalidValue, Unknown)}
+_CALLER_ERRORS: dict[str, type[RametError]] = {kind.__name__: kind for kind in (InvalidValue, Unknown)}
 
 
 class LocalSource:
@@ -113,22 +113,22 @@ class LocalSource:
 
     async def questions(self) -> list[Question]:
         records = await self._journal()
-        found: list[tuple[datetime, Question]] = []
+        dated: list[tuple[datetime, Question]] = []
         for root in await records.trees():
             state = WAITS if records.lives(root) else INTERRUPTED
             try:
                 async with aclosing(records.events(root)) as events:
-                    found += await asked_in(events, state)
+                    dated += await asked_in(events, state)
             except DamagedTree as problem:
                 records.damaged[root] = problem
-        return [question for _, question in sorted(found, key=lambda each: each[0])]
+        return [question for _, question in sorted(dated, key=lambda each: each[0])]
 
     async def passages(self, wanted: GateEventFilter, *, after: int, limit: int) -> GateEventPage:
         return await passages((await self._journal()).store, wanted, after=after, limit=limit)
 
     async def follow_passages(self, wanted: GateEventFilter, *, after: int) -> AsyncGenerator[GateEvent]:
-        async with aclosing(follow((await self._journal()).store, wanted, after=after)) as found:
-            async for each in found:
+        async with aclosing(follow((await self._journal()).store, wanted, after=after)) as events:
+            async for each in events:
                 yield each
 
     # ---- steering
@@ -140,42 +140,42 @@ class LocalSource:
         """Stop a run, also if the process ends with it: a thread that cannot be ended is then gone too."""
         with kernel_process(self.dir) as process:
             try:
-                said = await self._ask(Stop(run=run, reason=reason), run)
+                outcome = await self._ask(Stop(run=run, reason=reason), run)
             except KernelEnded:
                 if await process.has_ended() and (stopped := await self._stopped(run)):
                     return {"stopped": stopped, "left": []}
                 raise
-            return {**said, "left": []} if said["left"] and await process.has_ended() else said
+            return {**outcome, "left": []} if outcome["left"] and await process.has_ended() else outcome
 
     async def _stopped(self, run: str) -> list[str]:
         """Return the paths of a run and of runs below it that were stopped, if the run has ended."""
         rows = await self.tree(run)
         top = next(row for row in rows if row.id == run)
-        below = [row for row in rows if row.path == top.path or row.path.startswith(f"{top.path}/")]
-        stopped = [row.path for row in below if row.state == Status.CANCELLED]
+        subtree = [row for row in rows if row.path == top.path or row.path.startswith(f"{top.path}/")]
+        stopped = [row.path for row in subtree if row.state == Status.CANCELLED]
         return stopped if top.is_over and top.state == Status.CANCELLED else []
 
     async def read_file(self, run: str, path: str) -> bytes:
         """Read the file here, at the kernel's location: it may be larger than a message to the kernel can be."""
-        found = await self._ask(FindWorkspace(run=run), run)
-        return await asyncio.to_thread(read_file, Path(found["folder"]), path, max_bytes=found["max_bytes"])
+        reply = await self._ask(FindWorkspace(run=run), run)
+        return await asyncio.to_thread(read_file, Path(reply["folder"]), path, max_bytes=reply["max_bytes"])
 
     async def ports(self, run: str) -> dict[str, str]:
         """Return the Unix sockets of the ports of a running run, by their names. Raises Gone, Unknown."""
-        found: dict[str, str] = await self._ask(FindPorts(run=run), run)
-        return found
+        sockets: dict[str, str] = await self._ask(FindPorts(run=run), run)
+        return sockets
 
     async def answer(self, approval: str, allowed: bool, reason: str) -> dict[str, Any]:
         try:
             return await self._ask(Answer(approval=approval, allowed=allowed, reason=reason))
         except (NoKernel, Unknown):
-            asked = next((each for each in await self._questions_on_record() if each.id == approval), None)
-            if asked is None or asked.state != INTERRUPTED:
+            question = next((each for each in await self._recorded_questions() if each.id == approval), None)
+            if question is None or question.state != INTERRUPTED:
                 raise
-            went_on = f"first resume it: ramet resume {asked.run}"
-            raise NoKernel(f"{asked.path} was interrupted; {went_on}") from None
+            hint = f"first resume it: ramet resume {question.run}"
+            raise NoKernel(f"{question.path} was interrupted; {hint}") from None
 
-    async def _questions_on_record(self) -> list[Question]:
+    async def _recorded_questions(self) -> list[Question]:
         try:
             return await self.questions()
         except NoJournal:
@@ -186,11 +186,11 @@ class LocalSource:
         store = SqliteStore(journal_in(self.dir))
         try:
             await store.open()
-        except StoreInUse as held:
+        except StoreInUse as in_use:
             try:
                 return await send_request(self.dir, Keep(run=run, on=on))
             except NoKernel:
-                raise held from None
+                raise in_use from None
             except Refused as refusal:
                 raise (Unknown("run", run) if refusal.kind == Unknown.__name__ else refusal) from None
         try:
@@ -227,51 +227,51 @@ class LocalSource:
         try:
             return await send_request(self.dir, request)
         except Refused as refusal:
-            kind = _OF_CALLER.get(refusal.kind)
+            kind = _CALLER_ERRORS.get(refusal.kind)
             if kind is None:
                 raise
             error = kind.__new__(kind)
             error.args = refusal.args  # Only the message was transferred, not the fields.
             raise error from None
-        except NoKernel as nobody:
-            raise type(nobody)(await self._why(str(nobody), run)) from None
+        except NoKernel as unreachable:
+            raise type(unreachable)(await self._why(str(unreachable), run)) from None
 
-    async def _why(self, nobody: str, run: str | None) -> str:
+    async def _why(self, reason: str, run: str | None) -> str:
         """Return the reason why no kernel answered, from the run's journal."""
         try:
             kernel = kernel_of(journal_in(self.dir))
         except NoJournal:
-            return nobody
+            return reason
         if kernel is not None:
             return f"the kernel in {self.dir} (pid {kernel.pid}) has no control socket, or does not answer"
         if run is None:
-            return nobody
+            return reason
         row = await self.run(run)
         if row.state == INTERRUPTED:
-            return f"{nobody}: {run} was interrupted; first resume it: ramet resume {run}"
-        return f"{nobody}: {run} has ended ({row.state})"
+            return f"{reason}: {run} was interrupted; first resume it: ramet resume {run}"
+        return f"{reason}: {run} has ended ({row.state})"
 
 
 async def asked_in(events: AsyncIterator[Event], state: str = WAITS) -> list[tuple[datetime, Question]]:
     """Return the unanswered questions of a tree, with the time of each."""
-    story = TreeReplay()
+    replay = TreeReplay()
     async for event in events:
-        story.tell(event)
+        replay.tell(event)
     return [
         (
-            asked.at or datetime.min.replace(tzinfo=UTC),
+            approval.at or datetime.min.replace(tzinfo=UTC),
             Question(
                 id=id,
                 run=run.id,
                 path=run.born.path,
                 agent=run.born.agent,
-                tool=asked.tool,
-                question=asked.question,
-                args=asked.args,
+                tool=approval.tool,
+                question=approval.question,
+                args=approval.args,
                 state=state,
             ),
         )
-        for run in story.runs.values()
-        for id, asked in run.approvals.items()
+        for run in replay.runs.values()
+        for id, approval in run.approvals.items()
         if id not in run.words
     ]

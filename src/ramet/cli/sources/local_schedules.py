@@ -18,21 +18,21 @@ from ramet.host.serialize.references import reference_of
 
 async def listed(records: JournalReader) -> Sequence[ScheduleView]:
     """Return all schedules, concurrently with any running kernel."""
-    return [await view_now(book, records) for book in await ScheduleTable(records.store).listed()]
+    return [await view_now(schedule, records) for schedule in await ScheduleTable(records.store).listed()]
 
 
 async def changed(folder: Path, id: str, change: Change) -> ScheduleView | None:
     """Change a schedule. Raises Unknown if there is no such schedule."""
-    async with OfflineScheduler(working_dir=folder) as desk:
+    async with OfflineScheduler(working_dir=folder) as scheduler:
         match change:
             case "pause":
-                return await desk.pause(id)
+                return await scheduler.pause(id)
             case "resume":
-                return await desk.resume(id)
+                return await scheduler.resume(id)
             case "trigger":
-                return await desk.trigger(id)
+                return await scheduler.trigger(id)
             case "rm":
-                await desk.cancel(id)
+                await scheduler.cancel(id)
                 return None
 
 
@@ -40,13 +40,13 @@ async def add(folder: Path, new: NewSchedule) -> ScheduleView:
     """Add a schedule; creates a missing journal. Raises InvalidValue if it is invalid."""
     agent = reference_of(function_of(new.function, folder))  # Its persistent reference: a script by its path.
     options = Options(args=list(new.args), name=new.name, repeatable=new.repeatable, in_process=new.in_process)
-    async with OfflineScheduler(working_dir=folder) as desk:
+    async with OfflineScheduler(working_dir=folder) as scheduler:
         if new.every is not None:
-            return await desk.schedule_agent_interval(new.every, agent, **options)
+            return await scheduler.schedule_agent_interval(new.every, agent, **options)
         if new.after is not None:
-            return await desk.schedule_agent_in(new.after, agent, **options)
+            return await scheduler.schedule_agent_in(new.after, agent, **options)
         if new.at is not None:
-            return await desk.schedule_agent_at(new.at, agent, **options)
+            return await scheduler.schedule_agent_at(new.at, agent, **options)
         if new.cron is not None and new.tz is not None:
-            return await desk.schedule_agent_cron(new.cron, agent, tz=new.tz, **options)
+            return await scheduler.schedule_agent_cron(new.cron, agent, tz=new.tz, **options)
     raise RametError("the schedule has no time; expected every, after, at, or cron with tz")

@@ -59,8 +59,8 @@ class ServerSource:
         return (rows[:limit], -1) if limit and len(rows) > limit else (rows, 0)
 
     async def session(self, id: str, last: int | None = None) -> tuple[SessionRow, Sequence[Mapping[str, Any]]]:
-        shown = await self._kernel.session(id, last=last)
-        return shown.session, shown.messages
+        reply = await self._kernel.session(id, last=last)
+        return reply.session, reply.messages
 
     async def remove_session(self, id: str) -> str:
         return await self._kernel.remove_session(id)
@@ -80,10 +80,10 @@ class ServerSource:
         return list(await self._kernel.tree(run))
 
     def events(self, run: str, *, tree: bool = False) -> AsyncGenerator[Event]:
-        return self._told(run, tree=tree, follow=False)
+        return self._events(run, tree=tree, follow=False)
 
     def follow(self, run: str, *, tree: bool = False) -> AsyncGenerator[Event]:
-        return self._told(run, tree=tree, follow=True)
+        return self._events(run, tree=tree, follow=True)
 
     async def questions(self) -> list[Question]:
         return [
@@ -111,8 +111,8 @@ class ServerSource:
         return {"mail": await self._kernel.send(run, text, dedupe_s=dedupe_s)}
 
     async def stop(self, run: str, reason: str) -> dict[str, Any]:
-        found = await self._kernel.stop(run, reason)
-        return {"stopped": list(found.stopped), "left": list(found.left)}
+        receipt = await self._kernel.stop(run, reason)
+        return {"stopped": list(receipt.stopped), "left": list(receipt.left)}
 
     async def read_file(self, run: str, path: str) -> bytes:
         return await self._kernel.read_file(run, path)
@@ -122,8 +122,8 @@ class ServerSource:
         return {"approval": approval, "allowed": allowed}
 
     async def keep(self, run: str, on: bool) -> dict[str, Any]:
-        found = await self._kernel.keep(run, on)
-        return {"tree": found.tree, "kept": found.kept}
+        reply = await self._kernel.keep(run, on)
+        return {"tree": reply.tree, "kept": reply.kept}
 
     # ---- schedules
 
@@ -132,8 +132,8 @@ class ServerSource:
 
     async def add_schedule(self, new: NewSchedule) -> ScheduleView:
         """Add a schedule; the server resolves the function. Raises InvalidValue for a relative path."""
-        place, _, name = new.function.rpartition(":")
-        if not place or not name or (place.endswith(".py") and not place.startswith("/")):
+        location, _, name = new.function.rpartition(":")
+        if not location or not name or (location.endswith(".py") and not location.startswith("/")):
             accepted = "module:function, or /path/to/script.py:function, as the server can import it"
             raise InvalidValue("MODULE:FUNCTION", new.function, accepted)
         return await self._kernel.add_schedule(
@@ -163,19 +163,19 @@ class ServerSource:
 
     # ---- inside
 
-    async def _told(self, run: str, *, tree: bool, follow: bool) -> AsyncGenerator[Event]:
-        async with aclosing(self._kernel.events(run, tree=tree, follow=follow)) as told:
-            async for each in told:
+    async def _events(self, run: str, *, tree: bool, follow: bool) -> AsyncGenerator[Event]:
+        async with aclosing(self._kernel.events(run, tree=tree, follow=follow)) as events:
+            async for each in events:
                 yield each.event
 
 
 def key_in(environ: Mapping[str, str]) -> str | None:
     """Return the operator's key from the environment, like `ramet serve`; None: use the file next to the socket."""
-    place, said_by = environ.get("RAMET_TOKEN", ""), ""
-    if place.strip():
+    variable, prefix = environ.get("RAMET_TOKEN", ""), ""
+    if variable.strip():
         from ramet.services.config.validators import reference_of
 
-        reference, said_by = reference_of("RAMET_TOKEN", place, Path.cwd()), "RAMET_TOKEN: "
+        reference, prefix = reference_of("RAMET_TOKEN", variable, Path.cwd()), "RAMET_TOKEN: "
     elif environ.get(TOKEN_VARIABLE, "").strip():
         reference = SecretReference("env", TOKEN_VARIABLE)
     else:
@@ -183,7 +183,7 @@ def key_in(environ: Mapping[str, str]) -> str | None:
     try:
         key = reference.read(environ)
     except InvalidValue as problem:
-        raise InvalidValue(f"{said_by}{problem.field}", problem.value, problem.accepted) from None
+        raise InvalidValue(f"{prefix}{problem.field}", problem.value, problem.accepted) from None
     if not key.isascii():  # It could not be sent.
         raise InvalidValue(str(reference), STARS, "a key of ASCII letters, digits and punctuation")
     return key
