@@ -1,12 +1,12 @@
-"""An agent that makes an agent that makes an agent, killed between every step. No key, no network.
+"""An agent creates an agent that creates an agent; the process is killed after every step. No key, no network.
 
     python examples/dogfood.py [--backend bwrap|local] [--dsn 'host=… user=… dbname=…' [--schema NAME]]
 
-An architect, which is declared below, writes a math solver down, in Python of its own, in its sandbox; the solver
-writes an equation parser down when it first needs one. Each step is a process of its own, and each is killed: in the
-middle, just after an agent was written down, or at its end. What the next one has is the journal and the handle of the
-solver, as text. In the end a process that made none of them asks the solver again. With `--dsn` the journal is on
-PostgreSQL, in a schema that must be new and is left there, and each process has a working directory of its own.
+An architect, which is declared below, defines a math solver, in its own Python code, in its sandbox. The solver defines
+an equation parser when it first needs one. Each step is a separate process, and each process is killed: in the middle,
+just after an agent was defined, or at its end. The next process has the journal, and the handle of the solver as text.
+At the end a process that defined none of these agents asks the solver again. With `--dsn` the journal is on PostgreSQL,
+in a schema that must be new and is not removed, and each process has its own working directory.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from ramet import Agent, AgentRuntime, Policy
 from ramet.core.agent_ref import AgentRef
 
-#: What the architect's model writes: an agent, and its task as the result.
+#: The code of the model of the architect: an agent, and its task as the result.
 ARCHITECTS_CODE = '''
 with Agent(name="math_solver", primer="You solve linear equations. You make the agents that you need.") as solver:
     solver.cls(Agent)
@@ -42,7 +42,7 @@ with Agent(name="math_solver", primer="You solve linear equations. You make the 
 
 task_success(solve)
 '''
-#: What the solver's model writes: an agent for what it does not do itself, and what is left to do.
+#: The code of the model of the solver: an agent for a part of its task, and the rest of the task.
 SOLVERS_CODE = '''
 import dataclasses
 
@@ -63,7 +63,7 @@ task_success(float(fractions.Fraction(read.right - read.constant, read.slope)))
 
 
 class Planned(BaseChatModel):
-    """Stands in for a real model. It keeps nothing, as real ones do not: what was said is in the conversation."""
+    """A substitute for a real model. Like a real one, it is stateless: the conversation holds all messages."""
 
     model_name: str = "planned"
 
@@ -72,30 +72,30 @@ class Planned(BaseChatModel):
         return "planned"
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
-        """It knows its tools."""
+        """Return the model itself: it knows its tools."""
         return self
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         brief = next(each.text for each in messages if isinstance(each, HumanMessage))
-        given = json.loads(brief.partition("```json")[2].rpartition("```")[0] or "{}")
+        arguments = json.loads(brief.partition("```json")[2].rpartition("```")[0] or "{}")
         if brief.startswith("Read an equation"):
-            left, _, right = given["equation"].partition("=")
+            left, _, right = arguments["equation"].partition("=")
             slope, _, constant = left.partition("*x")
             answer = {"slope": int(slope), "constant": int(constant.replace(" ", "") or 0), "right": int(right)}
-            return _said(AIMessage(json.dumps(answer)))
-        code = ARCHITECTS_CODE if brief.startswith("Make an agent") else SOLVERS_CODE.format(**given)
+            return _result(AIMessage(json.dumps(answer)))
+        code = ARCHITECTS_CODE if brief.startswith("Make an agent") else SOLVERS_CODE.format(**arguments)
         step = sum(isinstance(each, AIMessage) for each in messages)
         if isinstance(messages[-1], ToolMessage) and messages[-1].status != "error":
-            return _said(AIMessage(messages[-1].text))
-        # What was cut off is written again: an agent that is there already, with the same words, stays the one it is.
-        return _said(AIMessage("", tool_calls=[tool_call(name="python", args={"code": code}, id=f"step-{step}")]))
+            return _result(AIMessage(messages[-1].text))
+        # Interrupted code is sent again: an agent that exists already with the same definition stays unchanged.
+        return _result(AIMessage("", tool_calls=[tool_call(name="python", args={"code": code}, id=f"step-{step}")]))
 
 
-def _said(reply: AIMessage) -> ChatResult:
+def _result(reply: AIMessage) -> ChatResult:
     return ChatResult(generations=[ChatGeneration(message=reply)])
 
 
-# ---- the one agent that code declares
+# ---- the only agent that is declared in code
 
 architect = Agent(
     name="architect",
@@ -108,29 +108,29 @@ architect.module("fractions", include=["Fraction"])
 
 
 @architect.task
-def create_specialist(prompt: str) -> Callable[..., Any]:  # type: ignore[empty-body]  # the agent does it
+def create_specialist(prompt: str) -> Callable[..., Any]:  # type: ignore[empty-body]  # the agent does this
     """Make an agent with a task that does what the prompt says, and give that task."""
 
 
-# ---- a process: one step, and its end
+# ---- a process: one step
 
 
 async def step(folder: pathlib.Path, number: int, backend: Any, dsn: str, schema: str) -> None:
-    """Do one step of the story, or what is left of it; be killed where the story says so."""
-    store, works_in = None, folder / "project"
+    """Run one step, or the rest of it; kill the process at the end of the step, or in its middle."""
+    store, working_dir = None, folder / "project"
     if dsn:
         from ramet.store.postgres import PostgresStore
 
-        store, works_in = PostgresStore(dsn, schema=schema), folder / f"machine-{number}"
-    works_in.mkdir(exist_ok=True)
-    async with AgentRuntime(works_in, store=store, backend=backend) as runtime:
+        store, working_dir = PostgresStore(dsn, schema=schema), folder / f"machine-{number}"
+    working_dir.mkdir(exist_ok=True)
+    async with AgentRuntime(working_dir, store=store, backend=backend) as runtime:
         for handle in await runtime.resume(llm=Planned()):
             result = await handle.result()
-            say(f"  goes on with the {handle.view().agent}: {result.status}, {shown(result.value)}")
+            say(f"  resumes the {handle.view().agent}: {result.status}, {shown(result.value)}")
             if number == 2:
                 (folder / "handle").write_text(result.value)
         if number in (1, 3):
-            dies_when_it_made_an_agent(runtime)
+            kill_after_creation(runtime)
         if number == 1:
             await create_specialist("solve linear equations")
         elif number >= 3:
@@ -151,41 +151,43 @@ async def step(folder: pathlib.Path, number: int, backend: Any, dsn: str, schema
 
 
 def shown(value: Any) -> str:
-    """A number as it is, a handle without its hashes."""
+    """Return a value for display: a handle without its hashes."""
     return re.sub(r"@[0-9a-f]{64}", "@…", str(value))
 
 
 def solver(folder: pathlib.Path) -> str:
-    """All that a later process knows of the solver: text."""
+    """Return the handle of the solver: the only thing that a later process knows of it."""
     return (folder / "handle").read_text()
 
 
-def dies_when_it_made_an_agent(runtime: AgentRuntime) -> None:
-    """Kill this process in the middle: an agent is written down, and whoever wrote it has not heard of that yet."""
+def kill_after_creation(runtime: AgentRuntime) -> None:
+    """Kill this process in the middle of a step: the agent is recorded, and its creator has no reply yet."""
     create = runtime.dynamic.create
 
     async def create_and_die(creator: Agent, entry: Any) -> Any:
-        made = await create(creator, entry)
-        say(f"  {creator.name} made {made.ref.local_id}; killed")
+        created = await create(creator, entry)
+        say(f"  {creator.name} made {created.ref.local_id}; killed")
         os.kill(os.getpid(), signal.SIGKILL)
 
     runtime.dynamic.create = create_and_die  # type: ignore[method-assign]
 
 
 def say(text: str) -> None:
-    """Print, before the next kill."""
+    """Print a line immediately, before the next kill."""
     print(text, flush=True)
 
 
-# ---- the story
+# ---- the program
 
 
 def main() -> int:
-    """Run the steps, each in a process of its own."""
+    """Run the steps, each in its own process."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--backend", choices=("bwrap", "local"), help="default: bwrap where it works")
-    parser.add_argument("--dsn", default="", help="of a PostgreSQL server; default: the journal is a file")
-    parser.add_argument("--schema", default="dogfood", help="a new one on that server")
+    parser.add_argument(
+        "--dsn", default="", help="connection string of a PostgreSQL server; default: the journal is a file"
+    )
+    parser.add_argument("--schema", default="dogfood", help="a new schema on that server")
     parser.add_argument("--step", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -195,9 +197,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ramet-dogfood-") as folder:
         for number in range(1, 6):
             print(f"process {number}", flush=True)
-            more = ["--dsn", options.dsn, "--schema", options.schema]
-            more += ["--backend", options.backend] if options.backend else []
-            argv = [sys.executable, __file__, "--step", str(number), "--folder", folder, *more]
+            options_of_step = ["--dsn", options.dsn, "--schema", options.schema]
+            options_of_step += ["--backend", options.backend] if options.backend else []
+            argv = [sys.executable, __file__, "--step", str(number), "--folder", folder, *options_of_step]
             code = subprocess.run(argv, check=False).returncode
             if code != (0 if number == 5 else -signal.SIGKILL):
                 return 1

@@ -1,11 +1,11 @@
-"""Agents that start agents, each in a sandbox of its own. No model, no key, no network: plain functions.
+"""Agents that start agents, each in its own sandbox. No model, no key, no network: plain functions.
 
     python examples/recursive_function_agents.py [--backend bwrap|local]
 
-A surveyor may start two regions, a region may start two towns, and a town may start nobody: three levels, every child
-with 128 MB. What comes back is data. Two things go wrong on purpose: a town asks for a helper, which its policy does
-not allow, and is told so by name; another takes more memory than it has, is ended, and its parent hears `oom` while
-all the others go on. Both backends print the same.
+A survey may start two regions, a region may start two towns, and a town may start no agent: three levels, every child
+with 128 MB. Results are data. Two errors are intended: one town asks for a helper, which its policy does not allow, and
+gets the name of the limit; another town uses more memory than it has and is terminated. Its parent gets `oom`, and all
+other agents continue. Both backends print the same.
 """
 
 import argparse
@@ -21,20 +21,20 @@ REGIONS = {"north": ["Arden", "Brill"], "south": ["Corve", "Dunmoor"]}
 
 
 def town(name: str) -> dict[str, str | int]:
-    """Count the people of one town. The lowest level: it may start nobody, which Brill learns by trying."""
-    told: dict[str, str | int] = {"people": PEOPLE[name]}
+    """Count the people of one town. The lowest level: it may start no agent, which Brill shows."""
+    report: dict[str, str | int] = {"people": PEOPLE[name]}
     if name == "Brill":
         try:
             spawn_sub_agent(agent=town, args=("Arden",))
         except SpawnRefused as refusal:
-            told["refused"] = refusal.limit
+            report["refused"] = refusal.limit
     if name == "Corve":
         bytearray(1024 * 1024 * 1024)[:] = b"x" * (1024 * 1024 * 1024)  # a gigabyte, of 128 MB
-    return told
+    return report
 
 
 def region(name: str) -> list[str]:
-    """Count the towns of a region, each by a child. The middle level: what befalls one town is a line, not an end."""
+    """Count the towns of a region, each by a child. The middle level: a failed town is one line of the result."""
     towns = REGIONS[name]
     children = Policy(memory_mb=128, cpu_cores=0.25, allow_sub_agents=False)
     results = map_sub_agents(town, towns, policy=children)
@@ -42,7 +42,7 @@ def region(name: str) -> list[str]:
 
 
 def line_of(name: str, result: AgentResult) -> str:
-    """One line about a town: its people, or how its agent ended."""
+    """Return one line about a town: its people, or the status of its agent."""
     if result.exit_code:
         return f"{name}: {result.status}"
     refused = f" (asked for a helper, refused: {result.output['refused']})" if "refused" in result.output else ""
@@ -50,14 +50,14 @@ def line_of(name: str, result: AgentResult) -> str:
 
 
 def survey() -> dict[str, list[str]]:
-    """Let two regions be counted side by side. The top level: it may spawn, and so may its children, once more."""
+    """Count two regions concurrently. The top level: it may spawn, and its children may spawn one more level."""
     children = Policy(memory_mb=128 * 3, cpu_cores=0.5, allow_sub_agents=True, max_sub_agents=2)
-    found = map_sub_agents(region, list(REGIONS), policy=children)
-    return {name: result.output for name, result in zip(REGIONS, found, strict=True)}
+    results = map_sub_agents(region, list(REGIONS), policy=children)
+    return {name: result.output for name, result in zip(REGIONS, results, strict=True)}
 
 
 async def main(backend: str | None) -> None:
-    """Run the survey and print what it found."""
+    """Run the survey and print its result."""
     with tempfile.TemporaryDirectory() as folder:
         async with AgentRuntime(working_dir=folder, backend=backend) as runtime:
             policy = Policy(memory_mb=1024, cpu_cores=2, allow_sub_agents=True, max_sub_agent_depth=2)

@@ -1,4 +1,4 @@
-"""What the examples share: their command line, a server in a folder that is gone afterwards, bundles, and turns."""
+"""Shared code of the examples: the command line, a server in a temporary folder, bundles, and turns."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from ramet.services.config.validators import KUBERNETES
 from ramet.services.contract import CreatedTeam, SpawnedAgent
 
 BUNDLES = pathlib.Path(__file__).with_name("bundles")
-#: Which model a key stands for. `LLM_API_KEY` may hold a key of either, and goes before them.
+#: The model for each variable with a key. `LLM_API_KEY` may hold a key of either provider, and takes precedence.
 MODELS = {"ANTHROPIC_API_KEY": "anthropic:claude-sonnet-5-5", "OPENAI_API_KEY": "openai:gpt-5.4"}
 
 
 def main(name: str, about: str, example: Callable[[Config], Coroutine[Any, Any, None]]) -> int:
-    """Run an example as its command line says; what goes wrong is one line, and status 2 if the caller wrote it."""
+    """Run an example with its command line. An error is one line; the status is 2 for an error of the caller."""
     parser = argparse.ArgumentParser(prog=name, description=about.partition("\n")[0], allow_abbrev=False)
-    parser.add_argument("--backend", metavar="local|bwrap", help="default: that of FILE, else bwrap")
+    parser.add_argument("--backend", metavar="local|bwrap", help="default: the backend of FILE, else bwrap")
     parser.add_argument(
         "--config",
         type=pathlib.Path,
         metavar="FILE",
-        help="a ramet.yaml, as for pods in a cluster: see docs/kubernetes.md",
+        help="a settings file (ramet.yaml), for example for pods in a cluster: see docs/kubernetes.md",
     )
     options = parser.parse_args()
     try:
@@ -50,7 +50,7 @@ def main(name: str, about: str, example: Callable[[Config], Coroutine[Any, Any, 
             ramet.setup_logging(structured=False, level=config.log_level)
             if config.log_level == "INFO":
                 logging.getLogger("httpx2").setLevel(logging.WARNING)
-        else:  # What an example cannot do without is raised, and told once.
+        else:  # An error that ends an example is raised, and reported once.
             logging.getLogger("ramet").setLevel(logging.ERROR)
         asyncio.run(_interruptible(example, config))
     except RametError as problem:
@@ -58,16 +58,16 @@ def main(name: str, about: str, example: Callable[[Config], Coroutine[Any, Any, 
         return 2 if isinstance(problem, InvalidValue | Unknown) else 1
     except (KeyboardInterrupt, asyncio.CancelledError):
         return 130
-    except BrokenPipeError:  # nobody reads any more
+    except BrokenPipeError:  # the output was closed
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return 0
 
 
 async def _interruptible(example: Callable[[Config], Coroutine[Any, Any, None]], config: Config) -> None:
-    """Run an example; SIGTERM and SIGHUP cancel it as Ctrl-C does: nobody would find what is left in a cluster.
+    """Run an example. SIGTERM and SIGHUP cancel it, like Ctrl-C, so that no objects remain in a cluster.
 
-    They do so also where Ctrl-C is ignored, as in the background of a script. What `nohup` ignores stays ignored.
+    They do so even if Ctrl-C is ignored, as in the background of a script. A signal that `nohup` ignores stays ignored.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
@@ -79,10 +79,11 @@ async def _interruptible(example: Callable[[Config], Coroutine[Any, Any, None]],
 
 @asynccontextmanager
 async def example_client(config: Config) -> AsyncIterator[Client]:
-    """A client of a server that works in a folder of its own; both are gone in the end, and all that they started."""
+    """Yield a client of a server with a temporary folder. At the end both are removed."""
     if config.backend == KUBERNETES:
         print(
-            f"pods: in namespace {config.namespace or 'default'}; their image is pushed first, if it is not there",
+            f"pods: in namespace {config.namespace or 'default'}; "
+            "their image is pushed first, if the registry does not have it",
             flush=True,
         )
     with tempfile.TemporaryDirectory(prefix="ramet-") as folder:
@@ -93,16 +94,16 @@ async def example_client(config: Config) -> AsyncIterator[Client]:
 
 @asynccontextmanager
 async def reserved(client: Client, resources: Mapping[str, float], name: str) -> AsyncIterator[CreatedTeam]:
-    """A team, which is deleted whatever happens meanwhile: in a cluster it has more than its server's folder."""
-    made = await client.create_team(resources, name=name)
+    """Yield a new team, and delete it at the end, also after an error: it has objects in a cluster."""
+    created = await client.create_team(resources, name=name)
     try:
-        yield made
+        yield created
     finally:
-        await client.delete_team(made.team.id, key=made.key)
+        await client.delete_team(created.team.id, key=created.key)
 
 
 def real_model() -> str:
-    """The model that there is a key for; empty if there is none."""
+    """Return the model for which there is a key; empty if there is none."""
     if key := os.environ.get("LLM_API_KEY", "").strip():
         name = "ANTHROPIC_API_KEY" if key.startswith("sk-ant-") else "OPENAI_API_KEY"
         os.environ[name] = key
@@ -111,7 +112,7 @@ def real_model() -> str:
 
 
 async def image_of(client: Client, bundle: str) -> str:
-    """The id of an image made of one of the bundles that come with the examples."""
+    """Create an image from a bundle of the examples, and return its id."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         tar.add(BUNDLES / bundle, arcname=".", filter=_no_caches)
@@ -121,26 +122,26 @@ async def image_of(client: Client, bundle: str) -> str:
         await asyncio.sleep(0.05)
         job = await client.job(job.id)
     if job.error is not None:
-        raise RametError(f"no image of {bundle}: {job.error.message}")
+        raise RametError(f"the image of the bundle {bundle} cannot be created: {job.error.message}")
     return job.image
 
 
 async def ask(client: Client, agent: SpawnedAgent, text: str, show: Callable[[str], None]) -> str:
-    """One turn of an agent that speaks the format "openai": `show` gets each piece as it comes.
+    """Run one turn of an agent with the format "openai", and return its answer. `show` gets each piece as it arrives.
 
-    Raises what the turn failed with.
+    Raises the error with which the turn failed.
     """
     body = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
-    said = []
+    pieces = []
     async for chunk in client.turn(agent.agent.id, body, key=agent.nonce):
         if chunk.kind == "error":
             raise error_of(chunk.body, 0)
         if chunk.kind == "chunk":
             for choice in json.loads(chunk.body)["choices"]:
                 if piece := choice["delta"].get("content"):
-                    said.append(piece)
+                    pieces.append(piece)
                     show(piece)
-    return "".join(said)
+    return "".join(pieces)
 
 
 def _no_caches(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:

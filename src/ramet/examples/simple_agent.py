@@ -1,9 +1,9 @@
-"""One agent in a sandbox: ask it, see the answer as it comes, and leave nothing.
+"""Run one agent in a sandbox, print its answer as it arrives, and clean up.
 
     python -m ramet.examples.simple_agent [--backend local|bwrap] [--config FILE]
 
-Its image is a folder with a log, some settings and some code, where it is to find out what went wrong. With a key in
-`LLM_API_KEY`, `OPENAI_API_KEY` or `ANTHROPIC_API_KEY` a real model does that, else ramet's own, which works by rules.
+Its image is a folder with a log, settings and code. The agent finds out what went wrong. With a key in `LLM_API_KEY`,
+`OPENAI_API_KEY` or `ANTHROPIC_API_KEY` it uses a real model, otherwise the offline model, which works by rules.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ QUESTION = "Why is the lamp dark at night?"
 
 
 async def simple_agent(config: Config) -> None:
-    """Spawn, ask, show, clean up."""
+    """Spawn the agent, ask it, print its answer, and clean up."""
     model = real_model() or "offline"
     print(f"model: {model}" if model != "offline" else "model: offline (no key is set): it answers by rules")
     async with example_client(config) as client:
-        async with reserved(client, {"agents": 1, "memory_mb": 256}, "lighthouse") as made:
+        async with reserved(client, {"agents": 1, "memory_mb": 256}, "lighthouse") as created:
             keeper = await client.spawn_agent(
-                made.team.id,
+                created.team.id,
                 "keeper",
                 "llm",
                 {"model": model, "tools": ["Glob", "Grep", "Read"], "in_image": True},
                 image=await image_of(client, "lamp"),
                 transport_format="openai",
                 policy=Policy(memory_mb=256, network="disabled"),
-                key=made.key,
+                key=created.key,
             )
             info = await client.get_agent(keeper.agent.id, key=keeper.nonce)
             print(f"agent: {info.path}, {info.state}, isolation {info.isolation}")
@@ -44,7 +44,7 @@ async def simple_agent(config: Config) -> None:
 
 
 def show(piece: str) -> None:
-    """Print it at once."""
+    """Print a piece of the answer immediately."""
     print(piece, end="", flush=True)
 
 

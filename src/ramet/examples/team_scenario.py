@@ -1,10 +1,10 @@
-"""An architect and two workers, each in a sandbox, who share a bundle of code and count the words of a poem together.
+"""Run an architect and two workers, each in a sandbox, that share a bundle of code and count the words of a poem.
 
     python -m ramet.examples.team_scenario [--backend local|bwrap] [--config FILE]
 
-The architect splits the poem, each worker counts its part, the architect puts the counts together. All do so with the
+The architect splits the poem, each worker counts its part, the architect merges the counts. All of them use the
 module `textkit` of their image. With a key in `LLM_API_KEY`, `OPENAI_API_KEY` or `ANTHROPIC_API_KEY` they are models
-that write Python and know the image's skill `word-count`; without one they are functions of the image.
+that write Python and have the skill `word-count` of the image. Without a key they are functions of the image.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ Come to the window, sweet is the night-air!"""
 
 
 class Kind(NamedTuple):
-    """What a member of the team is spawned as."""
+    """The agent type of a member of the team, and its settings."""
 
     agent_type: str
     info: dict[str, Any]
 
 
 async def team_scenario(config: Config) -> None:
-    """Reserve a team, make its image, work, and delete it."""
+    """Reserve a team, create its image, run the scenario, and delete the team."""
     model = real_model()
     print(f"model: {model}" if model else "model: none (no key is set): functions of the image do the work")
     async with example_client(config) as client:
-        async with reserved(client, {"agents": 4, "memory_mb": 1024}, "counters") as made:
+        async with reserved(client, {"agents": 4, "memory_mb": 1024}, "counters") as created:
             image = await image_of(client, "team")
-            print(f"team: {made.team.name}, {made.team.free['agents']:g} agents reserved; image {image[:12]}")
+            print(f"team: {created.team.name}, {created.team.free['agents']:g} agents reserved; image {image[:12]}")
 
             architect, *workers = await asyncio.gather(
-                spawn(client, made, "architect", kind_of("architect", model), image),
-                spawn(client, made, "worker-1", kind_of("worker", model), image),
-                spawn(client, made, "worker-2", kind_of("worker", model), image),
+                spawn(client, created, "architect", kind_of("architect", model), image),
+                spawn(client, created, "worker-1", kind_of("worker", model), image),
+                spawn(client, created, "worker-2", kind_of("worker", model), image),
             )
             await work(client, architect, workers)
-        print(f"\ndeleted: {made.team.name}, with its {1 + len(workers)} agents")
+        print(f"\ndeleted: {created.team.name}, with its {1 + len(workers)} agents")
         print(f"left: {len(await client.list_agents())} agents, {len(await client.list_teams())} teams")
 
 
 async def spawn(client: Client, team: CreatedTeam, name: str, kind: Kind, image: str) -> SpawnedAgent:
-    """One member of the team, in a sandbox of its own."""
+    """Spawn one member of the team in its own sandbox."""
     member = await client.spawn_agent(
         team.team.id,
         name,
@@ -72,7 +72,7 @@ async def spawn(client: Client, team: CreatedTeam, name: str, kind: Kind, image:
 
 
 async def work(client: Client, architect: SpawnedAgent, workers: list[SpawnedAgent]) -> None:
-    """Split, count side by side, and put together."""
+    """Split the text, count the words concurrently, and merge the counts."""
     split = await say(client, architect, f"Split this text between two workers.\n\n{POEM}")
     parts = split.split("\n---\n")
     if len(parts) != len(workers):
@@ -83,7 +83,7 @@ async def work(client: Client, architect: SpawnedAgent, workers: list[SpawnedAge
 
 
 async def say(client: Client, agent: SpawnedAgent, text: str) -> str:
-    """One turn, shown line by line as it comes: several may speak at the same time."""
+    """Run one turn, and print the answer line by line as it arrives. Several turns may run concurrently."""
     name, line = agent.agent.name, ""
     print(f"\n{name} < {text.partition(chr(10))[0]}", flush=True)
 
@@ -93,13 +93,13 @@ async def say(client: Client, agent: SpawnedAgent, text: str) -> str:
         for each in whole:
             print(f"{name} > {each}", flush=True)
 
-    said = await ask(client, agent, text, show)
+    answer = await ask(client, agent, text, show)
     show("\n" if line else "")
-    return said
+    return answer
 
 
 def kind_of(role: str, model: str) -> Kind:
-    """A model with a Python that can import the image, and with its skill; without one, a function of the image."""
+    """Return a model with Python and the skill of the image; without a model, return a function of the image."""
     if not model:
         return Kind("function", {"function": f"textkit:{role}"})
     prompt = f"You are the {role} of a team that counts words."

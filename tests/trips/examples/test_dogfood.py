@@ -12,12 +12,12 @@ EXPECTED = """\
 process 1
   architect made math_solver; killed
 process 2
-  goes on with the architect: completed, architect@…/math_solver@…:solve
+  resumes the architect: completed, architect@…/math_solver@…:solve
 process 3
   math_solver remembers: nothing yet
   math_solver made equation_parser; killed
 process 4
-  goes on with the math_solver: completed, -2.0
+  resumes the math_solver: completed, -2.0
   math_solver remembers: nothing yet
 process 5
   math_solver remembers: 3*x + 6 = 0

@@ -239,9 +239,9 @@ async def test_a_key_selects_a_real_model(folder: pathlib.Path) -> None:
 async def test_a_team_of_models_counts_with_the_bundle(folder: pathlib.Path) -> None:
     """Each member writes Python that imports the bundle, in its sandbox, and has its skill: the same sum comes out."""
     script: Script = {
-        "Split this text": [python("print('\\n---\\n'.join(textkit.halves(given)))"), heard],
-        "Count the words": [python("print(textkit.written(textkit.count(given)))"), heard],
-        "Put these counts": [python("print(sum(textkit.together([given]).values()), 'words')"), heard],
+        "Split this text": [python("print('\\n---\\n'.join(textkit.split_text(given)))"), heard],
+        "Count the words": [python("print(textkit.format_counts(textkit.count(given)))"), heard],
+        "Put these counts": [python("print(sum(textkit.merge_counts([given]).values()), 'words')"), heard],
     }
     async with keyed(script) as (server, env):
         done = await run(folder, "team_scenario", "--backend", "local", **env)

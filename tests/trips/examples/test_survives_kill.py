@@ -11,11 +11,11 @@ from tests.support.examples import said_by
 
 #: How many agents are born and have ended when a kernel is killed is up to the machine.
 EXPECTED = """\
-kernel 1: killed while sandboxes work; agents born N, ended N; payments made 0
-kernel 2: killed while it pays; agents born N, ended N; payments made 1
-kernel 3: ended with 0; agents born 10, ended 10; payments made 4
+kernel 1: killed while sandboxes work; agents spawned N, ended N; payments made 0
+kernel 2: killed while it pays; agents spawned N, ended N; payments made 1
+kernel 3: ended with 0; agents spawned 10, ended 10; payments made 4
 the tree: completed, 10 agents: the country is counted
-payments: east, north, printer, south; asked for 5 times, made 4 times
+payments: east, north, printer, south; requested 5 times, made 4 times
 """
 
 
@@ -24,5 +24,5 @@ def test_the_example_makes_every_payment_once(place: str, tmp_path: pathlib.Path
     """AC-S0-8, NEG-15: ten agents, two kills, four payments; who was cut off asks again, and nothing is paid again."""
     first, second, *rest = said_by("survives_kill.py", place, tmp_path)
 
-    counted = [re.sub(r"born \d+, ended \d+", "born N, ended N", line) for line in (first, second)]
+    counted = [re.sub(r"spawned \d+, ended \d+", "spawned N, ended N", line) for line in (first, second)]
     assert [*counted, *rest] == EXPECTED.splitlines()

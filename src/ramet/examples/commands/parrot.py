@@ -1,24 +1,24 @@
-"""An agent without ramet: any program that speaks frames on stdin and stdout is one. See docs/command-agents.md."""
+"""An agent without ramet: a program that exchanges frames on stdin and stdout. See docs/command-agents.md."""
 
 import json
 import sys
 
 
 def say(kind: str, body: bytes = b"", **fields: int) -> None:
-    """One frame: a line of JSON, and as many bytes as it says."""
+    """Write one frame: a line of JSON, and a body of the size that the line states."""
     sys.stdout.buffer.write(json.dumps({"type": kind, **fields, "size": len(body)}).encode() + b"\n" + body)
     sys.stdout.buffer.flush()
 
 
-heard: list[str] = []
+messages: list[str] = []
 for line in iter(sys.stdin.buffer.readline, b""):
-    told = json.loads(line)
-    body = sys.stdin.buffer.read(told["size"])
-    if told["type"] == "start":
-        heard = [each["content"] for each in json.loads(body) if each["role"] == "user"]
+    frame = json.loads(line)
+    body = sys.stdin.buffer.read(frame["size"])
+    if frame["type"] == "start":
+        messages = [each["content"] for each in json.loads(body) if each["role"] == "user"]
         say("ready")
-    elif told["type"] == "turn":
-        heard.append(body.decode())
-        for each in heard:
-            say("chunk", f"{each}. ".encode(), turn=told["turn"])
-        say("done", turn=told["turn"])
+    elif frame["type"] == "turn":
+        messages.append(body.decode())
+        for each in messages:
+            say("chunk", f"{each}. ".encode(), turn=frame["turn"])
+        say("done", turn=frame["turn"])

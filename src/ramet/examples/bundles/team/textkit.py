@@ -1,6 +1,6 @@
-"""A little code that a team shares: it splits texts, counts their words, and puts counts together.
+"""Shared code of a team: it splits texts, counts their words, and merges counts.
 
-`architect` and `worker` are what the members of the team do without a model.
+`architect` and `worker` are the functions of the members of the team if there is no model.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 
-def halves(text: str) -> tuple[str, str]:
-    """A text in two parts of about the same length, apart between two lines."""
+def split_text(text: str) -> tuple[str, str]:
+    """Return two parts of a text of about the same length, split between two lines."""
     lines = text.strip().splitlines()
     middle = len(lines) // 2
     return "\n".join(lines[:middle]), "\n".join(lines[middle:])
 
 
 def count(text: str) -> Counter[str]:
-    """How often each word is in a text, whatever its case."""
+    """Return the number of occurrences of each word in a text, without regard to case."""
     return Counter(re.findall(r"[^\W\d_]+", text.lower()))
 
 
-def written(counts: Counter[str]) -> str:
-    """Counts as lines of `word number`, the most frequent first."""
+def format_counts(counts: Counter[str]) -> str:
+    """Return counts as lines of `word number`, the most frequent first."""
     return "\n".join(f"{word} {number}" for word, number in sorted(counts.items(), key=lambda it: (-it[1], it[0])))
 
 
-def together(parts: Iterable[str]) -> Counter[str]:
-    """The sum of counts that were `written`, whatever else the lines around them say."""
+def merge_counts(parts: Iterable[str]) -> Counter[str]:
+    """Return the sum of formatted counts. Other lines of the parts are ignored."""
     total = Counter[str]()
     for part in parts:
         for word, number in re.findall(r"^([^\W\d_]+) (\d+)$", part, re.MULTILINE):
@@ -36,22 +36,22 @@ def together(parts: Iterable[str]) -> Counter[str]:
     return total
 
 
-def architect(asked: str) -> Iterator[str]:
-    """Split a text for two workers, or put together what they have counted."""
-    task, _, given = asked.partition("\n\n")
+def architect(request: str) -> Iterator[str]:
+    """Split a text for two workers, or merge their counts."""
+    task, _, text = request.partition("\n\n")
     if task.startswith("Split"):
-        first, second = halves(given)
+        first, second = split_text(text)
         yield f"{first}\n"
         yield "---\n"
         yield second
     else:
-        total = together([given])
+        total = merge_counts([text])
         yield f"{sum(total.values())} words, {len(total)} different; the most frequent:\n"
-        yield "\n".join(written(total).splitlines()[:3])
+        yield "\n".join(format_counts(total).splitlines()[:3])
 
 
-def worker(asked: str) -> Iterator[str]:
+def worker(request: str) -> Iterator[str]:
     """Count the words of a part."""
-    _, _, part = asked.partition("\n\n")
-    for line in written(count(part)).splitlines():
+    _, _, part = request.partition("\n\n")
+    for line in format_counts(count(part)).splitlines():
         yield f"{line}\n"
