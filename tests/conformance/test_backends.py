@@ -122,7 +122,9 @@ async def test_the_backends_under_the_spoilt_ones_are_whole(tmp_path: pathlib.Pa
 
 async def test_a_name_that_stands_for_no_backend_is_an_error(tmp_path: pathlib.Path) -> None:
     for name in ("ramet.isolation.none:Backend", "ramet.isolation.local:None_", "nonsense"):
-        with pytest.raises(ValueError, match=r"backend: .* expected a module and what makes a backend of it"):
+        with pytest.raises(
+            ValueError, match=r"backend: .* expected a module and the callable in it that creates a backend"
+        ):
             await run(BY_NAME["exit_status"], Workdir(name, tmp_path))
 
 

@@ -45,7 +45,10 @@ async def secrets_are_files_that_end_with_the_run(site: BackendFixture) -> None:
     async with site.visit(grant=replace_grant(GRANT, secrets={"token": "s3cret"})) as visit:
         holds(await visit.ask("read", path="/run/secrets/token") == "s3cret", "a secret is read")
         holds("s3cret" not in json.dumps(await visit.ask("who")), "a secret is in no environment")
-        for deed in ({"deed": "write", "path": "/run/secrets/token", "text": "x"}, {"deed": "make", "path": "/run"}):
+        for deed in (
+            {"request": "write", "path": "/run/secrets/token", "text": "x"},
+            {"request": "make", "path": "/run"},
+        ):
             said = await visit.fails(**deed)
             holds(said in _REFUSED, f"what is in /run is not an agent's: {said or 'it was'}")
         modes = [path.stat().st_mode & 0o777 for path in (_SECRETS, _SECRETS / "token")]

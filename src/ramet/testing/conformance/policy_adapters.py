@@ -25,7 +25,7 @@ from ramet.host.policy_adapters.adapter import TIMEOUT_S, PolicyAdapter, check_p
 
 PATIENCE_S = TIMEOUT_S  #: the time limit for one answer, and for the end of a cancelled call
 _USAGE = "usage: python -m ramet.testing.conformance.policy_adapters package.module:Name"
-_AT_ONCE = 100
+_CONCURRENT = 100
 
 
 class Violation(AssertionError):
@@ -82,15 +82,15 @@ async def every_spawn_gets_a_decision(adapter: PolicyAdapter) -> None:
 async def a_decoded_request_gets_the_same_decision(adapter: PolicyAdapter) -> None:
     """Check that a decoded request gets the same answer as the original: only the fields count."""
     for request in REQUESTS:
-        again = msgspec.json.decode(msgspec.json.encode(request), type=PolicyRequest)
-        first, second = await _answer(adapter, request), await _answer(adapter, again)
+        decoded = msgspec.json.decode(msgspec.json.encode(request), type=PolicyRequest)
+        first, second = await _answer(adapter, request), await _answer(adapter, decoded)
         if type(first) is not type(second):
             raise Violation(f"equal requests about {request.agent!r} were answered {first!r} and {second!r}")
 
 
 async def concurrent_requests_are_decided(adapter: PolicyAdapter) -> None:
     """Check that spawns of all trees can be decided concurrently."""
-    requests = [REQUESTS[each % len(REQUESTS)] for each in range(_AT_ONCE)]
+    requests = [REQUESTS[each % len(REQUESTS)] for each in range(_CONCURRENT)]
     await asyncio.gather(*(_answer(adapter, each) for each in requests))
 
 
@@ -130,25 +130,25 @@ async def run(check: Check, make: Make) -> None:
 
 async def _answer(adapter: PolicyAdapter, request: PolicyRequest) -> Allow | Narrow | Refuse:
     """Return the answer to one request. Raises Violation if there is none in time, or no valid one."""
-    about = f"a birth of {request.agent!r}"
+    subject = f"a birth of {request.agent!r}"
     try:
         async with asyncio.timeout(PATIENCE_S):
             answer: Any = await adapter.decide(request)  # Any: a third-party adapter may return anything
     except TimeoutError:
-        raise Violation(f"{about} was not answered within {PATIENCE_S:g} s") from None
+        raise Violation(f"{subject} was not answered within {PATIENCE_S:g} s") from None
     except (Exception, SystemExit) as error:
-        raise Violation(f"{about}: {type(error).__name__} was raised: {error}") from error
+        raise Violation(f"{subject}: {type(error).__name__} was raised: {error}") from error
     if not isinstance(answer, Allow | Narrow | Refuse):
-        raise Violation(f"{about} was answered with a value of type {type(answer).__name__}")
+        raise Violation(f"{subject} was answered with a value of type {type(answer).__name__}")
     if not isinstance(answer.reason, str):
-        raise Violation(f"{about}: the reason is no text")
+        raise Violation(f"{subject}: the reason is no text")
     if isinstance(answer, Refuse) and not answer.reason.strip():
-        raise Violation(f"{about} was refused without a reason")
+        raise Violation(f"{subject} was refused without a reason")
     if isinstance(answer, Narrow):
         try:
             check_narrow(answer)
         except InvalidValue as problem:
-            raise Violation(f"{about}: {problem}") from None
+            raise Violation(f"{subject}: {problem}") from None
     return answer
 
 
@@ -160,22 +160,22 @@ def main(arguments: Sequence[str]) -> int:
     try:
         make: Any = importlib.metadata.EntryPoint("adapter", arguments[0], "ramet.policy_adapters").load()
     except Exception as problem:  # The call runs the module's own code.
-        sys.stderr.write(f"{arguments[0]} cannot be loaded: {_words(problem)}\n")
+        sys.stderr.write(f"{arguments[0]} cannot be loaded: {_one_line(problem)}\n")
         return 2
     failed = 0
     for check in CHECKS:
         try:
             asyncio.run(run(check, make))
-        except Violation as why:
+        except Violation as violation:
             failed += 1
-            sys.stdout.write(f"failed  {check.__name__}: {_words(why)}\n")
+            sys.stdout.write(f"failed  {check.__name__}: {_one_line(violation)}\n")
         else:
             sys.stdout.write(f"passed  {check.__name__}\n")
     sys.stdout.write(f"{len(CHECKS)} checks, {failed} failed\n")
     return 1 if failed else 0
 
 
-def _words(problem: BaseException) -> str:
+def _one_line(problem: BaseException) -> str:
     return " ".join(str(problem).split())[:500]
 
 

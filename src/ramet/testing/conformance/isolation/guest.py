@@ -21,7 +21,7 @@ from typing import Any
 from ramet.testing.conformance.isolation import guest_load, guest_observe
 from ramet.wire import frames
 
-_seen: list[int] = []  #: received signals
+_signals: list[int] = []  #: received signals
 
 
 class _Leave(Exception):
@@ -38,9 +38,9 @@ def main(channel: socket.socket) -> int:
     try:
         while data := channel.recv(65536):
             for frame in reader.feed(data):
-                told = json.loads(frame.control)
-                body, answer = _done(told["do"], told["given"], frame.body)
-                if not told["quiet"]:
+                request = json.loads(frame.control)
+                body, answer = _handle(request["do"], request["given"], frame.body)
+                if not request["quiet"]:
                     for piece in frames.pack(json.dumps(answer).encode(), body):
                         channel.sendall(piece)
     except _Leave as leave:
@@ -48,11 +48,11 @@ def main(channel: socket.socket) -> int:
     return 0
 
 
-def _done(name: str, given: Mapping[str, Any], body: bytes) -> tuple[bytes, dict[str, object]]:
+def _handle(name: str, arguments: Mapping[str, Any], body: bytes) -> tuple[bytes, dict[str, object]]:
     if name == "echo":
         return body, {"value": len(body)}
     try:
-        return b"", {"value": DEEDS[name](**given)}
+        return b"", {"value": HANDLERS[name](**arguments)}
     except OSError as error:
         return b"", {"error": errno.errorcode.get(error.errno or 0, "OSError")}
     except (MemoryError, subprocess.SubprocessError, RuntimeError, ValueError) as error:
@@ -85,12 +85,12 @@ def ignore(numbers: list[int]) -> None:
 
 def note(number: int) -> None:
     """Record a signal, and continue."""
-    signal.signal(number, lambda number, _: _seen.append(number))
+    signal.signal(number, lambda number, _: _signals.append(number))
 
 
 def noted() -> list[int]:
     """Return the received signals."""
-    return _seen
+    return _signals
 
 
 def leave_on(number: int, code: int) -> None:
@@ -137,7 +137,7 @@ def _hold(path: str) -> None:
     fcntl.flock(fd, fcntl.LOCK_SH)
 
 
-_LIFE: tuple[Callable[..., object], ...] = (leave, crash, end_by, ignore, note, noted, leave_on, hide, hold)
-DEEDS: Mapping[str, Callable[..., object]] = {
-    deed.__name__: deed for deed in (*_LIFE, *guest_observe.DEEDS, *guest_load.DEEDS)
+_LIFECYCLE: tuple[Callable[..., object], ...] = (leave, crash, end_by, ignore, note, noted, leave_on, hide, hold)
+HANDLERS: Mapping[str, Callable[..., object]] = {
+    handler.__name__: handler for handler in (*_LIFECYCLE, *guest_observe.HANDLERS, *guest_load.HANDLERS)
 }

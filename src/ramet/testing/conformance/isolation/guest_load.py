@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable
 
 _MB = 1024 * 1024
-_kept: list[object] = []  #: memory, sockets and files that are held until the end
+_held_until_end: list[object] = []  #: memory, sockets and files that are held until the end
 
 
 def allocate(mb: int) -> None:
     """Allocate memory, touch it, and keep it."""
-    _kept.append(bytearray(b"x") * (mb * _MB))
+    _held_until_end.append(bytearray(b"x") * (mb * _MB))
 
 
 def share(kind: str, mb: int) -> None:
@@ -29,12 +29,12 @@ def share(kind: str, mb: int) -> None:
         block = b"x" * _MB
         for _ in range(mb):
             os.write(fd, block)
-        _kept.append(fd)
+        _held_until_end.append(fd)
         return
     shared = mmap.mmap(-1, mb * _MB)
     for at in range(0, mb * _MB, 4096):
         shared[at] = 1
-    _kept.append(shared)
+    _held_until_end.append(shared)
 
 
 def allocate_in_children(count: int, mb: int, most: int) -> int:
@@ -54,21 +54,22 @@ def allocate_in_children(count: int, mb: int, most: int) -> int:
             os._exit(1)
         pids.append(pid)
     os.set_blocking(ready, False)
-    told: set[int] = set()
-    until = time.monotonic() + 20
-    while time.monotonic() < until and any(
-        index not in told and pid in _living(pids) for index, pid in enumerate(pids)
+    ready_children: set[int] = set()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and any(
+        index not in ready_children and pid in _living(pids) for index, pid in enumerate(pids)
     ):
         with contextlib.suppress(BlockingIOError):
-            told.update(os.read(ready, count))
+            ready_children.update(os.read(ready, count))
         time.sleep(0.01)
-    until = time.monotonic() + 20
-    while len(left := _living(pids)) > most and time.monotonic() < until:
+    deadline = time.monotonic() + 20
+    while len(living := _living(pids)) > most and time.monotonic() < deadline:
         time.sleep(0.01)
-    for pid in left:
+    for pid in living:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    return len({pids[index] for index in told}.intersection(left))  # Without processes that are still about to have it.
+    # Without processes that are still about to allocate.
+    return len({pids[index] for index in ready_children}.intersection(living))
 
 
 def _living(pids: list[int]) -> list[int]:
@@ -96,16 +97,16 @@ def fork_until(count: int) -> int:
 
 def start_threads_until(count: int) -> int:
     """Start threads until `count` live or no more may start; return how many lived."""
-    over = threading.Event()
+    finished = threading.Event()
     threads: list[threading.Thread] = []
     try:
         while len(threads) < count:
-            thread = threading.Thread(target=over.wait, daemon=True)
+            thread = threading.Thread(target=finished.wait, daemon=True)
             thread.start()
             threads.append(thread)
     except (RuntimeError, MemoryError):
         pass
-    over.set()
+    finished.set()
     for thread in threads:
         thread.join()
     return len(threads)
@@ -188,7 +189,7 @@ def greet_at(port: int, word: str) -> None:
 def listen_tcp() -> int:
     """Listen on the loopback, until the end; return the port."""
     server = socket.create_server(("127.0.0.1", 0))
-    _kept.append(server)
+    _held_until_end.append(server)
     return int(server.getsockname()[1])
 
 
@@ -197,10 +198,10 @@ def listen_unix(path: str) -> None:
     server = socket.socket(socket.AF_UNIX)
     server.bind(path)
     server.listen()
-    _kept.append(server)
+    _held_until_end.append(server)
 
 
-DEEDS: tuple[Callable[..., object], ...] = (
+HANDLERS: tuple[Callable[..., object], ...] = (
     allocate,
     share,
     allocate_in_children,

@@ -39,11 +39,11 @@ def core_limit() -> int:
 
 def descriptors(up_to: int) -> list[dict[str, object]]:
     """Return the open descriptors, except the standard streams."""
-    found: list[dict[str, object]] = []
+    open_descriptors: list[dict[str, object]] = []
     for fd in range(3, up_to):
         with contextlib.suppress(OSError):
             mode = os.fstat(fd).st_mode
-            found.append(
+            open_descriptors.append(
                 {
                     "fd": fd,
                     "is_socket": stat.S_ISSOCK(mode),
@@ -51,7 +51,7 @@ def descriptors(up_to: int) -> list[dict[str, object]]:
                     "is_inherited": os.get_inheritable(fd),
                 }
             )
-    return found
+    return open_descriptors
 
 
 def from_stdin() -> str:
@@ -61,11 +61,11 @@ def from_stdin() -> str:
 
 def environments() -> str:
     """Return all readable environments."""
-    found = []
+    texts = []
     for each in pathlib.Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
-            found.append(each.read_text(errors="replace"))
-    return "\n".join(found)
+            texts.append(each.read_text(errors="replace"))
+    return "\n".join(texts)
 
 
 def processes() -> list[int]:
@@ -85,9 +85,9 @@ def write(path: str, text: str) -> None:
 
 def make(path: str) -> str:
     """Create a new file in a folder, and return its path."""
-    made = pathlib.Path(path, f"ramet-conformance-{os.getpid()}-{time.monotonic_ns()}")
-    made.touch(exist_ok=False)
-    return str(made)
+    file = pathlib.Path(path, f"ramet-conformance-{os.getpid()}-{time.monotonic_ns()}")
+    file.touch(exist_ok=False)
+    return str(file)
 
 
 def listing(path: str) -> list[str]:
@@ -112,7 +112,7 @@ def fill(path: str, mb: int) -> float:
     return written / _MB
 
 
-DEEDS: tuple[Callable[..., object], ...] = (
+HANDLERS: tuple[Callable[..., object], ...] = (
     who,
     has_imported,
     privileges,

@@ -27,10 +27,11 @@ ENTRY = "ramet.testing.conformance.isolation.guest:main"
 #: A variable in the environment of the suite's process, and never in a sandbox.
 CANARY = "RAMET_CONFORMANCE_CANARY"
 PATIENCE_S = 60.0  #: the time limit for any event that must happen; only a failing backend needs all of it
-_END_S = 10.0  #: from the end of a channel to that of its sandbox, before the check reports that only the channel ended
+#: From the end of a channel to that of its sandbox, before the check reports that only the channel ended.
+_END_TIMEOUT_S = 10.0
 #: The grant of a sandbox where a check is not about a limit.
 GRANT = Grant(memory_mb=128, pids=32, tmpfs_size_mb=16, workspace_size_mb=32)
-_MAKES = "a module and what makes a backend of it, as in 'package.module:Backend'"
+_BACKEND_FORM = "a module and the callable in it that creates a backend, as in 'package.module:Backend'"
 
 
 class Violation(AssertionError):
@@ -70,8 +71,8 @@ async def eventually(
     try:
         async with asyncio.timeout(PATIENCE_S):
             while True:
-                met = condition()
-                if await met if isinstance(met, Awaitable) else met:
+                result = condition()
+                if await result if isinstance(result, Awaitable) else result:
                     return
                 await asyncio.sleep(0.005)
     except TimeoutError:
@@ -100,7 +101,7 @@ class Workdir:
 
     def make(self) -> Backend:
         """Return a backend that is not started. Raises InvalidValue if the name does not exist."""
-        backend: Backend = _named("backend", self.backend)(runs=self.runs)
+        backend: Backend = _import("backend", self.backend)(runs=self.runs)
         return backend
 
     @asynccontextmanager
@@ -117,36 +118,36 @@ class Workdir:
 class GuestSession:
     """A sandbox with the guest in it."""
 
-    def __init__(self, sandbox: Sandbox, spec: SandboxSpec, site: BackendFixture) -> None:
-        self.sandbox, self.spec, self._site = sandbox, spec, site
+    def __init__(self, sandbox: Sandbox, spec: SandboxSpec, fixture: BackendFixture) -> None:
+        self.sandbox, self.spec, self._fixture = sandbox, spec, fixture
         self._reader = frames.FrameReader()
 
-    async def ask(self, deed: str, **given: object) -> Any:
+    async def ask(self, request: str, **arguments: object) -> Any:
         """Return the guest's answer. Raises Refused, or Ended if the guest ended before the answer."""
-        return (await self.ask_with(b"", deed, **given))[0]
+        return (await self.ask_with(b"", request, **arguments))[0]
 
-    async def ask_with(self, body: bytes, deed: str, **given: object) -> tuple[Any, bytes]:
+    async def ask_with(self, body: bytes, request: str, **arguments: object) -> tuple[Any, bytes]:
         """Return the guest's answer, with bytes in both directions. Raises the same as `ask`."""
         try:
-            await self._send(body, {"do": deed, "given": given, "quiet": False})
+            await self._send(body, {"do": request, "given": arguments, "quiet": False})
             frame = await self._receive()
         except (BrokenPipeError, ConnectionResetError):
-            raise await self._end_over(deed) from None
+            raise await self._ended_instead(request) from None
         if frame is None:
-            raise await self._end_over(deed)
+            raise await self._ended_instead(request)
         answer = json.loads(frame.control)
         if "error" in answer:
             raise Refused(answer["error"])
         return answer["value"], frame.body
 
-    async def tell(self, deed: str, **given: object) -> None:
+    async def tell(self, request: str, **arguments: object) -> None:
         """Send the guest a request without an answer."""
-        await self._send(b"", {"do": deed, "given": given, "quiet": True})
+        await self._send(b"", {"do": request, "given": arguments, "quiet": True})
 
-    async def fails(self, deed: str, **given: object) -> str:
+    async def fails(self, request: str, **arguments: object) -> str:
         """Return the reason why a request fails, or "" if it succeeds."""
         try:
-            await self.ask(deed, **given)
+            await self.ask(request, **arguments)
         except Refused as refusal:
             return str(refusal)
         return ""
@@ -168,7 +169,7 @@ class GuestSession:
 
     async def holding(self, name: str) -> bool:
         """Return whether a process inside holds the lock on a file of the workspace."""
-        return await self._site.is_held(self.spec.workspace / name)
+        return await self._fixture.is_held(self.spec.workspace / name)
 
     async def free(self, name: str) -> bool:
         """Return whether no process holds the lock."""
@@ -176,7 +177,7 @@ class GuestSession:
 
     async def refresh(self) -> None:
         """Make both sides see the same files, if they share no disk; otherwise they always do."""
-        if self._site.probe.remote:
+        if self._fixture.probe.remote:
             await self.sandbox.sync()
 
     async def seen(self, name: str) -> pathlib.Path:
@@ -184,24 +185,24 @@ class GuestSession:
         await self.refresh()
         return self.spec.workspace / name
 
-    async def _end_over(self, deed: str) -> Ended:
+    async def _ended_instead(self, request: str) -> Ended:
         """Return the error for a channel that ended instead of an answer, with the sandbox's end, if it has ended."""
         try:
-            async with asyncio.timeout(_END_S):
-                return Ended(f"{deed}: {await self.sandbox.wait()}")
+            async with asyncio.timeout(_END_TIMEOUT_S):
+                return Ended(f"{request}: {await self.sandbox.wait()}")
         except TimeoutError:
-            return Ended(f"{deed}: the channel ended, the sandbox did not within {_END_S:g} s")
+            return Ended(f"{request}: the channel ended, the sandbox did not within {_END_TIMEOUT_S:g} s")
 
-    async def _send(self, body: bytes, told: dict[str, object]) -> None:
+    async def _send(self, body: bytes, request: dict[str, object]) -> None:
         async with patience():
-            for piece in frames.pack(json.dumps(told).encode(), body):
+            for piece in frames.pack(json.dumps(request).encode(), body):
                 await asyncio.get_running_loop().sock_sendall(self.sandbox.channel, piece)
 
     async def _receive(self) -> frames.Frame | None:
         async with patience():
             while data := await asyncio.get_running_loop().sock_recv(self.sandbox.channel, 1 << 18):
-                if found := self._reader.feed(data):
-                    return found[0]
+                if frames_received := self._reader.feed(data):
+                    return frames_received[0]
         return None
 
 
@@ -228,19 +229,19 @@ class BackendFixture:
         """Return whether any process holds the lock on a file of a workspace, here or on the sandbox's machine."""
         if not self.probe.remote:
             return is_held(file)
-        return bool(await _named("eyes", self.ground.eyes)(self.ground.runs, file))
+        return bool(await _import("eyes", self.ground.eyes)(self.ground.runs, file))
 
     def needs_walls(self) -> None:
         """Raise NotHere if no confinement separates a guest from the host."""
         if not self.has_walls:
             raise NotHere(f"{self.backend.name} offers {self.probe.level} here")
 
-    def spec(self, *, grant: Grant = GRANT, **given: Any) -> SandboxSpec:
+    def spec(self, *, grant: Grant = GRANT, **fields: Any) -> SandboxSpec:
         """Return the spec of a sandbox to start, with a new workspace unless one is given."""
         run = f"conformance-{uuid.uuid4().hex[:12]}-{next(self._count)}"
-        if "workspace" not in given:
-            given["workspace"] = self.workspace(run)
-        return SandboxSpec(run=run, grant=grant, **{"entry": ENTRY, **given})
+        if "workspace" not in fields:
+            fields["workspace"] = self.workspace(run)
+        return SandboxSpec(run=run, grant=grant, **{"entry": ENTRY, **fields})
 
     def workspace(self, name: str) -> pathlib.Path:
         """Create a new folder that only the backend's owner may enter."""
@@ -251,10 +252,10 @@ class BackendFixture:
         return folder
 
     @asynccontextmanager
-    async def visit(self, spec: SandboxSpec | None = None, **given: Any) -> AsyncIterator[GuestSession]:
+    async def visit(self, spec: SandboxSpec | None = None, **fields: Any) -> AsyncIterator[GuestSession]:
         """Start a sandbox with the guest in it, and clean it up afterwards."""
         async with patience():
-            spec = spec or self.spec(**given)
+            spec = spec or self.spec(**fields)
             sandbox = await self.backend.start(spec)
         try:
             yield GuestSession(sandbox, spec, self)
@@ -262,22 +263,22 @@ class BackendFixture:
             await sandbox.clean_up()
 
     @asynccontextmanager
-    async def visit_if_granted(self, field: str, value: object, **given: Any) -> AsyncIterator[GuestSession]:
+    async def visit_if_granted(self, field: str, value: object, **fields: Any) -> AsyncIterator[GuestSession]:
         """Start a sandbox with one field of its grant set. Raises NotHere if the backend refuses that field by name."""
         try:
-            async with self.visit(grant=replace_grant(GRANT, **{field: value}), **given) as visit:
-                yield visit
+            async with self.visit(grant=replace_grant(GRANT, **{field: value}), **fields) as guest:
+                yield guest
         except InvalidValue as refusal:
             holds(field in refusal.field, f"what cannot be enforced is refused by name: {field}")
             raise NotHere(f"{self.backend.name} refuses {field}") from None
 
 
-def _named(field: str, name: str) -> Any:
+def _import(field: str, name: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidValue(field, name, f"{_MAKES} ({error})") from None
+        raise InvalidValue(field, name, f"{_BACKEND_FORM} ({error})") from None
 
 
 Check = Callable[[BackendFixture], Awaitable[None]]
@@ -317,13 +318,13 @@ def _cgroups(pid: int) -> frozenset[pathlib.Path]:
         mounts = [line.split() for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()]
     except OSError:
         return frozenset()
-    found = set()
+    groups = set()
     for _, names, path in lines:
-        for *before, kind, _, options in mounts:
+        for *leading, kind, _, options in mounts:
             version_2 = kind == "cgroup2" and not names
             if version_2 or (kind == "cgroup" and names and set(names.split(",")) <= set(options.split(","))):
-                found.add(pathlib.Path(before[4], path.lstrip("/")))
-    return frozenset(found)
+                groups.add(pathlib.Path(leading[4], path.lstrip("/")))
+    return frozenset(groups)
 
 
 async def read_all(fd: int) -> bytes:

@@ -24,235 +24,238 @@ from ramet.testing.conformance.isolation.harness import (
     patience,
 )
 
-_DEAF = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
+_IGNORED = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 
 
-async def exit_status(site: BackendFixture) -> None:
+async def exit_status(fixture: BackendFixture) -> None:
     """Check that the return value of the entry point is the exit status; no value is 0."""
     for code in (0, 7):
-        async with site.visit() as visit:
-            await visit.tell("leave", code=code)
-            ended = await visit.ended()
+        async with fixture.visit() as guest:
+            await guest.tell("leave", code=code)
+            ended = await guest.ended()
             holds((ended.code, ended.reason) == (code, "exited"), f"a guest that returns {code} ends so, not {ended}")
 
 
-async def closing_the_channel_ends_a_guest_in_order(site: BackendFixture) -> None:
+async def closing_the_channel_ends_a_guest_in_order(fixture: BackendFixture) -> None:
     """Check that closing the host's end is an end of file inside."""
-    async with site.visit() as visit:
-        await visit.ask("who")
-        visit.sandbox.channel.shutdown(socket.SHUT_WR)
-        holds((await visit.ended()).code == 0, "a guest sees the end of its channel")
+    async with fixture.visit() as guest:
+        await guest.ask("who")
+        guest.sandbox.channel.shutdown(socket.SHUT_WR)
+        holds((await guest.ended()).code == 0, "a guest sees the end of its channel")
 
 
-async def uncaught_exception(site: BackendFixture) -> None:
+async def uncaught_exception(fixture: BackendFixture) -> None:
     """Check that an uncaught exception gives an exit status other than 0, and is printed on stderr."""
-    async with site.visit() as visit:
-        await visit.tell("crash")
-        ended = await visit.ended()
-        _, err = await visit.output()
+    async with fixture.visit() as guest:
+        await guest.tell("crash")
+        ended = await guest.ended()
+        _, err = await guest.output()
         holds(ended.code > 0 and ended.reason == "exited", f"a crash is a failure, not {ended}")
         holds(b"a crash that was asked for" in err, f"a crash says what it was, not {err!r}")
 
 
-async def an_end_by_signal_is_reported(site: BackendFixture) -> None:
+async def an_end_by_signal_is_reported(fixture: BackendFixture) -> None:
     """Check that a process that a signal ended is reported as such."""
     for number in (signal.SIGKILL, signal.SIGSEGV):
-        async with site.visit() as visit:
-            await visit.tell("end_by", number=number)
-            ended = await visit.ended()
+        async with fixture.visit() as guest:
+            await guest.tell("end_by", number=number)
+            ended = await guest.ended()
             holds((ended.code, ended.reason) == (-number, "signalled"), f"{number.name} is told as such, not {ended}")
 
 
-async def signals_are_delivered(site: BackendFixture) -> None:
+async def signals_are_delivered(fixture: BackendFixture) -> None:
     """Check that signals reach the main process, whether it handles them or not, and no process after its end."""
-    async with site.visit() as visit:
-        await visit.ask("note", number=signal.SIGUSR1)
-        visit.sandbox.signal(signal.SIGUSR1)
-        await eventually(lambda: visit.ask("noted"), "a signal is delivered")
-        visit.sandbox.signal(signal.SIGTERM)
-        ended = await visit.ended()
+    async with fixture.visit() as guest:
+        await guest.ask("note", number=signal.SIGUSR1)
+        guest.sandbox.signal(signal.SIGUSR1)
+        await eventually(lambda: guest.ask("noted"), "a signal is delivered")
+        guest.sandbox.signal(signal.SIGTERM)
+        ended = await guest.ended()
         holds((ended.code, ended.reason) == (-signal.SIGTERM, "signalled"), f"SIGTERM ends a guest, not {ended}")
-        visit.sandbox.signal(signal.SIGKILL)
+        guest.sandbox.signal(signal.SIGKILL)
 
 
-async def kill_allows_an_orderly_end(site: BackendFixture) -> None:
+async def kill_allows_an_orderly_end(fixture: BackendFixture) -> None:
     """Check that SIGTERM comes first, and that a guest that handles it within the grace ends by itself."""
-    async with site.visit() as visit:
-        await visit.ask("leave_on", number=signal.SIGTERM, code=3)
-        ended = await visit.sandbox.kill(PATIENCE_S)
+    async with fixture.visit() as guest:
+        await guest.ask("leave_on", number=signal.SIGTERM, code=3)
+        ended = await guest.sandbox.kill(PATIENCE_S)
         holds((ended.code, ended.reason) == (3, "exited"), f"a guest that heeds SIGTERM ends by itself, not {ended}")
 
 
-async def kill_ends_an_unresponsive_guest(site: BackendFixture) -> None:
+async def kill_ends_an_unresponsive_guest(fixture: BackendFixture) -> None:
     """Check that a guest that ignores signals, is stopped, or works without end has ended when `kill` returns."""
     for name in ("ignore", "end_by", "spin"):
-        async with site.visit() as visit:
-            await visit.ask("hold", path="held")
+        async with fixture.visit() as guest:
+            await guest.ask("hold", path="held")
             match name:
                 case "ignore":
-                    await visit.ask("ignore", numbers=_DEAF)
+                    await guest.ask("ignore", numbers=_IGNORED)
                 case "end_by":
-                    await visit.ask("ignore", numbers=_DEAF)
-                    await visit.tell("end_by", number=signal.SIGSTOP)
+                    await guest.ask("ignore", numbers=_IGNORED)
+                    await guest.tell("end_by", number=signal.SIGSTOP)
                 case _:
-                    await visit.ask("ignore", numbers=_DEAF)
-                    await visit.tell("spin", seconds=3600, processes=2)
-            ended = await visit.sandbox.kill(0.1)
+                    await guest.ask("ignore", numbers=_IGNORED)
+                    await guest.tell("spin", seconds=3600, processes=2)
+            ended = await guest.sandbox.kill(0.1)
             holds(ended.code == -signal.SIGKILL, f"{name}: it is killed, not {ended}")
-            holds(not await visit.holding("held"), f"{name}: nobody is left when kill returns")
+            holds(not await guest.holding("held"), f"{name}: nobody is left when kill returns")
 
 
-async def descendants_end_with_the_guest(site: BackendFixture) -> None:
+async def descendants_end_with_the_guest(fixture: BackendFixture) -> None:
     """Check that processes left behind, ignoring signals in a session of their own, have ended when `wait` returns."""
     for quiet in (False, True):
-        async with site.visit() as visit:
-            await visit.ask("hide", hold="held", quiet=quiet)
-            holds(await visit.holding("held"), "a control: somebody is hidden")
-            await visit.tell("leave", code=0)
-            holds((await visit.ended()).code == 0, "who is left behind changes nothing about the exit status")
-            holds(not await visit.holding("held"), "nobody is left when wait returns")
-            holds(not lives(visit.sandbox.pid), "the first process is gone when wait returns")
-            await visit.output()
+        async with fixture.visit() as guest:
+            await guest.ask("hide", hold="held", quiet=quiet)
+            holds(await guest.holding("held"), "a control: somebody is hidden")
+            await guest.tell("leave", code=0)
+            holds((await guest.ended()).code == 0, "who is left behind changes nothing about the exit status")
+            holds(not await guest.holding("held"), "nobody is left when wait returns")
+            holds(not lives(guest.sandbox.pid), "the first process is gone when wait returns")
+            await guest.output()
 
 
-async def killing_the_main_process_ends_all(site: BackendFixture) -> None:
+async def killing_the_main_process_ends_all(fixture: BackendFixture) -> None:
     """Check that SIGKILL from outside also ends the processes that the main process started."""
-    async with site.visit() as visit:
-        await visit.ask("hide", hold="held", quiet=True)
-        visit.sandbox.signal(signal.SIGKILL)
-        holds((await visit.ended()).code == -signal.SIGKILL, "SIGKILL is told as such")
-        holds(not await visit.holding("held"), "nobody is left when wait returns")
+    async with fixture.visit() as guest:
+        await guest.ask("hide", hold="held", quiet=True)
+        guest.sandbox.signal(signal.SIGKILL)
+        holds((await guest.ended()).code == -signal.SIGKILL, "SIGKILL is told as such")
+        holds(not await guest.holding("held"), "nobody is left when wait returns")
 
 
-async def several_callers_may_wait_and_cancel(site: BackendFixture) -> None:
+async def several_callers_may_wait_and_cancel(fixture: BackendFixture) -> None:
     """Check that several callers may wait, and cancel: that ends no process, and each gets the same result."""
-    async with site.visit() as visit:
+    async with fixture.visit() as guest:
         for _ in range(3):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.01):
-                    await visit.sandbox.wait()
-        waiting = [asyncio.ensure_future(visit.sandbox.wait()) for _ in range(3)]
-        await visit.ask("who")
+                    await guest.sandbox.wait()
+        waiting = [asyncio.ensure_future(guest.sandbox.wait()) for _ in range(3)]
+        await guest.ask("who")
         waiting[0].cancel()
-        await visit.ask("who")
-        await visit.tell("leave", code=5)
-        answers = {await visit.ended(), *await asyncio.gather(*waiting[1:]), await visit.ended()}
+        await guest.ask("who")
+        await guest.tell("leave", code=5)
+        answers = {await guest.ended(), *await asyncio.gather(*waiting[1:]), await guest.ended()}
         holds(len(answers) == 1 and answers.pop().code == 5, f"everybody is told the same, not {answers}")
         holds(waiting[0].cancelled(), "who gives up waiting does not wait")
 
 
-async def concurrent_kills_have_one_result(site: BackendFixture) -> None:
+async def concurrent_kills_have_one_result(fixture: BackendFixture) -> None:
     """Check concurrent, repeated and cancelled kills, together with a wait: one end, one result."""
-    async with site.visit() as visit:
-        await visit.ask("ignore", numbers=_DEAF)
-        given_up = asyncio.ensure_future(visit.sandbox.kill(PATIENCE_S))
+    async with fixture.visit() as guest:
+        await guest.ask("ignore", numbers=_IGNORED)
+        cancelled = asyncio.ensure_future(guest.sandbox.kill(PATIENCE_S))
         await asyncio.sleep(0)
-        given_up.cancel()
+        cancelled.cancel()
         async with patience():
-            kills = [visit.sandbox.kill(grace_s) for grace_s in (0.2, 0.1, 0)]
-            answers = {*await asyncio.gather(*kills, visit.sandbox.wait()), await visit.sandbox.kill()}
+            kills = [guest.sandbox.kill(grace_s) for grace_s in (0.2, 0.1, 0)]
+            answers = {*await asyncio.gather(*kills, guest.sandbox.wait()), await guest.sandbox.kill()}
         holds(len(answers) == 1 and answers.pop().code == -signal.SIGKILL, f"one end has one answer, not {answers}")
         with contextlib.suppress(asyncio.CancelledError):
-            await given_up
+            await cancelled
 
 
-async def killing_an_ended_sandbox_changes_nothing(site: BackendFixture) -> None:
+async def killing_an_ended_sandbox_changes_nothing(fixture: BackendFixture) -> None:
     """Check that `kill` after the end changes nothing."""
-    async with site.visit() as visit:
-        await visit.tell("leave", code=4)
-        ended = await visit.ended()
-        holds(await visit.sandbox.kill() == ended, "an end that was is not changed by kill")
+    async with fixture.visit() as guest:
+        await guest.tell("leave", code=4)
+        ended = await guest.ended()
+        holds(await guest.sandbox.kill() == ended, "an end that was is not changed by kill")
 
 
-async def clean_up_releases_everything(site: BackendFixture) -> None:
+async def clean_up_releases_everything(fixture: BackendFixture) -> None:
     """Check that `clean_up` kills live processes, frees descriptors and cgroups, and keeps the workspace.
 
     A repeated call is no error.
     """
-    async with site.visit() as visit:
-        sandbox = visit.sandbox
-        fds = {fd: _what(fd) for fd in (sandbox.stdout, sandbox.stderr)}
+    async with fixture.visit() as guest:
+        sandbox = guest.sandbox
+        fds = {fd: _identity(fd) for fd in (sandbox.stdout, sandbox.stderr)}
         pid = sandbox.pid
         groups = cgroups(pid)
-        await visit.ask("hide", hold="held", quiet=False)
-        await visit.ask("write", path="left", text="text")
-        holds(lives(pid) or site.probe.remote, "a control: the first process lives")
+        await guest.ask("hide", hold="held", quiet=False)
+        await guest.ask("write", path="left", text="text")
+        holds(lives(pid) or fixture.probe.remote, "a control: the first process lives")
         await asyncio.gather(sandbox.clean_up(), sandbox.clean_up())
         await sandbox.clean_up()
-        holds(not lives(pid) and not await visit.holding("held"), "nobody is left when clean_up returns")
+        holds(not lives(pid) and not await guest.holding("held"), "nobody is left when clean_up returns")
         holds(sandbox.channel.fileno() == -1, "the channel is closed by clean_up")
-        holds(not any(_what(fd) == was for fd, was in fds.items()), "what it printed to is closed by clean_up")
+        holds(
+            not any(_identity(fd) == identity for fd, identity in fds.items()),
+            "what it printed to is closed by clean_up",
+        )
         holds(not any(each.exists() for each in groups), "no cgroup is left when clean_up returns")
-        holds((visit.spec.workspace / "left").read_text() == "text", "the workspace is the caller's, and stays")
+        holds((guest.spec.workspace / "left").read_text() == "text", "the workspace is the caller's, and stays")
         async with patience():
             holds((await sandbox.wait()).code == -signal.SIGKILL, "what was killed is said to be, afterwards, too")
 
 
-async def descriptions(site: BackendFixture) -> None:
+async def descriptions(fixture: BackendFixture) -> None:
     """Check that `describe` is data, and that `adopt` raises Gone, or returns this very sandbox.
 
     After the end of the sandbox `adopt` raises Gone.
     """
-    async with site.visit() as visit:
-        described = visit.sandbox.describe()
+    async with fixture.visit() as guest:
+        described = guest.sandbox.describe()
         holds(json.loads(json.dumps(described)) == described, f"a description is JSON, not {described!r}")
-        pid = visit.sandbox.pid
+        pid = guest.sandbox.pid
         try:
-            adopted = await site.backend.adopt(described, visit.spec)
+            adopted = await fixture.backend.adopt(described, guest.spec)
         except Gone:
             pass
         else:
             holds(adopted.pid == pid, "what is adopted is what was described")
-        await visit.ask("who")
-        await visit.tell("leave", code=0)
-        await visit.ended()
-        await visit.sandbox.clean_up()
+        await guest.ask("who")
+        await guest.tell("leave", code=0)
+        await guest.ended()
+        await guest.sandbox.clean_up()
         try:
-            await site.backend.adopt(described, visit.spec)
+            await fixture.backend.adopt(described, guest.spec)
         except Gone:
             return
         raise Violation("what has ended cannot be adopted")
 
 
-async def usage_is_reported(site: BackendFixture) -> None:
+async def usage_is_reported(fixture: BackendFixture) -> None:
     """Check that `metrics` follows the usage, and raises Gone afterwards, and that the end reports the total."""
-    async with site.visit() as visit:
-        before = await visit.sandbox.metrics()
+    async with fixture.visit() as guest:
+        before = await guest.sandbox.metrics()
         holds(before.pids >= 1, f"a living sandbox has processes: {before}")
-        await visit.ask("allocate", mb=40)
-        await visit.ask("spin", seconds=0.3, processes=1)
-        await visit.ask("fill", path=".", mb=4)
-        await visit.ask("hide", hold="held", quiet=False)
+        await guest.ask("allocate", mb=40)
+        await guest.ask("spin", seconds=0.3, processes=1)
+        await guest.ask("fill", path=".", mb=4)
+        await guest.ask("hide", hold="held", quiet=False)
 
         all_seen = [before]
 
         async def is_seen() -> bool:
-            all_seen.append(now := await visit.sandbox.metrics())
+            all_seen.append(now := await guest.sandbox.metrics())
             grown = now.memory_mb >= before.memory_mb + 35 and now.workspace_mb >= before.workspace_mb + 4
             return grown and now.cpu_seconds > before.cpu_seconds and now.pids > before.pids
 
         promise = "what a sandbox uses is told while it uses it: at first and in the end "
         await eventually(is_seen, promise, lambda: (all_seen[0], all_seen[-1]))
-        await visit.tell("leave", code=0)
-        ended = await visit.ended()
+        await guest.tell("leave", code=0)
+        ended = await guest.ended()
         holds(ended.cpu_seconds > 0 and ended.peak_mb >= 40, f"an end tells what was used: {ended}")
         try:
-            await visit.sandbox.metrics()
+            await guest.sandbox.metrics()
         except Gone:
             return
         raise Violation("what has ended uses nothing: Gone")
 
 
-async def commands_run_in_the_same_sandbox(site: BackendFixture) -> None:
+async def commands_run_in_the_same_sandbox(fixture: BackendFixture) -> None:
     """Check that commands run in the same sandbox, with bounded output and time, and end with their children."""
-    async with site.visit() as visit:
-        await visit.ask("write", path="file", text="text")
-        run = visit.sandbox.run_command
+    async with fixture.visit() as guest:
+        await guest.ask("write", path="file", text="text")
+        run = guest.sandbox.run_command
         script = "cat file; echo err >&2; echo made > made; exit 3"
         async with patience():
             ran = await run(["/bin/sh", "-c", script], timeout_s=PATIENCE_S, max_bytes=1000)
             holds(ran == (3, b"text", b"err\n"), f"a command leaves its status and its output: {ran}")
-            holds(await visit.ask("read", path="made") == "made\n", "a command and its guest share a workspace")
+            holds(await guest.ask("read", path="made") == "made\n", "a command and its guest share a workspace")
             flood = await run(["/bin/sh", "-c", "head -c 100000 /dev/zero"], timeout_s=PATIENCE_S, max_bytes=1000)
             holds(len(flood.stdout) <= 1000, f"output is cut at what was asked, not {len(flood.stdout)} bytes")
             script = "touch held; command -v flock >&2 && exec flock -s held sleep 3600; sleep 3600"
@@ -262,10 +265,10 @@ async def commands_run_in_the_same_sandbox(site: BackendFixture) -> None:
                 pass
             else:
                 raise Violation("a command that takes too long is a TimeoutError")
-            await eventually(lambda: visit.free("held"), "what a command started ends with it")
-        holds(await visit.ask("who"), "a command that is ended leaves its sandbox as it is")
-        await visit.tell("leave", code=0)
-        await visit.ended()
+            await eventually(lambda: guest.free("held"), "what a command started ends with it")
+        holds(await guest.ask("who"), "a command that is ended leaves its sandbox as it is")
+        await guest.tell("leave", code=0)
+        await guest.ended()
         try:
             await run(["/bin/true"], timeout_s=PATIENCE_S, max_bytes=1000)
         except Gone:
@@ -273,13 +276,13 @@ async def commands_run_in_the_same_sandbox(site: BackendFixture) -> None:
         raise Violation("nothing can be run in what has ended: Gone")
 
 
-async def the_first_process(site: BackendFixture) -> None:
+async def the_first_process(fixture: BackendFixture) -> None:
     """Check that `pid` is a separate host process for each sandbox; its end ends that sandbox, and no other."""
-    if site.probe.remote:
-        async with site.visit() as visit:
-            holds(visit.sandbox.pid == -1, f"what runs on another machine is no process here: {visit.sandbox.pid}")
+    if fixture.probe.remote:
+        async with fixture.visit() as guest:
+            holds(guest.sandbox.pid == -1, f"what runs on another machine is no process here: {guest.sandbox.pid}")
         raise NotHere("its processes are another machine's")
-    async with site.visit() as one, site.visit() as other:
+    async with fixture.visit() as one, fixture.visit() as other:
         holds(lives(one.sandbox.pid) and lives(other.sandbox.pid), "both have a first process")
         holds(one.sandbox.pid != other.sandbox.pid, "each has its own")
         holds(one.sandbox.pid != os.getpid(), "and it is not ours")
@@ -315,7 +318,7 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def _what(fd: int) -> object:
+def _identity(fd: int) -> object:
     """Return the identity of an open descriptor, None if it is closed."""
     try:
         status = os.fstat(fd)

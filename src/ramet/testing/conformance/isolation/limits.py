@@ -24,140 +24,140 @@ _SPIN_S = 3.0  #: longer than the time until an idle sandbox is looked at, where
 _SLACK_MB = 8  #: additional memory of a process, and the error of counting in pieces
 
 
-async def memory(site: BackendFixture) -> None:
+async def memory(fixture: BackendFixture) -> None:
     """Check that more memory than granted is refused, or ends the sandbox with `oom`."""
-    async with site.visit_if_granted("memory_mb", _MEMORY_MB) as visit:
-        await visit.ask("allocate", mb=_MEMORY_MB // 3)
-        await _is_stopped(visit, "allocate", mb=4 * _MEMORY_MB)
+    async with fixture.visit_if_granted("memory_mb", _MEMORY_MB) as guest:
+        await guest.ask("allocate", mb=_MEMORY_MB // 3)
+        await _is_stopped(guest, "allocate", mb=4 * _MEMORY_MB)
 
 
-async def memory_of_all_processes(site: BackendFixture) -> None:
+async def memory_of_all_processes(fixture: BackendFixture) -> None:
     """Check that the memory limit applies to the sandbox, not to each process."""
     each = _MEMORY_MB // 2
-    most = (_MEMORY_MB + _SLACK_MB) // each
-    async with site.visit_if_granted("memory_mb", _MEMORY_MB) as visit:
+    at_most = (_MEMORY_MB + _SLACK_MB) // each
+    async with fixture.visit_if_granted("memory_mb", _MEMORY_MB) as guest:
         try:
-            lived = await visit.ask("allocate_in_children", count=6, mb=each, most=most)
+            living = await guest.ask("allocate_in_children", count=6, mb=each, most=at_most)
         except Ended:
-            await _is_oom(visit)
+            await _is_oom(guest)
         except Refused:
             pass
         else:
-            holds(lived <= most, f"{lived} processes of {each} MiB live under {_MEMORY_MB}")
+            holds(living <= at_most, f"{living} processes of {each} MiB live under {_MEMORY_MB}")
 
 
-async def memory_of_a_reservation(site: BackendFixture) -> None:
+async def memory_of_a_reservation(fixture: BackendFixture) -> None:
     """Check that sandboxes of one reservation share its memory: memory that one holds is not available to another.
 
     A sandbox outside the reservation is unaffected.
     """
-    if "memory_mb" not in site.probe.together:
-        raise NotHere(f"{site.backend.name} says that it bounds no memory together here")
-    holds(isinstance(site.backend, ReservingBackend), "who bounds reservations can disband them")
+    if "memory_mb" not in fixture.probe.together:
+        raise NotHere(f"{fixture.backend.name} says that it bounds no memory together here")
+    holds(isinstance(fixture.backend, ReservingBackend), "who bounds reservations can disband them")
     shared = Reservation(name="conformance", memory_mb=_MEMORY_MB)
     each = _MEMORY_MB * 2 // 3
-    async with AsyncExitStack() as visits:
-        one, two = [await visits.enter_async_context(site.visit_if_granted("reservation", shared)) for _ in range(2)]
-        apart = await visits.enter_async_context(site.visit())
-        for visit in (apart, one):
-            await visit.ask("allocate", mb=each)
+    async with AsyncExitStack() as stack:
+        one, two = [await stack.enter_async_context(fixture.visit_if_granted("reservation", shared)) for _ in range(2)]
+        outside = await stack.enter_async_context(fixture.visit())
+        for guest in (outside, one):
+            await guest.ask("allocate", mb=each)
         try:
             await two.ask("allocate", mb=each)
         except (Ended, Refused):
             pass
-        ends = [asyncio.ensure_future(visit.sandbox.wait()) for visit in (one, two)]
+        exits = [asyncio.ensure_future(guest.sandbox.wait()) for guest in (one, two)]
         try:
             promise = f"two that share {_MEMORY_MB} MiB do not have {each} MiB each"
-            await eventually(lambda: any(end.done() for end in ends), promise)
-            holds([end.result().reason for end in ends if end.done()] == ["oom"], "one of them is ended, and told so")
+            await eventually(lambda: any(end.done() for end in exits), promise)
+            holds([end.result().reason for end in exits if end.done()] == ["oom"], "one of them is ended, and told so")
         finally:
-            for end in ends:
+            for end in exits:
                 end.cancel()
-        holds(await apart.ask("who"), "who does not share it lives")
-    assert isinstance(site.backend, ReservingBackend), "as above"
+        holds(await outside.ask("who"), "who does not share it lives")
+    assert isinstance(fixture.backend, ReservingBackend), "as above"
     for _ in range(2):
-        await site.backend.disband("conformance")
-    async with site.visit_if_granted("reservation", shared) as again:
-        holds(await again.ask("who"), "after its end it may begin anew")
-    await site.backend.disband("conformance")
+        await fixture.backend.disband("conformance")
+    async with fixture.visit_if_granted("reservation", shared) as guest_again:
+        holds(await guest_again.ask("who"), "after its end it may begin anew")
+    await fixture.backend.disband("conformance")
 
 
-async def shared_memory(site: BackendFixture) -> None:
+async def shared_memory(fixture: BackendFixture) -> None:
     """Check that shared memory counts, too, whether it is mapped or only behind a descriptor."""
     for kind in ("mapping", "descriptor"):
-        async with site.visit_if_granted("memory_mb", _MEMORY_MB) as visit:
-            await _is_stopped(visit, "share", kind=kind, mb=4 * _MEMORY_MB)
+        async with fixture.visit_if_granted("memory_mb", _MEMORY_MB) as guest:
+            await _is_stopped(guest, "share", kind=kind, mb=4 * _MEMORY_MB)
 
 
-async def processes(site: BackendFixture) -> None:
+async def processes(fixture: BackendFixture) -> None:
     """Check that a sandbox starts no more processes and threads than granted; another sandbox is unaffected."""
-    async with site.visit_if_granted("pids", 12) as visit, site.visit() as other:
-        holds(await visit.ask("fork_until", count=4) == 4, "below the limit processes can be started")
-        for deed in ("fork_until", "start_threads_until"):
-            started = await visit.ask(deed, count=40)
-            holds(4 <= started < 12, f"{deed}: {started} of 40 were started under a limit of 12")
+    async with fixture.visit_if_granted("pids", 12) as guest, fixture.visit() as other:
+        holds(await guest.ask("fork_until", count=4) == 4, "below the limit processes can be started")
+        for request in ("fork_until", "start_threads_until"):
+            started = await guest.ask(request, count=40)
+            holds(4 <= started < 12, f"{request}: {started} of 40 were started under a limit of 12")
         holds(await other.ask("fork_until", count=10) == 10, "one sandbox's limit is not another's")
 
 
-async def processor(site: BackendFixture) -> None:
+async def processor(fixture: BackendFixture) -> None:
     """Check that continuous work in several processes gets the granted processor time, over a while."""
-    if site.probe.mechanisms.get("cgroup_cpu") is False:
+    if fixture.probe.mechanisms.get("cgroup_cpu") is False:
         raise NotHere("without cgroups processor time is shared out, not limited")
-    async with site.visit_if_granted("cpu_cores", 0.2) as visit:
-        used = await visit.ask("spin", seconds=_SPIN_S, processes=2)
+    async with fixture.visit_if_granted("cpu_cores", 0.2) as guest:
+        used = await guest.ask("spin", seconds=_SPIN_S, processes=2)
         holds(used <= 0.4, f"{used:.2f} processors were used under a limit of 0.2")
 
 
-async def temporary_files(site: BackendFixture) -> None:
+async def temporary_files(fixture: BackendFixture) -> None:
     """Check that /tmp and /dev/shm each hold the granted size, if they are writable.
 
     Beyond that size the folder is full, or the sandbox ends.
     """
-    for place in ("/tmp", "/dev/shm"):
-        async with site.visit_if_granted("tmpfs_size_mb", 4) as visit:
+    for path in ("/tmp", "/dev/shm"):
+        async with fixture.visit_if_granted("tmpfs_size_mb", 4) as guest:
             try:
-                written = await visit.ask("fill", path=place, mb=32)
+                written = await guest.ask("fill", path=path, mb=32)
             except Ended:
                 written = 32
             if written > 4.5:
                 async with patience():
-                    ended = await visit.sandbox.wait()
+                    ended = await guest.sandbox.wait()
                 holds(
-                    ended.reason == "workspace", f"{written} MiB were written in {place} under 4, and it ended {ended}"
+                    ended.reason == "workspace", f"{written} MiB were written in {path} under 4, and it ended {ended}"
                 )
-            elif site.is_apart:
-                holds(written >= 2, f"{place} holds what was granted, not {written} MiB")
+            elif fixture.is_apart:
+                holds(written >= 2, f"{path} holds what was granted, not {written} MiB")
 
 
-async def workspace(site: BackendFixture) -> None:
+async def workspace(fixture: BackendFixture) -> None:
     """Check that the workspace holds the granted size; beyond that it is full, or the sandbox ends with `workspace`."""
-    async with site.visit_if_granted("workspace_size_mb", 8) as visit:
-        holds(await visit.ask("fill", path=".", mb=4) == 4, "below the limit files can be written")
+    async with fixture.visit_if_granted("workspace_size_mb", 8) as guest:
+        holds(await guest.ask("fill", path=".", mb=4) == 4, "below the limit files can be written")
         try:
-            written = await visit.ask("fill", path=".", mb=64)
+            written = await guest.ask("fill", path=".", mb=64)
         except Ended:
-            ended = await visit.ended()
+            ended = await guest.ended()
             holds(ended.reason == "workspace", f"who fills its workspace is told so, not {ended}")
             return
         if written <= 8:
             return
         async with patience():
-            ended = await visit.sandbox.wait()
+            ended = await guest.sandbox.wait()
         holds(ended.reason == "workspace", f"{written} MiB were written under a limit of 8, and it ended by {ended}")
 
 
-async def descriptors(site: BackendFixture) -> None:
+async def descriptors(fixture: BackendFixture) -> None:
     """Check that descriptors run out inside before they do on the host."""
-    async with site.visit() as visit:
-        opened = await visit.ask("open_until", count=20_000)
+    async with fixture.visit() as guest:
+        opened = await guest.ask("open_until", count=20_000)
         holds(32 <= opened < 20_000, f"{opened} of 20,000 descriptors were opened")
 
 
-async def a_limit_affects_one_sandbox(site: BackendFixture) -> None:
+async def a_limit_affects_one_sandbox(fixture: BackendFixture) -> None:
     """Check that a sandbox that is killed for memory affects no other sandbox."""
-    async with site.visit() as other, site.visit_if_granted("memory_mb", _MEMORY_MB) as visit:
-        await _is_stopped(visit, "allocate", mb=4 * _MEMORY_MB)
-        await visit.sandbox.kill(0)
+    async with fixture.visit() as other, fixture.visit_if_granted("memory_mb", _MEMORY_MB) as guest:
+        await _is_stopped(guest, "allocate", mb=4 * _MEMORY_MB)
+        await guest.sandbox.kill(0)
         holds(await other.ask("who"), "the other lives")
 
 
@@ -175,23 +175,23 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-async def _is_stopped(visit: GuestSession, deed: str, **given: object) -> None:
+async def _is_stopped(guest: GuestSession, request: str, **given: object) -> None:
     """Raise Violation unless the guest is refused that memory, or ends because of it, now or at the next look."""
     try:
-        await visit.ask(deed, **given)
+        await guest.ask(request, **given)
     except Ended:
         pass
     except Refused as refusal:
         holds(
             str(refusal) in {"MemoryError", "ENOMEM", "EPERM", "ENOSPC", "EFBIG"},
-            f"{deed} is refused for want of memory, not by {refusal}",
+            f"{request} is refused for want of memory, not by {refusal}",
         )
         return
-    await _is_oom(visit)
+    await _is_oom(guest)
 
 
-async def _is_oom(visit: GuestSession) -> None:
-    task = asyncio.ensure_future(visit.sandbox.wait())
+async def _is_oom(guest: GuestSession) -> None:
+    task = asyncio.ensure_future(guest.sandbox.wait())
     try:
         await eventually(task.done, "who has more memory than was granted is ended")
         holds(task.result().reason == "oom", f"who is ended for its memory is told so, not {task.result()}")

@@ -20,47 +20,52 @@ from ramet.testing.conformance.isolation.harness import (
 _UNREACHABLE = {"EACCES", "EPERM", "ENETUNREACH", "ECONNREFUSED", "EAFNOSUPPORT", "EHOSTUNREACH"}
 
 
-async def ports_are_reached_from_the_host_alone(site: BackendFixture) -> None:
+async def ports_are_reached_from_the_host_alone(fixture: BackendFixture) -> None:
     """Check that a declared port is reachable in its own sandbox, and no other port or sandbox."""
     port = _free_port()
-    async with site.visit_if_granted("ports", {"web": port}) as one, site.visit() as other:
-        box = one.sandbox
+    async with fixture.visit_if_granted("ports", {"web": port}) as one, fixture.visit() as other:
+        sandbox = one.sandbox
         try:
-            await box.dial(port)
+            await sandbox.dial(port)
         except ConnectionRefusedError:
             pass
         else:
             raise Violation("a port on which nobody listens is not reached")
-        for visit, each in ((one, port + 1), (other, port)):
+        for guest, unreachable in ((one, port + 1), (other, port)):
             try:
-                await visit.sandbox.dial(each)
+                await guest.sandbox.dial(unreachable)
             except InvalidValue as refusal:
-                holds(str(each) in str(refusal), "a port that is not declared is refused by its number")
+                holds(str(unreachable) in str(refusal), "a port that is not declared is refused by its number")
             else:
                 raise Violation("a port that is not declared is not reached")
         for word in ("one", "two"):
-            async with site.visit(grant=replace_grant(GRANT, ports={"web": port})) as visit:
-                await visit.ask("greet_at", port=port, word=word)
+            async with fixture.visit(grant=replace_grant(GRANT, ports={"web": port})) as guest:
+                await guest.ask("greet_at", port=port, word=word)
                 await one.ask("greet_at", port=port, word="first") if word == "one" else None
-                holds(await _heard(visit.sandbox, port) == word.encode(), "each sandbox is reached by its own port")
-                holds(await _heard(box, port) == b"first", "the same number in two sandboxes leads to each of them")
-        said = await other.fails("connect_tcp", host="127.0.0.1", port=port)
-        holds(said in _UNREACHABLE, f"another sandbox's port is out of reach: {said or 'reached'}")
-        await box.kill(0)
+                holds(
+                    await _receive_all(guest.sandbox, port) == word.encode(), "each sandbox is reached by its own port"
+                )
+                holds(
+                    await _receive_all(sandbox, port) == b"first",
+                    "the same number in two sandboxes leads to each of them",
+                )
+        error = await other.fails("connect_tcp", host="127.0.0.1", port=port)
+        holds(error in _UNREACHABLE, f"another sandbox's port is out of reach: {error or 'reached'}")
+        await sandbox.kill(0)
         try:
-            await box.dial(port)
+            await sandbox.dial(port)
         except Gone:
             return
         raise Violation("a port ends with its sandbox")
 
 
-async def _heard(box: Sandbox, port: int) -> bytes:
+async def _receive_all(sandbox: Sandbox, port: int) -> bytes:
     async with patience():
-        with await box.dial(port) as way:
-            said = b""
-            while data := await asyncio.get_running_loop().sock_recv(way, 100):
-                said += data
-            return said
+        with await sandbox.dial(port) as connection:
+            received = b""
+            while data := await asyncio.get_running_loop().sock_recv(connection, 100):
+                received += data
+            return received
 
 
 def _free_port() -> int:

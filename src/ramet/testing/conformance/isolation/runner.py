@@ -20,27 +20,29 @@ from ramet.testing.conformance.isolation.harness import (
 )
 
 
-async def run(check: Check, ground: Workdir) -> None:
+async def run(check: Check, workdir: Workdir) -> None:
     """Run a check. Raises Violation if the promise is not kept, NotHere if the check does not apply here."""
     os.environ[CANARY] = secrets.token_hex(16)
-    before = _Left.now(ground)
+    before = _HostState.now(workdir)
     try:
-        async with ground.open() as site:
+        async with workdir.open() as fixture:
             try:
-                await check(site)
-            except (Refused, Ended) as why:
-                raise Violation(f"{check.__name__}: what a guest may do failed: {type(why).__name__} {why}") from why
-            except TimeoutError as why:
-                raise Violation(f"{check.__name__}: what must happen did not") from why
+                await check(fixture)
+            except (Refused, Ended) as error:
+                raise Violation(
+                    f"{check.__name__}: what a guest may do failed: {type(error).__name__} {error}"
+                ) from error
+            except TimeoutError as error:
+                raise Violation(f"{check.__name__}: what must happen did not") from error
     finally:
         del os.environ[CANARY]
     with contextlib.suppress(Violation):
-        await eventually(lambda: not _more(before, ground), "")
-    left = _more(before, ground)
-    holds(not left, f"a backend leaves nothing on its host when it is closed: {', '.join(left)}")
+        await eventually(lambda: not _new_leftovers(before, workdir), "")
+    leftovers = _new_leftovers(before, workdir)
+    holds(not leftovers, f"a backend leaves nothing on its host when it is closed: {', '.join(leftovers)}")
 
 
-class _Left(NamedTuple):
+class _HostState(NamedTuple):
     """The things that a backend might leave on its host."""
 
     descriptors: frozenset[str]
@@ -48,35 +50,35 @@ class _Left(NamedTuple):
     mounts: frozenset[str]
 
     @classmethod
-    def now(cls, ground: Workdir) -> _Left:
+    def now(cls, workdir: Workdir) -> _HostState:
         """Return the current state."""
-        return cls(frozenset(_descriptors()), frozenset(_children()), frozenset(_mounts(ground)))
+        return cls(frozenset(_descriptors()), frozenset(_children()), frozenset(_mounts(workdir)))
 
 
-def _more(before: _Left, ground: Workdir) -> list[str]:
-    return [each for was, have in zip(before, _Left.now(ground), strict=True) for each in have - was]
+def _new_leftovers(first: _HostState, workdir: Workdir) -> list[str]:
+    return [each for earlier, current in zip(first, _HostState.now(workdir), strict=True) for each in current - earlier]
 
 
 def _descriptors() -> list[str]:
-    found = []
+    open_descriptors = []
     for each in pathlib.Path("/proc/self/fd").iterdir():
         try:
-            what = os.readlink(each)  # noqa: PTH115 - a name, not a path
+            target = os.readlink(each)  # noqa: PTH115 - a name, not a path
         except OSError:
             continue  # the descriptor of this listing
-        if not what.startswith(("/dev/", "/proc/")):  # libraries keep those open permanently
-            found.append(f"descriptor of {what}")
-    return found
+        if not target.startswith(("/dev/", "/proc/")):  # libraries keep those open permanently
+            open_descriptors.append(f"descriptor of {target}")
+    return open_descriptors
 
 
 def _children() -> list[str]:
-    found = []
+    processes = []
     for task in pathlib.Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):  # The thread has just ended.
-            found += [f"process {pid}" for pid in task.read_text().split()]
-    return found
+            processes += [f"process {pid}" for pid in task.read_text().split()]
+    return processes
 
 
-def _mounts(ground: Workdir) -> list[str]:
+def _mounts(workdir: Workdir) -> list[str]:
     lines = pathlib.Path("/proc/self/mountinfo").read_text().splitlines()
-    return [f"mount {line}" for line in lines if str(ground.scratch) in line]
+    return [f"mount {line}" for line in lines if str(workdir.scratch) in line]

@@ -13,9 +13,9 @@ _LARGE = 8 * 1024 * 1024
 _PRINTED = 1024 * 1024
 
 
-async def a_channel_is_a_connected_stream(site: BackendFixture) -> None:
+async def a_channel_is_a_connected_stream(fixture: BackendFixture) -> None:
     """Check that the channel is non-blocking on the host, passes large messages whole, and belongs to one sandbox."""
-    async with site.visit() as one, site.visit() as other:
+    async with fixture.visit() as one, fixture.visit() as other:
         channel = one.sandbox.channel
         holds(channel.type == socket.SOCK_STREAM, "a channel is a stream")
         holds(not channel.getblocking(), "the host's end does not block")
@@ -26,112 +26,120 @@ async def a_channel_is_a_connected_stream(site: BackendFixture) -> None:
         holds(back == body and size == 1, "bytes arrive as they were sent, each in its own channel")
 
 
-async def a_channel_ends_with_its_guest(site: BackendFixture) -> None:
+async def a_channel_ends_with_its_guest(fixture: BackendFixture) -> None:
     """Check that the channel ends with its guest, however the guest ends."""
-    for told in ({"deed": "leave", "code": 0}, {"deed": "end_by", "number": 9}):
-        async with site.visit() as visit:
-            await visit.tell(**told)  # type: ignore[arg-type]  # a deed and its arguments
-            await visit.closed()
-            await visit.ended()
+    for request in ({"request": "leave", "code": 0}, {"request": "end_by", "number": 9}):
+        async with fixture.visit() as guest:
+            await guest.tell(**request)  # type: ignore[arg-type]  # a request and its arguments
+            await guest.closed()
+            await guest.ended()
 
 
-async def output_is_read_to_its_end(site: BackendFixture) -> None:
+async def output_is_read_to_its_end(fixture: BackendFixture) -> None:
     """Check that both streams separately carry all output of the guest and its programs, past the sandbox's end."""
-    async with site.visit() as visit:
-        reading = asyncio.ensure_future(visit.output())
-        await visit.ask("say", stream=1, text="o", times=_PRINTED)
-        await visit.ask("say", stream=2, text="e", times=_PRINTED)
-        await visit.ask("say_by_program", text="program")
-        await visit.tell("leave", code=0)
-        await visit.ended()
+    async with fixture.visit() as guest:
+        reading = asyncio.ensure_future(guest.output())
+        await guest.ask("say", stream=1, text="o", times=_PRINTED)
+        await guest.ask("say", stream=2, text="e", times=_PRINTED)
+        await guest.ask("say_by_program", text="program")
+        await guest.tell("leave", code=0)
+        await guest.ended()
         out, err = await reading
         holds(out == b"o" * _PRINTED + b"program\n", f"stdout is what was printed there ({len(out)} bytes)")
         holds(err == b"e" * _PRINTED + b"program\n", f"stderr is what was printed there ({len(err)} bytes)")
 
 
-async def output_outlives_a_process(site: BackendFixture) -> None:
+async def output_outlives_a_process(fixture: BackendFixture) -> None:
     """Check that output printed before a violent end can be read after it."""
-    async with site.visit() as visit:
-        await visit.ask("say", stream=1, text="last words", times=1)
-        await visit.sandbox.kill(0)
-        holds((await visit.output())[0] == b"last words", "what was printed is not lost")
+    async with fixture.visit() as guest:
+        await guest.ask("say", stream=1, text="last words", times=1)
+        await guest.sandbox.kill(0)
+        holds((await guest.output())[0] == b"last words", "what was printed is not lost")
 
 
-async def unread_output_does_not_block_termination(site: BackendFixture) -> None:
+async def unread_output_does_not_block_termination(fixture: BackendFixture) -> None:
     """Check that unread output stalls a guest that prints without end, but not its killing."""
-    async with site.visit() as visit:
-        await visit.tell("say", stream=1, text="flood", times=_LARGE)
+    async with fixture.visit() as guest:
+        await guest.tell("say", stream=1, text="flood", times=_LARGE)
         async with patience():
-            await visit.sandbox.kill(0.1)
+            await guest.sandbox.kill(0.1)
 
 
-async def the_environment_has_only_the_given_variables(site: BackendFixture) -> None:
+async def the_environment_has_only_the_given_variables(fixture: BackendFixture) -> None:
     """Check that the environment has the given variables and the backend's own, and none of the host's."""
     holds(os.environ.get(CANARY), "a control: the host's environment has a canary")
     for env in ({}, {"ONE": "1", "EMPTY": "", "LINES": "a\nb=ü"}):
-        async with site.visit(env=env) as visit:
-            seen = (await visit.ask("who"))["env"]
-            holds(env.items() <= seen.items(), f"the environment has {env}, not {seen}")
-            holds(seen.keys() - env.keys() <= {*BASE_ENV}, f"the environment has nothing but {env}, not {seen}")
-            readable = await visit.ask("environments")
+        async with fixture.visit(env=env) as guest:
+            environment = (await guest.ask("who"))["env"]
+            holds(env.items() <= environment.items(), f"the environment has {env}, not {environment}")
+            holds(
+                environment.keys() - env.keys() <= {*BASE_ENV},
+                f"the environment has nothing but {env}, not {environment}",
+            )
+            readable = await guest.ask("environments")
             holds(os.environ[CANARY] not in readable, "no process inside shows the host's environment")
 
 
-async def standard_input_is_empty(site: BackendFixture) -> None:
+async def standard_input_is_empty(fixture: BackendFixture) -> None:
     """Check that standard input is at its end from the start."""
-    async with site.visit() as visit:
-        holds(await visit.ask("from_stdin") == "", "there is nothing to be read on stdin")
+    async with fixture.visit() as guest:
+        holds(await guest.ask("from_stdin") == "", "there is nothing to be read on stdin")
 
 
-async def nothing_else_is_inherited(site: BackendFixture) -> None:
+async def nothing_else_is_inherited(fixture: BackendFixture) -> None:
     """Check that a guest inherits no socket except the channel, and no folder, and that programs inherit neither."""
     read, write = os.pipe()
     try:
         os.set_inheritable(read, True)
-        async with site.visit() as visit:
-            found = await visit.ask("descriptors", up_to=256)
-            holds(sum(each["is_socket"] for each in found) == 1, f"the channel is the only socket inside: {found}")
-            holds(not any(each["is_folder"] for each in found), f"no folder is open inside: {found}")
-            holds(not any(each["is_inherited"] for each in found), f"programs inherit nothing: {found}")
+        async with fixture.visit() as guest:
+            descriptors = await guest.ask("descriptors", up_to=256)
+            holds(
+                sum(each["is_socket"] for each in descriptors) == 1,
+                f"the channel is the only socket inside: {descriptors}",
+            )
+            holds(not any(each["is_folder"] for each in descriptors), f"no folder is open inside: {descriptors}")
+            holds(not any(each["is_inherited"] for each in descriptors), f"programs inherit nothing: {descriptors}")
     finally:
         os.close(read)
         os.close(write)
 
 
-async def a_guest_works_in_its_workspace(site: BackendFixture) -> None:
+async def a_guest_works_in_its_workspace(fixture: BackendFixture) -> None:
     """Check that the workspace is the working directory, writable, the same on both sides, and the backend owner's."""
-    spec = site.spec()
+    spec = fixture.spec()
     (spec.workspace / "from-host").write_text("host")
     (spec.workspace / "from-host").chmod(0o644)
-    async with site.visit(spec) as visit:
-        holds(await visit.ask("read", path="from-host") == "host", "what the host put there is there")
-        await visit.ask("write", path="from-guest", text="guest")
-        await visit.ask("say_by_program", text="")
-        made = await visit.seen("from-guest")
-        holds(made.read_text() == "guest", "what the guest makes is there at once")
-        if site.backend.owner is not None:
-            holds((made.stat().st_uid, made.stat().st_gid) == site.backend.owner, "it belongs to the backend's owner")
-        if site.is_apart and not site.probe.remote:
-            holds(made.stat().st_uid != 0, "a sandbox is nobody's root on the host")
+    async with fixture.visit(spec) as guest:
+        holds(await guest.ask("read", path="from-host") == "host", "what the host put there is there")
+        await guest.ask("write", path="from-guest", text="guest")
+        await guest.ask("say_by_program", text="")
+        file = await guest.seen("from-guest")
+        holds(file.read_text() == "guest", "what the guest makes is there at once")
+        if fixture.backend.owner is not None:
+            holds(
+                (file.stat().st_uid, file.stat().st_gid) == fixture.backend.owner, "it belongs to the backend's owner"
+            )
+        if fixture.is_apart and not fixture.probe.remote:
+            holds(file.stat().st_uid != 0, "a sandbox is nobody's root on the host")
 
 
-async def an_image_is_imported_in_advance(site: BackendFixture) -> None:
+async def an_image_is_imported_in_advance(fixture: BackendFixture) -> None:
     """Check that `bare` and `llm` both start, and that only the second has langchain-core from the start."""
-    async with site.visit(image="bare") as bare, site.visit(image="llm") as llm:
+    async with fixture.visit(image="bare") as bare, fixture.visit(image="llm") as llm:
         holds(await llm.ask("has_imported", module="langchain_core.messages"), "`llm` has langchain-core")
         holds(not await bare.ask("has_imported", module="langchain_core.messages"), "`bare` has not")
 
 
-async def locks_are_seen_from_outside(site: BackendFixture) -> None:
+async def locks_are_seen_from_outside(fixture: BackendFixture) -> None:
     """Check this suite itself: the host sees a lock exactly while a process inside holds it."""
-    async with site.visit() as visit:
-        await visit.ask("write", path="held", text="")
-        holds(not await visit.holding("held"), "nobody holds it")
-        await visit.ask("hold", path="held")
-        holds(await visit.holding("held"), "somebody does")
-        await visit.tell("leave", code=0)
-        await visit.ended()
-        await eventually(lambda: visit.free("held"), "and does no more")
+    async with fixture.visit() as guest:
+        await guest.ask("write", path="held", text="")
+        holds(not await guest.holding("held"), "nobody holds it")
+        await guest.ask("hold", path="held")
+        holds(await guest.holding("held"), "somebody does")
+        await guest.tell("leave", code=0)
+        await guest.ended()
+        await eventually(lambda: guest.free("held"), "and does no more")
 
 
 CHECKS: tuple[Check, ...] = (

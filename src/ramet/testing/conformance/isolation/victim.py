@@ -17,18 +17,18 @@ from ramet.testing.conformance.isolation.harness import ENTRY, GRANT, Workdir, r
 
 async def main(backend: str, scratch: str, *specs: str) -> None:
     """Start the sandboxes, print their pids, and wait for the end that comes from outside."""
-    async with Workdir(backend, pathlib.Path(scratch)).open() as site, contextlib.AsyncExitStack() as stack:
+    async with Workdir(backend, pathlib.Path(scratch)).open() as fixture, contextlib.AsyncExitStack() as stack:
         pids = []
-        shared = Reservation(name="doomed", memory_mb=1024) if site.probe.together else None
+        shared = Reservation(name="doomed", memory_mb=1024) if fixture.probe.together else None
         grant = replace_grant(GRANT, reservation=shared)
         for each in specs:
             run, workspace = json.decode(each)
             spec = SandboxSpec(run=run, grant=grant, workspace=pathlib.Path(workspace), entry=ENTRY)
-            visit = await stack.enter_async_context(site.visit(spec))
-            await visit.ask("ignore", numbers=[signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-            await visit.ask("hide", hold="held", quiet=True)
-            await visit.ask("hold", path="held")
-            pids.append(visit.sandbox.pid)
+            guest = await stack.enter_async_context(fixture.visit(spec))
+            await guest.ask("ignore", numbers=[signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+            await guest.ask("hide", hold="held", quiet=True)
+            await guest.ask("hold", path="held")
+            pids.append(guest.sandbox.pid)
         sys.stdout.write(f"{pids}\n")
         sys.stdout.flush()
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)

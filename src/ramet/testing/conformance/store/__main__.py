@@ -19,56 +19,58 @@ from typing import Any
 from ramet.testing.conformance.store.suite import CHECKS, Check, NotHere, StoreFixture, Violation, run
 
 _USAGE = "usage: python -m ramet.testing.conformance.store package.module:place [CHECK…]"
-_MAX_WORDS = 500
+_MAX_CHARS = 500
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run all checks, or the named ones; return the exit status."""
     by_name = {check.__name__: check for check in CHECKS}
     if not arguments or arguments[0].startswith("-") or ":" not in arguments[0]:
-        return _wrong(_USAGE)
+        return _usage_error(_USAGE)
     if unknown := [name for name in arguments[1:] if name not in by_name]:
-        return _wrong(f"{unknown[0]!r} is no check; there are: {', '.join(by_name)}")
+        return _usage_error(f"{unknown[0]!r} is no check; there are: {', '.join(by_name)}")
     try:
-        place: Any = importlib.metadata.EntryPoint("store", arguments[0], "ramet.stores").load()
+        factory: Any = importlib.metadata.EntryPoint("store", arguments[0], "ramet.stores").load()
     except Exception as problem:  # The call runs the module's own code.
-        return _wrong(f"{arguments[0]} cannot be loaded: {_words(problem)}")
-    if not callable(place):
-        return _wrong(f"{arguments[0]} is no function that returns a StoreFixture when it is called with a folder")
+        return _usage_error(f"{arguments[0]} cannot be loaded: {_one_line(problem)}")
+    if not callable(factory):
+        return _usage_error(
+            f"{arguments[0]} is no function that returns a StoreFixture when it is called with a folder"
+        )
     checks = [by_name[name] for name in arguments[1:]] or list(CHECKS)
     failed = 0
     for check in checks:
-        line = _result_of(check, place)
+        line = _result_of(check, factory)
         failed += line.startswith("failed")
         sys.stdout.write(f"{line}\n")
     sys.stdout.write(f"{len(checks)} checks, {failed} failed\n")
     return 1 if failed else 0
 
 
-def _result_of(check: Check, place: Callable[[pathlib.Path], object]) -> str:
+def _result_of(check: Check, factory: Callable[[pathlib.Path], object]) -> str:
     """Return the result of one check, as a line."""
     name = check.__name__
     with tempfile.TemporaryDirectory(prefix="ramet-conformance-") as folder:
         try:
-            where = place(pathlib.Path(folder))
-            if not isinstance(where, StoreFixture):
-                return f"failed  {name}: a value of type {type(where).__name__} was returned, not a StoreFixture"
-            asyncio.run(run(check, where))
-        except NotHere as why:
-            return f"skipped {name}: {_words(why)}"
-        except Violation as why:
-            return f"failed  {name}: {_words(why)}"
+            fixture = factory(pathlib.Path(folder))
+            if not isinstance(fixture, StoreFixture):
+                return f"failed  {name}: a value of type {type(fixture).__name__} was returned, not a StoreFixture"
+            asyncio.run(run(check, fixture))
+        except NotHere as error:
+            return f"skipped {name}: {_one_line(error)}"
+        except Violation as error:
+            return f"failed  {name}: {_one_line(error)}"
         except Exception as error:  # An undocumented error of the store.
-            return f"failed  {name}: {type(error).__name__}: {_words(error)}"
+            return f"failed  {name}: {type(error).__name__}: {_one_line(error)}"
     return f"passed  {name}"
 
 
-def _words(problem: BaseException) -> str:
-    return " ".join(str(problem).split())[:_MAX_WORDS]
+def _one_line(problem: BaseException) -> str:
+    return " ".join(str(problem).split())[:_MAX_CHARS]
 
 
-def _wrong(words: str) -> int:
-    sys.stderr.write(f"{words}\n")
+def _usage_error(message: str) -> int:
+    sys.stderr.write(f"{message}\n")
     return 2
 
 

@@ -10,9 +10,9 @@ from ramet.store.contract import Document, DocumentWrite
 from ramet.testing.conformance.store.harness import Check, StoreFixture, cancelled, entry, holds, raises
 
 
-async def an_atomic_write_stores_everything(place: StoreFixture) -> None:
+async def an_atomic_write_stores_everything(fixture: StoreFixture) -> None:
     """Check that all blobs and documents of one write exist, and that earlier appended events are durable."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         await store.put("kind", "old", b"one")
         ticket = store.append(entry(1))
         documents = [
@@ -37,14 +37,14 @@ async def an_atomic_write_stores_everything(place: StoreFixture) -> None:
         holds([*await store.put_together([], [])] == [], "nothing may be written, too")
         holds([*await store.put_together([b"alone"], [])] == [], "blobs need no documents")
         holds(await store.get_blob(_name(b"alone")) == b"alone", "they are there")
-    async with place.open() as store:
+    async with fixture.open() as store:
         holds(await store.get("kind", "old") == expected[1], "it stays")
         holds(await store.get_blob(_name(b"alone")) == b"alone", "blobs, too")
 
 
-async def all_or_nothing(place: StoreFixture) -> None:
+async def all_or_nothing(fixture: StoreFixture) -> None:
     """Check that one document of another version prevents the whole write, and that Conflict names it."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         await store.put("kind", "b", b"here")
         for wrong in (0, 2):
             documents = [
@@ -55,13 +55,13 @@ async def all_or_nothing(place: StoreFixture) -> None:
             conflict = await raises(Conflict, store.put_together([b"blob"], documents), "a document of another version")
             holds((conflict.kind, conflict.key) == ("kind", "b"), "Conflict says of which document")
             holds((conflict.expected, conflict.found) == (wrong, 1), "and which versions")
-            left = [each.key for each in await store.list("kind")]
-            holds(left == ["b"], f"no document was written: {left}")
+            keys = [each.key for each in await store.list("kind")]
+            holds(keys == ["b"], f"no document was written: {keys}")
             holds(await store.get("kind", "b") == Document("kind", "b", 1, b"here"), "none was changed")
             holds(await store.get_blob(_name(b"blob")) is None, "no blob was written")
-        for over in (b"her", b"", b"here "):
-            again = [DocumentWrite("kind", "b", b"2", 1, over), DocumentWrite("kind", "c", b"3")]
-            await raises(Conflict, store.put_together([b"blob"], again), "a document with other data")
+        for expected_data in (b"her", b"", b"here "):
+            documents_again = [DocumentWrite("kind", "b", b"2", 1, expected_data), DocumentWrite("kind", "c", b"3")]
+            await raises(Conflict, store.put_together([b"blob"], documents_again), "a document with other data")
         await raises(
             Conflict, store.put_together([b"blob"], [DocumentWrite("kind", "a", b"1", 0, b"")]), "data of no document"
         )
@@ -82,30 +82,35 @@ async def all_or_nothing(place: StoreFixture) -> None:
         )
 
 
-async def one_atomic_write_wins(place: StoreFixture) -> None:
+async def one_atomic_write_wins(fixture: StoreFixture) -> None:
     """Check that exactly one of many atomic writes over the same document wins, and only its other documents exist."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         for version in range(4):
             claims = (
                 store.put_together(
-                    [b"%d %d" % (version, who)],
-                    [DocumentWrite("own", f"{version}-{who}", b""), DocumentWrite("head", "one", b"%d" % who, version)],
+                    [b"%d %d" % (version, writer)],
+                    [
+                        DocumentWrite("own", f"{version}-{writer}", b""),
+                        DocumentWrite("head", "one", b"%d" % writer, version),
+                    ],
                 )
-                for who in range(15)
+                for writer in range(15)
             )
             ended = await asyncio.gather(*claims, return_exceptions=True)
-            winners = [who for who, each in enumerate(ended) if not isinstance(each, BaseException)]
+            winners = [writer for writer, each in enumerate(ended) if not isinstance(each, BaseException)]
             holds(len(winners) == 1, f"one wins: {ended}")
             holds(all(isinstance(each, Conflict) for n, each in enumerate(ended) if n not in winners), "others lose")
             own = [each.key for each in await store.list("own", prefix=f"{version}-")]
             holds(own == [f"{version}-{winners[0]}"], "what the losers wrote is not there")
-            there = [who for who in range(15) if await store.get_blob(_name(b"%d %d" % (version, who))) is not None]
-            holds(there == winners, "nor are their blobs")
+            existing = [
+                writer for writer in range(15) if await store.get_blob(_name(b"%d %d" % (version, writer))) is not None
+            ]
+            holds(existing == winners, "nor are their blobs")
 
 
-async def a_cancelled_atomic_write_is_whole_or_nothing(place: StoreFixture) -> None:
+async def a_cancelled_atomic_write_is_whole_or_nothing(fixture: StoreFixture) -> None:
     """Check that a cancelled atomic write leaves all of it or nothing."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         for turns in range(8):
             blob, documents = (
                 b"blob %d" % turns,
@@ -116,26 +121,26 @@ async def a_cancelled_atomic_write_is_whole_or_nothing(place: StoreFixture) -> N
                 await asyncio.sleep(0)
             await cancelled(writing)
             await store.put("kind", "another", b"")  # Every pending write has ended by now.
-            there = {
+            presence = {
                 await store.get("a", str(turns)) is not None,
                 await store.get("b", str(turns)) is not None,
                 await store.get_blob(_name(blob)) is not None,
             }
-            holds(len(there) == 1, "all of it or nothing")
+            holds(len(presence) == 1, "all of it or nothing")
 
 
-async def many_blobs_are_read_at_once(place: StoreFixture) -> None:
+async def many_blobs_are_read_at_once(fixture: StoreFixture) -> None:
     """Check that many blobs are read in one call, awaited or not, and that unknown names are left out."""
-    async with place.open() as store:
-        kept = {_name(data): data for data in (b"%d" % n * 50 for n in range(300))}
-        await store.put_together([*kept.values()], [])
-        asked = [*kept, *("0" * 64, "", "no blob", "ä" * 64), next(iter(kept))]
-        holds(dict(await store.get_blobs(asked)) == kept, "those that are there, by their names")
-        holds(dict(store.get_blobs_now(asked)) == kept, "without awaiting, too")
-        found = await asyncio.to_thread(store.get_blobs_now, asked)
-        holds(dict(found) == kept, "from another thread, too")
+    async with fixture.open() as store:
+        stored = {_name(data): data for data in (b"%d" % n * 50 for n in range(300))}
+        await store.put_together([*stored.values()], [])
+        names = [*stored, *("0" * 64, "", "no blob", "ä" * 64), next(iter(stored))]
+        holds(dict(await store.get_blobs(names)) == stored, "those that are there, by their names")
+        holds(dict(store.get_blobs_now(names)) == stored, "without awaiting, too")
+        blobs = await asyncio.to_thread(store.get_blobs_now, names)
+        holds(dict(blobs) == stored, "from another thread, too")
         holds(dict(await store.get_blobs([])) == {} == dict(store.get_blobs_now([])), "none may be asked for")
-        name = next(iter(kept))
+        name = next(iter(stored))
         await store.delete_blob(name)
         holds(dict(store.get_blobs_now([name])) == {}, "what is removed is not there")
 

@@ -10,9 +10,9 @@ from ramet.store.contract import Document
 from ramet.testing.conformance.store.harness import Check, StoreFixture, cancelled, entry, holds, raises
 
 
-async def document_versions_count_from_one(place: StoreFixture) -> None:
+async def document_versions_count_from_one(fixture: StoreFixture) -> None:
     """Check that versions count from 1, that the newest is read, and that other kinds and keys are separate."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         holds(await store.get("kind", "key") is None, "there is none at first")
         for version, data in enumerate((b"one", b"", bytes(range(256))), 1):
             document = await store.put("kind", "key", data)
@@ -24,9 +24,9 @@ async def document_versions_count_from_one(place: StoreFixture) -> None:
         holds(await store.get("key", "kind") is None, "kind and key are not exchanged")
 
 
-async def a_write_over_another_version_conflicts(place: StoreFixture) -> None:
+async def a_write_over_another_version_conflicts(fixture: StoreFixture) -> None:
     """Check that `expected` must be the version, 0 for none; otherwise Conflict names both, and nothing changes."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         conflict = await raises(Conflict, store.put("kind", "key", b"x", expected=1), "a version that is not there")
         holds((conflict.expected, conflict.found) == (1, 0), "Conflict says what was found")
         await store.put("kind", "key", b"one", expected=0)
@@ -41,11 +41,11 @@ async def a_write_over_another_version_conflicts(place: StoreFixture) -> None:
         holds(await store.get("kind", "key") == two, "a conflict changes nothing")
 
 
-async def one_claim_wins(place: StoreFixture) -> None:
+async def one_claim_wins(fixture: StoreFixture) -> None:
     """Check that exactly one of many concurrent claims of a document wins, and the others learn its version."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         for version in range(6):
-            claims = (store.put("task", "one", b"%d" % who, expected=version) for who in range(25))
+            claims = (store.put("task", "one", b"%d" % claimant, expected=version) for claimant in range(25))
             ended = await asyncio.gather(*claims, return_exceptions=True)
             winners = [each for each in ended if isinstance(each, Document)]
             losers = [each for each in ended if isinstance(each, Conflict)]
@@ -54,17 +54,17 @@ async def one_claim_wins(place: StoreFixture) -> None:
             holds(await store.get("task", "one") == winners[0], "what the winner wrote is there")
 
 
-async def one_deletion_wins(place: StoreFixture) -> None:
+async def one_deletion_wins(fixture: StoreFixture) -> None:
     """Check that exactly one of many concurrent deletions reports that the document existed."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         await store.put("kind", "key", b"")
-        gone = await asyncio.gather(*(store.delete("kind", "key") for _ in range(10)))
-        holds(sorted(gone) == [False] * 9 + [True], "one removed it")
+        removed = await asyncio.gather(*(store.delete("kind", "key") for _ in range(10)))
+        holds(sorted(removed) == [False] * 9 + [True], "one removed it")
 
 
-async def a_deleted_document_starts_at_version_one(place: StoreFixture) -> None:
+async def a_deleted_document_starts_at_version_one(fixture: StoreFixture) -> None:
     """Check that a deletion leaves nothing: the next document of that key begins at version 1."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         await store.put("kind", "key", b"one")
         await store.put("kind", "key", b"two")
         holds(await store.delete("kind", "key", expected=2) is True, "it was there")
@@ -73,7 +73,7 @@ async def a_deleted_document_starts_at_version_one(place: StoreFixture) -> None:
         holds((await store.put("kind", "key", b"three", expected=0)).version == 1, "it begins anew")
 
 
-async def documents_are_listed(place: StoreFixture) -> None:
+async def documents_are_listed(fixture: StoreFixture) -> None:
     """Check that a list has the documents of one kind and key prefix, in Unicode order; no character is a wildcard."""
     keys = (
         "a",
@@ -92,21 +92,21 @@ async def documents_are_listed(place: StoreFixture) -> None:
         "a\ud7ff",
         "𝔞",
     )
-    async with place.open() as store:
+    async with fixture.open() as store:
         for key in keys:
             await store.put("kind", key, key.encode())
         await store.put("kind2", "a/3", b"")
         for prefix in ("", "a", "a/", "a/1", "a%", "a_", "A", "ä", "a\U0010ffff", "a\ud7ff", "none", "𝔞"):
             expected = sorted(key for key in keys if key.startswith(prefix))
-            found = await store.list("kind", prefix=prefix)
-            holds([each.key for each in found] == expected, f"keys that begin with {prefix!r}, in order")
-            holds(all(each == Document("kind", each.key, 1, each.key.encode()) for each in found), "as they are")
+            documents = await store.list("kind", prefix=prefix)
+            holds([each.key for each in documents] == expected, f"keys that begin with {prefix!r}, in order")
+            holds(all(each == Document("kind", each.key, 1, each.key.encode()) for each in documents), "as they are")
         holds(await store.list("none") == [], "none of a kind that is not there")
 
 
-async def a_document_makes_events_durable(place: StoreFixture) -> None:
+async def a_document_makes_events_durable(fixture: StoreFixture) -> None:
     """Check that a write of a document or blob commits all earlier appended events."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         ticket = store.append(entry(1))
         await store.put("kind", "key", b"")
         holds(store.committed >= ticket, "put makes earlier events durable")
@@ -116,9 +116,9 @@ async def a_document_makes_events_durable(place: StoreFixture) -> None:
         holds(len(await store.read()) == 2, "they are there")
 
 
-async def a_cancelled_write_is_whole_or_nothing(place: StoreFixture) -> None:
+async def a_cancelled_write_is_whole_or_nothing(fixture: StoreFixture) -> None:
     """Check that a cancelled write leaves a document of the old version or of the new one."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         for turns in range(12):
             before = await store.get("kind", "key")
             writing = asyncio.ensure_future(store.put("kind", "key", b"%d" % turns))
@@ -131,27 +131,27 @@ async def a_cancelled_write_is_whole_or_nothing(place: StoreFixture) -> None:
             holds(after in (before, Document("kind", "key", version, b"%d" % turns)), "the old one or the new one")
 
 
-async def an_invalid_name_is_refused(place: StoreFixture) -> None:
+async def an_invalid_name_is_refused(fixture: StoreFixture) -> None:
     """Check that a name with NUL, or without a UTF-8 form, raises InvalidValue; the store continues to work."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         for kind, key in (("a\0", "key"), ("kind", "a\0b"), ("\ud800", "key"), ("kind", "\udfff")):
             await raises(InvalidValue, store.put(kind, key, b""), f"a document {kind!r} {key!r}")
         holds((await store.put("kind", "key", b"")).version == 1, "the store goes on")
 
 
-async def blobs(place: StoreFixture) -> None:
+async def blobs(fixture: StoreFixture) -> None:
     """Check that blobs are stored by their hash: the same bytes are the same blob."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         holds([*await store.list_blobs()] == [], "there are none at first")
-        kept = {}
+        stored = {}
         for data in (b"", b"\0", bytes(range(256)), b"x" * (1 << 20), b"one"):
-            kept[await store.put_blob(data)] = data
-        for name, data in kept.items():
+            stored[await store.put_blob(data)] = data
+        for name, data in stored.items():
             holds(name == hashlib.sha256(data).hexdigest(), "its name is its SHA-256")
             holds(await store.get_blob(name) == data, "its bytes come back")
         holds(await store.put_blob(b"one") == hashlib.sha256(b"one").hexdigest(), "it may be kept twice")
-        holds(sorted(await store.list_blobs()) == sorted(kept), "each is listed once")
-        name = next(iter(kept))
+        holds(sorted(await store.list_blobs()) == sorted(stored), "each is listed once")
+        name = next(iter(stored))
         holds(await store.delete_blob(name) is True and await store.delete_blob(name) is False, "it is removed once")
         holds(await store.get_blob(name) is None, "it is gone")
         for none in ("0" * 64, "", "no blob", "../etc", "A" * 64, "ä" * 64):

@@ -78,23 +78,23 @@ def holds(condition: object, promise: str) -> None:
 async def raises(kind: type[Exception], what: Awaitable[object], promise: str) -> Any:
     """Return the error that `what` ends with. Raises Violation if there is none, or another."""
     try:
-        came = await what
+        outcome = await what
     except kind as error:
         return error
     except Exception as error:
         raise Violation(f"{promise}: {kind.__name__} was promised, {error!r} came") from error
-    raise Violation(f"{promise}: {kind.__name__} was promised, {came!r} came")
+    raise Violation(f"{promise}: {kind.__name__} was promised, {outcome!r} came")
 
 
 def raises_now(kind: type[Exception], what: Callable[[], object], promise: str) -> None:
     """Check that a synchronous call raises an error of `kind`. Raises Violation if it raises none, or another."""
     try:
-        came = what()
+        outcome = what()
     except kind:
         return
     except Exception as error:
         raise Violation(f"{promise}: {kind.__name__} was promised, {error!r} came") from error
-    raise Violation(f"{promise}: {kind.__name__} was promised, {came!r} came")
+    raise Violation(f"{promise}: {kind.__name__} was promised, {outcome!r} came")
 
 
 def entry(number: int, *, tree: str = "tree", run: str = "run", data: bytes | None = None) -> Entry:

@@ -24,136 +24,136 @@ from ramet.testing.conformance.store.harness import (
 _MANY = 2_500  #: more than one page, and more than a store may write in one batch
 
 
-async def tickets_count_from_one(place: StoreFixture) -> None:
+async def tickets_count_from_one(fixture: StoreFixture) -> None:
     """Check that appends return 1, 2, 3, …, starting again each time the store is opened."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         holds(store.committed == 0, "nothing is committed at first")
         holds([store.append(entry(n)) for n in (1, 2, 3)] == [1, 2, 3], "tickets are 1, 2, 3")
-    async with place.open() as store:
+    async with fixture.open() as store:
         holds(store.committed == 0, "nothing of this opening is committed yet")
         holds(store.append(entry(4)) == 1, "tickets begin at 1 each time it is opened")
 
 
-async def durable_entries_are_read(place: StoreFixture) -> None:
+async def durable_entries_are_read(fixture: StoreFixture) -> None:
     """Check that `durable` returns once the entry and all before it are committed; reads return them unchanged."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         entries = [entry(n) for n in range(1, 8)]
         for each in entries:
             last = store.append(each)
         await store.durable(last)
         holds(store.committed >= last, "a durable ticket is committed")
-        found = await store.read()
-        holds(told(found) == entries, "entries are read as they were appended")
-        holds(all(isinstance(each, StoredEvent) for each in found), "they come as StoredEvent")
+        events = await store.read()
+        holds(told(events) == entries, "entries are read as they were appended")
+        holds(all(isinstance(each, StoredEvent) for each in events), "they come as StoredEvent")
         await store.durable(1)
         await asyncio.gather(*(store.durable(ticket) for ticket in range(last, 0, -1)))
 
 
-async def events_are_read_in_append_order(place: StoreFixture) -> None:
+async def events_are_read_in_append_order(fixture: StoreFixture) -> None:
     """Check that events are read in the order of appending, whatever their tree and run."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         entries = [entry(n, tree=f"tree-{n % 7}", run=f"run-{n % 13}") for n in range(1, _MANY)]
         await keep(store, *entries)
-        found = await store.read(limit=_MANY)
-        holds(told(found) == entries, "the order is that of appending")
-        cursors = [each.cursor for each in found]
+        events = await store.read(limit=_MANY)
+        holds(told(events) == entries, "the order is that of appending")
+        cursors = [each.cursor for each in events]
         holds(all(a < b for a, b in itertools.pairwise(cursors)) and cursors[0] > 0, "cursors grow, from above 0")
 
 
-async def an_entry_is_committed_without_a_waiter(place: StoreFixture) -> None:
+async def an_entry_is_committed_without_a_waiter(fixture: StoreFixture) -> None:
     """Check that an entry is committed even if no task awaits it."""
-    async with place.open() as store:
-        heard = asyncio.Event()
-        store.on_commit(lambda _: heard.set())
+    async with fixture.open() as store:
+        committed = asyncio.Event()
+        store.on_commit(lambda _: committed.set())
         store.append(entry(1))
-        await heard.wait()
+        await committed.wait()
         holds(store.committed == 1, "it is committed by itself")
 
 
-async def twenty_producers(place: StoreFixture) -> None:
+async def twenty_producers(fixture: StoreFixture) -> None:
     """Check that each producer gets its tickets, and that each entry exists once, in its producer's order."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         tickets = list[int]()
 
-        async def produce(who: int) -> None:
+        async def produce(producer: int) -> None:
             for number in range(1, 51):
-                ticket = store.append(entry(number, run=f"run-{who}"))
+                ticket = store.append(entry(number, run=f"run-{producer}"))
                 tickets.append(ticket)
                 await store.durable(ticket)
                 holds(store.committed >= ticket, "what is durable is committed")
 
         await asyncio.gather(*map(produce, range(20)))
         holds(sorted(tickets) == [*range(1, 1001)], "no ticket is given twice")
-        for who in range(20):
-            found = await store.read(run=f"run-{who}")
-            holds([each.seq for each in found] == [*range(1, 51)], "each producer's entries are in its order, once")
+        for producer in range(20):
+            events = await store.read(run=f"run-{producer}")
+            holds([each.seq for each in events] == [*range(1, 51)], "each producer's entries are in its order, once")
 
 
-async def listeners_are_called_before_waiters(place: StoreFixture) -> None:
+async def listeners_are_called_before_waiters(fixture: StoreFixture) -> None:
     """Check that `on_commit` calls listeners on the loop with growing tickets, before `durable` returns.
 
     A listener that was removed is not called any more.
     """
-    async with place.open() as store:
-        heard, left = list[int](), list[int]()
+    async with fixture.open() as store:
+        tickets, removed_tickets = list[int](), list[int]()
         loop = asyncio.get_running_loop()
 
         def listen(ticket: int) -> None:
             holds(asyncio.get_running_loop() is loop, "listeners are called on the event loop")
             holds(store.committed >= ticket, "what listeners hear of is committed")
-            heard.append(ticket)
+            tickets.append(ticket)
 
         store.on_commit(listen)
-        leave = store.on_commit(left.append)
+        remove = store.on_commit(removed_tickets.append)
         for number in range(1, 20):
             ticket = store.append(entry(number))
             await store.durable(ticket)
-            holds(heard and heard[-1] >= ticket, "listeners hear of a batch before who waits for it goes on")
-        holds(all(a < b for a, b in itertools.pairwise(heard)), "each batch is told once, with its newest ticket")
-        before = list(left)
-        leave()
-        leave()
+            holds(tickets and tickets[-1] >= ticket, "listeners hear of a batch before who waits for it goes on")
+        holds(all(a < b for a, b in itertools.pairwise(tickets)), "each batch is told once, with its newest ticket")
+        before = list(removed_tickets)
+        remove()
+        remove()
         await keep(store, entry(20))
-        holds(before and left == before, "who has left is not called any more")
+        holds(before and removed_tickets == before, "who has left is not called any more")
 
 
-async def a_failing_listener_affects_no_other(place: StoreFixture) -> None:
+async def a_failing_listener_affects_no_other(fixture: StoreFixture) -> None:
     """Check that a failing listener affects neither other listeners nor waiters."""
 
     def fail(_: int) -> None:
         raise ValueError("a listener that fails")
 
-    async with place.open() as store:
-        heard = list[int]()
+    async with fixture.open() as store:
+        tickets = list[int]()
         store.on_commit(fail)
-        store.on_commit(heard.append)
+        store.on_commit(tickets.append)
         await keep(store, entry(1))
-        holds(heard == [1], "the others hear")
+        holds(tickets == [1], "the others hear")
         await keep(store, entry(2))
-        holds(heard[-1] == 2, "and go on hearing")
+        holds(tickets[-1] == 2, "and go on hearing")
 
 
-async def a_listener_may_append(place: StoreFixture) -> None:
+async def a_listener_may_append(fixture: StoreFixture) -> None:
     """Check that an entry that a listener appends is reported, too, and later."""
-    async with place.open() as store:
-        heard = list[int]()
+    async with fixture.open() as store:
+        tickets = list[int]()
 
         def echo(ticket: int) -> None:
             if ticket < 3:
                 store.append(entry(ticket + 1))
 
         store.on_commit(echo)
-        store.on_commit(heard.append)
-        all_heard = asyncio.Event()
-        store.on_commit(lambda ticket: all_heard.set() if ticket == 3 else None)
+        store.on_commit(tickets.append)
+        all_called = asyncio.Event()
+        store.on_commit(lambda ticket: all_called.set() if ticket == 3 else None)
         store.append(entry(1))
-        await all_heard.wait()
-        holds(heard == [1, 2, 3], "each listener hears in order")
+        await all_called.wait()
+        holds(tickets == [1, 2, 3], "each listener hears in order")
 
 
-async def a_cancelled_wait_undoes_nothing(place: StoreFixture) -> None:
+async def a_cancelled_wait_undoes_nothing(fixture: StoreFixture) -> None:
     """Check that after a cancelled wait the appended entries are written, and later waits work."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         for number in range(1, 30):
             ticket = store.append(entry(number))
             waiting = asyncio.ensure_future(store.durable(ticket))
@@ -164,16 +164,16 @@ async def a_cancelled_wait_undoes_nothing(place: StoreFixture) -> None:
         holds([each.seq for each in await store.read()] == [*range(1, 31)], "all is there, once, in order")
 
 
-async def an_unknown_ticket_is_refused(place: StoreFixture) -> None:
+async def an_unknown_ticket_is_refused(fixture: StoreFixture) -> None:
     """Check that waiting for an unknown ticket is an error, not an endless wait."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         await keep(store, entry(1))
         await raises(InvalidValue, store.durable(2), "a ticket that was not given")
 
 
-async def reading_by_tree_and_run(place: StoreFixture) -> None:
+async def reading_by_tree_and_run(fixture: StoreFixture) -> None:
     """Check that a read returns only the requested events, in order; none for unknown names."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         entries = [entry(n, tree=f"tree-{n % 2}", run=f"run-{n % 3}") for n in range(1, 61)]
         await keep(store, *entries)
         for tree, run in itertools.product((None, "tree-0", "tree-1", "none"), (None, "run-0", "run-2", "none")):
@@ -181,30 +181,30 @@ async def reading_by_tree_and_run(place: StoreFixture) -> None:
             holds(told(await store.read(tree=tree, run=run)) == expected, f"tree={tree} run={run} finds just those")
 
 
-async def reading_in_pages(place: StoreFixture) -> None:
+async def reading_in_pages(fixture: StoreFixture) -> None:
     """Check that `after` and `limit` cut pages that together are the whole; no event follows the head."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         entries = [entry(n, tree=f"tree-{n % 2}", run=f"run-{n % 4}") for n in range(1, 401)]
         await keep(store, *entries)
         for tree, run in ((None, None), ("tree-1", None), (None, "run-2"), ("tree-1", "run-1")):
             whole = await store.read(tree=tree, run=run)
             for limit in (1, 7, 99, 400, 5_000):
-                found, after = list[StoredEvent](), 0
+                events, after = list[StoredEvent](), 0
                 while page := await store.read(after, limit=limit, tree=tree, run=run):
                     holds(len(page) <= limit, "at most as many as asked for")
-                    holds(len(page) == min(limit, len(whole) - len(found)), "as many as asked for while there are any")
-                    found, after = found + page, page[-1].cursor
-                    if limit == 1 and len(found) == 5:
+                    holds(len(page) == min(limit, len(whole) - len(events)), "as many as asked for while there are any")
+                    events, after = events + page, page[-1].cursor
+                    if limit == 1 and len(events) == 5:
                         break
-                holds(found == whole[: len(found)] and (limit == 1 or found == whole), "pages are the whole")
+                holds(events == whole[: len(events)] and (limit == 1 or events == whole), "pages are the whole")
         holds(await store.read(limit=0) == [], "none if none is asked for")
         holds(await store.read(whole[-1].cursor + 1_000_000) == [], "nothing is behind the head")
         holds(len(await store.read(-5)) == 400, "all is behind any number below 1")
 
 
-async def many_large_events(place: StoreFixture) -> None:
+async def many_large_events(fixture: StoreFixture) -> None:
     """Check that thousands of events between two waits, and events of a megabyte, are returned unchanged."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         entries = [entry(n) for n in range(1, 8_001)]
         entries[3_000] = entry(3_001, data=b"[" + b"x" * (1 << 20) + b"]")
         entries[3_002] = entry(3_003, data=b"[" + b"y" * 70_000 + b"]")
@@ -212,19 +212,19 @@ async def many_large_events(place: StoreFixture) -> None:
         holds(told(await store.read(limit=10_000)) == entries, "all come back, unchanged")
 
 
-async def any_bytes(place: StoreFixture) -> None:
+async def any_bytes(fixture: StoreFixture) -> None:
     """Check that data may be any bytes: NUL, invalid UTF-8, and empty data, too."""
     every = bytes(range(256))
-    async with place.open() as store:
+    async with fixture.open() as store:
         entries = [entry(n, data=data) for n, data in enumerate((b"", every, b"\0", b"\0" * 9, every[::-1], b","), 1)]
         await keep(store, *entries)
         holds(told(await store.read()) == entries, "bytes come back as they were")
 
 
-async def any_names(place: StoreFixture) -> None:
+async def any_names(fixture: StoreFixture) -> None:
     """Check that names of trees, runs and types may be any text that UTF-8 can hold, except NUL."""
     names = ("ä", "e\u0301", "é", "𝔗", "run,1", "'", '"', "%", "_", "\\", " ", "a b", "\n", "RUN", "run", "\U0010ffff")
-    async with place.open() as store:
+    async with fixture.open() as store:
         entries = [Entry(name, name, n, name, b"{}") for n, name in enumerate(names, 1)]
         await keep(store, *entries)
         holds(told(await store.read()) == entries, "names come back as they were")
@@ -233,10 +233,10 @@ async def any_names(place: StoreFixture) -> None:
             holds(told(await store.read(run=each.run)) == [each], f"a run of this name is no other: {each.run!r}")
 
 
-async def an_invalid_entry_is_refused_at_once(place: StoreFixture) -> None:
+async def an_invalid_entry_is_refused_at_once(fixture: StoreFixture) -> None:
     """Check that `append` refuses an invalid entry with InvalidValue, and that the store continues unaffected."""
     good = entry(1)
-    async with place.open() as store:
+    async with fixture.open() as store:
         for bad in (
             good._replace(tree="a\0b"),
             good._replace(run="\ud800"),
@@ -253,53 +253,53 @@ async def an_invalid_entry_is_refused_at_once(place: StoreFixture) -> None:
         holds(told(await store.read()) == [good], "and is not there")
 
 
-async def forgetting(place: StoreFixture) -> None:
+async def forgetting(fixture: StoreFixture) -> None:
     """Check that `forget` removes the events of one tree only, and returns their number; the name can be used again."""
-    async with place.open() as store:
-        kept = [entry(n, tree="kept") for n in range(1, 6)]
-        await keep(store, *itertools.chain(*((each, entry(each.seq, tree="gone")) for each in kept)))
+    async with fixture.open() as store:
+        remaining = [entry(n, tree="kept") for n in range(1, 6)]
+        await keep(store, *itertools.chain(*((each, entry(each.seq, tree="gone")) for each in remaining)))
         store.append(entry(6, tree="gone"))
         holds(await store.forget("gone") == 6, "it says how many, what was not durable yet included")
         holds(await store.forget("gone") == 0 and await store.forget("none") == 0, "there is nothing to forget twice")
-        holds(told(await store.read()) == kept, "the others stay")
+        holds(told(await store.read()) == remaining, "the others stay")
         holds(await store.read(tree="gone") == [], "it is gone")
-        again = entry(1, tree="gone", run="another")
-        await keep(store, again)
-        holds(told(await store.read(tree="gone")) == [again], "a tree of that name may come again")
+        new_entry = entry(1, tree="gone", run="another")
+        await keep(store, new_entry)
+        holds(told(await store.read(tree="gone")) == [new_entry], "a tree of that name may come again")
 
 
-async def cursors_are_never_used_twice(place: StoreFixture) -> None:
+async def cursors_are_never_used_twice(fixture: StoreFixture) -> None:
     """Check that a reader at a cursor misses no event, even if the newest events were forgotten meanwhile."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         await keep(store, entry(1, tree="kept"), entry(1, tree="gone"), entry(2, tree="gone"))
         after = await store.head()
         holds(after == (await store.read())[-1].cursor, "the head is the newest cursor")
         await store.forget("gone")
         first = await store.read()
         holds(await store.head() == first[-1].cursor, "the head is that of what is left")
-    async with place.open() as store:
+    async with fixture.open() as store:
         await keep(store, entry(2, tree="kept"))
         holds([each.seq for each in await store.read(after)] == [2], "what is new is behind what was forgotten")
         await store.forget("kept")
         holds(await store.head() == 0, "no head without events")
 
 
-async def forget_removes_only_earlier_entries(place: StoreFixture) -> None:
+async def forget_removes_only_earlier_entries(fixture: StoreFixture) -> None:
     """Check that `forget` removes entries appended before it, and not those after it, without a wait in between."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         store.append(entry(1))
-        forgetting_it = asyncio.ensure_future(store.forget("tree"))
+        removal = asyncio.ensure_future(store.forget("tree"))
         await asyncio.sleep(0)
         store.append(entry(2))
         with contextlib.suppress(asyncio.CancelledError):
-            holds(await forgetting_it == 1, "what was there is forgotten")
+            holds(await removal == 1, "what was there is forgotten")
         await keep(store, entry(3))
         holds([each.seq for each in await store.read()] == [2, 3], "what came after is there")
 
 
-async def rewriting(place: StoreFixture) -> None:
+async def rewriting(fixture: StoreFixture) -> None:
     """Check that a replaced event keeps its place; others stay unchanged, also after the store is opened again."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         if not isinstance(store, Rewritable):
             raise NotHere("its events cannot be replaced")
         await keep(store, *(entry(n) for n in (1, 2, 3)))
@@ -311,7 +311,7 @@ async def rewriting(place: StoreFixture) -> None:
         text = store.rewrite(before[0].cursor, "text")  # type: ignore[arg-type]  # what is refused
         await raises(InvalidValue, text, "only bytes are taken")
         await keep(store, entry(4))
-    async with place.open() as store:
+    async with fixture.open() as store:
         holds([each.seq for each in await store.read()] == [1, 2, 3, 4], "the order is that of appending")
         holds((await store.read())[:3] == expected, "it stays so")
 

@@ -21,17 +21,17 @@ from ramet.testing.conformance.store.harness import (
 )
 
 
-async def a_store_describes_itself(place: StoreFixture) -> None:
+async def a_store_describes_itself(fixture: StoreFixture) -> None:
     """Check that the store has a name, and says whether another process may see it."""
-    store = place.make()
+    store = fixture.make()
     holds(store.name and isinstance(store.name, str), "it has a name")
     holds(isinstance(store.durable_across_processes, bool), "it says whether it outlives its process")
-    holds(store.durable_across_processes == (place.watch is not None), "what outlives a process is seen by another")
+    holds(store.durable_across_processes == (fixture.watch is not None), "what outlives a process is seen by another")
 
 
-async def opening_and_closing_twice(place: StoreFixture) -> None:
+async def opening_and_closing_twice(fixture: StoreFixture) -> None:
     """Check that both are repeatable, also concurrently, and that `open` returns the store."""
-    store = place.make()
+    store = fixture.make()
     await store.close()
     holds(await store.open() is store, "open returns the store")
     holds(await store.open() is store, "again, too")
@@ -44,16 +44,16 @@ async def opening_and_closing_twice(place: StoreFixture) -> None:
     await store.close()
 
 
-async def data_survives_reopening(place: StoreFixture) -> None:
+async def data_survives_reopening(fixture: StoreFixture) -> None:
     """Check that events with cursors, documents with versions, and blobs exist after the store is opened again."""
     entries = [entry(n, tree=f"tree-{n % 3}", run=f"run-{n % 5}") for n in range(1, 101)]
-    async with place.open() as store:
+    async with fixture.open() as store:
         await keep(store, *entries)
         events = await store.read()
         document = await store.put("kind", "key", b"two", expected=(await store.put("kind", "key", b"one")).version)
         blob = await store.put_blob(b"bytes")
     for number in range(101, 104):
-        async with place.open() as store:
+        async with fixture.open() as store:
             holds((await store.read())[:100] == events, "events are there, with the same cursors")
             holds(await store.head() == (await store.read())[-1].cursor, "the head, too")
             holds(await store.get("kind", "key") == document, "documents are there")
@@ -62,37 +62,37 @@ async def data_survives_reopening(place: StoreFixture) -> None:
             holds((await store.read())[-1].seq == number, "what is new is behind what was there")
 
 
-async def closing_commits_appended_events(place: StoreFixture) -> None:
+async def closing_commits_appended_events(fixture: StoreFixture) -> None:
     """Check that appended events exist after `close`, even without a waiter, and that waiters get a result."""
-    store = await place.make().open()
+    store = await fixture.make().open()
     for number in range(1, 501):
         ticket = store.append(entry(number))
     waiting = asyncio.ensure_future(store.durable(ticket))
     await asyncio.sleep(0)
     await store.close()
     await waiting
-    async with place.open() as store:
+    async with fixture.open() as store:
         holds([each.seq for each in await store.read()] == [*range(1, 501)], "all that was appended is there")
 
 
-async def a_cancelled_close_closes(place: StoreFixture) -> None:
+async def a_cancelled_close_closes(fixture: StoreFixture) -> None:
     """Check that a cancelled close ends the store, which can be opened again, with all appended events."""
     for turns in range(6):
-        store = await place.make().open()
+        store = await fixture.make().open()
         store.append(entry(turns + 1))
         closing = asyncio.ensure_future(store.close())
         for _ in range(turns):
             await asyncio.sleep(0)
         await cancelled(closing)
         await store.close()
-        async with place.open() as store:
+        async with fixture.open() as store:
             holds(len(await store.read()) == turns + 1, "all is there")
 
 
-async def a_cancelled_open_opens_nothing(place: StoreFixture) -> None:
+async def a_cancelled_open_opens_nothing(fixture: StoreFixture) -> None:
     """Check that a cancelled open leaves nothing that prevents the next one."""
     for turns in range(6):
-        store = place.make()
+        store = fixture.make()
         opening = asyncio.ensure_future(store.open())
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -100,7 +100,7 @@ async def a_cancelled_open_opens_nothing(place: StoreFixture) -> None:
         await store.close()
         for _ in range(2_000):
             try:
-                async with place.open() as store:
+                async with fixture.open() as store:
                     await keep(store, entry(turns + 1))
             except StoreInUse:
                 await asyncio.sleep(0.005)
@@ -110,9 +110,9 @@ async def a_cancelled_open_opens_nothing(place: StoreFixture) -> None:
             holds(False, "the next one can open it")
 
 
-async def a_closed_store_refuses_every_use(place: StoreFixture) -> None:
+async def a_closed_store_refuses_every_use(fixture: StoreFixture) -> None:
     """Check that before `open` and after `close` every use raises StoreFailed, and none blocks."""
-    store = place.make()
+    store = fixture.make()
     await _refuses(store)
     await store.open()
     await keep(store, entry(1))
@@ -120,24 +120,24 @@ async def a_closed_store_refuses_every_use(place: StoreFixture) -> None:
     await _refuses(store)
 
 
-async def two_kernels(place: StoreFixture) -> None:
+async def two_kernels(fixture: StoreFixture) -> None:
     """Check that a second kernel is refused while one is open, also in the same process, with the holder's name."""
-    if place.watch is None:
+    if fixture.watch is None:
         raise NotHere("no other process can open it")
-    async with place.open() as store:
+    async with fixture.open() as store:
         await keep(store, entry(1))
         for _ in range(3):
-            second = place.make()
+            second = fixture.make()
             refusal = await raises(StoreInUse, second.open(), "a second kernel")
             holds(refusal.holder, "it says who has it")
             await second.close()
         await keep(store, entry(2))
-    async with place.open() as store:
+    async with fixture.open() as store:
         holds(len(await store.read()) == 2, "the first one was not disturbed; the next one may open it")
 
 
 async def _refuses(store: Store) -> None:
-    waiting: dict[str, Callable[[], Awaitable[object]]] = {
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
         "durable": lambda: store.durable(1_000),
         "read": store.read,
         "head": store.head,
@@ -160,8 +160,8 @@ async def _refuses(store: Store) -> None:
         "claim_fallen": store.claim_fallen,
         "let_go": lambda: store.let_go("tree"),
     }
-    for name, use in waiting.items():
-        await raises(StoreFailed, use(), f"{name} of a store that is not open")
+    for name, call in calls.items():
+        await raises(StoreFailed, call(), f"{name} of a store that is not open")
     raises_now(StoreFailed, lambda: store.append(entry(1)), "append of a store that is not open")
     raises_now(StoreFailed, lambda: store.get_blobs_now(["0" * 64]), "get_blobs_now of a store that is not open")
     raises_now(StoreFailed, lambda: store.on_commit(print), "on_commit of a store that is not open")

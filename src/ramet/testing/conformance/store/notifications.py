@@ -9,18 +9,18 @@ from ramet.store.contract import Store, StoredEvent
 from ramet.testing.conformance.store.harness import Check, StoreFixture, cancelled, entry, holds, keep, raises, told
 
 
-async def the_head_is_the_newest_cursor(place: StoreFixture) -> None:
+async def the_head_is_the_newest_cursor(fixture: StoreFixture) -> None:
     """Check that the head is 0 at first, then the cursor of the newest event."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         holds(await store.head() == 0, "no events, no head")
         for number in range(1, 4):
             await keep(store, entry(number))
             holds(await store.head() == (await store.read())[-1].cursor, "the head is the newest cursor")
 
 
-async def waiting_for_an_existing_event(place: StoreFixture) -> None:
+async def waiting_for_an_existing_event(fixture: StoreFixture) -> None:
     """Check that waiting for an existing event takes no time, and for a missing one as long as the time limit."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         holds(await store.wait(0, timeout_s=0) is False, "nothing is there")
         await keep(store, entry(1))
         holds(await store.wait(0) is True, "something is there")
@@ -29,43 +29,43 @@ async def waiting_for_an_existing_event(place: StoreFixture) -> None:
         holds(await store.wait(head, timeout_s=0.01) is False, "nothing is behind the head")
 
 
-async def waiting_for_a_new_event(place: StoreFixture) -> None:
+async def waiting_for_a_new_event(fixture: StoreFixture) -> None:
     """Check that a waiter continues when an event arrives, and finds it; a cancelled wait affects no other."""
-    async with place.open() as store:
-        waiting = [asyncio.ensure_future(_next(store, 0)) for _ in range(20)]
+    async with fixture.open() as store:
+        waiting = [asyncio.ensure_future(_wait_and_read(store, 0)) for _ in range(20)]
         await asyncio.sleep(0)
         for each in waiting[::2]:
             await cancelled(each)
         await keep(store, entry(1))
-        for found in await asyncio.gather(*waiting[1::2]):
-            holds(told(found) == [entry(1)], "who waited finds what came")
+        for events in await asyncio.gather(*waiting[1::2]):
+            holds(told(events) == [entry(1)], "who waited finds what came")
 
 
-async def a_forgotten_event_ends_no_wait(place: StoreFixture) -> None:
+async def a_forgotten_event_ends_no_wait(fixture: StoreFixture) -> None:
     """Check that a wait ends only with an event that can be read."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         await keep(store, entry(1, tree="kept"), entry(1, tree="gone"))
         after = (await store.read())[0].cursor
         await store.forget("gone")
         holds(await store.wait(after, timeout_s=0.01) is False, "what is forgotten is not there")
-        waiting = asyncio.ensure_future(_next(store, after))
+        waiting = asyncio.ensure_future(_wait_and_read(store, after))
         await asyncio.sleep(0)
         await keep(store, entry(2, tree="kept"))
         holds(told(await waiting) == [entry(2, tree="kept")], "the next one is")
 
 
-async def a_wait_ends_with_its_store(place: StoreFixture) -> None:
+async def a_wait_ends_with_its_store(fixture: StoreFixture) -> None:
     """Check that `close` ends every wait."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         waiting = asyncio.ensure_future(store.wait(0))
         await asyncio.sleep(0)
         await store.close()
         await raises(StoreFailed, waiting, "a wait of a store that is closed")
 
 
-async def following_during_appends(place: StoreFixture) -> None:
+async def following_during_appends(fixture: StoreFixture) -> None:
     """Check that a follower that reads and waits gets each event once, in order, during concurrent appends."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         following = asyncio.ensure_future(_follow(store, 1_000))
         entries = [entry(n, run=f"run-{n % 3}") for n in range(1, 1_001)]
         for at, each in enumerate(entries):
@@ -77,13 +77,13 @@ async def following_during_appends(place: StoreFixture) -> None:
         holds(told(await following) == entries, "each event once, in order")
 
 
-async def a_concurrent_reader_sees_writes(place: StoreFixture) -> None:
+async def a_concurrent_reader_sees_writes(fixture: StoreFixture) -> None:
     """Check that another reader sees durable events, documents and blobs immediately, and cannot write."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         await keep(store, entry(1))
         blob = await store.put_blob(b"bytes")
         document = await store.put("kind", "key", b"data")
-        async with place.beside() as reader:
+        async with fixture.beside() as reader:
             holds(told(await reader.read()) == [entry(1)], "it sees the events")
             holds(await reader.head() == await store.head(), "and the head")
             holds(await reader.get("kind", "key") == document, "and the documents")
@@ -102,9 +102,9 @@ async def a_concurrent_reader_sees_writes(place: StoreFixture) -> None:
             await raises(StoreFailed, reader.forget("tree"), "forgetting through a reader")
 
 
-async def a_concurrent_reader_is_woken(place: StoreFixture) -> None:
+async def a_concurrent_reader_is_woken(fixture: StoreFixture) -> None:
     """Check that another reader is woken by writes of this store, and follows them."""
-    async with place.open() as store, place.beside() as reader:
+    async with fixture.open() as store, fixture.beside() as reader:
         holds(await reader.wait(0, timeout_s=0.01) is False, "nothing is there")
         following = asyncio.ensure_future(_follow(reader, 300))
         entries = [entry(n, tree=f"tree-{n % 5}") for n in range(1, 301)]
@@ -115,32 +115,32 @@ async def a_concurrent_reader_is_woken(place: StoreFixture) -> None:
         holds(told(await following) == entries, "it follows")
 
 
-async def a_reader_outlives_its_writer(place: StoreFixture) -> None:
+async def a_reader_outlives_its_writer(fixture: StoreFixture) -> None:
     """Check that another reader continues when the writer ends, and when the next one begins."""
-    async with place.open() as store:
+    async with fixture.open() as store:
         await keep(store, entry(1))
-    async with place.beside() as reader:
+    async with fixture.beside() as reader:
         holds(told(await reader.read()) == [entry(1)], "it reads without a writer")
-        waiting = asyncio.ensure_future(_next(reader, await reader.head()))
-        async with place.open() as store:
+        waiting = asyncio.ensure_future(_wait_and_read(reader, await reader.head()))
+        async with fixture.open() as store:
             await keep(store, entry(2))
             holds(told(await waiting) == [entry(2)], "and is woken by the next one")
 
 
-async def _next(store: Store, after: int) -> list[StoredEvent]:
+async def _wait_and_read(store: Store, after: int) -> list[StoredEvent]:
     holds(await store.wait(after) is True, "waiting without a time ends with an event")
     return await store.read(after)
 
 
 async def _follow(store: Store, count: int) -> list[StoredEvent]:
-    found, after = list[StoredEvent](), 0
-    while len(found) < count:
+    events, after = list[StoredEvent](), 0
+    while len(events) < count:
         await store.wait(after)
         page = await store.read(after, limit=64)
         holds(page, "what was waited for can be read")
-        found += page
-        after = found[-1].cursor
-    return found
+        events += page
+        after = events[-1].cursor
+    return events
 
 
 CHECKS: tuple[Check, ...] = (

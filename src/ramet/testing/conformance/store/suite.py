@@ -27,10 +27,10 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-async def run(check: Check, place: StoreFixture) -> None:
+async def run(check: Check, fixture: StoreFixture) -> None:
     """Run a check. Raises Violation if the promise is not kept, NotHere if the check does not apply here."""
     try:
         async with asyncio.timeout(_ground.PATIENCE_S):
-            await check(place)
-    except TimeoutError as why:
-        raise Violation(f"{check.__name__}: what must happen did not") from why
+            await check(fixture)
+    except TimeoutError as error:
+        raise Violation(f"{check.__name__}: what must happen did not") from error
