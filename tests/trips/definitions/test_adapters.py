@@ -81,7 +81,7 @@ def test_a_store_that_breaks_a_promise_is_told_which() -> None:
 
     assert said.returncode == 1
     assert (
-        said.stdout == "failed  an_atomic_write_stores_everything: documents are there\n"
+        said.stdout == "failed  an_atomic_write_stores_everything: the documents exist\n"
         "passed  the_head_is_the_newest_cursor\n"
         "2 checks, 1 failed\n"
     )
@@ -95,8 +95,11 @@ def test_a_store_that_breaks_a_promise_is_told_which() -> None:
         (["--help"], "usage:"),
         (["tests.support.no_such_module:place"], "cannot be loaded: No module named"),
         (["tests.support.plain_store:nothing"], "cannot be loaded: module"),
-        (["tests.support.plain_store:_POLL_S"], "no function"),
-        (["tests.support.plain_store:place", "no_check"], "'no_check' is no check; there are: tickets_count_from_one"),
+        (["tests.support.plain_store:_POLL_S"], "not a function"),
+        (
+            ["tests.support.plain_store:place", "no_check"],
+            "'no_check' is not a check; there are: tickets_count_from_one",
+        ),
     ],
     ids=lambda each: each if isinstance(each, str) else " ".join(each),
 )

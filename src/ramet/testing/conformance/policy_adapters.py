@@ -122,7 +122,7 @@ async def run(check: Check, make: Make) -> None:
     try:
         adapter = make()
     except Exception as error:
-        raise Violation(f"it cannot be made: {type(error).__name__}: {error}") from error
+        raise Violation(f"the adapter cannot be created: {type(error).__name__}: {error}") from error
     if check is not the_adapter_is_well_formed:
         await the_adapter_is_well_formed(adapter)
     await check(adapter)
@@ -130,7 +130,7 @@ async def run(check: Check, make: Make) -> None:
 
 async def _answer(adapter: PolicyAdapter, request: PolicyRequest) -> Allow | Narrow | Refuse:
     """Return the answer to one request. Raises Violation if there is none in time, or no valid one."""
-    subject = f"a birth of {request.agent!r}"
+    subject = f"a spawn of {request.agent!r}"
     try:
         async with asyncio.timeout(PATIENCE_S):
             answer: Any = await adapter.decide(request)  # Any: a third-party adapter may return anything
@@ -141,7 +141,7 @@ async def _answer(adapter: PolicyAdapter, request: PolicyRequest) -> Allow | Nar
     if not isinstance(answer, Allow | Narrow | Refuse):
         raise Violation(f"{subject} was answered with a value of type {type(answer).__name__}")
     if not isinstance(answer.reason, str):
-        raise Violation(f"{subject}: the reason is no text")
+        raise Violation(f"{subject}: the reason is not a text")
     if isinstance(answer, Refuse) and not answer.reason.strip():
         raise Violation(f"{subject} was refused without a reason")
     if isinstance(answer, Narrow):

@@ -23,19 +23,22 @@ _SECRET = "a secret of the host"
 async def the_level_is_as_requested(fixture: BackendFixture) -> None:
     """Check that a sandbox has at least the requested level, and that the probe reports it."""
     async with fixture.visit(grant=replace_grant(GRANT, isolation=fixture.probe.level)) as guest:
-        holds(guest.sandbox.level.rank >= fixture.probe.level.rank, f"{guest.sandbox.level} is what was asked, or more")
+        holds(
+            guest.sandbox.level.rank >= fixture.probe.level.rank,
+            f"{guest.sandbox.level} is at least the requested level",
+        )
     if fixture.probe.missing:
-        holds(fixture.probe.remedy, f"for what is missing there is a remedy: {fixture.probe.missing}")
-    holds(await fixture.backend.probe() == fixture.probe, "the probe says the same again")
+        holds(fixture.probe.remedy, f"the probe names a remedy for what is missing: {fixture.probe.missing}")
+    holds(await fixture.backend.probe() == fixture.probe, "a second probe has the same result")
 
 
 async def a_fresh_address_space_is_granted(fixture: BackendFixture) -> None:
     """Check that a request for no shared address space is fulfilled, or refused (`closing`)."""
     if fixture.probe.level is not Isolation.L2:
-        raise NotHere(f"fresh is L2 and more; {fixture.backend.name} offers {fixture.probe.level} here")
+        raise NotHere(f"a fresh address space needs L2; {fixture.backend.name} offers {fixture.probe.level} here")
     async with fixture.visit(grant=replace_grant(GRANT, isolation=Isolation.FRESH), env={"A": "b"}) as guest:
-        holds(guest.sandbox.level is Isolation.FRESH, "fresh is told as such")
-        holds((await guest.ask("who"))["env"].get("A") == "b", "and is a sandbox like another")
+        holds(guest.sandbox.level is Isolation.FRESH, "the sandbox reports the level FRESH")
+        holds((await guest.ask("who"))["env"].get("A") == "b", "a fresh sandbox gets its variables, like any other")
 
 
 async def a_guest_has_no_privileges(fixture: BackendFixture) -> None:
@@ -68,12 +71,12 @@ async def nothing_else_can_be_written(fixture: BackendFixture) -> None:
             for path in paths:
                 with contextlib.suppress(ValueError):
                     error = await guest.fails("make", path=path)
-                    holds(error in _REFUSED, f"nothing can be made in {path}: {error or 'it was'}")
+                    holds(error in _REFUSED, f"no file can be created in {path}: {error or 'a file was created'}")
             for path in ("/tmp", "/dev/shm"):
                 if not await guest.fails("write", path=f"{path}/{guest.spec.run}", text="x"):
                     is_visible = guest.spec.run in os.listdir(path)  # noqa: PTH208 - names only
-                    holds(not is_visible, f"what is written in {path} is not the host's")
-        holds((folder / "secret").read_text() == _SECRET, "the host's file is as it was")
+                    holds(not is_visible, f"a file that is written in {path} does not appear on the host")
+        holds((folder / "secret").read_text() == _SECRET, "the file of the host is unchanged")
 
 
 async def files_of_the_host_cannot_be_read(fixture: BackendFixture) -> None:
@@ -88,11 +91,11 @@ async def files_of_the_host_cannot_be_read(fixture: BackendFixture) -> None:
         async with fixture.visit(spec) as guest:
             for file in files:
                 error = await guest.fails("read", path=str(file))
-                holds(error in _REFUSED, f"{file} cannot be read: {error or 'it was'}")
+                holds(error in _REFUSED, f"{file} cannot be read: {error or 'it was read'}")
             if not fixture.probe.remote:
                 (spec.workspace / "link").symlink_to(folder / "secret")
             error = await guest.fails("read", path="link")
-            holds(error in _REFUSED, f"nor through a link: {error or 'it was'}")
+            holds(error in _REFUSED, f"a link to a file of the host cannot be read: {error or 'it was read'}")
             for path in (folder, pathlib.Path.home(), fixture.ground.scratch):
                 error = await guest.fails("listing", path=str(path))
                 is_visible = not error and "secret" in await guest.ask("listing", path=str(path))
@@ -105,17 +108,17 @@ async def mounts_can_be_read_and_not_written(fixture: BackendFixture) -> None:
         (folder / "below").mkdir()
         (folder / "below" / "file").write_text("text")
         async with fixture.visit_if_granted("readonly_mounts", (str(folder),), cwd=folder / "below") as guest:
-            holds((await guest.ask("who"))["cwd"] == str(folder / "below"), "`cwd` is where it works")
+            holds((await guest.ask("who"))["cwd"] == str(folder / "below"), "`cwd` is the working directory")
             holds(await guest.ask("read", path="file") == "text", "a mount can be read from its own path")
-            holds(await guest.ask("read", path=f"{folder}/secret") == _SECRET, "all of it")
+            holds(await guest.ask("read", path=f"{folder}/secret") == _SECRET, "every file of a mount can be read")
             if fixture.has_walls:
                 for attempt in (
                     {"request": "write", "path": f"{folder}/secret", "text": "x"},
                     {"request": "make", "path": "."},
                 ):
                     error = await guest.fails(**attempt)
-                    holds(error in _REFUSED, f"a mount cannot be written: {error or 'it was'}")
-        holds((folder / "secret").read_text() == _SECRET, "the host's file is as it was")
+                    holds(error in _REFUSED, f"a mount cannot be written: {error or 'it was written'}")
+        holds((folder / "secret").read_text() == _SECRET, "the file of the host is unchanged")
 
 
 async def files_added_to_a_shelf_become_visible(fixture: BackendFixture) -> None:
@@ -126,23 +129,23 @@ async def files_added_to_a_shelf_become_visible(fixture: BackendFixture) -> None
     other_shelf.mkdir()
     (other_shelf / "secret").write_text(_SECRET)
     async with fixture.visit(shelf=shelf) as guest:
-        holds(await guest.ask("listing", path=str(shelf)) == [], "an empty shelf is one")
+        holds(await guest.ask("listing", path=str(shelf)) == [], "a new shelf is empty")
         (shelf / "below").mkdir()
         (shelf / "below" / "file").write_text("text")
         await guest.refresh()
-        holds(await guest.ask("read", path=f"{shelf}/below/file") == "text", "what is put there later can be read")
+        holds(await guest.ask("read", path=f"{shelf}/below/file") == "text", "a file that is added later can be read")
         if fixture.has_walls:
             for attempt in (
                 {"request": "write", "path": f"{shelf}/below/file", "text": "x"},
                 {"request": "make", "path": str(shelf)},
             ):
                 error = await guest.fails(**attempt)
-                holds(error in _REFUSED, f"a shelf cannot be written: {error or 'it was'}")
+                holds(error in _REFUSED, f"a shelf cannot be written: {error or 'it was written'}")
             error = await guest.fails("read", path=str(other_shelf / "secret"))
-            holds(error in _REFUSED, f"another's shelf cannot be read: {error or 'it was'}")
+            holds(error in _REFUSED, f"the shelf of another sandbox cannot be read: {error or 'it was read'}")
         shutil.rmtree(shelf / "below")
         await guest.refresh()
-        holds(await guest.ask("listing", path=str(shelf)) == [], "what was taken away is gone")
+        holds(await guest.ask("listing", path=str(shelf)) == [], "a removed file is no longer visible")
 
 
 async def a_mount_around_the_workspace(fixture: BackendFixture) -> None:
@@ -152,21 +155,21 @@ async def a_mount_around_the_workspace(fixture: BackendFixture) -> None:
         mounts = (str(fixture.ground.scratch),)
         async with fixture.visit_if_granted("readonly_mounts", mounts) as guest:
             await guest.ask("write", path="file", text="text")
-            holds((await guest.seen("file")).read_text() == "text", "the workspace is as it would be")
+            holds((await guest.seen("file")).read_text() == "text", "the workspace stays writable")
             if fixture.has_walls:
                 error = await guest.fails("read", path=str(other.spec.workspace / "mine"))
-                holds(error in _REFUSED, f"another's workspace cannot be read through a mount: {error or 'it was'}")
+                holds(error in _REFUSED, f"another workspace cannot be read through a mount: {error or 'it was read'}")
 
 
 async def secrets_are_files_in_memory(fixture: BackendFixture) -> None:
     """Check that secrets are in /run/secrets, and not in the environment, the workspace, or visible to the host."""
     async with fixture.visit_if_granted("secrets", {"token": _SECRET}) as guest:
         holds(await guest.ask("read", path="/run/secrets/token") == _SECRET, "a secret can be read")
-        holds(await guest.ask("listing", path="/run/secrets") == ["token"], "and no other is there")
-        holds(_SECRET not in str(await guest.ask("who")), "it is not in the environment")
-        holds(_SECRET not in await guest.ask("environments"), "nor in any other")
-        holds(not list((await guest.seen(".")).iterdir()), "nor in the workspace")
-        holds(not os.access("/run/secrets/token", os.F_OK), "nor does the host see it")
+        holds(await guest.ask("listing", path="/run/secrets") == ["token"], "there is no other secret")
+        holds(_SECRET not in str(await guest.ask("who")), "a secret is not in the environment of the guest")
+        holds(_SECRET not in await guest.ask("environments"), "a secret is in no readable environment")
+        holds(not list((await guest.seen(".")).iterdir()), "a secret is not in the workspace")
+        holds(not os.access("/run/secrets/token", os.F_OK), "a secret is not visible on the host")
 
 
 async def the_network_is_off(fixture: BackendFixture) -> None:
@@ -195,7 +198,7 @@ async def the_network_is_off(fixture: BackendFixture) -> None:
             ]
             for request, arguments in attempts:
                 error = await guest.fails(request, **arguments)
-                holds(error in _UNREACHABLE, f"{request} {arguments} leads nowhere: {error or 'it did'}")
+                holds(error in _UNREACHABLE, f"{request} {arguments} does not connect: {error or 'it connected'}")
 
 
 async def the_hosts_processes_are_out_of_reach(fixture: BackendFixture) -> None:
@@ -206,7 +209,7 @@ async def the_hosts_processes_are_out_of_reach(fixture: BackendFixture) -> None:
             if pid > 0 and (pid > 1000 or not fixture.is_apart):  # inside, a low number belongs to another process
                 error = await guest.fails("reach_process", pid=pid)
                 holds(
-                    error in {"ESRCH", "EPERM"}, f"process {pid} of the host cannot be signalled: {error or 'it can'}"
+                    error in {"ESRCH", "EPERM"}, f"process {pid} of the host cannot be signalled: {error or 'it was'}"
                 )
         if not await guest.fails("processes"):
             listed = await guest.ask("processes")
@@ -225,26 +228,28 @@ async def two_sandboxes_do_not_see_each_other(fixture: BackendFixture) -> None:
             f"/proc/{one.sandbox.pid}/cwd/mine",
         ):
             error = await other.fails("read", path=str(path))
-            holds(error in _REFUSED, f"{path} of another cannot be read: {error or 'it was'}")
+            holds(error in _REFUSED, f"{path} of another sandbox cannot be read: {error or 'it was read'}")
         error = await other.fails("make", path=str(one.spec.workspace))
-        holds(error in _REFUSED, f"nothing can be made in the workspace of another: {error or 'it was'}")
+        holds(error in _REFUSED, f"no file can be created in another workspace: {error or 'a file was created'}")
         for path in (fixture.ground.runs, pathlib.Path("..")):
             names = [] if await other.fails("listing", path=str(path)) else await other.ask("listing", path=str(path))
-            holds(one.spec.workspace.name not in names, f"workspaces of others are not listed in {path}")
+            holds(one.spec.workspace.name not in names, f"other workspaces are not listed in {path}")
         if one.sandbox.pid > 0 and (one.sandbox.pid > 1000 or not fixture.is_apart):
             error = await other.fails("reach_process", pid=one.sandbox.pid)
-            holds(error in {"ESRCH", "EPERM"}, f"another's processes cannot be signalled: {error or 'they can'}")
+            holds(
+                error in {"ESRCH", "EPERM"}, f"processes of another sandbox cannot be signalled: {error or 'they were'}"
+            )
         if not await one.fails("listen_unix", path="\0conformance"):
             error = await other.fails("connect_unix", path="\0conformance")
-            holds(error in _UNREACHABLE, f"another's abstract sockets are out of reach: {error or 'reached'}")
+            holds(error in _UNREACHABLE, f"abstract sockets of another sandbox are unreachable: {error or 'reached'}")
         if not await one.fails("listen_unix", path="/tmp/conformance.sock"):
             error = await other.fails("connect_unix", path="/tmp/conformance.sock")
-            holds(error in _UNREACHABLE, f"another's /tmp is out of reach: {error or 'reached'}")
+            holds(error in _UNREACHABLE, f"sockets in /tmp of another sandbox are unreachable: {error or 'reached'}")
         with contextlib.suppress(Exception):
             port = await one.ask("listen_tcp")
             error = await other.fails("connect_tcp", host="127.0.0.1", port=port)
-            holds(error in _UNREACHABLE, f"another's loopback is out of reach: {error or 'reached'}")
-        holds(await one.ask("noted") == [], "no signal came")
+            holds(error in _UNREACHABLE, f"the loopback of another sandbox is unreachable: {error or 'reached'}")
+        holds(await one.ask("noted") == [], "no signal arrived")
 
 
 CHECKS: tuple[Check, ...] = (

@@ -38,17 +38,18 @@ async def an_unavailable_level_is_refused(fixture: BackendFixture) -> None:
     """Check that IsolationUnavailable names the requested level, the offered one, and a remedy; nothing is left."""
     stronger = [level for level in Isolation if level.rank > fixture.probe.level.rank and level is not Isolation.FRESH]
     if not stronger:
-        raise NotHere(f"{fixture.backend.name} offers the strongest there is")
+        raise NotHere(f"{fixture.backend.name} offers the strongest level")
     spec = fixture.spec(grant=replace_grant(GRANT, isolation=stronger[0]))
     try:
         sandbox = await fixture.backend.start(spec)
     except IsolationUnavailable as refusal:
         holds(
-            refusal.asked == stronger[0] and refusal.offered == fixture.probe.level, f"it says what there is: {refusal}"
+            refusal.asked == stronger[0] and refusal.offered == fixture.probe.level,
+            f"the error names the requested and the offered level: {refusal}",
         )
     else:
         await sandbox.clean_up()
-        raise Violation(f"{stronger[0]} was asked, {fixture.probe.level} is offered, and it was started")
+        raise Violation(f"{stronger[0]} was requested, {fixture.probe.level} is offered, and a sandbox was started")
 
 
 async def a_failed_start_leaves_nothing(fixture: BackendFixture) -> None:
@@ -66,13 +67,13 @@ async def a_failed_start_leaves_nothing(fixture: BackendFixture) -> None:
                 sandbox = await fixture.backend.start(spec)
             except RametError:
                 leftover = spec.workspace.exists() and list(spec.workspace.iterdir())
-                holds(not leftover, f"nothing is left in the workspace of what was not started: {leftover}")
+                holds(not leftover, f"a failed start leaves nothing in the workspace: {leftover}")
             else:
                 await sandbox.clean_up()
                 raise Violation(f"a sandbox with {fields} was started")
         await _stay_flat(before, guest, within=len(invalid) * _TIMES // 2)
     async with fixture.visit() as guest:
-        holds(await guest.ask("who"), "and the next one starts")
+        holds(await guest.ask("who"), "the next sandbox starts")
 
 
 async def a_missing_entry_point_is_a_failure(fixture: BackendFixture) -> None:
@@ -84,12 +85,12 @@ async def a_missing_entry_point_is_a_failure(fixture: BackendFixture) -> None:
         try:
             sandbox = await fixture.backend.start(fixture.spec(entry=entry))
         except RametError as refusal:
-            holds("none" in str(refusal), f"it says what is missing: {refusal}")
+            holds("none" in str(refusal), f"the error names the missing entry point: {refusal}")
             continue
         try:
             async with patience():
                 ended = await sandbox.wait()
-            holds(ended.code != 0, f"what has no entry fails: {ended}")
+            holds(ended.code != 0, f"a sandbox without its entry point fails: {ended}")
         finally:
             await sandbox.clean_up()
 
@@ -110,7 +111,7 @@ async def a_cancelled_start_leaves_nothing(fixture: BackendFixture) -> None:
             await next_one.ask("who")
         await _stay_flat(before, guest, within=_TIMES)
     async with fixture.visit() as guest:
-        holds(await guest.ask("who"), "and the next one starts")
+        holds(await guest.ask("who"), "the next sandbox starts")
 
 
 async def many_sandboxes_in_sequence_leave_nothing(fixture: BackendFixture) -> None:
@@ -129,13 +130,13 @@ async def many_concurrent_sandboxes(fixture: BackendFixture) -> None:
     async with contextlib.AsyncExitStack() as stack:
         guests = await asyncio.gather(*(stack.enter_async_context(fixture.visit()) for _ in range(_MANY)))
         pids = {guest.sandbox.pid for guest in guests}
-        holds(len(pids) == _MANY or fixture.probe.remote, "each is a process of its own")
+        holds(len(pids) == _MANY or fixture.probe.remote, "each sandbox has its own process")
         await asyncio.gather(*(guest.ask("write", path="mine", text=guest.spec.run) for guest in guests))
         for guest in guests:
-            holds((await guest.seen("mine")).read_text() == guest.spec.run, "each has its own workspace")
+            holds((await guest.seen("mine")).read_text() == guest.spec.run, "each sandbox has its own workspace")
         await asyncio.gather(*(guest.tell("leave", code=at) for at, guest in enumerate(guests)))
         exits = await asyncio.gather(*(guest.ended() for guest in guests))
-        holds([each.code for each in exits] == list(range(_MANY)), "each has its own end")
+        holds([each.code for each in exits] == list(range(_MANY)), "each sandbox has its own exit status")
 
 
 async def closing_ends_all_sandboxes(fixture: BackendFixture) -> None:
@@ -151,15 +152,15 @@ async def closing_ends_all_sandboxes(fixture: BackendFixture) -> None:
             await asyncio.gather(fixture.backend.close(), fixture.backend.close())
             await fixture.backend.close()
         held_files = [await guest.holding("held") for guest in guests]
-        holds(not any(held_files), "nobody is left when close returns")
-        holds(all(each.code < 0 for each in await asyncio.gather(*waiting)), "whoever waits is told of the end")
+        holds(not any(held_files), "no process remains when close returns")
+        holds(all(each.code < 0 for each in await asyncio.gather(*waiting)), "every waiter gets the end")
         try:
             await guests[0].ask("who")
         except (Ended, OSError):
             pass
         else:
-            raise Violation("nobody answers after close")
-        holds(not any(each.exists() for each in groups), "no cgroup is left when close returns")
+            raise Violation("no guest answers after close")
+        holds(not any(each.exists() for each in groups), "no cgroup remains when close returns")
 
 
 async def closing_at_any_moment_leaves_nothing(fixture: BackendFixture) -> None:
@@ -189,36 +190,36 @@ async def a_living_sandbox_is_not_reaped(fixture: BackendFixture) -> None:
     """Check that `reap`, by this backend or another of the same folder, does not affect a live kernel."""
     async with fixture.visit() as guest:
         await guest.ask("write", path="mine", text="text")
-        holds(not await fixture.backend.reap(), "there is nothing to be reaped")
+        holds(not await fixture.backend.reap(), "reap removes nothing of a live backend")
         async with fixture.ground.open() as other:
-            holds(not await other.backend.reap(), "nor for another of the same folder")
-        holds(await guest.ask("read", path="mine") == "text", "who lives is left alone")
+            holds(not await other.backend.reap(), "reap of another backend of the folder removes nothing either")
+        holds(await guest.ask("read", path="mine") == "text", "the live guest still answers")
 
 
 async def no_sandbox_outlives_its_kernel(fixture: BackendFixture) -> None:
     """Check that `kill -9` of the host process ends all sandboxes, and that the next `reap` removes remains, once."""
     async with _victim(fixture) as (kernel, specs, groups):
         files = [spec.workspace / "held" for spec in specs]
-        holds(all([await fixture.is_held(file) for file in files]), "a control: they live")
+        holds(all([await fixture.is_held(file) for file in files]), "control: the sandboxes live")
         kernel.kill()
         await kernel.wait()
 
         async def all_have_ended() -> bool:
             return not any([await fixture.is_held(file) for file in files])
 
-        await eventually(all_have_ended, "nobody outlives its kernel")
+        await eventually(all_have_ended, "no sandbox outlives its kernel")
     async with fixture.ground.open() as next_one:
         removed = await next_one.backend.reap()
         holds(
             not isinstance(removed, str) and all(isinstance(each, str) for each in removed),
-            f"reap says what: {removed!r}",
+            f"reap returns the names of what it removed: {removed!r}",
         )
-        holds(not any(each.exists() for each in groups), "no cgroup is left after reap")
-        holds(not await next_one.backend.reap(), "what was reaped is not reaped again")
+        holds(not any(each.exists() for each in groups), "no cgroup remains after reap")
+        holds(not await next_one.backend.reap(), "a second reap removes nothing")
         remaining = [spec.workspace if fixture.probe.remote else spec.workspace / "held" for spec in specs]
-        holds(all(each.exists() for each in remaining), "workspaces are not garbage")
+        holds(all(each.exists() for each in remaining), "workspaces are kept")
         async with next_one.visit() as guest:
-            holds(await guest.ask("who"), "and a new one starts")
+            holds(await guest.ask("who"), "a new sandbox starts")
 
 
 CHECKS: tuple[Check, ...] = (
@@ -264,7 +265,7 @@ async def _victim(fixture: BackendFixture) -> AsyncIterator[_Victim]:
         assert kernel.stdout is not None, "asked for above"
         async with patience():
             pids = json.loads(await kernel.stdout.readline() or "[]")
-        holds(len(pids) == len(specs), "another process has its sandboxes ready")
+        holds(len(pids) == len(specs), "the other process has started its sandboxes")
         yield _Victim(kernel, specs, [group for pid in pids for group in cgroups(pid)])
     finally:
         if kernel.returncode is None:
@@ -296,4 +297,4 @@ async def _stay_flat(before: tuple[int, int], guest: GuestSession, *, within: in
     def report() -> str:
         return f"{before} at first, {_counts(guest)} in the end: {_groups(guest)}"
 
-    await eventually(is_flat, "descriptors and cgroups stay flat: ", report)
+    await eventually(is_flat, "the numbers of descriptors and cgroups do not grow: ", report)

@@ -155,7 +155,7 @@ class GuestSession:
     async def closed(self) -> None:
         """Wait for the channel's end. Raises Violation if a message arrives instead."""
         with contextlib.suppress(ConnectionResetError):
-            holds(await self._receive() is None, "a channel ends when its guest does")
+            holds(await self._receive() is None, "a channel ends when its guest ends")
 
     async def output(self) -> tuple[bytes, bytes]:
         """Return all output, to the end of both streams."""
@@ -269,7 +269,7 @@ class BackendFixture:
             async with self.visit(grant=replace_grant(GRANT, **{field: value}), **fields) as guest:
                 yield guest
         except InvalidValue as refusal:
-            holds(field in refusal.field, f"what cannot be enforced is refused by name: {field}")
+            holds(field in refusal.field, f"a limit that cannot be enforced is refused by its name: {field}")
             raise NotHere(f"{self.backend.name} refuses {field}") from None
 
 

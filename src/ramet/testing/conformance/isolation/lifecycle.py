@@ -33,7 +33,10 @@ async def exit_status(fixture: BackendFixture) -> None:
         async with fixture.visit() as guest:
             await guest.tell("leave", code=code)
             ended = await guest.ended()
-            holds((ended.code, ended.reason) == (code, "exited"), f"a guest that returns {code} ends so, not {ended}")
+            holds(
+                (ended.code, ended.reason) == (code, "exited"),
+                f"a guest that returns {code} exits with that status, not {ended}",
+            )
 
 
 async def closing_the_channel_ends_a_guest_in_order(fixture: BackendFixture) -> None:
@@ -51,7 +54,7 @@ async def uncaught_exception(fixture: BackendFixture) -> None:
         ended = await guest.ended()
         _, err = await guest.output()
         holds(ended.code > 0 and ended.reason == "exited", f"a crash is a failure, not {ended}")
-        holds(b"a crash that was asked for" in err, f"a crash says what it was, not {err!r}")
+        holds(b"a crash that was asked for" in err, f"the exception of a crash is on stderr, not {err!r}")
 
 
 async def an_end_by_signal_is_reported(fixture: BackendFixture) -> None:
@@ -60,7 +63,10 @@ async def an_end_by_signal_is_reported(fixture: BackendFixture) -> None:
         async with fixture.visit() as guest:
             await guest.tell("end_by", number=number)
             ended = await guest.ended()
-            holds((ended.code, ended.reason) == (-number, "signalled"), f"{number.name} is told as such, not {ended}")
+            holds(
+                (ended.code, ended.reason) == (-number, "signalled"),
+                f"an end by {number.name} is reported as such, not {ended}",
+            )
 
 
 async def signals_are_delivered(fixture: BackendFixture) -> None:
@@ -80,7 +86,7 @@ async def kill_allows_an_orderly_end(fixture: BackendFixture) -> None:
     async with fixture.visit() as guest:
         await guest.ask("leave_on", number=signal.SIGTERM, code=3)
         ended = await guest.sandbox.kill(PATIENCE_S)
-        holds((ended.code, ended.reason) == (3, "exited"), f"a guest that heeds SIGTERM ends by itself, not {ended}")
+        holds((ended.code, ended.reason) == (3, "exited"), f"a guest that handles SIGTERM ends by itself, not {ended}")
 
 
 async def kill_ends_an_unresponsive_guest(fixture: BackendFixture) -> None:
@@ -99,7 +105,7 @@ async def kill_ends_an_unresponsive_guest(fixture: BackendFixture) -> None:
                     await guest.tell("spin", seconds=3600, processes=2)
             ended = await guest.sandbox.kill(0.1)
             holds(ended.code == -signal.SIGKILL, f"{name}: it is killed, not {ended}")
-            holds(not await guest.holding("held"), f"{name}: nobody is left when kill returns")
+            holds(not await guest.holding("held"), f"{name}: no process remains when kill returns")
 
 
 async def descendants_end_with_the_guest(fixture: BackendFixture) -> None:
@@ -107,11 +113,11 @@ async def descendants_end_with_the_guest(fixture: BackendFixture) -> None:
     for quiet in (False, True):
         async with fixture.visit() as guest:
             await guest.ask("hide", hold="held", quiet=quiet)
-            holds(await guest.holding("held"), "a control: somebody is hidden")
+            holds(await guest.holding("held"), "control: a hidden process lives")
             await guest.tell("leave", code=0)
-            holds((await guest.ended()).code == 0, "who is left behind changes nothing about the exit status")
-            holds(not await guest.holding("held"), "nobody is left when wait returns")
-            holds(not lives(guest.sandbox.pid), "the first process is gone when wait returns")
+            holds((await guest.ended()).code == 0, "a remaining process does not change the exit status")
+            holds(not await guest.holding("held"), "no process remains when wait returns")
+            holds(not lives(guest.sandbox.pid), "the first process has ended when wait returns")
             await guest.output()
 
 
@@ -120,8 +126,8 @@ async def killing_the_main_process_ends_all(fixture: BackendFixture) -> None:
     async with fixture.visit() as guest:
         await guest.ask("hide", hold="held", quiet=True)
         guest.sandbox.signal(signal.SIGKILL)
-        holds((await guest.ended()).code == -signal.SIGKILL, "SIGKILL is told as such")
-        holds(not await guest.holding("held"), "nobody is left when wait returns")
+        holds((await guest.ended()).code == -signal.SIGKILL, "an end by SIGKILL is reported as such")
+        holds(not await guest.holding("held"), "no process remains when wait returns")
 
 
 async def several_callers_may_wait_and_cancel(fixture: BackendFixture) -> None:
@@ -137,8 +143,8 @@ async def several_callers_may_wait_and_cancel(fixture: BackendFixture) -> None:
         await guest.ask("who")
         await guest.tell("leave", code=5)
         answers = {await guest.ended(), *await asyncio.gather(*waiting[1:]), await guest.ended()}
-        holds(len(answers) == 1 and answers.pop().code == 5, f"everybody is told the same, not {answers}")
-        holds(waiting[0].cancelled(), "who gives up waiting does not wait")
+        holds(len(answers) == 1 and answers.pop().code == 5, f"every waiter gets the same result, not {answers}")
+        holds(waiting[0].cancelled(), "a cancelled waiter stops waiting")
 
 
 async def concurrent_kills_have_one_result(fixture: BackendFixture) -> None:
@@ -151,7 +157,10 @@ async def concurrent_kills_have_one_result(fixture: BackendFixture) -> None:
         async with patience():
             kills = [guest.sandbox.kill(grace_s) for grace_s in (0.2, 0.1, 0)]
             answers = {*await asyncio.gather(*kills, guest.sandbox.wait()), await guest.sandbox.kill()}
-        holds(len(answers) == 1 and answers.pop().code == -signal.SIGKILL, f"one end has one answer, not {answers}")
+        holds(
+            len(answers) == 1 and answers.pop().code == -signal.SIGKILL,
+            f"all callers get the same result, not {answers}",
+        )
         with contextlib.suppress(asyncio.CancelledError):
             await cancelled
 
@@ -161,7 +170,7 @@ async def killing_an_ended_sandbox_changes_nothing(fixture: BackendFixture) -> N
     async with fixture.visit() as guest:
         await guest.tell("leave", code=4)
         ended = await guest.ended()
-        holds(await guest.sandbox.kill() == ended, "an end that was is not changed by kill")
+        holds(await guest.sandbox.kill() == ended, "kill does not change an earlier end")
 
 
 async def clean_up_releases_everything(fixture: BackendFixture) -> None:
@@ -176,19 +185,19 @@ async def clean_up_releases_everything(fixture: BackendFixture) -> None:
         groups = cgroups(pid)
         await guest.ask("hide", hold="held", quiet=False)
         await guest.ask("write", path="left", text="text")
-        holds(lives(pid) or fixture.probe.remote, "a control: the first process lives")
+        holds(lives(pid) or fixture.probe.remote, "control: the first process lives")
         await asyncio.gather(sandbox.clean_up(), sandbox.clean_up())
         await sandbox.clean_up()
-        holds(not lives(pid) and not await guest.holding("held"), "nobody is left when clean_up returns")
+        holds(not lives(pid) and not await guest.holding("held"), "no process remains when clean_up returns")
         holds(sandbox.channel.fileno() == -1, "the channel is closed by clean_up")
         holds(
             not any(_identity(fd) == identity for fd, identity in fds.items()),
-            "what it printed to is closed by clean_up",
+            "the output descriptors are closed by clean_up",
         )
-        holds(not any(each.exists() for each in groups), "no cgroup is left when clean_up returns")
-        holds((guest.spec.workspace / "left").read_text() == "text", "the workspace is the caller's, and stays")
+        holds(not any(each.exists() for each in groups), "no cgroup remains when clean_up returns")
+        holds((guest.spec.workspace / "left").read_text() == "text", "clean_up keeps the workspace")
         async with patience():
-            holds((await sandbox.wait()).code == -signal.SIGKILL, "what was killed is said to be, afterwards, too")
+            holds((await sandbox.wait()).code == -signal.SIGKILL, "wait reports the kill, also after clean_up")
 
 
 async def descriptions(fixture: BackendFixture) -> None:
@@ -205,7 +214,7 @@ async def descriptions(fixture: BackendFixture) -> None:
         except Gone:
             pass
         else:
-            holds(adopted.pid == pid, "what is adopted is what was described")
+            holds(adopted.pid == pid, "the adopted sandbox is the described one")
         await guest.ask("who")
         await guest.tell("leave", code=0)
         await guest.ended()
@@ -214,7 +223,7 @@ async def descriptions(fixture: BackendFixture) -> None:
             await fixture.backend.adopt(described, guest.spec)
         except Gone:
             return
-        raise Violation("what has ended cannot be adopted")
+        raise Violation("an ended sandbox cannot be adopted")
 
 
 async def usage_is_reported(fixture: BackendFixture) -> None:
@@ -234,16 +243,16 @@ async def usage_is_reported(fixture: BackendFixture) -> None:
             grown = now.memory_mb >= before.memory_mb + 35 and now.workspace_mb >= before.workspace_mb + 4
             return grown and now.cpu_seconds > before.cpu_seconds and now.pids > before.pids
 
-        promise = "what a sandbox uses is told while it uses it: at first and in the end "
+        promise = "the usage of a sandbox is reported while it runs: first and last "
         await eventually(is_seen, promise, lambda: (all_seen[0], all_seen[-1]))
         await guest.tell("leave", code=0)
         ended = await guest.ended()
-        holds(ended.cpu_seconds > 0 and ended.peak_mb >= 40, f"an end tells what was used: {ended}")
+        holds(ended.cpu_seconds > 0 and ended.peak_mb >= 40, f"an end reports the usage: {ended}")
         try:
             await guest.sandbox.metrics()
         except Gone:
             return
-        raise Violation("what has ended uses nothing: Gone")
+        raise Violation("metrics of an ended sandbox raise Gone")
 
 
 async def commands_run_in_the_same_sandbox(fixture: BackendFixture) -> None:
@@ -254,38 +263,38 @@ async def commands_run_in_the_same_sandbox(fixture: BackendFixture) -> None:
         script = "cat file; echo err >&2; echo made > made; exit 3"
         async with patience():
             ran = await run(["/bin/sh", "-c", script], timeout_s=PATIENCE_S, max_bytes=1000)
-            holds(ran == (3, b"text", b"err\n"), f"a command leaves its status and its output: {ran}")
+            holds(ran == (3, b"text", b"err\n"), f"a command returns its status and its output: {ran}")
             holds(await guest.ask("read", path="made") == "made\n", "a command and its guest share a workspace")
             flood = await run(["/bin/sh", "-c", "head -c 100000 /dev/zero"], timeout_s=PATIENCE_S, max_bytes=1000)
-            holds(len(flood.stdout) <= 1000, f"output is cut at what was asked, not {len(flood.stdout)} bytes")
+            holds(len(flood.stdout) <= 1000, f"output is cut at the requested size, not at {len(flood.stdout)} bytes")
             script = "touch held; command -v flock >&2 && exec flock -s held sleep 3600; sleep 3600"
             try:
                 await run(["/bin/sh", "-c", script], timeout_s=0.3, max_bytes=1000)
             except TimeoutError:
                 pass
             else:
-                raise Violation("a command that takes too long is a TimeoutError")
-            await eventually(lambda: guest.free("held"), "what a command started ends with it")
-        holds(await guest.ask("who"), "a command that is ended leaves its sandbox as it is")
+                raise Violation("a command that takes too long raises TimeoutError")
+            await eventually(lambda: guest.free("held"), "child processes of a command end with it")
+        holds(await guest.ask("who"), "the end of a command does not affect its sandbox")
         await guest.tell("leave", code=0)
         await guest.ended()
         try:
             await run(["/bin/true"], timeout_s=PATIENCE_S, max_bytes=1000)
         except Gone:
             return
-        raise Violation("nothing can be run in what has ended: Gone")
+        raise Violation("a command in an ended sandbox raises Gone")
 
 
 async def the_first_process(fixture: BackendFixture) -> None:
     """Check that `pid` is a separate host process for each sandbox; its end ends that sandbox, and no other."""
     if fixture.probe.remote:
         async with fixture.visit() as guest:
-            holds(guest.sandbox.pid == -1, f"what runs on another machine is no process here: {guest.sandbox.pid}")
-        raise NotHere("its processes are another machine's")
+            holds(guest.sandbox.pid == -1, f"a sandbox of another machine has no pid here: {guest.sandbox.pid}")
+        raise NotHere("its processes are on another machine")
     async with fixture.visit() as one, fixture.visit() as other:
         holds(lives(one.sandbox.pid) and lives(other.sandbox.pid), "both have a first process")
-        holds(one.sandbox.pid != other.sandbox.pid, "each has its own")
-        holds(one.sandbox.pid != os.getpid(), "and it is not ours")
+        holds(one.sandbox.pid != other.sandbox.pid, "each sandbox has its own first process")
+        holds(one.sandbox.pid != os.getpid(), "the first process is not the process of the suite")
         os.kill(one.sandbox.pid, signal.SIGKILL)
         try:
             await one.ask("who")
@@ -294,7 +303,7 @@ async def the_first_process(fixture: BackendFixture) -> None:
         else:
             await one.closed()
         await one.ended()
-        holds(await other.ask("who"), "the end of one is not the other's")
+        holds(await other.ask("who"), "the end of one sandbox does not end the other")
 
 
 CHECKS: tuple[Check, ...] = (

@@ -52,8 +52,8 @@ async def memory_of_a_reservation(fixture: BackendFixture) -> None:
     A sandbox outside the reservation is unaffected.
     """
     if "memory_mb" not in fixture.probe.together:
-        raise NotHere(f"{fixture.backend.name} says that it bounds no memory together here")
-    holds(isinstance(fixture.backend, ReservingBackend), "who bounds reservations can disband them")
+        raise NotHere(f"{fixture.backend.name} has no shared memory limit here")
+    holds(isinstance(fixture.backend, ReservingBackend), "a backend with reservations can disband them")
     shared = Reservation(name="conformance", memory_mb=_MEMORY_MB)
     each = _MEMORY_MB * 2 // 3
     async with AsyncExitStack() as stack:
@@ -67,18 +67,20 @@ async def memory_of_a_reservation(fixture: BackendFixture) -> None:
             pass
         exits = [asyncio.ensure_future(guest.sandbox.wait()) for guest in (one, two)]
         try:
-            promise = f"two that share {_MEMORY_MB} MiB do not have {each} MiB each"
+            promise = f"two sandboxes that share {_MEMORY_MB} MiB cannot have {each} MiB each"
             await eventually(lambda: any(end.done() for end in exits), promise)
-            holds([end.result().reason for end in exits if end.done()] == ["oom"], "one of them is ended, and told so")
+            holds(
+                [end.result().reason for end in exits if end.done()] == ["oom"], "one of them ends, with the reason oom"
+            )
         finally:
             for end in exits:
                 end.cancel()
-        holds(await outside.ask("who"), "who does not share it lives")
+        holds(await outside.ask("who"), "a sandbox outside the reservation lives")
     assert isinstance(fixture.backend, ReservingBackend), "as above"
     for _ in range(2):
         await fixture.backend.disband("conformance")
     async with fixture.visit_if_granted("reservation", shared) as guest_again:
-        holds(await guest_again.ask("who"), "after its end it may begin anew")
+        holds(await guest_again.ask("who"), "a disbanded reservation can be used again")
     await fixture.backend.disband("conformance")
 
 
@@ -96,13 +98,13 @@ async def processes(fixture: BackendFixture) -> None:
         for request in ("fork_until", "start_threads_until"):
             started = await guest.ask(request, count=40)
             holds(4 <= started < 12, f"{request}: {started} of 40 were started under a limit of 12")
-        holds(await other.ask("fork_until", count=10) == 10, "one sandbox's limit is not another's")
+        holds(await other.ask("fork_until", count=10) == 10, "the limit of one sandbox does not limit another")
 
 
 async def processor(fixture: BackendFixture) -> None:
     """Check that continuous work in several processes gets the granted processor time, over a while."""
     if fixture.probe.mechanisms.get("cgroup_cpu") is False:
-        raise NotHere("without cgroups processor time is shared out, not limited")
+        raise NotHere("without cgroups processor time is shared, not limited")
     async with fixture.visit_if_granted("cpu_cores", 0.2) as guest:
         used = await guest.ask("spin", seconds=_SPIN_S, processes=2)
         holds(used <= 0.4, f"{used:.2f} processors were used under a limit of 0.2")
@@ -123,10 +125,11 @@ async def temporary_files(fixture: BackendFixture) -> None:
                 async with patience():
                     ended = await guest.sandbox.wait()
                 holds(
-                    ended.reason == "workspace", f"{written} MiB were written in {path} under 4, and it ended {ended}"
+                    ended.reason == "workspace",
+                    f"{written} MiB were written in {path} under a limit of 4, and it ended by {ended}",
                 )
             elif fixture.is_apart:
-                holds(written >= 2, f"{path} holds what was granted, not {written} MiB")
+                holds(written >= 2, f"{path} holds the granted size, not {written} MiB")
 
 
 async def workspace(fixture: BackendFixture) -> None:
@@ -137,7 +140,7 @@ async def workspace(fixture: BackendFixture) -> None:
             written = await guest.ask("fill", path=".", mb=64)
         except Ended:
             ended = await guest.ended()
-            holds(ended.reason == "workspace", f"who fills its workspace is told so, not {ended}")
+            holds(ended.reason == "workspace", f"a full workspace is reported as the reason, not {ended}")
             return
         if written <= 8:
             return
@@ -158,7 +161,7 @@ async def a_limit_affects_one_sandbox(fixture: BackendFixture) -> None:
     async with fixture.visit() as other, fixture.visit_if_granted("memory_mb", _MEMORY_MB) as guest:
         await _is_stopped(guest, "allocate", mb=4 * _MEMORY_MB)
         await guest.sandbox.kill(0)
-        holds(await other.ask("who"), "the other lives")
+        holds(await other.ask("who"), "the other sandbox lives")
 
 
 CHECKS: tuple[Check, ...] = (
@@ -184,7 +187,7 @@ async def _is_stopped(guest: GuestSession, request: str, **given: object) -> Non
     except Refused as refusal:
         holds(
             str(refusal) in {"MemoryError", "ENOMEM", "EPERM", "ENOSPC", "EFBIG"},
-            f"{request} is refused for want of memory, not by {refusal}",
+            f"{request} is refused because of memory, not by {refusal}",
         )
         return
     await _is_oom(guest)
@@ -193,7 +196,7 @@ async def _is_stopped(guest: GuestSession, request: str, **given: object) -> Non
 async def _is_oom(guest: GuestSession) -> None:
     task = asyncio.ensure_future(guest.sandbox.wait())
     try:
-        await eventually(task.done, "who has more memory than was granted is ended")
-        holds(task.result().reason == "oom", f"who is ended for its memory is told so, not {task.result()}")
+        await eventually(task.done, "a sandbox with more memory than granted ends")
+        holds(task.result().reason == "oom", f"the reason of that end is oom, not {task.result()}")
     finally:
         task.cancel()

@@ -30,33 +30,34 @@ async def ports_are_reached_from_the_host_alone(fixture: BackendFixture) -> None
         except ConnectionRefusedError:
             pass
         else:
-            raise Violation("a port on which nobody listens is not reached")
+            raise Violation("a port without a listener refuses a connection")
         for guest, unreachable in ((one, port + 1), (other, port)):
             try:
                 await guest.sandbox.dial(unreachable)
             except InvalidValue as refusal:
-                holds(str(unreachable) in str(refusal), "a port that is not declared is refused by its number")
+                holds(str(unreachable) in str(refusal), "an undeclared port is refused, with its number")
             else:
-                raise Violation("a port that is not declared is not reached")
+                raise Violation("an undeclared port is refused")
         for word in ("one", "two"):
             async with fixture.visit(grant=replace_grant(GRANT, ports={"web": port})) as guest:
                 await guest.ask("greet_at", port=port, word=word)
                 await one.ask("greet_at", port=port, word="first") if word == "one" else None
                 holds(
-                    await _receive_all(guest.sandbox, port) == word.encode(), "each sandbox is reached by its own port"
+                    await _receive_all(guest.sandbox, port) == word.encode(),
+                    "each sandbox is reachable by its own port",
                 )
                 holds(
                     await _receive_all(sandbox, port) == b"first",
-                    "the same number in two sandboxes leads to each of them",
+                    "the same port of two sandboxes leads to each of them",
                 )
         error = await other.fails("connect_tcp", host="127.0.0.1", port=port)
-        holds(error in _UNREACHABLE, f"another sandbox's port is out of reach: {error or 'reached'}")
+        holds(error in _UNREACHABLE, f"the port of another sandbox is unreachable: {error or 'reached'}")
         await sandbox.kill(0)
         try:
             await sandbox.dial(port)
         except Gone:
             return
-        raise Violation("a port ends with its sandbox")
+        raise Violation("a port of an ended sandbox raises Gone")
 
 
 async def _receive_all(sandbox: Sandbox, port: int) -> bytes:

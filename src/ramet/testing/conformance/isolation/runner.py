@@ -30,16 +30,16 @@ async def run(check: Check, workdir: Workdir) -> None:
                 await check(fixture)
             except (Refused, Ended) as error:
                 raise Violation(
-                    f"{check.__name__}: what a guest may do failed: {type(error).__name__} {error}"
+                    f"{check.__name__}: a permitted request of a guest failed: {type(error).__name__} {error}"
                 ) from error
             except TimeoutError as error:
-                raise Violation(f"{check.__name__}: what must happen did not") from error
+                raise Violation(f"{check.__name__}: an expected event did not happen in time") from error
     finally:
         del os.environ[CANARY]
     with contextlib.suppress(Violation):
         await eventually(lambda: not _new_leftovers(before, workdir), "")
     leftovers = _new_leftovers(before, workdir)
-    holds(not leftovers, f"a backend leaves nothing on its host when it is closed: {', '.join(leftovers)}")
+    holds(not leftovers, f"a closed backend leaves nothing on its host: {', '.join(leftovers)}")
 
 
 class _HostState(NamedTuple):

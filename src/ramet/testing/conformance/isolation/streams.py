@@ -45,8 +45,8 @@ async def output_is_read_to_its_end(fixture: BackendFixture) -> None:
         await guest.tell("leave", code=0)
         await guest.ended()
         out, err = await reading
-        holds(out == b"o" * _PRINTED + b"program\n", f"stdout is what was printed there ({len(out)} bytes)")
-        holds(err == b"e" * _PRINTED + b"program\n", f"stderr is what was printed there ({len(err)} bytes)")
+        holds(out == b"o" * _PRINTED + b"program\n", f"stdout has everything that was printed there ({len(out)} bytes)")
+        holds(err == b"e" * _PRINTED + b"program\n", f"stderr has everything that was printed there ({len(err)} bytes)")
 
 
 async def output_outlives_a_process(fixture: BackendFixture) -> None:
@@ -54,7 +54,7 @@ async def output_outlives_a_process(fixture: BackendFixture) -> None:
     async with fixture.visit() as guest:
         await guest.ask("say", stream=1, text="last words", times=1)
         await guest.sandbox.kill(0)
-        holds((await guest.output())[0] == b"last words", "what was printed is not lost")
+        holds((await guest.output())[0] == b"last words", "output before the end is not lost")
 
 
 async def unread_output_does_not_block_termination(fixture: BackendFixture) -> None:
@@ -67,14 +67,14 @@ async def unread_output_does_not_block_termination(fixture: BackendFixture) -> N
 
 async def the_environment_has_only_the_given_variables(fixture: BackendFixture) -> None:
     """Check that the environment has the given variables and the backend's own, and none of the host's."""
-    holds(os.environ.get(CANARY), "a control: the host's environment has a canary")
+    holds(os.environ.get(CANARY), "control: the environment of the host has a canary")
     for env in ({}, {"ONE": "1", "EMPTY": "", "LINES": "a\nb=ü"}):
         async with fixture.visit(env=env) as guest:
             environment = (await guest.ask("who"))["env"]
-            holds(env.items() <= environment.items(), f"the environment has {env}, not {environment}")
+            holds(env.items() <= environment.items(), f"the environment contains {env}: {environment}")
             holds(
                 environment.keys() - env.keys() <= {*BASE_ENV},
-                f"the environment has nothing but {env}, not {environment}",
+                f"the environment contains only {env} and variables of the backend: {environment}",
             )
             readable = await guest.ask("environments")
             holds(os.environ[CANARY] not in readable, "no process inside shows the host's environment")
@@ -83,7 +83,7 @@ async def the_environment_has_only_the_given_variables(fixture: BackendFixture) 
 async def standard_input_is_empty(fixture: BackendFixture) -> None:
     """Check that standard input is at its end from the start."""
     async with fixture.visit() as guest:
-        holds(await guest.ask("from_stdin") == "", "there is nothing to be read on stdin")
+        holds(await guest.ask("from_stdin") == "", "stdin is empty")
 
 
 async def nothing_else_is_inherited(fixture: BackendFixture) -> None:
@@ -110,36 +110,39 @@ async def a_guest_works_in_its_workspace(fixture: BackendFixture) -> None:
     (spec.workspace / "from-host").write_text("host")
     (spec.workspace / "from-host").chmod(0o644)
     async with fixture.visit(spec) as guest:
-        holds(await guest.ask("read", path="from-host") == "host", "what the host put there is there")
+        holds(await guest.ask("read", path="from-host") == "host", "a file of the host is visible in the workspace")
         await guest.ask("write", path="from-guest", text="guest")
         await guest.ask("say_by_program", text="")
         file = await guest.seen("from-guest")
-        holds(file.read_text() == "guest", "what the guest makes is there at once")
+        holds(file.read_text() == "guest", "a file of the guest is visible to the host at once")
         if fixture.backend.owner is not None:
             holds(
-                (file.stat().st_uid, file.stat().st_gid) == fixture.backend.owner, "it belongs to the backend's owner"
+                (file.stat().st_uid, file.stat().st_gid) == fixture.backend.owner,
+                "the file belongs to the owner of the backend",
             )
         if fixture.is_apart and not fixture.probe.remote:
-            holds(file.stat().st_uid != 0, "a sandbox is nobody's root on the host")
+            holds(file.stat().st_uid != 0, "a sandbox does not run as root of the host")
 
 
 async def an_image_is_imported_in_advance(fixture: BackendFixture) -> None:
     """Check that `bare` and `llm` both start, and that only the second has langchain-core from the start."""
     async with fixture.visit(image="bare") as bare, fixture.visit(image="llm") as llm:
         holds(await llm.ask("has_imported", module="langchain_core.messages"), "`llm` has langchain-core")
-        holds(not await bare.ask("has_imported", module="langchain_core.messages"), "`bare` has not")
+        holds(
+            not await bare.ask("has_imported", module="langchain_core.messages"), "`bare` does not have langchain-core"
+        )
 
 
 async def locks_are_seen_from_outside(fixture: BackendFixture) -> None:
     """Check this suite itself: the host sees a lock exactly while a process inside holds it."""
     async with fixture.visit() as guest:
         await guest.ask("write", path="held", text="")
-        holds(not await guest.holding("held"), "nobody holds it")
+        holds(not await guest.holding("held"), "no process holds the lock")
         await guest.ask("hold", path="held")
-        holds(await guest.holding("held"), "somebody does")
+        holds(await guest.holding("held"), "a process holds the lock")
         await guest.tell("leave", code=0)
         await guest.ended()
-        await eventually(lambda: guest.free("held"), "and does no more")
+        await eventually(lambda: guest.free("held"), "the lock is released with the guest")
 
 
 CHECKS: tuple[Check, ...] = (

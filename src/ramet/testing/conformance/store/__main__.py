@@ -1,8 +1,8 @@
 """Run all checks of a store without a test framework.
 
 Usage: `python -m ramet.testing.conformance.store package.module:place`. The named function is called once for each
-check, with an empty folder of its own, and returns a `StoreFixture` (`ramet.testing.conformance.store.suite`) whose
-place has no store yet. One line reports the result of each check; the status is 1 if a promise is not kept, and 2 for
+check, with an empty folder of its own, and returns a `StoreFixture` (`ramet.testing.conformance.store.suite`) for
+an empty store. One line reports the result of each check; the status is 1 if a promise is not kept, and 2 for
 wrong usage.
 """
 
@@ -28,15 +28,13 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0].startswith("-") or ":" not in arguments[0]:
         return _usage_error(_USAGE)
     if unknown := [name for name in arguments[1:] if name not in by_name]:
-        return _usage_error(f"{unknown[0]!r} is no check; there are: {', '.join(by_name)}")
+        return _usage_error(f"{unknown[0]!r} is not a check; there are: {', '.join(by_name)}")
     try:
         factory: Any = importlib.metadata.EntryPoint("store", arguments[0], "ramet.stores").load()
     except Exception as problem:  # The call runs the module's own code.
         return _usage_error(f"{arguments[0]} cannot be loaded: {_one_line(problem)}")
     if not callable(factory):
-        return _usage_error(
-            f"{arguments[0]} is no function that returns a StoreFixture when it is called with a folder"
-        )
+        return _usage_error(f"{arguments[0]} is not a function that takes a folder and returns a StoreFixture")
     checks = [by_name[name] for name in arguments[1:]] or list(CHECKS)
     failed = 0
     for check in checks:

@@ -27,19 +27,19 @@ async def an_atomic_write_stores_everything(fixture: StoreFixture) -> None:
             Document("kind", "old", 2, b"two"),
             Document("kind", "any", 1, b"\0\xff"),
         ]
-        holds([*written] == expected, "it answers the documents as they were written")
+        holds([*written] == expected, "the written documents are returned")
         holds(store.committed >= ticket, "earlier events are durable")
         for document in expected:
-            holds(await store.get("kind", document.key) == document, "documents are there")
+            holds(await store.get("kind", document.key) == document, "the documents exist")
         for data in blobs:
-            holds(await store.get_blob(_name(data)) == data, "blobs are there")
+            holds(await store.get_blob(_name(data)) == data, "the blobs exist")
         holds(len(await store.list_blobs()) == 4, "equal bytes are one blob")
-        holds([*await store.put_together([], [])] == [], "nothing may be written, too")
+        holds([*await store.put_together([], [])] == [], "an empty write is allowed")
         holds([*await store.put_together([b"alone"], [])] == [], "blobs need no documents")
-        holds(await store.get_blob(_name(b"alone")) == b"alone", "they are there")
+        holds(await store.get_blob(_name(b"alone")) == b"alone", "blobs without documents exist")
     async with fixture.open() as store:
-        holds(await store.get("kind", "old") == expected[1], "it stays")
-        holds(await store.get_blob(_name(b"alone")) == b"alone", "blobs, too")
+        holds(await store.get("kind", "old") == expected[1], "documents exist after the store is opened again")
+        holds(await store.get_blob(_name(b"alone")) == b"alone", "blobs exist after the store is opened again")
 
 
 async def all_or_nothing(fixture: StoreFixture) -> None:
@@ -53,32 +53,37 @@ async def all_or_nothing(fixture: StoreFixture) -> None:
                 DocumentWrite("kind", "c", b"3"),
             ]
             conflict = await raises(Conflict, store.put_together([b"blob"], documents), "a document of another version")
-            holds((conflict.kind, conflict.key) == ("kind", "b"), "Conflict says of which document")
-            holds((conflict.expected, conflict.found) == (wrong, 1), "and which versions")
+            holds((conflict.kind, conflict.key) == ("kind", "b"), "Conflict names the document")
+            holds((conflict.expected, conflict.found) == (wrong, 1), "Conflict names both versions")
             keys = [each.key for each in await store.list("kind")]
             holds(keys == ["b"], f"no document was written: {keys}")
-            holds(await store.get("kind", "b") == Document("kind", "b", 1, b"here"), "none was changed")
+            holds(await store.get("kind", "b") == Document("kind", "b", 1, b"here"), "no document was changed")
             holds(await store.get_blob(_name(b"blob")) is None, "no blob was written")
         for expected_data in (b"her", b"", b"here "):
             documents_again = [DocumentWrite("kind", "b", b"2", 1, expected_data), DocumentWrite("kind", "c", b"3")]
             await raises(Conflict, store.put_together([b"blob"], documents_again), "a document with other data")
         await raises(
-            Conflict, store.put_together([b"blob"], [DocumentWrite("kind", "a", b"1", 0, b"")]), "data of no document"
+            Conflict,
+            store.put_together([b"blob"], [DocumentWrite("kind", "a", b"1", 0, b"")]),
+            "expected data of a missing document",
         )
         holds([each.key for each in await store.list("kind")] == ["b"], "nothing was written")
         await store.delete("kind", "b")
         await store.put("kind", "b", b"anew")
         await raises(
-            Conflict, store.put_together([], [DocumentWrite("kind", "b", b"2", 1, b"here")]), "one that was made anew"
+            Conflict,
+            store.put_together([], [DocumentWrite("kind", "b", b"2", 1, b"here")]),
+            "a document that was deleted and created again",
         )
         (document,) = await store.put_together([], [DocumentWrite("kind", "b", b"2", 1, b"anew")])
-        holds(document == Document("kind", "b", 2, b"2"), "the same version and data are written over")
+        holds(document == Document("kind", "b", 2, b"2"), "a document of the expected version and data is replaced")
         twice = [DocumentWrite("kind", "d", b"1"), DocumentWrite("kind", "d", b"2")]
         await raises(InvalidValue, store.put_together([b"blob"], twice), "a document that is named twice")
         await raises(InvalidValue, store.put_together([], [DocumentWrite("kind", "\0", b"")]), "a name with NUL")
-        holds(await store.get_blob(_name(b"blob")) is None, "what is refused writes nothing")
+        holds(await store.get_blob(_name(b"blob")) is None, "a refused write stores nothing")
         holds(
-            (await store.put_together([], [DocumentWrite("kind", "d", b"1", 0)]))[0].version == 1, "the store goes on"
+            (await store.put_together([], [DocumentWrite("kind", "d", b"1", 0)]))[0].version == 1,
+            "the store continues to work",
         )
 
 
@@ -98,14 +103,17 @@ async def one_atomic_write_wins(fixture: StoreFixture) -> None:
             )
             ended = await asyncio.gather(*claims, return_exceptions=True)
             winners = [writer for writer, each in enumerate(ended) if not isinstance(each, BaseException)]
-            holds(len(winners) == 1, f"one wins: {ended}")
-            holds(all(isinstance(each, Conflict) for n, each in enumerate(ended) if n not in winners), "others lose")
+            holds(len(winners) == 1, f"exactly one write wins: {ended}")
+            holds(
+                all(isinstance(each, Conflict) for n, each in enumerate(ended) if n not in winners),
+                "the other writes get Conflict",
+            )
             own = [each.key for each in await store.list("own", prefix=f"{version}-")]
-            holds(own == [f"{version}-{winners[0]}"], "what the losers wrote is not there")
+            holds(own == [f"{version}-{winners[0]}"], "documents of the other writes do not exist")
             existing = [
                 writer for writer in range(15) if await store.get_blob(_name(b"%d %d" % (version, writer))) is not None
             ]
-            holds(existing == winners, "nor are their blobs")
+            holds(existing == winners, "blobs of the other writes do not exist")
 
 
 async def a_cancelled_atomic_write_is_whole_or_nothing(fixture: StoreFixture) -> None:
@@ -126,7 +134,7 @@ async def a_cancelled_atomic_write_is_whole_or_nothing(fixture: StoreFixture) ->
                 await store.get("b", str(turns)) is not None,
                 await store.get_blob(_name(blob)) is not None,
             }
-            holds(len(presence) == 1, "all of it or nothing")
+            holds(len(presence) == 1, "all of the write exists, or nothing")
 
 
 async def many_blobs_are_read_at_once(fixture: StoreFixture) -> None:
@@ -135,14 +143,14 @@ async def many_blobs_are_read_at_once(fixture: StoreFixture) -> None:
         stored = {_name(data): data for data in (b"%d" % n * 50 for n in range(300))}
         await store.put_together([*stored.values()], [])
         names = [*stored, *("0" * 64, "", "no blob", "ä" * 64), next(iter(stored))]
-        holds(dict(await store.get_blobs(names)) == stored, "those that are there, by their names")
-        holds(dict(store.get_blobs_now(names)) == stored, "without awaiting, too")
+        holds(dict(await store.get_blobs(names)) == stored, "existing blobs are returned by their names")
+        holds(dict(store.get_blobs_now(names)) == stored, "the call without await returns the same blobs")
         blobs = await asyncio.to_thread(store.get_blobs_now, names)
-        holds(dict(blobs) == stored, "from another thread, too")
-        holds(dict(await store.get_blobs([])) == {} == dict(store.get_blobs_now([])), "none may be asked for")
+        holds(dict(blobs) == stored, "a call from another thread returns the same blobs")
+        holds(dict(await store.get_blobs([])) == {} == dict(store.get_blobs_now([])), "an empty request is allowed")
         name = next(iter(stored))
         await store.delete_blob(name)
-        holds(dict(store.get_blobs_now([name])) == {}, "what is removed is not there")
+        holds(dict(store.get_blobs_now([name])) == {}, "a removed blob is not returned")
 
 
 def _name(data: bytes) -> str:

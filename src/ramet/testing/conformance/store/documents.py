@@ -13,31 +13,35 @@ from ramet.testing.conformance.store.harness import Check, StoreFixture, cancell
 async def document_versions_count_from_one(fixture: StoreFixture) -> None:
     """Check that versions count from 1, that the newest is read, and that other kinds and keys are separate."""
     async with fixture.open() as store:
-        holds(await store.get("kind", "key") is None, "there is none at first")
+        holds(await store.get("kind", "key") is None, "there is no document at first")
         for version, data in enumerate((b"one", b"", bytes(range(256))), 1):
             document = await store.put("kind", "key", data)
-            holds(document == Document("kind", "key", version, data), "put answers what it wrote")
-            holds(await store.get("kind", "key") == document, "it is read")
+            holds(document == Document("kind", "key", version, data), "put returns the written document")
+            holds(await store.get("kind", "key") == document, "the written document is read")
         await store.put("other", "key", b"other")
         await store.put("kind", "other", b"other")
-        holds(await store.get("kind", "key") == document, "other kinds and keys are others")
+        holds(await store.get("kind", "key") == document, "documents of other kinds and keys are separate")
         holds(await store.get("key", "kind") is None, "kind and key are not exchanged")
 
 
 async def a_write_over_another_version_conflicts(fixture: StoreFixture) -> None:
     """Check that `expected` must be the version, 0 for none; otherwise Conflict names both, and nothing changes."""
     async with fixture.open() as store:
-        conflict = await raises(Conflict, store.put("kind", "key", b"x", expected=1), "a version that is not there")
-        holds((conflict.expected, conflict.found) == (1, 0), "Conflict says what was found")
+        conflict = await raises(Conflict, store.put("kind", "key", b"x", expected=1), "a version of a missing document")
+        holds((conflict.expected, conflict.found) == (1, 0), "Conflict names the found version")
         await store.put("kind", "key", b"one", expected=0)
-        conflict = await raises(Conflict, store.put("kind", "key", b"two", expected=0), "a document that is there")
-        holds((conflict.kind, conflict.key) == ("kind", "key"), "Conflict says of which document")
-        holds((conflict.expected, conflict.found) == (0, 1), "and which versions")
+        conflict = await raises(Conflict, store.put("kind", "key", b"two", expected=0), "an existing document")
+        holds((conflict.kind, conflict.key) == ("kind", "key"), "Conflict names the document")
+        holds((conflict.expected, conflict.found) == (0, 1), "Conflict names both versions")
         two = await store.put("kind", "key", b"two", expected=1)
         await raises(Conflict, store.put("kind", "key", b"three", expected=1), "an old version")
-        await raises(Conflict, store.delete("kind", "key", expected=1), "an old version, to be deleted")
-        await raises(Conflict, store.delete("kind", "key", expected=0), "none, to be deleted, where there is one")
-        await raises(Conflict, store.delete("kind", "none", expected=1), "an old version of nothing")
+        await raises(Conflict, store.delete("kind", "key", expected=1), "a deletion of an old version")
+        await raises(
+            Conflict, store.delete("kind", "key", expected=0), "a deletion of version 0 of an existing document"
+        )
+        await raises(
+            Conflict, store.delete("kind", "none", expected=1), "a deletion of a version of a missing document"
+        )
         holds(await store.get("kind", "key") == two, "a conflict changes nothing")
 
 
@@ -49,9 +53,9 @@ async def one_claim_wins(fixture: StoreFixture) -> None:
             ended = await asyncio.gather(*claims, return_exceptions=True)
             winners = [each for each in ended if isinstance(each, Document)]
             losers = [each for each in ended if isinstance(each, Conflict)]
-            holds(len(winners) == 1 and len(losers) == 24, f"one wins, the others get Conflict: {ended}")
-            holds(all(each.found == version + 1 for each in losers), "the others are told of the winner's version")
-            holds(await store.get("task", "one") == winners[0], "what the winner wrote is there")
+            holds(len(winners) == 1 and len(losers) == 24, f"exactly one claim wins, the others get Conflict: {ended}")
+            holds(all(each.found == version + 1 for each in losers), "Conflict names the version of the winner")
+            holds(await store.get("task", "one") == winners[0], "the document of the winner exists")
 
 
 async def one_deletion_wins(fixture: StoreFixture) -> None:
@@ -59,7 +63,7 @@ async def one_deletion_wins(fixture: StoreFixture) -> None:
     async with fixture.open() as store:
         await store.put("kind", "key", b"")
         removed = await asyncio.gather(*(store.delete("kind", "key") for _ in range(10)))
-        holds(sorted(removed) == [False] * 9 + [True], "one removed it")
+        holds(sorted(removed) == [False] * 9 + [True], "exactly one deletion removed the document")
 
 
 async def a_deleted_document_starts_at_version_one(fixture: StoreFixture) -> None:
@@ -67,10 +71,10 @@ async def a_deleted_document_starts_at_version_one(fixture: StoreFixture) -> Non
     async with fixture.open() as store:
         await store.put("kind", "key", b"one")
         await store.put("kind", "key", b"two")
-        holds(await store.delete("kind", "key", expected=2) is True, "it was there")
-        holds(await store.get("kind", "key") is None and not await store.list("kind"), "it is gone")
-        holds(await store.delete("kind", "key") is False, "it is not there to be deleted")
-        holds((await store.put("kind", "key", b"three", expected=0)).version == 1, "it begins anew")
+        holds(await store.delete("kind", "key", expected=2) is True, "delete reports an existing document")
+        holds(await store.get("kind", "key") is None and not await store.list("kind"), "there is no such document")
+        holds(await store.delete("kind", "key") is False, "delete reports a missing document")
+        holds((await store.put("kind", "key", b"three", expected=0)).version == 1, "the new document has version 1")
 
 
 async def documents_are_listed(fixture: StoreFixture) -> None:
@@ -100,8 +104,11 @@ async def documents_are_listed(fixture: StoreFixture) -> None:
             expected = sorted(key for key in keys if key.startswith(prefix))
             documents = await store.list("kind", prefix=prefix)
             holds([each.key for each in documents] == expected, f"keys that begin with {prefix!r}, in order")
-            holds(all(each == Document("kind", each.key, 1, each.key.encode()) for each in documents), "as they are")
-        holds(await store.list("none") == [], "none of a kind that is not there")
+            holds(
+                all(each == Document("kind", each.key, 1, each.key.encode()) for each in documents),
+                "documents are listed with their data",
+            )
+        holds(await store.list("none") == [], "an unknown kind has no documents")
 
 
 async def a_document_makes_events_durable(fixture: StoreFixture) -> None:
@@ -112,8 +119,8 @@ async def a_document_makes_events_durable(fixture: StoreFixture) -> None:
         holds(store.committed >= ticket, "put makes earlier events durable")
         ticket = store.append(entry(2))
         await store.put_blob(b"bytes")
-        holds(store.committed >= ticket, "put_blob does, too")
-        holds(len(await store.read()) == 2, "they are there")
+        holds(store.committed >= ticket, "put_blob makes earlier events durable")
+        holds(len(await store.read()) == 2, "both events exist")
 
 
 async def a_cancelled_write_is_whole_or_nothing(fixture: StoreFixture) -> None:
@@ -128,7 +135,10 @@ async def a_cancelled_write_is_whole_or_nothing(fixture: StoreFixture) -> None:
             await store.put("kind", "another", b"")  # Every pending write has ended by now.
             after = await store.get("kind", "key")
             version = (before.version if before else 0) + 1
-            holds(after in (before, Document("kind", "key", version, b"%d" % turns)), "the old one or the new one")
+            holds(
+                after in (before, Document("kind", "key", version, b"%d" % turns)),
+                "the document is the old one or the new one",
+            )
 
 
 async def an_invalid_name_is_refused(fixture: StoreFixture) -> None:
@@ -136,27 +146,29 @@ async def an_invalid_name_is_refused(fixture: StoreFixture) -> None:
     async with fixture.open() as store:
         for kind, key in (("a\0", "key"), ("kind", "a\0b"), ("\ud800", "key"), ("kind", "\udfff")):
             await raises(InvalidValue, store.put(kind, key, b""), f"a document {kind!r} {key!r}")
-        holds((await store.put("kind", "key", b"")).version == 1, "the store goes on")
+        holds((await store.put("kind", "key", b"")).version == 1, "the store continues to work")
 
 
 async def blobs(fixture: StoreFixture) -> None:
     """Check that blobs are stored by their hash: the same bytes are the same blob."""
     async with fixture.open() as store:
-        holds([*await store.list_blobs()] == [], "there are none at first")
+        holds([*await store.list_blobs()] == [], "there are no blobs at first")
         stored = {}
         for data in (b"", b"\0", bytes(range(256)), b"x" * (1 << 20), b"one"):
             stored[await store.put_blob(data)] = data
         for name, data in stored.items():
-            holds(name == hashlib.sha256(data).hexdigest(), "its name is its SHA-256")
-            holds(await store.get_blob(name) == data, "its bytes come back")
-        holds(await store.put_blob(b"one") == hashlib.sha256(b"one").hexdigest(), "it may be kept twice")
-        holds(sorted(await store.list_blobs()) == sorted(stored), "each is listed once")
+            holds(name == hashlib.sha256(data).hexdigest(), "the name of a blob is its SHA-256")
+            holds(await store.get_blob(name) == data, "a blob is read unchanged")
+        holds(await store.put_blob(b"one") == hashlib.sha256(b"one").hexdigest(), "the same bytes can be stored twice")
+        holds(sorted(await store.list_blobs()) == sorted(stored), "each blob is listed once")
         name = next(iter(stored))
-        holds(await store.delete_blob(name) is True and await store.delete_blob(name) is False, "it is removed once")
-        holds(await store.get_blob(name) is None, "it is gone")
+        holds(
+            await store.delete_blob(name) is True and await store.delete_blob(name) is False, "a blob is removed once"
+        )
+        holds(await store.get_blob(name) is None, "there is no such blob")
         for none in ("0" * 64, "", "no blob", "../etc", "A" * 64, "ä" * 64):
-            holds(await store.get_blob(none) is None, f"nothing is named {none!r}")
-            holds(await store.delete_blob(none) is False, f"nothing is named {none!r}")
+            holds(await store.get_blob(none) is None, f"there is no blob with the name {none!r}")
+            holds(await store.delete_blob(none) is False, f"there is no blob with the name {none!r}")
 
 
 CHECKS: tuple[Check, ...] = (

@@ -1,4 +1,4 @@
-"""The environment of a store check: a place that is empty at first, and can be opened again and concurrently."""
+"""The environment of a store check: a store that is empty at first, and can be opened again and concurrently."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class NotHere(Exception):
 
 @dataclass(frozen=True)
 class StoreFixture:
-    """The place of one store, empty at first.
+    """Access to one store, empty at first.
 
-    `make` returns a store there that is not open yet: another object each time, except for a store in memory. `watch`
+    `make` returns the store, not open yet: another object each time, except for a store in memory. `watch`
     returns a read-only store, as another process would open it; None where no other process can. `another` returns the
     store of a further kernel with the given name; None where there is exactly one kernel.
     """
@@ -47,7 +47,7 @@ class StoreFixture:
     async def beside(self) -> AsyncIterator[Store]:
         """Open a read-only store concurrently. Raises NotHere."""
         if self.watch is None:
-            raise NotHere("no other process can see it")
+            raise NotHere("no other process can read this store")
         store = self.watch()
         try:
             yield await store.open()
@@ -82,8 +82,8 @@ async def raises(kind: type[Exception], what: Awaitable[object], promise: str) -
     except kind as error:
         return error
     except Exception as error:
-        raise Violation(f"{promise}: {kind.__name__} was promised, {error!r} came") from error
-    raise Violation(f"{promise}: {kind.__name__} was promised, {outcome!r} came")
+        raise Violation(f"{promise}: {kind.__name__} was expected, {error!r} was raised") from error
+    raise Violation(f"{promise}: {kind.__name__} was expected, {outcome!r} was returned")
 
 
 def raises_now(kind: type[Exception], what: Callable[[], object], promise: str) -> None:
@@ -93,8 +93,8 @@ def raises_now(kind: type[Exception], what: Callable[[], object], promise: str) 
     except kind:
         return
     except Exception as error:
-        raise Violation(f"{promise}: {kind.__name__} was promised, {error!r} came") from error
-    raise Violation(f"{promise}: {kind.__name__} was promised, {outcome!r} came")
+        raise Violation(f"{promise}: {kind.__name__} was expected, {error!r} was raised") from error
+    raise Violation(f"{promise}: {kind.__name__} was expected, {outcome!r} was returned")
 
 
 def entry(number: int, *, tree: str = "tree", run: str = "run", data: bytes | None = None) -> Entry:

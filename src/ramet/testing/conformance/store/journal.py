@@ -30,8 +30,8 @@ async def tickets_count_from_one(fixture: StoreFixture) -> None:
         holds(store.committed == 0, "nothing is committed at first")
         holds([store.append(entry(n)) for n in (1, 2, 3)] == [1, 2, 3], "tickets are 1, 2, 3")
     async with fixture.open() as store:
-        holds(store.committed == 0, "nothing of this opening is committed yet")
-        holds(store.append(entry(4)) == 1, "tickets begin at 1 each time it is opened")
+        holds(store.committed == 0, "nothing is committed since the store was opened again")
+        holds(store.append(entry(4)) == 1, "tickets begin at 1 each time the store is opened")
 
 
 async def durable_entries_are_read(fixture: StoreFixture) -> None:
@@ -44,7 +44,7 @@ async def durable_entries_are_read(fixture: StoreFixture) -> None:
         holds(store.committed >= last, "a durable ticket is committed")
         events = await store.read()
         holds(told(events) == entries, "entries are read as they were appended")
-        holds(all(isinstance(each, StoredEvent) for each in events), "they come as StoredEvent")
+        holds(all(isinstance(each, StoredEvent) for each in events), "events are read as StoredEvent")
         await store.durable(1)
         await asyncio.gather(*(store.durable(ticket) for ticket in range(last, 0, -1)))
 
@@ -55,9 +55,9 @@ async def events_are_read_in_append_order(fixture: StoreFixture) -> None:
         entries = [entry(n, tree=f"tree-{n % 7}", run=f"run-{n % 13}") for n in range(1, _MANY)]
         await keep(store, *entries)
         events = await store.read(limit=_MANY)
-        holds(told(events) == entries, "the order is that of appending")
+        holds(told(events) == entries, "events are in append order")
         cursors = [each.cursor for each in events]
-        holds(all(a < b for a, b in itertools.pairwise(cursors)) and cursors[0] > 0, "cursors grow, from above 0")
+        holds(all(a < b for a, b in itertools.pairwise(cursors)) and cursors[0] > 0, "cursors are above 0 and grow")
 
 
 async def an_entry_is_committed_without_a_waiter(fixture: StoreFixture) -> None:
@@ -67,7 +67,7 @@ async def an_entry_is_committed_without_a_waiter(fixture: StoreFixture) -> None:
         store.on_commit(lambda _: committed.set())
         store.append(entry(1))
         await committed.wait()
-        holds(store.committed == 1, "it is committed by itself")
+        holds(store.committed == 1, "the entry is committed without a waiter")
 
 
 async def twenty_producers(fixture: StoreFixture) -> None:
@@ -80,13 +80,16 @@ async def twenty_producers(fixture: StoreFixture) -> None:
                 ticket = store.append(entry(number, run=f"run-{producer}"))
                 tickets.append(ticket)
                 await store.durable(ticket)
-                holds(store.committed >= ticket, "what is durable is committed")
+                holds(store.committed >= ticket, "a durable ticket is committed")
 
         await asyncio.gather(*map(produce, range(20)))
-        holds(sorted(tickets) == [*range(1, 1001)], "no ticket is given twice")
+        holds(sorted(tickets) == [*range(1, 1001)], "no ticket is returned twice")
         for producer in range(20):
             events = await store.read(run=f"run-{producer}")
-            holds([each.seq for each in events] == [*range(1, 51)], "each producer's entries are in its order, once")
+            holds(
+                [each.seq for each in events] == [*range(1, 51)],
+                "the entries of each producer exist once, in its order",
+            )
 
 
 async def listeners_are_called_before_waiters(fixture: StoreFixture) -> None:
@@ -100,7 +103,7 @@ async def listeners_are_called_before_waiters(fixture: StoreFixture) -> None:
 
         def listen(ticket: int) -> None:
             holds(asyncio.get_running_loop() is loop, "listeners are called on the event loop")
-            holds(store.committed >= ticket, "what listeners hear of is committed")
+            holds(store.committed >= ticket, "a reported ticket is committed")
             tickets.append(ticket)
 
         store.on_commit(listen)
@@ -108,13 +111,13 @@ async def listeners_are_called_before_waiters(fixture: StoreFixture) -> None:
         for number in range(1, 20):
             ticket = store.append(entry(number))
             await store.durable(ticket)
-            holds(tickets and tickets[-1] >= ticket, "listeners hear of a batch before who waits for it goes on")
-        holds(all(a < b for a, b in itertools.pairwise(tickets)), "each batch is told once, with its newest ticket")
+            holds(tickets and tickets[-1] >= ticket, "listeners are called before waiters continue")
+        holds(all(a < b for a, b in itertools.pairwise(tickets)), "each batch is reported once, with its newest ticket")
         before = list(removed_tickets)
         remove()
         remove()
         await keep(store, entry(20))
-        holds(before and removed_tickets == before, "who has left is not called any more")
+        holds(before and removed_tickets == before, "a removed listener is not called any more")
 
 
 async def a_failing_listener_affects_no_other(fixture: StoreFixture) -> None:
@@ -128,9 +131,9 @@ async def a_failing_listener_affects_no_other(fixture: StoreFixture) -> None:
         store.on_commit(fail)
         store.on_commit(tickets.append)
         await keep(store, entry(1))
-        holds(tickets == [1], "the others hear")
+        holds(tickets == [1], "the other listener is called")
         await keep(store, entry(2))
-        holds(tickets[-1] == 2, "and go on hearing")
+        holds(tickets[-1] == 2, "the other listener is called again")
 
 
 async def a_listener_may_append(fixture: StoreFixture) -> None:
@@ -148,7 +151,7 @@ async def a_listener_may_append(fixture: StoreFixture) -> None:
         store.on_commit(lambda ticket: all_called.set() if ticket == 3 else None)
         store.append(entry(1))
         await all_called.wait()
-        holds(tickets == [1, 2, 3], "each listener hears in order")
+        holds(tickets == [1, 2, 3], "each listener gets the tickets in order")
 
 
 async def a_cancelled_wait_undoes_nothing(fixture: StoreFixture) -> None:
@@ -161,14 +164,14 @@ async def a_cancelled_wait_undoes_nothing(fixture: StoreFixture) -> None:
                 await asyncio.sleep(0)
             await cancelled(waiting)
         await keep(store, entry(30))
-        holds([each.seq for each in await store.read()] == [*range(1, 31)], "all is there, once, in order")
+        holds([each.seq for each in await store.read()] == [*range(1, 31)], "every entry exists once, in order")
 
 
 async def an_unknown_ticket_is_refused(fixture: StoreFixture) -> None:
     """Check that waiting for an unknown ticket is an error, not an endless wait."""
     async with fixture.open() as store:
         await keep(store, entry(1))
-        await raises(InvalidValue, store.durable(2), "a ticket that was not given")
+        await raises(InvalidValue, store.durable(2), "an unknown ticket")
 
 
 async def reading_by_tree_and_run(fixture: StoreFixture) -> None:
@@ -178,7 +181,10 @@ async def reading_by_tree_and_run(fixture: StoreFixture) -> None:
         await keep(store, *entries)
         for tree, run in itertools.product((None, "tree-0", "tree-1", "none"), (None, "run-0", "run-2", "none")):
             expected = [each for each in entries if tree in (None, each.tree) and run in (None, each.run)]
-            holds(told(await store.read(tree=tree, run=run)) == expected, f"tree={tree} run={run} finds just those")
+            holds(
+                told(await store.read(tree=tree, run=run)) == expected,
+                f"tree={tree} run={run} returns only the requested events",
+            )
 
 
 async def reading_in_pages(fixture: StoreFixture) -> None:
@@ -191,15 +197,21 @@ async def reading_in_pages(fixture: StoreFixture) -> None:
             for limit in (1, 7, 99, 400, 5_000):
                 events, after = list[StoredEvent](), 0
                 while page := await store.read(after, limit=limit, tree=tree, run=run):
-                    holds(len(page) <= limit, "at most as many as asked for")
-                    holds(len(page) == min(limit, len(whole) - len(events)), "as many as asked for while there are any")
+                    holds(len(page) <= limit, "a page has at most the requested number of events")
+                    holds(
+                        len(page) == min(limit, len(whole) - len(events)),
+                        "a page has the requested number of events while there are more",
+                    )
                     events, after = events + page, page[-1].cursor
                     if limit == 1 and len(events) == 5:
                         break
-                holds(events == whole[: len(events)] and (limit == 1 or events == whole), "pages are the whole")
-        holds(await store.read(limit=0) == [], "none if none is asked for")
-        holds(await store.read(whole[-1].cursor + 1_000_000) == [], "nothing is behind the head")
-        holds(len(await store.read(-5)) == 400, "all is behind any number below 1")
+                holds(
+                    events == whole[: len(events)] and (limit == 1 or events == whole),
+                    "all pages together are the whole",
+                )
+        holds(await store.read(limit=0) == [], "a limit of 0 returns no events")
+        holds(await store.read(whole[-1].cursor + 1_000_000) == [], "there are no events after the head")
+        holds(len(await store.read(-5)) == 400, "all events are after any number below 1")
 
 
 async def many_large_events(fixture: StoreFixture) -> None:
@@ -209,7 +221,7 @@ async def many_large_events(fixture: StoreFixture) -> None:
         entries[3_000] = entry(3_001, data=b"[" + b"x" * (1 << 20) + b"]")
         entries[3_002] = entry(3_003, data=b"[" + b"y" * 70_000 + b"]")
         await keep(store, *entries)
-        holds(told(await store.read(limit=10_000)) == entries, "all come back, unchanged")
+        holds(told(await store.read(limit=10_000)) == entries, "all events are read unchanged")
 
 
 async def any_bytes(fixture: StoreFixture) -> None:
@@ -218,7 +230,7 @@ async def any_bytes(fixture: StoreFixture) -> None:
     async with fixture.open() as store:
         entries = [entry(n, data=data) for n, data in enumerate((b"", every, b"\0", b"\0" * 9, every[::-1], b","), 1)]
         await keep(store, *entries)
-        holds(told(await store.read()) == entries, "bytes come back as they were")
+        holds(told(await store.read()) == entries, "data are read unchanged")
 
 
 async def any_names(fixture: StoreFixture) -> None:
@@ -227,10 +239,10 @@ async def any_names(fixture: StoreFixture) -> None:
     async with fixture.open() as store:
         entries = [Entry(name, name, n, name, b"{}") for n, name in enumerate(names, 1)]
         await keep(store, *entries)
-        holds(told(await store.read()) == entries, "names come back as they were")
+        holds(told(await store.read()) == entries, "names are read unchanged")
         for each in entries:
-            holds(told(await store.read(tree=each.tree)) == [each], f"a tree of this name is no other: {each.tree!r}")
-            holds(told(await store.read(run=each.run)) == [each], f"a run of this name is no other: {each.run!r}")
+            holds(told(await store.read(tree=each.tree)) == [each], f"a tree has only its own events: {each.tree!r}")
+            holds(told(await store.read(run=each.run)) == [each], f"a run has only its own events: {each.run!r}")
 
 
 async def an_invalid_entry_is_refused_at_once(fixture: StoreFixture) -> None:
@@ -248,9 +260,9 @@ async def an_invalid_entry_is_refused_at_once(fixture: StoreFixture) -> None:
             def append(bad: Entry = bad) -> int:
                 return store.append(bad)
 
-            raises_now(InvalidValue, append, f"an entry that cannot be kept: {bad}")
-        holds(await keep(store, good) == 1, "what was refused has no ticket")
-        holds(told(await store.read()) == [good], "and is not there")
+            raises_now(InvalidValue, append, f"an invalid entry: {bad}")
+        holds(await keep(store, good) == 1, "a refused entry has no ticket")
+        holds(told(await store.read()) == [good], "a refused entry is not stored")
 
 
 async def forgetting(fixture: StoreFixture) -> None:
@@ -259,13 +271,16 @@ async def forgetting(fixture: StoreFixture) -> None:
         remaining = [entry(n, tree="kept") for n in range(1, 6)]
         await keep(store, *itertools.chain(*((each, entry(each.seq, tree="gone")) for each in remaining)))
         store.append(entry(6, tree="gone"))
-        holds(await store.forget("gone") == 6, "it says how many, what was not durable yet included")
-        holds(await store.forget("gone") == 0 and await store.forget("none") == 0, "there is nothing to forget twice")
-        holds(told(await store.read()) == remaining, "the others stay")
-        holds(await store.read(tree="gone") == [], "it is gone")
+        holds(
+            await store.forget("gone") == 6,
+            "forget returns the number of events, including those that were not durable",
+        )
+        holds(await store.forget("gone") == 0 and await store.forget("none") == 0, "a second forget removes nothing")
+        holds(told(await store.read()) == remaining, "events of other trees stay")
+        holds(await store.read(tree="gone") == [], "the forgotten tree has no events")
         new_entry = entry(1, tree="gone", run="another")
         await keep(store, new_entry)
-        holds(told(await store.read(tree="gone")) == [new_entry], "a tree of that name may come again")
+        holds(told(await store.read(tree="gone")) == [new_entry], "the name of a forgotten tree can be used again")
 
 
 async def cursors_are_never_used_twice(fixture: StoreFixture) -> None:
@@ -276,12 +291,12 @@ async def cursors_are_never_used_twice(fixture: StoreFixture) -> None:
         holds(after == (await store.read())[-1].cursor, "the head is the newest cursor")
         await store.forget("gone")
         first = await store.read()
-        holds(await store.head() == first[-1].cursor, "the head is that of what is left")
+        holds(await store.head() == first[-1].cursor, "the head is the newest remaining cursor")
     async with fixture.open() as store:
         await keep(store, entry(2, tree="kept"))
-        holds([each.seq for each in await store.read(after)] == [2], "what is new is behind what was forgotten")
+        holds([each.seq for each in await store.read(after)] == [2], "new events have cursors above the forgotten ones")
         await store.forget("kept")
-        holds(await store.head() == 0, "no head without events")
+        holds(await store.head() == 0, "the head is 0 without events")
 
 
 async def forget_removes_only_earlier_entries(fixture: StoreFixture) -> None:
@@ -292,9 +307,9 @@ async def forget_removes_only_earlier_entries(fixture: StoreFixture) -> None:
         await asyncio.sleep(0)
         store.append(entry(2))
         with contextlib.suppress(asyncio.CancelledError):
-            holds(await removal == 1, "what was there is forgotten")
+            holds(await removal == 1, "the earlier entry is forgotten")
         await keep(store, entry(3))
-        holds([each.seq for each in await store.read()] == [2, 3], "what came after is there")
+        holds([each.seq for each in await store.read()] == [2, 3], "later entries exist")
 
 
 async def rewriting(fixture: StoreFixture) -> None:
@@ -307,13 +322,13 @@ async def rewriting(fixture: StoreFixture) -> None:
         await store.rewrite(before[1].cursor, b"\x00another")
         await store.rewrite(before[2].cursor + 1_000, b"of no event")
         expected = [before[0], before[1]._replace(data=b"\x00another"), before[2]]
-        holds(await store.read() == expected, "one event is another, in the same place")
+        holds(await store.read() == expected, "the event is replaced, with the same cursor")
         text = store.rewrite(before[0].cursor, "text")  # type: ignore[arg-type]  # what is refused
-        await raises(InvalidValue, text, "only bytes are taken")
+        await raises(InvalidValue, text, "a replacement that is not bytes")
         await keep(store, entry(4))
     async with fixture.open() as store:
-        holds([each.seq for each in await store.read()] == [1, 2, 3, 4], "the order is that of appending")
-        holds((await store.read())[:3] == expected, "it stays so")
+        holds([each.seq for each in await store.read()] == [1, 2, 3, 4], "events are in append order")
+        holds((await store.read())[:3] == expected, "the replacement exists after the store is opened again")
 
 
 CHECKS: tuple[Check, ...] = (

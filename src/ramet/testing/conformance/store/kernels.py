@@ -24,39 +24,45 @@ async def an_open_kernel_is_alive(fixture: StoreFixture) -> None:
         (kernel,) = await store.kernels()
         holds(
             kernel == KernelInfo(store.kernel, 1, "", alive=True),
-            f"it is alive, of epoch 1, without an address: {kernel}",
+            f"an open kernel is alive, with epoch 1 and without an address: {kernel}",
         )
         await store.announce("http://here:1")
         await store.announce("http://here:2")
-        holds(await store.kernels() == [kernel._replace(address="http://here:2")], "it answers where it said last")
-        await raises(InvalidValue, store.announce("a\0b"), "an address that is no text")
+        holds(
+            await store.kernels() == [kernel._replace(address="http://here:2")],
+            "the last announced address is returned",
+        )
+        await raises(InvalidValue, store.announce("a\0b"), "an address that is not a text")
     async with fixture.open() as store:
         (kernel,) = await store.kernels()
-        holds((kernel.address, kernel.alive) == ("", True), "what was announced ends with its kernel")
+        holds((kernel.address, kernel.alive) == ("", True), "the address of an ended kernel is not kept")
 
 
 async def a_tree_has_an_owner(fixture: StoreFixture) -> None:
     """Check that the first writer of a tree owns it until release, and that a tree without an owner can be claimed."""
     async with fixture.open() as store:
-        holds(await store.owner_of("tree") is None, "nobody has what is not known")
+        holds(await store.owner_of("tree") is None, "an unknown tree has no owner")
         await keep(store, entry(1))
         (kernel,) = await store.kernels()
-        holds(await store.owner_of("tree") == kernel, "an event makes a tree its writer's")
+        holds(await store.owner_of("tree") == kernel, "the writer of an event owns the tree")
         await store.put("kind", "key", b"", tree="other")
-        holds(await store.owner_of("other") == kernel, "so does a document that is written as its owner")
-        holds(list(await store.claim(["tree", "new", "new"])) == ["new", "tree"], "its own, and what nobody has")
-        holds(await store.owner_of("new") == kernel, "that is its own now")
-        holds(list(await store.claim([])) == [], "nothing asked, nothing claimed")
-        holds(list(await store.claim_fallen()) == [], "nobody has fallen")
+        holds(await store.owner_of("other") == kernel, "the writer of a document of a tree owns the tree")
+        holds(
+            list(await store.claim(["tree", "new", "new"])) == ["new", "tree"],
+            "a kernel claims its own trees, and those without an owner",
+        )
+        holds(await store.owner_of("new") == kernel, "a claimed tree belongs to its claimer")
+        holds(list(await store.claim([])) == [], "an empty request claims nothing")
+        holds(list(await store.claim_fallen()) == [], "there are no trees of dead kernels")
         for _ in range(2):
             await store.let_go("tree")
-            holds(await store.owner_of("tree") is None, "what was let go is nobody's")
+            holds(await store.owner_of("tree") is None, "a released tree has no owner")
         await keep(store, entry(2))
-        holds(await store.owner_of("tree") == kernel, "and may be had again")
+        holds(await store.owner_of("tree") == kernel, "a released tree can be owned again")
         for field in ("a\0", "\ud800"):
-            await raises(InvalidValue, store.claim([field]), "a tree of no name")
-            await raises(InvalidValue, store.owner_of(field), "likewise")
-        await raises(InvalidValue, store.claim_fallen(-1), "less than none")
+            await raises(InvalidValue, store.claim([field]), "a tree with an invalid name")
+            await raises(InvalidValue, store.owner_of(field), "an owner of a tree with an invalid name")
+        await raises(InvalidValue, store.claim_fallen(-1), "a negative number")
 
 
 async def writes_to_another_kernels_tree_are_refused(fixture: StoreFixture) -> None:
@@ -67,23 +73,30 @@ async def writes_to_another_kernels_tree_are_refused(fixture: StoreFixture) -> N
         lost: list[OwnedElsewhere] = []
         other.on_tree_loss(lost.append)
         tickets = [other.append(each) for each in (entry(1, tree="mine"), entry(2), entry(2, tree="mine"))]
-        refusal = await raises(OwnedElsewhere, other.durable(tickets[1]), "an event of another's tree")
-        holds((refusal.tree, refusal.kernel, refusal.address) == ("tree", store.kernel, "http://one"), "it says whose")
+        refusal = await raises(OwnedElsewhere, other.durable(tickets[1]), "an event of a tree of another kernel")
+        holds(
+            (refusal.tree, refusal.kernel, refusal.address) == ("tree", store.kernel, "http://one"),
+            "OwnedElsewhere names the tree, the kernel and its address",
+        )
         await other.durable(tickets[0])
         await other.durable(tickets[2])
-        holds([each.tree for each in lost] == ["tree"], "whoever listens is told once")
-        raises_now(OwnedElsewhere, lambda: other.append(entry(3)), "what is known is refused at once")
-        await raises(OwnedElsewhere, other.put("kind", "key", b"", tree="tree"), "a document of another's tree")
-        holds(await other.get("kind", "key") is None, "it is not there")
-        holds(list(await other.claim(["tree", "mine"])) == ["mine"], "what lives is not claimed")
+        holds([each.tree for each in lost] == ["tree"], "a listener is called once")
+        raises_now(OwnedElsewhere, lambda: other.append(entry(3)), "a known refusal is raised at once")
+        await raises(
+            OwnedElsewhere, other.put("kind", "key", b"", tree="tree"), "a document of a tree of another kernel"
+        )
+        holds(await other.get("kind", "key") is None, "the refused document does not exist")
+        holds(list(await other.claim(["tree", "mine"])) == ["mine"], "a tree of a live kernel is not claimed")
         await other.let_go("tree")
         holds(
-            (await store.owner_of("tree") or KernelInfo("", 0, "", alive=False)).name == store.kernel, "nor let go of"
+            (await store.owner_of("tree") or KernelInfo("", 0, "", alive=False)).name == store.kernel,
+            "a tree of another kernel is not released",
         )
         await keep(store, entry(2))
         stored = [(each.tree, each.seq) for each in await store.read()]
         holds(
-            sorted(stored) == [("mine", 1), ("mine", 2), ("tree", 1), ("tree", 2)], f"what was refused is not: {stored}"
+            sorted(stored) == [("mine", 1), ("mine", 2), ("tree", 1), ("tree", 2)],
+            f"only the accepted events exist: {stored}",
         )
 
 
@@ -94,20 +107,21 @@ async def a_takeover_is_atomic(fixture: StoreFixture) -> None:
         documents = await store.take_over(
             "one", ["tree"], [DocumentWrite("team", "a", b"ours", 1), DocumentWrite("team", "b", b"new", 0)]
         )
-        holds([each.version for each in documents or ()] == [2, 1], f"documents are as they were written: {documents}")
+        holds([each.version for each in documents or ()] == [2, 1], f"the written documents are returned: {documents}")
         holds(
-            (await store.owner_of("tree") or KernelInfo("", 0, "", alive=False)).name == store.kernel, "and trees had"
+            (await store.owner_of("tree") or KernelInfo("", 0, "", alive=False)).name == store.kernel,
+            "the tree belongs to the new kernel",
         )
         late = store.take_over(
             "one", ["other"], [DocumentWrite("team", "b", b"lost", 1), DocumentWrite("team", "a", b"late", 1)]
         )
-        await raises(Conflict, late, "a document that somebody changed")
-        holds((await store.get("team", "b") or Document("", "", 0, b"")).data == b"new", "nothing was written then")
-        holds(await store.owner_of("other") is None, "nor claimed")
+        await raises(Conflict, late, "a document that was changed meanwhile")
+        holds((await store.get("team", "b") or Document("", "", 0, b"")).data == b"new", "no document was written")
+        holds(await store.owner_of("other") is None, "no tree was claimed")
         documents = await store.take_over(store.kernel, ["tree"], [DocumentWrite("team", "a", b"again", 2)])
-        holds([each.version for each in documents or ()] == [3], "what is its own already")
-        holds(list(await store.take_over("", [], []) or ()) == [], "nothing of nobody")
-        await raises(InvalidValue, store.take_over("one", ["a\0"], []), "a tree of no name")
+        holds([each.version for each in documents or ()] == [3], "a takeover from itself succeeds")
+        holds(list(await store.take_over("", [], []) or ()) == [], "an empty takeover succeeds")
+        await raises(InvalidValue, store.take_over("one", ["a\0"], []), "a tree with an invalid name")
 
 
 async def a_living_kernel_is_not_taken_over(fixture: StoreFixture) -> None:
@@ -120,15 +134,18 @@ async def a_living_kernel_is_not_taken_over(fixture: StoreFixture) -> None:
         async with fixture.kernel("gone") as ended:
             await ended.claim(["left"])
             await store.claim(["tree"])
-            holds(await other.take_over("gone", ["left"], put) is None, "it lives")
-        holds(await other.take_over("gone", ["left", "tree"], put) is None, "one of the trees is had")
-        holds(await store.get("team", "a") is None, "and nothing was written")
-        holds((await store.owner_of("left") or KernelInfo("", 0, "", alive=True)).name == "gone", "nor claimed")
-        holds(await other.take_over("gone", ["left"], put) is not None, "it is gone")
-        holds(await store.has_left("gone", 1), "it left in order")
-        holds(not await store.has_left("gone", 2), "it did not begin again")
-        holds(not await store.has_left("other", 1), "who lives has not left")
-        holds(await store.take_over("other", ["left"], put) is None, "who has it now lives")
+            holds(await other.take_over("gone", ["left"], put) is None, "a live kernel is not taken over")
+        holds(
+            await other.take_over("gone", ["left", "tree"], put) is None,
+            "a tree of a live kernel prevents the takeover",
+        )
+        holds(await store.get("team", "a") is None, "no document was written")
+        holds((await store.owner_of("left") or KernelInfo("", 0, "", alive=True)).name == "gone", "no tree was claimed")
+        holds(await other.take_over("gone", ["left"], put) is not None, "an ended kernel is taken over")
+        holds(await store.has_left("gone", 1), "the ended kernel has left in order")
+        holds(not await store.has_left("gone", 2), "a later epoch has not left")
+        holds(not await store.has_left("other", 1), "a live kernel has not left")
+        holds(await store.take_over("other", ["left"], put) is None, "the new owner is alive, so it is not taken over")
         await keep(other, entry(1, tree="left"))
 
 
@@ -140,17 +157,20 @@ async def trees_of_an_ended_kernel_are_claimed_once(fixture: StoreFixture) -> No
             for tree in trees:
                 ended.append(entry(1, tree=tree))
             await ended.claim(["never written"])
-            holds(list(await one.claim_fallen()) == [], "a kernel that lives keeps what it has")
+            holds(list(await one.claim_fallen()) == [], "trees of a live kernel are not claimed")
         claims = await asyncio.gather(_claim_all(one), _claim_all(two))
-        holds(sorted([*claims[0], *claims[1]]) == sorted([*trees, "never written"]), "each was claimed once")
+        holds(sorted([*claims[0], *claims[1]]) == sorted([*trees, "never written"]), "each tree was claimed once")
         for store, claimed in zip((one, two), claims, strict=True):
             for tree in claimed:
                 holds(
                     (await one.owner_of(tree) or KernelInfo("", 0, "", alive=False)).name == store.kernel,
-                    "by its owner",
+                    "the claimer owns the tree",
                 )
             await keep(store, *(entry(2, tree=tree) for tree in claimed))
-        holds({kernel.name for kernel in await one.kernels()} == {"one", "two"}, "who left nothing is forgotten")
+        holds(
+            {kernel.name for kernel in await one.kernels()} == {"one", "two"},
+            "an ended kernel without trees is removed",
+        )
 
 
 async def kernels_are_notified_of_each_other(fixture: StoreFixture) -> None:
@@ -168,12 +188,12 @@ async def kernels_are_notified_of_each_other(fixture: StoreFixture) -> None:
 
         own = (store.kernel, "")
         async with fixture.kernel("later") as later:
-            await comes_true(lambda: is_known(own, ("later", "")), "one that begins is heard of")
+            await comes_true(lambda: is_known(own, ("later", "")), "a new kernel is reported")
             await later.announce("http://later")
-            await comes_true(lambda: is_known(own, ("later", "http://later")), "where it answers is heard")
+            await comes_true(lambda: is_known(own, ("later", "http://later")), "an announced address is reported")
             await keep(later, entry(1, tree="left"))
-        await comes_true(lambda: is_known(own), "that it ended is heard")
-        holds(list(await store.claim(["left"])) == ["left"], "what it left may be claimed")
+        await comes_true(lambda: is_known(own), "the end of a kernel is reported")
+        holds(list(await store.claim(["left"])) == ["left"], "a tree of an ended kernel can be claimed")
         remove()
 
 

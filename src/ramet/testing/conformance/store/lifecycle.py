@@ -24,9 +24,12 @@ from ramet.testing.conformance.store.harness import (
 async def a_store_describes_itself(fixture: StoreFixture) -> None:
     """Check that the store has a name, and says whether another process may see it."""
     store = fixture.make()
-    holds(store.name and isinstance(store.name, str), "it has a name")
-    holds(isinstance(store.durable_across_processes, bool), "it says whether it outlives its process")
-    holds(store.durable_across_processes == (fixture.watch is not None), "what outlives a process is seen by another")
+    holds(store.name and isinstance(store.name, str), "a store has a name")
+    holds(isinstance(store.durable_across_processes, bool), "a store says whether it outlives its process")
+    holds(
+        store.durable_across_processes == (fixture.watch is not None),
+        "a store that outlives its process can be read by another process",
+    )
 
 
 async def opening_and_closing_twice(fixture: StoreFixture) -> None:
@@ -34,13 +37,13 @@ async def opening_and_closing_twice(fixture: StoreFixture) -> None:
     store = fixture.make()
     await store.close()
     holds(await store.open() is store, "open returns the store")
-    holds(await store.open() is store, "again, too")
+    holds(await store.open() is store, "a second open returns the store, too")
     await keep(store, entry(1))
-    holds(await store.open() is store and store.committed == 1, "opening what is open changes nothing")
+    holds(await store.open() is store and store.committed == 1, "opening an open store changes nothing")
     await asyncio.gather(store.close(), store.close())
     await store.close()
     await asyncio.gather(store.open(), store.open())
-    holds(told(await store.read()) == [entry(1)], "it may be opened again")
+    holds(told(await store.read()) == [entry(1)], "a closed store can be opened again")
     await store.close()
 
 
@@ -54,12 +57,12 @@ async def data_survives_reopening(fixture: StoreFixture) -> None:
         blob = await store.put_blob(b"bytes")
     for number in range(101, 104):
         async with fixture.open() as store:
-            holds((await store.read())[:100] == events, "events are there, with the same cursors")
-            holds(await store.head() == (await store.read())[-1].cursor, "the head, too")
-            holds(await store.get("kind", "key") == document, "documents are there")
-            holds(await store.get_blob(blob) == b"bytes", "blobs are there")
+            holds((await store.read())[:100] == events, "events exist, with the same cursors")
+            holds(await store.head() == (await store.read())[-1].cursor, "the head is unchanged")
+            holds(await store.get("kind", "key") == document, "documents exist")
+            holds(await store.get_blob(blob) == b"bytes", "blobs exist")
             await keep(store, entry(number))
-            holds((await store.read())[-1].seq == number, "what is new is behind what was there")
+            holds((await store.read())[-1].seq == number, "new events come after the earlier ones")
 
 
 async def closing_commits_appended_events(fixture: StoreFixture) -> None:
@@ -72,7 +75,7 @@ async def closing_commits_appended_events(fixture: StoreFixture) -> None:
     await store.close()
     await waiting
     async with fixture.open() as store:
-        holds([each.seq for each in await store.read()] == [*range(1, 501)], "all that was appended is there")
+        holds([each.seq for each in await store.read()] == [*range(1, 501)], "all appended events exist")
 
 
 async def a_cancelled_close_closes(fixture: StoreFixture) -> None:
@@ -86,7 +89,7 @@ async def a_cancelled_close_closes(fixture: StoreFixture) -> None:
         await cancelled(closing)
         await store.close()
         async with fixture.open() as store:
-            holds(len(await store.read()) == turns + 1, "all is there")
+            holds(len(await store.read()) == turns + 1, "all appended events exist")
 
 
 async def a_cancelled_open_opens_nothing(fixture: StoreFixture) -> None:
@@ -107,7 +110,7 @@ async def a_cancelled_open_opens_nothing(fixture: StoreFixture) -> None:
             else:
                 break
         else:
-            holds(False, "the next one can open it")
+            holds(False, "the store can be opened after a cancelled open")
 
 
 async def a_closed_store_refuses_every_use(fixture: StoreFixture) -> None:
@@ -123,17 +126,17 @@ async def a_closed_store_refuses_every_use(fixture: StoreFixture) -> None:
 async def two_kernels(fixture: StoreFixture) -> None:
     """Check that a second kernel is refused while one is open, also in the same process, with the holder's name."""
     if fixture.watch is None:
-        raise NotHere("no other process can open it")
+        raise NotHere("no other process can open this store")
     async with fixture.open() as store:
         await keep(store, entry(1))
         for _ in range(3):
             second = fixture.make()
             refusal = await raises(StoreInUse, second.open(), "a second kernel")
-            holds(refusal.holder, "it says who has it")
+            holds(refusal.holder, "StoreInUse names the holder")
             await second.close()
         await keep(store, entry(2))
     async with fixture.open() as store:
-        holds(len(await store.read()) == 2, "the first one was not disturbed; the next one may open it")
+        holds(len(await store.read()) == 2, "the first kernel was not disturbed, and the next one can open the store")
 
 
 async def _refuses(store: Store) -> None:

@@ -12,7 +12,7 @@ from ramet.testing.conformance.store.harness import Check, StoreFixture, cancell
 async def the_head_is_the_newest_cursor(fixture: StoreFixture) -> None:
     """Check that the head is 0 at first, then the cursor of the newest event."""
     async with fixture.open() as store:
-        holds(await store.head() == 0, "no events, no head")
+        holds(await store.head() == 0, "the head is 0 without events")
         for number in range(1, 4):
             await keep(store, entry(number))
             holds(await store.head() == (await store.read())[-1].cursor, "the head is the newest cursor")
@@ -21,12 +21,14 @@ async def the_head_is_the_newest_cursor(fixture: StoreFixture) -> None:
 async def waiting_for_an_existing_event(fixture: StoreFixture) -> None:
     """Check that waiting for an existing event takes no time, and for a missing one as long as the time limit."""
     async with fixture.open() as store:
-        holds(await store.wait(0, timeout_s=0) is False, "nothing is there")
+        holds(await store.wait(0, timeout_s=0) is False, "a wait for a missing event ends at its time limit")
         await keep(store, entry(1))
-        holds(await store.wait(0) is True, "something is there")
-        holds(await store.wait(0, timeout_s=0) is True, "it is, however little time there is")
+        holds(await store.wait(0) is True, "a wait for an existing event ends at once")
+        holds(await store.wait(0, timeout_s=0) is True, "a wait for an existing event needs no time")
         head = await store.head()
-        holds(await store.wait(head, timeout_s=0.01) is False, "nothing is behind the head")
+        holds(
+            await store.wait(head, timeout_s=0.01) is False, "a wait for an event after the head ends at its time limit"
+        )
 
 
 async def waiting_for_a_new_event(fixture: StoreFixture) -> None:
@@ -38,7 +40,7 @@ async def waiting_for_a_new_event(fixture: StoreFixture) -> None:
             await cancelled(each)
         await keep(store, entry(1))
         for events in await asyncio.gather(*waiting[1::2]):
-            holds(told(events) == [entry(1)], "who waited finds what came")
+            holds(told(events) == [entry(1)], "a waiter finds the new event")
 
 
 async def a_forgotten_event_ends_no_wait(fixture: StoreFixture) -> None:
@@ -47,11 +49,11 @@ async def a_forgotten_event_ends_no_wait(fixture: StoreFixture) -> None:
         await keep(store, entry(1, tree="kept"), entry(1, tree="gone"))
         after = (await store.read())[0].cursor
         await store.forget("gone")
-        holds(await store.wait(after, timeout_s=0.01) is False, "what is forgotten is not there")
+        holds(await store.wait(after, timeout_s=0.01) is False, "a forgotten event does not end a wait")
         waiting = asyncio.ensure_future(_wait_and_read(store, after))
         await asyncio.sleep(0)
         await keep(store, entry(2, tree="kept"))
-        holds(told(await waiting) == [entry(2, tree="kept")], "the next one is")
+        holds(told(await waiting) == [entry(2, tree="kept")], "the next event ends the wait")
 
 
 async def a_wait_ends_with_its_store(fixture: StoreFixture) -> None:
@@ -60,7 +62,7 @@ async def a_wait_ends_with_its_store(fixture: StoreFixture) -> None:
         waiting = asyncio.ensure_future(store.wait(0))
         await asyncio.sleep(0)
         await store.close()
-        await raises(StoreFailed, waiting, "a wait of a store that is closed")
+        await raises(StoreFailed, waiting, "a wait of a closed store")
 
 
 async def following_during_appends(fixture: StoreFixture) -> None:
@@ -84,15 +86,18 @@ async def a_concurrent_reader_sees_writes(fixture: StoreFixture) -> None:
         blob = await store.put_blob(b"bytes")
         document = await store.put("kind", "key", b"data")
         async with fixture.beside() as reader:
-            holds(told(await reader.read()) == [entry(1)], "it sees the events")
-            holds(await reader.head() == await store.head(), "and the head")
-            holds(await reader.get("kind", "key") == document, "and the documents")
-            holds(await reader.list("kind") == [document], "listed, too")
-            holds(await reader.get_blob(blob) == b"bytes" and [*await reader.list_blobs()] == [blob], "and the blobs")
+            holds(told(await reader.read()) == [entry(1)], "the reader sees the events")
+            holds(await reader.head() == await store.head(), "the reader sees the head")
+            holds(await reader.get("kind", "key") == document, "the reader sees the documents")
+            holds(await reader.list("kind") == [document], "the reader lists the documents")
+            holds(
+                await reader.get_blob(blob) == b"bytes" and [*await reader.list_blobs()] == [blob],
+                "the reader sees the blobs",
+            )
             await keep(store, entry(2, run="another"))
-            holds(told(await reader.read()) == [entry(1), entry(2, run="another")], "it sees what is new")
+            holds(told(await reader.read()) == [entry(1), entry(2, run="another")], "the reader sees new events")
             await store.forget("tree")
-            holds(await reader.read() == [], "and what is not there any more")
+            holds(await reader.read() == [], "the reader does not see forgotten events")
 
             async def append() -> None:
                 reader.append(entry(3))
@@ -105,14 +110,14 @@ async def a_concurrent_reader_sees_writes(fixture: StoreFixture) -> None:
 async def a_concurrent_reader_is_woken(fixture: StoreFixture) -> None:
     """Check that another reader is woken by writes of this store, and follows them."""
     async with fixture.open() as store, fixture.beside() as reader:
-        holds(await reader.wait(0, timeout_s=0.01) is False, "nothing is there")
+        holds(await reader.wait(0, timeout_s=0.01) is False, "a wait for a missing event ends at its time limit")
         following = asyncio.ensure_future(_follow(reader, 300))
         entries = [entry(n, tree=f"tree-{n % 5}") for n in range(1, 301)]
         for at, each in enumerate(entries):
             ticket = store.append(each)
             if at % 30 == 0:
                 await store.durable(ticket)
-        holds(told(await following) == entries, "it follows")
+        holds(told(await following) == entries, "the reader follows the events")
 
 
 async def a_reader_outlives_its_writer(fixture: StoreFixture) -> None:
@@ -120,15 +125,15 @@ async def a_reader_outlives_its_writer(fixture: StoreFixture) -> None:
     async with fixture.open() as store:
         await keep(store, entry(1))
     async with fixture.beside() as reader:
-        holds(told(await reader.read()) == [entry(1)], "it reads without a writer")
+        holds(told(await reader.read()) == [entry(1)], "the reader works without a writer")
         waiting = asyncio.ensure_future(_wait_and_read(reader, await reader.head()))
         async with fixture.open() as store:
             await keep(store, entry(2))
-            holds(told(await waiting) == [entry(2)], "and is woken by the next one")
+            holds(told(await waiting) == [entry(2)], "the next writer wakes the reader")
 
 
 async def _wait_and_read(store: Store, after: int) -> list[StoredEvent]:
-    holds(await store.wait(after) is True, "waiting without a time ends with an event")
+    holds(await store.wait(after) is True, "a wait without a time limit ends with an event")
     return await store.read(after)
 
 
@@ -137,7 +142,7 @@ async def _follow(store: Store, count: int) -> list[StoredEvent]:
     while len(events) < count:
         await store.wait(after)
         page = await store.read(after, limit=64)
-        holds(page, "what was waited for can be read")
+        holds(page, "an event that ended a wait can be read")
         events += page
         after = events[-1].cursor
     return events

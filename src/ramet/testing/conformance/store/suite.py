@@ -3,7 +3,7 @@
     for check in CHECKS:
         await run(check, StoreFixture(lambda: MyStore(address), lambda: MyStore(address, read_only=True)))
 
-A place is empty when its check begins. A check raises Violation, with the promise that is not kept, or NotHere where it
+The store is empty when its check begins. A check raises Violation, with the promise that is not kept, or NotHere where it
 does not apply; no test framework is needed.
 """
 
@@ -33,4 +33,4 @@ async def run(check: Check, fixture: StoreFixture) -> None:
         async with asyncio.timeout(_ground.PATIENCE_S):
             await check(fixture)
     except TimeoutError as error:
-        raise Violation(f"{check.__name__}: what must happen did not") from error
+        raise Violation(f"{check.__name__}: an expected event did not happen in time") from error
