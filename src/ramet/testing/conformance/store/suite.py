@@ -3,8 +3,8 @@
     for check in CHECKS:
         await run(check, StoreFixture(lambda: MyStore(address), lambda: MyStore(address, read_only=True)))
 
-The store is empty when its check begins. A check raises Violation, with the promise that is not kept, or NotHere where it
-does not apply; no test framework is needed.
+The store is empty when its check begins. A check raises Violation, with the promise that is not kept, or NotHere
+where it does not apply; no test framework is needed.
 """
 
 from __future__ import annotations
