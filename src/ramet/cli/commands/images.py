@@ -22,7 +22,7 @@ def images(options: Namespace) -> int:
     """Push an image, and print its name."""
     file = settings_file(options.config, Path())
     config = load(file, os.environ, {"registry_url": options.registry, "base_image": getattr(options, "base", None)})
-    printer = Telling()
+    printer = ProgressPrinter()
     try:
         image = asyncio.run(
             _base(config, options, printer) if options.verb == "base" else _runtime(config, options, printer)
@@ -33,16 +33,16 @@ def images(options: Namespace) -> int:
     return 0
 
 
-async def _base(config: Config, options: Namespace, printer: Telling) -> str:
+async def _base(config: Config, options: Namespace, printer: ProgressPrinter) -> str:
     async with open_registry(_required_setting(config, "registry_url"), **_login(config)._asdict()) as registry:
-        return await push_base(registry, Path(options.tar), options.to, told=printer.tell)
+        return await push_base(registry, Path(options.tar), options.to, told=printer.show)
 
 
-async def _runtime(config: Config, options: Namespace, printer: Telling) -> str:
+async def _runtime(config: Config, options: Namespace, printer: ProgressPrinter) -> str:
     base = _required_setting(config, "base_image")
     async with opened(_required_setting(config, "registry_url"), base, **_login(config)._asdict()) as at:
         image = await runtime_image(
-            at.registry, at.base, options.kind, into=options.into or "", source=at.source, told=printer.tell
+            at.registry, at.base, options.kind, into=options.into or "", source=at.source, told=printer.show
         )
         return image.reference
 
@@ -70,14 +70,14 @@ def _login(config: Config) -> _Login:
     return _Login(config.registry_username or "", password)
 
 
-class Telling:
+class ProgressPrinter:
     """A progress display on stderr: live on a terminal, otherwise one line per step."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
         self._last = ""
 
-    def tell(self, progress: Progress) -> None:
+    def show(self, progress: Progress) -> None:
         """Show a step, or the progress within one."""
         line = progress.step
         if self._live and progress.total:

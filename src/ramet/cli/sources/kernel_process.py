@@ -12,9 +12,9 @@ from ramet.host.control.run_queries import NoJournal, journal_in, kernel_of
 from ramet.host.control.socket import ControlledTrees, NoKernel, send_request
 
 #: A kernel that still answers this long after a stop request continues with other work.
-ENDS_S = 3.0
+EXIT_TIMEOUT_S = 3.0
 #: How long to wait for the end of a kernel that does not answer any more.
-GONE_S = 60.0
+SILENT_EXIT_TIMEOUT_S = 60.0
 
 
 class KernelProcess:
@@ -24,13 +24,13 @@ class KernelProcess:
         self._folder, self._descriptor = folder, descriptor
 
     async def has_ended(self) -> bool:
-        """Wait until the process has ended; return False if the kernel answers after ENDS_S, or is unknown."""
-        if await self._ended_within(ENDS_S):
+        """Wait until the process has ended; return False if the kernel answers after EXIT_TIMEOUT_S, or is unknown."""
+        if await self._ended_within(EXIT_TIMEOUT_S):
             return True
         with contextlib.suppress(NoKernel):
-            await send_request(self._folder, ControlledTrees(), patience_s=ENDS_S)
+            await send_request(self._folder, ControlledTrees(), patience_s=EXIT_TIMEOUT_S)
             return False
-        return await self._ended_within(GONE_S)
+        return await self._ended_within(SILENT_EXIT_TIMEOUT_S)
 
     async def _ended_within(self, seconds: float) -> bool:
         if self._descriptor is None:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ramet.testing.conformance.store import atomicity, documents, journal, kernels, lifecycle, notifications
-from ramet.testing.conformance.store import harness as _ground
+from ramet.testing.conformance.store import atomicity, documents, harness, journal, kernels, lifecycle, notifications
 from ramet.testing.conformance.store.harness import Check, NotHere, StoreFixture, Violation
 
 __all__ = ["CHECKS", "Check", "NotHere", "StoreFixture", "Violation", "run"]
@@ -30,7 +29,7 @@ CHECKS: tuple[Check, ...] = (
 async def run(check: Check, fixture: StoreFixture) -> None:
     """Run a check. Raises Violation if the promise is not kept, NotHere if the check does not apply here."""
     try:
-        async with asyncio.timeout(_ground.PATIENCE_S):
+        async with asyncio.timeout(harness.PATIENCE_S):
             await check(fixture)
     except TimeoutError as error:
         raise Violation(f"{check.__name__}: an expected event did not happen in time") from error
