@@ -22,7 +22,10 @@ PLACES = (
     "services/operator",
 )
 #: Names of variables, attributes and functions that hold or return a key, or the hash of one.
-SECRETS = frozenset({"key", "hash", "hashes", "hash_of", "_hash", "_pass", "token", "nonce", "presented", "shown"})
+SECRETS = frozenset(
+    {"key", "hash", "hashes", "hash_of", "key_hash", "_hash", "_pass", "token", "nonce", "presented", "shown"}
+    | {"bearer_key", "next_key", "next_hash"}
+)
 #: Functions that decide whether a key is the right one.
 DECIDING = (
     ("isolation/transport/join_keys.py", "admit"),

@@ -71,8 +71,8 @@ class Assignment(NamedTuple):
 
 def outermost(paths: tuple[str, ...]) -> tuple[str, ...]:
     """Return the paths that are not inside another path."""
-    found: list[str] = []
+    outermost_paths: list[str] = []
     for path in sorted(set(paths)):
-        if not any(path.startswith(f"{outer}/") for outer in found):
-            found.append(path)
-    return tuple(found)
+        if not any(path.startswith(f"{outer}/") for outer in outermost_paths):
+            outermost_paths.append(path)
+    return tuple(outermost_paths)

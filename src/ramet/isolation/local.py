@@ -64,12 +64,12 @@ class LocalBackend(ZygoteBackend):
 
     def _look(self) -> Mapping[str, Finding]:
         if not self._wants_pod:
-            found = super()._look()
-            if self.wants_namespaces and is_apart(found):
-                return found
-            tried = found["read_only_root"]
-            detail, remedy = tried.detail or "no namespaces are used", tried.remedy or _NAMESPACES
-            return {**found, "read_only_root": Finding(False, detail, remedy)}
+            base_findings = super()._look()
+            if self.wants_namespaces and is_apart(base_findings):
+                return base_findings
+            root_finding = base_findings["read_only_root"]
+            detail, remedy = root_finding.detail or "no namespaces are used", root_finding.remedy or _NAMESPACES
+            return {**base_findings, "read_only_root": Finding(False, detail, remedy)}
         self._limits = limits()
         limited = {
             "cgroup_cpu": self._limits.cpu_cores,
@@ -77,10 +77,13 @@ class LocalBackend(ZygoteBackend):
             "cgroup_pids": self._limits.pids,
         }
         # No namespace is requested: further trials are of no use here.
-        found = findings(background.found()) or probe_machine()
-        self._bounds_tcp = found["landlock_tcp"].works
-        found = {**found, "read_only_root": Finding(bool(os.statvfs("/").f_flag & os.ST_RDONLY), "", _ROOT)}
-        return {**found, **{name: Finding(most is not None, "", _LIMITS) for name, most in limited.items()}}
+        base_findings = findings(background.found()) or probe_machine()
+        self._bounds_tcp = base_findings["landlock_tcp"].works
+        base_findings = {
+            **base_findings,
+            "read_only_root": Finding(bool(os.statvfs("/").f_flag & os.ST_RDONLY), "", _ROOT),
+        }
+        return {**base_findings, **{name: Finding(most is not None, "", _LIMITS) for name, most in limited.items()}}
 
     def _try(self) -> None:
         super()._try()
@@ -113,10 +116,10 @@ class LocalBackend(ZygoteBackend):
         return await ZygoteClient.of(*waiting, self._room._replace(mounts=mounts, image=image))
 
     async def _enter(self, run: str, given: Assignment) -> Assignment:
-        if (place := self._pod) is None:
+        if (pod := self._pod) is None:
             return given
         secrets = given.secrets
-        entering = in_thread(lambda: place.enter(run, secrets), name="ramet-pod")
+        entering = in_thread(lambda: pod.enter(run, secrets), name="ramet-pod")
         try:
             await run_shielded(entering)
         except asyncio.CancelledError:

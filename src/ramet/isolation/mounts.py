@@ -62,13 +62,13 @@ def located(mounts: Iterable[str], roots: Roots | None) -> dict[str, str]:
     """
     mounts = tuple(mounts)
     roots = roots_of(mounts) if roots is None else roots
-    found = {}
+    sources = {}
     for mount in mounts:
         source = _source(mount, roots)
         if source is None:
             raise _refused(mount, "it lies below no mount that the operator granted")
-        found[mount] = source
-    return found
+        sources[mount] = source
+    return sources
 
 
 def sources_of(mounts: Iterable[str], roots: Roots | None, runs: str) -> dict[str, str]:
@@ -79,13 +79,13 @@ def sources_of(mounts: Iterable[str], roots: Roots | None, runs: str) -> dict[st
     Raises InvalidValue, which names the mount and the reason, if a mount lies below no root or does not exist. The same
     error is raised for a symbolic link on its path, and for a mount that is private to a kernel or the sandbox.
     """
-    found = located(mounts, roots)
-    for mount, source in found.items():
+    sources = located(mounts, roots)
+    for mount, source in sources.items():
         with opened(mount, source):
             pass
         if reason := _objection(source, runs):
             raise _refused(mount, reason)
-    return found
+    return sources
 
 
 def source_below(path: str, sources: Sources) -> str | None:
@@ -98,12 +98,12 @@ def identities_of(sources: Sources) -> dict[str, FileIdentity]:
 
     Raises InvalidValue if a source no longer exists or its path now contains a link.
     """
-    found = {}
+    identities = {}
     for mount, source in sources.items():
         with opened(mount, source) as fd:
-            about = os.fstat(fd)
-            found[mount] = FileIdentity(about.st_dev, about.st_ino)
-    return found
+            status = os.fstat(fd)
+            identities[mount] = FileIdentity(status.st_dev, status.st_ino)
+    return identities
 
 
 @contextmanager
@@ -136,13 +136,13 @@ def states_in(sources: Sources, runs: str) -> tuple[str, ...]:
     state = os.path.dirname(os.path.realpath(runs))  # noqa: PTH120
     if os.path.basename(state) != STATE:  # noqa: PTH119
         return ()
-    shown = {
-        place.rstrip("/") + state[len(source.rstrip("/")) :]
+    visible = {
+        path.rstrip("/") + state[len(source.rstrip("/")) :]
         for mount, source in sources.items()
         if PurePath(state).is_relative_to(source)
-        for place in (mount, source)
+        for path in (mount, source)
     }
-    return tuple(sorted(shown))
+    return tuple(sorted(visible))
 
 
 def is_private_name(name: str) -> bool:

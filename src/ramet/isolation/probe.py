@@ -105,11 +105,11 @@ def level_of(found: Mapping[str, Finding], backend: Literal["local", "bwrap"]) -
     remedy for each.
     """
     level, needs = _NEEDED[backend]
-    used = [name for name in MECHANISMS if name in {*needs, *_OF_USE[backend]}]
-    missing = sorted((name for name in used if not found[name].works), key=lambda name: name not in needs)
+    mechanisms = [name for name in MECHANISMS if name in {*needs, *_OF_USE[backend]}]
+    missing = sorted((name for name in mechanisms if not found[name].works), key=lambda name: name not in needs)
     return Probe(
         Isolation.L0 if missing and missing[0] in needs else level,
-        {name: found[name].works for name in used},
+        {name: found[name].works for name in mechanisms},
         tuple(missing),
         " ".join(dict.fromkeys(found[name].remedy for name in missing)),
     )
@@ -137,12 +137,12 @@ def _tried(user: tuple[int, int] | None) -> Mapping[str, tuple[bool, str]]:
             env={},
             check=True,
         )
-        found: dict[str, tuple[bool, str]] = {
+        results: dict[str, tuple[bool, str]] = {
             name: (bool(each[0]), str(each[1])) for name, each in json.loads(answer.stdout).items()
         }
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return dict.fromkeys(MECHANISMS, (False, f"could not be tried: {error}"))
-    return found
+    return results
 
 
 def _finding(name: str, works: bool, detail: str) -> Finding:

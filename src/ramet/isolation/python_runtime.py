@@ -43,12 +43,22 @@ def find() -> Runtime:
     Of a linked folder only packages and modules are taken: it may be a project's own, with its keys and history.
     """
     sites = list(filter(_holds_packages, sys.path))
-    ours = Path(__file__).parents[1]
-    needed = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *_interpreters(), *sites, str(ours)]
-    needed += [package for folder in _linked(sites) for package in _packages(folder)]
-    needed += _editable()
-    both = {str(each) for path in needed for each in (Path(path).absolute(), Path(path).resolve()) if each.exists()}
-    return Runtime(sys.executable, tuple(_outermost(both)), tuple(dict.fromkeys((str(ours.parent), *sites))))
+    ramet_package = Path(__file__).parents[1]
+    paths = [
+        sys.prefix,
+        sys.base_prefix,
+        sys.exec_prefix,
+        sys.base_exec_prefix,
+        *_interpreters(),
+        *sites,
+        str(ramet_package),
+    ]
+    paths += [package for folder in _linked(sites) for package in _packages(folder)]
+    paths += _editable()
+    existing = {str(each) for path in paths for each in (Path(path).absolute(), Path(path).resolve()) if each.exists()}
+    return Runtime(
+        sys.executable, tuple(_outermost(existing)), tuple(dict.fromkeys((str(ramet_package.parent), *sites)))
+    )
 
 
 def _holds_packages(folder: str) -> bool:
@@ -82,19 +92,19 @@ def _editable() -> Iterator[str]:
 
 
 def _packages(folder: str) -> Iterator[str]:
-    place = Path(folder)
-    if not place.is_dir():
+    root = Path(folder)
+    if not root.is_dir():
         return
-    for each in place.iterdir():
+    for each in root.iterdir():
         if (each / "__init__.py").is_file() or (each.suffix in (".py", ".so") and each.is_file()):
             yield str(each)
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:
     """Return the paths that are not inside another; paths that every system has are mounted anyway."""
-    found: list[str] = []
+    outermost_paths: list[str] = []
     for path in sorted(paths):
-        inside = [*found, "/usr"]
-        if path != "/" and not any(path == outer or path.startswith(outer + os.sep) for outer in inside):
-            found.append(path)
-    return found
+        covered = [*outermost_paths, "/usr"]
+        if path != "/" and not any(path == outer or path.startswith(outer + os.sep) for outer in covered):
+            outermost_paths.append(path)
+    return outermost_paths

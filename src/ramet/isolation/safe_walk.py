@@ -78,39 +78,39 @@ def walk(root: int, *, max_depth: int | None = None) -> Generator[FolderEntry, N
 
     A folder that is locked (no rights for its owner, us) is unlocked. Close the generator if it is not exhausted.
     """
-    here = os.dup(root)
+    folder = os.dup(root)
     device = os.fstat(root).st_dev
     names: list[str] = []
-    ids = [_identity(here)]
+    ids = [_identity(folder)]
     try:
-        waiting = [(yield from _listed(here, names))]
+        waiting = [(yield from _listed(folder, names))]
         while True:
             if waiting[-1]:
                 name = waiting[-1].pop()
                 try:
-                    below = _enter(here, name, device, too_deep=max_depth is not None and len(names) >= max_depth)
+                    child = _enter(folder, name, device, too_deep=max_depth is not None and len(names) >= max_depth)
                 except FileNotFoundError:
                     continue
                 except OSError as error:
-                    yield FolderEntry(here, names, name, None, problem=error.strerror or str(error))
+                    yield FolderEntry(folder, names, name, None, problem=error.strerror or str(error))
                     continue
-                os.close(here)
-                here = below
+                os.close(folder)
+                folder = child
                 names.append(name)
-                ids.append(_identity(here))
-                waiting.append((yield from _listed(here, names)))
+                ids.append(_identity(folder))
+                waiting.append((yield from _listed(folder, names)))
             elif names:
-                above = _up(root, here, names, ids)
-                os.close(here)
-                here = above.fd
-                if above.depth == len(names) - 1:
+                parent = _up(root, folder, names, ids)
+                os.close(folder)
+                folder = parent.fd
+                if parent.depth == len(names) - 1:
                     name = names.pop()
-                    yield FolderEntry(here, names, name, None)
-                del names[above.depth :], ids[above.depth + 1 :], waiting[above.depth + 1 :]
+                    yield FolderEntry(folder, names, name, None)
+                del names[parent.depth :], ids[parent.depth + 1 :], waiting[parent.depth + 1 :]
             else:
                 return
     finally:
-        os.close(here)
+        os.close(folder)
 
 
 def rename(folder: int, name: str, other: str) -> None:
@@ -135,10 +135,10 @@ def remove(folder: int, name: str) -> None:
 
 def _remove_once(folder: int, name: str) -> None:
     try:
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         _unlink(folder, name, is_folder=False)
         return
     first: OSError | None = None
@@ -177,8 +177,8 @@ def _overcoming(change: Callable[[], None], folder: int, name: str) -> None:
         with contextlib.suppress(OSError):
             os.fchmod(folder, 0o700)
         _clear_flags(folder)
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode):  # No other kind of entry can have such flags.
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode):  # No other kind of entry can have such flags.
             with contextlib.suppress(OSError):
                 fd = os.open(name, _ANY, dir_fd=folder)
                 try:
@@ -200,26 +200,26 @@ def _listed(here: int, names: list[str]) -> Generator[FolderEntry, None, list[st
     """Yield every entry of one folder; return the names of the folders in it."""
     folders: list[str] = []
     with os.scandir(here) as listing:
-        for found in listing:
+        for entry in listing:
             try:
-                known = found.stat(follow_symlinks=False)
+                status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue
-            if stat.S_ISDIR(known.st_mode):
-                folders.append(found.name)
-            yield FolderEntry(here, names, found.name, known)
+            if stat.S_ISDIR(status.st_mode):
+                folders.append(entry.name)
+            yield FolderEntry(here, names, entry.name, status)
     return folders
 
 
 def _enter(here: int, name: str, device: int, *, too_deep: bool) -> int:
     if too_deep:
         raise OSError(errno.ENAMETOOLONG, "too deep", name)
-    below = _open_folder(name, here)
+    child = _open_folder(name, here)
     # A different device is not yet a mount: a subvolume has its own, and so do the folders of some overlays.
-    if os.fstat(below).st_dev != device and not _is_same_mount(below, here):
-        os.close(below)
+    if os.fstat(child).st_dev != device and not _is_same_mount(child, here):
+        os.close(child)
         raise _mounted(name)
-    return below
+    return child
 
 
 def _open_folder(name: str, folder: int | None) -> int:
@@ -254,25 +254,25 @@ class _Above(NamedTuple):
 def _up(root: int, here: int, names: list[str], ids: list[tuple[int, int]]) -> _Above:
     """Open the folder above; if it was moved, open the deepest folder that the names still lead to."""
     with contextlib.suppress(OSError):
-        above = os.open("..", _FOLDER, dir_fd=here)
-        if _identity(above) == ids[-2]:
-            return _Above(above, len(names) - 1)
-        os.close(above)
+        parent = os.open("..", _FOLDER, dir_fd=here)
+        if _identity(parent) == ids[-2]:
+            return _Above(parent, len(names) - 1)
+        os.close(parent)
     fd, depth = os.dup(root), 0
     with contextlib.suppress(OSError):
         while depth < len(names) - 1:
-            below = os.open(names[depth], _FOLDER, dir_fd=fd)
-            if _identity(below) != ids[depth + 1]:
-                os.close(below)
+            child = os.open(names[depth], _FOLDER, dir_fd=fd)
+            if _identity(child) != ids[depth + 1]:
+                os.close(child)
                 break
             os.close(fd)
-            fd, depth = below, depth + 1
+            fd, depth = child, depth + 1
     return _Above(fd, depth)
 
 
 def _identity(fd: int) -> tuple[int, int]:
-    found = os.fstat(fd)
-    return found.st_dev, found.st_ino
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
 
 
 def _mounted(name: str) -> OSError:

@@ -57,7 +57,7 @@ async def start(argv: Sequence[str], *, stderr: int, pass_fds: Sequence[int]) ->
 
     The descriptors must stay open until this returns or raises. A cancelled call waits for the start, and undoes it.
     """
-    started = call(
+    starting = call(
         lambda: subprocess.Popen(
             argv,
             env={},
@@ -70,10 +70,10 @@ async def start(argv: Sequence[str], *, stderr: int, pass_fds: Sequence[int]) ->
         )
     )
     try:
-        return await run_shielded(started)
+        return await run_shielded(starting)
     except asyncio.CancelledError:
-        if started.done() and started.exception() is None:
-            _undo(started.result())
+        if starting.done() and starting.exception() is None:
+            _undo(starting.result())
         raise
 
 
@@ -81,11 +81,11 @@ async def all_ended(pidfds: Sequence[int], *, within_s: float) -> bool:
     """Wait for every process behind these descriptors; return False if one takes longer than `within_s`."""
     loop = asyncio.get_running_loop()
     for pidfd in pidfds:
-        ended = asyncio.Event()
-        loop.add_reader(pidfd, ended.set)
+        exited = asyncio.Event()
+        loop.add_reader(pidfd, exited.set)
         try:
             async with asyncio.timeout(within_s):
-                await ended.wait()
+                await exited.wait()
         except TimeoutError:
             return False
         finally:

@@ -47,33 +47,33 @@ class StateSearch:
         Raises InvalidValue, which names the mount, if a mount cannot be searched within the bounds.
         """
         with self._lock:
-            found = {mount: self._found(mount, source) for mount, source in sources.items()}
-        shown = {
-            f"{place.rstrip('/')}/{below}"
+            states = {mount: self._found(mount, source) for mount, source in sources.items()}
+        visible = {
+            f"{path.rstrip('/')}/{below}"
             for mount, source in sources.items()
-            for below in found[mount]
-            for place in (mount, source)
+            for below in states[mount]
+            for path in (mount, source)
         }
-        return tuple(sorted(shown))
+        return tuple(sorted(visible))
 
     def _found(self, mount: str, source: str) -> tuple[str, ...]:
-        began, used = time.monotonic(), time.thread_time()
+        began, cpu_start = time.monotonic(), time.thread_time()
         self._searched = {key: each for key, each in self._searched.items() if each.until > began}
         if (known := self._searched.get(source)) is not None:
             return known.found
-        found = tuple(_states_below(mount, source, began + MOST_S))
-        if time.thread_time() - used > _NO_TIME_S:
+        states = tuple(_states_below(mount, source, began + MOST_S))
+        if time.thread_time() - cpu_start > _NO_TIME_S:
             now = time.monotonic()
-            self._searched[source] = _Searched(found, now + _REUSE * (now - began))
-        return found
+            self._searched[source] = _Searched(states, now + _REUSE * (now - began))
+        return states
 
 
 def _states_below(mount: str, source: str, end: float) -> Iterator[str]:
     """Yield the paths of state folders below a source, except those in private parts of others. Follows no link."""
     folders = entries = found = 0
-    left = [""]
-    while left:
-        folder = left.pop()
+    pending = [""]
+    while pending:
+        folder = pending.pop()
         if (folders := folders + 1) > MOST_FOLDERS:
             raise _beyond(mount, f"{MOST_FOLDERS} folders")
         for name in _folders_in(mount, f"{source}/{folder}" if folder else source):
@@ -84,7 +84,7 @@ def _states_below(mount: str, source: str, end: float) -> Iterator[str]:
             if not name or (os.path.basename(folder) == STATE and is_private_name(name)):  # noqa: PTH119 - no time
                 continue
             path = f"{folder}/{name}" if folder else name
-            left.append(path)
+            pending.append(path)
             if name == STATE:
                 if (found := found + 1) > MOST_FOUND:
                     raise _beyond(mount, f"{MOST_FOUND} of them")

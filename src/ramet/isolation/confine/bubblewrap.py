@@ -35,8 +35,8 @@ def binds_handles(program: str) -> bool:
 
     The program is asked once; its version says little, because some versions add the option.
     """
-    said = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=_HELP_S, check=False)
-    return f"{BIND_HANDLE} " in said.stdout + said.stderr
+    help_text = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=_HELP_S, check=False)
+    return f"{BIND_HANDLE} " in help_text.stdout + help_text.stderr
 
 
 def arguments(room: ZygoteConfig, *, by_handle: bool) -> list[str]:
@@ -45,17 +45,17 @@ def arguments(room: ZygoteConfig, *, by_handle: bool) -> list[str]:
     The arguments hold no secret. With `by_handle` a mount's source stands where bwrap takes a descriptor; the starter
     of bwrap opens it.
     """
-    found = ["--unshare-all", "--unshare-user", "--uid", "0", "--gid", "0", "--cap-add", "ALL"]
-    found += ["--as-pid-1", "--new-session", "--hostname", "sandbox", "--ro-bind", "/usr", "/usr"]
-    found += [*_system(), "--dev", "/dev", "--proc", "/proc", "--dir", "/tmp", "--dir", "/run"]
+    args = ["--unshare-all", "--unshare-user", "--uid", "0", "--gid", "0", "--cap-add", "ALL"]
+    args += ["--as-pid-1", "--new-session", "--hostname", "sandbox", "--ro-bind", "/usr", "/usr"]
+    args += [*_system(), "--dev", "/dev", "--proc", "/proc", "--dir", "/tmp", "--dir", "/run"]
     for name in _ETC:
-        found += ["--ro-bind-try", os.path.realpath(f"/etc/{name}"), f"/etc/{name}"]
+        args += ["--ro-bind-try", os.path.realpath(f"/etc/{name}"), f"/etc/{name}"]
     binds = [(path, "--ro-bind", os.path.realpath(path)) for path in room.runtime]
     binds += [(path, BIND_HANDLE if by_handle else "--ro-bind", source) for path, source in room.mounts.items()]
     binds.append((room.runs, "--bind", os.path.realpath(room.runs)))
-    for path, how, source in sorted(binds, key=lambda bind: (bind[0].count("/"), bind[0])):
-        found += [how, source, path]
-    return [*found, "--chdir", "/", "--remount-ro", "/dev", "--remount-ro", "/"]
+    for path, option, source in sorted(binds, key=lambda bind: (bind[0].count("/"), bind[0])):
+        args += [option, source, path]
+    return [*args, "--chdir", "/", "--remount-ro", "/dev", "--remount-ro", "/"]
 
 
 def _system() -> Iterator[str]:

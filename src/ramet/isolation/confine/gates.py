@@ -60,9 +60,9 @@ class Confinement(NamedTuple):
     @classmethod
     def of(cls, room: ZygoteConfig) -> Confinement:
         """Return the confinement for the children of this process."""
-        programs, without_unix = {}, b""
+        programs, no_unix_program = {}, b""
         if room.has_seccomp:
-            without_unix = seccomp.program(inet=True, unix=False)
+            no_unix_program = seccomp.program(inet=True, unix=False)
             programs = {
                 (network, unmapped): seccomp.program(
                     inet=network,
@@ -81,7 +81,7 @@ class Confinement(NamedTuple):
         read += ("/proc", "/run") if room.is_apart else _PROC
         system = [str(path) for path in map(Path, _SYSTEM) if path.is_dir() and not path.is_symlink()]
         return cls(
-            room, _data_size(), programs, read, (*system, *room.runtime), room.in_memory, without_unix=without_unix
+            room, _data_size(), programs, read, (*system, *room.runtime), room.in_memory, without_unix=no_unix_program
         )
 
     def rules(self, *, tcp: bool = False) -> landlock.Rules | None:
@@ -97,12 +97,12 @@ class Confinement(NamedTuple):
 
         `rules` were made before the process received any data.
         """
-        apart = self.room.is_apart
-        if apart:
+        has_namespaces = self.room.is_apart
+        if has_namespaces:
             uid, gid = os.getuid(), os.getgid()
             calls.unshare(calls.CLONE_NEWUSER)
             namespaces.map_ids(UID, UID, uid, gid)
-        if apart and given.has_network and rules is not None:
+        if has_namespaces and given.has_network and rules is not None:
             rules.close()
             rules = self.rules(tcp=True)
         self.shut_inside(given, rules)
@@ -165,8 +165,8 @@ class Confinement(NamedTuple):
         """Return the process limit of the user: the agent's processes, the relay, and in a pod those that keep it."""
         if self.room.walls == "none":
             return None
-        mine = given.pids + (given.proxy is not None)
-        return mine + procfs.tasks_beside(os.getppid()) if self.room.walls == "pod" else mine
+        own_tasks = given.pids + (given.proxy is not None)
+        return own_tasks + procfs.tasks_beside(os.getppid()) if self.room.walls == "pod" else own_tasks
 
 
 def _data_size() -> int:

@@ -43,14 +43,14 @@ def idmap_mount(place: int, uid: int, gid: int) -> bool:
 
 def _namespace(uid: int, gid: int) -> int:
     """Return a descriptor of a user namespace in which root is this user."""
-    (ready, is_ready), (over, is_over) = os.pipe(), os.pipe()
+    (ready, is_ready), (done, is_done) = os.pipe(), os.pipe()
     pid = os.fork()
     if not pid:
         try:
             calls.unshare(calls.CLONE_NEWUSER)
             os.write(is_ready, b"1")
-            os.close(is_over)
-            os.read(over, 1)
+            os.close(is_done)
+            os.read(done, 1)
         finally:
             os._exit(0)
     try:
@@ -63,5 +63,5 @@ def _namespace(uid: int, gid: int) -> int:
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        for fd in (ready, over, is_over):
+        for fd in (ready, done, is_done):
             os.close(fd)

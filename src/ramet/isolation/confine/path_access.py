@@ -25,25 +25,27 @@ def grant_path_access(paths: Iterable[str], uid: int, gid: int, sources: Mapping
     """
     calls.unshare(calls.CLONE_NEWNS)
     calls.mount("none", "/", None, calls.MS_REC | calls.MS_SLAVE)
-    shut: dict[str, list[str]] = {}
+    inaccessible: dict[str, list[str]] = {}
     for path in sorted(set(paths), key=lambda path: (path.count("/"), path)):
         if (folder := first_inaccessible(path, uid, gid)) is not None:
-            shut.setdefault(folder, []).append(path)
-    for folder, needed in shut.items():
-        if not any(PurePath(folder).is_relative_to(other) for other in shut if other != folder):
-            also = [path for other in shut for path in shut[other] if PurePath(other).is_relative_to(folder)]
-            _replace(folder, sorted({*needed, *also}, key=lambda path: (path.count("/"), path)), sources)
+            inaccessible.setdefault(folder, []).append(path)
+    for folder, inner_paths in inaccessible.items():
+        if not any(PurePath(folder).is_relative_to(other) for other in inaccessible if other != folder):
+            nested = [
+                path for other in inaccessible for path in inaccessible[other] if PurePath(other).is_relative_to(folder)
+            ]
+            _replace(folder, sorted({*inner_paths, *nested}, key=lambda path: (path.count("/"), path)), sources)
 
 
 def first_inaccessible(path: str, uid: int, gid: int) -> str | None:
     """Return the topmost parent folder of `path` that a user may not enter; None if there is none."""
     for folder in reversed(PurePath(path).parents):
         try:
-            found = Path(folder).stat()
+            status = Path(folder).stat()
         except FileNotFoundError:
             return None
-        bit = stat.S_IXUSR if found.st_uid == uid else stat.S_IXGRP if found.st_gid == gid else stat.S_IXOTH
-        if not found.st_mode & bit:
+        bit = stat.S_IXUSR if status.st_uid == uid else stat.S_IXGRP if status.st_gid == gid else stat.S_IXOTH
+        if not status.st_mode & bit:
             return str(folder)
     return None
 
@@ -65,18 +67,18 @@ def handle_of(path: str, sources: Mapping[str, str]) -> int | None:
 
 def _replace(folder: str, needed: Iterable[str], sources: Mapping[str, str]) -> None:
     """Mount an empty folder over a folder, and mount the needed paths in it again."""
-    held = [(path, open_without_links(sources[path])) for path in needed if path in sources]
-    held += [(path, os.open(path, _HANDLE)) for path in needed if path not in sources and Path(path).exists()]
-    held.sort(key=lambda each: (each[0].count("/"), each[0]))
+    handles = [(path, open_without_links(sources[path])) for path in needed if path in sources]
+    handles += [(path, os.open(path, _HANDLE)) for path in needed if path not in sources and Path(path).exists()]
+    handles.sort(key=lambda each: (each[0].count("/"), each[0]))
     calls.mount("tmpfs", folder, "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, "mode=755,size=1m")
-    for path, fd in held:
+    for path, fd in handles:
         if not os.path.lexists(path):
-            place = Path(path)
+            mount_point = Path(path)
             if stat.S_ISDIR(os.fstat(fd).st_mode):
-                place.mkdir(parents=True)
+                mount_point.mkdir(parents=True)
             else:
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.touch()
+                mount_point.parent.mkdir(parents=True, exist_ok=True)
+                mount_point.touch()
         if (target := handle_of(path, sources)) is not None:
             calls.mount(f"/proc/self/fd/{fd}", f"/proc/self/fd/{target}", None, calls.MS_BIND | calls.MS_REC)
             os.close(target)

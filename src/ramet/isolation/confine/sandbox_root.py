@@ -91,28 +91,28 @@ class MountSetup:
     def _hide(self, states: Iterable[str]) -> None:
         """Cover state folders, except the entries that belong to a project."""
         # In the host's root an operator's link leads to the same folder.
-        found = sorted({os.path.realpath(path) for path in states if Path(path).is_dir()}.difference(self._states))
-        self._states += found
-        for path in found:
+        folders = sorted({os.path.realpath(path) for path in states if Path(path).is_dir()}.difference(self._states))
+        self._states += folders
+        for path in folders:
             self._cover(path, f"{_size(1)},mode=755", keeping=_public_entries(path))
             _restrict(path, calls.MS_RDONLY)
 
     def _cover(self, path: str, options: str, keeping: Iterable[str] = ()) -> None:
         """Mount an empty file system over a folder, and put back the needed paths and the paths of `keeping`."""
-        needed = {*self._room.runtime, *self._mounts, self._room.runs, *keeping}
-        held = [(each, self._handle_of(each)) for each in sorted(needed) if each.startswith(f"{path}/")]
+        visible = {*self._room.runtime, *self._mounts, self._room.runs, *keeping}
+        handles = [(each, self._handle_of(each)) for each in sorted(visible) if each.startswith(f"{path}/")]
         calls.mount("tmpfs", path, "tmpfs", _FLAGS, options)
-        between = {"/".join(each.split("/", path.count("/") + 2)[:-1]) for each, _ in held}
-        between = {folder for folder in between if folder != path}
-        for folder in between:  # No process works there: these folders lie on the path to something else.
+        parents = {"/".join(each.split("/", path.count("/") + 2)[:-1]) for each, _ in handles}
+        parents = {folder for folder in parents if folder != path}
+        for folder in parents:  # No process works there: these folders lie on the path to something else.
             Path(folder).mkdir()
             calls.mount("tmpfs", folder, "tmpfs", _FLAGS, f"{_size(1)},mode=755")
-        for each, fd in held:
+        for each, fd in handles:
             _bind(fd, each)
             self._put_back.add(each)
             if each != self._room.runs and self._room.walls != "bwrap":
                 _restrict(each, calls.MS_RDONLY | calls.MS_NOSUID | calls.MS_NODEV)
-        for folder in between:
+        for folder in parents:
             _restrict(folder, calls.MS_RDONLY)
 
     def _handle_of(self, path: str) -> int:

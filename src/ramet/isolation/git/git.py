@@ -155,9 +155,9 @@ class Git:
             user=user.settings,
         )
         launcher = [sys.executable, "-I", "-S", "-B", *python_runtime.bytecode(), "-c", _LAUNCHER, _SOURCE]
-        ran = await self._run(where, launcher, _ROOT, env, stdin=request.encode())
-        *outputs, _ = ran.printed.split(mark_line(request.mark))
-        return Done(outputs, self._failure(where, commands[min(len(outputs), len(commands) - 1)].args[0], ran))
+        completed = await self._run(where, launcher, _ROOT, env, stdin=request.encode())
+        *outputs, _ = completed.printed.split(mark_line(request.mark))
+        return Done(outputs, self._failure(where, commands[min(len(outputs), len(commands) - 1)].args[0], completed))
 
     async def _each_unconfined(
         self, where: Checkout, program: str, commands: Sequence[Command], top: pathlib.Path, env: Mapping[str, str]
@@ -165,10 +165,10 @@ class Git:
         fixed = [part for key, value in options.FIXED for part in ("-c", f"{key}={value}")]
         outputs: list[str] = []
         for args, stdin in commands:
-            ran = await self._run(where, [program, *fixed, *args], top, env, stdin=stdin.encode())
-            if (failure := self._failure(where, args[0], ran)) is not None:
+            completed = await self._run(where, [program, *fixed, *args], top, env, stdin=stdin.encode())
+            if (failure := self._failure(where, args[0], completed)) is not None:
                 return Done(outputs, failure)
-            outputs.append(ran.printed)
+            outputs.append(completed.printed)
         return Done(outputs, None)
 
     @property
@@ -205,21 +205,23 @@ class Git:
             raise NoWorktree(where.top, where.borrowed, _TRUST)
         if not sys.platform.startswith("linux"):
             raise NoWorktree(where.top, f"git cannot be confined on {sys.platform}", _TRUST)
-        said = _versions.get(program, "")
-        if not said:
-            said = (await self._run(where, [program, "version"], _ROOT, self._env(), forks=False)).printed
-        found = re.search(r"(\d+)\.(\d+)", said)
-        if found is None or (int(found[1]), int(found[2])) < _OLDEST:
-            needed = ".".join(map(str, _OLDEST))
-            raise NoWorktree(where.top, f"{said.strip()} is older than {needed}", f"install git {needed}, or {_TRUST}")
-        _versions[program] = said
+        version_text = _versions.get(program, "")
+        if not version_text:
+            version_text = (await self._run(where, [program, "version"], _ROOT, self._env(), forks=False)).printed
+        match = re.search(r"(\d+)\.(\d+)", version_text)
+        if match is None or (int(match[1]), int(match[2])) < _OLDEST:
+            minimum = ".".join(map(str, _OLDEST))
+            raise NoWorktree(
+                where.top, f"{version_text.strip()} is older than {minimum}", f"install git {minimum}, or {_TRUST}"
+            )
+        _versions[program] = version_text
 
     async def _user(self, program: str, where: Checkout) -> user_settings.UserSettings:
         argv, env = [program, *user_settings.COMMAND], {**self._env(), **user_settings.ENV}
-        ran = await self._run(where, argv, _ROOT, env, forks=False)
-        if (failure := self._failure(where, "config", ran)) is not None:
+        completed = await self._run(where, argv, _ROOT, env, forks=False)
+        if (failure := self._failure(where, "config", completed)) is not None:
             raise failure
-        return user_settings.of(ran.printed, self._environ)
+        return user_settings.of(completed.printed, self._environ)
 
     async def _run(
         self,
@@ -233,7 +235,7 @@ class Git:
     ) -> _Ran:
         output, complaint = Capture(head=_MAX_OUTPUT), Capture(head=_MAX_OUTPUT)
         try:
-            ended = await run(
+            exit_status = await run(
                 argv,
                 clock=self.clock,
                 timeout_s=self.timeout_s,
@@ -248,8 +250,8 @@ class Git:
             )
         except OSError as error:
             raise NoWorktree(where.top, f"git cannot run there: {error}", "name a folder that exists") from None
-        said = complaint.data().decode(errors="replace").strip()[-1_000:]
-        return _Ran(output.data().decode(errors="surrogateescape"), said, ended)
+        error_text = complaint.data().decode(errors="replace").strip()[-1_000:]
+        return _Ran(output.data().decode(errors="surrogateescape"), error_text, exit_status)
 
     def _failure(self, where: Checkout, name: str, ran: _Ran) -> NoWorktree | None:
         """Return the failure of an ended command; None if it succeeded."""
@@ -296,8 +298,8 @@ def try_lock(fd: int) -> bool:
 def _hidden_in(where: Checkout) -> tuple[Hidden, ...]:
     """Return state folders of kernels in a working tree, with the project's entries in them."""
     try:
-        found = StateSearch().below({str(where.top): str(where.top)})
-        entries = [(path, os.listdir(path)) for path in found]  # noqa: PTH208 - names are needed, not paths
+        folders = StateSearch().below({str(where.top): str(where.top)})
+        entries = [(path, os.listdir(path)) for path in folders]  # noqa: PTH208 - names are needed, not paths
     except (RametError, OSError) as error:
         raise NoWorktree(where.top, str(error), _TRUST) from None
     return tuple(Hidden(path, tuple(name for name in names if not is_private_name(name))) for path, names in entries)
@@ -305,7 +307,7 @@ def _hidden_in(where: Checkout) -> tuple[Hidden, ...]:
 
 def _folder(where: Checkout, path: pathlib.Path) -> Folder:
     """Return the current identity of a folder: the sandbox refuses another folder at the path."""
-    found = path.lstat()
+    status = path.lstat()
     if path.resolve() != path:
         raise NoWorktree(where.top, f"{path} leads through a symbolic link", "name the folder itself")
-    return Folder(str(path), found.st_dev, found.st_ino)
+    return Folder(str(path), status.st_dev, status.st_ino)

@@ -37,8 +37,8 @@ def add_line(root: Path, below: Path, line: str) -> None:
         content = file.read(_MAX_EXCLUDE)
         if line.encode() not in content.splitlines():
             file.seek(0, os.SEEK_END)
-            gap = b"" if not content or content.endswith(b"\n") else b"\n"
-            file.write(gap + line.encode() + b"\n")
+            separator = b"" if not content or content.endswith(b"\n") else b"\n"
+            file.write(separator + line.encode() + b"\n")
 
 
 @contextmanager
@@ -78,15 +78,15 @@ def _open_file(folder: int, name: str, mode: int) -> int:
 def _refuse_link(folder: int, name: str) -> None:
     """Raise an error that names a link as the reason; O_NOFOLLOW refuses a link that is made after this."""
     try:
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return
-    if stat.S_ISLNK(found.st_mode):
+    if stat.S_ISLNK(status.st_mode):
         raise OSError(errno.ELOOP, f"{name} is a symbolic link; ramet writes to files and folders only")
 
 
 def _give(fd: int, folder: int) -> None:
     """Give a file that root has created to the owner of its folder."""
-    owner, found = os.fstat(folder), os.fstat(fd)
-    if os.geteuid() == 0 and found.st_uid == 0 and found.st_nlink <= 2 and owner.st_uid != 0:
+    owner, status = os.fstat(folder), os.fstat(fd)
+    if os.geteuid() == 0 and status.st_uid == 0 and status.st_nlink <= 2 and owner.st_uid != 0:
         os.fchown(fd, owner.st_uid, owner.st_gid)

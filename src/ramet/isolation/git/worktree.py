@@ -114,10 +114,10 @@ async def _begin(git: Git, repo: Checkout, path: pathlib.Path, branch: str) -> s
     add = Command(("worktree", "add", "--quiet", "--no-track", "-b", branch, str(path), "HEAD"))
     done = await git.each(repo, [_tips_of("HEAD", ref), add, _tips_of(ref)], shows_tree=False, write=[path])
     if done.outputs:
-        head, taken = _tips_in(done.outputs[0])
+        head, existing = _tips_in(done.outputs[0])
         if not head:
             raise _Refused("it has no commit yet", "commit once, so that there is something to start from")
-        if taken:
+        if existing:
             raise _Refused(f"{branch} exists already", "use another name")
     if done.failure is not None:
         raise done.failure
@@ -136,10 +136,10 @@ async def restore(repo_dir: pathlib.Path, path: str, *, branch: str, base: str, 
         done = await git.each(repo, [_tips_of(f"refs/heads/{branch}")], shows_tree=False)
         if done.failure is not None:
             raise done.failure
-        is_left = any(_tips_in(done.outputs[0]))
-        place = _make_place(repo, pathlib.Path(path))
-        start = [str(place), branch] if is_left else ["--no-track", "-b", branch, str(place), base]
-        await _add(git, repo, place, *start)
+        has_branch = any(_tips_in(done.outputs[0]))
+        folder = _make_place(repo, pathlib.Path(path))
+        start = [str(folder), branch] if has_branch else ["--no-track", "-b", branch, str(folder), base]
+        await _add(git, repo, folder, *start)
         _make_folder(path, repo.prefix)
 
 
@@ -219,10 +219,10 @@ def _absolute(path: pathlib.Path) -> pathlib.Path:
 
 def _linked(repo: Checkout, path: pathlib.Path) -> Checkout:
     """Return the worktree at `path`. Raises NoWorktree for another repository there, which a child could have made."""
-    found = _checkout(path)
-    if (found.top, found.common_dir) != (path, repo.common_dir) or found.git_dir == found.common_dir:
+    checkout = _checkout(path)
+    if (checkout.top, checkout.common_dir) != (path, repo.common_dir) or checkout.git_dir == checkout.common_dir:
         raise NoWorktree(path, "it is no worktree of its repository any more", "look at it, and remove it")
-    return found
+    return checkout
 
 
 def _make_place(repo: Checkout, path: pathlib.Path) -> pathlib.Path:
@@ -255,8 +255,8 @@ def _exists(path: pathlib.Path) -> bool:
 
 
 def _tips_of(*names: str) -> Command:
-    asked = "".join(f"{name}^{{commit}}\n" for name in names)
-    return Command(("cat-file", "--batch-check=%(objectname)"), asked)
+    stdin = "".join(f"{name}^{{commit}}\n" for name in names)
+    return Command(("cat-file", "--batch-check=%(objectname)"), stdin)
 
 
 def _tips_in(said: str) -> list[str]:
@@ -271,37 +271,37 @@ async def _is_unchanged(git: Git, where: Checkout, status: str) -> bool:
     inner = await in_thread(lambda: _repositories_below(where.top), name="ramet-worktree")
     if not inner:
         return True
-    said = await git(where, "--literal-pathspecs", "ls-files", "--stage", "--", *inner)
-    return not any(line.startswith("160000 ") for line in said.splitlines())
+    output = await git(where, "--literal-pathspecs", "ls-files", "--stage", "--", *inner)
+    return not any(line.startswith("160000 ") for line in output.splitlines())
 
 
 def _repositories_below(top: pathlib.Path) -> Sequence[str]:
-    found = []
+    paths = []
     for folder, names, files in os.walk(top):
         if folder != str(top) and ".git" in (*names, *files):
-            found.append(os.path.relpath(folder, top))
-    return found
+            paths.append(os.path.relpath(folder, top))
+    return paths
 
 
 async def _is_merged(git: Git, repo: Checkout, branch: str) -> bool:
     """Return whether all commits of a branch are in some branch that is not ours."""
     args = ["--format=%(refname)", f"--contains=refs/heads/{branch}"]
-    said = await git(repo, "for-each-ref", *args, at_repository=True)
-    ours = f"refs/heads/{PREFIX}"
-    return any(not each.startswith(ours) for each in said.splitlines())
+    output = await git(repo, "for-each-ref", *args, at_repository=True)
+    own_prefix = f"refs/heads/{PREFIX}"
+    return any(not each.startswith(own_prefix) for each in output.splitlines())
 
 
 async def _listed(git: Git, repo: Checkout) -> list[tuple[pathlib.Path | None, str]]:
     """Return our branches, each with the path of its worktree if there is one."""
-    said = await git(repo, "worktree", "list", "--porcelain", "-z", at_repository=True)
-    at: dict[str, pathlib.Path] = {}
-    for entry in said.split("\0\0"):
+    output = await git(repo, "worktree", "list", "--porcelain", "-z", at_repository=True)
+    paths: dict[str, pathlib.Path] = {}
+    for entry in output.split("\0\0"):
         lines = dict(line.partition(" ")[::2] for line in entry.split("\0") if line)
         if "branch" in lines:
-            at[lines["branch"].removeprefix("refs/heads/")] = pathlib.Path(lines["worktree"])
+            paths[lines["branch"].removeprefix("refs/heads/")] = pathlib.Path(lines["worktree"])
     args = ["--format=%(refname:lstrip=2)", f"refs/heads/{PREFIX}"]
     names = await git(repo, "for-each-ref", *args, at_repository=True)
-    return [(at.get(branch), branch) for branch in names.splitlines()]
+    return [(paths.get(branch), branch) for branch in names.splitlines()]
 
 
 def _hold(linked: Checkout) -> io.FileIO | None:
@@ -341,12 +341,12 @@ def _removal(branch: str, at: str | None) -> Command:
 
 async def _undo(git: Git, repo: Checkout, path: pathlib.Path, branch: str) -> None:
     """Remove everything that an unsuccessful creation left, whatever its progress."""
-    calm = dataclasses.replace(git, abort=None)  # must not be stopped by the original abort
+    uninterrupted = dataclasses.replace(git, abort=None)  # must not be stopped by the original abort
     with contextlib.suppress(OSError):
         _remove_folder(path)
     with contextlib.suppress(NoWorktree):
-        await _forget(calm, repo, path)
-        await _remove_branch(calm, repo, branch)
+        await _forget(uninterrupted, repo, path)
+        await _remove_branch(uninterrupted, repo, branch)
 
 
 def _make_folder(top: str, below: pathlib.Path) -> None:

@@ -140,11 +140,11 @@ class KubernetesBackend:
                     self._first = await self._standing()
                 form = self._form(self._images.plain("bare"))
                 egress = self._reach.egress
-                way_out = None if egress is None else manifest.egress_policy(form, egress)
+                egress_policy = None if egress is None else manifest.egress_policy(form, egress)
                 trial = manifest.pod(
                     form, manifest.PodRequest(name=new_name(), run="probe", grant=DEFAULTS, uid=new_uid())
                 )
-                probe, is_final = await probing.probe(self._open(), trial, self._classes, way_out)
+                probe, is_final = await probing.probe(self._open(), trial, self._classes, egress_policy)
                 if not is_final:
                     return probe
                 self._probe = probe
@@ -273,14 +273,14 @@ class KubernetesBackend:
 
     def _share(self, team: Reservation) -> SharedPod | None:
         """Return the shared pod of a team; None if the reservation gives no size for it."""
-        measure = TeamPodSize.of(team)
-        if self._shared is None and measure is not None:
+        pod_size = TeamPodSize.of(team)
+        if self._shared is None and pod_size is not None:
             self._shared = SharedPod(
                 team.name,
                 self.namespace,
                 self._all,
-                lambda: self._all.make(self._form(self._images.plain(USUAL)), measure.berth(team.name)),
-                room=measure.room,
+                lambda: self._all.make(self._form(self._images.plain(USUAL)), pod_size.berth(team.name)),
+                room=pod_size.room,
                 patience_s=_START_S,
                 on_threshold=self._crossed,
             )

@@ -48,8 +48,8 @@ class ImageWithMounts(NamedTuple):
 
         Such a place is copied together with the mount that contains it.
         """
-        alone = [each for each in self.places if not any(Path(other) in Path(each).parents for other in mounts)]
-        return self._replace(places={each: self.places[each] for each in alone})
+        remaining = [each for each in self.places if not any(Path(other) in Path(each).parents for other in mounts)]
+        return self._replace(places={each: self.places[each] for each in remaining})
 
 
 #: Finds an image that has the bundles among these mounts (paths of the host); None if there is none. An error of this
@@ -90,13 +90,13 @@ class ImageProvider:
     async def furnished(self, spec: SandboxSpec) -> ImageWithMounts:
         """Return the image of a run, with the mounts that the image contains. Raises SandboxFailed."""
         mounts = [absolute(each) for each in spec.grant.readonly_mounts]
-        found = None
+        image = None
         if self._image_with is not None and mounts:
             try:
-                found = await self._image_with(mounts)
+                image = await self._image_with(mounts)
             except (RametError, OSError) as error:  # A disk may be full.
                 raise SandboxFailed(f"run {spec.run}: no image for its pod: {error}") from error
-        return ImageWithMounts(self.plain(spec.image), {}) if found is None else found.beside(mounts)
+        return ImageWithMounts(self.plain(spec.image), {}) if image is None else image.beside(mounts)
 
     async def is_there_again(self, image: PodImage, failure: SandboxFailed) -> bool:
         """Return whether an image that a node could not pull is available again.

@@ -65,10 +65,10 @@ def _place(folder: Path) -> str:
     """Return the name of a working directory. The same path on another machine has a different name."""
     file = folder / _PLACE
     with contextlib.suppress(FileExistsError):
-        made = folder / f".{secrets.token_hex(8)}"
-        made.write_text(secrets.token_hex(16))
+        draft = folder / f".{secrets.token_hex(8)}"
+        draft.write_text(secrets.token_hex(16))
         try:
-            os.link(made, file)
+            os.link(draft, file)
         finally:
-            made.unlink()
+            draft.unlink()
     return file.read_text()

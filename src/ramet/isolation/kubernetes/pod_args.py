@@ -28,15 +28,15 @@ class PodArgs(NamedTuple):
         return self.pids is not None
 
 
-def read(words: Sequence[str]) -> PodArgs:
+def read(args: Sequence[str]) -> PodArgs:
     """Parse the end of a pod's command line."""
     pids = None
     image: Image = "bare"
-    if words[0] == SHARED:
-        pids, words = int(words[1]), words[2:]
-    if words[0] == LLM:
-        image, words = "llm", words[1:]
-    runs, *places = map(Path, words)
+    if args[0] == SHARED:
+        pids, args = int(args[1]), args[2:]
+    if args[0] == LLM:
+        image, args = "llm", args[1:]
+    runs, *places = map(Path, args)
     return PodArgs(pids, runs, places, image)
 
 

@@ -46,28 +46,30 @@ async def probe(
     `way_out` is a policy that lets this kernel's agents reach the kernel.
     """
     try:
-        needed = {**_NEEDED, **_ATTACH, **_SECRETS}
-        answers = await asyncio.gather(*(api.may(verb, what, subresource=sub) for verb, what, sub in needed.values()))
-        found = dict(zip(needed, answers, strict=True))
-        refusal = await _refusal(api, trial) if all(found.values()) else None
+        rights = {**_NEEDED, **_ATTACH, **_SECRETS}
+        answers = await asyncio.gather(
+            *(api.may(verb, resource, subresource=subresource) for verb, resource, subresource in rights.values())
+        )
+        mechanisms = dict(zip(rights, answers, strict=True))
+        refusal = await _refusal(api, trial) if all(mechanisms.values()) else None
         is_nowhere = isinstance(refusal, Missing)  # Of all names in the manifest, only the namespace is looked up.
-        found["pod_admitted"] = all(found.values()) and refusal is None
-        found["network_policy"] = found["pod_admitted"] and await _fenced(api, way_out)
+        mechanisms["pod_admitted"] = all(mechanisms.values()) and refusal is None
+        mechanisms["network_policy"] = mechanisms["pod_admitted"] and await _fenced(api, way_out)
         has = {level: await api.runtime_class(name) for level, name in classes.items()}
     except Unreachable as problem:
-        lost = Probe(Isolation.L0, {API: False}, (API,), f"{problem}; see that the API server can be reached")
-        return ProbeResult(lost, is_final=False)
-    missing = [name for name, works in found.items() if not works]
-    found |= {f"runtime_class_{level}": there for level, there in has.items()} | {NAMESPACE: not is_nowhere}
+        unreachable = Probe(Isolation.L0, {API: False}, (API,), f"{problem}; see that the API server can be reached")
+        return ProbeResult(unreachable, is_final=False)
+    missing = [name for name, works in mechanisms.items() if not works]
+    mechanisms |= {f"runtime_class_{level}": exists for level, exists in has.items()} | {NAMESPACE: not is_nowhere}
     remedy = _remedy(api.namespace, missing, refusal)
     works = not [name for name in missing if name != "network_policy"]
-    levels = [Isolation.L2, *(level for level, there in has.items() if there)]
+    levels = [Isolation.L2, *(level for level, exists in has.items() if exists)]
     level = max(levels, key=lambda each: each.rank) if works else Isolation.L0
-    absent = [f"runtime_class_{each}" for each, there in has.items() if not there]
-    if absent and not remedy:
-        names = ", ".join(classes[each] for each, there in has.items() if not there)
+    missing_classes = [f"runtime_class_{each}" for each, exists in has.items() if not exists]
+    if missing_classes and not remedy:
+        names = ", ".join(classes[each] for each, exists in has.items() if not exists)
         remedy = f"install what runs the RuntimeClass {names}, or name the ones that there are in runtime_classes"
-    return ProbeResult(Probe(level, found, (*missing, *absent), remedy, remote=True))
+    return ProbeResult(Probe(level, mechanisms, (*missing, *missing_classes), remedy, remote=True))
 
 
 async def _refusal(api: Api, trial: Mapping[str, Any]) -> RametError | None:
@@ -84,8 +86,8 @@ async def _refusal(api: Api, trial: Mapping[str, Any]) -> RametError | None:
 
 async def _fenced(api: Api, way_out: Mapping[str, Any] | None) -> bool:
     """Return whether network policies keep the namespace's agents off the network. Create missing policies."""
-    wanted = [manifest.network_policy(api.namespace), *([] if way_out is None else [way_out])]
-    for each in wanted:
+    policies = [manifest.network_policy(api.namespace), *([] if way_out is None else [way_out])]
+    for each in policies:
         try:
             await api.ensure_policy(each)
         except (Forbidden, Missing):
@@ -99,8 +101,8 @@ def _remedy(namespace: str, missing: list[str], refusal: RametError | None) -> s
         return f"the API takes no pods of ours in namespace {namespace}: {refusal}"
     rights = [name for name in missing if name not in ("pod_admitted", "network_policy")]
     if rights:
-        lacking = ", ".join(rights)
-        return f"give the kernel's account these rights in namespace {namespace}: {lacking}; deploy/base has them"
+        listed = ", ".join(rights)
+        return f"give the kernel's account these rights in namespace {namespace}: {listed}; deploy/base has them"
     if "network_policy" in missing:
         return f"make the NetworkPolicy {manifest.POLICY} in namespace {namespace}, or let the kernel make it"
     return ""

@@ -55,10 +55,10 @@ class Reaper:
 
         If no other kernel is alive, remove pods that wait for a kernel at once.
         """
-        looking, self._looking = self._looking, None
-        if looking is not None:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
+        task, self._looking = self._looking, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
         namespaces = {namespace for namespace, _, _ in self._spared}
         self._spared.clear()
         if not namespaces:
@@ -77,15 +77,17 @@ class Reaper:
         loop = asyncio.get_running_loop()
         while self._spared:
             await asyncio.sleep(min(self._spared.values()) - loop.time())
-            for namespace in {where for (where, _, _), until in self._spared.items() if until <= loop.time()}:
+            for namespace in {
+                due_namespace for (due_namespace, _, _), until in self._spared.items() if until <= loop.time()
+            }:
                 api = self._api_of(namespace)
                 try:
                     for each in await self._reap(api, self._spares):
                         _log.info("removed, since no kernel has taken it up: %s", each)
                 except Exception as problem:  # A store may raise any error.
                     _log.warning("what dead kernels have left in %s stays for now: %s", namespace, problem)
-                    again = loop.time() + _AGAIN_S
-                    self._spared |= {key: max(again, at) for key, at in self._spared.items() if key[0] == namespace}
+                    next_at = loop.time() + _AGAIN_S
+                    self._spared |= {key: max(next_at, at) for key, at in self._spared.items() if key[0] == namespace}
                 finally:
                     await api.close()
 
@@ -104,36 +106,36 @@ class Reaper:
         )
         dead = self._kernels.dead()
         owners = await self._kernels.owners(api.namespace)
-        left = [each for each in pods if each.owner not in owners]
-        spared = [each for each in left if spares(api.namespace, each)]
+        dead_pods = [each for each in pods if each.owner not in owners]
+        spared = [each for each in dead_pods if spares(api.namespace, each)]
         known = {(api.namespace, each.uid, each.owner) for each in spared}
         self._spared = {key: at for key, at in self._spared.items() if key[0] != api.namespace or key in known}
-        left = [each for each in left if each not in spared]
-        kept = {each.name for each in spared}  # A Secret has its pod's name.
-        orphans = [each for each in secrets if each.owner not in owners and each.name not in kept]
-        dead_ends = [each for each in policies if each.owner not in owners]
-        removing = [
-            *((f"pod {each.name}", each, delete(api, each, each.owner)) for each in left),
+        dead_pods = [each for each in dead_pods if each not in spared]
+        spared_names = {each.name for each in spared}  # A Secret has its pod's name.
+        orphans = [each for each in secrets if each.owner not in owners and each.name not in spared_names]
+        dead_policies = [each for each in policies if each.owner not in owners]
+        removals = [
+            *((f"pod {each.name}", each, delete(api, each, each.owner)) for each in dead_pods),
             *((f"secret {each.name}", each, api.delete_secret(each.name)) for each in orphans),
-            *((f"policy {each.name}", each, api.delete_policy(each.name)) for each in dead_ends),
+            *((f"policy {each.name}", each, api.delete_policy(each.name)) for each in dead_policies),
         ]
-        ends = await asyncio.gather(*(work for _, _, work in removing), return_exceptions=True)
-        gone, failures = [], list[str]()
-        for (name, each, _), end in zip(removing, ends, strict=True):
+        ends = await asyncio.gather(*(work for _, _, work in removals), return_exceptions=True)
+        removed, failures = [], list[str]()
+        for (name, each, _), end in zip(removals, ends, strict=True):
             if isinstance(end, RametError):
                 failures.append(f"{name}: {end}")
-                later = asyncio.get_running_loop().time() + _LATER_S
-                self._spared[api.namespace, each.uid, each.owner] = later
+                retry_at = asyncio.get_running_loop().time() + _LATER_S
+                self._spared[api.namespace, each.uid, each.owner] = retry_at
             elif isinstance(end, BaseException):
                 raise end
             elif end is not False:
-                gone.append(name)
+                removed.append(name)
         if failures:
             _log.warning("%d that dead kernels have left stay for now: %s, …", len(failures), failures[0])
         else:
             for kernel in dead:
                 self._kernels.forget(kernel)
-        return gone
+        return removed
 
 
 async def _policies(api: Api, selector: Mapping[str, str]) -> list[ObservedPod]:

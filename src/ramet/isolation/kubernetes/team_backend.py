@@ -114,12 +114,12 @@ class TeamNamespaces:
 
     async def disband(self, name: str) -> None:
         """Delete a reservation's pods and its namespace. Raises SandboxFailed. Idempotent."""
-        making = self._teams.pop(name, None)
-        if making is not None:
-            making.cancel()
-            await asyncio.wait((making,))
-            if not making.cancelled() and making.exception() is None:
-                await making.result().close()
+        creation = self._teams.pop(name, None)
+        if creation is not None:
+            creation.cancel()
+            await asyncio.wait((creation,))
+            if not creation.cancelled() and creation.exception() is None:
+                await creation.result().close()
         try:
             await (await self._open()).remove(quotas.name_of(name))
         except RametError as problem:
@@ -136,11 +136,11 @@ class TeamNamespaces:
             known = await spaces.known(self._home.marks.place)
         except Forbidden:  # A kernel that may not list namespaces has created none.
             return ()
-        kept = {quotas.name_of(each) for each in await names()}
-        left = [each for each in known if each not in kept]
-        for each in left:
+        named = {quotas.name_of(each) for each in await names()}
+        unnamed = [each for each in known if each not in named]
+        for each in unnamed:
             await spaces.remove(each)
-        return [f"namespace {each}" for each in left]
+        return [f"namespace {each}" for each in unnamed]
 
     async def warm(self) -> None:
         """Have warm pods wait in the configured namespace, if `warm` is not 0.
@@ -155,15 +155,15 @@ class TeamNamespaces:
         """Delete pods, secrets and policies of dead kernels, in the namespaces of teams, too."""
         if (await self.probe()).level is Isolation.L0:
             return ()
-        gone = list(await self._home.reap())
+        removed = list(await self._home.reap())
         try:
             known = await (await self._open()).known(self._home.marks.place)
         except Forbidden:
-            return gone
+            return removed
         for each in known:
             with contextlib.suppress(Forbidden):
-                gone += await self._home.reap_in(each)
-        return gone
+                removed += await self._home.reap_in(each)
+        return removed
 
     async def close(self) -> None:
         """Delete all pods; namespaces stay as long as their teams. Idempotent."""
@@ -171,8 +171,8 @@ class TeamNamespaces:
         for each in teams.values():
             each.cancel()
         await asyncio.gather(*teams.values(), return_exceptions=True)
-        made = [each.result() for each in teams.values() if not each.cancelled() and each.exception() is None]
-        await asyncio.gather(self._home.close(), *(each.close() for each in made))
+        backends = [each.result() for each in teams.values() if not each.cancelled() and each.exception() is None]
+        await asyncio.gather(self._home.close(), *(each.close() for each in backends))
         if self._spaces is not None:
             spaces, self._spaces = self._spaces, None
             await spaces.close()
@@ -198,12 +198,12 @@ class TeamNamespaces:
     async def _team(self, reservation: Reservation) -> KubernetesBackend:
         """Return the backend of a reservation's namespace. Concurrent callers share one creation."""
         name = reservation.name
-        making = self._teams.get(name)
-        if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
-            making = self._teams[name] = asyncio.get_running_loop().create_task(self._made(reservation))
-            making.add_done_callback(lambda done: done.cancelled() or done.exception())
+        creation = self._teams.get(name)
+        if creation is None or (creation.done() and (creation.cancelled() or creation.exception() is not None)):
+            creation = self._teams[name] = asyncio.get_running_loop().create_task(self._made(reservation))
+            creation.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            return await asyncio.shield(making)
+            return await asyncio.shield(creation)
         except (SandboxFailed, IsolationUnavailable, InvalidValue):
             raise
         except RametError as problem:
@@ -213,8 +213,8 @@ class TeamNamespaces:
     async def _made(self, reservation: Reservation) -> KubernetesBackend:
         spaces = await self._open()
         marks = self._home.marks
-        measure = TeamPodSize.of(reservation) if self._per == "team" else None
-        shared = None if measure is None else measure.grant
+        pod_size = TeamPodSize.of(reservation) if self._per == "team" else None
+        shared = None if pod_size is None else pod_size.grant
         namespace = await spaces.make(reservation, place=marks.place, owner=marks.owner, shared=shared)
         for each in self._pull_secrets:
             await spaces.copy_secret(each, self._home.namespace, namespace)

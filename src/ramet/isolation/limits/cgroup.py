@@ -92,13 +92,13 @@ class Cgroup:
 
     def make(self) -> None:
         """Make the folders of the group, all or none. Raises SandboxFailed, also if the group exists."""
-        made: list[Path] = []
+        folders: list[Path] = []
         try:
             for folder in self.places():
                 folder.mkdir()
-                made.append(folder)
+                folders.append(folder)
         except OSError as error:
-            for folder in made:
+            for folder in folders:
                 with contextlib.suppress(OSError):
                     folder.rmdir()
             raise SandboxFailed(f"control group {folder.name}: {error}") from error
@@ -123,15 +123,15 @@ class Cgroup:
         ends where the kernel supports that; if not `dies_whole`, one of the groups below ends instead.
         """
         if memory_mb is not None and (folder := self._folders.get("memory")):
-            most = int(memory_mb * MIB)
+            limit_bytes = int(memory_mb * MIB)
             if self._version == 2:
-                write(folder / "memory.max", most)
+                write(folder / "memory.max", limit_bytes)
                 _write_if_there(folder / "memory.swap.max", 0)
                 _write_if_there(folder / "memory.oom.group", int(dies_whole))
             else:
                 _write_if_there(folder / "memory.memsw.limit_in_bytes", -1)  # Never less than the other limit.
-                write(folder / "memory.limit_in_bytes", most)
-                _write_if_there(folder / "memory.memsw.limit_in_bytes", most)
+                write(folder / "memory.limit_in_bytes", limit_bytes)
+                _write_if_there(folder / "memory.memsw.limit_in_bytes", limit_bytes)
         if cpu_cores is not None and (folder := self._folders.get("cpu")):
             quota = max(_LEAST_QUOTA_US, int(cpu_cores * PERIOD_US))
             if self._version == 2:
@@ -195,10 +195,10 @@ class Cgroup:
         elif folder := self._folders.get("cpuacct"):
             cpu = int(read(folder / "cpuacct.usage")) / 1e9
         if folder := self._folders.get("memory"):
-            whole = int(read(folder / ("memory.current" if is_new else "memory.usage_in_bytes")))
+            current = int(read(folder / ("memory.current" if is_new else "memory.usage_in_bytes")))
             parts = fields(folder / "memory.stat")
             cached = parts["file"] - parts["shmem"] if is_new else parts["total_cache"] - parts["total_shmem"]
-            memory = max(0, whole - cached) / MIB
+            memory = max(0, current - cached) / MIB
         folder = self._folders.get("pids")
         return Usage(cpu, memory, None if folder is None else int(read(folder / "pids.current")))
 
@@ -216,10 +216,10 @@ class Cgroup:
                 _write_if_there(folder / "cgroup.kill", 1)
         with contextlib.suppress(SandboxFailed):
             self.limit(pids=0)  # No new process can start from now on, except one that is being forked.
-        seen: set[int] = set()
+        killed: set[int] = set()
         for _ in range(_PASSES):
-            new = self.processes() - seen
-            seen |= new
+            new = self.processes() - killed
+            killed |= new
             for pid in new:
                 _kill(pid, self.places())
 
@@ -261,22 +261,22 @@ def _times_at_limit(folder: Path) -> int:
 
 def _peaks_at_limit(folder: Path) -> int:
     """Return the count of version 1, derived from peaks, because not every kernel keeps counts of failures."""
-    found = 0
+    count = 0
     for counter in _COUNTERS_V1:
         if (peak := folder / f"{counter}.max_usage_in_bytes").exists():
-            found += int(read(peak)) + _AT_LIMIT >= int(read(folder / f"{counter}.limit_in_bytes"))
-    return found
+            count += int(read(peak)) + _AT_LIMIT >= int(read(folder / f"{counter}.limit_in_bytes"))
+    return count
 
 
 def _tree(folder: Path) -> Iterator[Path]:
     """Yield a group and all groups below it, the deepest first."""
     try:
-        below = [each for each in folder.iterdir() if each.is_dir()]
+        children = [each for each in folder.iterdir() if each.is_dir()]
     except OSError as error:
         if error.errno in _REMOVED:
             return
         raise
-    for each in below:
+    for each in children:
         yield from _tree(each)
     yield folder
 
@@ -341,8 +341,8 @@ def write(file: Path, value: object) -> None:
     """Write a value to a file of a group. Raises SandboxFailed with the kernel's error."""
     try:
         # Unbuffered: the kernel's error belongs to this write, not to closing the file.
-        with file.open("wb", buffering=0) as out:
-            out.write(str(value).encode())
+        with file.open("wb", buffering=0) as stream:
+            stream.write(str(value).encode())
     except OSError as error:
         raise SandboxFailed(f"control group {file.parent.name}: {file.name} = {value}: {error.strerror}") from error
 

@@ -59,11 +59,11 @@ class Leftovers:
     async def _try_again(self) -> None:
         while self._left:
             await asyncio.sleep(_AGAIN_S)
-            trying, self._left = self._left, []
+            groups, self._left = self._left, []
             try:
-                self._left += await _still_there(trying)
+                self._left += await _still_there(groups)
             except asyncio.CancelledError:
-                self._left += trying
+                self._left += groups
                 raise
 
 

@@ -90,9 +90,9 @@ class Cgroups:
 
     def try_close(self) -> bool:
         """Remove the place; return False if a group is not empty. Raises SandboxFailed."""
-        is_gone = self._whole.try_remove()
+        is_removed = self._whole.try_remove()
         _remove_empty(self._tops)
-        return is_gone
+        return is_removed
 
     def kill(self) -> None:
         """Send SIGKILL to all processes in all groups of this kernel."""
@@ -117,13 +117,13 @@ def reap_groups(prefixes: Sequence[str]) -> tuple[str, ...]:
     """
     for each in prefixes:
         checked_name("prefix", each)
-    reaped, until = list[str](), time.monotonic() + _DYING_S
+    reaped, deadline = list[str](), time.monotonic() + _DYING_S
     for version, bases in ((1, dict(_bases_v1())), (2, dict(_places_v2()))):
         tops = {controller: base / _TOP for controller, base in bases.items()}
         for name, group in (each for prefix in prefixes for each in _left(tops, version, prefix)):
-            while not (is_gone := _ended(group)) and time.monotonic() < until:
+            while not (has_ended := _ended(group)) and time.monotonic() < deadline:
                 time.sleep(_PAUSE_S)
-            if is_gone:
+            if has_ended:
                 reaped.append(name)
         if reaped:
             _remove_empty(tops)
@@ -132,8 +132,8 @@ def reap_groups(prefixes: Sequence[str]) -> tuple[str, ...]:
 
 def _left(tops: Mapping[str, Path], version: int, prefix: str) -> Iterator[tuple[str, Cgroup]]:
     """Yield the groups of ended kernels whose name begins with `prefix`."""
-    found = {each.name for top in set(tops.values()) if top.is_dir() for each in top.iterdir()}
-    for name in sorted(found):
+    names = {each.name for top in set(tops.values()) if top.is_dir() for each in top.iterdir()}
+    for name in sorted(names):
         maker = _Maker.of(name)
         if name.startswith(prefix) and maker is not None and not maker.may_live():
             yield name, Cgroup({each: top / name for each, top in tops.items()}, version)
@@ -223,8 +223,8 @@ def _share(folder: Path, controller: str) -> bool:
         write(control, f"+{controller}")
         return True
     except SandboxFailed:
-        us = procfs.tree(os.getpid()).keys()
-        if not set(pids_in(folder)) <= us:
+        own_pids = procfs.tree(os.getpid()).keys()
+        if not set(pids_in(folder)) <= own_pids:
             return False
     try:
         (folder / _OURSELVES).mkdir(exist_ok=True)

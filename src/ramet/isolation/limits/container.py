@@ -36,8 +36,8 @@ class ContainerSlot:
 
     def __init__(self, others: Iterable[Path] = ()) -> None:
         """Exclude folders above one of `others` from the run's own: the run's changes there could affect `others`."""
-        above = {str(parent) for each in others for parent in each.parents}
-        self.in_memory = tuple(path for path in IN_MEMORY if path not in above and _is_memory(path))
+        parents = {str(parent) for each in others for parent in each.parents}
+        self.in_memory = tuple(path for path in IN_MEMORY if path not in parents and _is_memory(path))
         self.has_secrets = _is_memory(str(Path(SECRETS).parent))
         self._run = ""
 
@@ -101,13 +101,13 @@ def oom_kills() -> int:
 
 def _is_memory(path: str) -> bool:
     """Return whether a file system in memory is mounted exactly there, and this user can write to it."""
-    found = [mount.kind for mount in procfs.mounts() if mount.path == path]
-    return bool(found) and found[-1] == "tmpfs" and os.access(path, os.W_OK)
+    kinds = [mount.kind for mount in procfs.mounts() if mount.path == path]
+    return bool(kinds) and kinds[-1] == "tmpfs" and os.access(path, os.W_OK)
 
 
 def _number(controller: str, name: str, at: int) -> int | None:
-    words = (_file(controller, name) or "").split()
-    return int(words[at]) if len(words) > at and words[at].lstrip("-").isdigit() else None
+    fields = (_file(controller, name) or "").split()
+    return int(fields[at]) if len(fields) > at and fields[at].lstrip("-").isdigit() else None
 
 
 def _file(controller: str, name: str) -> str | None:

@@ -35,20 +35,20 @@ class Pause:
         """Stop all processes; where `busy` is known, stop the first process only if it is in `busy`."""
         for _ in range(_PASSES):
             new = 0
-            for number, (pid, one) in enumerate(self._look().items()):
+            for number, (pid, process) in enumerate(self._look().items()):
                 # A process that is already stopped has stopped itself, and is not ours to continue.
-                if one.state in "Tt" or not one.lives or (number == 0 and busy is not None and pid not in busy):
+                if process.state in "Tt" or not process.lives or (number == 0 and busy is not None and pid not in busy):
                     continue
-                if _send(pid, one.born, signal.SIGSTOP):
-                    new += self._stopped.get(pid) != one.born
-                    self._stopped[pid] = one.born
+                if _send(pid, process.born, signal.SIGSTOP):
+                    new += self._stopped.get(pid) != process.born
+                    self._stopped[pid] = process.born
             if not new:
                 return
 
     def release(self) -> None:
         """Continue all stopped processes, children before parents: a shell must not see one of its jobs stopped."""
-        for pid, born in reversed(self._stopped.items()):
-            _send(pid, born, signal.SIGCONT)
+        for pid, start_time in reversed(self._stopped.items()):
+            _send(pid, start_time, signal.SIGCONT)
         self._stopped.clear()
 
 

@@ -61,37 +61,37 @@ class Meter:
 
         May stop the processes of the run meanwhile.
         """
-        found: Used | None = None
+        usage: Used | None = None
         with contextlib.suppress(OSError):  # A folder was removed while it was read.
-            found = self._count(most, stop)
-        if stop() or (found is not None and found.is_exact):
-            return found or Used(0, is_exact=False)
+            usage = self._count(most, stop)
+        if stop() or (usage is not None and usage.is_exact):
+            return usage or Used(0, is_exact=False)
         grown = self._seen + _filled_bytes(self._workspace) - self._filled
-        if found is not None and max(found.bytes, grown) <= most and self._inexact < _INEXACT:
+        if usage is not None and max(usage.bytes, grown) <= most and self._inexact < _INEXACT:
             self._inexact += 1
-            return found._replace(is_bounded=True)
+            return usage._replace(is_bounded=True)
         pause = Pause(self._look)
         try:
             for _ in range(_STOPPED_TRIES):
                 pause.stop()
                 self._rest()
                 with contextlib.suppress(OSError):
-                    found = self._count(most, stop)
-                    if found.is_exact or stop():
-                        return found
+                    usage = self._count(most, stop)
+                    if usage.is_exact or stop():
+                        return usage
         finally:
             pause.release()
-        return Used(0 if found is None else found.bytes, is_exact=False)
+        return Used(0 if usage is None else usage.bytes, is_exact=False)
 
     def _count(self, most: int, stop: Callable[[], bool]) -> Used:
         """Count everything once; the result is exact if no process ran meanwhile."""
-        before, filled = self._runs(), _filled_bytes(self._workspace)
+        switches, filled = self._runs(), _filled_bytes(self._workspace)
         used = used_bytes(self._workspace, most=most, stop=stop)
         held = _Held(self._workspace)
         for pid in self._look() if used <= most and not stop() else ():
             held.add(pid, most=most)
         used += held.bytes
-        is_exact = before is not None and before == self._runs()
+        is_exact = switches is not None and switches == self._runs()
         if not held.is_complete:
             used = max(used, self._seen + filled - self._filled)
         elif is_exact and used <= most and not stop():
@@ -102,14 +102,14 @@ class Meter:
 
     def _runs(self) -> dict[str, int] | None:
         """Return how often each thread of the run left a processor; None if a thread is on one, or waits for one."""
-        found: dict[str, int] = {}
-        for one in self._look().values():
-            for thread in procfs.threads(one.pid):
+        switches_by_thread: dict[str, int] = {}
+        for process in self._look().values():
+            for thread in procfs.threads(process.pid):
                 switches = procfs.switches_at_rest(thread)
                 if switches is None:
                     return None
-                found[thread] = switches
-        return found
+                switches_by_thread[thread] = switches
+        return switches_by_thread
 
     def _rest(self) -> None:
         """Wait until no process runs: a signal takes a moment to arrive."""
@@ -161,17 +161,17 @@ class _Held:
 
         An ended process holds nothing.
         """
-        about = procfs.stat(pid)
-        if about is None:
+        process = procfs.stat(pid)
+        if process is None:
             return
         try:
-            for thread in (str(pid),) if about.threads == 1 else procfs.threads(pid):
+            for thread in (str(pid),) if process.threads == 1 else procfs.threads(pid):
                 self._add_descriptors(thread, most)  # Each thread may have its own.
                 self._add(f"{thread}/cwd", most)
                 self._add(f"{thread}/exe", most)  # An ended thread shows no program, even if other threads run it.
         except PermissionError:  # A process that hides its files may hold anything.
             self._is_hidden = True
-        for area in procfs.areas(about, device=self._areas) if self._areas else ():
+        for area in procfs.areas(process, device=self._areas) if self._areas else ():
             if area.is_removed and area.inode not in self._files:
                 try:
                     self._add(f"{area.thread}/map_files/{area.start:x}-{area.end:x}", most)
@@ -187,22 +187,22 @@ class _Held:
 
     def _add(self, name: str, most: int) -> None:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found = os.stat(f"{procfs.PROC}/{name}")  # noqa: PTH116 - it is no path
-            if self._take(found) and stat.S_ISDIR(found.st_mode):
+            status = os.stat(f"{procfs.PROC}/{name}")  # noqa: PTH116 - it is no path
+            if self._take(status) and stat.S_ISDIR(status.st_mode):
                 self._add_folders_above(f"{procfs.PROC}/{name}", most)
 
     def _add_folders_above(self, path: str, most: int) -> None:
         """Add the parents of a removed folder, which it keeps even if they were removed, too."""
-        here = os.open(path, _FOLDER)
+        folder = os.open(path, _FOLDER)
         try:
             while self.bytes <= most:
-                above = os.open("..", _FOLDER, dir_fd=here)
-                os.close(here)
-                here = above
-                if not self._take(os.fstat(here)):
+                parent = os.open("..", _FOLDER, dir_fd=folder)
+                os.close(folder)
+                folder = parent
+                if not self._take(os.fstat(folder)):
                     return
         finally:
-            os.close(here)
+            os.close(folder)
 
     def _take(self, found: os.stat_result) -> bool:
         """Record a removed file or folder that was not seen before; return whether it is one."""
@@ -213,5 +213,5 @@ class _Held:
 
 
 def _filled_bytes(path: Path) -> int:
-    found = os.statvfs(path)
-    return (found.f_blocks - found.f_bfree) * found.f_frsize
+    status = os.statvfs(path)
+    return (status.f_blocks - status.f_bfree) * status.f_frsize

@@ -43,21 +43,21 @@ def held_mb(tree: Mapping[int, Stat], *, in_own_network: bool) -> float:
 def shared_mb(processes: Iterable[Stat]) -> float:
     """Return the memory that the shared areas of these processes may hold, in MiB; each area counts once."""
     device = _shared_device()
-    found: dict[int, int] = {}
+    reaches: dict[int, int] = {}
     if device is not None:
-        for one in processes:
-            for area in procfs.areas(one, device=device):
-                found[area.inode] = max(area.reach, found.get(area.inode, LARGEST_SHARED_AREA))
-    return sum(found.values()) / _MIB
+        for process in processes:
+            for area in procfs.areas(process, device=device):
+                reaches[area.inode] = max(area.reach, reaches.get(area.inode, LARGEST_SHARED_AREA))
+    return sum(reaches.values()) / _MIB
 
 
 @functools.cache
 def _shared_device() -> str | None:
     """Return the device of shared areas, which is the same for every process; None if unknown."""
-    me = procfs.stat(os.getpid())
+    own_stat = procfs.stat(os.getpid())
     with mmap.mmap(-1, mmap.PAGESIZE) as area:
         area[0] = 1
-        names = () if me is None else procfs.areas(me)
+        names = () if own_stat is None else procfs.areas(own_stat)
         return next((each.device for each in names if each.is_removed and each.name == "/dev/zero"), None)
 
 
@@ -72,30 +72,31 @@ def socket_mb() -> float:
 
 def _sockets_of_network(processes: Iterable[Stat]) -> int | None:
     """Return the number of sockets of the network that all processes share; None if no process shows it."""
-    found = map(procfs.sockets_of_network, processes)
-    return next((count for count in found if count is not None), None)
+    counts = map(procfs.sockets_of_network, processes)
+    return next((count for count in counts if count is not None), None)
 
 
 def _sockets(processes: Iterable[Stat]) -> int:
     """Count the open sockets of the processes, and the descriptors that wait in the queues of these."""
-    seen: set[str] = set()
-    more = 0
-    for one in processes:
-        for thread in (str(one.pid),) if one.threads == 1 else procfs.threads(one.pid):  # Each thread may have its own.
+    links: set[str] = set()
+    additional = 0
+    for process in processes:
+        # Each thread may have its own.
+        for thread in (str(process.pid),) if process.threads == 1 else procfs.threads(process.pid):
             try:
                 names = os.listdir(f"{procfs.PROC}/{thread}/fd")  # noqa: PTH208 - only the names
             # A process that hides its descriptors is charged with the maximum that it may have.
             except PermissionError:
-                more += procfs.descriptor_slots(one)
+                additional += procfs.descriptor_slots(process)
                 break
             except OSError:
                 continue
             for name in names:
                 link = _link(thread, name)
-                if link.startswith("socket:") and link not in seen:
-                    seen.add(link)
-                    more += procfs.descriptors_in_queue(int(thread), name)
-    return len(seen) + more
+                if link.startswith("socket:") and link not in links:
+                    links.add(link)
+                    additional += procfs.descriptors_in_queue(int(thread), name)
+    return len(links) + additional
 
 
 def _link(pid: str, name: str) -> str:

@@ -68,17 +68,17 @@ class Reserved:
 
     async def make(self, groups: Cgroups, reservation: Reservation, limits: SandboxLimits) -> Cgroup:
         """Return an empty group for one more sandbox of the reservation. Raises SandboxFailed."""
-        making = spawn_thread.call(lambda: self._make(groups, reservation, limits))
+        creation = spawn_thread.call(lambda: self._make(groups, reservation, limits))
         try:
-            return await asyncio.shield(making)
+            return await asyncio.shield(creation)
         except asyncio.CancelledError:
-            making.add_done_callback(lambda done: done.exception() or done.result().try_remove())
+            creation.add_done_callback(lambda done: done.exception() or done.result().try_remove())
             raise
 
     def bounds(self, memory_mb: float, reservation: Reservation | None) -> MemoryBounds:
         """Return the memory limits of a sandbox that has just entered the group of its reservation, if it has one."""
-        whole = self._groups.get(reservation.name) if reservation is not None else None
-        return MemoryBounds(memory_mb, reservation, whole)
+        team_group = self._groups.get(reservation.name) if reservation is not None else None
+        return MemoryBounds(memory_mb, reservation, team_group)
 
     async def disband(self, name: str) -> None:
         """Remove the group of a reservation; processes that are still in it after a while are killed. Idempotent."""
@@ -88,17 +88,17 @@ class Reserved:
     def _make(self, groups: Cgroups, reservation: Reservation, limits: SandboxLimits) -> Cgroup:
         """Make the group; all calls run in one thread."""
         self._made += 1
-        whole = self._groups.get(reservation.name)
-        if whole is None:
-            whole = groups.make(f"together-{self._made}")
+        team_group = self._groups.get(reservation.name)
+        if team_group is None:
+            team_group = groups.make(f"together-{self._made}")
             try:
-                whole.open_below()
-                whole.limit(memory_mb=reservation.memory_mb, cpu_cores=reservation.cpu_cores, dies_whole=False)
+                team_group.open_below()
+                team_group.limit(memory_mb=reservation.memory_mb, cpu_cores=reservation.cpu_cores, dies_whole=False)
             except BaseException:
-                whole.try_remove()
+                team_group.try_remove()
                 raise
-            self._groups[reservation.name] = whole
-        group = whole.below(f"agent-{self._made}")
+            self._groups[reservation.name] = team_group
+        group = team_group.below(f"agent-{self._made}")
         group.make()
         try:
             group.limit(**limits)

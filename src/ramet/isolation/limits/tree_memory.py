@@ -78,28 +78,28 @@ class TreeMemory:
 
     def _read_whole(self, tree: Mapping[int, Stat]) -> MemoryUsage:
         for _ in range(_TRIES):
-            found, after, is_whole = self._measure_between(tree)
+            usage, census, is_whole = self._measure_between(tree)
             if is_whole:
-                return found
-            tree = after.tree
+                return usage
+            tree = census.tree
         pause = Pause(lambda: self._look().tree)
         try:
             for _ in range(_STOPPED_TRIES):
                 pause.stop()
                 tree = self._look().tree
-                found, _, is_whole = self._measure_between(tree)
+                usage, _, is_whole = self._measure_between(tree)
                 if is_whole:
-                    return found
+                    return usage
         finally:
             pause.release()
-        return found._replace(is_whole=False)
+        return usage._replace(is_whole=False)
 
     def _measure_between(self, tree: Mapping[int, Stat]) -> tuple[MemoryUsage, Census, bool]:
         """Read all processes, then list them again; also return whether no memory can have moved meanwhile."""
         threads = _threads(tree)
-        found = self._measure(tree)
-        after = self._look()
-        return found, after, _covers(tree, after) and threads == _threads(after.tree)
+        usage = self._measure(tree)
+        census = self._look()
+        return usage, census, _covers(tree, census) and threads == _threads(census.tree)
 
     def _measure(self, tree: Mapping[int, Stat]) -> MemoryUsage:
         self._check_count(tree)
@@ -107,17 +107,17 @@ class TreeMemory:
         if not self._has_cgroup:
             kernel = kernel_memory.held_mb(tree, in_own_network=self._in_own_network)
             areas = kernel_memory.shared_mb(self._each(tree))
-        found = self._sum(map(procfs.resident, self._each(tree)), kernel, areas)
-        if found.total_mb < self._exact_mb:
-            return found
+        usage = self._sum(map(procfs.resident, self._each(tree)), kernel, areas)
+        if usage.total_mb < self._exact_mb:
+            return usage
         return self._sum(map(procfs.proportional, self._each(tree)), kernel, areas)
 
     def _each(self, tree: Mapping[int, Stat]) -> Iterator[Stat]:
-        for one in tree.values():
+        for process in tree.values():
             if self._now() - self._counted_at >= _RECOUNT_S:
                 self._check_count(self._look().tree)
                 self._counted_at = self._now()
-            yield one
+            yield process
 
     def _check_count(self, tree: Mapping[int, Stat]) -> None:
         if len(tree) > self._most:
@@ -126,15 +126,15 @@ class TreeMemory:
     def _sum(self, memory: Iterable[procfs.Memory], kernel: float, areas: float) -> MemoryUsage:
         """Return the total; resident pages of shared areas count once."""
         each = tuple(memory)
-        hidden = kernel + max(0.0, areas - sum(one.shared for one in each))
-        return MemoryUsage(sum(one.total for one in each) - self._baseline_mb + hidden, hidden)
+        hidden = kernel + max(0.0, areas - sum(process_memory.shared for process_memory in each))
+        return MemoryUsage(sum(process_memory.total for process_memory in each) - self._baseline_mb + hidden, hidden)
 
 
 def _threads(tree: Mapping[int, Stat]) -> dict[int, list[str]]:
     """Return the threads of processes whose first thread has ended: each may hand over to the next and show nothing."""
-    return {pid: procfs.threads(pid) for pid, one in tree.items() if one.is_headless}
+    return {pid: procfs.threads(pid) for pid, process in tree.items() if process.is_headless}
 
 
 def _covers(tree: Mapping[int, Stat], after: Census) -> bool:
     """Return whether no process was added while a tree was read."""
-    return after.is_whole and all(pid in tree and tree[pid].born == one.born for pid, one in after.tree.items())
+    return after.is_whole and all(pid in tree and tree[pid].born == process.born for pid, process in after.tree.items())

@@ -93,8 +93,8 @@ class Watched:
         )
         self._unread = 0  #: looks since all memory was read
         self._kill, self._on_threshold = kill, on_threshold
-        spare = not has_cpu_cgroup and grant.cpu_cores < (os.cpu_count() or 1)
-        self._brake = CpuThrottle(grant.cpu_cores, allowance_s=dog.interval_s, look=self.tree) if spare else None
+        needs_brake = not has_cpu_cgroup and grant.cpu_cores < (os.cpu_count() or 1)
+        self._brake = CpuThrottle(grant.cpu_cores, allowance_s=dog.interval_s, look=self.tree) if needs_brake else None
         self.verdict: Verdict | None = None  #: the reason why the sandbox was killed, if it was
         self.reason = ""  #: in one sentence
         self._is_open = True
@@ -135,8 +135,8 @@ class Watched:
         if usage is None:
             self.close()
             return 0.0
-        before, self._seen = self._seen, usage.tree
-        is_changed = not usage.is_whole or _signs(before) != _signs(usage.tree)
+        previous, self._seen = self._seen, usage.tree
+        is_changed = not usage.is_whole or _signs(previous) != _signs(usage.tree)
         self._is_touched = self._is_touched or is_changed
         self._pause_s = self._dog.interval_s if is_changed else min(2 * self._pause_s, IDLE_S)
         self._check_tasks(usage)
@@ -144,7 +144,7 @@ class Watched:
             return 0.0
         if is_changed or "memory" in self._over:  # Giving memory back leaves no sign.
             self._check_memory(usage)
-        self._check_time(now, usage, before)
+        self._check_time(now, usage, previous)
         self._check_disk(now)
         self._check_in_memory()
         # Without regard to its cost: a sandbox that hides memory would otherwise be looked at less and less often.
@@ -155,10 +155,10 @@ class Watched:
 
     def _wait(self, now: float) -> float:
         """Return the time until the next look; a tree that is throttled, or may soon be, is looked at more often."""
-        closely = self._dog.interval_s / 4
+        short_s = self._dog.interval_s / 4
         if self._brake is not None and self._brake.is_on:
-            return min(max(self._brake.until - now, closely), IDLE_S)
-        return closely if self._brake is not None and "cpu" in self._over else self._pause_s
+            return min(max(self._brake.until - now, short_s), IDLE_S)
+        return short_s if self._brake is not None and "cpu" in self._over else self._pause_s
 
     def tree(self) -> dict[int, Stat]:
         """Return all current processes of the sandbox; empty after its end."""
@@ -166,32 +166,32 @@ class Watched:
 
     def _census(self) -> Census:
         missed: set[int] = set()
-        found = procfs.tree(self._root.pid, missed=missed)
-        if not found or found[self._root.pid].born != self._root.born or not found[self._root.pid].lives:
+        processes = procfs.tree(self._root.pid, missed=missed)
+        if not processes or processes[self._root.pid].born != self._root.born or not processes[self._root.pid].lives:
             return Census({})
         if self._adopter is not None:
-            adopted = procfs.tree(self._adopter.pid, seen=found, missed=missed)
-            keeper = adopted.pop(self._adopter.pid, None)
-            if keeper is not None and keeper.born == self._adopter.born:
-                found.update(adopted)
+            adopted = procfs.tree(self._adopter.pid, seen=processes, missed=missed)
+            adopter = adopted.pop(self._adopter.pid, None)
+            if adopter is not None and adopter.born == self._adopter.born:
+                processes.update(adopted)
         elif self._by_session and (zygote := procfs.stat(self._root.parent)) is not None:
             # A process that loses its parent becomes one of these children, and keeps its session.
             for pid in procfs.children(zygote):
-                orphan = None if pid in found else procfs.stat(pid)
+                orphan = None if pid in processes else procfs.stat(pid)
                 if orphan is not None and orphan.session == self._root.pid:
-                    found.update(procfs.tree(pid, seen=found, missed=missed))
+                    processes.update(procfs.tree(pid, seen=processes, missed=missed))
         # A process that lost its parent meanwhile may have been found there.
-        return Census(found, missed <= found.keys())
+        return Census(processes, missed <= processes.keys())
 
     def _usage(self) -> _Usage | None:
         tree, is_whole = self._census()
         if not tree:
             return None
-        ticks = sum(one.ticks + one.dead_ticks for one in tree.values())
+        ticks = sum(process.ticks + process.dead_ticks for process in tree.values())
         self._lost_ticks += max(0, self._last_ticks - ticks)
         self._last_ticks = ticks
         cpu_s = (ticks + self._lost_ticks) / procfs.TICKS_PER_S
-        return _Usage(tree, is_whole, cpu_s, sum(one.threads for one in tree.values()))
+        return _Usage(tree, is_whole, cpu_s, sum(process.threads for process in tree.values()))
 
     def _end(self, verdict: Verdict, reason: str) -> None:
         if not self._is_open:
@@ -209,18 +209,18 @@ class Watched:
             self._end("pids", f"it had {usage.tasks} processes and threads; policy.pids is {most}")
 
     def _check_memory(self, usage: _Usage) -> None:
-        limit, found = self._grant.memory_mb, self._memory.read(usage.tree)
-        if found.total_mb > limit and not self._has_memory_cgroup:
-            found = self._memory.read(self.tree())  # A child of vfork has all memory of its parent, for a moment.
-        self._tell("memory", found.total_mb, limit)
-        self._unread = 0 if found.is_whole else self._unread + 1
-        if found.total_mb > limit and not self._has_memory_cgroup:
-            part = f", {found.hidden_mb:.0f} of them for sockets, page tables and shared areas"
-            part = "" if found.total_mb - found.hidden_mb > limit else part
-            self._end("oom", f"it used {found.total_mb:.0f} MiB of memory{part}; policy.memory_mb is {limit}")
+        limit, memory = self._grant.memory_mb, self._memory.read(usage.tree)
+        if memory.total_mb > limit and not self._has_memory_cgroup:
+            memory = self._memory.read(self.tree())  # A child of vfork has all memory of its parent, for a moment.
+        self._tell("memory", memory.total_mb, limit)
+        self._unread = 0 if memory.is_whole else self._unread + 1
+        if memory.total_mb > limit and not self._has_memory_cgroup:
+            part = f", {memory.hidden_mb:.0f} of them for sockets, page tables and shared areas"
+            part = "" if memory.total_mb - memory.hidden_mb > limit else part
+            self._end("oom", f"it used {memory.total_mb:.0f} MiB of memory{part}; policy.memory_mb is {limit}")
         elif self._unread >= _UNREAD:
-            what = "its processes followed each other so quickly that their memory could not be read"
-            self._end("oom", f"{what}; policy.memory_mb is {limit}")
+            reason = "its processes followed each other so quickly that their memory could not be read"
+            self._end("oom", f"{reason}; policy.memory_mb is {limit}")
 
     def _check_time(self, now: float, usage: _Usage, before: dict[int, Stat]) -> None:
         times = self._times
@@ -229,11 +229,13 @@ class Watched:
         while len(times) > 2 and now - times[1][0] >= 1.0:
             times.popleft()
         if self._brake is not None and self._is_open:
-            busy = {pid for pid, one in usage.tree.items() if pid not in before or one.ticks > before[pid].ticks}
+            busy = {
+                pid for pid, process in usage.tree.items() if pid not in before or process.ticks > before[pid].ticks
+            }
             self._brake.apply(now, elapsed_s=elapsed, used_s=used, busy=busy)
-        since, then = times[0]
-        if now - since >= 0.9:
-            self._tell("cpu", (usage.cpu_s - then) / (now - since), self._grant.cpu_cores)
+        start, start_cpu_s = times[0]
+        if now - start >= 0.9:
+            self._tell("cpu", (usage.cpu_s - start_cpu_s) / (now - start), self._grant.cpu_cores)
 
     def _check_disk(self, now: float) -> None:
         if self._meter is None or not self._is_touched or now < self._disk_next:
@@ -257,15 +259,15 @@ class Watched:
             size = self._grant.workspace_size_mb
             self._end("workspace", f"it used more than {size} MiB of disk; policy.workspace_size_mb is {size}")
         elif self._unmeasured >= _UNREAD:
-            what = "its processes could not be stopped while its files were counted"
-            self._end("workspace", f"{what}; policy.workspace_size_mb is {self._grant.workspace_size_mb}")
+            reason = "its processes could not be stopped while its files were counted"
+            self._end("workspace", f"{reason}; policy.workspace_size_mb is {self._grant.workspace_size_mb}")
 
     def _check_in_memory(self) -> None:
         """Check each folder in memory, which is cheap: each is a separate file system whose usage the kernel counts."""
         size = self._grant.tmpfs_size_mb
         for path in self._in_memory:
-            found = os.statvfs(path)
-            if (found.f_blocks - found.f_bfree) * found.f_frsize > size * MIB:
+            status = os.statvfs(path)
+            if (status.f_blocks - status.f_bfree) * status.f_frsize > size * MIB:
                 self._end("workspace", f"{path} held more than {size} MiB; policy.tmpfs_size_mb is {size}")
 
     def _tell(self, what: str, value: float, limit: float) -> None:
@@ -283,7 +285,10 @@ class Watched:
 
 def _signs(tree: Mapping[int, Stat]) -> list[tuple[object, ...]]:
     """Return the values that change whenever a tree does anything."""
-    return [(pid, one.faults, one.ticks, one.dead_ticks, one.threads, one.born) for pid, one in tree.items()]
+    return [
+        (pid, process.faults, process.ticks, process.dead_ticks, process.threads, process.born)
+        for pid, process in tree.items()
+    ]
 
 
 class Watchdog:
@@ -327,13 +332,13 @@ class Watchdog:
         Raises Gone if the process, or the adopter, has ended.
         """
         self._loop = self._loop or asyncio.get_running_loop()
-        root, keeper = procfs.stat(pid), None if adopter is None else procfs.stat(adopter)
-        if root is None or (keeper is None and adopter is not None):
+        root, adopter_stat = procfs.stat(pid), None if adopter is None else procfs.stat(adopter)
+        if root is None or (adopter_stat is None and adopter is not None):
             raise Gone(f"process {pid} has ended")
         watched = Watched(
             self,
             root,
-            adopter=keeper,
+            adopter=adopter_stat,
             grant=grant,
             workspace=workspace,
             baseline_mb=baseline_mb,
@@ -366,12 +371,12 @@ class Watchdog:
     def _set_timer(self) -> None:
         assert self._loop is not None, "there is a loop once somebody is watched"
         # Sandboxes that are due at about the same time are looked at together.
-        at = max(self._due[0][0], self.now() + self.interval_s / 10) if self._due else None
+        due_at = max(self._due[0][0], self.now() + self.interval_s / 10) if self._due else None
         if self._timer is not None:
-            if at is not None and self._timer.when() <= at:
+            if due_at is not None and self._timer.when() <= due_at:
                 return
             self._timer.cancel()
-        self._timer = None if at is None else self._loop.call_at(at, self._look)
+        self._timer = None if due_at is None else self._loop.call_at(due_at, self._look)
 
     def _look(self) -> None:
         self._timer = None
@@ -383,12 +388,12 @@ class Watchdog:
             if watched.is_over:
                 continue
             try:
-                again = self.now() + watched.look()
+                next_at = self.now() + watched.look()
             except Exception:  # A sandbox that cannot be looked at must not prevent watching the others.
                 _log.exception("a sandbox could not be looked at")
-                again = self.now() + IDLE_S
+                next_at = self.now() + IDLE_S
             if not watched.is_over:
-                heapq.heappush(self._due, (again, next(self._numbers), watched))
+                heapq.heappush(self._due, (next_at, next(self._numbers), watched))
         self._set_timer()
 
     def _forget(self, watched: Watched) -> None:

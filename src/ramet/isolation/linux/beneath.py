@@ -46,18 +46,18 @@ def walk_beneath(folder: int, path: str) -> int:
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if path.startswith("/") or ".." in parts:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
-    here = os.dup(folder)
+    parent_fd = os.dup(folder)
     try:
         for number, part in enumerate(parts, 1):
-            below = os.open(part, _HANDLE | os.O_NOFOLLOW, dir_fd=here)
-            os.close(here)
-            here = below
-            mode = os.fstat(here).st_mode
+            fd = os.open(part, _HANDLE | os.O_NOFOLLOW, dir_fd=parent_fd)
+            os.close(parent_fd)
+            parent_fd = fd
+            mode = os.fstat(parent_fd).st_mode
             if stat.S_ISLNK(mode):
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
             if number < len(parts) and not stat.S_ISDIR(mode):
                 raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
     except BaseException:
-        os.close(here)
+        os.close(parent_fd)
         raise
-    return here
+    return parent_fd

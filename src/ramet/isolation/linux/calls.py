@@ -122,8 +122,8 @@ def open_tree(path: Path) -> int:
 def mount_setattr(target: Path | int, attributes: int) -> None:
     """Set `attributes` (MOUNT_ATTR_*) on all mounts at and below a path or a descriptor; needs Linux 5.12."""
     fd, path, flags = (target, b"", _AT_EMPTY_PATH) if isinstance(target, int) else (_AT_FDCWD, os.fsencode(target), 0)
-    given = attributes.to_bytes(8, "little") + bytes(24)  # struct mount_attr
-    syscall("mount_setattr", _MOUNT_SETATTR, fd, path, flags | _AT_RECURSIVE, given, len(given))
+    attr = attributes.to_bytes(8, "little") + bytes(24)  # struct mount_attr
+    syscall("mount_setattr", _MOUNT_SETATTR, fd, path, flags | _AT_RECURSIVE, attr, len(attr))
 
 
 def move_mount(fd: int, target: Path) -> None:

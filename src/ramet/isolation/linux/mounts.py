@@ -61,11 +61,11 @@ def _remount_each() -> None:
     mounts = _mounts()
     is_apart = any(each.path == _DEVICES for each in mounts)
     for each in mounts:
-        more = calls.MS_RDONLY | calls.MS_NOSUID
+        extra_flags = calls.MS_RDONLY | calls.MS_NOSUID
         if is_apart and each.path != _DEVICES and not each.path.startswith(f"{_DEVICES}/"):
-            more |= calls.MS_NODEV
+            extra_flags |= calls.MS_NODEV
         try:
-            calls.mount("none", each.path, None, calls.MS_REMOUNT | calls.MS_BIND | each.flags | more)
+            calls.mount("none", each.path, None, calls.MS_REMOUNT | calls.MS_BIND | each.flags | extra_flags)
         except OSError as error:
             # Below a folder that its user may not enter, or hidden by a later mount: a guest cannot reach it.
             if error.errno not in (errno.EACCES, errno.ENOENT, errno.EINVAL):
@@ -74,7 +74,7 @@ def _remount_each() -> None:
 
 def _mounts() -> list[_Mount]:
     """Return all mounts of this namespace with the flags that a remount must repeat."""
-    found = []
+    mounts = []
     for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
         path, options = line.split(" ")[4:6]
         flags = 0
@@ -82,5 +82,5 @@ def _mounts() -> list[_Mount]:
             flags |= _FLAGS.get(option, 0)
         if not flags & _TIMES:
             flags |= calls.MS_STRICTATIME
-        found.append(_Mount(_ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), path), flags))
-    return found
+        mounts.append(_Mount(_ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), path), flags))
+    return mounts

@@ -48,23 +48,23 @@ def stat(pid: int) -> Stat | None:
     fields = text.rpartition(b")")[2].split()  # The name before may contain anything.
     if len(fields) < 20:
         return None
-    state, parent, threads, born = fields[0].decode(), int(fields[1]), int(fields[17]), int(fields[19])
+    state, parent, threads, start = fields[0].decode(), int(fields[1]), int(fields[17]), int(fields[19])
     user, system, dead_user, dead_system = map(int, fields[11:15])
     return Stat(
-        pid, state, parent, int(fields[3]), int(fields[7]), user + system, dead_user + dead_system, threads, born
+        pid, state, parent, int(fields[3]), int(fields[7]), user + system, dead_user + dead_system, threads, start
     )
 
 
 def start_time(pid: int) -> int | None:
     """Return the start time of a process, in ticks since the machine started; None if no process has that pid."""
-    found = stat(pid)
-    return None if found is None else found.born
+    process = stat(pid)
+    return None if process is None else process.born
 
 
 def children(one: Stat) -> list[int]:
     """Return the children of all threads of a process."""
-    found: Iterable[object] = (one.pid,) if one.threads == 1 else threads(one.pid)
-    return [int(child) for thread in found for child in _read(f"{one.pid}/task/{thread}/children").split()]
+    thread_ids: Iterable[object] = (one.pid,) if one.threads == 1 else threads(one.pid)
+    return [int(child) for thread in thread_ids for child in _read(f"{one.pid}/task/{thread}/children").split()]
 
 
 def tree(pid: int, *, seen: Mapping[int, Stat] | None = None, missed: set[int] | None = None) -> dict[int, Stat]:
@@ -77,19 +77,19 @@ def tree(pid: int, *, seen: Mapping[int, Stat] | None = None, missed: set[int] |
     root = stat(pid)
     if root is None:
         return {}
-    found = {pid: root}
+    processes = {pid: root}
     waiting = [root]
     while waiting:
         for child in children(waiting.pop()):
-            if child in found or (seen and child in seen):
+            if child in processes or (seen and child in seen):
                 continue
-            one = stat(child)
-            if one is not None and one.parent in found:
-                found[child] = one
-                waiting.append(one)
+            process = stat(child)
+            if process is not None and process.parent in processes:
+                processes[child] = process
+                waiting.append(process)
             elif missed is not None:
                 missed.add(child)
-    return found
+    return processes
 
 
 class Memory(NamedTuple):
@@ -106,18 +106,18 @@ class Memory(NamedTuple):
 
 def resident(one: Stat) -> Memory:
     """Return the memory of a process, including all memory that it shares with the processes it was forked from."""
-    found = _fields(one, "status", (b"RssAnon:", b"RssShmem:", b"VmSwap:"))
-    shared = found.pop(b"RssShmem:", 0)
-    return Memory(sum(found.values()) / 1024, shared / 1024)
+    sizes = _fields(one, "status", (b"RssAnon:", b"RssShmem:", b"VmSwap:"))
+    shared = sizes.pop(b"RssShmem:", 0)
+    return Memory(sum(sizes.values()) / 1024, shared / 1024)
 
 
 def proportional(one: Stat) -> Memory:
     """Return the memory of a process with only its part of shared memory: the parts of all sharers give the total."""
-    found = _fields(one, "smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:"))
-    if not found:
+    sizes = _fields(one, "smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:"))
+    if not sizes:
         return resident(one)
-    shared = found.pop(b"Pss_Shmem:", 0)
-    return Memory(sum(found.values()) / 1024, shared / 1024)
+    shared = sizes.pop(b"Pss_Shmem:", 0)
+    return Memory(sum(sizes.values()) / 1024, shared / 1024)
 
 
 def resident_mb(one: Stat) -> float:
@@ -150,14 +150,14 @@ class Area(NamedTuple):
 
 def areas(one: Stat, *, device: str | None = None) -> Iterator[Area]:
     """Yield the areas of a process that belong to a file, of one device if it is given."""
-    wanted = None if device is None else f" {device} ".encode()
+    device_field = None if device is None else f" {device} ".encode()
     for thread in _living(one):
         lines = _read(f"{thread}/maps").splitlines()
         for line in lines:
-            if wanted is not None and wanted not in line:
+            if device_field is not None and device_field not in line:
                 continue
-            addresses, _, offset, where, inode, *path = line.split(None, 5)
-            if inode == b"0" or (device is not None and where.decode() != device):
+            addresses, _, offset, device_id, inode, *path = line.split(None, 5)
+            if inode == b"0" or (device is not None and device_id.decode() != device):
                 continue
             start, _, end = addresses.partition(b"-")
             name = path[0].decode(errors="surrogateescape") if path else ""
@@ -166,7 +166,7 @@ def areas(one: Stat, *, device: str | None = None) -> Iterator[Area]:
                 start=int(start, 16),
                 end=int(end, 16),
                 offset=int(offset, 16),
-                device=where.decode(),
+                device=device_id.decode(),
                 inode=int(inode),
                 name=name.removesuffix(_REMOVED),
                 is_removed=name.endswith(_REMOVED),
@@ -221,16 +221,16 @@ def tasks_beside(parent: int) -> int:
 
     RLIMIT_NPROC counts these, as far as they are visible.
     """
-    uid, above, threads = os.getuid(), dict[int, int](), dict[int, int]()
+    uid, parents, threads = os.getuid(), dict[int, int](), dict[int, int]()
     for name in filter(str.isdigit, _listed("")):
         lines = [line.split() for line in _read(f"{name}/status").splitlines()]
         fields = {line[0]: line[1:] for line in lines if line}
         if fields.get(b"Uid:", [b"-1"])[0] == str(uid).encode():
-            above[int(name)], threads[int(name)] = int(fields[b"PPid:"][0]), int(fields[b"Threads:"][0])
-    below = {parent}
-    while more := {pid for pid, one in above.items() if one in below} - below:
-        below |= more
-    return sum(count for pid, count in threads.items() if pid == parent or pid not in below)
+            parents[int(name)], threads[int(name)] = int(fields[b"PPid:"][0]), int(fields[b"Threads:"][0])
+    descendants = {parent}
+    while added := {pid for pid, ppid in parents.items() if ppid in descendants} - descendants:
+        descendants |= added
+    return sum(count for pid, count in threads.items() if pid == parent or pid not in descendants)
 
 
 class Mount(NamedTuple):
@@ -242,11 +242,11 @@ class Mount(NamedTuple):
 
 def mounts() -> list[Mount]:
     """Return all mounts that this process sees; of two at one path the later one is visible."""
-    found = []
+    entries = []
     for line in _read("self/mountinfo").decode(errors="surrogateescape").splitlines():
-        where, _, what = line.partition(" - ")
-        found.append(Mount(_unescaped(where.split(" ")[4]), what.split(" ")[0]))
-    return found
+        mount_fields, _, kind_fields = line.partition(" - ")
+        entries.append(Mount(_unescaped(mount_fields.split(" ")[4]), kind_fields.split(" ")[0]))
+    return entries
 
 
 def device_of(fd: int) -> str | None:
@@ -265,11 +265,11 @@ def device_of(fd: int) -> str | None:
 
 def own_cgroups() -> dict[str, str]:
     """Return the control groups of this process by controller; version 2 is the controller ""."""
-    found: dict[str, str] = {}
+    groups: dict[str, str] = {}
     for line in _read("self/cgroup").decode(errors="surrogateescape").splitlines():
         _, controllers, path = line.split(":", 2)
-        found.update((controller, path) for controller in controllers.split(","))
-    return found
+        groups.update((controller, path) for controller in controllers.split(","))
+    return groups
 
 
 class CgroupMount(NamedTuple):
@@ -290,15 +290,15 @@ class CgroupMount(NamedTuple):
 
 def cgroup_mounts() -> list[CgroupMount]:
     """Return all mounts of control groups that this process sees."""
-    found = []
+    entries = []
     for line in _read("self/mountinfo").decode(errors="surrogateescape").splitlines():
-        where, _, what = line.partition(" - ")
-        kind, _, *options = what.split(" ")
+        mount_fields, _, kind_fields = line.partition(" - ")
+        kind, _, *options = kind_fields.split(" ")
         if kind in ("cgroup", "cgroup2"):
-            root, path = map(_unescaped, where.split(" ")[3:5])
+            root, path = map(_unescaped, mount_fields.split(" ")[3:5])
             controllers = frozenset(options[0].split(",")) if kind == "cgroup" else frozenset[str]()
-            found.append(CgroupMount(2 if kind == "cgroup2" else 1, controllers, root, path))
-    return found
+            entries.append(CgroupMount(2 if kind == "cgroup2" else 1, controllers, root, path))
+    return entries
 
 
 def _fields(one: Stat, name: str, wanted: tuple[bytes, ...]) -> dict[bytes, int]:
@@ -347,8 +347,8 @@ def _read(name: str) -> bytes:
         return b""
     try:
         data = b""
-        while more := os.read(fd, _CHUNK):  # The kernel returns these files page by page.
-            data += more
+        while chunk := os.read(fd, _CHUNK):  # The kernel returns these files page by page.
+            data += chunk
         return data
     except OSError:
         return b""

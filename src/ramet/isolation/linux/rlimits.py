@@ -26,7 +26,7 @@ def apply(
     No limit is ever raised: a value above the hard limit is reduced to it. At `cpu` the kernel sends SIGXCPU, one
     second later SIGKILL.
     """
-    for which, value in (
+    for resource_id, value in (
         (resource.RLIMIT_NPROC, nproc),
         (resource.RLIMIT_NOFILE, nofile),
         (resource.RLIMIT_FSIZE, fsize),
@@ -39,7 +39,7 @@ def apply(
         (resource.RLIMIT_SIGPENDING, sigpending),
     ):
         if value is not None:
-            _lower(which, value, value)
+            _lower(resource_id, value, value)
     if cpu is not None:
         _lower(resource.RLIMIT_CPU, cpu, cpu + 1)
 

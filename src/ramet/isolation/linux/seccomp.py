@@ -131,11 +131,11 @@ def program(
         if name in number:
             code += _when(number[name], [*_argument(mode, _IFMT), *_none_of((_IFCHR, _IFBLK), deny)])
     for name in () if others else syscall_numbers.OTHERS:
-        if (everybody := _ALL_OF_A_USER.get(name)) is None:
+        if (everyone := _ALL_OF_A_USER.get(name)) is None:
             code += _when(number[name], [*_argument(0), *_only((0,), deny)])
         else:
-            judged = [*_argument(1), *_only((0,), deny, done=False), *_argument(0), *_none_of((everybody,), deny)]
-            code += _when(number[name], judged)
+            checks = [*_argument(1), *_only((0,), deny, done=False), *_argument(0), *_none_of((everyone,), deny)]
+            code += _when(number[name], checks)
     for name in () if watches else syscall_numbers.WATCHES:
         if name in number:
             code += _when(number[name], _return(_ERRNO | errno.ENOSYS))

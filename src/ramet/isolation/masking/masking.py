@@ -18,24 +18,24 @@ class Span(NamedTuple):
 
 def spans_of(data: bytes, secrets: Iterable[bytes]) -> list[Span]:
     """Return the positions of these secrets, in no order; positions may overlap."""
-    found = []
+    spans = []
     for secret in secrets:
-        at = data.find(secret)
-        while at >= 0:
-            found.append(Span(at, at + len(secret)))
-            at = data.find(secret, at + 1)
-    return found
+        index = data.find(secret)
+        while index >= 0:
+            spans.append(Span(index, index + len(secret)))
+            index = data.find(secret, index + 1)
+    return spans
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
     """Return the spans in order, with overlapping spans joined."""
-    found: list[Span] = []
+    disjoint: list[Span] = []
     for start, end in sorted(spans):
-        if found and start < found[-1].end:
-            found[-1] = Span(found[-1].start, max(end, found[-1].end))
+        if disjoint and start < disjoint[-1].end:
+            disjoint[-1] = Span(disjoint[-1].start, max(end, disjoint[-1].end))
         else:
-            found.append(Span(start, end))
-    return found
+            disjoint.append(Span(start, end))
+    return disjoint
 
 
 class Mask:
@@ -62,29 +62,29 @@ class Mask:
         if not self._secrets:
             return data
         data = self._held + data
-        keep = len(data) if last else self._beginning(data)
-        shown = bytearray()
+        boundary = len(data) if last else self._beginning(data)
+        output = bytearray()
         done = 0  # Everything before this index has been output, plain or as stars.
         for start, end in self._stretches(data):
-            if start >= keep:
+            if start >= boundary:
                 break
-            shown += data[done:start]
+            output += data[done:start]
             if start or not self._covered:
-                shown += STARS
+                output += STARS
             done = end
-        shown += data[done:keep]
-        self._held, self._covered = data[keep:], max(0, done - keep)
-        return bytes(shown)
+        output += data[done:boundary]
+        self._held, self._covered = data[boundary:], max(0, done - boundary)
+        return bytes(output)
 
     def _beginning(self, data: bytes) -> int:
         """Return the position where an incomplete secret may begin; the end of the data if there is none."""
         for first in self._firsts.finditer(data, max(0, len(data) - self._longest + 1)):
-            rest = data[first.start() :]
-            if any(len(secret) > len(rest) and secret.startswith(rest) for secret in self._by_first[rest[0]]):
+            tail = data[first.start() :]
+            if any(len(secret) > len(tail) and secret.startswith(tail) for secret in self._by_first[tail[0]]):
                 return first.start()
         return len(data)
 
     def _stretches(self, data: bytes) -> list[Span]:
         """Return the ranges to mask, in order, with overlapping ones joined."""
-        held = [Span(0, self._covered)] if self._covered else []
-        return merged([*held, *spans_of(data, self._secrets)])
+        covered = [Span(0, self._covered)] if self._covered else []
+        return merged([*covered, *spans_of(data, self._secrets)])

@@ -44,9 +44,9 @@ def masked(text: str, forms: Iterable[str]) -> str:
     if not known or not text:
         return text
     data = text.encode("utf-8", "surrogatepass")
-    sought = [each.encode("utf-8", "surrogatepass") for each in known]
-    spans = spans_of(data, sought)
-    long = [each for each in sought if len(each) >= LEAST]  # Shorter ones occur by chance.
+    secrets = [each.encode("utf-8", "surrogatepass") for each in known]
+    spans = spans_of(data, secrets)
+    long = [each for each in secrets if len(each) >= LEAST]  # Shorter ones occur by chance.
     for reading, in_text in readings_of(data) if len(data) <= _MOST_READ else ():
         spans += map(in_text, spans_of(reading, long))
     if spans:
@@ -56,7 +56,7 @@ def masked(text: str, forms: Iterable[str]) -> str:
 
 def _forms(value: str) -> set[str]:
     data = value.encode("utf-8", "surrogatepass")
-    found = {
+    forms = {
         value,
         repr(value)[1:-1],
         ascii(value)[1:-1],
@@ -67,46 +67,46 @@ def _forms(value: str) -> set[str]:
         "".join(each if each.isprintable() or each in "\n\t" else "?" for each in value),
         "".join(each if each.isprintable() and not each.isspace() else "?" for each in value),
     }
-    found |= {each.replace('"', r"\"") for each in found} | {each.replace("'", r"\'") for each in found}
+    forms |= {each.replace('"', r"\"") for each in forms} | {each.replace("'", r"\'") for each in forms}
     if len(value) >= LEAST:
         percent = {quote(data, safe=""), quote(data), quote_plus(data)}
-        found |= percent | {_PERCENT.sub(lambda each: each[0].lower(), text) for text in percent}
+        forms |= percent | {_PERCENT.sub(lambda each: each[0].lower(), text) for text in percent}
         hexadecimal = {data.hex(), data.hex(":"), data.hex(" ")}
-        found |= hexadecimal | {each.upper() for each in hexadecimal}
-        found |= {base64.b32encode(data).decode().rstrip("="), value.replace(" ", "+")}
+        forms |= hexadecimal | {each.upper() for each in hexadecimal}
+        forms |= {base64.b32encode(data).decode().rstrip("="), value.replace(" ", "+")}
         for text in _base64(data):
-            found |= {text, text.replace("+", "-").replace("/", "_")}
-    return found
+            forms |= {text, text.replace("+", "-").replace("/", "_")}
+    return forms
 
 
 def _base64(data: bytes) -> set[str]:
     """Return the encoded secret alone, and its part that is the same at every position in a longer text."""
-    found = {base64.b64encode(data).decode().rstrip("=")}
-    for before in range(3):
-        text = base64.b64encode(bytes(before) + data).decode()
-        found.add(text[-(-before * 8 // 6) : (before + len(data)) * 8 // 6])
-    return {each for each in found if len(each) >= LEAST}
+    forms = {base64.b64encode(data).decode().rstrip("=")}
+    for shift in range(3):
+        text = base64.b64encode(bytes(shift) + data).decode()
+        forms.add(text[-(-shift * 8 // 6) : (shift + len(data)) * 8 // 6])
+    return {each for each in forms if len(each) >= LEAST}
 
 
 def _without(data: bytes, spans: Iterable[Span]) -> bytes:
-    shown, done = bytearray(), 0
+    output, done = bytearray(), 0
     for start, end in spans:
-        shown += data[done:start] + STARS
+        output += data[done:start] + STARS
         done = end
-    return bytes(shown + data[done:])
+    return bytes(output + data[done:])
 
 
 def _without_cut_ends(text: str, forms: Iterable[str]) -> str:
     for form in forms:
-        most = min(len(form) - 1, _MOST_CUT)
-        if most < LEAST:
+        longest = min(len(form) - 1, _MOST_CUT)
+        if longest < LEAST:
             continue
-        at = text.find(form[:LEAST], max(0, len(text) - most))
-        while at >= 0 and not form.startswith(text[at:]):
-            at = text.find(form[:LEAST], at + 1)
-        if at >= 0:
-            text = text[:at] + "***"
-        end = text.rfind(form[-LEAST:], 0, most)
+        index = text.find(form[:LEAST], max(0, len(text) - longest))
+        while index >= 0 and not form.startswith(text[index:]):
+            index = text.find(form[:LEAST], index + 1)
+        if index >= 0:
+            text = text[:index] + "***"
+        end = text.rfind(form[-LEAST:], 0, longest)
         while end >= 0 and not form.endswith(text[: end + LEAST]):
             end = text.rfind(form[-LEAST:], 0, end + LEAST - 1)
         if end >= 0:

@@ -33,12 +33,12 @@ class UnescapedText(NamedTuple):
         return Span(self._of_byte(span.start).start, self._of_byte(span.end - 1).end)
 
     def _of_byte(self, at: int) -> Span:
-        before = bisect.bisect_right(self.starts, at) - 1
-        if before < 0:
+        index = bisect.bisect_right(self.starts, at) - 1
+        if index < 0:
             return Span(at, at + 1)
-        if at < self.ends[before]:
-            return self.was[before]
-        start = self.was[before].end + at - self.ends[before]
+        if at < self.ends[index]:
+            return self.was[index]
+        start = self.was[index].end + at - self.ends[index]
         return Span(start, start + 1)
 
 
@@ -91,13 +91,13 @@ def readings_of(data: bytes) -> Iterator[tuple[bytes, Callable[[Span], Span]]]:
 
 
 def _resolved(data: bytes, pattern: re.Pattern[bytes], resolve: _Resolve) -> UnescapedText | None:
-    out, done = bytearray(), 0
+    output, done = bytearray(), 0
     reading = UnescapedText(b"", [], [], [])
-    for found in pattern.finditer(data):
-        out += data[done : found.start()]
-        reading.starts.append(len(out))
-        out += resolve(found)
-        reading.ends.append(len(out))
-        reading.was.append(Span(*found.span()))
-        done = found.end()
-    return reading._replace(data=bytes(out + data[done:])) if done else None
+    for match in pattern.finditer(data):
+        output += data[done : match.start()]
+        reading.starts.append(len(output))
+        output += resolve(match)
+        reading.ends.append(len(output))
+        reading.was.append(Span(*match.span()))
+        done = match.end()
+    return reading._replace(data=bytes(output + data[done:])) if done else None

@@ -62,11 +62,11 @@ def pack(
     state folder below a source are left out. Raises OutputTooLarge for more content than `max_bytes`, OSError, and what
     `out` raises.
     """
-    before, now, refused = known or {}, Known(), list[str]()
-    left = [max_bytes]
+    previous, current, refused = known or {}, Known(), list[str]()
+    remaining = [max_bytes]
 
     def say(name: str, found: os.stat_result, opened: Callable[[], int]) -> None:
-        _say_file(out, name, found, opened, left, max_bytes)
+        _say_file(out, name, found, opened, remaining, max_bytes)
 
     with (
         _opened(place, is_source=is_source) as root,
@@ -75,7 +75,7 @@ def pack(
         if not stat.S_ISDIR((found := os.fstat(root)).st_mode):
             say(".", found, lambda: os.dup(root))
             out(tar.END)
-            return Packed(now, (), max_bytes - left[0], ())
+            return Packed(current, (), max_bytes - remaining[0], ())
         for entry in entries:
             if entry.stat is None:
                 if entry.problem:
@@ -87,9 +87,9 @@ def pack(
             if not _may_travel(found):
                 refused.append(f"{path}: neither a file nor a folder nor a link")
                 continue
-            seen = _seen(found)
-            now[path] = None if _is_young(found) else seen
-            if before.get(path) == seen:
+            state = _seen(found)
+            current[path] = None if _is_young(found) else state
+            if previous.get(path) == state:
                 continue
             mode, name = stat.S_IMODE(found.st_mode) & 0o777, os.fsencode(path)
             try:
@@ -102,10 +102,10 @@ def pack(
                     here, own = entry.folder, entry.name
                     say(path, found, lambda here=here, own=own: safe_walk.open_file(here, own))  # type: ignore[misc]
             except FileNotFoundError:  # It was just removed.
-                del now[path]
+                del current[path]
     out(tar.END)
-    gone = tuple(path for path in before if path not in now)
-    return Packed(now, gone, max_bytes - left[0], tuple(refused[:MAX_TOLD]))
+    removed = tuple(path for path in previous if path not in current)
+    return Packed(current, removed, max_bytes - remaining[0], tuple(refused[:MAX_TOLD]))
 
 
 def unpack(
@@ -123,7 +123,7 @@ def unpack(
     Raises InvalidValue for a tar that `pack` never produces, OutputTooLarge, OSError; a part of the files exists then.
     """
     packed = tar.Tar(read, links=True, max_extended=max_entries * 1024)
-    target, came, refused, total = _Target(place), set[str](), list[str](), 0
+    target, received, refused, total = _Target(place), set[str](), list[str](), 0
     try:
         for count, member in enumerate(packed.members()):
             if count >= max_entries:
@@ -145,10 +145,10 @@ def unpack(
             else:
                 refused.append(f"{'/'.join(parts)}: a link that leads out")
                 continue
-            came.update("/".join(parts[:end]) for end in range(1, len(parts) + 1))
+            received.update("/".join(parts[:end]) for end in range(1, len(parts) + 1))
         target.folder((), 0o700)
         if whole:
-            target.remove(path for path in look(place) if path not in came)
+            target.remove(path for path in look(place) if path not in received)
     finally:
         target.close()
     return tuple(refused[:MAX_TOLD])
@@ -166,8 +166,8 @@ def remove(place: Path, paths: Iterable[bytes]) -> None:
 def parts_of(name: bytes) -> tuple[str, ...]:
     """Return the parts of a path below a folder. Raises InvalidValue for any other path."""
     parts = name.rstrip(b"/").split(b"/")
-    wrong = any(part in (b"", b".", b"..") or len(part) > _MAX_PART or b"\0" in part for part in parts)
-    if wrong or len(parts) > MAX_DEPTH + 1:
+    is_invalid = any(part in (b"", b".", b"..") or len(part) > _MAX_PART or b"\0" in part for part in parts)
+    if is_invalid or len(parts) > MAX_DEPTH + 1:
         raise InvalidValue("member", os.fsdecode(name[:200]), "a path below the folder that travels")
     return tuple(map(os.fsdecode, parts))
 
@@ -208,10 +208,10 @@ class _Target:
     def remove(self, paths: Iterable[str]) -> None:
         """Remove those of these paths that exist."""
         for path in sorted(paths):
-            *above, name = path.split("/")
+            *parents, name = path.split("/")
             with contextlib.suppress(OSError):  # It does not exist, or its parent is no longer a folder.
-                fd = self._enter(tuple(above), make=False)
-                self._note(tuple(above), fd)
+                fd = self._enter(tuple(parents), make=False)
+                self._note(tuple(parents), fd)
                 safe_walk.remove(fd, name)
 
     def close(self) -> None:
@@ -261,9 +261,9 @@ class _Target:
         fd = os.dup(self._root)
         try:
             for depth, name in enumerate(parts):
-                below = self._below(fd, name, parts[:depth], make=make)
+                child = self._below(fd, name, parts[:depth], make=make)
                 os.close(fd)
-                fd = below
+                fd = child
         except BaseException:
             os.close(fd)
             raise
@@ -359,10 +359,10 @@ def _stays(parts: tuple[str, ...], to: bytes) -> bool:
 
 def _write(fd: int, content: Iterator[bytes], mode: int) -> None:
     try:
-        for piece in content:
-            rest = memoryview(piece)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
+        for chunk in content:
+            remaining = memoryview(chunk)
+            while remaining:
+                remaining = remaining[os.write(fd, remaining) :]
         os.fchmod(fd, mode)
     finally:
         os.close(fd)

@@ -136,20 +136,20 @@ class NodeClient:
         _check(spec)
         for each in [each for each in self._boxes.values() if each.spec.workspace == spec.workspace]:
             await each.clean_up()  # An earlier attempt: its files there are removed first.
-        box = self._box_of(self._last_number + 1, spec, hello)
+        sandbox = self._box_of(self._last_number + 1, spec, hello)
         try:
             async with asyncio.timeout(_FILES_S + spec.grant.workspace_size_mb):
                 await asyncio.gather(*(self._link(path, to) for path, to in (there or {}).items()))
-                await box.files.send_all(there=[*(there or ())])
-            self._outbox.post(_started(box.number, spec, is_asked=self._level is None))
+                await sandbox.files.send_all(there=[*(there or ())])
+            self._outbox.post(_started(sandbox.number, spec, is_asked=self._level is None))
             async with asyncio.timeout(START_S):
-                await asyncio.shield(box.started)
+                await asyncio.shield(sandbox.started)
         except BaseException as error:
-            self._do(box.clean_up())
+            self._do(sandbox.clean_up())
             if isinstance(error, TimeoutError):
                 raise SandboxFailed(f"run {spec.run}: nothing started in time on its machine") from None
             raise
-        return box
+        return sandbox
 
     async def adopt(self, number: int, spec: SandboxSpec) -> RemoteSandbox:
         """Adopt the sandbox that another kernel started on the machine under that number.
@@ -162,25 +162,25 @@ class NodeClient:
         if number not in hello.kept or number in self._boxes:
             raise Gone(f"run {spec.run}: its machine has not kept it")
         _check(spec)
-        box = self._box_of(number, spec, hello)
-        box.begin(is_adopted=True)
+        sandbox = self._box_of(number, spec, hello)
+        sandbox.begin(is_adopted=True)
         try:
             async with asyncio.timeout(START_S):
                 await self._questions.ask(lambda ask: Adopt(ask=ask, number=number))
         except BaseException as error:
-            self._do(box.clean_up())
+            self._do(sandbox.clean_up())
             if isinstance(error, TimeoutError):
                 raise Gone(f"run {spec.run}: its machine does not answer") from None
             raise
-        return box
+        return sandbox
 
     def lost(self, exit: Exit) -> None:
         """Declare the machine lost: all its sandboxes end with `exit` at once. Only the first call has an effect."""
         if self._ended.done():
             return
         self._ended.set_result(exit)
-        for box in list(self._boxes.values()):
-            box.end(exit)
+        for sandbox in list(self._boxes.values()):
+            sandbox.end(exit)
         self._questions.fail(SandboxFailed(f"the machine is gone: {exit.detail}"))
         self._reading.cancel()
         self._do(self._hang_up())
@@ -211,14 +211,14 @@ class NodeClient:
     def _box_of(self, number: int, spec: SandboxSpec, hello: Hello) -> RemoteSandbox:
         """Create the client of a sandbox. Raises IsolationUnavailable, SandboxFailed."""
         level, post = self._level_of(hello, spec.grant.isolation), self._outbox.post
-        box = RemoteSandbox(number, spec, level, post, self._questions, on_done=self._let_go, do=self._do)
-        self._boxes[number], self._last_number = box, max(self._last_number, number)
-        return box
+        sandbox = RemoteSandbox(number, spec, level, post, self._questions, on_done=self._let_go, do=self._do)
+        self._boxes[number], self._last_number = sandbox, max(self._last_number, number)
+        return sandbox
 
     def _let_go(self, number: int) -> None:
-        box = self._boxes.pop(number, None)
-        if box is not None and not box.is_forgotten and self.is_open and self._on_deaf is not None:
-            self._on_deaf(box.spec.run)
+        sandbox = self._boxes.pop(number, None)
+        if sandbox is not None and not sandbox.is_forgotten and self.is_open and self._on_deaf is not None:
+            self._on_deaf(sandbox.spec.run)
 
     def _do(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
@@ -245,7 +245,7 @@ class NodeClient:
         await self._questions.ask(lambda ask: Link(ask=ask, root=path, to=to))
 
     async def _read(self) -> None:
-        why = "the line to its machine ended"
+        reason = "the line to its machine ended"
         count = 0
         try:
             while (frame := await self._line.receive()) is not None:
@@ -255,14 +255,14 @@ class NodeClient:
                 count += 1
                 if count % _OTHERS_TURN == 0:
                     await asyncio.sleep(0)
-        except RametError as broken:
-            why = f"its machine broke the rules of the line: {clean(str(broken)[:300])}"
+        except RametError as violation:
+            reason = f"its machine broke the rules of the line: {clean(str(violation)[:300])}"
         except TimeoutError:
-            why = f"its machine read nothing for {_UNREAD_S:g} s, while more waited for it than may"
+            reason = f"its machine read nothing for {_UNREAD_S:g} s, while more waited for it than may"
         except OSError as error:
-            why = f"the line to its machine ended: {error}"
+            reason = f"the line to its machine ended: {error}"
         finally:
-            self.lost(Exit(-signal.SIGKILL, "lost", why))
+            self.lost(Exit(-signal.SIGKILL, "lost", reason))
 
     def _take(self, word: messages.FromMachine, body: bytes) -> None:
         if not self._hello.done():

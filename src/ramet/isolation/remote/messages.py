@@ -245,14 +245,14 @@ def encode(word: NodeMessage) -> bytes:
 
 def from_kernel(control: bytes) -> FromKernel:
     """Decode a message of a kernel. Raises ProtocolError."""
-    word: FromKernel = _decoded(_from_kernel, control)
-    return word
+    message: FromKernel = _decoded(_from_kernel, control)
+    return message
 
 
 def from_machine(control: bytes) -> FromMachine:
     """Decode a message of a machine. Raises ProtocolError."""
-    word: FromMachine = _decoded(_from_machine, control)
-    return word
+    message: FromMachine = _decoded(_from_machine, control)
+    return message
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], control: bytes) -> Any:

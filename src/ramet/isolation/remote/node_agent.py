@@ -59,17 +59,17 @@ async def keeper(runs: Path, places: Sequence[Path] = (), *, pod: bool = False) 
     `runs` is the same path as on the kernel's host. `places` are other folders that mounts may be written to. A mount
     at one of them or below comes from the host; any other is what this machine has there. `pod` as in `LocalBackend`.
     """
-    made = NodeAgent(runs, places, pod=pod)
+    agent = NodeAgent(runs, places, pod=pod)
     try:
-        yield made
+        yield agent
     finally:
-        await made.close()
+        await agent.close()
 
 
 async def serve(line: Line, runs: Path, places: Sequence[Path] = (), *, pod: bool = False) -> bool:
     """Serve one line with a new `keeper`; return whether the kernel ended it by `Leave`."""
-    async with keeper(runs, places, pod=pod) as kept:
-        return await kept.serve(line)
+    async with keeper(runs, places, pod=pod) as agent:
+        return await agent.serve(line)
 
 
 def main(runs: str, *places: str) -> None:
@@ -78,17 +78,17 @@ def main(runs: str, *places: str) -> None:
 
 
 async def _main(runs: Path, places: Sequence[Path]) -> None:
-    ours, theirs = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
+    stdin, stdout = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
     os.dup2(2, 1)
-    os.close(nothing)
-    with os.fdopen(ours, "rb", 0) as source, os.fdopen(theirs, "wb", 0) as sink:
+    os.close(null)
+    with os.fdopen(stdin, "rb", 0) as source, os.fdopen(stdout, "wb", 0) as sink:
         line = await piped(source, sink)
         try:
             await serve(line, runs, places)
-        except ProtocolError as broken:
-            sys.stderr.write(f"the kernel broke the rules of the line: {broken}\n")
+        except ProtocolError as violation:
+            sys.stderr.write(f"the kernel broke the rules of the line: {violation}\n")
         finally:
             await line.close()
 
@@ -115,10 +115,10 @@ class NodeAgent:
         """
         outbox = self._outbox = Outbox(line)
         try:
-            if has_left := await self._work(line):
+            if should_exit := await self._work(line):
                 await self.close()
                 await outbox.flush(_LAST_WORDS_S)
-            return has_left
+            return should_exit
         finally:
             self._outbox = None
             await self._detach()
@@ -140,10 +140,10 @@ class NodeAgent:
         )
         count = 0
         while (frame := await line.receive()) is not None:
-            word = messages.from_kernel(frame.control)
-            if isinstance(word, Leave):
+            message = messages.from_kernel(frame.control)
+            if isinstance(message, Leave):
                 return True
-            self._take(word, frame.body)
+            self._take(message, frame.body)
             count += 1
             if count % _OTHERS_TURN == 0:
                 await asyncio.sleep(0)
@@ -155,7 +155,7 @@ class NodeAgent:
             return
         self._is_closed = True
         await self._end_tasks()
-        await asyncio.gather(*(kept.close() for kept in self._kept.values()), return_exceptions=True)
+        await asyncio.gather(*(sandbox.close() for sandbox in self._kept.values()), return_exceptions=True)
         await self._backend.close()
         for number in list(self._kept):
             with contextlib.suppress(OSError):
@@ -164,11 +164,11 @@ class NodeAgent:
     async def _detach(self) -> None:
         """Detach from an ended line: close sandboxes that were not started; the others wait for the next line."""
         await self._end_tasks()
-        for number, kept in list(self._kept.items()):
-            if kept.was_begun:
-                kept.detach()
+        for number, sandbox in list(self._kept.items()):
+            if sandbox.was_begun:
+                sandbox.detach()
             else:
-                await kept.close()
+                await sandbox.close()
                 with contextlib.suppress(OSError):
                     await self._clear(number)
 
@@ -186,23 +186,23 @@ class NodeAgent:
     def _take(self, word: messages.FromKernel, body: bytes) -> None:
         match word:
             case Data():
-                if (kept := self._kept.get(word.number)) is not None:
-                    kept.take(word.stream, body)
+                if (sandbox := self._kept.get(word.number)) is not None:
+                    sandbox.take(word.stream, body)
             case Credit():
-                if (kept := self._kept.get(word.number)) is not None:
-                    kept.grant(word.stream, word.size)
+                if (sandbox := self._kept.get(word.number)) is not None:
+                    sandbox.grant(word.stream, word.size)
             case Signal():
-                if (kept := self._kept.get(word.number)) is not None:
-                    kept.signal(word.signal)
+                if (sandbox := self._kept.get(word.number)) is not None:
+                    sandbox.signal(word.signal)
             case Put():
-                whose = self._new(word.number)
-                arrival = whose.receive(word.stream)
-                self._answer(word.ask, lambda: self._put(whose, word, arrival))
+                sandbox_of_put = self._new(word.number)
+                arrival = sandbox_of_put.receive(word.stream)
+                self._answer(word.ask, lambda: self._put(sandbox_of_put, word, arrival))
             case Link():
                 self._answer(word.ask, lambda: self._link(word))
             case Start():
-                kept = self._new(word.number)
-                kept.starting = self._do(self._start(kept, word))
+                sandbox = self._new(word.number)
+                sandbox.starting = self._do(self._start(sandbox, word))
             case Adopt():
                 self._answer(word.ask, lambda: self._adopt(word))
             case Measure():
@@ -247,7 +247,7 @@ class NodeAgent:
 
     async def _put(self, kept: NodeSandbox, word: Put, arrival: IncomingDir) -> tuple[Any, bytes]:
         root = Path(absolute(word.root))
-        if not any(place == root or place in root.parents for place in self._places):
+        if not any(folder == root or folder in root.parents for folder in self._places):
             kept.drop(word.stream)
             return False, b""
         if root == self._runs or root in self._runs.parents:
@@ -259,7 +259,7 @@ class NodeAgent:
 
     async def _link(self, word: Link) -> tuple[Any, bytes]:
         root, to = Path(absolute(word.root)), Path(absolute(word.to))
-        if not any(place in root.parents for place in self._places) or self._runs in root.parents:
+        if not any(folder in root.parents for folder in self._places) or self._runs in root.parents:
             raise InvalidValue("readonly_mounts", str(root), "a path in a folder that this machine keeps for mounts")
         await in_thread(lambda: _link(root, to), name="ramet-folder")
         return None, b""
@@ -284,8 +284,8 @@ class NodeAgent:
         return list(await self._known(word.number).box.metrics()), b""
 
     async def _run(self, word: Run) -> tuple[Any, bytes]:
-        box = self._known(word.number).box
-        code, out, err = await box.run_command(word.argv, timeout_s=word.timeout_s, max_bytes=word.max_bytes)
+        sandbox = self._known(word.number).box
+        code, out, err = await sandbox.run_command(word.argv, timeout_s=word.timeout_s, max_bytes=word.max_bytes)
         return [code, len(out)], out + err
 
     async def _fetch(self, word: Fetch) -> tuple[Any, bytes]:
@@ -293,27 +293,27 @@ class NodeAgent:
         return list(packed.refused), b"".join(os.fsencode(path) + b"\0" for path in packed.gone)
 
     async def _forget(self, number: int) -> tuple[Any, bytes]:
-        kept = self._kept.get(number)
-        if kept is not None:
-            await kept.close()
+        sandbox = self._kept.get(number)
+        if sandbox is not None:
+            await sandbox.close()
             await self._clear(number)
         return None, b""
 
     async def _clear(self, number: int) -> None:
         """Remove the files that only this sandbox used."""
-        kept = self._kept.pop(number)
+        sandbox = self._kept.pop(number)
         # A mount stays: zygotes that wait for other runs with the same mount have it open.
-        alone = [root for root, users in self._used.items() if users == {number} and self._runs in root.parents]
+        unshared = [root for root, users in self._used.items() if users == {number} and self._runs in root.parents]
         for users in self._used.values():
             users.discard(number)
-        for root in alone:
+        for root in unshared:
             del self._used[root]
-        await in_thread(lambda: _remove([*alone, kept.proxies]), name="ramet-folder")
+        await in_thread(lambda: _remove([*unshared, sandbox.proxies]), name="ramet-folder")
 
     def _near_a_limit(self, run: str, resource: str, used: float, limit: float) -> None:
-        for kept in self._kept.values():
-            if kept.run == run and kept.is_told:
-                self._post(Threshold(number=kept.number, resource=resource, used=used, limit=limit))
+        for sandbox in self._kept.values():
+            if sandbox.run == run and sandbox.is_told:
+                self._post(Threshold(number=sandbox.number, resource=resource, used=used, limit=limit))
 
 
 def _link(root: Path, to: Path) -> None:

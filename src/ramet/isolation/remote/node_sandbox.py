@@ -78,17 +78,17 @@ class NodeSandbox:
 
     def take(self, stream: int, data: bytes) -> None:
         """Take bytes of a stream; ignore bytes of a stream that has ended here."""
-        where = self._streams.get(stream)
-        if isinstance(where, Incoming | Duplex | IncomingDir):
+        stream_object = self._streams.get(stream)
+        if isinstance(stream_object, Incoming | Duplex | IncomingDir):
             if stream == CHANNEL:
                 self._tape.told(data)
-            where.take(data)
+            stream_object.take(data)
 
     def grant(self, stream: int, size: int) -> None:
         """Allow more bytes of a stream."""
-        where = self._streams.get(stream)
-        if isinstance(where, Outgoing | Duplex | OutgoingDir):
-            where.grant(size)
+        stream_object = self._streams.get(stream)
+        if isinstance(stream_object, Outgoing | Duplex | OutgoingDir):
+            stream_object.grant(size)
 
     def signal(self, number: int) -> None:
         """Send a signal to the main process; SIGKILL goes to all processes."""
@@ -98,8 +98,8 @@ class NodeSandbox:
     def receive(self, stream: int) -> IncomingDir:
         """Prepare to receive a folder in a stream."""
         self._check_new(stream)
-        arrival = self._streams[stream] = IncomingDir(self.number, stream, self._post)
-        return arrival
+        incoming = self._streams[stream] = IncomingDir(self.number, stream, self._post)
+        return incoming
 
     async def put(self, stream: int, root: Path, arrival: IncomingDir) -> None:
         """Unpack a received folder at `root`."""
@@ -111,9 +111,9 @@ class NodeSandbox:
 
     def drop(self, stream: int) -> None:
         """Close a stream and discard the rest of its data."""
-        where = self._streams.pop(stream, None)
-        if where is not None:
-            where.close()
+        stream_object = self._streams.pop(stream, None)
+        if stream_object is not None:
+            stream_object.close()
 
     async def start(self, backend: Backend, word: Start) -> None:
         """Start the sandbox. Raises what `Backend.start` raises."""
@@ -173,9 +173,9 @@ class NodeSandbox:
             raise Gone(f"sandbox {self.number} was not started")
         self._check_new(stream)
         async with self._fetching:
-            departure = self._streams[stream] = OutgoingDir(self.number, stream, self._post)
+            outgoing = self._streams[stream] = OutgoingDir(self.number, stream, self._post)
             try:
-                packed = await departure.packed(self._spec.workspace, self._known, max_bytes=MAX_BYTES)
+                packed = await outgoing.packed(self._spec.workspace, self._known, max_bytes=MAX_BYTES)
             finally:
                 self.drop(stream)
             self._known = packed.known
@@ -250,8 +250,8 @@ class NodeSandbox:
                 return
             stream, self._next = self._next, self._next + 2
             self._post(Connected(number=self.number, stream=stream), b"")
-            both = self._streams[stream] = Duplex(self.number, stream, self._post, on_done=lambda: self.drop(stream))
-            both.attach(end)
+            duplex = self._streams[stream] = Duplex(self.number, stream, self._post, on_done=lambda: self.drop(stream))
+            duplex.attach(end)
 
 
 def _looked(workspace: Path) -> Known:

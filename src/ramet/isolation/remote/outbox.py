@@ -55,11 +55,11 @@ class Outbox:
         Raises TimeoutError if nothing was sent within `within_s`.
         """
         while not self._room.is_set():
-            before = self._sent
+            sent_before = self._sent
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(within_s):
                     await self._room.wait()
-            if not self._room.is_set() and self._sent == before:
+            if not self._room.is_set() and self._sent == sent_before:
                 raise TimeoutError
 
     async def flush(self, within_s: float) -> None:

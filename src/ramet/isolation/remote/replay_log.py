@@ -74,16 +74,16 @@ class ChannelLog:
         try:
             for control, frame in self._said.cut(data):
                 self._take_said(guest_protocol.from_guest(control), frame)
-        except ProtocolError as broken:  # The kernel ends the sandbox for that.
-            self._never = str(broken)
+        except ProtocolError as violation:  # The kernel ends the sandbox for that.
+            self._never = str(violation)
 
     def told(self, data: bytes) -> None:
         """Record bytes from the kernel on their way into the sandbox."""
         try:
             for control, _ in self._told.cut(data):
                 self._take_told(guest_protocol.from_host(control))
-        except ProtocolError as broken:
-            self._never = str(broken)
+        except ProtocolError as violation:
+            self._never = str(violation)
 
     def again(self) -> bytes:
         """Return the bytes that another kernel must receive first; later bytes of the sandbox follow them.
@@ -191,9 +191,9 @@ class _Cutter:
 
     def cut(self, data: bytes) -> Iterator[_Cut]:
         """Take bytes; yield the frames that they complete. Raises ProtocolError for bytes that begin no frame."""
-        at = 0
-        while at < len(data):
-            at = self._more(data, at)
+        position = 0
+        while position < len(data):
+            position = self._more(data, position)
             if self._lengths is None and len(self._head) == _HEADER.size:
                 control, body = self._lengths = _HEADER.unpack(self._head)
                 if not 1 <= control <= MAX_CONTROL or body > MAX_BODY:
@@ -201,10 +201,10 @@ class _Cutter:
                 self._left = 0 if self._keeps else body
             elif self._lengths is not None and not self._missing and not self._left:
                 head, control = bytes(self._head), self._lengths[0]
-                whole = head if self._keeps else None
+                kept_frame = head if self._keeps else None
                 self._head.clear()
                 self._lengths = None
-                yield _Cut(head[_HEADER.size : _HEADER.size + control], whole)
+                yield _Cut(head[_HEADER.size : _HEADER.size + control], kept_frame)
 
     @property
     def _missing(self) -> int:

@@ -23,8 +23,8 @@ def told(error: ErrorInfo, fields: Mapping[str, Any]) -> Exception:
     """Convert a machine's error into an exception of an allowed type; else into SandboxFailed."""
     if error.type == "TimeoutError":
         return TimeoutError(clean(error.message[:1000]))
-    found = decode_error(error, fields)
-    return found if isinstance(found, _TOLD) else SandboxFailed(str(found))
+    decoded = decode_error(error, fields)
+    return decoded if isinstance(decoded, _TOLD) else SandboxFailed(str(decoded))
 
 
 def converted(value: Any, kind: Any) -> Any:

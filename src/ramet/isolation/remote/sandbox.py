@@ -231,20 +231,20 @@ class RemoteSandbox:
 
     def take(self, stream: int, data: bytes) -> None:
         """Take bytes of a stream. Raises ProtocolError for an unknown stream."""
-        where = self._streams.get(stream)
-        if where is not None:
+        stream_object = self._streams.get(stream)
+        if stream_object is not None:
             if stream <= STDERR and not self._was_started:
                 raise ProtocolError(f"sandbox {self.number} speaks before it is started")
-            where.take(data)
+            stream_object.take(data)
         elif not self.files.take(stream, data) and self._cleaning is None and stream > self._highest:
             raise ProtocolError(f"there is no stream {stream} of {self.number}")
 
     def grant(self, stream: int, size: int) -> None:
         """Allow more bytes of a stream. Raises ProtocolError for an unknown stream, and for too much credit."""
-        where = self._streams.get(stream)
-        if isinstance(where, Duplex):
-            where.grant(size)
-        elif where is not None:
+        stream_object = self._streams.get(stream)
+        if isinstance(stream_object, Duplex):
+            stream_object.grant(size)
+        elif stream_object is not None:
             raise ProtocolError(f"stream {stream} of {self.number} does not go there")
         else:
             self.files.grant(stream, size)
@@ -296,12 +296,12 @@ class RemoteSandbox:
         if sum(isinstance(each, Duplex) for each in self._streams.values()) > _MAX_CONNECTIONS:
             raise ProtocolError(f"sandbox {self.number} opens too many streams")
         self._highest = stream
-        both = Duplex(self.number, stream, self._post, on_done=lambda: self._drop(stream))
+        duplex = Duplex(self.number, stream, self._post, on_done=lambda: self._drop(stream))
         if self._cleaning is not None:
-            both.fail()
+            duplex.fail()
             return
-        self._streams[stream] = both
-        self._do(_connected(both, self.spec.proxy))
+        self._streams[stream] = duplex
+        self._do(_connected(duplex, self.spec.proxy))
 
     # ---- its end ----------------------------------------------------------------------------------------------------
 
@@ -331,9 +331,9 @@ class RemoteSandbox:
             self._on_done(self.number)
 
     def _drop(self, stream: int) -> None:
-        where = self._streams.pop(stream, None)
-        if where is not None:
-            where.close()
+        stream_object = self._streams.pop(stream, None)
+        if stream_object is not None:
+            stream_object.close()
 
     async def _ask(self, word: Callable[[int], Any]) -> Any:
         if self._ended.done():

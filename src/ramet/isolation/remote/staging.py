@@ -51,22 +51,22 @@ class Staging:
         """
         if not await in_thread(lambda: _is_empty(self._spec.workspace), name="ramet-folder"):
             await self._put(Path(absolute(self._spec.workspace)), max_bytes=self._room)
-        left = _MAX_SENT
+        remaining = _MAX_SENT
         sources = mounts.located(map(absolute, self._spec.grant.readonly_mounts), self._spec.mount_roots)
         for mount, source in sources.items():
-            place = Path(mount)
-            if any(place.is_relative_to(each) for each in there) or not os.path.lexists(source):  # noqa: ASYNC240
+            path = Path(mount)
+            if any(path.is_relative_to(each) for each in there) or not os.path.lexists(source):  # noqa: ASYNC240
                 continue  # The machine's image has it, or may have it.
             try:
-                left -= await self._put(place, source=Path(source), max_bytes=left)
+                remaining -= await self._put(path, source=Path(source), max_bytes=remaining)
             except OutputTooLarge:
-                most = f"at most {_MAX_SENT >> 20} MiB of all mounts: put what is larger into an image"
-                raise InvalidValue("readonly_mounts", mount, most) from None
+                accepted = f"at most {_MAX_SENT >> 20} MiB of all mounts: put what is larger into an image"
+                raise InvalidValue("readonly_mounts", mount, accepted) from None
         try:
             await self.send_shelf()
         except OutputTooLarge:
-            most = f"at most {_MAX_SENT >> 20} MiB: put what is larger into an image"
-            raise InvalidValue("shelf", str(self._spec.shelf), most) from None
+            accepted = f"at most {_MAX_SENT >> 20} MiB: put what is larger into an image"
+            raise InvalidValue("shelf", str(self._spec.shelf), accepted) from None
 
     async def send_shelf(self) -> None:
         """Send the sandbox's shelf, if it has one that differs from the machine's. Raises OutputTooLarge."""
@@ -80,52 +80,52 @@ class Staging:
 
     async def fetch(self) -> None:
         """Fetch the changes of the workspace. Raises OutputTooLarge, SandboxFailed, OSError."""
-        workspace, most = Path(absolute(self._spec.workspace)), self._room
+        workspace, limit = Path(absolute(self._spec.workspace)), self._room
         stream = self._new_stream()
-        arrival = self._streams[stream] = IncomingDir(self._number, stream, self._post)
-        asked = asyncio.ensure_future(
+        incoming = self._streams[stream] = IncomingDir(self._number, stream, self._post)
+        request = asyncio.ensure_future(
             self._questions.ask(lambda ask: Fetch(ask=ask, number=self._number, stream=stream))
         )
-        whole = self._is_strange
+        is_whole = self._is_strange
         unpacking = asyncio.ensure_future(
-            arrival.unpacked(workspace, max_bytes=most, max_entries=most // disk.ENTRY_BYTES, whole=whole)
+            incoming.unpacked(workspace, max_bytes=limit, max_entries=limit // disk.ENTRY_BYTES, whole=is_whole)
         )
         try:
-            await asyncio.wait((asked, unpacking), return_when=asyncio.FIRST_COMPLETED)
-            if asked.done() and asked.exception() is not None:
+            await asyncio.wait((request, unpacking), return_when=asyncio.FIRST_COMPLETED)
+            if request.done() and request.exception() is not None:
                 self._drop(stream)  # The unpacking thread sees the end.
-                await asked
+                await request
             refused = await unpacking
-            answer, body = await asked
+            answer, body = await request
             self._is_strange = False
             await in_thread(lambda: file_sync.remove(workspace, body.split(b"\0")[:-1]), name="ramet-folder")
-            used = await in_thread(lambda: disk.used_bytes(workspace, most=most), name="ramet-folder")
-            if used > most:
-                raise OutputTooLarge("bytes of a workspace", size=used, limit=most)
+            used = await in_thread(lambda: disk.used_bytes(workspace, most=limit), name="ramet-folder")
+            if used > limit:
+                raise OutputTooLarge("bytes of a workspace", size=used, limit=limit)
             for name in (*refused, *converted(answer.value, list[str])[: file_sync.MAX_TOLD]):
                 _log.warning("run %s: a file stays on its machine: %s", self._spec.run, clean(name[:300]))
         except asyncio.CancelledError:
             self._drop(stream)
             raise
         finally:
-            if arrival.has_come:  # Else the rest is counted and dropped, so that the machine can end the stream.
+            if incoming.has_come:  # Else the rest is counted and dropped, so that the machine can end the stream.
                 self._drop(stream)
-            asked.cancel()
-            await asyncio.gather(asked, unpacking, return_exceptions=True)
+            request.cancel()
+            await asyncio.gather(request, unpacking, return_exceptions=True)
 
     def take(self, stream: int, data: bytes) -> bool:
         """Take bytes of a stream; return False for a stream that was never opened here."""
-        where = self._streams.get(stream)
-        if isinstance(where, IncomingDir):
-            where.take(data)
+        stream_object = self._streams.get(stream)
+        if isinstance(stream_object, IncomingDir):
+            stream_object.take(data)
         return FIRST_OF_KERNEL <= stream < self._next
 
     def grant(self, stream: int, size: int) -> None:
         """Allow more bytes of a stream. Raises ProtocolError for too much credit, and for an incoming stream."""
-        where = self._streams.get(stream)
-        if isinstance(where, OutgoingDir):
-            where.grant(size)
-        elif where is not None:
+        stream_object = self._streams.get(stream)
+        if isinstance(stream_object, OutgoingDir):
+            stream_object.grant(size)
+        elif stream_object is not None:
             raise ProtocolError(f"stream {stream} of {self._number} does not go there")
 
     def close(self) -> None:
@@ -139,19 +139,19 @@ class Staging:
         Raises OutputTooLarge, SandboxFailed, and InvalidValue for a source that is a link or leads through one by now.
         """
         stream = self._new_stream()
-        departure = self._streams[stream] = OutgoingDir(self._number, stream, self._post)
-        asked = asyncio.ensure_future(
+        outgoing = self._streams[stream] = OutgoingDir(self._number, stream, self._post)
+        request = asyncio.ensure_future(
             self._questions.ask(lambda ask: Put(ask=ask, number=self._number, stream=stream, root=str(place)))
         )
         packing = asyncio.ensure_future(
-            departure.packed(source or place, None, max_bytes=max_bytes, is_source=source is not None)
+            outgoing.packed(source or place, None, max_bytes=max_bytes, is_source=source is not None)
         )
         try:
-            await asyncio.wait((asked, packing), return_when=asyncio.FIRST_COMPLETED)
-            if asked.done() and asked.result()[0].value is False:  # The machine's image has it.
+            await asyncio.wait((request, packing), return_when=asyncio.FIRST_COMPLETED)
+            if request.done() and request.result()[0].value is False:  # The machine's image has it.
                 return 0
             packed = await packing
-            await asked
+            await request
             return packed.size
         except OSError as error:
             if source is not None and error.errno == errno.ELOOP:
@@ -159,9 +159,9 @@ class Staging:
             raise SandboxFailed(f"{place} could not be sent: {error}") from error
         finally:
             self._drop(stream)
-            for each in (asked, packing):
+            for each in (request, packing):
                 each.cancel()
-            await asyncio.gather(asked, packing, return_exceptions=True)
+            await asyncio.gather(request, packing, return_exceptions=True)
 
     @property
     def _room(self) -> int:
@@ -172,9 +172,9 @@ class Staging:
         return stream
 
     def _drop(self, stream: int) -> None:
-        where = self._streams.pop(stream, None)
-        if where is not None:
-            where.close()
+        stream_object = self._streams.pop(stream, None)
+        if stream_object is not None:
+            stream_object.close()
 
 
 def _is_empty(folder: Path) -> bool:

@@ -71,6 +71,6 @@ class StreamLine:
 async def piped(source: IO[bytes], sink: IO[bytes]) -> StreamLine:
     """Create a line over two pipes, and own them. Not for sockets: asyncio treats incoming data there as an end."""
     loop, reader, unread = asyncio.get_running_loop(), asyncio.StreamReader(), asyncio.StreamReader()
-    fed_by, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
+    read_transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
     transport, protocol = await loop.connect_write_pipe(lambda: asyncio.StreamReaderProtocol(unread), sink)
-    return StreamLine(reader, asyncio.StreamWriter(transport, protocol, reader, loop), fed_by)
+    return StreamLine(reader, asyncio.StreamWriter(transport, protocol, reader, loop), read_transport)

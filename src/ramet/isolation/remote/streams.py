@@ -98,9 +98,9 @@ class Outgoing:
     def _send_first(self) -> None:
         while self._first and self._credit and self._is_open:
             size = min(self._credit, MAX_PIECE, len(self._first))
-            piece, self._first = self._first[:size], self._first[size:]
+            chunk, self._first = self._first[:size], self._first[size:]
             self._credit -= size
-            self._post(Data(number=self._number, stream=self._stream), bytes(piece))
+            self._post(Data(number=self._number, stream=self._stream), bytes(chunk))
 
     def _stop_reading(self) -> None:
         if self._is_reading:
@@ -173,10 +173,10 @@ class Incoming:
         self._is_broken = True
         self._stop_writing()
         self._fd = -1
-        dropped = sum(map(len, self._pieces))
+        dropped_bytes = sum(map(len, self._pieces))
         self._pieces.clear()
-        if dropped:
-            self._credit(dropped)
+        if dropped_bytes:
+            self._credit(dropped_bytes)
         self._look_for_end()
 
     def close(self) -> None:
@@ -190,9 +190,9 @@ class Incoming:
             self._look_for_end()
             return
         while self._pieces:
-            piece = self._pieces[0]
+            chunk = self._pieces[0]
             try:
-                written = os.write(self._fd, piece)
+                written = os.write(self._fd, chunk)
             except (BlockingIOError, InterruptedError):
                 if not self._is_writing:
                     self._is_writing = True
@@ -201,10 +201,10 @@ class Incoming:
             except OSError:
                 self.abandon()
                 return
-            if written == len(piece):
+            if written == len(chunk):
                 self._pieces.popleft()
             else:
-                self._pieces[0] = piece[written:]
+                self._pieces[0] = chunk[written:]
             self._credit(written)
         self._stop_writing()
         self._look_for_end()

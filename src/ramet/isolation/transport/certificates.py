@@ -57,20 +57,20 @@ def make(names: Sequence[str], folder: Path | None = None) -> ServerIdentity:
         raise MissingExtra("a certificate of the kernel's own", "kubernetes") from None
     if not names:
         raise InvalidValue("names", names, "the names or addresses by which machines reach the kernel")
-    kept = folder / "authority.pem" if folder is not None else None
-    if kept is not None and kept.exists():
-        pem = read_regular(kept, limit=1 << 16)
+    authority_file = folder / "authority.pem" if folder is not None else None
+    if authority_file is not None and authority_file.exists():
+        pem = read_regular(authority_file, limit=1 << 16)
         ca = load_pem_x509_certificate(pem)
         ca_key = load_pem_private_key(pem, None)
     else:
         ca, ca_key = _authority()
-        if kept is not None:
-            _write(kept, _pem(ca) + _key_pem(ca_key))
+        if authority_file is not None:
+            _write(authority_file, _pem(ca) + _key_pem(ca_key))
     certificate, key = _signed(names, ca, ca_key)  # type: ignore[arg-type]  # the type of `_authority`'s key
-    with tempfile.TemporaryDirectory(prefix="ramet-tls-", dir=folder) as passing:  # ssl reads keys from files only
-        both = Path(passing, "tls.pem")
-        _write(both, _pem(certificate) + _key_pem(key))
-        return ServerIdentity(context=_server_context(both, both), ca=_pem(ca).decode())
+    with tempfile.TemporaryDirectory(prefix="ramet-tls-", dir=folder) as temporary:  # ssl reads keys from files only
+        combined = Path(temporary, "tls.pem")
+        _write(combined, _pem(certificate) + _key_pem(key))
+        return ServerIdentity(context=_server_context(combined, combined), ca=_pem(ca).decode())
 
 
 def client_context(ca: str) -> ssl.SSLContext:

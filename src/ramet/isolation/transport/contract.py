@@ -94,19 +94,19 @@ class StreamTransport:
         self._abort()
 
     def _take(self, data: bytes) -> None:
-        buffer, at, whole = self._buffer, 0, 0
+        buffer, position, packet_size = self._buffer, 0, 0
         is_new = not buffer
         buffer += data
-        while len(buffer) - at >= _LENGTH.size:
-            whole = _LENGTH.unpack_from(buffer, at)[0]
-            if not 1 <= whole <= MAX_PACKET:
-                raise ProtocolError(f"a packet of {whole} bytes is announced; 1 to {MAX_PACKET} are accepted")
-            end = at + _LENGTH.size + whole
+        while len(buffer) - position >= _LENGTH.size:
+            packet_size = _LENGTH.unpack_from(buffer, position)[0]
+            if not 1 <= packet_size <= MAX_PACKET:
+                raise ProtocolError(f"a packet of {packet_size} bytes is announced; 1 to {MAX_PACKET} are accepted")
+            end = position + _LENGTH.size + packet_size
             if len(buffer) < end:
                 break
-            self._packets.append(bytes(buffer[at + _LENGTH.size : end]))
-            at, whole = end, 0
-        del buffer[:at]
-        if is_new or at:
+            self._packets.append(bytes(buffer[position + _LENGTH.size : end]))
+            position, packet_size = end, 0
+        del buffer[:position]
+        if is_new or position:
             self._begun_at = self._heard_at
-        self._late_at = self._begun_at + allowance_s(whole) if buffer else None
+        self._late_at = self._begun_at + allowance_s(packet_size) if buffer else None

@@ -51,15 +51,15 @@ async def dialled(
     """
     dialler = _Dialler(invitation, backoff)
     line = ResumingLine(patience=patience)
-    dialling = asyncio.get_running_loop().create_task(dialler.run(line))
+    task = asyncio.get_running_loop().create_task(dialler.run(line))
     try:
         yield line
     finally:
         await line.close()
-        dialling.cancel()
-        await asyncio.wait((dialling,))
-        if not dialling.cancelled():
-            dialling.result()
+        task.cancel()
+        await asyncio.wait((task,))
+        if not task.cancelled():
+            task.result()
 
 
 class _Dialler:
@@ -81,18 +81,18 @@ class _Dialler:
 
     async def run(self, line: ResumingLine) -> None:
         """Dial until the line has ended."""
-        tries = 0
+        attempts = 0
         while not line.has_ended:
             with contextlib.suppress(OSError, ProtocolError, EOFError):  # of one connection; the next one may succeed
                 async with asyncio.timeout(self._backoff.try_s):
                     transport = await self._connect()
-                heard = line.greetings
+                greetings = line.greetings
                 await line.carry(transport)
-                if line.greetings > heard:
-                    tries = 0
+                if line.greetings > greetings:
+                    attempts = 0
             if not line.has_ended:
-                await asyncio.sleep(self._backoff.wait_s(tries))
-                tries += 1
+                await asyncio.sleep(self._backoff.wait_s(attempts))
+                attempts += 1
 
     async def _connect(self) -> WebSocketTransport:
         """Connect once. Raises OSError, ProtocolError, EOFError."""
@@ -105,9 +105,9 @@ class _Dialler:
             stream.put(request(self._authority, self._path, nonce, key))
             head = await stream.read_head()
             check_answer(head, nonce)
-            if not (following := head.headers.get(KEY_HEADER)):
+            if not (next_key := head.headers.get(KEY_HEADER)):
                 raise ProtocolError("the kernel gave no key for the next time")
-            self._key = following
+            self._key = next_key
             return WebSocketTransport(stream, is_server=False)
         except BaseException:
             stream.abort()

@@ -38,25 +38,25 @@ class JoinKeys:
         """Return the next key if `key` is valid; None, after the same amount of work, if it is not."""
         known = self._pods.get(pod)
         hashes = _NOBODY if known is None else (known.hashes * 2)[:2]
-        presented = _hash(key)
-        is_good = hmac.compare_digest(hashes[0], presented) | hmac.compare_digest(hashes[1], presented)
+        key_hash = _hash(key)
+        is_valid = hmac.compare_digest(hashes[0], key_hash) | hmac.compare_digest(hashes[1], key_hash)
         is_late = known is None or (known.join_by is not None and self._now() > known.join_by)
-        following = new_key()
-        due = _hash(following)
-        if known is None or is_late or not is_good:
+        next_key = new_key()
+        next_hash = _hash(next_key)
+        if known is None or is_late or not is_valid:
             return None
-        known.hashes = (presented, due)
-        return following
+        known.hashes = (key_hash, next_hash)
+        return next_key
 
     def confirm(self, pod: str, key: str) -> bool:
         """Record that the next key has arrived: all keys before it are void.
 
         Return False if that key is void itself by now.
         """
-        known, arrived = self._pods.get(pod), _hash(key)
-        if known is None or not any(hmac.compare_digest(each, arrived) for each in known.hashes):
+        known, key_hash = self._pods.get(pod), _hash(key)
+        if known is None or not any(hmac.compare_digest(each, key_hash) for each in known.hashes):
             return False
-        known.hashes, known.join_by = (arrived,), None
+        known.hashes, known.join_by = (key_hash,), None
         return True
 
     def forget(self, pod: str) -> None:

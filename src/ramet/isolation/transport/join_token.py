@@ -37,18 +37,18 @@ def read(folder: Path, *, pod: str = "") -> JoinToken:
 
     Raises InvalidValue for a missing file or one that is too long; no value is ever in a message.
     """
-    said = {POD: pod}
+    fields = {POD: pod}
     for name in (URL, CA, KEY) if pod else (URL, CA, KEY, POD):
         file = folder / name
         try:
             with file.open("rb") as opened:
                 data = opened.read(_MAX + 1)
-            said[name] = data.decode("ascii").strip()
+            fields[name] = data.decode("ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidValue("invitation", str(file), f"a file of plain text ({type(error).__name__})") from None
-        if not said[name] or len(data) > _MAX:
+        if not fields[name] or len(data) > _MAX:
             raise InvalidValue("invitation", str(file), f"a file of 1 to {_MAX} bytes")
-    return JoinToken(url=said[URL], ca=said[CA], key=said[KEY], pod=said[POD])
+    return JoinToken(url=fields[URL], ca=fields[CA], key=fields[KEY], pod=fields[POD])
 
 
 def format_token(invitation: JoinToken) -> bytes:
@@ -59,10 +59,10 @@ def format_token(invitation: JoinToken) -> bytes:
 def parse_token(line: bytes, *, pod: str) -> JoinToken:
     """Decode such a line. Raises InvalidValue for any other line; no value is ever in a message."""
     try:
-        said = json.decode(line, type=_Words)
+        fields = json.decode(line, type=_Words)
     except (ValueError, RecursionError):
         raise InvalidValue("invitation", f"{len(line)} bytes", "an object of JSON with url, ca and key") from None
-    return JoinToken(url=said.url, ca=said.ca, key=said.key, pod=pod)
+    return JoinToken(url=fields.url, ca=fields.ca, key=fields.key, pod=pod)
 
 
 def secret_data(invitation: JoinToken) -> dict[str, str]:

@@ -66,8 +66,8 @@ class PodListener:
 
     async def __aenter__(self) -> PodListener:
         host, port = self._address
-        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
+        addresses = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = addresses[0]
         listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -84,10 +84,10 @@ class PodListener:
     async def __aexit__(self, *_: object) -> None:
         assert self._listener is not None
         assert self._accepting is not None
-        working = {self._accepting, *self._guests}
-        for task in working:
+        tasks = {self._accepting, *self._guests}
+        for task in tasks:
             task.cancel()
-        await asyncio.wait(working)
+        await asyncio.wait(tasks)
         self._listener.close()
 
     @property
@@ -157,24 +157,24 @@ class PodListener:
                 end.close()
 
     async def _admit(self, stream: TlsStream) -> tuple[str, str, ResumingLine, WebSocketTransport] | None:
-        pod, presented, nonce = "", "", None
+        pod, bearer_key, nonce = "", "", None
         try:
             head = await stream.read_head()
             pod = head.headers.get(POD_HEADER, "")
             scheme, _, key = head.headers.get("authorization", "").partition(" ")
-            presented = key if scheme == "Bearer" and head.start[1] == PATH else ""
+            bearer_key = key if scheme == "Bearer" and head.start[1] == PATH else ""
             nonce = nonce_of(head)
         except ProtocolError:
             pass
-        following = self._book.admit(pod, presented if nonce is not None else "")
+        next_key = self._book.admit(pod, bearer_key if nonce is not None else "")
         line = self._lines.get(pod)
-        if following is None or nonce is None or line is None or line.has_ended:
+        if next_key is None or nonce is None or line is None or line.has_ended:
             stream.put(REFUSAL)
             await stream.close()
             return None
-        stream.put(answer(nonce, {KEY_HEADER: following}))
+        stream.put(answer(nonce, {KEY_HEADER: next_key}))
         await stream.drain()
-        return pod, following, line, WebSocketTransport(stream, is_server=True)
+        return pod, next_key, line, WebSocketTransport(stream, is_server=True)
 
     async def _lend(self, pod: str, key: str, line: ResumingLine, transport: WebSocketTransport) -> None:
         def greeted() -> None:

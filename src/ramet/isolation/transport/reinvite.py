@@ -66,14 +66,14 @@ class TokenStream:
             data = b""
         if not data:
             self._close()
-        *lines, rest = data.split(b"\n")
+        *lines, partial = data.split(b"\n")
         for line in lines:
             self._rest += line
             if not self._is_skipping and self._rest:
                 self._take(bytes(self._rest))
             self._rest.clear()
             self._is_skipping = False
-        self._rest += rest
+        self._rest += partial
         if len(self._rest) > _MOST:
             if not self._is_skipping:
                 _say(f"a line of more than {_MOST} bytes")

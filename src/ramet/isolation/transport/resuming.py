@@ -144,21 +144,21 @@ class ResumingLine:
             self._giving_up.cancel()
         self._session.connected()
         self._left.clear()
-        working = [
+        tasks = [
             self._loop.create_task(work)
             for work in (self._read(transport, greeted), self._write(transport), self._watch(transport))
         ]
         try:
-            await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             transport.abort()
-            for task in working:
+            for task in tasks:
                 task.cancel()
             if self._transport is transport:
                 self._transport = None
                 self._left.set()
                 self._wait_for_connection()
-            ends = await asyncio.gather(*working, return_exceptions=True)
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
         for end in ends:
             if isinstance(end, ProtocolError):
                 self._failure = self._failure or end
@@ -204,9 +204,9 @@ class ResumingLine:
         """
         silent = 0
         while silent < _STEPS:
-            before = transport.heard_at
+            last_heard_at = transport.heard_at
             await asyncio.sleep(self._patience.silent_s / _STEPS)
-            silent = silent + 1 if transport.heard_at == before else 0
+            silent = silent + 1 if transport.heard_at == last_heard_at else 0
 
     # ---- its end ----------------------------------------------------------------------------------------------------
 

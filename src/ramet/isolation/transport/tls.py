@@ -49,8 +49,8 @@ class TlsStream:
     async def read(self) -> bytes:
         """Return received data; empty bytes at the end. Raises OSError."""
         if self._rest:
-            rest, self._rest = self._rest, b""
-            return rest
+            buffered, self._rest = self._rest, b""
+            return buffered
         while True:
             try:
                 return self._tls.read(_CHUNK)
@@ -71,17 +71,17 @@ class TlsStream:
         while (end := data.find(b"\r\n\r\n")) < 0:
             if len(data) > MAX_HEAD:
                 raise ProtocolError(f"a head is longer than {MAX_HEAD} bytes")
-            if not (more := await self.read()):
+            if not (chunk := await self.read()):
                 raise EOFError("the connection has ended in a head")
-            data += more
+            data += chunk
         self._rest = data[end + 4 :]
         return read_head(data[: end + 4])
 
     def put(self, data: bytes) -> None:
         """Queue data to be sent; `drain` waits until there is room for more. Raises OSError."""
         with memoryview(data) as view:
-            for at in range(0, len(view), _CHUNK):
-                self._tls.write(view[at : at + _CHUNK])
+            for offset in range(0, len(view), _CHUNK):
+                self._tls.write(view[offset : offset + _CHUNK])
                 self._writer.write(self._outgoing.read())
 
     async def drain(self) -> None:

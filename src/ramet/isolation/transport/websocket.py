@@ -62,8 +62,8 @@ class WebSocketTransport:
                 return bool(self._packets)
         if not was_under_way or any(kind == BINARY for kind, _ in messages):
             self._begun_at = self._heard_at
-        announced = self._messages.announced
-        self._late_at = None if announced is None else self._begun_at + allowance_s(announced)
+        announced_size = self._messages.announced
+        self._late_at = None if announced_size is None else self._begun_at + allowance_s(announced_size)
         return True
 
     def _say(self, kind: int, payload: bytes) -> None:

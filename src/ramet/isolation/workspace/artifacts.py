@@ -64,8 +64,8 @@ def read_file(workspace: Path, path: str, *, max_bytes: int) -> bytes:
     names = path.split("/")
     if any(each in ("", ".", "..") or "\0" in each for each in names) or len(names) > MAX_DEPTH + 1:
         raise InvalidValue("path", path, f"{_PATH}, such as 'report.md' or 'out/report.md'")
-    if why := _objection_to_name(path):
-        raise InvalidValue("path", path, f"{_PATH}: {why}")
+    if objection := _objection_to_name(path):
+        raise InvalidValue("path", path, f"{_PATH}: {objection}")
     try:
         with safe_walk.opened(workspace) as root, contextlib.ExitStack() as stack:
             folder = root
@@ -91,25 +91,25 @@ def _check_folder(folder: int, name: str, path: str) -> None:
 
 
 def _content(folder: int, name: str, path: str, max_bytes: int) -> bytes:
-    seen = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    kind = stat.S_IFMT(seen.st_mode)
+    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    kind = stat.S_IFMT(status.st_mode)
     if kind != stat.S_IFREG:  # Before it is opened: opening a FIFO or a device has effects.
-        what = "a folder" if kind == stat.S_IFDIR else _KINDS.get(kind, "a device")
-        raise InvalidValue("path", path, f"{_PATH}: {what}")
+        kind_name = "a folder" if kind == stat.S_IFDIR else _KINDS.get(kind, "a device")
+        raise InvalidValue("path", path, f"{_PATH}: {kind_name}")
     fd = safe_walk.open_file(folder, name)
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
+        opened_status = os.fstat(fd)
+        if not stat.S_ISREG(opened_status.st_mode):
             raise InvalidValue("path", path, f"{_PATH}: it was changed meanwhile")
-        if found.st_nlink != 1:
-            others = f"it has {found.st_nlink} names, and the others may be anywhere"
+        if opened_status.st_nlink != 1:
+            others = f"it has {opened_status.st_nlink} names, and the others may be anywhere"
             raise InvalidValue("path", path, f"{_PATH}: {others}")
-        if found.st_size > max_bytes:
-            raise OutputTooLarge("bytes of a file", size=found.st_size, limit=max_bytes)
-        content, left = bytearray(), found.st_size  # Data that is appended meanwhile is not read.
-        while left and (data := os.read(fd, min(left, _CHUNK))):
+        if opened_status.st_size > max_bytes:
+            raise OutputTooLarge("bytes of a file", size=opened_status.st_size, limit=max_bytes)
+        content, remaining = bytearray(), opened_status.st_size  # Data that is appended meanwhile is not read.
+        while remaining and (data := os.read(fd, min(remaining, _CHUNK))):
             content += data
-            left -= len(data)
+            remaining -= len(data)
         return bytes(content)
     finally:
         os.close(fd)
@@ -150,13 +150,13 @@ def _survey(workspace: Path, *, max_bytes: int, max_files: int) -> _Survey:
         for number, entry in enumerate(entries):
             if number >= max_files * _MAX_ENTRIES:
                 raise OutputTooLarge("entries of the workspace", size=number, limit=max_files * _MAX_ENTRIES)
-            why = _objection(entry)
-            if why:
-                survey.refused.add(entry.path, why)
+            objection = _objection(entry)
+            if objection:
+                survey.refused.add(entry.path, objection)
             elif entry.stat is not None and stat.S_ISREG(entry.stat.st_mode):
-                found = entry.stat
-                survey.files.append(_File(entry.path, found.st_size, (found.st_dev, found.st_ino)))
-                total += found.st_size
+                status = entry.stat
+                survey.files.append(_File(entry.path, status.st_size, (status.st_dev, status.st_ino)))
+                total += status.st_size
     if total > max_bytes:
         raise OutputTooLarge("bytes of artifacts", size=total, limit=max_bytes)
     if len(survey.files) > max_files:
@@ -228,20 +228,20 @@ def _copy(source: int, target: int, file: _File) -> int:
         except OSError as error:
             raise _Changed(f"it cannot be opened any more: {error.strerror}") from error
         stack.callback(os.close, fd)
-        found = os.fstat(fd)
-        if (found.st_dev, found.st_ino) != file.identity or not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        status = os.fstat(fd)
+        if (status.st_dev, status.st_ino) != file.identity or not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
             raise _Changed("it was changed while it was copied")
         to_fd = _below(target, folders, stack, make=True)
         try:
-            out = os.open(name, _WRITE, 0o600, dir_fd=to_fd)
+            target_file = os.open(name, _WRITE, 0o600, dir_fd=to_fd)
         except FileExistsError:  # The file system treats some different names as the same.
             raise _Changed("another file's name cannot be told from its name here") from None
-        stack.callback(os.close, out)
-        left = file.size
-        while left and (data := os.read(fd, min(left, _CHUNK))):
-            left -= _write(out, data)
-        os.fchmod(out, 0o644)
-        return file.size - left
+        stack.callback(os.close, target_file)
+        remaining = file.size
+        while remaining and (data := os.read(fd, min(remaining, _CHUNK))):
+            remaining -= _write(target_file, data)
+        os.fchmod(target_file, 0o644)
+        return file.size - remaining
 
 
 def _below(folder: int, names: list[str], stack: contextlib.ExitStack, *, make: bool = False) -> int:
@@ -255,9 +255,9 @@ def _below(folder: int, names: list[str], stack: contextlib.ExitStack, *, make: 
 
 
 def _write(fd: int, data: bytes) -> int:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[os.write(fd, remaining) :]
     return len(data)
 
 

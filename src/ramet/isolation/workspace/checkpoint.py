@@ -61,10 +61,10 @@ def save(file: Path, checkpoint: Checkpoint) -> None:
     header = _HEADER.pack(_MAGIC, _FORMAT, version, json_size)
     draft = file.with_name(f"{_DRAFT}{file.name}-{secrets.token_hex(4)}")
     try:
-        with draft.open("xb") as out:
-            out.writelines((header, _digest(header, body), body))
-            out.flush()
-            os.fsync(out.fileno())
+        with draft.open("xb") as stream:
+            stream.writelines((header, _digest(header, body), body))
+            stream.flush()
+            os.fsync(stream.fileno())
         draft.replace(file)
     except BaseException:
         draft.unlink(missing_ok=True)
@@ -81,13 +81,15 @@ def load(file: Path) -> Checkpoint | None:
 
     Raises Damaged for a file that `save` did not leave, or OSError.
     """
-    found = open_whole(file)
-    if found is None:
+    checkpoint = open_whole(file)
+    if checkpoint is None:
         return None
     try:
-        return Checkpoint(os.pread(found.fd, found.size, found.offset), found.json_size, found.version)
+        return Checkpoint(
+            os.pread(checkpoint.fd, checkpoint.size, checkpoint.offset), checkpoint.json_size, checkpoint.version
+        )
     finally:
-        os.close(found.fd)
+        os.close(checkpoint.fd)
 
 
 def open_whole(file: Path) -> OpenCheckpoint | None:
@@ -120,9 +122,9 @@ def _checked(fd: int, file: Path) -> OpenCheckpoint:
     if form > _FORMAT:
         raise Damaged("the checkpoint", file, f"its format {form} is of a newer version of ramet")
     digest, end = hashlib.blake2b(header, digest_size=_DIGEST), start
-    while piece := os.pread(fd, _CHUNK, end):
-        digest.update(piece)
-        end += len(piece)
+    while chunk := os.pread(fd, _CHUNK, end):
+        digest.update(chunk)
+        end += len(chunk)
     if head[_HEADER.size :] != digest.digest():
         raise Damaged("the checkpoint", file, "its bytes are not those that were written")
     return OpenCheckpoint(fd, start, end - start, json_size, version)

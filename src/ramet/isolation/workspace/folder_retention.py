@@ -41,14 +41,14 @@ class Age(NamedTuple):
 def expired(ages: Iterable[Age], limits: FolderLimits, now: datetime) -> list[str]:
     """Return the runs whose folders the limits do not keep, whether or not the runs live; waits for the disk."""
     oldest = None if limits.days is None else now - timedelta(days=limits.days)
-    found, left = [], limits.bytes
+    runs, remaining = [], limits.bytes
     for number, age in enumerate(sorted(ages, reverse=True)):
         is_over = limits.count is not None and number >= limits.count
         is_over = is_over or (oldest is not None and age.last < oldest)
-        if left is not None and not is_over:
+        if remaining is not None and not is_over:
             with contextlib.suppress(OSError):  # The folder is being filled, or removed.
-                left -= used_bytes(age.path, most=max(left, 0))
-            is_over = left < 0
+                remaining -= used_bytes(age.path, most=max(remaining, 0))
+            is_over = remaining < 0
         if is_over:
-            found.append(age.run)
-    return found
+            runs.append(age.run)
+    return runs

@@ -144,10 +144,10 @@ class _Beginning:
                     self._left = max(0, self._most - size)
                     if size > self._most:  # It has the note already.
                         return
-                kept = data[: self._left]
-                self._left -= len(kept)
-                _write_all(fd, kept)
-                if len(kept) < len(data):
+                head = data[: self._left]
+                self._left -= len(head)
+                _write_all(fd, head)
+                if len(head) < len(data):
                     self._left = 0
                     _write_all(fd, f"\n… [cut off here: at most {self._most} bytes are kept]\n".encode())
             finally:
@@ -158,6 +158,6 @@ class _Beginning:
 
 
 def _write_all(fd: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[os.write(fd, remaining) :]

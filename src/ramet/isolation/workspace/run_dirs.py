@@ -114,9 +114,9 @@ class RunFolder:
         """
         for name in (*_OURS, *_FOLDERS):
             with contextlib.suppress(FileNotFoundError):
-                found = (self.path / name).lstat()
-                is_file = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
-                if not (is_file if name in _OURS else stat.S_ISDIR(found.st_mode)):
+                status = (self.path / name).lstat()
+                is_file = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+                if not (is_file if name in _OURS else stat.S_ISDIR(status.st_mode)):
                     accepted = f"a {'file with one name' if name in _OURS else 'folder'} there; remove it"
                     raise InvalidValue("run", str(self.path / name), accepted)
 
@@ -173,9 +173,9 @@ class RunFolder:
 
         Raises OSError for entries that stay: their folder then belongs to no run.
         """
-        gone = self._set_aside()
-        if gone is not None:
-            _remove(gone)
+        removed = self._set_aside()
+        if removed is not None:
+            _remove(removed)
 
     def _turn(self, ended: datetime | None) -> None:
         with _WRITING:
@@ -183,12 +183,12 @@ class RunFolder:
         checkpoint.clear_drafts(self.path)
 
     def _set_aside(self) -> Path | None:
-        gone = self.path.with_name(f"{_GOING}{self.id}-{secrets.token_hex(4)}")
+        aside = self.path.with_name(f"{_GOING}{self.id}-{secrets.token_hex(4)}")
         try:
-            self.path.rename(gone)
+            self.path.rename(aside)
         except FileNotFoundError:
             return None
-        return gone
+        return aside
 
     def _write(self, about: RunDirInfo) -> None:
         draft = self.path / f"{_MAKING}run.json"
@@ -226,15 +226,15 @@ class RunFolders:
         """Create the folder of a new run. Raises InvalidValue if the id is invalid or taken, and OSError."""
         self._check()
         folder = self._folder(run_id)
-        making = self.root / f"{_MAKING}{run_id}-{secrets.token_hex(4)}"
+        draft = self.root / f"{_MAKING}{run_id}-{secrets.token_hex(4)}"
         try:
-            making.mkdir(0o700)
-            (making / "workspace").mkdir(0o700)
-            RunFolder(making, self._clock)._write(RunDirInfo(path=path, agent=agent, created=self._clock.now()))
-            making.rename(folder.path)
+            draft.mkdir(0o700)
+            (draft / "workspace").mkdir(0o700)
+            RunFolder(draft, self._clock)._write(RunDirInfo(path=path, agent=agent, created=self._clock.now()))
+            draft.rename(folder.path)
         except OSError as error:
             with contextlib.suppress(OSError):
-                _remove(making)
+                _remove(draft)
             if folder.path.is_dir():
                 raise InvalidValue("run", run_id, "an id that no run has had here") from error
             raise
@@ -273,9 +273,9 @@ class RunFolders:
         The folder belongs to the caller, until the caller drops it.
         """
         self._check()
-        shelf = made_folder(self.root / _SHELVES) / checked_name("shelf", name)
-        made_folder(shelf, 0o755).chmod(0o755)
-        return shelf
+        folder = made_folder(self.root / _SHELVES) / checked_name("shelf", name)
+        made_folder(folder, 0o755).chmod(0o755)
+        return folder
 
     def drop_shelf(self, name: str = "") -> None:
         """Remove one shelf, or all shelves; a missing shelf is no error. Raises OSError."""
@@ -306,9 +306,9 @@ class RunFolders:
         for run in await in_thread(lambda: expired(_ages(self.list()), self._limits, now), name="ramet-folder"):
             folder = self._folder(run)
             if _may_go(folder) and not await is_needed(folder):
-                gone = folder._set_aside()
-                if gone is not None:
-                    set_aside.append(gone)
+                aside = folder._set_aside()
+                if aside is not None:
+                    set_aside.append(aside)
                     removed.append(folder.id)
         if set_aside:
             await run_shielded(in_thread(lambda: _remove_quietly(set_aside), name="ramet-folder"))

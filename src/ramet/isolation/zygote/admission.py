@@ -51,15 +51,15 @@ def build_assignment(spec: SandboxSpec, room: ZygoteConfig, owner: tuple[int, in
     proxy = None if spec.proxy is None else absolute(spec.proxy)
     if proxy is not None and not proxy.startswith(f"{runs}/"):
         raise InvalidValue("proxy", str(spec.proxy), f"a socket below {runs}")
-    where = "where /run is not memory" if room.walls == "pod" else "on a machine without user namespaces"
+    machine = "where /run is not memory" if room.walls == "pod" else "on a machine without user namespaces"
     if grant.secrets and not room.has_secrets:
-        raise InvalidValue("secrets", tuple(grant.secrets), f"nothing, {where}")
-    where = "on a kernel whose Landlock does not decide over TCP" if room.walls == "pod" else where
+        raise InvalidValue("secrets", tuple(grant.secrets), f"nothing, {machine}")
+    machine = "on a kernel whose Landlock does not decide over TCP" if room.walls == "pod" else machine
     if grant.allowed_endpoints and not room.has_endpoints:
-        raise InvalidValue("allowed_endpoints", tuple(grant.allowed_endpoints), f"nothing, {where}")
+        raise InvalidValue("allowed_endpoints", tuple(grant.allowed_endpoints), f"nothing, {machine}")
     if grant.ports and not room.has_ports:
-        where = "where a run has no loopback of its own; backend='bwrap' gives it one"
-        raise InvalidValue("ports", dict(grant.ports), f"nothing, {where}")
+        machine = "where a run has no loopback of its own; backend='bwrap' gives it one"
+        raise InvalidValue("ports", dict(grant.ports), f"nothing, {machine}")
     if owner is not None:
         try:
             _give(runs, workspace[len(runs) + 1 :].split("/"), owner)
@@ -89,11 +89,11 @@ def build_assignment(spec: SandboxSpec, room: ZygoteConfig, owner: tuple[int, in
 
 def allow_traverse(folder: str | int, gid: int) -> None:
     """Let a group traverse a folder of ours, without reading it."""
-    found = os.stat(folder)  # noqa: PTH116 - it may be a descriptor
-    if found.st_gid != gid:
+    status = os.stat(folder)  # noqa: PTH116 - it may be a descriptor
+    if status.st_gid != gid:
         os.chown(folder, -1, gid)
-    if not found.st_mode & stat.S_IXGRP:
-        os.chmod(folder, stat.S_IMODE(found.st_mode) | stat.S_IXGRP)  # noqa: PTH101 - likewise
+    if not status.st_mode & stat.S_IXGRP:
+        os.chmod(folder, stat.S_IMODE(status.st_mode) | stat.S_IXGRP)  # noqa: PTH101 - likewise
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
@@ -114,8 +114,8 @@ def _check_cwd(cwd: str, source: str) -> None:
 def _is_folder_of(runs: str, path: str) -> bool:
     """Return whether a folder exists, with no link on the path from the folder of all workspaces."""
     try:
-        with safe_walk.opened(Path(runs)) as top:
-            fd = open_beneath(top, path)
+        with safe_walk.opened(Path(runs)) as root:
+            fd = open_beneath(root, path)
     except OSError:
         return False
     try:
@@ -152,6 +152,6 @@ def _led_to(runs: str, names: list[str], gid: int) -> int:
 
 def _enter(fd: int, name: str) -> int:
     """Open a folder inside another, and close the outer one unless this raises."""
-    below = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=fd)
+    child = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=fd)
     os.close(fd)
-    return below
+    return child

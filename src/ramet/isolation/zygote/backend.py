@@ -111,17 +111,17 @@ class ZygoteBackend:
     async def start(self, spec: SandboxSpec) -> ForkedSandbox:
         """See `ramet.isolation.contract.Backend`."""
         level = self._level(await self.probe(), spec.grant.isolation)
-        given = build_assignment(spec, self._room, self.owner)
-        if given.mounts and self._room.is_apart:  # Elsewhere paths cannot be hidden.
-            hidden = await in_thread(lambda: self._state_search.below(given.mounts), name="ramet-search")
-            given = given._replace(hidden=hidden)
-        given = await self._enter(spec.run, given)
+        assignment = build_assignment(spec, self._room, self.owner)
+        if assignment.mounts and self._room.is_apart:  # Elsewhere paths cannot be hidden.
+            hidden = await in_thread(lambda: self._state_search.below(assignment.mounts), name="ramet-search")
+            assignment = assignment._replace(hidden=hidden)
+        assignment = await self._enter(spec.run, assignment)
         try:
-            return await self._started(spec, level, given)
+            return await self._started(spec, level, assignment)
         except BaseException as problem:
             await run_shielded(self._leave())
             if isinstance(problem, SandboxFailed):  # The start may have failed because a mount has become a link.
-                identities_of(given.mounts)
+                identities_of(assignment.mounts)
             raise
 
     async def _enter(self, run: str, given: Assignment) -> Assignment:
@@ -135,9 +135,9 @@ class ZygoteBackend:
         is_fresh = level is Isolation.FRESH
         try:
             async with asyncio.timeout(START_S):
-                keeper, child = await (self._fresh if is_fresh else self._pool).take(spec.image, given.mounts)
+                zygote, child = await (self._fresh if is_fresh else self._pool).take(spec.image, given.mounts)
                 try:
-                    sandbox = await self._assign(spec, level, keeper, child, given)
+                    sandbox = await self._assign(spec, level, zygote, child, given)
                 except BaseException:
                     child.discard()
                     if not self._room.is_apart:  # Its place is cleared next.
@@ -150,7 +150,7 @@ class ZygoteBackend:
         if is_fresh:
             self._fresh.prepare(spec.image, given.mounts)
         else:
-            keeper.refill_soon()
+            zygote.refill_soon()
         return sandbox
 
     async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> ForkedSandbox:
@@ -168,11 +168,11 @@ class ZygoteBackend:
             return ()
 
         def sweep() -> Sequence[str]:
-            mine = groups.reap(self._prefix)
+            reaped = groups.reap(self._prefix)
             # A folder may never have a kernel again, and its groups slow down all others.
             for name in ("bwrap", "local"):
                 groups.reap(f"{name}-")
-            return mine
+            return reaped
 
         return await in_thread(sweep, name="ramet-reap")
 
@@ -193,11 +193,11 @@ class ZygoteBackend:
     @property
     def parked(self) -> int:
         """See `ramet.isolation.contract.ProcessBackend`."""
-        return sum(keeper.parked for keeper in self._keepers)
+        return sum(zygote.parked for zygote in self._keepers)
 
     def terminate(self) -> None:
         """See `ramet.isolation.contract.ProcessBackend`. The zygotes end with this process."""
-        terminate([child for keeper in self._keepers for child in keeper.children], self._cgroups)
+        terminate([child for zygote in self._keepers for child in zygote.children], self._cgroups)
 
     async def close(self) -> None:
         """End all zygotes and sandboxes. Idempotent."""
@@ -218,12 +218,12 @@ class ZygoteBackend:
     def _try(self) -> None:
         findings = self._look()
         probe = level_of(findings, self.name)
-        walls: IsolationMode = "bwrap"
+        mode: IsolationMode = "bwrap"
         if self.name == "local":
-            walls = "namespaces" if self.wants_namespaces and is_apart(findings) else "none"
+            mode = "namespaces" if self.wants_namespaces and is_apart(findings) else "none"
             self._has_read_only_root = findings["read_only_root"].works
         self._room = self._room._replace(
-            walls=walls, has_landlock=findings["landlock"].works, has_seccomp=findings["seccomp"].works
+            walls=mode, has_landlock=findings["landlock"].works, has_seccomp=findings["seccomp"].works
         )
         if not self._room.is_apart:
             self._room = self._room._replace(in_memory=(), has_secrets=False, has_endpoints=False, has_ports=False)
@@ -249,25 +249,25 @@ class ZygoteBackend:
         Raises SandboxFailed, or InvalidValue if a mount has become a link.
         """
         owner = self._make_runs()
-        room = self._room._replace(mounts=mounts, image=image, identities=identities_of(mounts))
+        config = self._room._replace(mounts=mounts, image=image, identities=identities_of(mounts))
         if mounts:
-            room = room._replace(states=states_in(mounts, self._runs))
+            config = config._replace(states=states_in(mounts, self._runs))
         uid, gid = owner or (None, None)
-        shut = tuple(folder for folder in room.runtime if not _is_open(folder))
+        unreadable = tuple(folder for folder in config.runtime if not _is_open(folder))
         sources = {source: source for source in mounts.values()} | dict(mounts)
-        paths = tuple(dict.fromkeys((*_with_real((*room.runtime, room.runs)), *sources)))
-        granted = tuple(dict.fromkeys((*sources, *_with_real(shut))))
-        launch = Launch(room.walls, uid, gid, paths, granted, os.getpid(), sources=sources)
+        paths = tuple(dict.fromkeys((*_with_real((*config.runtime, config.runs)), *sources)))
+        granted = tuple(dict.fromkeys((*sources, *_with_real(unreadable))))
+        launch = Launch(config.walls, uid, gid, paths, granted, os.getpid(), sources=sources)
         launch = launch._replace(is_read_only=self._has_read_only_root)
-        if room.walls == "bwrap":
+        if config.walls == "bwrap":
             program = bubblewrap.find() or ""
             by_handle = bool(mounts) and await in_thread(lambda: bubblewrap.binds_handles(program), name="ramet-bwrap")
-            arguments = tuple(bubblewrap.arguments(room, by_handle=by_handle))
+            arguments = tuple(bubblewrap.arguments(config, by_handle=by_handle))
             launch = launch._replace(bwrap=program, arguments=arguments, files=bubblewrap.FILES)
         make_group = None if self._cgroups is None else self._make_group
-        keeper = await ZygoteClient.start(room, launch, self._runtime, make_group)
-        self._keepers.add(keeper)
-        return keeper
+        zygote = await ZygoteClient.start(config, launch, self._runtime, make_group)
+        self._keepers.add(zygote)
+        return zygote
 
     def _make_runs(self) -> tuple[int, int] | None:
         Path(self._runs).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -297,9 +297,9 @@ class ZygoteBackend:
                 cgroup.limit(**_limits(grant))
             given = given._replace(unmapped=cgroup.has_memory)
         watched = None
-        async with self._moving(grant, keeper, child) as doors:
+        async with self._moving(grant, keeper, child) as cgroup_fds:
             bounds = self._reserved.bounds(grant.memory_mb, grant.reservation)  # Its group exists by now.
-            await _tell(child, given, doors)
+            await _tell(child, given, cgroup_fds)
             watched = self._watch(spec.run, grant, child, given)  # While the child closes its gates.
             try:
                 await _hear(child)
@@ -331,20 +331,20 @@ class ZygoteBackend:
             yield []
             return
         group = await self._reserved.make(self._cgroups, grant.reservation, _limits(grant))
-        doors: list[int] = []
+        cgroup_fds: list[int] = []
         try:
             if group.has_doors:
-                doors = group.doors()
+                cgroup_fds = group.doors()
             else:
                 await spawn_thread.call(lambda: group.add(child.pid))
-            yield doors
+            yield cgroup_fds
         except BaseException:
             child.discard()
             keeper.forget_group(group)
             raise
         finally:
-            for door in doors:
-                os.close(door)
+            for fd in cgroup_fds:
+                os.close(fd)
         keeper.change_group(child, group)
 
     def _watch(self, run: str, grant: Grant, child: ZygoteChild, given: Assignment) -> Watched | None:
@@ -409,13 +409,13 @@ async def _hear(child: ZygoteChild) -> None:
     """Wait until the child reports that all gates are closed. Raises SandboxFailed."""
     loop = asyncio.get_running_loop()
     try:
-        word = await loop.sock_recv(child.channel, 1)
-        if word == STARTED:
+        answer = await loop.sock_recv(child.channel, 1)
+        if answer == STARTED:
             return
-        why = await loop.sock_recv(child.channel, 4096) if word == FAILED else b"it ended"
+        reason = await loop.sock_recv(child.channel, 4096) if answer == FAILED else b"it ended"
     except OSError as error:
         raise SandboxFailed(f"a sandbox did not start: {error}") from error
-    raise SandboxFailed(f"a sandbox could not be made: {why.decode(errors='replace')}")
+    raise SandboxFailed(f"a sandbox could not be made: {reason.decode(errors='replace')}")
 
 
 def _with_real(paths: Sequence[str]) -> tuple[str, ...]:

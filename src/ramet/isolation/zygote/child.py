@@ -48,12 +48,12 @@ def child_main(gates: Confinement, fds: Sequence[int]) -> NoReturn:
         fd, *output = setup_fds(fds[:3], fds[3:])
         channel = socket.socket(fileno=fd)
         try:
-            given, relay = _become(gates, channel, output)
+            assignment, relay = _become(gates, channel, output)
         except Exception as error:
             channel.sendall(FAILED + f"{type(error).__name__}: {error}"[:2000].encode())
             raise
-        if given is not None:
-            code = _work(gates, given, channel, relay)
+        if assignment is not None:
+            code = _work(gates, assignment, channel, relay)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -67,13 +67,13 @@ def run_beside(gates: Confinement, agent: int, given: Assignment, argv: list[str
     """
     code = _NOT_FOUND
     try:
-        inner, *output, word = setup_fds((agent, *fds))
+        inner, *output, start_signal = setup_fds((agent, *fds))
         if gates.room.is_apart:
             calls.setns(inner, NAMESPACES)
             calls.setns(inner, calls.CLONE_NEWUSER)
         os.close(inner)
         os.chdir(given.cwd)
-        if os.read(word, 1):
+        if os.read(start_signal, 1):
             networked = given.has_network
             gates.shut_inside(given, gates.rules(tcp=networked and gates.room.is_apart))
             if networked:
@@ -97,10 +97,10 @@ def setup_fds(fds: Sequence[int], doors: Sequence[int] = ()) -> list[int]:
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDWR)
-    high = [os.dup2(fd, 100 + at, inheritable=False) for at, fd in enumerate(fds)]
-    for at in range(3):
-        os.dup2(null, at)
-    low = [os.dup2(fd, 3 + at, inheritable=False) for at, fd in enumerate(high)]
+    high = [os.dup2(fd, 100 + index, inheritable=False) for index, fd in enumerate(fds)]
+    for index in range(3):
+        os.dup2(null, index)
+    low = [os.dup2(fd, 3 + index, inheritable=False) for index, fd in enumerate(high)]
     calls.close_range(3 + len(low))
     return low
 
@@ -134,44 +134,44 @@ def _become(
 
     Also returns the function that starts the inner end of the proxy.
     """
-    furniture = None
+    mount_setup = None
     if gates.room.is_apart:
         calls.unshare(NAMESPACES)
-        furniture = MountSetup(gates.room)
+        mount_setup = MountSetup(gates.room)
     _look_fresh()
     warm_pages(gates)
     rules = gates.rules()
-    given = _told(channel, is_apart=furniture is not None)
-    if given is None:
+    assignment = _told(channel, is_apart=mount_setup is not None)
+    if assignment is None:
         return None, lambda: None
     _turn_output(output)
     os.environ.clear()
-    os.environ.update(environment(given))
-    if furniture is not None:
-        furniture.place(given)
-    os.chdir(given.cwd)
-    relay = _relay_in_pod(given.proxy) if given.proxy is not None and furniture is None else None
-    gates.shut(given, rules)
+    os.environ.update(environment(assignment))
+    if mount_setup is not None:
+        mount_setup.place(assignment)
+    os.chdir(assignment.cwd)
+    relay = _relay_in_pod(assignment.proxy) if assignment.proxy is not None and mount_setup is None else None
+    gates.shut(assignment, rules)
     channel.sendall(STARTED)
-    return given, relay or _relay
+    return assignment, relay or _relay
 
 
 def _told(channel: socket.socket, *, is_apart: bool) -> Assignment | None:
     """Wait for the assignment: four bytes of length, then JSON. Doors that come with it are entered, and closed."""
-    data, need, doors = bytearray(), 4, array.array("i")
+    data, need, cgroup_fds = bytearray(), 4, array.array("i")
     while len(data) < need:
-        more, ancillary, _, _ = channel.recvmsg(need - len(data), _DOORS, socket.MSG_CMSG_CLOEXEC)
-        if not more:
+        chunk, ancillary, _, _ = channel.recvmsg(need - len(data), _DOORS, socket.MSG_CMSG_CLOEXEC)
+        if not chunk:
             return None
-        data += more
+        data += chunk
         for _, _, fds in ancillary:
-            doors.frombytes(fds)
+            cgroup_fds.frombytes(fds)
         if need == 4 == len(data):
             need += int.from_bytes(data, "big")
-    for door in doors:
-        os.write(door, b"0")
-        os.close(door)
-    if doors and is_apart:
+    for cgroup_fd in cgroup_fds:
+        os.write(cgroup_fd, b"0")
+        os.close(cgroup_fd)
+    if cgroup_fds and is_apart:
         calls.unshare(calls.CLONE_NEWCGROUP)  # Inside, the process sees its own group as the root group.
     return Assignment(*json.loads(data[4:]))
 
@@ -199,8 +199,8 @@ def _work(gates: Confinement, given: Assignment, channel: socket.socket, relay: 
         return _code(_entry(given.entry)(channel))
     except MemoryError:
         return OUT_OF_MEMORY
-    except SystemExit as leaving:
-        return _code(leaving.code)
+    except SystemExit as system_exit:
+        return _code(system_exit.code)
     except BaseException:
         traceback.print_exc()
         return 1
@@ -254,11 +254,11 @@ def _execute(argv: list[str], env: Mapping[str, str]) -> None:
 
 def _entry(reference: str) -> Callable[..., object]:
     module, _, name = reference.partition(":")
-    found: object = import_module(module)
+    entry: object = import_module(module)
     for part in name.split("."):
-        found = getattr(found, part)
-    assert callable(found)
-    return found
+        entry = getattr(entry, part)
+    assert callable(entry)
+    return entry
 
 
 def _code(value: object) -> int:

@@ -89,24 +89,24 @@ class ZygoteClient:
         cls, room: ZygoteConfig, launch: Launch, runtime: Runtime, make_group: MakeGroup | None = None
     ) -> ZygoteClient:
         """Start a zygote and wait until it can fork. Raises SandboxFailed, with the zygote's printed output."""
-        control, theirs = packets.pair()
-        printed = os.memfd_create("printed", os.MFD_CLOEXEC)
-        leash, hand = os.pipe()
+        control, child_end = packets.pair()
+        output = os.memfd_create("printed", os.MFD_CLOEXEC)
+        watched_end, held_end = os.pipe()
         try:
-            with theirs:
-                fd = theirs.fileno()
-                packets.send(control, "launch", launch._replace(argv=runtime.program("zygote.main", fd, leash)))
+            with child_end:
+                fd = child_end.fileno()
+                packets.send(control, "launch", launch._replace(argv=runtime.program("zygote.main", fd, watched_end)))
                 packets.send(control, "room", room)
-                program = runtime.program("zygote.launcher", fd, leash, options=("-S",))
-                process = await spawn_thread.start(program, stderr=printed, pass_fds=[fd, leash])
+                program = runtime.program("zygote.launcher", fd, watched_end, options=("-S",))
+                process = await spawn_thread.start(program, stderr=output, pass_fds=[fd, watched_end])
         except BaseException:
             control.close()
-            for each in (printed, hand):
+            for each in (output, held_end):
                 os.close(each)
             raise
         finally:
-            os.close(leash)
-        return await cls(room, control, process, printed, hand, make_group)._begun()
+            os.close(watched_end)
+        return await cls(room, control, process, output, held_end, make_group)._begun()
 
     @classmethod
     async def of(
@@ -190,9 +190,9 @@ class ZygoteClient:
         self, other: ZygoteChild, given: Assignment, argv: Sequence[str], output: Sequence[int]
     ) -> ZygoteChild:
         """Start a program in an agent's sandbox; it waits for a byte on its `ours`, a pipe. Raises SandboxFailed."""
-        waits, word = os.pipe()
-        program = ZygoteChild(next(self._numbers), [word], [waits])
-        fds = (*output, waits)
+        read_end, write_end = os.pipe()
+        program = ZygoteChild(next(self._numbers), [write_end], [read_end])
+        fds = (*output, read_end)
         async with self._turn:
             self._ask("run", program, fds, {"beside": other.number, "given": given, "argv": list(argv)})
             return await self._forked(program)
@@ -203,17 +203,17 @@ class ZygoteClient:
         Raises SandboxFailed or Gone.
         """
         async with self._turn:
-            number, made = next(self._numbers), self._loop.create_future()
-            self._sockets[number] = made
+            number, pending = next(self._numbers), self._loop.create_future()
+            self._sockets[number] = pending
             try:
                 packets.send(self._control, "socket", {"number": number, "of": agent.number})
             except OSError as error:
                 del self._sockets[number]
                 raise _no_socket(error.strerror or str(error)) from error
             try:
-                return await asyncio.shield(made)
+                return await asyncio.shield(pending)
             except asyncio.CancelledError:
-                made.add_done_callback(lambda done: done.exception() or done.result().close())
+                pending.add_done_callback(lambda done: done.exception() or done.result().close())
                 raise
             except SandboxFailed:
                 if agent.ended.done():
@@ -276,11 +276,11 @@ class ZygoteClient:
     async def _new_group(self) -> Cgroup | None:
         if self._make_group is None:
             return None
-        making = spawn_thread.call(self._make_group)
+        creation = spawn_thread.call(self._make_group)
         try:
-            return await asyncio.shield(making)
+            return await asyncio.shield(creation)
         except asyncio.CancelledError:
-            making.add_done_callback(lambda done: done.exception() or self._leftovers.remove(done.result()))
+            creation.add_done_callback(lambda done: done.exception() or self._leftovers.remove(done.result()))
             raise
 
     async def _fill(self) -> None:
@@ -367,21 +367,21 @@ class ZygoteClient:
             case "forked":
                 self._living[packet.body].is_forked(packet.fds)
             case "socket":
-                made = self._sockets.pop(packet.body)
+                pending = self._sockets.pop(packet.body)
                 if packet.fds:
-                    found = socket.socket(fileno=packet.fds[0])
-                    found.setblocking(False)
-                    made.set_result(found)
+                    sock = socket.socket(fileno=packet.fds[0])
+                    sock.setblocking(False)
+                    pending.set_result(sock)
                 else:  # The kernel drops descriptors that a process has no room for.
-                    made.set_exception(_no_socket("no descriptor is left"))
+                    pending.set_exception(_no_socket("no descriptor is left"))
             case "gone":
                 self._sockets.pop(packet.body).set_exception(Gone("the sandbox has ended"))
             case "refused" if packet.body[0] in self._sockets:
-                number, why = packet.body
-                self._sockets.pop(number).set_exception(_no_socket(why))
+                number, reason = packet.body
+                self._sockets.pop(number).set_exception(_no_socket(reason))
             case "refused":
-                number, why = packet.body
-                self._refuse(self._living[number], why)
+                number, reason = packet.body
+                self._refuse(self._living[number], reason)
             case "ended":
                 number, code, cpu_s, peak_mb = packet.body
                 self._note_end(self._living.pop(number), ChildExit(code, cpu_s, peak_mb))
@@ -414,11 +414,11 @@ class ZygoteClient:
                 self._process.kill()
                 await spawn_thread.all_ended(pidfds, within_s=_END_S)
             await in_thread(self._process.wait, name="ramet-wait")
-            why = f"the zygote ended: {self._last_words()}"
+            reason = f"the zygote ended: {self._last_words()}"
             for forked in list(self._living.values()):
-                self._refuse(forked, why)
+                self._refuse(forked, reason)
             if not self._ready.done():
-                self._ready.set_exception(SandboxFailed(why))
+                self._ready.set_exception(SandboxFailed(reason))
                 self._ready.exception()  # The caller that started it may have been cancelled.
             while self._tasks:
                 await asyncio.wait(self._tasks)
@@ -434,10 +434,10 @@ class ZygoteClient:
         The log has the full output.
         """
         size = os.fstat(self._printed).st_size
-        said = os.pread(self._printed, _TOLD, max(0, size - _TOLD)).decode(errors="replace").strip()
-        if said:
-            _log.warning("a zygote ended and had printed: %s", said)
-        return without_paths(said) or f"exit code {self._process.returncode}"
+        text = os.pread(self._printed, _TOLD, max(0, size - _TOLD)).decode(errors="replace").strip()
+        if text:
+            _log.warning("a zygote ended and had printed: %s", text)
+        return without_paths(text) or f"exit code {self._process.returncode}"
 
 
 def _no_socket(why: str) -> SandboxFailed:

@@ -34,18 +34,18 @@ class DedicatedZygotes:
 
     async def take(self, image: Image, mounts: Mapping[str, str]) -> tuple[ZygoteClient, ZygoteChild]:
         """Return a child and its zygote. Raises SandboxFailed."""
-        ahead = self._next.pop(_kind(image, mounts), None)
-        keeper = None
-        if ahead is not None:
+        prepared = self._next.pop(_kind(image, mounts), None)
+        zygote = None
+        if prepared is not None:
             with contextlib.suppress(SandboxFailed):
-                keeper = await self._own(ahead)
-        if keeper is None:
-            keeper = await self._own(self._launch(image, mounts))
+                zygote = await self._own(prepared)
+        if zygote is None:
+            zygote = await self._own(self._launch(image, mounts))
         try:
-            child = await keeper.take()
+            child = await zygote.take()
         finally:
-            keeper.retire()
-        return keeper, child
+            zygote.retire()
+        return zygote, child
 
     def prepare(self, image: Image, mounts: Mapping[str, str]) -> None:
         """Start the next zygote of a kind, if none is ready; a zygote that was ready for another kind is dropped."""
@@ -62,17 +62,17 @@ class DedicatedZygotes:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(keeper.close() for keeper in self._keepers))
+        await asyncio.gather(*(zygote.close() for zygote in self._keepers))
         self._keepers.clear()
 
     def _launch(self, image: Image, mounts: Mapping[str, str]) -> asyncio.Task[ZygoteClient]:
         return asyncio.get_running_loop().create_task(self._launched(image, mounts))
 
     async def _launched(self, image: Image, mounts: Mapping[str, str]) -> ZygoteClient:
-        keeper = await self._start(image, mounts)
-        self._keepers = {each for each in self._keepers if not each.is_gone} | {keeper}
-        keeper.park(1)
-        return keeper
+        zygote = await self._start(image, mounts)
+        self._keepers = {each for each in self._keepers if not each.is_gone} | {zygote}
+        zygote.park(1)
+        return zygote
 
     async def _own(self, task: asyncio.Task[ZygoteClient]) -> ZygoteClient:
         """Wait for a zygote; if the caller is cancelled, the zygote is dropped."""

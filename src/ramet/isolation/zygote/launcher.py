@@ -63,10 +63,10 @@ def main(control: int, leash: int) -> NoReturn:
     Both descriptors are for the zygote.
     """
     with socket.socket(fileno=os.dup(control)) as end:
-        told = packets.receive(end)
-    if told is None:
+        request = packets.receive(end)
+    if request is None:
         os._exit(0)
-    launch = Launch(*told.body)
+    launch = Launch(*request.body)
     if launch.uid is not None and launch.gid is not None:
         drop_privileges(launch.uid, launch.gid, launch.paths, launch.granted, launch.sources)
     if os.getuid() == 0 or os.geteuid() == 0:
@@ -96,9 +96,9 @@ def drop_privileges(
     """
     grant_path_access(paths, uid, gid, sources)
     for path in granted:
-        if (place := handle_of(path, sources)) is not None:
-            _show(path, place, uid, gid, paths, sources)
-            os.close(place)
+        if (handle := handle_of(path, sources)) is not None:
+            _show(path, handle, uid, gid, paths, sources)
+            os.close(handle)
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
@@ -109,9 +109,9 @@ def _show(path: str, place: int, uid: int, gid: int, paths: Collection[str], sou
 
     Needed paths below it stay unchanged, because a workspace must be writable.
     """
-    within = [(each, handle_of(each, sources)) for each in paths if each.startswith(f"{path}/")]
+    handles = [(each, handle_of(each, sources)) for each in paths if each.startswith(f"{path}/")]
     is_shown = idmap_mount(place, uid, gid)
-    for each, fd in within:
+    for each, fd in handles:
         if fd is None:
             continue
         if is_shown and (target := handle_of(each, sources)) is not None:
@@ -126,21 +126,21 @@ def _with_arguments(launch: Launch) -> list[str]:
     for path, content in launch.files.items():  # First: the root becomes read-only in the end.
         arguments += ["--ro-bind-data", str(_memory(content)), path]
     arguments += _with_handles(launch.arguments)
-    given = _memory("".join(f"{argument}\0" for argument in arguments))
-    return ["bwrap", "--args", str(given), "--", *launch.argv]
+    args_fd = _memory("".join(f"{argument}\0" for argument in arguments))
+    return ["bwrap", "--args", str(args_fd), "--", *launch.argv]
 
 
 def _with_handles(arguments: Iterable[str]) -> Iterator[str]:
     """Yield the arguments, with an inherited handle in place of each source that bwrap takes by descriptor."""
-    before = ""
+    previous = ""
     for argument in arguments:
-        if before == BIND_HANDLE:
+        if previous == BIND_HANDLE:
             fd = open_without_links(argument)
             os.set_inheritable(fd, True)
             yield str(fd)
         else:
             yield argument
-        before = argument
+        previous = argument
 
 
 def _memory(content: str) -> int:

@@ -72,16 +72,16 @@ def main(control: int, leash: int) -> NoReturn:
     end = socket.socket(fileno=control)
     for fd in (control, leash):
         os.set_inheritable(fd, False)
-    begun = packets.receive(end)
-    if begun is None:
+    request = packets.receive(end)
+    if request is None:
         os._exit(0)
-    room = ZygoteConfig(*begun.body)
-    if room.is_apart:
+    config = ZygoteConfig(*request.body)
+    if config.is_apart:
         _put_on(leash)
-    check_mounts(room)
-    load(room.image)
-    gates = Confinement.of(room)
-    if room.walls != "pod":  # A pod serves one agent, which does not repay this time.
+    check_mounts(config)
+    load(config.image)
+    gates = Confinement.of(config)
+    if config.walls != "pod":  # A pod serves one agent, which does not repay this time.
         for _ in range(_REHEARSALS):
             warm_pages(gates)
         gc.collect()
@@ -111,8 +111,8 @@ def check_mounts(room: ZygoteConfig) -> None:
     if room.walls != "bwrap":
         return
     for path, identity in room.identities.items():
-        found = os.stat(path)  # noqa: PTH116
-        if [found.st_dev, found.st_ino] != list(identity):
+        status = os.stat(path)  # noqa: PTH116
+        if [status.st_dev, status.st_ino] != list(identity):
             raise OSError(errno.ESTALE, "a mount was exchanged while it was bound", path)
 
 
@@ -206,8 +206,8 @@ class Zygote:
             if packet.kind == "fork":
                 family = self._fork(number, packet.fds)
             elif packet.kind == "run":
-                given = Assignment(*packet.body["given"])
-                family = self._run_beside(number, packet.body["beside"], given, packet.body["argv"], packet.fds)
+                assignment = Assignment(*packet.body["given"])
+                family = self._run_beside(number, packet.body["beside"], assignment, packet.body["argv"], packet.fds)
             elif packet.kind == "socket":
                 try:
                     self._open_socket(number, packet.body["of"])
@@ -264,16 +264,16 @@ class Zygote:
 
     def _open_socket(self, number: int, agent: int) -> None:
         """Send a TCP socket to the host that belongs to an agent's network permanently, whatever it is connected to."""
-        itself = self._pidfd_of(agent)
+        pidfd = self._pidfd_of(agent)
         try:
-            calls.setns(itself, calls.CLONE_NEWNET)
+            calls.setns(pidfd, calls.CLONE_NEWNET)
             try:
-                with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as made:
-                    packets.send(self._control, "socket", number, [made.fileno()])
+                with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+                    packets.send(self._control, "socket", number, [sock.fileno()])
             finally:
                 calls.setns(self._network, calls.CLONE_NEWNET)
         finally:
-            os.close(itself)
+            os.close(pidfd)
 
     def _pidfd_of(self, number: int) -> int:
         """Return a descriptor of an agent's main process. Raises ProcessLookupError if that process has been reaped."""
@@ -318,20 +318,21 @@ class Zygote:
 
         Reaps none meanwhile: a process that forks continuously reaches its limit.
         """
-        before: set[int] = set()
+        previous: set[int] = set()
         parked = {pid: procfs.stat(pid) for pid, each in self._families.items() if each.beside is None}
-        spared = {pid: one for pid, one in parked.items() if one is not None}
+        spared = {pid: process for pid, process in parked.items() if process is not None}
         while True:
-            below = procfs.tree(os.getpid(), seen=spared)
-            del below[os.getpid()]
-            living = [pid for pid, one in below.items() if one.lives]
-            if not living and below.keys() == before:  # Otherwise a process may have moved on during the scan.
+            descendants = procfs.tree(os.getpid(), seen=spared)
+            del descendants[os.getpid()]
+            live_pids = [pid for pid, process in descendants.items() if process.lives]
+            # Otherwise a process may have moved on during the scan.
+            if not live_pids and descendants.keys() == previous:
                 return
-            before = set(below)
-            for pid in living:
+            previous = set(descendants)
+            for pid in live_pids:
                 with contextlib.suppress(ProcessLookupError):  # Not reaped by us, but perhaps by its parent.
                     os.kill(pid, signal.SIGKILL)
-            if living:
+            if live_pids:
                 time.sleep(_SWEEP_S)
 
     def _reap(self) -> None:

@@ -53,11 +53,11 @@ def receive(end: socket.socket) -> Packet | None:
     """
     # socket.recv_fds would pass no flags on: every program started later would inherit the received descriptors.
     data, ancillary, _, _ = end.recvmsg(_ROOM, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
-    found = array.array("i")
+    received_fds = array.array("i")
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            found.frombytes(content[: len(content) - len(content) % found.itemsize])
-    fds = list(found)
+            received_fds.frombytes(content[: len(content) - len(content) % received_fds.itemsize])
+    fds = list(received_fds)
     if not data:
         return None
     if data == _IN_MEMFD:

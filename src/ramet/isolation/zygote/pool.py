@@ -64,26 +64,26 @@ class Pool:
         if self._closed:
             raise SandboxFailed("the backend is closed")
         now = asyncio.get_running_loop().time()
-        shelf = next((shelf for shelf in self._shelves if shelf.serves(image, mounts, self._kept)), None)
-        if shelf is None:
+        kind = next((kind for kind in self._shelves if kind.serves(image, mounts, self._kept)), None)
+        if kind is None:
             self._make_room()
-            shelf = ZygoteKind(image, dict(mounts))
-            self._shelves.append(shelf)
-        shelf.used = now
-        keeper = shelf.keeper
-        if keeper is None or not keeper.is_open:
-            keeper = await self._renewed(shelf)
-        elif self._is_due(shelf, keeper, now):
-            self._renew(shelf)
-        return keeper, await keeper.take()
+            kind = ZygoteKind(image, dict(mounts))
+            self._shelves.append(kind)
+        kind.used = now
+        zygote = kind.keeper
+        if zygote is None or not zygote.is_open:
+            zygote = await self._renewed(kind)
+        elif self._is_due(kind, zygote, now):
+            self._renew(kind)
+        return zygote, await zygote.take()
 
     def crashed(self, keeper: ZygoteClient) -> None:
         """Rotate a zygote after an agent crashed like an attacker: the zygote's address space may be known by now."""
         now = asyncio.get_running_loop().time()
-        for shelf in self._shelves:
-            if shelf.keeper is keeper and now - shelf.blown >= ROTATE_PAUSE_S:
-                shelf.blown, shelf.tainted = now, True
-                self._renew(shelf)
+        for kind in self._shelves:
+            if kind.keeper is keeper and now - kind.blown >= ROTATE_PAUSE_S:
+                kind.blown, kind.tainted = now, True
+                self._renew(kind)
 
     async def close(self) -> None:
         """End all zygotes and their children. Idempotent."""
@@ -91,7 +91,7 @@ class Pool:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(keeper.close() for keeper in self._keepers))
+        await asyncio.gather(*(zygote.close() for zygote in self._keepers))
         self._shelves.clear()
         self._keepers.clear()
 
@@ -126,16 +126,16 @@ class Pool:
 
     async def _replace(self, shelf: ZygoteKind) -> ZygoteClient:
         try:
-            keeper = await self._start(shelf.image, shelf.mounts)
+            zygote = await self._start(shelf.image, shelf.mounts)
         finally:
             shelf.starting = None
         self._keepers = {each for each in self._keepers if not each.is_gone}
-        self._keepers.add(keeper)
-        old, shelf.keeper, shelf.tainted = shelf.keeper, keeper, False
-        if old is not None:
-            old.retire()
-        keeper.park(self._parked)
-        return keeper
+        self._keepers.add(zygote)
+        replaced, shelf.keeper, shelf.tainted = shelf.keeper, zygote, False
+        if replaced is not None:
+            replaced.retire()
+        zygote.park(self._parked)
+        return zygote
 
 
 def _look(task: asyncio.Task[ZygoteClient]) -> None:

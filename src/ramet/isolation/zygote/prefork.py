@@ -66,20 +66,20 @@ def start_zygote(image: Image = "bare") -> None:
 
     Call this once per process, while the process has a single thread and no secret. The process must not be root.
     """
-    control, theirs = packets.pair()
-    printed = os.memfd_create("printed", os.MFD_CLOEXEC)
-    leash, hand = os.pipe()
+    control, child_end = packets.pair()
+    output = os.memfd_create("printed", os.MFD_CLOEXEC)
+    watched_end, held_end = os.pipe()
     parent, pid = os.getpid(), os.fork()
     if not pid:
         try:
             calls.die_with_parent(signal.SIGTERM)
             if os.getppid() == parent:
-                _be(image, theirs.fileno(), leash, printed)
+                _be(image, child_end.fileno(), watched_end, output)
         finally:
             os._exit(1)
-    theirs.close()
-    os.close(leash)
-    _waiting.append(PreforkedZygote(Child(pid), control, printed, hand))
+    child_end.close()
+    os.close(watched_end)
+    _waiting.append(PreforkedZygote(Child(pid), control, output, held_end))
 
 
 def claim_zygote() -> PreforkedZygote | None:
@@ -95,9 +95,9 @@ def _be(image: Image, control: int, leash: int, printed: int) -> NoReturn:
     sys.excepthook, sys.argv[1:] = sys.__excepthook__, []
     _order(sys.path)
     null = os.open(os.devnull, os.O_RDWR)
-    high = [os.dup2(fd, 100 + at) for at, fd in enumerate((null, null, printed, control, leash))]
-    for at, fd in enumerate(high):
-        os.dup2(fd, at)
+    high = [os.dup2(fd, 100 + number) for number, fd in enumerate((null, null, printed, control, leash))]
+    for number, fd in enumerate(high):
+        os.dup2(fd, number)
     calls.close_range(len(high))
     main.load(image)
     gc.enable()
@@ -118,7 +118,7 @@ def _forget_environment() -> None:
 
 def _order(path: list[str]) -> None:
     """Order package folders behind the library, as `ramet.isolation.python_runtime` does."""
-    home = str(Path(__file__).parents[3])
-    if home.endswith("-packages") and home in path:
-        path.remove(home)
-        path.append(home)
+    install_folder = str(Path(__file__).parents[3])
+    if install_folder.endswith("-packages") and install_folder in path:
+        path.remove(install_folder)
+        path.append(install_folder)

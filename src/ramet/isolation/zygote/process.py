@@ -49,27 +49,27 @@ class ZygoteChild:
 
         Raises SandboxFailed.
         """
-        with contextlib.ExitStack() as made:
+        with contextlib.ExitStack() as cleanup:
             try:
-                channel, theirs = socket.socketpair()
-                made.callback(channel.close)
-                made.callback(theirs.close)
+                channel, child_end = socket.socketpair()
+                cleanup.callback(channel.close)
+                cleanup.callback(child_end.close)
                 first = os.pipe()
                 for fd in first:
-                    made.callback(os.close, fd)
+                    cleanup.callback(os.close, fd)
                 second = os.pipe()
                 for fd in second:
-                    made.callback(os.close, fd)
+                    cleanup.callback(os.close, fd)
                 pipes = [first, second]
             except OSError as error:
                 raise SandboxFailed(f"no descriptors for a sandbox: {error.strerror}") from error
-            doors = [] if cgroup is None else cgroup.doors()
-            made.pop_all()
+            cgroup_fds = [] if cgroup is None else cgroup.doors()
+            cleanup.pop_all()
         channel.setblocking(False)
-        for out, _ in pipes:
-            os.set_blocking(out, False)
-        theirs_all = [theirs.detach(), *(end for _, end in pipes), *doors]
-        agent = cls(number, [out for out, _ in pipes], theirs_all, channel)
+        for read_end, _ in pipes:
+            os.set_blocking(read_end, False)
+        child_fds = [child_end.detach(), *(end for _, end in pipes), *cgroup_fds]
+        agent = cls(number, [read_end for read_end, _ in pipes], child_fds, channel)
         agent.cgroup = cgroup
         return agent
 

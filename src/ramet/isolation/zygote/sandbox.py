@@ -128,15 +128,15 @@ class ForkedSandbox:
             raise InvalidValue("port", port, f"a port of its policy: {declared or 'it has none'}")
         if self._child.ended.done():
             raise Gone("the sandbox has ended")
-        way = await self._keeper.open_socket(self._child)
+        sock = await self._keeper.open_socket(self._child)
         try:
-            await asyncio.get_running_loop().sock_connect(way, (LOOPBACK, port))
-            if way.getsockname()[1] == port:  # If nothing listens, TCP may connect a socket with itself.
+            await asyncio.get_running_loop().sock_connect(sock, (LOOPBACK, port))
+            if sock.getsockname()[1] == port:  # If nothing listens, TCP may connect a socket with itself.
                 raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         except BaseException:
-            way.close()
+            sock.close()
             raise
-        return way
+        return sock
 
     async def sync(self) -> None:
         """Do nothing: both sides always see the same files."""

@@ -24,18 +24,18 @@ def terminate(children: Iterable[ZygoteChild], groups: Cgroups | None) -> None:
     """
     begin = time.monotonic()
     ends = select.poll()
-    watched = set[int]()
+    pidfds = set[int]()
     for each in children:
         pidfd = each.watch()  # Never closed: the process exits next.
         each.kill_group()
         each.signal(signal.SIGKILL)
         if pidfd >= 0:
             ends.register(pidfd, select.POLLIN)
-            watched.add(pidfd)
-    while watched and (left := begin + _EMPTY_S - time.monotonic()) > 0:
-        for fd, _ in ends.poll(left * 1000):
+            pidfds.add(pidfd)
+    while pidfds and (remaining_s := begin + _EMPTY_S - time.monotonic()) > 0:
+        for fd, _ in ends.poll(remaining_s * 1000):
             ends.unregister(fd)
-            watched.discard(fd)
+            pidfds.discard(fd)
     if groups is not None:
         _remove(groups, begin)
 
@@ -49,10 +49,10 @@ def _remove(groups: Cgroups, begin: float) -> None:
                 return
         except (SandboxFailed, OSError):  # A group was removed while it was read.
             pass
-        waited = time.monotonic() - begin
-        if waited > _GONE_S:
+        elapsed_s = time.monotonic() - begin
+        if elapsed_s > _GONE_S:
             return
-        if waited > _EMPTY_S and not is_killed:
+        if elapsed_s > _EMPTY_S and not is_killed:
             groups.kill()
             is_killed = True
         time.sleep(pause)

@@ -34,11 +34,11 @@ class IncludeEntry(NamedTuple):
 def listed(output: str) -> list[IncludeEntry]:
     """Parse the output of `COMMAND`."""
     fields = output.split("\0")[:-1]
-    found = []
+    includes = []
     for scope, origin, text in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
         key, newline, value = text.partition("\n")
-        found.append(IncludeEntry(scope, origin, Setting(key, value if newline else None)))
-    return found
+        includes.append(IncludeEntry(scope, origin, Setting(key, value if newline else None)))
+    return includes
 
 
 def settings_of(list_with: Callable[[list[Setting]], str]) -> list[Setting]:
@@ -48,7 +48,7 @@ def settings_of(list_with: Callable[[list[Setting]], str]) -> list[Setting]:
     files, and for a path that is no regular file.
     """
     entries = listed(list_with([]))
-    found = [entry.setting for entry in entries if entry.scope != "command"]
+    settings = [entry.setting for entry in entries if entry.scope != "command"]
     files: dict[str, None] = {}
     while new := [path for path in _conditional(entries) if path not in files]:
         files.update(dict.fromkeys(new))
@@ -59,8 +59,8 @@ def settings_of(list_with: Callable[[list[Setting]], str]) -> list[Setting]:
         entries = listed(list_with([Setting("include.path", path) for path in files if _is_there(path)]))
     if files:
         in_files = (entry.setting for entry in entries if entry.origin.startswith(_FILE))
-        found += [setting for setting in in_files if names_a_program(setting.key)]
-    return found
+        settings += [setting for setting in in_files if names_a_program(setting.key)]
+    return settings
 
 
 def _conditional(entries: Iterable[IncludeEntry]) -> Iterator[str]:

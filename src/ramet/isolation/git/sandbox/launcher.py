@@ -44,28 +44,28 @@ def _try(attempt: Callable[[Request], None], request: Request) -> str:
         os.close(answer)
         _in_child(attempt, request, end)
     os.close(end)
-    said = b""
-    while piece := os.read(answer, 4096):
-        said += piece
+    response = b""
+    while chunk := os.read(answer, 4096):
+        response += chunk
     os.close(answer)
-    if said == _READY:
+    if response == _READY:
         _end_like(pid)
     os.waitpid(pid, 0)
-    return said.decode(errors="replace") or "it ended"
+    return response.decode(errors="replace") or "it ended"
 
 
 def _in_child(attempt: Callable[[Request], None], request: Request, end: int) -> NoReturn:
     try:
         calls.die_with_parent(signal.SIGKILL)
         attempt(request)
-        apart = confinement.is_apart(attempt)
-        if apart and (pid := os.fork()):
+        has_namespaces = confinement.is_apart(attempt)
+        if has_namespaces and (pid := os.fork()):
             os.close(end)
             _end_like(pid)
-        if apart:
+        if has_namespaces:
             calls.die_with_parent(signal.SIGKILL)
             confinement.enter_root(request)
-        confinement.seal(request, is_apart=apart)
+        confinement.seal(request, is_apart=has_namespaces)
         calls.die_with_parent(signal.SIGKILL)  # A change of uid resets it.
         os.chdir(request.cwd)
     except OSError as error:
@@ -81,8 +81,8 @@ def _run(request: Request) -> NoReturn:
     env = {**os.environ, **options.UNTRUSTED_ENV}
     listing = [request.program, *includes.COMMAND]
     try:
-        found = includes.settings_of(lambda settings: _output(listing, env, settings))
-        env |= options.as_environment(options.overrides(found, request.user))
+        own_settings = includes.settings_of(lambda settings: _output(listing, env, settings))
+        env |= options.as_environment(options.overrides(own_settings, request.user))
     except ValueError as error:
         sys.stderr.write(f"fatal: {error}")
         sys.stderr.flush()
@@ -97,26 +97,26 @@ def _run(request: Request) -> NoReturn:
 
 def _spawn(program: str, command: Command, env: dict[str, str]) -> int:
     """Start a command. Its input is short: it fits into a pipe."""
-    out, into = os.pipe()
-    os.write(into, command.stdin.encode()[:_PIPE])
-    os.close(into)
-    actions = [(os.POSIX_SPAWN_DUP2, out, 0)]
+    read_end, write_end = os.pipe()
+    os.write(write_end, command.stdin.encode()[:_PIPE])
+    os.close(write_end)
+    actions = [(os.POSIX_SPAWN_DUP2, read_end, 0)]
     pid = os.posix_spawn(program, [program, *command.args], env, file_actions=actions)
-    os.close(out)
+    os.close(read_end)
     return pid
 
 
 def _output(argv: list[str], env: dict[str, str], settings: Iterable[Setting]) -> str:
     """Return the output of a command with further settings. If it fails, this process exits with its status."""
-    out, into = os.pipe()
-    quiet = {**env, **options.as_environment([*options.FIXED, *settings])}
-    actions = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, into, 1)]
-    pid = os.posix_spawn(argv[0], argv, quiet, file_actions=actions)
-    os.close(into)
+    read_end, write_end = os.pipe()
+    output_env = {**env, **options.as_environment([*options.FIXED, *settings])}
+    actions = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, write_end, 1)]
+    pid = os.posix_spawn(argv[0], argv, output_env, file_actions=actions)
+    os.close(write_end)
     data = b""
-    while (piece := os.read(out, 1 << 16)) and len(data) <= _MAX_LIST:
-        data += piece
-    os.close(out)
+    while (chunk := os.read(read_end, 1 << 16)) and len(data) <= _MAX_LIST:
+        data += chunk
+    os.close(read_end)
     _, status = os.waitpid(pid, 0)
     if status or len(data) > _MAX_LIST:
         os._exit(_as_exit(status) or 1)
@@ -130,8 +130,8 @@ def _end_like(pid: int) -> NoReturn:
 def _wait(pid: int) -> int:
     """Wait for a child; orphans are reaped meanwhile."""
     while True:
-        ended, status = os.wait()
-        if ended == pid:
+        ended_pid, status = os.wait()
+        if ended_pid == pid:
             return status
 
 

@@ -61,37 +61,37 @@ def overrides(repository: Iterable[Setting], user: Iterable[Setting]) -> list[Se
     Raises ValueError if a repository names more than MAX_SETTINGS programs.
     """
     users = list(user)
-    own = {setting.key for setting in users}
-    theirs = dict.fromkeys(setting.key for setting in repository)
-    found = [setting for setting in users if setting.key not in theirs or _USERS_ALONE.match(setting.key)]
-    programs = [key for key in theirs if names_a_program(key)]
+    user_keys = {setting.key for setting in users}
+    repository_keys = dict.fromkeys(setting.key for setting in repository)
+    settings = [setting for setting in users if setting.key not in repository_keys or _USERS_ALONE.match(setting.key)]
+    programs = [key for key in repository_keys if names_a_program(key)]
     if len(programs) > MAX_SETTINGS:
         raise ValueError(f"its configuration names {len(programs)} programs; accepted are {MAX_SETTINGS}")
-    found += [Setting(key, _neutral(key)) for key in programs if key not in own]
+    settings += [Setting(key, _neutral(key)) for key in programs if key not in user_keys]
     drivers = dict.fromkeys(match.group(1) for key in programs if (match := _FILTER.match(key)))
-    free = [driver for driver in drivers if not any(key.startswith(f"{driver}.") for key in own)]
-    found += [Setting(f"{driver}.required", "false") for driver in free]
-    return [*found, *FIXED]
+    free = [driver for driver in drivers if not any(key.startswith(f"{driver}.") for key in user_keys)]
+    settings += [Setting(f"{driver}.required", "false") for driver in free]
+    return [*settings, *FIXED]
 
 
 def as_environment(settings: Iterable[Setting]) -> dict[str, str]:
     """Return the environment variables through which git receives settings."""
     entries = list(settings)
-    found = {"GIT_CONFIG_COUNT": str(len(entries))}
+    env = {"GIT_CONFIG_COUNT": str(len(entries))}
     for index, (key, value) in enumerate(entries):
-        found[f"GIT_CONFIG_KEY_{index}"] = key
-        found[f"GIT_CONFIG_VALUE_{index}"] = "true" if value is None else value
-    return found
+        env[f"GIT_CONFIG_KEY_{index}"] = key
+        env[f"GIT_CONFIG_VALUE_{index}"] = "true" if value is None else value
+    return env
 
 
 def listed(output: str) -> list[tuple[str, Setting]]:
     """Parse the output of `git config --list --show-scope -z`: each setting with its scope."""
     fields = output.split("\0")[:-1]
-    found = []
+    settings = []
     for scope, entry in zip(fields[::2], fields[1::2], strict=True):
         key, newline, value = entry.partition("\n")
-        found.append((scope, Setting(key, value if newline else None)))
-    return found
+        settings.append((scope, Setting(key, value if newline else None)))
+    return settings
 
 
 def _neutral(key: str) -> str:

@@ -44,8 +44,8 @@ def enter(
     """
     calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
     links = {path: os.readlink(path) for path in read if os.path.islink(path)}
-    plain = [path for path in read if path not in links and os.path.exists(path)]
-    binds = [_opened(path, _RDONLY | _NOSUID | _NODEV) for path in plain]
+    paths = [path for path in read if path not in links and os.path.exists(path)]
+    binds = [_opened(path, _RDONLY | _NOSUID | _NODEV) for path in paths]
     binds += [_opened(path, _NOSUID) for path in devices if os.path.exists(path)]
     binds += [_checked(folder) for folder in write]
     covers = [_covering(each) for each in hidden if os.path.isdir(each.path)]
@@ -75,8 +75,8 @@ def _opened(path: str, attributes: int) -> _Bind:
 
 def _checked(folder: Folder) -> _Bind:
     bind = _opened(folder.path, _NOSUID | _NODEV)
-    found = os.fstat(bind.fd)
-    if (found.st_dev, found.st_ino) != (folder.device, folder.inode) or not stat.S_ISDIR(found.st_mode):
+    status = os.fstat(bind.fd)
+    if (status.st_dev, status.st_ino) != (folder.device, folder.inode) or not stat.S_ISDIR(status.st_mode):
         raise OSError(f"{folder.path} was replaced while git was started")
     return bind
 
@@ -90,26 +90,26 @@ def _covering(hidden: Hidden) -> _Cover:
 
 def _cover(cover: _Cover) -> None:
     """Mount an empty folder over a folder, and put back its entries that are not hidden."""
-    place = _STAGE + cover.path
-    calls.mount("tmpfs", place, "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, "mode=755,size=1m")
+    cover_path = _STAGE + cover.path
+    calls.mount("tmpfs", cover_path, "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, "mode=755,size=1m")
     for path, target in cover.links.items():
         os.symlink(target, _STAGE + path)
     for bind in cover.binds:
         _mount(bind)
-    _set_attributes(place, _RDONLY, recursive=False)
+    _set_attributes(cover_path, _RDONLY, recursive=False)
 
 
 def _mount(bind: _Bind) -> None:
-    place = _STAGE + bind.path
-    if not os.path.exists(place):
+    mount_path = _STAGE + bind.path
+    if not os.path.exists(mount_path):
         if stat.S_ISDIR(os.fstat(bind.fd).st_mode):
-            os.makedirs(place)
+            os.makedirs(mount_path)
         else:
-            os.makedirs(os.path.dirname(place), exist_ok=True)
-            os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
-    calls.mount(f"/proc/self/fd/{bind.fd}", place, None, calls.MS_BIND | calls.MS_REC)
+            os.makedirs(os.path.dirname(mount_path), exist_ok=True)
+            os.close(os.open(mount_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+    calls.mount(f"/proc/self/fd/{bind.fd}", mount_path, None, calls.MS_BIND | calls.MS_REC)
     os.close(bind.fd)
-    _set_attributes(place, bind.attributes, recursive=True)
+    _set_attributes(mount_path, bind.attributes, recursive=True)
 
 
 def _set_attributes(path: str, attributes: int, *, recursive: bool) -> None:

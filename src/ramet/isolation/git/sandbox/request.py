@@ -65,14 +65,14 @@ class Request(NamedTuple):
     @classmethod
     def receive(cls, fd: int) -> Self:
         """Read one request, and no byte after it. Raises ValueError if the input ends early."""
-        found = cls(*json.loads(_exactly(fd, int(_exactly(fd, _HEAD)))))
-        return found._replace(
-            commands=tuple(Command(tuple(args), stdin) for args, stdin in found.commands),
-            write=tuple(Folder(*each) for each in found.write),
-            read=tuple(found.read),
-            execute=tuple(found.execute),
-            hidden=tuple(Hidden(path, tuple(entries)) for path, entries in found.hidden),
-            user=tuple(Setting(*each) for each in found.user),
+        request = cls(*json.loads(_exactly(fd, int(_exactly(fd, _HEAD)))))
+        return request._replace(
+            commands=tuple(Command(tuple(args), stdin) for args, stdin in request.commands),
+            write=tuple(Folder(*each) for each in request.write),
+            read=tuple(request.read),
+            execute=tuple(request.execute),
+            hidden=tuple(Hidden(path, tuple(entries)) for path, entries in request.hidden),
+            user=tuple(Setting(*each) for each in request.user),
         )
 
 
@@ -84,8 +84,8 @@ def mark_line(mark: str) -> str:
 def _exactly(fd: int, length: int) -> bytes:
     data = b""
     while len(data) < length:
-        piece = os.read(fd, length - len(data))
-        if not piece:
+        chunk = os.read(fd, length - len(data))
+        if not chunk:
             raise ValueError("the request ends too early")
-        data += piece
+        data += chunk
     return data

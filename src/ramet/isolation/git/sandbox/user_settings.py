@@ -37,18 +37,18 @@ class UserSettings(NamedTuple):
 def of(output: str, environ: Mapping[str, str]) -> UserSettings:
     """Return the needed settings from the output of `COMMAND`."""
     settings = [setting for _, setting in options.listed(output) if _NEEDED.match(setting.key)]
-    named = {key: value for key, value in settings if key in _FILES and value}
+    file_names = {key: value for key, value in settings if key in _FILES and value}
     home = environ.get("HOME", "")
     config = environ.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else "")
-    found = [setting for setting in settings if setting.key not in _FILES]
+    effective = [setting for setting in settings if setting.key not in _FILES]
     files = []
-    for key, usual in _FILES.items():
-        name = named.get(key) or (f"{config}/git/{usual}" if config else "")
+    for key, default_name in _FILES.items():
+        name = file_names.get(key) or (f"{config}/git/{default_name}" if config else "")
         path = Path(re.sub(r"\A~(?=/)", lambda _: home, name))
         if path.is_absolute() and _is(Path.is_file, path):
-            found.append(Setting(key, str(path.resolve())))
+            effective.append(Setting(key, str(path.resolve())))
             files.append(str(path.resolve()))
-    return UserSettings(tuple(found), tuple(files))
+    return UserSettings(tuple(effective), tuple(files))
 
 
 def program_folders(program: str, environ: Mapping[str, str], *, but: Iterable[Path]) -> tuple[str, ...]:
@@ -57,15 +57,15 @@ def program_folders(program: str, environ: Mapping[str, str], *, but: Iterable[P
     Folders that hold the user's home are left out, and so are folders in (or around) a folder of `but`.
     """
     home = Path(environ.get("HOME") or "/").resolve()
-    taken = [folder.resolve() for folder in but]
-    found: dict[str, None] = {}
+    excluded = [folder.resolve() for folder in but]
+    folders: dict[str, None] = {}
     for folder in _program_folders(program, environ):
         is_system = any(folder.is_relative_to(each) for each in _SYSTEM)
         holds_home = home.is_relative_to(folder)
-        is_taken = any(folder.is_relative_to(each) or each.is_relative_to(folder) for each in taken)
-        if _is(Path.is_dir, folder) and not (is_system or holds_home or is_taken):
-            found[str(folder)] = None
-    return tuple(found)
+        is_excluded = any(folder.is_relative_to(each) or each.is_relative_to(folder) for each in excluded)
+        if _is(Path.is_dir, folder) and not (is_system or holds_home or is_excluded):
+            folders[str(folder)] = None
+    return tuple(folders)
 
 
 def _program_folders(program: str, environ: Mapping[str, str]) -> Iterator[Path]:

@@ -72,8 +72,8 @@ class Api:
         """
         from lightkube.resources.core_v1 import Pod
 
-        found = await self._objects.list(Pod, labels=selector)
-        return found.version, [parse_status(each) for each in found.items]
+        listing = await self._objects.list(Pod, labels=selector)
+        return listing.version, [parse_status(each) for each in listing.items]
 
     async def changes(self, selector: Mapping[str, str], version: str) -> AsyncIterator[Change]:
         """Yield the changes of pods with these labels, until the API ends the watch.
@@ -156,8 +156,8 @@ class Api:
 
     async def _marked(self, kind: type[Any], selector: Mapping[str, str]) -> list[ObservedPod]:
         """Return objects that are not pods, with their names, uids and owners."""
-        found = await self._objects.list(kind, labels=selector)
+        listing = await self._objects.list(kind, labels=selector)
         return [
             ObservedPod(each.metadata.name, each.metadata.uid or "", (each.metadata.labels or {}).get(labels.OWNER, ""))
-            for each in found.items
+            for each in listing.items
         ]

@@ -58,14 +58,14 @@ def of_run(run: str, about: PodLabels, *, place: str, owner: str) -> dict[str, s
         MANAGED: OURS,
         PLACE: place,
         OWNER: owner,
-        **{key: value_of(word) for key, word in known.items() if word},
+        **{key: value_of(value) for key, value in known.items() if value},
     }
 
 
 def in_full(run: str, about: PodLabels) -> dict[str, str]:
     """Return the annotations: the full words, because a label may hold only a digest."""
     known = {RUN: run, TREE: about.tree, TEAM: about.team, NAME: about.path}
-    return {key: word for key, word in known.items() if word}
+    return {key: value for key, value in known.items() if value}
 
 
 def checked(field: str, labels: Mapping[str, str]) -> dict[str, str]:

@@ -150,11 +150,11 @@ def claim_patch(form: PodTemplate, berth: PodRequest, *, waited_s: float) -> dic
 
     The deadline of a pod counts from the pod's own start, so the waiting time is added.
     """
-    made = pod(form, berth)
-    marks = {**made["metadata"]["labels"], labels.WAITING: None}
+    manifest = pod(form, berth)
+    marks = {**manifest["metadata"]["labels"], labels.WAITING: None}
     return {
-        "metadata": {"labels": marks, "annotations": made["metadata"]["annotations"]},
-        "spec": {"activeDeadlineSeconds": made["spec"]["activeDeadlineSeconds"] + math.ceil(waited_s)},
+        "metadata": {"labels": marks, "annotations": manifest["metadata"]["annotations"]},
+        "spec": {"activeDeadlineSeconds": manifest["spec"]["activeDeadlineSeconds"] + math.ceil(waited_s)},
     }
 
 
@@ -197,7 +197,7 @@ def _volumes(
     mounts.append({"name": "runs", "mountPath": form.runs})
     if places:
         volumes.append({"name": "mounts", "emptyDir": {"sizeLimit": f"{berth.size_mb + 8}Mi"}})
-        mounts += [{"name": "mounts", "mountPath": path, "subPath": str(at)} for at, path in enumerate(places)]
+        mounts += [{"name": "mounts", "mountPath": path, "subPath": str(index)} for index, path in enumerate(places)]
     if berth.secret is not None:
         secret = {"secretName": berth.secret, "defaultMode": 0o440, "optional": False}
         volumes.append({"name": "secret", "secret": secret})
@@ -210,17 +210,17 @@ def _places(runs: str, berth: PodRequest) -> list[str]:
 
     Folders inside another one, or inside the folder of all workspaces, are left out.
     """
-    wanted = set(map(PurePosixPath, berth.folders))
+    folders = set(map(PurePosixPath, berth.folders))
     for file in map(PurePosixPath, berth.files):
         if file.parent in _FULL:
             raise InvalidValue(
                 "readonly_mounts", str(file), "a file in a folder that the image does not need, or a folder"
             )
-        wanted.add(file.parent)
-    for each in wanted & _FULL:
+        folders.add(file.parent)
+    for each in folders & _FULL:
         raise InvalidValue("readonly_mounts", str(each), "a folder that the image does not need")
-    wanted = {each for each in wanted if not each.is_relative_to(runs)}
-    return sorted(str(each) for each in wanted if not wanted.intersection(each.parents))
+    folders = {each for each in folders if not each.is_relative_to(runs)}
+    return sorted(str(each) for each in folders if not folders.intersection(each.parents))
 
 
 def network_policy(namespace: str) -> dict[str, Any]:

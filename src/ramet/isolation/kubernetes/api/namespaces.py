@@ -60,12 +60,12 @@ class Spaces:
         from lightkube.resources.core_v1 import Secret
 
         # A kernel has the right to list Secrets, but not to get one.
-        found = (await self._objects.list(Secret, namespace=source, fields={"metadata.name": name})).items
-        if not found:
+        secrets = (await self._objects.list(Secret, namespace=source, fields={"metadata.name": name})).items
+        if not secrets:
             raise SandboxFailed(f"there is no Secret {name} in namespace {source}, by which nodes are to pull images")
         metadata = {"name": name, "namespace": to, "labels": {labels.MANAGED: labels.OURS}}
-        made = {"type": found[0].type, "data": found[0].data or {}, "metadata": metadata}
-        await self._objects.ensure(Secret, {"apiVersion": "v1", "kind": "Secret", **made})
+        fields = {"type": secrets[0].type, "data": secrets[0].data or {}, "metadata": metadata}
+        await self._objects.ensure(Secret, {"apiVersion": "v1", "kind": "Secret", **fields})
 
     async def remove(self, name: str) -> None:
         """Delete a namespace and all its objects; the cluster does so asynchronously.
@@ -80,8 +80,8 @@ class Spaces:
         """Return the team namespaces that kernels of a place have created. Raises Forbidden, Unreachable."""
         from lightkube.resources.core_v1 import Namespace
 
-        found = await self._objects.list(Namespace, labels={labels.MANAGED: labels.OURS, labels.PLACE: place})
-        return [each.metadata.name or "" for each in found.items if each.metadata is not None]
+        listing = await self._objects.list(Namespace, labels={labels.MANAGED: labels.OURS, labels.PLACE: place})
+        return [each.metadata.name or "" for each in listing.items if each.metadata is not None]
 
     async def _create(self, manifest: Mapping[str, Any], place: str) -> None:
         """Create a namespace, or accept an existing one of this place.
@@ -98,13 +98,13 @@ class Spaces:
                         await self._objects.create(Namespace, manifest)
                         return
                     try:
-                        there = await self._objects.get(Namespace, name)
+                        existing = await self._objects.get(Namespace, name)
                     except Missing:  # Its deletion has just completed.
                         continue
-                    assert there.metadata is not None, "the API gives no namespace without metadata"
-                    if (there.metadata.labels or {}).get(labels.PLACE) != place:
+                    assert existing.metadata is not None, "the API gives no namespace without metadata"
+                    if (existing.metadata.labels or {}).get(labels.PLACE) != place:
                         raise SandboxFailed(f"namespace {name} is there, and belongs to somebody else")
-                    if there.status is None or there.status.phase != "Terminating":
+                    if existing.status is None or existing.status.phase != "Terminating":
                         return
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError:
@@ -116,12 +116,12 @@ class Spaces:
         Raises Forbidden if the right is not in force within _GRANTED_S.
         """
         loop = asyncio.get_running_loop()
-        until = loop.time() + (_GRANTED_S if self._account is not None else 0.0)
+        deadline = loop.time() + (_GRANTED_S if self._account is not None else 0.0)
         while True:
             try:
                 return await self._objects.ensure(kind, manifest)
             except Forbidden:
-                if loop.time() >= until:
+                if loop.time() >= deadline:
                     raise
             await asyncio.sleep(_LOOK_S)
 

@@ -82,8 +82,8 @@ class Objects:
     async def get(self, kind: type[T], name: str) -> T:
         """Return an object. Raises Missing."""
         with translated():
-            found: T = await self._client.get(kind, name)
-        return found
+            resource: T = await self._client.get(kind, name)
+        return resource
 
     async def has(self, kind: type[Any], name: str) -> bool:
         """Check whether an object exists; False, too, if the kernel may not ask."""
@@ -125,10 +125,10 @@ class Objects:
         namespace: str | None = None,
     ) -> Listing[T]:
         """Return the objects that have all of these labels and fields."""
-        found = self._client.list(kind, labels=labels, fields=fields, namespace=namespace)
+        response = self._client.list(kind, labels=labels, fields=fields, namespace=namespace)
         with translated():
-            items = [each async for each in found]
-        return Listing(found.resourceVersion, items)
+            items = [each async for each in response]
+        return Listing(response.resourceVersion, items)
 
     async def watch(self, kind: type[T], *, labels: Mapping[str, str], version: str) -> AsyncIterator[tuple[str, T]]:
         """Yield the kind of change and the object for objects with these labels. Raises Stale.
@@ -153,15 +153,15 @@ class Objects:
         """Check whether this kernel may do something in a namespace."""
         from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
 
-        asked = {"namespace": namespace, "verb": verb, "resource": resource, "subresource": subresource or None}
-        review = await self.create(SelfSubjectAccessReview, {"spec": {"resourceAttributes": asked}})
+        attributes = {"namespace": namespace, "verb": verb, "resource": resource, "subresource": subresource or None}
+        review = await self.create(SelfSubjectAccessReview, {"spec": {"resourceAttributes": attributes}})
         return review.status is not None and review.status.allowed
 
 
 def _made(kind: type[T], manifest: Mapping[str, Any]) -> T:
     """Return an object of the client library; the type of `from_dict` there is not precise."""
-    made: T = kind.from_dict(dict(manifest))  # type: ignore[attr-defined]
-    return made
+    resource: T = kind.from_dict(dict(manifest))  # type: ignore[attr-defined]
+    return resource
 
 
 def _opened(kubeconfig: os.PathLike[str] | str | None, namespace: str) -> tuple[SingleConfig, Any]:
@@ -181,8 +181,8 @@ def _opened(kubeconfig: os.PathLike[str] | str | None, namespace: str) -> tuple[
     # lightkube does not validate the file, so a wrong value raises whatever its use raises.
     except (ConfigError, OSError, LookupError, ValueError, TypeError, AttributeError, YAMLError) as error:
         accepted = "a file as kubectl reads it, with a current context, or a service account of a pod"
-        why = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InvalidValue("kubeconfig", kubeconfig and str(kubeconfig), f"{accepted} ({why})") from None
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InvalidValue("kubeconfig", kubeconfig and str(kubeconfig), f"{accepted} ({reason})") from None
 
 
 def _client(config: SingleConfig, namespace: str) -> AsyncClient:

@@ -103,12 +103,14 @@ def exit_of(trouble: PodFailure) -> Exit:
 def _deleted(pod: Pod) -> PodFailure | None:
     if pod.metadata is None or pod.metadata.deletionTimestamp is None:
         return None
-    said = [
+    details = [
         f": {each.message}"
         for each in (pod.status.conditions or [] if pod.status is not None else [])
         if each.type == "DisruptionTarget" and each.status == "True" and each.message
     ]
-    return PodFailure("deleted", _short(f"pod {pod.metadata.name} was deleted, and not by this kernel{''.join(said)}"))
+    return PodFailure(
+        "deleted", _short(f"pod {pod.metadata.name} was deleted, and not by this kernel{''.join(details)}")
+    )
 
 
 def _trouble(status: PodStatus, container: ContainerStatus | None) -> PodFailure | None:
@@ -129,21 +131,21 @@ def _trouble(status: PodStatus, container: ContainerStatus | None) -> PodFailure
         if terminated.reason in ("ContainerCannotRun", "StartError"):
             return PodFailure("config", _short(f"{terminated.reason}: {terminated.message or ''}"))
         code = terminated.exitCode
-        words = f"the pod's program ended with status {code}"
-        said = (terminated.message or "").strip()
-        remedy = f"; {_PUT_IT_THERE}" if said.endswith(_NO_RAMET) else ""
-        return PodFailure("exited", _short(f"{words}: {said}{remedy}" if said else words), code)
+        summary = f"the pod's program ended with status {code}"
+        last_message = (terminated.message or "").strip()
+        remedy = f"; {_PUT_IT_THERE}" if last_message.endswith(_NO_RAMET) else ""
+        return PodFailure("exited", _short(f"{summary}: {last_message}{remedy}" if last_message else summary), code)
     if status.phase in ("Failed", "Succeeded"):
         return PodFailure("exited", "the pod's program ended")
     if status.phase == "Unknown" or reason == "NodeLost":
         return PodFailure("lost", _short(f"the node cannot be reached: {message or reason}"))
     if state is not None and state.waiting is not None:
-        why, words = state.waiting.reason or "", state.waiting.message or ""
-        if why in _IMAGE:
+        waiting_reason, summary = state.waiting.reason or "", state.waiting.message or ""
+        if waiting_reason in _IMAGE:
             image = container.image if container is not None else ""
-            return PodFailure("image", _short(f"image {image}: {why}: {words}"))
-        if why in _CONFIG:
-            return PodFailure("config", _short(f"{why}: {words}"))
+            return PodFailure("image", _short(f"image {image}: {waiting_reason}: {summary}"))
+        if waiting_reason in _CONFIG:
+            return PodFailure("config", _short(f"{waiting_reason}: {summary}"))
     for each in status.conditions or []:
         if each.type == "PodScheduled" and each.status == "False" and each.reason == "Unschedulable":
             return PodFailure("unschedulable", _short(each.message or "no node takes the pod"))

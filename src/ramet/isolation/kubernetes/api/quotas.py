@@ -34,10 +34,10 @@ class Account(NamedTuple):
 
 def name_of(reservation: str) -> str:
     """Return the namespace of a reservation: the reservation's name if that is valid, else a digest of it."""
-    word = reservation.removeprefix("team-")
-    if not _NAME.match(word):
-        word = hashlib.sha256(reservation.encode()).hexdigest()[:32]
-    return PREFIX + word
+    suffix = reservation.removeprefix("team-")
+    if not _NAME.match(suffix):
+        suffix = hashlib.sha256(reservation.encode()).hexdigest()[:32]
+    return PREFIX + suffix
 
 
 def namespace(reservation: Reservation, *, place: str, owner: str) -> dict[str, Any]:
@@ -58,13 +58,13 @@ def quota(reservation: Reservation, shared: Grant | None = None) -> dict[str, An
 
     `shared` is what the team's shared pod uses. It is added, so that other pods may have as much as without it.
     """
-    many = reservation.sandboxes or USUAL
+    sandboxes = reservation.sandboxes or USUAL
     hard: dict[str, str] = {}  # The number of pods has no limit: child agents have pods, too.
     if reservation.cpu_cores is not None:
-        cpu = math.ceil((reservation.cpu_cores + many * KEEPER_CORES) * 1000)
+        cpu = math.ceil((reservation.cpu_cores + sandboxes * KEEPER_CORES) * 1000)
         hard["limits.cpu"] = f"{cpu + (0 if shared is None else millicores_of(shared))}m"
     if reservation.memory_mb is not None:
-        memory = math.ceil(reservation.memory_mb + many * _BESIDE_MB)
+        memory = math.ceil(reservation.memory_mb + sandboxes * _BESIDE_MB)
         hard["limits.memory"] = f"{memory + (0 if shared is None else memory_of(shared))}Mi"
     return _object("ResourceQuota", reservation, {"hard": hard})
 

@@ -159,13 +159,13 @@ class Attached:
 
     async def _attach(self) -> None:
         loop = asyncio.get_running_loop()
-        since, began = loop.time(), 0.0
+        attempted_at, connected_at = loop.time(), 0.0
         while not self._line.has_ended:
             try:
                 self._is_settled.clear()
                 async with self._api.attach(self._pod) as stream:
                     self._is_settled.set()
-                    since = began = loop.time()
+                    attempted_at = connected_at = loop.time()
                     self._starting.discard(self)
                     await self._carry(stream)
             except (RametError, TimeoutError) as problem:
@@ -177,7 +177,7 @@ class Attached:
                     return self._line.lost(f"no connection to the pod for {self._patience_s:g} s: {problem}")
             finally:
                 self._is_settled.set()
-            is_early = since + _QUICK_S > loop.time() > began + _SOON_S
+            is_early = attempted_at + _QUICK_S > loop.time() > connected_at + _SOON_S
             await self._wait(max(_SOON_S if is_early else _LATER_S, _EACH_S * len(self._starting)))
 
     async def _wait(self, most_s: float) -> None:

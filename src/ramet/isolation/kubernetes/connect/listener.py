@@ -50,24 +50,24 @@ class SharedListener:
         if self._dial is not None:
             return
         identity = await in_thread(self._identify, name="ramet-door")
-        landing = PodListener(*self._listen, identity.context)
+        listener = PodListener(*self._listen, identity.context)
         try:
-            await landing.__aenter__()
+            await listener.__aenter__()
         except OSError as problem:
-            where = "{}:{}".format(*self._listen)
-            raise InvalidValue("pods.listen", where, f"a free address of this machine ({problem.strerror})") from None
+            address = "{}:{}".format(*self._listen)
+            raise InvalidValue("pods.listen", address, f"a free address of this machine ({problem.strerror})") from None
         host, port = self._address
         url = f"wss://{f'[{host}]' if ':' in host else host}:{port}{PATH}"
         self._landing, self._dial = (
-            landing,
-            DialTransport(landing, url=url, ca=identity.ca, patience_s=self._patience_s),
+            listener,
+            DialTransport(listener, url=url, ca=identity.ca, patience_s=self._patience_s),
         )
 
     async def end(self) -> None:
         """Stop listening, and close all connections. Idempotent."""
-        landing, self._landing, self._dial = self._landing, None, None
-        if landing is not None:
-            await landing.__aexit__()
+        listener, self._landing, self._dial = self._landing, None, None
+        if listener is not None:
+            await listener.__aexit__()
 
     def secret(self, pod: str) -> Mapping[str, str]:
         """See `PodTransport`."""

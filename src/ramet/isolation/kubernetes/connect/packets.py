@@ -28,8 +28,8 @@ class StdioPacket(NamedTuple):
 def pack(connection: int, data: bytes) -> bytes:
     """Encode a packet. A line end before it ends any damaged packet."""
     number = connection.to_bytes(4, "big")
-    whole = zlib.crc32(data, zlib.crc32(number)).to_bytes(4, "big") + number + data
-    return END + whole.replace(b"\x1b", b"\x1b\x01").replace(b"\n", b"\x1b\x02") + END
+    packet = zlib.crc32(data, zlib.crc32(number)).to_bytes(4, "big") + number + data
+    return END + packet.replace(b"\x1b", b"\x1b\x01").replace(b"\n", b"\x1b\x02") + END
 
 
 class PacketReader:
@@ -59,10 +59,10 @@ class PacketReader:
 
 
 def _unpacked(line: bytes) -> StdioPacket | None:
-    whole = line.replace(b"\x1b\x02", b"\n").replace(b"\x1b\x01", b"\x1b")
-    if len(whole) <= _head.size:
+    packet = line.replace(b"\x1b\x02", b"\n").replace(b"\x1b\x01", b"\x1b")
+    if len(packet) <= _head.size:
         return None
-    check, connection = _head.unpack_from(whole)
-    if zlib.crc32(whole[4:]) != check:
+    check, connection = _head.unpack_from(packet)
+    if zlib.crc32(packet[4:]) != check:
         return None
-    return StdioPacket(connection, whole[_head.size :])
+    return StdioPacket(connection, packet[_head.size :])

@@ -15,17 +15,17 @@ from ramet.isolation.kubernetes.entrypoint import warmup
 
 def main() -> None:
     """Run the program. Arguments: the patience in seconds, and those of `ramet.isolation.kubernetes.pod_args`."""
-    patience, *words = sys.argv[1:]
-    pod = pod_args.read(words)
+    patience, *args = sys.argv[1:]
+    pod = pod_args.read(args)
     pod_args.limit_processes(pod)
-    trying = warmup.start_warmup(pod)
+    warmup_thread = warmup.start_warmup(pod)
     import asyncio
 
     from ramet.isolation.kubernetes.entrypoint.stdio import run
 
-    given, taken = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
+    stdin, stdout = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
     os.dup2(2, 1)
-    os.close(nothing)
-    asyncio.run(run(given, taken, float(patience), pod, trying))
+    os.close(null)
+    asyncio.run(run(stdin, stdout, float(patience), pod, warmup_thread))

@@ -27,16 +27,16 @@ def main() -> None:
 
     Arguments: the Secret's folder, the patience in seconds, and those of `ramet.isolation.kubernetes.pod_args`.
     """
-    secret, patience, *words = sys.argv[1:]
-    pod = pod_args.read(words)
+    secret, patience, *args = sys.argv[1:]
+    pod = pod_args.read(args)
     pod_args.limit_processes(pod)
-    trying = warmup.start_warmup(pod)
+    warmup_thread = warmup.start_warmup(pod)
     import asyncio
 
     from ramet.isolation.transport import join_token
 
-    told = join_token.read(Path(secret), pod=os.environ["RAMET_POD_UID"])
-    asyncio.run(run(told, _aside(0), float(patience), pod, trying))
+    token = join_token.read(Path(secret), pod=os.environ["RAMET_POD_UID"])
+    asyncio.run(run(token, _aside(0), float(patience), pod, warmup_thread))
 
 
 def _aside(descriptor: int) -> int:
@@ -45,13 +45,13 @@ def _aside(descriptor: int) -> int:
     Other programs do not inherit the duplicate.
     """
     try:
-        taken = os.dup(descriptor)
+        copy = os.dup(descriptor)
     except OSError:
         return -1
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, descriptor)
-    os.close(nothing)
-    return taken
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, descriptor)
+    os.close(null)
+    return copy
 
 
 async def run(told: JoinToken, source: int, patience_s: float, pod: pod_args.PodArgs, trying: threading.Thread) -> None:
@@ -62,14 +62,14 @@ async def run(told: JoinToken, source: int, patience_s: float, pod: pod_args.Pod
     from ramet.isolation.remote.node_agent import keeper
     from ramet.isolation.transport.reinvite import TokenStream
 
-    following: JoinToken | None = told
+    next_token: JoinToken | None = told
     async with (
         TokenStream(source, pod=told.pod) as invitations,
-        keeper(pod.runs, pod.places, pod=not pod.is_shared) as kept,
+        keeper(pod.runs, pod.places, pod=not pod.is_shared) as node_agent,
     ):
-        tried = asyncio.ensure_future(in_thread(trying.join, name="ramet-probe"))
-        while following is not None:
-            following = await _follow(following, invitations, kept, tried, patience_s)
+        probed = asyncio.ensure_future(in_thread(trying.join, name="ramet-probe"))
+        while next_token is not None:
+            next_token = await _follow(next_token, invitations, node_agent, probed, patience_s)
 
 
 async def _follow(
@@ -96,10 +96,10 @@ async def _follow(
             await asyncio.wait((invited,), timeout=patience_s if line.is_parted else 0)
             if invited.done():
                 return invited.result()
-            where = told.url.removeprefix("wss://").partition("/")[0]
+            address = told.url.removeprefix("wss://").partition("/")[0]
             if not line.greetings:
-                raise Gone(f"no kernel was reached for {patience_s:g} s at {where}, which is what pods.dial says")
-            raise Gone(f"the kernel was not there for {patience_s:g} s at {where}, or has let go of the pod")
+                raise Gone(f"no kernel was reached for {patience_s:g} s at {address}, which is what pods.dial says")
+            raise Gone(f"the kernel was not there for {patience_s:g} s at {address}, or has let go of the pod")
         finally:
             for task in (serving, invited):
                 task.cancel()

@@ -83,11 +83,11 @@ class StandardStreams:
             self._carrying = asyncio.ensure_future(self._carry(packet.connection, self._packets))
         if packet.connection == self._connection and self._carrying is not None:
             # The carrying task takes every packet until it has ended. After that, packets are dropped.
-            taking = asyncio.ensure_future(self._packets.put(packet.data))
+            putting = asyncio.ensure_future(self._packets.put(packet.data))
             try:
-                await asyncio.wait((taking, self._carrying), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((putting, self._carrying), return_when=asyncio.FIRST_COMPLETED)
             finally:
-                taking.cancel()
+                putting.cancel()
 
     async def _carry(self, connection: int, packets: asyncio.Queue[bytes]) -> None:
         async def come() -> AsyncIterator[bytes]:
@@ -101,10 +101,10 @@ class StandardStreams:
             await self.line.carry(come(), write)
 
     async def _write(self, data: bytes) -> None:
-        loop, rest = asyncio.get_running_loop(), memoryview(data)
-        while rest:
+        loop, remaining = asyncio.get_running_loop(), memoryview(data)
+        while remaining:
             try:
-                rest = rest[os.write(self._taken, rest) :]
+                remaining = remaining[os.write(self._taken, remaining) :]
             except BlockingIOError:
                 writable = asyncio.Event()
                 loop.add_writer(self._taken, writable.set)

@@ -29,8 +29,8 @@ def start_warmup(pod: PodArgs) -> threading.Thread:
         from ramet.isolation.zygote import prefork
 
         prefork.start_zygote(pod.image)
-    trying = threading.Thread(target=probe.probe_machine if pod.is_shared else background.found, daemon=True)
-    trying.start()
+    thread = threading.Thread(target=probe.probe_machine if pod.is_shared else background.found, daemon=True)
+    thread.start()
     gc.freeze()
     gc.enable()
-    return trying
+    return thread

@@ -50,10 +50,10 @@ class OwnPods:
 
         Raises SandboxFailed, SpawnRefused, IsolationUnavailable, InvalidValue; nothing is left then.
         """
-        furnished = await self._images.furnished(spec)
-        form, berth = self._form_of(furnished.image), single.berth_of(spec, furnished.places, runtime_class)
+        prepared = await self._images.furnished(spec)
+        form, berth = self._form_of(prepared.image), single.berth_of(spec, prepared.places, runtime_class)
         shape = PodShape.of(form, berth, level)
-        sandbox = await self._spares.start(spec, shape, berth, furnished.places)
+        sandbox = await self._spares.start(spec, shape, berth, prepared.places)
         while sandbox is None:
             if self._is_closed:
                 raise SandboxFailed("the backend was closed")
@@ -64,7 +64,7 @@ class OwnPods:
                     spec,
                     pods=self._pods,
                     pod=pod,
-                    places=furnished.places,
+                    places=prepared.places,
                     level=level,
                     within_s=self._within_s,
                     on_threshold=self._on_threshold,
@@ -75,7 +75,7 @@ class OwnPods:
                 berth = replace(berth, name=new_name())
             except SandboxFailed as failure:
                 was_not_pulled = pod.troubled.done() and pod.troubled.result().kind == "image"
-                if is_last or not was_not_pulled or not await self._images.is_there_again(furnished.image, failure):
+                if is_last or not was_not_pulled or not await self._images.is_there_again(prepared.image, failure):
                     raise
                 return await self.start(spec, level, runtime_class, is_last=True)
         self._spares.want(shape)
@@ -83,8 +83,8 @@ class OwnPods:
 
     def warm(self, level: Isolation, runtime_class: str | None) -> None:
         """Have pods wait for runs of the default policy, before the first such run. Does not block."""
-        usual = PodRequest(name="", run="", grant=DEFAULTS, uid=0, image=USUAL, runtime_class=runtime_class)
-        self._spares.want(PodShape.of(self._form_of(self._images.plain(USUAL)), usual, level))
+        request = PodRequest(name="", run="", grant=DEFAULTS, uid=0, image=USUAL, runtime_class=runtime_class)
+        self._spares.want(PodShape.of(self._form_of(self._images.plain(USUAL)), request, level))
 
     def make_way(self) -> None:
         """Release the waiting pods, because the pod of a run, here or elsewhere, has no place. Does not block."""

@@ -51,15 +51,15 @@ class Capacity(NamedTuple):
 
     def holds(self, other: Capacity) -> bool:
         """Check whether this capacity includes all of `other`."""
-        return all(mine >= theirs for mine, theirs in zip(self, other, strict=True))
+        return all(own >= requested for own, requested in zip(self, other, strict=True))
 
     def plus(self, other: Capacity) -> Capacity:
         """Return the sum of both."""
-        return Capacity(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+        return Capacity(*(own + added for own, added in zip(self, other, strict=True)))
 
     def minus(self, other: Capacity) -> Capacity:
         """Return the difference."""
-        return Capacity(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
+        return Capacity(*(own - subtracted for own, subtracted in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,20 +75,24 @@ class TeamPodSize:
         """Return the size for all that a team reserves; None if it reserves no memory, which gives no size."""
         if reservation.memory_mb is None:
             return None
-        many = reservation.sandboxes or USUAL
-        room = Capacity(math.ceil(reservation.memory_mb), many * DEFAULTS.pids, many * DEFAULTS.workspace_size_mb)
-        grant = Grant(
-            cpu_cores=reservation.cpu_cores or many * DEFAULTS.cpu_cores,
-            memory_mb=room.memory_mb + KEEPER_MB + many * _FORKED_MB,  # There may be two zygotes.
-            tmpfs_size_mb=_TMPFS_MB,
-            workspace_size_mb=room.disk_mb,
+        sandboxes = reservation.sandboxes or USUAL
+        capacity = Capacity(
+            math.ceil(reservation.memory_mb), sandboxes * DEFAULTS.pids, sandboxes * DEFAULTS.workspace_size_mb
         )
-        return cls(room=room, grant=grant, pids=room.pids + _KEEPER_PIDS)
+        grant = Grant(
+            cpu_cores=reservation.cpu_cores or sandboxes * DEFAULTS.cpu_cores,
+            memory_mb=capacity.memory_mb + KEEPER_MB + sandboxes * _FORKED_MB,  # There may be two zygotes.
+            tmpfs_size_mb=_TMPFS_MB,
+            workspace_size_mb=capacity.disk_mb,
+        )
+        return cls(room=capacity, grant=grant, pids=capacity.pids + _KEEPER_PIDS)
 
     def berth(self, team: str) -> PodRequest:
         """Return the request for a new pod of this size."""
-        about = PodLabels(team=team)
-        return PodRequest(name=new_name(), run="", grant=self.grant, uid=new_uid(), about=about, shared_pids=self.pids)
+        pod_labels = PodLabels(team=team)
+        return PodRequest(
+            name=new_name(), run="", grant=self.grant, uid=new_uid(), about=pod_labels, shared_pids=self.pids
+        )
 
 
 def fits(spec: SandboxSpec, offered: Isolation = Isolation.L1) -> bool:
@@ -97,9 +101,10 @@ def fits(spec: SandboxSpec, offered: Isolation = Isolation.L1) -> bool:
     A run in a shared pod has no part of the pod to itself.
     """
     grant = spec.grant
-    apart = grant.secrets or grant.allowed_endpoints or spec.proxy is not None  # /run and loopback are the pod's.
+    # /run and loopback are the pod's.
+    needs_own_pod = grant.secrets or grant.allowed_endpoints or spec.proxy is not None
     mounts = grant.readonly_mounts or (spec.cwd is not None and not spec.cwd.is_relative_to(spec.workspace))
-    return grant.isolation.rank <= offered.rank and not (apart or mounts or spec.has_programs)
+    return grant.isolation.rank <= offered.rank and not (needs_own_pod or mounts or spec.has_programs)
 
 
 class _Home(NamedTuple):
@@ -143,18 +148,18 @@ class SharedPod:
 
         Raises what `NodeClient.start` raises, with the cluster's message if the pod failed.
         """
-        home = await self._home()
-        wanted = Capacity.of(spec.grant)
-        if home is None or not fits(spec, home.level) or not self._free(home).holds(wanted):
+        pod = await self._home()
+        requested = Capacity.of(spec.grant)
+        if pod is None or not fits(spec, pod.level) or not self._free(pod).holds(requested):
             return None
-        self._taken[home.machine] = self._taken.get(home.machine, Capacity()).plus(wanted)
-        stay = _Stay(self, home, wanted, spec.run)
+        self._taken[pod.machine] = self._taken.get(pod.machine, Capacity()).plus(requested)
+        stay = _Stay(self, pod, requested, spec.run)
         try:
-            inner = await unless_troubled(home.pod, home.machine.start(spec), drop=RemoteSandbox.drop)
+            inner = await unless_troubled(pod.pod, pod.machine.start(spec), drop=RemoteSandbox.drop)
         except BaseException:
             await stay.leave()
             raise
-        return PodSandbox(inner, stay, home.pod.name, {})
+        return PodSandbox(inner, stay, pod.pod.name, {})
 
     def close(self) -> None:
         """Create no more pods. The pod itself is deleted with all others. Idempotent."""
@@ -164,24 +169,24 @@ class SharedPod:
 
     def _is_there(self) -> bool:
         """Return whether a pod is being created, or can be used."""
-        making = self._making
-        if making is None or not making.done():
-            return making is not None
-        if making.cancelled() or making.exception() is not None:
+        creation = self._making
+        if creation is None or not creation.done():
+            return creation is not None
+        if creation.cancelled() or creation.exception() is not None:
             return False
-        home = making.result()
-        return home.machine.is_open and not home.pod.troubled.done()
+        pod = creation.result()
+        return pod.machine.is_open and not pod.pod.troubled.done()
 
     async def _home(self) -> _Home | None:
         if self._is_closed or (not self._is_there() and asyncio.get_running_loop().time() < self._not_before):
             return None
         self.warm()
-        making = self._making
-        assert making is not None, "warmed just now"
-        await asyncio.wait((making,))
-        if making.cancelled() or making.exception() is not None:
+        creation = self._making
+        assert creation is not None, "warmed just now"
+        await asyncio.wait((creation,))
+        if creation.cancelled() or creation.exception() is not None:
             return None
-        return making.result()
+        return creation.result()
 
     async def _make(self) -> _Home:
         pod = self._make_pod()
@@ -211,29 +216,29 @@ class SharedPod:
     def _was_made(self, making: asyncio.Task[_Home]) -> None:
         if making.cancelled() or (problem := making.exception()) is None:
             return
-        words = str(problem) if isinstance(problem, RametError) else repr(problem)
-        _log.warning("team %s has no pod for its runs to share, and each gets its own: %s", self._team, words)
+        reason = str(problem) if isinstance(problem, RametError) else repr(problem)
+        _log.warning("team %s has no pod for its runs to share, and each gets its own: %s", self._team, reason)
         self._not_before = asyncio.get_running_loop().time() + _AGAIN_S
 
     def _free(self, home: _Home) -> Capacity:
         return self._room.minus(self._taken.get(home.machine, Capacity()))
 
     def _give_back(self, home: _Home, room: Capacity) -> None:
-        left = self._taken[home.machine].minus(room)
-        if any(left):
-            self._taken[home.machine] = left
+        remaining = self._taken[home.machine].minus(room)
+        if any(remaining):
+            self._taken[home.machine] = remaining
             return
         del self._taken[home.machine]
 
     def _end_of(self, trouble: PodFailure) -> Exit:
-        ended = exit_of(trouble)
-        return ended._replace(detail=f"the pod that runs of team {self._team} share: {ended.detail}")
+        pod_exit = exit_of(trouble)
+        return pod_exit._replace(detail=f"the pod that runs of team {self._team} share: {pod_exit.detail}")
 
     def _end(self, pod: Pod, machine: NodeClient, run: str) -> None:
         """Delete the pod, with all its runs, because a run in it could not be ended."""
-        words = f"the pod that runs of team {self._team} share did not end run {run} when told to, and was deleted"
-        _log.warning("%s: %s", pod.name, words)
-        machine.lost(Exit(-signal.SIGKILL, "lost", words))  # First: the end of the line has no reason.
+        reason = f"the pod that runs of team {self._team} share did not end run {run} when told to, and was deleted"
+        _log.warning("%s: %s", pod.name, reason)
+        machine.lost(Exit(-signal.SIGKILL, "lost", reason))  # First: the end of the line has no reason.
         pod.release()
 
 

@@ -58,7 +58,7 @@ def berth_of(spec: SandboxSpec, places: Mapping[str, str], runtime_class: str | 
     `places` are the mounts that its image has, and their paths there; these are not copied.
     """
     sources = mounts.located(map(absolute, spec.grant.readonly_mounts), spec.mount_roots)
-    travel = {
+    transferred = {
         each: Path(source)
         for each, source in sources.items()
         if not any(Path(each).is_relative_to(path) for path in places)
@@ -72,9 +72,9 @@ def berth_of(spec: SandboxSpec, places: Mapping[str, str], runtime_class: str | 
         about=PodLabels(tree=spec.tree, team=team, path=spec.path),
         image="bare" if spec.grant.isolation is Isolation.FRESH else spec.image,  # A FRESH run imports all by itself.
         runtime_class=runtime_class,
-        folders=tuple(each for each, source in travel.items() if source.is_dir()),
-        files=(*(each for each, source in travel.items() if not source.is_dir()), *places),
-        size_mb=sum(map(_size_mb, travel.values())),
+        folders=tuple(each for each, source in transferred.items() if source.is_dir()),
+        files=(*(each for each, source in transferred.items() if not source.is_dir()), *places),
+        size_mb=sum(map(_size_mb, transferred.values())),
     )
 
 
@@ -94,8 +94,8 @@ async def start(
     """
 
     async def begun() -> PodSandbox:
-        home = await opened(pods, pod, level, on_threshold)
-        return await _begun(pods, home, lambda machine: machine.start(spec, places))
+        connected_pod = await opened(pods, pod, level, on_threshold)
+        return await _begun(pods, connected_pod, lambda machine: machine.start(spec, places))
 
     return await _in_time(spec, pod, begun(), within_s)
 
@@ -115,14 +115,14 @@ async def start_in(
     """
 
     async def begin(machine: NodeClient) -> RemoteSandbox:
-        was_taken = False
+        was_claimed = False
         try:
             await machine.check(_ANSWER_S)
             await home.pod.take(patch)
-            was_taken = True
+            was_claimed = True
             return await machine.start(spec, places)
         except RametError as problem:
-            if was_taken and machine.is_open:  # The error concerns the run, not the pod.
+            if was_claimed and machine.is_open:  # The error concerns the run, not the pod.
                 raise
             raise Gone(f"pod {home.pod.name}: {problem}") from problem
 
@@ -160,22 +160,22 @@ async def adopt(
     Raises Gone; the pod is deleted then, unless another kernel has it.
     """
     try:
-        told = msgspec.convert(dict(description), SandboxRef)
+        ref = msgspec.convert(dict(description), SandboxRef)
     except msgspec.ValidationError:
         raise Gone(f"run {spec.run} ended with the kernel that had started it") from None
-    if (told.run, told.namespace) != (spec.run, pods.namespace) or not pods.outlives_s:
+    if (ref.run, ref.namespace) != (spec.run, pods.namespace) or not pods.outlives_s:
         raise Gone(f"run {spec.run} has no pod here that could be taken up")
     claim = PodClaim(
-        pod=told.pod,
-        uid=told.uid,
+        pod=ref.pod,
+        uid=ref.uid,
         place=kernels.place,
         living=partial(kernels.owners, pods.namespace),
     )
     pod = pods.claim(claim)
 
     async def begun() -> PodSandbox:
-        home = await opened(pods, pod, level, on_threshold)
-        return await _begun(pods, home, lambda machine: machine.adopt(told.number, spec))
+        connected = await opened(pods, pod, level, on_threshold)
+        return await _begun(pods, connected, lambda machine: machine.adopt(ref.number, spec))
 
     try:
         async with asyncio.timeout(_ADOPT_S):
@@ -183,8 +183,8 @@ async def adopt(
     except (RametError, TimeoutError) as problem:
         pod.release()
         await removed(pod, _GONE_S)
-        why = "its pod did not answer in time" if isinstance(problem, TimeoutError) else str(problem)
-        raise Gone(f"run {spec.run}: {why}") from problem
+        reason = "its pod did not answer in time" if isinstance(problem, TimeoutError) else str(problem)
+        raise Gone(f"run {spec.run}: {reason}") from problem
     except BaseException:
         pod.release()
         raise
@@ -206,12 +206,12 @@ async def opened(pods: Pods, pod: Pod, level: Isolation, on_threshold: OnThresho
 async def _begun(pods: Pods, home: ConnectedPod, begin: Begin) -> PodSandbox:
     pod, machine = home
     try:
-        box = await begin(machine)
-        described: Mapping[str, Any] = {}
+        sandbox = await begin(machine)
+        description: Mapping[str, Any] = {}
         if pods.outlives_s:
-            at = {"namespace": pods.namespace, "pod": pod.name, "uid": pod.uid}
-            described = msgspec.structs.asdict(SandboxRef(run=box.spec.run, number=box.number, **at))
-        return PodSandbox(box, ExclusiveLease(machine, pod), pod.name, described)
+            pod_fields = {"namespace": pods.namespace, "pod": pod.name, "uid": pod.uid}
+            description = msgspec.structs.asdict(SandboxRef(run=sandbox.spec.run, number=sandbox.number, **pod_fields))
+        return PodSandbox(sandbox, ExclusiveLease(machine, pod), pod.name, description)
     except BaseException:
         await machine.close()
         raise

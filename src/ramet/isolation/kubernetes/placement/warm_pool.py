@@ -50,12 +50,12 @@ class PodShape(NamedTuple):
         """
         if berth.size_mb:
             return None
-        asked = berth.grant
+        grant = berth.grant
         amounts = Grant(
-            cpu_cores=asked.cpu_cores,
-            memory_mb=asked.memory_mb,
-            tmpfs_size_mb=asked.tmpfs_size_mb,
-            workspace_size_mb=asked.workspace_size_mb,
+            cpu_cores=grant.cpu_cores,
+            memory_mb=grant.memory_mb,
+            tmpfs_size_mb=grant.tmpfs_size_mb,
+            workspace_size_mb=grant.workspace_size_mb,
         )
         return cls(form, replace(berth, name="", run="", uid=0, grant=amounts, about=labels.UNKNOWN), level)
 
@@ -99,7 +99,7 @@ class WarmPool:
     @property
     def ready(self) -> list[str]:
         """The names of the pods in which a run can start now."""
-        return [each.pod.name for shelf in self._shelves for each in shelf.spares if each.is_ready]
+        return [each.pod.name for kind in self._shelves for each in kind.spares if each.is_ready]
 
     async def start(
         self, spec: SandboxSpec, shape: PodShape | None, berth: PodRequest, places: Mapping[str, str]
@@ -111,10 +111,10 @@ class WarmPool:
         while shape is not None and (spare := self._take(shape)) is not None:
             waited_s = asyncio.get_running_loop().time() - spare.since
             patch = manifest.claim_patch(shape.form, berth, waited_s=waited_s)
-            home = spare.opening.result()
+            connected = spare.opening.result()
             try:
                 return await single.start_in(
-                    home, spec, pods=self._pods, patch=patch, places=places, within_s=self._within_s
+                    connected, spec, pods=self._pods, patch=patch, places=places, within_s=self._within_s
                 )
             except Gone as problem:
                 _log.info("run %s has another pod than the one that waited: %s", spec.run, problem)
@@ -125,24 +125,24 @@ class WarmPool:
         if shape is None or not self._each:
             return
         loop = asyncio.get_running_loop()
-        if (shelf := self._shelf(shape)) is None:
+        if (kind := self._shelf(shape)) is None:
             if len(self._shelves) == _SHAPES:
                 self._drop(self._shelves[0])
-            shelf = PodKind(shape)
+            kind = PodKind(shape)
         else:
-            self._shelves.remove(shelf)
-        self._shelves.append(shelf)
-        if shelf.end is not None:
-            shelf.end.cancel()
-        shelf.end = loop.call_later(_KEPT_S, self._drop, shelf)
-        while len(shelf.spares) < self._each and loop.time() >= self._not_before:
-            shelf.spares.append(self._make(shelf))
+            self._shelves.remove(kind)
+        self._shelves.append(kind)
+        if kind.end is not None:
+            kind.end.cancel()
+        kind.end = loop.call_later(_KEPT_S, self._drop, kind)
+        while len(kind.spares) < self._each and loop.time() >= self._not_before:
+            kind.spares.append(self._make(kind))
 
     def make_way(self) -> None:
         """Release all waiting pods and create none for a while: a run needs their capacity. Does not block."""
         self._not_before = asyncio.get_running_loop().time() + _AGAIN_S
-        for shelf in self._shelves:
-            self._empty(shelf)
+        for kind in self._shelves:
+            self._empty(kind)
 
     async def make_room(self) -> bool:
         """Release as `make_way` does, and wait until a pod is gone.
@@ -152,8 +152,8 @@ class WarmPool:
         self.make_way()
         loop = asyncio.get_running_loop()
         if self._leaving:
-            gone, _ = await asyncio.wait([each.gone for each in self._leaving], timeout=_GONE_S)
-            if not gone:
+            removed, _ = await asyncio.wait([each.gone for each in self._leaving], timeout=_GONE_S)
+            if not removed:
                 return False
             self._counted_at = loop.time() + _COUNTED_S
         elif loop.time() < self._counted_at:
@@ -165,8 +165,8 @@ class WarmPool:
     async def close(self) -> None:
         """Release all pods, and create no more. Idempotent."""
         self._each = 0
-        for shelf in [*self._shelves]:
-            self._drop(shelf)
+        for kind in [*self._shelves]:
+            self._drop(kind)
         for each in self._opening:
             each.cancel()
         await asyncio.gather(*self._opening, return_exceptions=True)
@@ -176,14 +176,14 @@ class WarmPool:
 
     def _take(self, shape: PodShape) -> _Spare | None:
         """Return the ready pod that has waited longest; release pods that are of no use."""
-        if (shelf := self._shelf(shape)) is None:
+        if (kind := self._shelf(shape)) is None:
             return None
-        for spare in [*shelf.spares]:
+        for spare in [*kind.spares]:
             if spare.is_ready:
-                shelf.spares.remove(spare)
+                kind.spares.remove(spare)
                 return spare
             if spare.opening.done():
-                self._let_go(shelf, spare)
+                self._let_go(kind, spare)
         return None
 
     def _make(self, shelf: PodKind) -> _Spare:

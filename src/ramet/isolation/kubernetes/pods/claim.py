@@ -41,23 +41,23 @@ class OwnedPod(Pod):
 
         If the claim fails, the pod is removed unless it belongs to another kernel.
         """
-        claim, ground = self._claim, self._ground
+        claim, context = self._claim, self._ground
         while not self._released.is_set():
             try:
-                found = await ground.api.pod(self.name)
-                if found.uid != claim.uid or found.place != claim.place:
+                pod = await context.api.pod(self.name)
+                if pod.uid != claim.uid or pod.place != claim.place:
                     raise Gone(f"pod {self.name} is another one by now")
-                await self._may_have(found)
-                self.uid, self._was_made, self._seen = found.uid, True, found
-                self._owners, self._secret = {ground.owner, found.owner}, {"metadata": {"name": self.name}}
-                if found.trouble is not None:
-                    raise Gone(found.trouble.words)
-                if not found.node:  # The node is checked, because a running container is reported late.
+                await self._may_have(pod)
+                self.uid, self._was_made, self._seen = pod.uid, True, pod
+                self._owners, self._secret = {context.owner, pod.owner}, {"metadata": {"name": self.name}}
+                if pod.trouble is not None:
+                    raise Gone(pod.trouble.words)
+                if not pod.node:  # The node is checked, because a running container is reported late.
                     raise Gone(f"pod {self.name} does not run")
-                patch = manifest.adopt_patch(ground.owner, uid=found.uid, version=found.version)
-                await ground.api.patch_pod(self.name, patch)
-                ground.lookout.made(self.name)
-                self._seen = found._replace(owner=ground.owner, version="")
+                patch = manifest.adopt_patch(context.owner, uid=pod.uid, version=pod.version)
+                await context.api.patch_pod(self.name, patch)
+                context.lookout.made(self.name)
+                self._seen = pod._replace(owner=context.owner, version="")
                 await self._take_secret()
             except Missing:
                 raise Gone(f"pod {self.name} is not there any more") from None

@@ -73,7 +73,7 @@ class Pod:
     @property
     def words(self) -> str:
         """The last output of the pod's program on standard error."""
-        return "" if (reached := self._there) is None else reached.words
+        return "" if (connection := self._there) is None else connection.words
 
     @property
     def _there(self) -> PodConnection | None:
@@ -82,15 +82,15 @@ class Pod:
         return None
 
     async def _live(self) -> None:
-        ground, reached = self._ground, None
-        ground.lookout.expect(self.name, self._see)
+        context, connection = self._ground, None
+        context.lookout.expect(self.name, self._see)
         try:
             try:
                 await self._make()
                 await self._placed()
                 if not self._released.is_set() and not self.troubled.done():
-                    reached = self._reach()
-                    self.reached.set_result(reached)
+                    connection = self._reach()
+                    self.reached.set_result(connection)
             except Exception as error:
                 self.reached.set_exception(error)
                 self.reached.exception()  # Mark the exception as retrieved: there may be no waiter.
@@ -100,11 +100,11 @@ class Pod:
                 self.reached.exception()
             await self._released.wait()
         finally:
-            if reached is not None:
-                await reached.close()
+            if connection is not None:
+                await connection.close()
             await self._remove()
-            ground.lookout.forget(self.name, was_made=self._was_made)
-            ground.reach.forget(self.name)
+            context.lookout.forget(self.name, was_made=self._was_made)
+            context.reach.forget(self.name)
 
     def _reach(self) -> PodConnection:
         return self._ground.reach.open(self._ground.api, self.name, self.uid)
@@ -139,25 +139,25 @@ class Pod:
 
         Raises Unreachable if the API has not answered.
         """
-        for again in _AGAIN_S:
+        for pause_s in _AGAIN_S:
             try:
                 return await ask()
             except Unreachable:
                 if self._released.is_set():
                     raise
-            await asyncio.sleep(again)
+            await asyncio.sleep(pause_s)
         return await ask()
 
     async def _placed(self) -> None:
         """Wait until the pod has a node, or fails. Raises SandboxFailed if it finds no node in time."""
-        loop, until = asyncio.get_running_loop(), None
+        loop, deadline = asyncio.get_running_loop(), None
         while not (self._seen.node or self.troubled.done() or self._released.is_set()):
             self._changed.clear()
             trouble = self._seen.trouble
-            if trouble is not None and until is None:
-                until = loop.time() + self._ground.unschedulable_s
+            if trouble is not None and deadline is None:
+                deadline = loop.time() + self._ground.unschedulable_s
             try:
-                async with asyncio.timeout_at(until):
+                async with asyncio.timeout_at(deadline):
                     await self._changed.wait()
             except TimeoutError:
                 assert trouble is not None, "without one there is no bound"
@@ -165,33 +165,33 @@ class Pod:
                 raise SandboxFailed(f"pod {self.name}: {bound}: {trouble.words}") from None
 
     def _see(self, seen: ObservedPod) -> None:
-        if seen.is_running and not self._seen.is_running and (reached := self._there) is not None:
-            reached.runs()
+        if seen.is_running and not self._seen.is_running and (connection := self._there) is not None:
+            connection.runs()
         self._seen = seen
         if seen.trouble is not None:
-            happened = self.troubled if seen.trouble.is_final else self.unplaced
-            if not happened.done():
-                happened.set_result(seen.trouble)
+            future = self.troubled if seen.trouble.is_final else self.unplaced
+            if not future.done():
+                future.set_result(seen.trouble)
         self._changed.set()
 
     async def _remove(self) -> None:
         """Delete the pod and its Secret, and repeat until that succeeds. A pod that another kernel adopted is kept."""
-        tries, is_told = 0, False
+        attempts, is_logged = 0, False
         while self._was_made or self._secret is not None:
             # The last state of a taken pod may be outdated: another kernel can have adopted the pod by now.
-            seen = self._seen._replace(version="") if self._was_taken else self._seen
+            observed = self._seen._replace(version="") if self._was_taken else self._seen
             try:
-                is_ours = not self._was_made or await delete(self._ground.api, seen, *self._owners)
+                is_ours = not self._was_made or await delete(self._ground.api, observed, *self._owners)
                 if is_ours and self._secret is not None:
                     await self._ground.api.delete_secret(self.name)
                 break
             except RametError as problem:
-                is_late = tries >= len(_AGAIN_S)
-                if not is_told and (is_late or not isinstance(problem, Unreachable)):
+                is_late = attempts >= len(_AGAIN_S)
+                if not is_logged and (is_late or not isinstance(problem, Unreachable)):
                     _log.warning("pod %s stays for now: %s", self.name, problem)
-                    is_told = True
-                await asyncio.sleep(_LATER_S if is_late else _AGAIN_S[tries])
-                tries += 1
+                    is_logged = True
+                await asyncio.sleep(_LATER_S if is_late else _AGAIN_S[attempts])
+                attempts += 1
 
 
 async def removed(pod: Pod, within_s: float = _LONG_S) -> None:

@@ -45,8 +45,8 @@ class Pods:
     ) -> None:
         """Create the set of pods. `on_unplaced` is called when no node takes a pod, or not yet."""
         self._api, self._reach, self._owner, self._on_unplaced = api, reach, owner, on_unplaced
-        lookout = PodWatch(api, labels.selector(owner=owner), self._remove_stray)
-        self._ground = PodContext(api=api, owner=owner, lookout=lookout, reach=reach, unschedulable_s=unschedulable_s)
+        watch = PodWatch(api, labels.selector(owner=owner), self._remove_stray)
+        self._ground = PodContext(api=api, owner=owner, lookout=watch, reach=reach, unschedulable_s=unschedulable_s)
         self._pods: set[Pod] = set()
         self._machines: set[NodeClient] = set()
         self._strays: set[asyncio.Task[None]] = set()
@@ -71,11 +71,11 @@ class Pods:
         files = self._reach.secret(berth.name)
         secret = manifest.secret(form, berth.name, berth.run, berth.about, files) if files else None
         try:
-            made = manifest.pod(form, replace(berth, secret=berth.name if files else None))
+            pod_manifest = manifest.pod(form, replace(berth, secret=berth.name if files else None))
         except InvalidValue:
             self._reach.forget(berth.name)
             raise
-        return self._known(Pod(self._ground, made, secret))
+        return self._known(Pod(self._ground, pod_manifest, secret))
 
     def claim(self, claim: PodClaim) -> Pod:
         """Begin the claim of another kernel's pod. Does not block. Raises Gone for a pod of this kernel."""
@@ -105,12 +105,12 @@ class Pods:
         leaves no room, Gone for a pod that could not be claimed.
         """
         try:
-            reached = await asyncio.shield(pod.reached)
+            connection = await asyncio.shield(pod.reached)
         except RametError as error:
             if isinstance(error, (Gone, SandboxFailed, SpawnRefused)):
                 raise
             raise SandboxFailed(f"no pod: {error}") from error
-        machine = NodeClient(PodLine(reached.line, pod), level=level, on_threshold=on_threshold, on_deaf=on_deaf)
+        machine = NodeClient(PodLine(connection.line, pod), level=level, on_threshold=on_threshold, on_deaf=on_deaf)
         self._machines.add(machine)
         pod.gone.add_done_callback(lambda _: self._machines.discard(machine))
         on_failure(pod, lambda trouble: machine.lost(ends(trouble)))
@@ -121,10 +121,10 @@ class Pods:
         for pod in self._pods:
             pod.release()
         if self._pods:
-            _, late = await asyncio.wait([pod.gone for pod in self._pods], timeout=_CLOSE_S)
-            for each in late:  # The API is away: these pods end by themselves, and the next reap removes them.
+            _, unfinished = await asyncio.wait([pod.gone for pod in self._pods], timeout=_CLOSE_S)
+            for each in unfinished:  # The API is away: these pods end by themselves, and the next reap removes them.
                 each.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await asyncio.gather(*unfinished, return_exceptions=True)
         await asyncio.gather(*(machine.close() for machine in list(self._machines)))
         await asyncio.gather(*self._strays, return_exceptions=True)
         await self._ground.lookout.close()
@@ -147,23 +147,23 @@ async def unless_troubled(pod: Pod, work: Coroutine[Any, Any, T], *, drop: Calla
     Raises SandboxFailed, with the cluster's message, if the pod fails first. `drop` is called with the result if the
     caller is cancelled at the moment when `work` is done.
     """
-    working = asyncio.ensure_future(work)
+    task = asyncio.ensure_future(work)
     try:
-        await asyncio.wait((working, pod.troubled), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
+        await asyncio.wait((task, pod.troubled), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
             raise SandboxFailed(_failure(pod, pod.troubled.result()))
-        return working.result()
+        return task.result()
     except asyncio.CancelledError:
-        if drop is not None and working.done() and not working.cancelled() and working.exception() is None:
-            drop(working.result())
+        if drop is not None and task.done() and not task.cancelled() and task.exception() is None:
+            drop(task.result())
         raise
     except SandboxFailed as error:
         if pod.troubled.done() and pod.troubled.result().words not in str(error):
             raise SandboxFailed(f"{error}; {_failure(pod, pod.troubled.result())}") from error
         raise
     finally:
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def new_name() -> str:
@@ -177,7 +177,7 @@ def new_uid() -> int:
 
 
 def _failure(pod: Pod, trouble: PodFailure) -> str:
-    said, last = "", pod.words.rpartition("\n")[2]
+    suffix, last = "", pod.words.rpartition("\n")[2]
     if trouble.kind == "exited" and last and last not in trouble.words:
-        said = f"; it said: {pod.words}"
-    return f"pod {pod.name}: {trouble.words}{said}"
+        suffix = f"; it said: {pod.words}"
+    return f"pod {pod.name}: {trouble.words}{suffix}"

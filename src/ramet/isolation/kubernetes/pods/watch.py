@@ -72,14 +72,14 @@ class PodWatch:
                 failures += 1
 
     async def _list(self) -> str:
-        before = set(self._there)
+        known = set(self._there)
         version, pods = await self._api.pods(self._selector)
-        for seen in pods:
-            self._tell(seen)
+        for pod in pods:
+            self._tell(pod)
         listed = {each.name for each in pods}
-        for name in before - listed:
+        for name in known - listed:
             self._tell(gone(name))
-        for name in self._there - before - listed:
+        for name in self._there - known - listed:
             await self._look_for(name)
         return version
 
@@ -95,8 +95,8 @@ class PodWatch:
 
     def _tell(self, seen: ObservedPod) -> None:
         is_gone = seen.trouble is not None and seen.trouble.kind == "deleted"
-        told = self._told.get(seen.name)
-        if told is None:
+        on_change = self._told.get(seen.name)
+        if on_change is None:
             if not is_gone:
                 self._on_stray(seen.name)
             return
@@ -104,7 +104,7 @@ class PodWatch:
             self.forget(seen.name, was_made=False)  # There are no changes after that.
         else:
             self._there.add(seen.name)
-        told(seen)
+        on_change(seen)
 
 
 def _nobody(seen: ObservedPod) -> None:

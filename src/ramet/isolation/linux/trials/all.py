@@ -12,8 +12,8 @@ from ramet.isolation.linux.trials.throwaway import tried
 def main(uid: int | None, gid: int | None, bwrap: str | None) -> None:
     """Try everything as this user, cgroups as the caller, and print the results."""
     user = None if uid is None or gid is None else (uid, gid)
-    found = {name: tried(trial, None) for name, trial in cgroups.TRIALS.items()}
+    results = {name: tried(trial, None) for name, trial in cgroups.TRIALS.items()}
     for name, trial in {**namespaces.TRIALS, **gates.TRIALS}.items():
-        found[name] = tried(trial, user)
-    found["bwrap"] = tried(lambda: bubblewrap.works(bwrap), user) if bwrap else (False, "not installed")
-    sys.stdout.write(json.dumps(found))
+        results[name] = tried(trial, user)
+    results["bwrap"] = tried(lambda: bubblewrap.works(bwrap), user) if bwrap else (False, "not installed")
+    sys.stdout.write(json.dumps(results))

@@ -17,18 +17,18 @@ _begun: list[tuple[int, int]] = []  #: the pid, and the pipe with its results
 
 def begin() -> None:
     """Start the trials as the current user; call once per process, while it has a single thread."""
-    out, into = os.pipe()
+    read_end, write_end = os.pipe()
     parent, pid = os.getpid(), os.fork()
     if not pid:
         try:
             calls.die_with_parent(signal.SIGKILL)
             if os.getppid() == parent:
-                said = json.dumps({name: tried(trial, None) for name, trial in gates.TRIALS.items()})
-                os.write(into, said.encode())
+                report = json.dumps({name: tried(trial, None) for name, trial in gates.TRIALS.items()})
+                os.write(write_end, report.encode())
         finally:
             os._exit(0)
-    os.close(into)
-    _begun.append((pid, out))
+    os.close(write_end)
+    _begun.append((pid, read_end))
 
 
 @functools.cache
@@ -36,8 +36,8 @@ def found() -> Mapping[str, tuple[bool, str]]:
     """Return for each name whether it works and the observation; empty without `begin`. Blocks until all trials end."""
     if not _begun:
         return {}
-    pid, out = _begun.pop()
-    with os.fdopen(out, "rb") as pipe:
-        said = pipe.read()
+    pid, read_end = _begun.pop()
+    with os.fdopen(read_end, "rb") as pipe:
+        report = pipe.read()
     os.waitpid(pid, 0)
-    return {name: (works, detail) for name, (works, detail) in json.loads(said or b"{}").items()}
+    return {name: (works, detail) for name, (works, detail) in json.loads(report or b"{}").items()}

@@ -11,27 +11,27 @@ from ramet.isolation.linux.trials.throwaway import NotKept
 
 def works(program: str) -> str:
     """Return the program if a sandbox of it sees neither the host's files, nor its processes, nor its name."""
-    out, into = os.pipe()
+    read_end, write_end = os.pipe()
     pid = os.fork()
     if not pid:
-        os.dup2(into, 1)
-        os.dup2(into, 2)
-        links = [word for name in ("bin", "sbin", "lib", "lib64") for word in _link(name)]
-        seen = (
+        os.dup2(write_end, 1)
+        os.dup2(write_end, 2)
+        links = [option for name in ("bin", "sbin", "lib", "lib64") for option in _link(name)]
+        script = (
             "test -e /etc/passwd && echo files; set -- /proc/[0-9]*; test $# -gt 3 && echo processes; "
             'test "$(uname -n)" = ramet-probe || echo name; exit 0'
         )
-        kept = "--unshare-all --unshare-user --die-with-parent --new-session --hostname ramet-probe"
-        shown = ["--ro-bind", "/usr", "/usr", *links, "--proc", "/proc", "--dev", "/dev"]
-        os.execve(program, [program, *kept.split(), *shown, "--", "/bin/sh", "-c", seen], {})
-    os.close(into)
-    with os.fdopen(out, "rb") as pipe:
-        said = pipe.read().decode(errors="replace").split("\n")
+        options = "--unshare-all --unshare-user --die-with-parent --new-session --hostname ramet-probe"
+        mounts = ["--ro-bind", "/usr", "/usr", *links, "--proc", "/proc", "--dev", "/dev"]
+        os.execve(program, [program, *options.split(), *mounts, "--", "/bin/sh", "-c", script], {})
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as pipe:
+        lines = pipe.read().decode(errors="replace").split("\n")
     _, status = os.waitpid(pid, 0)
     if status:
-        raise OSError(errno.EPERM, " ".join(said).strip() or f"status {status}")
-    if any(said):
-        raise NotKept(f"seen inside, of the host: {' '.join(said).strip()}")
+        raise OSError(errno.EPERM, " ".join(lines).strip() or f"status {status}")
+    if any(lines):
+        raise NotKept(f"seen inside, of the host: {' '.join(lines).strip()}")
     return program
 
 

@@ -31,23 +31,23 @@ def place(controller: str) -> Place:
         if kind == "cgroup" and controller in options and controller in own:
             return Place(folder / own[controller].lstrip("/"), 1)
     for folder, kind, _ in mounts:
-        here = folder / own.get("", "/").lstrip("/")
-        if kind == "cgroup2" and controller in _words(here / "cgroup.controllers"):
-            return Place(here, 2)
+        group_folder = folder / own.get("", "/").lstrip("/")
+        if kind == "cgroup2" and controller in _words(group_folder / "cgroup.controllers"):
+            return Place(group_folder, 2)
     raise OSError(errno.ENOENT, f"no hierarchy has the controller {controller}")
 
 
 @contextlib.contextmanager
 def _group(controller: str) -> Iterator[Place]:
     """Make a group next to this process's own, for the process to enter, and remove it afterwards."""
-    where = place(controller)
-    home = where.folder if where.version == 1 or _delegates(where.folder, controller) else where.folder.parent
-    group = home / f"ramet-probe-{os.getpid()}"
+    current = place(controller)
+    parent = current.folder if current.version == 1 or _delegates(current.folder, controller) else current.folder.parent
+    group = parent / f"ramet-probe-{os.getpid()}"
     group.mkdir()
     try:
-        yield Place(group, where.version)
+        yield Place(group, current.version)
     finally:
-        _write(where.folder / "cgroup.procs", os.getpid())
+        _write(current.folder / "cgroup.procs", os.getpid())
         with contextlib.suppress(OSError):
             group.rmdir()
 
@@ -60,10 +60,10 @@ def _memory() -> str:
         _write(group / limit, _LIMIT)
         _write(group / "cgroup.procs", os.getpid())
         before = int((group / usage).read_text())
-        kept = bytearray(b"x") * _TOUCHED
+        touched = bytearray(b"x") * _TOUCHED
         counted = int((group / usage).read_text()) - before
-        if int((group / limit).read_text()) != _LIMIT or counted < len(kept) // 2:
-            raise OSError(errno.EIO, f"{counted} of {len(kept)} bytes were counted")
+        if int((group / limit).read_text()) != _LIMIT or counted < len(touched) // 2:
+            raise OSError(errno.EIO, f"{counted} of {len(touched)} bytes were counted")
     return f"version {version}"
 
 
@@ -99,13 +99,13 @@ def _pids() -> str:
 
 
 def _mounts() -> list[tuple[pathlib.Path, str, list[str]]]:
-    found = []
+    mounts = []
     for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines():
-        before, _, after = line.partition(" - ")
-        kind, _, options = after.split()[:3]
+        mount_part, _, kind_part = line.partition(" - ")
+        kind, _, options = kind_part.split()[:3]
         if kind in ("cgroup", "cgroup2"):
-            found.append((pathlib.Path(before.split()[4]), kind, options.split(",")))
-    return found
+            mounts.append((pathlib.Path(mount_part.split()[4]), kind, options.split(",")))
+    return mounts
 
 
 def _own() -> dict[str, str]:

@@ -28,22 +28,22 @@ def _landlock() -> str:
     if not files:
         raise OSError(errno.ENOENT, "no file that anybody may read")
     calls.set_no_new_privs()
-    kept = landlock.restrict(read=["/usr"])
+    support = landlock.restrict(read=["/usr"])
     refused(lambda: os.open(files[0], os.O_RDONLY), f"reading {files[0]}", errno.EACCES)
     next(pathlib.Path("/usr").iterdir())
-    return f"ABI {kept.abi}"
+    return f"ABI {support.abi}"
 
 
 def _landlock_tcp() -> str:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         calls.set_no_new_privs()
-        kept = landlock.restrict()
-        if not kept.tcp:
-            raise OSError(errno.EOPNOTSUPP, f"Landlock of ABI {kept.abi} knows no TCP")
+        support = landlock.restrict()
+        if not support.tcp:
+            raise OSError(errno.EOPNOTSUPP, f"Landlock of ABI {support.abi} knows no TCP")
         with socket.socket() as attempt:
             refused(lambda: attempt.connect(address), "a connection to the host's loopback", errno.EACCES)
-    return f"ABI {kept.abi}"
+    return f"ABI {support.abi}"
 
 
 def _landlock_scopes() -> str:
@@ -52,14 +52,14 @@ def _landlock_scopes() -> str:
         server.listen()
         outside = os.getppid()
         calls.set_no_new_privs()
-        kept = landlock.restrict()
-        if not kept.scopes:
-            raise OSError(errno.EOPNOTSUPP, f"Landlock of ABI {kept.abi} knows no scopes")
+        support = landlock.restrict()
+        if not support.scopes:
+            raise OSError(errno.EOPNOTSUPP, f"Landlock of ABI {support.abi} knows no scopes")
         with socket.socket(socket.AF_UNIX) as attempt:
             name = server.getsockname()
             refused(lambda: attempt.connect(name), "a connection to an abstract socket of the host", errno.EPERM)
         refused(lambda: os.kill(outside, 0), "a signal to a process of the host", errno.EPERM)
-    return f"ABI {kept.abi}"
+    return f"ABI {support.abi}"
 
 
 TRIALS: Mapping[str, Callable[[], str]] = {

@@ -70,19 +70,19 @@ def _network_namespaces() -> str:
 def _ipc_namespaces() -> str:
     libc = ctypes.CDLL(None, use_errno=True)
     segment = libc.shmget(0, 4096, 0o600)
-    remove, look = 0, 2
+    remove_command, stat_command = 0, 2
     try:
-        if segment < 0 or libc.shmctl(segment, look, ctypes.create_string_buffer(256)):
+        if segment < 0 or libc.shmctl(segment, stat_command, ctypes.create_string_buffer(256)):
             raise OSError(ctypes.get_errno(), "shared memory by key")
 
         def inside() -> None:
             enter(calls.CLONE_NEWIPC)
-            if libc.shmctl(segment, look, ctypes.create_string_buffer(256)) == 0:
+            if libc.shmctl(segment, stat_command, ctypes.create_string_buffer(256)) == 0:
                 raise NotKept("shared memory of the host")
 
         in_child(inside)
     finally:
-        libc.shmctl(segment, remove, None)
+        libc.shmctl(segment, remove_command, None)
     return ""
 
 
@@ -103,9 +103,9 @@ def _uts_namespaces() -> str:
 
 def _cgroup_namespaces() -> str:
     enter(calls.CLONE_NEWCGROUP)
-    seen = [line.split(":", 2)[2] for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines()]
-    if any(path != "/" for path in seen):
-        raise NotKept(f"paths of the host's cgroups: {', '.join(seen)}")
+    paths = [line.split(":", 2)[2] for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines()]
+    if any(path != "/" for path in paths):
+        raise NotKept(f"paths of the host's cgroups: {', '.join(paths)}")
     return ""
 
 

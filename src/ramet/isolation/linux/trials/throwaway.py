@@ -18,37 +18,37 @@ class NotKept(Exception):
 
 def tried(trial: Callable[[], str], user: tuple[int, int] | None) -> tuple[bool, str]:
     """Return whether the trial succeeds in a process of its own, as this user and group, and its message."""
-    out, into = os.pipe()
+    read_end, write_end = os.pipe()
     pid = os.fork()
     if not pid:
-        status, said = 1, ""
+        status, message = 1, ""
         try:
-            os.close(out)
+            os.close(read_end)
             signal.signal(signal.SIGALRM, _too_long)
             signal.alarm(_TRIAL_S)
             os.setpgid(0, 0)
             if user is not None and user != (os.getuid(), os.getgid()):
                 _become(*user)
-            said, status = trial(), 0
+            message, status = trial(), 0
         except NotKept as error:
-            said = f"not refused: {error}"
+            message = f"not refused: {error}"
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"
+            message = f"{type(error).__name__}: {error}"
         finally:
             with contextlib.suppress(OSError):
-                os.write(into, said.encode(errors="replace")[:4096])
+                os.write(write_end, message.encode(errors="replace")[:4096])
             os._exit(status)
-    os.close(into)
+    os.close(write_end)
     try:
         _, status = os.waitpid(pid, 0)
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
-    with os.fdopen(out, "rb") as pipe:
-        said = pipe.read().decode(errors="replace")
+    with os.fdopen(read_end, "rb") as pipe:
+        message = pipe.read().decode(errors="replace")
     if os.WIFSIGNALED(status):
-        said = f"ended by {signal.Signals(os.WTERMSIG(status)).name}"
-    return status == 0, said
+        message = f"ended by {signal.Signals(os.WTERMSIG(status)).name}"
+    return status == 0, message
 
 
 def _too_long(*_: object) -> None:
@@ -87,21 +87,21 @@ def in_child(work: Callable[[], None]) -> None:
 
     Raises NotKept with the message of that process.
     """
-    out, into = os.pipe()
+    read_end, write_end = os.pipe()
     pid = os.fork()
     if not pid:
-        said = "nothing was said"
+        message = "nothing was said"
         try:
             work()
-            said = ""
+            message = ""
         except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
+            message = f"{type(error).__name__}: {error}"
         finally:
-            os.write(into, said.encode()[:4096])
+            os.write(write_end, message.encode()[:4096])
             os._exit(0)
-    os.close(into)
+    os.close(write_end)
     _, status = os.waitpid(pid, 0)
-    with os.fdopen(out, "rb") as pipe:
-        said = pipe.read().decode()
-    if said or status:
-        raise NotKept(said or f"status {status}")
+    with os.fdopen(read_end, "rb") as pipe:
+        message = pipe.read().decode()
+    if message or status:
+        raise NotKept(message or f"status {status}")
