@@ -83,7 +83,7 @@ def walk(root: int, *, max_depth: int | None = None) -> Generator[FolderEntry, N
     names: list[str] = []
     ids = [_identity(folder)]
     try:
-        waiting = [(yield from _listed(folder, names))]
+        waiting = [(yield from _entries_of(folder, names))]
         while True:
             if waiting[-1]:
                 name = waiting[-1].pop()
@@ -98,9 +98,9 @@ def walk(root: int, *, max_depth: int | None = None) -> Generator[FolderEntry, N
                 folder = child
                 names.append(name)
                 ids.append(_identity(folder))
-                waiting.append((yield from _listed(folder, names)))
+                waiting.append((yield from _entries_of(folder, names)))
             elif names:
-                parent = _up(root, folder, names, ids)
+                parent = _ancestor_of(root, folder, names, ids)
                 os.close(folder)
                 folder = parent.fd
                 if parent.depth == len(names) - 1:
@@ -115,7 +115,7 @@ def walk(root: int, *, max_depth: int | None = None) -> Generator[FolderEntry, N
 
 def rename(folder: int, name: str, other: str) -> None:
     """Rename an entry within the same folder; flags that forbid this are cleared. A missing entry is no error."""
-    _overcoming(lambda: os.rename(name, other, src_dir_fd=folder, dst_dir_fd=folder), folder, name)
+    _without_flags(lambda: os.rename(name, other, src_dir_fd=folder, dst_dir_fd=folder), folder, name)
 
 
 def remove(folder: int, name: str) -> None:
@@ -165,10 +165,10 @@ def _remove_once(folder: int, name: str) -> None:
 
 def _unlink(folder: int, name: str, *, is_folder: bool) -> None:
     take_away = os.rmdir if is_folder else os.unlink
-    _overcoming(lambda: take_away(name, dir_fd=folder), folder, name)
+    _without_flags(lambda: take_away(name, dir_fd=folder), folder, name)
 
 
-def _overcoming(change: Callable[[], None], folder: int, name: str) -> None:
+def _without_flags(change: Callable[[], None], folder: int, name: str) -> None:
     """Call `change`; if modes or flags of the folder or the file forbid it, clear them and call it once more."""
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -196,7 +196,7 @@ def _clear_flags(fd: int) -> None:
             fcntl.ioctl(fd, _SET_FLAGS, (flags & ~_IMMUTABLE_OR_APPEND).to_bytes(8, "little"))
 
 
-def _listed(here: int, names: list[str]) -> Generator[FolderEntry, None, list[str]]:
+def _entries_of(here: int, names: list[str]) -> Generator[FolderEntry, None, list[str]]:
     """Yield every entry of one folder; return the names of the folders in it."""
     folders: list[str] = []
     with os.scandir(here) as listing:
@@ -246,17 +246,17 @@ def _unlocked(handle: int, mode: int) -> str:
     return path
 
 
-class _Above(NamedTuple):
+class _Ancestor(NamedTuple):
     fd: int
     depth: int
 
 
-def _up(root: int, here: int, names: list[str], ids: list[tuple[int, int]]) -> _Above:
+def _ancestor_of(root: int, here: int, names: list[str], ids: list[tuple[int, int]]) -> _Ancestor:
     """Open the folder above; if it was moved, open the deepest folder that the names still lead to."""
     with contextlib.suppress(OSError):
         parent = os.open("..", _FOLDER, dir_fd=here)
         if _identity(parent) == ids[-2]:
-            return _Above(parent, len(names) - 1)
+            return _Ancestor(parent, len(names) - 1)
         os.close(parent)
     fd, depth = os.dup(root), 0
     with contextlib.suppress(OSError):
@@ -267,7 +267,7 @@ def _up(root: int, here: int, names: list[str], ids: list[tuple[int, int]]) -> _
                 break
             os.close(fd)
             fd, depth = child, depth + 1
-    return _Above(fd, depth)
+    return _Ancestor(fd, depth)
 
 
 def _identity(fd: int) -> tuple[int, int]:

@@ -46,9 +46,9 @@ def call(work: Callable[[], T]) -> asyncio.Future[T]:
             loop.call_soon_threadsafe(deliver, result, failed)
         except RuntimeError:  # The loop is closed: no caller waits.
             if isinstance(result, subprocess.Popen):
-                _undo(result)
+                _terminate(result)
 
-    _works().put(body)
+    _work_queue().put(body)
     return done
 
 
@@ -73,7 +73,7 @@ async def start(argv: Sequence[str], *, stderr: int, pass_fds: Sequence[int]) ->
         return await run_shielded(starting)
     except asyncio.CancelledError:
         if starting.done() and starting.exception() is None:
-            _undo(starting.result())
+            _terminate(starting.result())
         raise
 
 
@@ -93,12 +93,12 @@ async def all_ended(pidfds: Sequence[int], *, within_s: float) -> bool:
     return True
 
 
-def _undo(process: subprocess.Popen[bytes]) -> None:
+def _terminate(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
 
 
-def _works() -> queue.SimpleQueue[Callable[[], None]]:
+def _work_queue() -> queue.SimpleQueue[Callable[[], None]]:
     global _queue
     with _lock:
         if _queue is None:

@@ -27,7 +27,7 @@ _NO_KERNEL = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 _DENIED = (errno.EACCES, errno.EPERM)
 
 
-class _Searched(NamedTuple):
+class _CachedSearch(NamedTuple):
     """The state folders found in a folder, and the time until which the result is used."""
 
     found: tuple[str, ...]
@@ -39,7 +39,7 @@ class StateSearch:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  #: held during a search, so that two callers with the same mounts search once
-        self._searched: dict[str, _Searched] = {}  #: by source
+        self._cache: dict[str, _CachedSearch] = {}  #: by source
 
     def below(self, sources: Sources) -> tuple[str, ...]:
         """Return the paths at which mounts show state folders: at the path of the mount and at its source. Blocks.
@@ -47,7 +47,7 @@ class StateSearch:
         Raises InvalidValue, which names the mount, if a mount cannot be searched within the bounds.
         """
         with self._lock:
-            states = {mount: self._found(mount, source) for mount, source in sources.items()}
+            states = {mount: self._states_of_mount(mount, source) for mount, source in sources.items()}
         visible = {
             f"{path.rstrip('/')}/{below}"
             for mount, source in sources.items()
@@ -56,15 +56,15 @@ class StateSearch:
         }
         return tuple(sorted(visible))
 
-    def _found(self, mount: str, source: str) -> tuple[str, ...]:
+    def _states_of_mount(self, mount: str, source: str) -> tuple[str, ...]:
         began, cpu_start = time.monotonic(), time.thread_time()
-        self._searched = {key: each for key, each in self._searched.items() if each.until > began}
-        if (known := self._searched.get(source)) is not None:
+        self._cache = {key: each for key, each in self._cache.items() if each.until > began}
+        if (known := self._cache.get(source)) is not None:
             return known.found
         states = tuple(_states_below(mount, source, began + MOST_S))
         if time.thread_time() - cpu_start > _NO_TIME_S:
             now = time.monotonic()
-            self._searched[source] = _Searched(states, now + _REUSE * (now - began))
+            self._cache[source] = _CachedSearch(states, now + _REUSE * (now - began))
         return states
 
 
@@ -75,19 +75,19 @@ def _states_below(mount: str, source: str, end: float) -> Iterator[str]:
     while pending:
         folder = pending.pop()
         if (folders := folders + 1) > MOST_FOLDERS:
-            raise _beyond(mount, f"{MOST_FOLDERS} folders")
+            raise _too_much(mount, f"{MOST_FOLDERS} folders")
         for name in _folders_in(mount, f"{source}/{folder}" if folder else source):
             if (entries := entries + 1) > MOST_ENTRIES:
-                raise _beyond(mount, f"{MOST_ENTRIES} entries")
+                raise _too_much(mount, f"{MOST_ENTRIES} entries")
             if time.monotonic() > end:
-                raise _beyond(mount, f"{MOST_S:g} s")
+                raise _too_much(mount, f"{MOST_S:g} s")
             if not name or (os.path.basename(folder) == STATE and is_private_name(name)):  # noqa: PTH119 - no time
                 continue
             path = f"{folder}/{name}" if folder else name
             pending.append(path)
             if name == STATE:
                 if (found := found + 1) > MOST_FOUND:
-                    raise _beyond(mount, f"{MOST_FOUND} of them")
+                    raise _too_much(mount, f"{MOST_FOUND} of them")
                 yield path
 
 
@@ -106,6 +106,6 @@ def _folders_in(mount: str, path: str) -> Iterator[str]:
             raise refusal(mount, error) from error
 
 
-def _beyond(mount: str, bound: str) -> InvalidValue:
+def _too_much(mount: str, bound: str) -> InvalidValue:
     accepted = f"a folder that can be searched for state folders of kernels: this takes more than {bound}; name less"
     return InvalidValue("readonly_mounts", mount, accepted)

@@ -35,7 +35,7 @@ from ramet.isolation.state_search import StateSearch
 from ramet.tools.git import irregular_files
 from ramet.tools.git.git_checkout import Checkout
 
-_PASSED = ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR", "USER", "LOGNAME")
+_INHERITED = ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR", "USER", "LOGNAME")
 _ENV: Mapping[str, str] = {
     "LC_ALL": "C",
     "GIT_TERMINAL_PROMPT": "0",
@@ -68,7 +68,7 @@ class NoWorktree(RametError):
         super().__init__(f"no git worktree for {repo}: {reason}; {remedy}")
 
 
-class _Ran(NamedTuple):
+class _Completed(NamedTuple):
     """The result of one ended process, with its output and its error output."""
 
     printed: str
@@ -176,7 +176,7 @@ class Git:
         return os.environ if self.environ is None else self.environ
 
     def _env(self) -> dict[str, str]:
-        return {**environment(_PASSED, self._environ), **_ENV}
+        return {**environment(_INHERITED, self._environ), **_ENV}
 
     def _program(self, where: Checkout) -> str:
         program = shutil.which("git", path=self._environ.get("PATH"))
@@ -232,7 +232,7 @@ class Git:
         *,
         stdin: bytes = b"",
         forks: bool = True,
-    ) -> _Ran:
+    ) -> _Completed:
         output, complaint = Capture(head=_MAX_OUTPUT), Capture(head=_MAX_OUTPUT)
         try:
             exit_status = await run(
@@ -251,9 +251,9 @@ class Git:
         except OSError as error:
             raise NoWorktree(where.top, f"git cannot run there: {error}", "name a folder that exists") from None
         error_text = complaint.data().decode(errors="replace").strip()[-1_000:]
-        return _Ran(output.data().decode(errors="surrogateescape"), error_text, exit_status)
+        return _Completed(output.data().decode(errors="surrogateescape"), error_text, exit_status)
 
-    def _failure(self, where: Checkout, name: str, ran: _Ran) -> NoWorktree | None:
+    def _failure(self, where: Checkout, name: str, ran: _Completed) -> NoWorktree | None:
         """Return the failure of an ended command; None if it succeeded."""
         if ran.ended.why == "timeout":
             reason = f"git {name} took longer than {self.timeout_s:g} s"

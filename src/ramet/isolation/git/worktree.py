@@ -33,7 +33,7 @@ from ramet.tools.git.git_checkout import COPIES, Checkout, NoCheckout, find
 
 PREFIX = "ramet/"
 _EXCLUDED = "/.ramet/"
-_LIVE = "ramet.lock"
+_LOCK_FILE = "ramet.lock"
 _STATUS = Command(("status", "--porcelain", "--untracked-files=all", "--ignore-submodules=dirty"))
 
 
@@ -80,9 +80,9 @@ async def create(
             raise NoWorktree(repo_dir, f"{branch} exists already", "use another name")
         live: io.FileIO | None = None
         try:
-            path = _make_place(repo, path)
-            base = await _begin(git, repo, path, branch)
-            live = _hold(_linked(repo, path))
+            path = _make_path_for(repo, path)
+            base = await _create_branch(git, repo, path, branch)
+            live = _try_lock(_linked(repo, path))
             cwd = path / repo.prefix
             cwd.mkdir(parents=True, exist_ok=True)  # A folder that is not in HEAD is in no checkout.
         except _Refused as error:
@@ -108,7 +108,7 @@ class _Refused(Exception):
         super().__init__(reason)
 
 
-async def _begin(git: Git, repo: Checkout, path: pathlib.Path, branch: str) -> str:
+async def _create_branch(git: Git, repo: Checkout, path: pathlib.Path, branch: str) -> str:
     """Check out HEAD on a new branch; return its commit. Raises _Refused before anything is created."""
     ref = f"refs/heads/{branch}"
     add = Command(("worktree", "add", "--quiet", "--no-track", "-b", branch, str(path), "HEAD"))
@@ -137,7 +137,7 @@ async def restore(repo_dir: pathlib.Path, path: str, *, branch: str, base: str, 
         if done.failure is not None:
             raise done.failure
         has_branch = any(_tips_in(done.outputs[0]))
-        folder = _make_place(repo, pathlib.Path(path))
+        folder = _make_path_for(repo, pathlib.Path(path))
         start = [str(folder), branch] if has_branch else ["--no-track", "-b", branch, str(folder), base]
         await _add(git, repo, folder, *start)
         _make_folder(path, repo.prefix)
@@ -155,7 +155,7 @@ async def finish(worktree: Worktree, *, git: Git | None = None) -> pathlib.Path 
                 await _forget(git, repo, worktree.path)
                 if await _remove_branch(git, repo, worktree.branch, worktree.base):
                     return None
-                await _add(git, repo, _make_place(repo, worktree.path), str(worktree.path), worktree.branch)
+                await _add(git, repo, _make_path_for(repo, worktree.path), str(worktree.path), worktree.branch)
                 return worktree.path
             linked = _linked(repo, worktree.path)
             tips = _tips_of("HEAD", f"refs/heads/{worktree.branch}")
@@ -192,7 +192,7 @@ async def prune(repo_dir: pathlib.Path, *, git: Git | None = None) -> list[pathl
             live = None
             try:
                 linked = _linked(repo, path)
-                live = _hold(linked)
+                live = _try_lock(linked)
                 if live is not None and await _is_unchanged(git, linked, await git(linked, *_STATUS.args)):
                     await _remove(git, repo, linked, branch)
                     removed.append(path)
@@ -225,7 +225,7 @@ def _linked(repo: Checkout, path: pathlib.Path) -> Checkout:
     return checkout
 
 
-def _make_place(repo: Checkout, path: pathlib.Path) -> pathlib.Path:
+def _make_path_for(repo: Checkout, path: pathlib.Path) -> pathlib.Path:
     """Create the empty folder of a new worktree; return its real path. Raises OSError."""
     if path.parent == repo.main / COPIES:
         repository_files.add_line(repo.common_dir, pathlib.Path("info", "exclude"), _EXCLUDED)
@@ -304,9 +304,9 @@ async def _listed(git: Git, repo: Checkout) -> list[tuple[pathlib.Path | None, s
     return [(paths.get(branch), branch) for branch in names.splitlines()]
 
 
-def _hold(linked: Checkout) -> io.FileIO | None:
+def _try_lock(linked: Checkout) -> io.FileIO | None:
     """Lock a worktree for a child; None if it is locked. The lock file is next to git's own records of the worktree."""
-    file = io.FileIO(repository_files.open_lock(linked.git_dir, _LIVE))
+    file = io.FileIO(repository_files.open_lock(linked.git_dir, _LOCK_FILE))
     if try_lock(file.fileno()):
         return file
     file.close()

@@ -106,7 +106,7 @@ class KubernetesBackend:
         self._unschedulable_s = unschedulable_s
         self.on_threshold = on_threshold
         self._api: Api | None = None
-        self._first: KernelIdentity | None = None  #: the first answer of `standing`
+        self._first_identity: KernelIdentity | None = None  #: the first answer of `standing`
         self._kernels: Kernels | None = None
         self._reaper: Reaper | None = None
         self._pods: Pods | None = None
@@ -136,8 +136,8 @@ class KubernetesBackend:
         async with self._probing:
             if self._probe is None:
                 await self._images.find()
-                if self._standing is not None and self._first is None:
-                    self._first = await self._standing()
+                if self._standing is not None and self._first_identity is None:
+                    self._first_identity = await self._standing()
                 form = self._form(self._images.plain("bare"))
                 egress = self._reach.egress
                 egress_policy = None if egress is None else manifest.egress_policy(form, egress)
@@ -282,7 +282,7 @@ class KubernetesBackend:
                 lambda: self._all.make(self._form(self._images.plain(USUAL)), pod_size.berth(team.name)),
                 room=pod_size.room,
                 patience_s=_START_S,
-                on_threshold=self._crossed,
+                on_threshold=self._report_threshold,
             )
         return self._shared
 
@@ -299,7 +299,7 @@ class KubernetesBackend:
     def _open(self) -> Api:
         if self._api is None:
             self._api = Api(self.namespace, self._kubeconfig)
-            self._kernels = Kernels(KernelLease(self._runs), self._first, self._standing)
+            self._kernels = Kernels(KernelLease(self._runs), self._first_identity, self._standing)
         return self._api
 
     @property
@@ -318,11 +318,16 @@ class KubernetesBackend:
     def _alone(self) -> OwnPods:
         if self._own is None:
             self._own = OwnPods(
-                self._all, self._images, self._form, warm=self._warm, within_s=_START_S, on_threshold=self._crossed
+                self._all,
+                self._images,
+                self._form,
+                warm=self._warm,
+                within_s=_START_S,
+                on_threshold=self._report_threshold,
             )
         return self._own
 
-    def _crossed(self, run: str, resource: str, used: float, limit: float) -> None:
+    def _report_threshold(self, run: str, resource: str, used: float, limit: float) -> None:
         if self.on_threshold is not None:
             self.on_threshold(run, resource, used, limit)
 

@@ -76,7 +76,7 @@ class ImageProvider:
             self._plain = _by_kind(image)
         else:
             self._find = image
-        self._image_with, self._image_again = image_with, image_again
+        self._image_with, self._push_again = image_with, image_again
 
     async def find(self) -> None:
         """Find one image of each kind, once. Raises what the function that finds them raises."""
@@ -103,10 +103,10 @@ class ImageProvider:
 
         Raises SandboxFailed if pushing the image fails.
         """
-        if self._image_again is None:
+        if self._push_again is None:
             return False
         try:
-            if not await self._image_again(image):
+            if not await self._push_again(image):
                 return False
             if self._find is not None:
                 self._plain = _by_kind(await self._find())

@@ -31,7 +31,7 @@ class Reaper:
         """Create the reaper. `api_of` creates a client for a namespace; the reaper closes it."""
         self._kernels, self._api_of = kernels, api_of
         #: Kept objects, by namespace, uid and owner; the value is the end of the time on the loop's clock.
-        self._spared: dict[tuple[str, str, str], float] = {}
+        self._spared_until: dict[tuple[str, str, str], float] = {}
         self._looking: asyncio.Task[None] | None = None
 
     async def reap(self, namespace: str) -> Sequence[str]:
@@ -46,7 +46,7 @@ class Reaper:
             removed = await self._reap(api, self._spares)
         finally:
             await api.close()
-        if self._spared and (self._looking is None or self._looking.done()):
+        if self._spared_until and (self._looking is None or self._looking.done()):
             self._looking = asyncio.get_running_loop().create_task(self._look_again())
         return removed
 
@@ -59,8 +59,8 @@ class Reaper:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        namespaces = {namespace for namespace, _, _ in self._spared}
-        self._spared.clear()
+        namespaces = {namespace for namespace, _, _ in self._spared_until}
+        self._spared_until.clear()
         if not namespaces:
             return
         with contextlib.suppress(RametError, TimeoutError):  # The next reap finds what is left.
@@ -75,10 +75,10 @@ class Reaper:
 
     async def _look_again(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._spared:
-            await asyncio.sleep(min(self._spared.values()) - loop.time())
+        while self._spared_until:
+            await asyncio.sleep(min(self._spared_until.values()) - loop.time())
             for namespace in {
-                due_namespace for (due_namespace, _, _), until in self._spared.items() if until <= loop.time()
+                due_namespace for (due_namespace, _, _), until in self._spared_until.items() if until <= loop.time()
             }:
                 api = self._api_of(namespace)
                 try:
@@ -87,7 +87,9 @@ class Reaper:
                 except Exception as problem:  # A store may raise any error.
                     _log.warning("what dead kernels have left in %s stays for now: %s", namespace, problem)
                     next_at = loop.time() + _AGAIN_S
-                    self._spared |= {key: max(next_at, at) for key, at in self._spared.items() if key[0] == namespace}
+                    self._spared_until |= {
+                        key: max(next_at, at) for key, at in self._spared_until.items() if key[0] == namespace
+                    }
                 finally:
                     await api.close()
 
@@ -96,7 +98,7 @@ class Reaper:
         if not pod.outlives_s or not pod.node or pod.trouble is not None or pod.owner == labels.NOBODY:
             return False
         now = asyncio.get_running_loop().time()
-        return now < self._spared.setdefault((namespace, pod.uid, pod.owner), now + pod.outlives_s + _SLACK_S)
+        return now < self._spared_until.setdefault((namespace, pod.uid, pod.owner), now + pod.outlives_s + _SLACK_S)
 
     async def _reap(self, api: Api, spares: Callable[[str, ObservedPod], bool]) -> Sequence[str]:
         selector = labels.selector(place=self._kernels.place)
@@ -109,7 +111,9 @@ class Reaper:
         dead_pods = [each for each in pods if each.owner not in owners]
         spared = [each for each in dead_pods if spares(api.namespace, each)]
         known = {(api.namespace, each.uid, each.owner) for each in spared}
-        self._spared = {key: at for key, at in self._spared.items() if key[0] != api.namespace or key in known}
+        self._spared_until = {
+            key: at for key, at in self._spared_until.items() if key[0] != api.namespace or key in known
+        }
         dead_pods = [each for each in dead_pods if each not in spared]
         spared_names = {each.name for each in spared}  # A Secret has its pod's name.
         orphans = [each for each in secrets if each.owner not in owners and each.name not in spared_names]
@@ -125,7 +129,7 @@ class Reaper:
             if isinstance(end, RametError):
                 failures.append(f"{name}: {end}")
                 retry_at = asyncio.get_running_loop().time() + _LATER_S
-                self._spared[api.namespace, each.uid, each.owner] = retry_at
+                self._spared_until[api.namespace, each.uid, each.owner] = retry_at
             elif isinstance(end, BaseException):
                 raise end
             elif end is not False:

@@ -70,7 +70,7 @@ class TeamNamespaces:
             return KubernetesBackend(runs, namespace=each, team=team, on_unplaced=home.make_way, **options)
 
         self._make = make
-        self._spaces: Spaces | None = None
+        self._namespaces: Spaces | None = None
         self._teams: dict[str, asyncio.Task[KubernetesBackend]] = {}  #: by reservation
 
     @property
@@ -173,8 +173,8 @@ class TeamNamespaces:
         await asyncio.gather(*teams.values(), return_exceptions=True)
         backends = [each.result() for each in teams.values() if not each.cancelled() and each.exception() is None]
         await asyncio.gather(self._home.close(), *(each.close() for each in backends))
-        if self._spaces is not None:
-            spaces, self._spaces = self._spaces, None
+        if self._namespaces is not None:
+            spaces, self._namespaces = self._namespaces, None
             await spaces.close()
         if self._door is not None:
             await self._door.end()
@@ -191,16 +191,16 @@ class TeamNamespaces:
             raise SandboxFailed(probe.remedy)
         if probe.level is Isolation.L0:
             raise IsolationUnavailable(Isolation.L2, probe.level, probe.missing, probe.remedy)
-        if self._spaces is None:
-            self._spaces = Spaces(self._kubeconfig)
-        return self._spaces
+        if self._namespaces is None:
+            self._namespaces = Spaces(self._kubeconfig)
+        return self._namespaces
 
     async def _team(self, reservation: Reservation) -> KubernetesBackend:
         """Return the backend of a reservation's namespace. Concurrent callers share one creation."""
         name = reservation.name
         creation = self._teams.get(name)
         if creation is None or (creation.done() and (creation.cancelled() or creation.exception() is not None)):
-            creation = self._teams[name] = asyncio.get_running_loop().create_task(self._made(reservation))
+            creation = self._teams[name] = asyncio.get_running_loop().create_task(self._create_backend(reservation))
             creation.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             return await asyncio.shield(creation)
@@ -210,7 +210,7 @@ class TeamNamespaces:
             rights = "; deploy/teams has the rights that this takes" if isinstance(problem, Forbidden) else ""
             raise SandboxFailed(f"no namespace for reservation {name}: {problem}{rights}") from problem
 
-    async def _made(self, reservation: Reservation) -> KubernetesBackend:
+    async def _create_backend(self, reservation: Reservation) -> KubernetesBackend:
         spaces = await self._open()
         marks = self._home.marks
         pod_size = TeamPodSize.of(reservation) if self._per == "team" else None

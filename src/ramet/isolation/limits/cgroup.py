@@ -246,7 +246,7 @@ class Cgroup:
 
     def try_remove(self) -> bool:
         """Remove the group if it is empty; return False if it is not."""
-        return all([_removed(folder) for folder in self.places()])
+        return all([_try_rmdir(folder) for folder in self.places()])
 
     def places(self) -> list[Path]:
         """Return the folders of the group, each once."""
@@ -308,7 +308,7 @@ def _kill(pid: int, folders: list[Path]) -> None:
         os.close(fd)
 
 
-def _removed(folder: Path) -> bool:
+def _try_rmdir(folder: Path) -> bool:
     try:
         with contextlib.suppress(OSError):  # Most groups have no other group below.
             folder.rmdir()

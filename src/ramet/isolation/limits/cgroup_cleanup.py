@@ -26,12 +26,12 @@ class Leftovers:
 
     def __init__(self) -> None:
         self._removals: set[asyncio.Task[bool]] = set()
-        self._left: list[Cgroup] = []
-        self._again: asyncio.Task[None] | None = None
+        self._remaining: list[Cgroup] = []
+        self._retry_task: asyncio.Task[None] | None = None
 
     def remove(self, group: Cgroup) -> asyncio.Task[bool]:
         """Start to remove a group; the task returns whether the group was removed within the time for clean-up."""
-        removal = asyncio.get_running_loop().create_task(self._removed(group))
+        removal = asyncio.get_running_loop().create_task(self._remove(group))
         self._removals.add(removal)
         removal.add_done_callback(self._removals.discard)
         return removal
@@ -40,39 +40,39 @@ class Leftovers:
         """Wait for the groups that are being removed, and retry the remaining ones once."""
         while self._removals:
             await asyncio.wait(self._removals)
-        if self._again is not None:
-            self._again.cancel()
-            await asyncio.wait([self._again])
-        self._left = await _still_there(self._left)
+        if self._retry_task is not None:
+            self._retry_task.cancel()
+            await asyncio.wait([self._retry_task])
+        self._remaining = await _still_there(self._remaining)
 
-    async def _removed(self, group: Cgroup) -> bool:
+    async def _remove(self, group: Cgroup) -> bool:
         try:
             if await spawn_thread.call(group.try_remove) or await group.remove():
                 return True
         except (SandboxFailed, OSError) as problem:  # OSError: a group below was removed while it was read.
             _log.warning("a control group stays for now: %s", problem)
-        self._left.append(group)
-        if self._again is None or self._again.done():
-            self._again = asyncio.get_running_loop().create_task(self._try_again())
+        self._remaining.append(group)
+        if self._retry_task is None or self._retry_task.done():
+            self._retry_task = asyncio.get_running_loop().create_task(self._try_again())
         return False
 
     async def _try_again(self) -> None:
-        while self._left:
+        while self._remaining:
             await asyncio.sleep(_AGAIN_S)
-            groups, self._left = self._left, []
+            groups, self._remaining = self._remaining, []
             try:
-                self._left += await _still_there(groups)
+                self._remaining += await _still_there(groups)
             except asyncio.CancelledError:
-                self._left += groups
+                self._remaining += groups
                 raise
 
 
 async def _still_there(groups: Iterable[Cgroup]) -> list[Cgroup]:
     """Return the groups that could not be removed now."""
-    return [group for group in groups if not await spawn_thread.call(functools.partial(_gone, group))]
+    return [group for group in groups if not await spawn_thread.call(functools.partial(_try_remove, group))]
 
 
-def _gone(group: Cgroup) -> bool:
+def _try_remove(group: Cgroup) -> bool:
     try:
         group.kill()
         return group.try_remove()

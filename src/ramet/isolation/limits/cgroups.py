@@ -28,9 +28,9 @@ from ramet.isolation.linux import procfs
 
 __all__ = ["Cgroup", "Cgroups", "reap_groups"]
 
-_TOP, _OURSELVES = "ramet", "ramet-kernel"
+_TOP, _KERNEL_GROUP = "ramet", "ramet-kernel"
 _DYING_S, _PAUSE_S = 1.0, 0.01
-_WANTED = ("memory", "cpu", "cpuacct", "pids")  #: cpuacct counts time in version 1, where cpu does not
+_CONTROLLERS = ("memory", "cpu", "cpuacct", "pids")  #: cpuacct counts time in version 1, where cpu does not
 
 
 class Cgroups:
@@ -82,7 +82,7 @@ class Cgroups:
         immediately is found the next time. Raises InvalidValue if the prefix cannot begin a name.
         """
         checked_name("prefix", prefix)
-        return tuple(name for name, group in _left(self._tops, self._version, prefix) if _ended(group))
+        return tuple(name for name, group in _groups_of_prefix(self._tops, self._version, prefix) if _try_end(group))
 
     def close(self) -> None:
         """Remove the place; groups that are not empty stay, and the place with them, for `reap`."""
@@ -120,8 +120,8 @@ def reap_groups(prefixes: Sequence[str]) -> tuple[str, ...]:
     reaped, deadline = list[str](), time.monotonic() + _DYING_S
     for version, bases in ((1, dict(_bases_v1())), (2, dict(_places_v2()))):
         tops = {controller: base / _TOP for controller, base in bases.items()}
-        for name, group in (each for prefix in prefixes for each in _left(tops, version, prefix)):
-            while not (has_ended := _ended(group)) and time.monotonic() < deadline:
+        for name, group in (each for prefix in prefixes for each in _groups_of_prefix(tops, version, prefix)):
+            while not (has_ended := _try_end(group)) and time.monotonic() < deadline:
                 time.sleep(_PAUSE_S)
             if has_ended:
                 reaped.append(name)
@@ -130,7 +130,7 @@ def reap_groups(prefixes: Sequence[str]) -> tuple[str, ...]:
     return tuple(reaped)
 
 
-def _left(tops: Mapping[str, Path], version: int, prefix: str) -> Iterator[tuple[str, Cgroup]]:
+def _groups_of_prefix(tops: Mapping[str, Path], version: int, prefix: str) -> Iterator[tuple[str, Cgroup]]:
     """Yield the groups of ended kernels whose name begins with `prefix`."""
     names = {each.name for top in set(tops.values()) if top.is_dir() for each in top.iterdir()}
     for name in sorted(names):
@@ -139,7 +139,7 @@ def _left(tops: Mapping[str, Path], version: int, prefix: str) -> Iterator[tuple
             yield name, Cgroup({each: top / name for each, top in tops.items()}, version)
 
 
-def _ended(group: Cgroup) -> bool:
+def _try_end(group: Cgroup) -> bool:
     group.kill()
     return group.try_remove()
 
@@ -188,7 +188,7 @@ class _Base(NamedTuple):
 def _bases_v1() -> Iterator[_Base]:
     own = procfs.own_cgroups()
     for mount in procfs.cgroup_mounts():
-        for controller in _WANTED:
+        for controller in _CONTROLLERS:
             if mount.version == 1 and controller in mount.controllers and controller in own:
                 folder = mount.folder(own[controller])
                 if folder is not None:
@@ -208,11 +208,11 @@ def _places_v2() -> Iterator[_Base]:
         folder = mount.folder(own) if mount.version == 2 and own is not None else None
         if folder is None:
             continue
-        if folder.name == _OURSELVES:
+        if folder.name == _KERNEL_GROUP:
             folder = folder.parent
         with contextlib.suppress(SandboxFailed):
             for controller in read(folder / "cgroup.controllers").split():
-                if controller in _WANTED:
+                if controller in _CONTROLLERS:
                     yield _Base(controller, folder)
 
 
@@ -227,16 +227,16 @@ def _share(folder: Path, controller: str) -> bool:
         if not set(pids_in(folder)) <= own_pids:
             return False
     try:
-        (folder / _OURSELVES).mkdir(exist_ok=True)
+        (folder / _KERNEL_GROUP).mkdir(exist_ok=True)
         for pid in pids_in(folder):
-            write(folder / _OURSELVES / "cgroup.procs", pid)
+            write(folder / _KERNEL_GROUP / "cgroup.procs", pid)
         write(control, f"+{controller}")
         return True
     except (OSError, SandboxFailed):
         with contextlib.suppress(OSError, SandboxFailed):
-            for pid in pids_in(folder / _OURSELVES):
+            for pid in pids_in(folder / _KERNEL_GROUP):
                 write(folder / "cgroup.procs", pid)
-            (folder / _OURSELVES).rmdir()
+            (folder / _KERNEL_GROUP).rmdir()
         return False
 
 

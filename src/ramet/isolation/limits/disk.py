@@ -28,7 +28,7 @@ from ramet.isolation.linux.procfs import Stat
 ENTRY_BYTES = 1024  #: the charge for a file, folder or link besides its content, so that empty ones are bounded, too
 _INEXACT = 9  #: the maximum number of consecutive inexact looks
 _STOPPED_TRIES = 3  #: attempts to look while the run is stopped
-_REST_S = 0.5  #: the time to wait until stopped processes no longer run, for each attempt
+_IDLE_WAIT_S = 0.5  #: the time to wait until stopped processes no longer run, for each attempt
 _STEP_S = 0.001
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -74,7 +74,7 @@ class Meter:
         try:
             for _ in range(_STOPPED_TRIES):
                 pause.stop()
-                self._rest()
+                self._wait_idle()
                 with contextlib.suppress(OSError):
                     usage = self._count(most, stop)
                     if usage.is_exact or stop():
@@ -85,13 +85,13 @@ class Meter:
 
     def _count(self, most: int, stop: Callable[[], bool]) -> Used:
         """Count everything once; the result is exact if no process ran meanwhile."""
-        switches, filled = self._runs(), _filled_bytes(self._workspace)
+        switches, filled = self._switch_counts(), _filled_bytes(self._workspace)
         used = used_bytes(self._workspace, most=most, stop=stop)
-        held = _Held(self._workspace)
+        held = _OpenFiles(self._workspace)
         for pid in self._look() if used <= most and not stop() else ():
             held.add(pid, most=most)
         used += held.bytes
-        is_exact = switches is not None and switches == self._runs()
+        is_exact = switches is not None and switches == self._switch_counts()
         if not held.is_complete:
             used = max(used, self._seen + filled - self._filled)
         elif is_exact and used <= most and not stop():
@@ -100,7 +100,7 @@ class Meter:
             self._inexact = 0
         return Used(used, is_exact)
 
-    def _runs(self) -> dict[str, int] | None:
+    def _switch_counts(self) -> dict[str, int] | None:
         """Return how often each thread of the run left a processor; None if a thread is on one, or waits for one."""
         switches_by_thread: dict[str, int] = {}
         for process in self._look().values():
@@ -111,10 +111,10 @@ class Meter:
                 switches_by_thread[thread] = switches
         return switches_by_thread
 
-    def _rest(self) -> None:
+    def _wait_idle(self) -> None:
         """Wait until no process runs: a signal takes a moment to arrive."""
-        end = time.monotonic() + _REST_S
-        while self._runs() is None and time.monotonic() < end:
+        end = time.monotonic() + _IDLE_WAIT_S
+        while self._switch_counts() is None and time.monotonic() < end:
             time.sleep(_STEP_S)
 
 
@@ -135,7 +135,7 @@ def used_bytes(workspace: Path, *, most: int, stop: Callable[[], bool] = lambda:
     return used
 
 
-class _Held:
+class _OpenFiles:
     """Removed files and folders of one file system that processes hold."""
 
     def __init__(self, workspace: Path) -> None:

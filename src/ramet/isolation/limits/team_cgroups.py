@@ -34,7 +34,7 @@ class MemoryBounds:
 
         `whole` is the group of the `reservation`.
         """
-        self._memory_mb, self._reservation, self._whole = memory_mb, reservation, whole
+        self._memory_mb, self._reservation, self._team_group = memory_mb, reservation, whole
         self._times_before = whole.begin_anew() if whole is not None else 0
 
     def met(self, own: Cgroup) -> str:
@@ -56,7 +56,7 @@ class MemoryBounds:
     @property
     def _has_met_reservation(self) -> bool:
         is_bounded = self._reservation is not None and self._reservation.memory_mb is not None
-        return is_bounded and self._whole is not None and self._whole.times_at_limit() > self._times_before
+        return is_bounded and self._team_group is not None and self._team_group.times_at_limit() > self._times_before
 
 
 class Reserved:
@@ -64,7 +64,7 @@ class Reserved:
 
     def __init__(self) -> None:
         self._groups: dict[str, Cgroup] = {}
-        self._made = 0
+        self._count = 0
 
     async def make(self, groups: Cgroups, reservation: Reservation, limits: SandboxLimits) -> Cgroup:
         """Return an empty group for one more sandbox of the reservation. Raises SandboxFailed."""
@@ -87,10 +87,10 @@ class Reserved:
 
     def _make(self, groups: Cgroups, reservation: Reservation, limits: SandboxLimits) -> Cgroup:
         """Make the group; all calls run in one thread."""
-        self._made += 1
+        self._count += 1
         team_group = self._groups.get(reservation.name)
         if team_group is None:
-            team_group = groups.make(f"together-{self._made}")
+            team_group = groups.make(f"together-{self._count}")
             try:
                 team_group.open_below()
                 team_group.limit(memory_mb=reservation.memory_mb, cpu_cores=reservation.cpu_cores, dies_whole=False)
@@ -98,7 +98,7 @@ class Reserved:
                 team_group.try_remove()
                 raise
             self._groups[reservation.name] = team_group
-        group = team_group.below(f"agent-{self._made}")
+        group = team_group.below(f"agent-{self._count}")
         group.make()
         try:
             group.limit(**limits)

@@ -106,13 +106,13 @@ class TreeMemory:
         kernel, areas = 0.0, 0.0
         if not self._has_cgroup:
             kernel = kernel_memory.held_mb(tree, in_own_network=self._in_own_network)
-            areas = kernel_memory.shared_mb(self._each(tree))
-        usage = self._sum(map(procfs.resident, self._each(tree)), kernel, areas)
+            areas = kernel_memory.shared_mb(self._processes(tree))
+        usage = self._sum(map(procfs.resident, self._processes(tree)), kernel, areas)
         if usage.total_mb < self._exact_mb:
             return usage
-        return self._sum(map(procfs.proportional, self._each(tree)), kernel, areas)
+        return self._sum(map(procfs.proportional, self._processes(tree)), kernel, areas)
 
-    def _each(self, tree: Mapping[int, Stat]) -> Iterator[Stat]:
+    def _processes(self, tree: Mapping[int, Stat]) -> Iterator[Stat]:
         for process in tree.values():
             if self._now() - self._counted_at >= _RECOUNT_S:
                 self._check_count(self._look().tree)

@@ -42,7 +42,7 @@ _SLICE = 50  #: sandboxes looked at in one turn of the loop
 _DISK_S = 1.0  #: between two looks at the same folder, at least; the interval, when the folder is half full
 _EFFORT = 20  #: the pause after a look, as a multiple of the processor time of the look
 _KEEPERS = 3  #: the maximum number of processes that keep a sandbox, and are not its own
-_UNREAD = 3  #: consecutive looks that cannot read all memory, or all files: then the sandbox is ended
+_MAX_UNREAD_LOOKS = 3  #: consecutive looks that cannot read all memory, or all files: then the sandbox is ended
 MIB = 1024 * 1024
 
 Verdict = Literal["oom", "pids", "workspace"]
@@ -77,7 +77,7 @@ class Watched:
         kill: Callable[[str], object],
         on_threshold: Callable[[str, float, float], object] | None,
     ) -> None:
-        self._dog, self._root, self._adopter, self._grant = dog, root, adopter, grant
+        self._watchdog, self._root, self._adopter, self._grant = dog, root, adopter, grant
         self._meter = None if workspace is None else disk.Meter(workspace, self.tree)
         self._baseline_mb = baseline_mb
         self._has_memory_cgroup = has_memory_cgroup
@@ -91,7 +91,7 @@ class Watched:
             has_cgroup=has_memory_cgroup,
             now=dog.now,
         )
-        self._unread = 0  #: looks since all memory was read
+        self._unread_looks = 0  #: looks since all memory was read
         self._kill, self._on_threshold = kill, on_threshold
         needs_brake = not has_cpu_cgroup and grant.cpu_cores < (os.cpu_count() or 1)
         self._brake = CpuThrottle(grant.cpu_cores, allowance_s=dog.interval_s, look=self.tree) if needs_brake else None
@@ -126,19 +126,19 @@ class Watched:
             self._is_open = False
             if self._brake is not None:
                 self._brake.release()
-            self._dog._forget(self)
+            self._watchdog._forget(self)
 
     def look(self) -> float:
         """Look once and do everything that is due; return the number of seconds until the next look."""
-        now, began_s = self._dog.now(), time.thread_time()
+        now, began_s = self._watchdog.now(), time.thread_time()
         usage = self._usage()
         if usage is None:
             self.close()
             return 0.0
         previous, self._seen = self._seen, usage.tree
-        is_changed = not usage.is_whole or _signs(previous) != _signs(usage.tree)
+        is_changed = not usage.is_whole or _activity(previous) != _activity(usage.tree)
         self._is_touched = self._is_touched or is_changed
-        self._pause_s = self._dog.interval_s if is_changed else min(2 * self._pause_s, IDLE_S)
+        self._pause_s = self._watchdog.interval_s if is_changed else min(2 * self._pause_s, IDLE_S)
         self._check_tasks(usage)
         if self.is_over:  # The memory of a thousand processes takes long to read, and would delay their end.
             return 0.0
@@ -148,14 +148,14 @@ class Watched:
         self._check_disk(now)
         self._check_in_memory()
         # Without regard to its cost: a sandbox that hides memory would otherwise be looked at less and less often.
-        if self._unread:
-            return self._dog.interval_s
+        if self._unread_looks:
+            return self._watchdog.interval_s
         # Not elapsed time: a sandbox that takes the processor during a look would be looked at less often.
         return max(self._wait(now), _EFFORT * (time.thread_time() - began_s))
 
     def _wait(self, now: float) -> float:
         """Return the time until the next look; a tree that is throttled, or may soon be, is looked at more often."""
-        short_s = self._dog.interval_s / 4
+        short_s = self._watchdog.interval_s / 4
         if self._brake is not None and self._brake.is_on:
             return min(max(self._brake.until - now, short_s), IDLE_S)
         return short_s if self._brake is not None and "cpu" in self._over else self._pause_s
@@ -212,13 +212,13 @@ class Watched:
         limit, memory = self._grant.memory_mb, self._memory.read(usage.tree)
         if memory.total_mb > limit and not self._has_memory_cgroup:
             memory = self._memory.read(self.tree())  # A child of vfork has all memory of its parent, for a moment.
-        self._tell("memory", memory.total_mb, limit)
-        self._unread = 0 if memory.is_whole else self._unread + 1
+        self._report_threshold("memory", memory.total_mb, limit)
+        self._unread_looks = 0 if memory.is_whole else self._unread_looks + 1
         if memory.total_mb > limit and not self._has_memory_cgroup:
             part = f", {memory.hidden_mb:.0f} of them for sockets, page tables and shared areas"
             part = "" if memory.total_mb - memory.hidden_mb > limit else part
             self._end("oom", f"it used {memory.total_mb:.0f} MiB of memory{part}; policy.memory_mb is {limit}")
-        elif self._unread >= _UNREAD:
+        elif self._unread_looks >= _MAX_UNREAD_LOOKS:
             reason = "its processes followed each other so quickly that their memory could not be read"
             self._end("oom", f"{reason}; policy.memory_mb is {limit}")
 
@@ -235,30 +235,30 @@ class Watched:
             self._brake.apply(now, elapsed_s=elapsed, used_s=used, busy=busy)
         start, start_cpu_s = times[0]
         if now - start >= 0.9:
-            self._tell("cpu", (usage.cpu_s - start_cpu_s) / (now - start), self._grant.cpu_cores)
+            self._report_threshold("cpu", (usage.cpu_s - start_cpu_s) / (now - start), self._grant.cpu_cores)
 
     def _check_disk(self, now: float) -> None:
         if self._meter is None or not self._is_touched or now < self._disk_next:
             return
         most = self._grant.workspace_size_mb * MIB
         work = partial(self._meter.measure, most=most, stop=lambda: self.is_over)
-        if self._dog._measure(self, work):
+        if self._watchdog._measure(self, work):
             self._is_touched = False
 
-    def _disk_is(self, found: disk.Used, cost_s: float) -> None:
+    def _take_disk_usage(self, found: disk.Used, cost_s: float) -> None:
         """Record a measurement of the disk."""
-        now, used, most = self._dog.now(), found.bytes, self._grant.workspace_size_mb * MIB
+        now, used, most = self._watchdog.now(), found.bytes, self._grant.workspace_size_mb * MIB
         self._disk_bytes = used
         self._is_touched = self._is_touched or not found.is_exact
         self._unmeasured = 0 if found.is_exact or found.is_bounded else self._unmeasured + 1
-        pause = self._dog.interval_s if used > most / 2 else _DISK_S
+        pause = self._watchdog.interval_s if used > most / 2 else _DISK_S
         if not self._unmeasured:  # Otherwise a sandbox that hides files would be looked at less and less often.
             pause = max(pause, _EFFORT * cost_s)
         self._disk_next = now + pause
         if used > most:
             size = self._grant.workspace_size_mb
             self._end("workspace", f"it used more than {size} MiB of disk; policy.workspace_size_mb is {size}")
-        elif self._unmeasured >= _UNREAD:
+        elif self._unmeasured >= _MAX_UNREAD_LOOKS:
             reason = "its processes could not be stopped while its files were counted"
             self._end("workspace", f"{reason}; policy.workspace_size_mb is {self._grant.workspace_size_mb}")
 
@@ -270,7 +270,7 @@ class Watched:
             if (status.f_blocks - status.f_bfree) * status.f_frsize > size * MIB:
                 self._end("workspace", f"{path} held more than {size} MiB; policy.tmpfs_size_mb is {size}")
 
-    def _tell(self, what: str, value: float, limit: float) -> None:
+    def _report_threshold(self, what: str, value: float, limit: float) -> None:
         if value < REARMED * limit:
             self._over.discard(what)
         elif value >= THRESHOLD * limit and what not in self._over:
@@ -283,7 +283,7 @@ class Watched:
                     _log.exception("a callback for thresholds failed; it is not called again")
 
 
-def _signs(tree: Mapping[int, Stat]) -> list[tuple[object, ...]]:
+def _activity(tree: Mapping[int, Stat]) -> list[tuple[object, ...]]:
     """Return the values that change whenever a tree does anything."""
     return [
         (pid, process.faults, process.ticks, process.dead_ticks, process.threads, process.born)
@@ -351,7 +351,7 @@ class Watchdog:
             on_threshold=on_threshold,
         )
         self._watched.add(watched)
-        self._put(self.now() + self.interval_s, watched)
+        self._schedule(self.now() + self.interval_s, watched)
         return watched
 
     def close(self) -> None:
@@ -364,7 +364,7 @@ class Watchdog:
         assert self._loop is not None, "there is a loop once somebody is watched"
         return self._loop.time()
 
-    def _put(self, due: float, watched: Watched) -> None:
+    def _schedule(self, due: float, watched: Watched) -> None:
         heapq.heappush(self._due, (due, next(self._numbers), watched))
         self._set_timer()
 
@@ -417,7 +417,7 @@ class Watchdog:
                 return
             error = result.exception()
             if error is None:
-                watched._disk_is(result.result(), self.now() - begin)
+                watched._take_disk_usage(result.result(), self.now() - begin)
 
         in_thread(work, name="ramet-disk").add_done_callback(done)
         return True

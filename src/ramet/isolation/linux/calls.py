@@ -72,7 +72,7 @@ _libc.syscall.restype = ctypes.c_long
 
 def syscall(name: str, number: int, *args: int | ctypes.Array[Any] | ctypes.Structure | bytes | None) -> int:
     """Call the kernel by number: integers by value, other arguments by address. Raises OSError that names the call."""
-    return _checked(name, _libc.syscall(ctypes.c_long(number), *map(_word, args)))
+    return _checked(name, _libc.syscall(ctypes.c_long(number), *map(_argument, args)))
 
 
 def unshare(flags: int) -> None:
@@ -182,7 +182,7 @@ class _OpenHow(ctypes.Structure):
     _fields_ = [("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64)]
 
 
-def _word(arg: object) -> object:
+def _argument(arg: object) -> object:
     if isinstance(arg, int):
         return ctypes.c_long(arg)
     if isinstance(arg, ctypes.Structure):

@@ -84,12 +84,12 @@ class Rules:
         version = abi()
         if not version:
             raise OSError(errno.EOPNOTSUPP, "this kernel has no Landlock")
-        self._kept = LandlockSupport(version, version >= _TCP_SINCE, version >= _SCOPES_SINCE)
+        self._support = LandlockSupport(version, version >= _TCP_SINCE, version >= _SCOPES_SINCE)
         self._handled = _FILES[max(known for known in _FILES if known <= version)]
         rules = _Ruleset(
             self._handled,
-            _BIND_TCP | _CONNECT_TCP if self._kept.tcp and not tcp else 0,
-            _ABSTRACT_SOCKETS | _SIGNALS if self._kept.scopes else 0,
+            _BIND_TCP | _CONNECT_TCP if self._support.tcp and not tcp else 0,
+            _ABSTRACT_SOCKETS | _SIGNALS if self._support.scopes else 0,
         )
         # An older kernel accepts the longer struct as long as the unknown part is zero.
         self._fd = calls.syscall("landlock_create_ruleset", _CREATE_RULESET, rules, ctypes.sizeof(rules), 0)
@@ -128,7 +128,7 @@ class Rules:
     def enforce(self) -> LandlockSupport:
         """Give up all other rights."""
         calls.syscall("landlock_restrict_self", _RESTRICT_SELF, self._fd, 0)
-        return self._kept
+        return self._support
 
     def close(self) -> None:
         """Close the rules, which can then not be enforced any more; enforced rules stay."""

@@ -151,7 +151,7 @@ class Area(NamedTuple):
 def areas(one: Stat, *, device: str | None = None) -> Iterator[Area]:
     """Yield the areas of a process that belong to a file, of one device if it is given."""
     device_field = None if device is None else f" {device} ".encode()
-    for thread in _living(one):
+    for thread in _live_threads(one):
         lines = _read(f"{thread}/maps").splitlines()
         for line in lines:
             if device_field is not None and device_field not in line:
@@ -209,7 +209,7 @@ def sockets_of_network(one: Stat) -> int | None:
 
     None if the number cannot be read, as for a process that has ended.
     """
-    for thread in _living(one):
+    for thread in _live_threads(one):
         for line in _read(f"{thread}/net/sockstat").splitlines():
             if line.startswith(b"sockets: used"):
                 return int(line.split()[-1])
@@ -222,7 +222,7 @@ def tasks_beside(parent: int) -> int:
     RLIMIT_NPROC counts these, as far as they are visible.
     """
     uid, parents, threads = os.getuid(), dict[int, int](), dict[int, int]()
-    for name in filter(str.isdigit, _listed("")):
+    for name in filter(str.isdigit, _names_in("")):
         lines = [line.split() for line in _read(f"{name}/status").splitlines()]
         fields = {line[0]: line[1:] for line in lines if line}
         if fields.get(b"Uid:", [b"-1"])[0] == str(uid).encode():
@@ -303,14 +303,14 @@ def cgroup_mounts() -> list[CgroupMount]:
 
 def _fields(one: Stat, name: str, wanted: tuple[bytes, ...]) -> dict[bytes, int]:
     """Return values of lines of the form `Name: 123 kB`, from the first thread that shows any."""
-    for thread in _living(one):
+    for thread in _live_threads(one):
         lines = [line.split() for line in _read(f"{thread}/{name}").splitlines() if line.startswith(wanted)]
         if lines:
             return {line[0]: int(line[1]) for line in lines}
     return {}
 
 
-def _living(one: Stat) -> Iterable[object]:
+def _live_threads(one: Stat) -> Iterable[object]:
     """Return the first thread of a process or, if that has ended, all its threads."""
     return threads(one.pid) if one.is_headless else (one.pid,)
 
@@ -325,10 +325,10 @@ def _number(name: str, before: bytes) -> int:
 
 def threads(pid: int) -> list[str]:
     """Return the ids of the threads of a process."""
-    return _listed(f"{pid}/task")
+    return _names_in(f"{pid}/task")
 
 
-def _listed(name: str) -> list[str]:
+def _names_in(name: str) -> list[str]:
     try:
         return os.listdir(f"{PROC}/{name}")  # noqa: PTH208 - only the names, on a hot path
     except OSError:

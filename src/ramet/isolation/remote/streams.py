@@ -16,7 +16,7 @@ from ramet.isolation.remote.messages import MAX_PIECE, WINDOW, Credit, Data, Nod
 #: Sends a message with a body; does not block.
 Post = Callable[[NodeMessage, bytes], None]
 
-_WORTH_TELLING = WINDOW // 4  #: bytes that must be read here before a credit is sent
+_MIN_CREDIT = WINDOW // 4  #: bytes that must be read here before a credit is sent
 
 
 class Outgoing:
@@ -125,7 +125,7 @@ class Incoming:
         self._pieces: deque[memoryview] = deque([memoryview(first)] if first else [])
         self._foreign = len(first)  #: bytes still to be written that arrived on another line
         self._room = WINDOW  #: bytes that may still arrive
-        self._owed = 0  #: bytes that were written, but no credit was sent for
+        self._uncredited = 0  #: bytes that were written, but no credit was sent for
         self._has_end = self._is_broken = self._is_writing = self._is_over = False
 
     @property
@@ -212,11 +212,11 @@ class Incoming:
     def _credit(self, size: int) -> None:
         foreign = min(self._foreign, size)
         self._foreign -= foreign
-        self._owed += size - foreign
-        if self._owed >= _WORTH_TELLING and not self._has_end:
-            self._room += self._owed
-            self._post(Credit(number=self._number, stream=self._stream, size=self._owed), b"")
-            self._owed = 0
+        self._uncredited += size - foreign
+        if self._uncredited >= _MIN_CREDIT and not self._has_end:
+            self._room += self._uncredited
+            self._post(Credit(number=self._number, stream=self._stream, size=self._uncredited), b"")
+            self._uncredited = 0
 
     def _look_for_end(self) -> None:
         if self._has_end and not self._pieces and not self._is_over and (self._fd >= 0 or self._is_broken):

@@ -123,29 +123,29 @@ class _File(NamedTuple):
 
 class _Survey(NamedTuple):
     files: list[_File]
-    refused: _Refused
+    refused: _RefusedFiles
 
 
-class _Refused:
+class _RefusedFiles:
     """Lines about refused entries; beyond a bound, only their number."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
-        self._more = 0
+        self._omitted = 0
 
     def add(self, name: str, why: str) -> None:
         if len(self._lines) < MAX_REFUSED:
             self._lines.append(f"{_printable(name)}: {why}")
         else:
-            self._more += 1
+            self._omitted += 1
 
     def lines(self) -> tuple[str, ...]:
-        return (*self._lines, f"… and {self._more} more") if self._more else tuple(self._lines)
+        return (*self._lines, f"… and {self._omitted} more") if self._omitted else tuple(self._lines)
 
 
 def _survey(workspace: Path, *, max_bytes: int, max_files: int) -> _Survey:
     """Return the files to copy. Raises OutputTooLarge."""
-    survey, total = _Survey([], _Refused()), 0
+    survey, total = _Survey([], _RefusedFiles()), 0
     with safe_walk.opened(workspace) as root, contextlib.closing(safe_walk.walk(root, max_depth=MAX_DEPTH)) as entries:
         for number, entry in enumerate(entries):
             if number >= max_files * _MAX_ENTRIES:

@@ -46,10 +46,10 @@ class OutputStream:
         """
         self._fd, self._ring_bytes, self._on_text = fd, ring_bytes, on_text
         self._ring = bytearray()
-        self._log_file = None if file is None else _Beginning(file, max_file_bytes)
+        self._log_file = None if file is None else _LogHead(file, max_file_bytes)
         self._mask, self._mask_kept = Mask(mask), Mask(mask_kept)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._over = asyncio.Event()
+        self._ended = asyncio.Event()
         self.total_bytes = 0  #: received, before masking
         self._loop = asyncio.get_running_loop()
         os.set_blocking(fd, False)
@@ -66,11 +66,11 @@ class OutputStream:
 
     async def drained(self) -> None:
         """Wait until all writers have closed the pipe and everything was read, or `close` was called."""
-        await self._over.wait()
+        await self._ended.wait()
 
     def close(self) -> None:
         """Read the rest of the pipe, without waiting for more, and close it. Idempotent."""
-        if self._over.is_set():
+        if self._ended.is_set():
             return
         for _ in range(_LAST):  # A process that could not be ended may still write, without end.
             if not self._read():
@@ -79,7 +79,7 @@ class OutputStream:
 
     def _read(self) -> bool:
         """Read one chunk; return False if there is none now, or ever."""
-        if self._over.is_set():
+        if self._ended.is_set():
             return False
         try:
             data = os.read(self._fd, _CHUNK)
@@ -95,21 +95,21 @@ class OutputStream:
         return True
 
     def _end(self) -> None:
-        if self._over.is_set():
+        if self._ended.is_set():
             return
-        self._over.set()
+        self._ended.set()
         self._loop.remove_reader(self._fd)
         os.close(self._fd)
         self._take(self._mask.feed(b"", last=True), last=True)
 
     def _take(self, data: bytes, *, last: bool = False) -> None:
-        self._keep(self._mask_kept.feed(data, last=last))
+        self._store(self._mask_kept.feed(data, last=last))
         if self._on_text is not None:
             text = self._decoder.decode(data, last)
             if text:
-                self._tell(self._on_text, text)
+                self._call(self._on_text, text)
 
-    def _keep(self, data: bytes) -> None:
+    def _store(self, data: bytes) -> None:
         ring = self._ring
         ring += data[-self._ring_bytes :] if self._ring_bytes else b""
         if len(ring) > self._ring_bytes:
@@ -117,7 +117,7 @@ class OutputStream:
         if self._log_file is not None and data:
             self._log_file.write(data)
 
-    def _tell(self, on_text: Callable[[str], object], text: str) -> None:
+    def _call(self, on_text: Callable[[str], object], text: str) -> None:
         try:
             on_text(text)
         except Exception:
@@ -125,35 +125,35 @@ class OutputStream:
             _log.exception("a callback for output failed; it is not called again")
 
 
-class _Beginning:
+class _LogHead:
     """A file with the first bytes of a stream, which is open only during a write."""
 
     def __init__(self, file: Path, most: int) -> None:
         self._file, self._most = file, most
-        self._left: int | None = None  #: None before the first write
+        self._remaining: int | None = None  #: None before the first write
 
     def write(self, data: bytes) -> None:
         """Append as much as fits; when output is cut off, write a note about it once."""
-        if self._left == 0:
+        if self._remaining == 0:
             return
         try:
             fd = os.open(self._file, _APPEND, 0o600)
             try:
-                if self._left is None:
+                if self._remaining is None:
                     size = os.fstat(fd).st_size
-                    self._left = max(0, self._most - size)
+                    self._remaining = max(0, self._most - size)
                     if size > self._most:  # It has the note already.
                         return
-                head = data[: self._left]
-                self._left -= len(head)
+                head = data[: self._remaining]
+                self._remaining -= len(head)
                 _write_all(fd, head)
                 if len(head) < len(data):
-                    self._left = 0
+                    self._remaining = 0
                     _write_all(fd, f"\n… [cut off here: at most {self._most} bytes are kept]\n".encode())
             finally:
                 os.close(fd)
         except OSError as error:
-            self._left = 0
+            self._remaining = 0
             _log.warning("output is no longer written to %s: %s", self._file, error)
 
 

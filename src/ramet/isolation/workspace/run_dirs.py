@@ -38,15 +38,15 @@ from ramet.isolation.workspace.folder_retention import Age, FolderLimits, expire
 
 PROXY_SOCKET = "proxy.sock"  #: of a run whose policy allows endpoints, in its folder
 _SHELVES = ".shelves"  #: belongs to no run: files that are loaded into live agents
-_MAKING, _GOING = ".new-", ".gone-"
+_DRAFT_PREFIX, _REMOVED_PREFIX = ".new-", ".gone-"
 #: a backend may let its own user pass through to a workspace; no other user may pass, and none may list it
 _MOST = 0o710
 _MOST_ABOUT = 1 << 20  #: bytes of the information about a run
 _STALE_S = 3600.0  #: the age after which a folder that was being created or removed has no owner
 _FOLDERS = ("workspace", "artifacts", "ports")
-_OURS = ("run.json", "stdout.log", "stderr.log", "checkpoint")  #: files whose times of use no guest can change
+_OWN_FILES = ("run.json", "stdout.log", "stderr.log", "checkpoint")  #: files whose times of use no guest can change
 #: held while run.json is written: the end of a run and a request to keep it come from two threads
-_WRITING = threading.Lock()
+_WRITE_LOCK = threading.Lock()
 _Time = Annotated[datetime, Meta(tz=True)]
 
 
@@ -112,25 +112,25 @@ class RunFolder:
 
         No other user may write to the folder, so an entry does not change after the check.
         """
-        for name in (*_OURS, *_FOLDERS):
+        for name in (*_OWN_FILES, *_FOLDERS):
             with contextlib.suppress(FileNotFoundError):
                 status = (self.path / name).lstat()
                 is_file = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-                if not (is_file if name in _OURS else stat.S_ISDIR(status.st_mode)):
-                    accepted = f"a {'file with one name' if name in _OURS else 'folder'} there; remove it"
+                if not (is_file if name in _OWN_FILES else stat.S_ISDIR(status.st_mode)):
+                    accepted = f"a {'file with one name' if name in _OWN_FILES else 'folder'} there; remove it"
                     raise InvalidValue("run", str(self.path / name), accepted)
 
     def ended(self) -> None:
         """Record that an execution of the run has ended."""
-        self._turn(self._clock.now())
+        self._set_ended(self._clock.now())
 
     def resumed(self) -> None:
         """Record that another execution of the run has begun."""
-        self._turn(None)
+        self._set_ended(None)
 
     def keep(self, keep: bool = True) -> None:
         """Set whether retention skips the folder."""
-        with _WRITING:
+        with _WRITE_LOCK:
             self._write(structs.replace(self.about(), keep=keep))
 
     def save_checkpoint(self, body: bytes, json_size: int, version: int = 1) -> None:
@@ -151,9 +151,9 @@ class RunFolder:
         No process of the run may be left. Raises OSError only if there is no new workspace.
         """
         with safe_walk.opened(self.path) as folder:
-            safe_walk.rename(folder, "workspace", f"{_GOING}{secrets.token_hex(4)}")
+            safe_walk.rename(folder, "workspace", f"{_REMOVED_PREFIX}{secrets.token_hex(4)}")
             os.mkdir("workspace", 0o700, dir_fd=folder)
-            for each in self.path.glob(f"{_GOING}*"):
+            for each in self.path.glob(f"{_REMOVED_PREFIX}*"):
                 with contextlib.suppress(OSError):  # Retried the next time, and with the rest of the folder.
                     safe_walk.remove(folder, each.name)
 
@@ -166,7 +166,7 @@ class RunFolder:
             self.workspace.mkdir(0o700)
         except FileExistsError:
             return False
-        return not any(self.path.glob(f"{_GOING}*"))
+        return not any(self.path.glob(f"{_REMOVED_PREFIX}*"))
 
     def remove(self) -> None:
         """Remove the whole folder; a missing folder is no error.
@@ -177,13 +177,13 @@ class RunFolder:
         if removed is not None:
             _remove(removed)
 
-    def _turn(self, ended: datetime | None) -> None:
-        with _WRITING:
+    def _set_ended(self, ended: datetime | None) -> None:
+        with _WRITE_LOCK:
             self._write(structs.replace(self.about(), ended=ended))
         checkpoint.clear_drafts(self.path)
 
     def _set_aside(self) -> Path | None:
-        aside = self.path.with_name(f"{_GOING}{self.id}-{secrets.token_hex(4)}")
+        aside = self.path.with_name(f"{_REMOVED_PREFIX}{self.id}-{secrets.token_hex(4)}")
         try:
             self.path.rename(aside)
         except FileNotFoundError:
@@ -191,7 +191,7 @@ class RunFolder:
         return aside
 
     def _write(self, about: RunDirInfo) -> None:
-        draft = self.path / f"{_MAKING}run.json"
+        draft = self.path / f"{_DRAFT_PREFIX}run.json"
         draft.unlink(missing_ok=True)  # Left by a kernel that was killed, or a link: never written through.
         with draft.open("xb") as new:
             new.write(msgspec.json.encode(about))
@@ -200,7 +200,7 @@ class RunFolder:
     def last_used(self) -> datetime:
         """Return the time of the host's last write to the folder, which no guest can change. Raises OSError."""
         times = [self.path.stat().st_ctime]
-        for name in _OURS:
+        for name in _OWN_FILES:
             with contextlib.suppress(OSError):
                 times.append((self.path / name).lstat().st_mtime)
         return datetime.fromtimestamp(max(times), UTC)
@@ -226,7 +226,7 @@ class RunFolders:
         """Create the folder of a new run. Raises InvalidValue if the id is invalid or taken, and OSError."""
         self._check()
         folder = self._folder(run_id)
-        draft = self.root / f"{_MAKING}{run_id}-{secrets.token_hex(4)}"
+        draft = self.root / f"{_DRAFT_PREFIX}{run_id}-{secrets.token_hex(4)}"
         try:
             draft.mkdir(0o700)
             (draft / "workspace").mkdir(0o700)
@@ -254,11 +254,11 @@ class RunFolders:
     def left_by(self, run_id: str) -> RunFolder | None:
         """Return the folder of a run, whatever its content, for removal; None if there is none. Raises InvalidValue."""
         folder = self._folder(run_id)
-        return folder if self._is_there() and _is_folder(folder.path) else None
+        return folder if self._exists() and _is_folder(folder.path) else None
 
     def list(self) -> tuple[RunFolder, ...]:
         """Return all folders, by id."""
-        if not self._is_there():
+        if not self._exists():
             return ()
         names = sorted(each.name for each in self.root.iterdir() if not each.name.startswith("."))
         folders = []
@@ -285,7 +285,7 @@ class RunFolders:
 
     def remove_sockets(self) -> None:
         """Remove sockets of proxies and ports that a killed process had open. Blocks. Raises OSError."""
-        if self._is_there():
+        if self._exists():
             for each in self.root.iterdir():
                 if (socket := each / PROXY_SOCKET).is_socket():
                     socket.unlink(missing_ok=True)
@@ -298,14 +298,14 @@ class RunFolders:
         Never removes a folder marked to be kept, nor one for which `is_needed`, called at the last moment, returns
         true. Folders that an earlier kernel was creating or removing are removed, too.
         """
-        if not self._is_there():
+        if not self._exists():
             return ()
         now = self._clock.now()
         removed: list[str] = []
         set_aside = [path for path in self.root.iterdir() if _is_stale(path, now)]
         for run in await in_thread(lambda: expired(_ages(self.list()), self._limits, now), name="ramet-folder"):
             folder = self._folder(run)
-            if _may_go(folder) and not await is_needed(folder):
+            if _may_remove(folder) and not await is_needed(folder):
                 aside = folder._set_aside()
                 if aside is not None:
                     set_aside.append(aside)
@@ -317,7 +317,7 @@ class RunFolders:
     def _folder(self, run_id: str) -> RunFolder:
         return RunFolder(self.root / checked_name("run", run_id), self._clock)
 
-    def _is_there(self) -> bool:
+    def _exists(self) -> bool:
         if not _is_folder(self.root):
             return False
         self._check()
@@ -345,7 +345,7 @@ def _ages(folders: Iterable[RunFolder]) -> Iterator[Age]:
             yield Age(last, folder.id, folder.path)
 
 
-def _may_go(folder: RunFolder) -> bool:
+def _may_remove(folder: RunFolder) -> bool:
     try:
         return not folder.about().keep
     except Damaged:
@@ -360,10 +360,10 @@ def _is_folder(path: Path) -> bool:
 
 
 def _is_stale(path: Path, now: datetime) -> bool:
-    if path.name.startswith(_GOING):
+    if path.name.startswith(_REMOVED_PREFIX):
         return True
     try:
-        return path.name.startswith(_MAKING) and now.timestamp() - path.lstat().st_mtime > _STALE_S
+        return path.name.startswith(_DRAFT_PREFIX) and now.timestamp() - path.lstat().st_mtime > _STALE_S
     except OSError:
         return False
 

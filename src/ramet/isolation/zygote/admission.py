@@ -64,7 +64,7 @@ def build_assignment(spec: SandboxSpec, room: ZygoteConfig, owner: tuple[int, in
         try:
             _give(runs, workspace[len(runs) + 1 :].split("/"), owner)
             if shelf is not None:
-                _let_in(runs, shelf[len(runs) + 1 :].split("/"), owner)
+                _open_path(runs, shelf[len(runs) + 1 :].split("/"), owner)
         except OSError as error:
             raise SandboxFailed(f"workspace {workspace}: {error.strerror}") from error
     return Assignment(
@@ -126,19 +126,19 @@ def _is_folder_of(runs: str, path: str) -> bool:
 
 def _give(runs: str, names: list[str], owner: tuple[int, int]) -> None:
     """Make a user the owner of a folder, and let the user reach it; no link on the path is followed."""
-    fd = _led_to(runs, names, owner[1])
+    fd = _walk_to(runs, names, owner[1])
     try:
         os.fchown(fd, *owner)
     finally:
         os.close(fd)
 
 
-def _let_in(runs: str, names: list[str], owner: tuple[int, int]) -> None:
+def _open_path(runs: str, names: list[str], owner: tuple[int, int]) -> None:
     """Let a user reach a folder, and no more: the folder stays ours."""
-    os.close(_led_to(runs, names, owner[1]))
+    os.close(_walk_to(runs, names, owner[1]))
 
 
-def _led_to(runs: str, names: list[str], gid: int) -> int:
+def _walk_to(runs: str, names: list[str], gid: int) -> int:
     fd = os.open(runs, _FOLDER)
     try:
         for name in names[:-1]:

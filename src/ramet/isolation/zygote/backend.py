@@ -117,7 +117,7 @@ class ZygoteBackend:
             assignment = assignment._replace(hidden=hidden)
         assignment = await self._enter(spec.run, assignment)
         try:
-            return await self._started(spec, level, assignment)
+            return await self._start_child(spec, level, assignment)
         except BaseException as problem:
             await run_shielded(self._leave())
             if isinstance(problem, SandboxFailed):  # The start may have failed because a mount has become a link.
@@ -131,7 +131,7 @@ class ZygoteBackend:
     async def _leave(self) -> None:
         """Clear the place of a run whose processes have all ended. Idempotent."""
 
-    async def _started(self, spec: SandboxSpec, level: Isolation, given: Assignment) -> ForkedSandbox:
+    async def _start_child(self, spec: SandboxSpec, level: Isolation, given: Assignment) -> ForkedSandbox:
         is_fresh = level is Isolation.FRESH
         try:
             async with asyncio.timeout(START_S):
@@ -255,8 +255,8 @@ class ZygoteBackend:
         uid, gid = owner or (None, None)
         unreadable = tuple(folder for folder in config.runtime if not _is_open(folder))
         sources = {source: source for source in mounts.values()} | dict(mounts)
-        paths = tuple(dict.fromkeys((*_with_real((*config.runtime, config.runs)), *sources)))
-        granted = tuple(dict.fromkeys((*sources, *_with_real(unreadable))))
+        paths = tuple(dict.fromkeys((*_with_real_paths((*config.runtime, config.runs)), *sources)))
+        granted = tuple(dict.fromkeys((*sources, *_with_real_paths(unreadable))))
         launch = Launch(config.walls, uid, gid, paths, granted, os.getpid(), sources=sources)
         launch = launch._replace(is_read_only=self._has_read_only_root)
         if config.walls == "bwrap":
@@ -297,12 +297,12 @@ class ZygoteBackend:
                 cgroup.limit(**_limits(grant))
             given = given._replace(unmapped=cgroup.has_memory)
         watched = None
-        async with self._moving(grant, keeper, child) as cgroup_fds:
+        async with self._in_own_group(grant, keeper, child) as cgroup_fds:
             bounds = self._reserved.bounds(grant.memory_mb, grant.reservation)  # Its group exists by now.
-            await _tell(child, given, cgroup_fds)
+            await _send_assignment(child, given, cgroup_fds)
             watched = self._watch(spec.run, grant, child, given)  # While the child closes its gates.
             try:
-                await _hear(child)
+                await _wait_started(child)
             except BaseException:
                 if watched is not None:
                     watched.close()
@@ -321,7 +321,7 @@ class ZygoteBackend:
         )
 
     @asynccontextmanager
-    async def _moving(self, grant: Grant, keeper: ZygoteClient, child: ZygoteChild) -> AsyncGenerator[list[int]]:
+    async def _in_own_group(self, grant: Grant, keeper: ZygoteClient, child: ZygoteChild) -> AsyncGenerator[list[int]]:
         """Yield doors to the group that a child moves to, if that is not the group it was parked in.
 
         Once the child has entered, that group is its own, and the other group is removed; otherwise the new group is
@@ -363,7 +363,7 @@ class ZygoteBackend:
                 in_memory=() if is_apart else self._room.in_memory,
                 by_session=self._room.walls == "none",
                 in_own_network=is_apart,
-                on_threshold=lambda what, value, limit: self._pass_on(run, what, value, limit),
+                on_threshold=lambda what, value, limit: self._report_threshold(run, what, value, limit),
             )
         return None
 
@@ -373,7 +373,7 @@ class ZygoteBackend:
             return agent.parent
         return child.adopter if child.adopter > 0 else None
 
-    def _pass_on(self, run: str, what: str, value: float, limit: float) -> None:
+    def _report_threshold(self, run: str, what: str, value: float, limit: float) -> None:
         if self.on_threshold is not None:
             self.on_threshold(run, what, value, limit)
 
@@ -391,7 +391,7 @@ def _limits(grant: Grant) -> SandboxLimits:
     return {"memory_mb": grant.memory_mb, "cpu_cores": grant.cpu_cores, "pids": grant.pids}
 
 
-async def _tell(child: ZygoteChild, given: Assignment, doors: Sequence[int]) -> None:
+async def _send_assignment(child: ZygoteChild, given: Assignment, doors: Sequence[int]) -> None:
     """Send a parked child its assignment, and doors of its group. Raises SandboxFailed."""
     data = json.dumps(given).encode()
     length = len(data).to_bytes(4, "big")
@@ -405,7 +405,7 @@ async def _tell(child: ZygoteChild, given: Assignment, doors: Sequence[int]) -> 
         raise SandboxFailed(f"a sandbox did not start: {error}") from error
 
 
-async def _hear(child: ZygoteChild) -> None:
+async def _wait_started(child: ZygoteChild) -> None:
     """Wait until the child reports that all gates are closed. Raises SandboxFailed."""
     loop = asyncio.get_running_loop()
     try:
@@ -418,7 +418,7 @@ async def _hear(child: ZygoteChild) -> None:
     raise SandboxFailed(f"a sandbox could not be made: {reason.decode(errors='replace')}")
 
 
-def _with_real(paths: Sequence[str]) -> tuple[str, ...]:
+def _with_real_paths(paths: Sequence[str]) -> tuple[str, ...]:
     """Return the paths and their real paths."""
     return tuple(dict.fromkeys((*paths, *map(os.path.realpath, paths))))
 

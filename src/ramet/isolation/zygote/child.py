@@ -33,7 +33,7 @@ OUT_OF_MEMORY = 137  #: exit code of an agent that did not handle a MemoryError
 _SETUP_FAILED = 70
 _SAMPLE = b'["", {"A": "a"}, "", "", "", {}, {}, null, null, 1, 1, 1, 1, 1, false]'  #: a sample of an assignment
 _NOT_FOUND = 127
-_DOORS = socket.CMSG_SPACE(8 * array.array("i").itemsize)  #: of a group that the process enters
+_FDS_SPACE = socket.CMSG_SPACE(8 * array.array("i").itemsize)  #: of a group that the process enters
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _PROXIED = ("http_proxy", "https_proxy", "all_proxy")
 
@@ -138,10 +138,10 @@ def _become(
     if gates.room.is_apart:
         calls.unshare(NAMESPACES)
         mount_setup = MountSetup(gates.room)
-    _look_fresh()
+    _renew_shared_state()
     warm_pages(gates)
     rules = gates.rules()
-    assignment = _told(channel, is_apart=mount_setup is not None)
+    assignment = _receive_assignment(channel, is_apart=mount_setup is not None)
     if assignment is None:
         return None, lambda: None
     _turn_output(output)
@@ -156,11 +156,11 @@ def _become(
     return assignment, relay or _relay
 
 
-def _told(channel: socket.socket, *, is_apart: bool) -> Assignment | None:
+def _receive_assignment(channel: socket.socket, *, is_apart: bool) -> Assignment | None:
     """Wait for the assignment: four bytes of length, then JSON. Doors that come with it are entered, and closed."""
     data, need, cgroup_fds = bytearray(), 4, array.array("i")
     while len(data) < need:
-        chunk, ancillary, _, _ = channel.recvmsg(need - len(data), _DOORS, socket.MSG_CMSG_CLOEXEC)
+        chunk, ancillary, _, _ = channel.recvmsg(need - len(data), _FDS_SPACE, socket.MSG_CMSG_CLOEXEC)
         if not chunk:
             return None
         data += chunk
@@ -176,7 +176,7 @@ def _told(channel: socket.socket, *, is_apart: bool) -> Assignment | None:
     return Assignment(*json.loads(data[4:]))
 
 
-def _look_fresh() -> None:
+def _renew_shared_state() -> None:
     """Create streams and random state that no other child of the zygote shares; `random` reseeds itself."""
     sys.stdout, sys.stderr = _text(1), _text(2)
     if (numpy := sys.modules.get("numpy")) is not None:

@@ -31,7 +31,7 @@ _START_S = 60.0  #: an image of many packages, on a machine that is busy
 _END_S = 5.0  #: the time limit for processes that were asked to end; only a stalled machine needs all of it
 _REFILL_S = 0.005  #: from a child's departure to the fork of the next: an immediate fork would take time from the first
 _AT_ONCE = 32  #: forks that are requested and not done: more would overfill the socket
-_TOLD = 2_000  #: the number of characters of a zygote's output that are reported
+_MAX_REPORTED = 2_000  #: the number of characters of a zygote's output that are reported
 _PATH = re.compile(r"""'/[^']*'|"/[^"]*"|(?<!\w)/\S+""")
 _log = logging.getLogger("ramet.isolation")
 
@@ -66,19 +66,19 @@ class ZygoteClient:
         self._loop = asyncio.get_running_loop()
         self.born = self._loop.time()
         self._control, self._process, self._make_group = control, process, make_group
-        self._printed, self._leash = printed, leash
-        self._itself = -1  #: a pidfd of the zygote
+        self._printed, self._held_end = printed, leash
+        self._pidfd = -1  #: a pidfd of the zygote
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._numbers = itertools.count()
-        self._living: dict[int, ZygoteChild] = {}  #: processes that live, or are being forked
+        self._children: dict[int, ZygoteChild] = {}  #: processes that live, or are being forked
         self._sockets: dict[int, asyncio.Future[socket.socket]] = {}  #: requested sockets
         self._parked: deque[ZygoteChild] = deque()
-        self._wanted = 0  #: the number of agents to keep parked
-        self._coming = 0  #: the number of agents that are being forked to be parked
+        self._parked_target = 0  #: the number of agents to keep parked
+        self._parking = 0  #: the number of agents that are being forked to be parked
         self._refill: asyncio.TimerHandle | None = None
         self._turn = asyncio.Semaphore(_AT_ONCE)
         self._retired = False
-        self._gone = asyncio.Event()
+        self._exited = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._leftovers = Leftovers()
         control.setblocking(False)
@@ -106,7 +106,7 @@ class ZygoteClient:
             raise
         finally:
             os.close(watched_end)
-        return await cls(room, control, process, output, held_end, make_group)._begun()
+        return await cls(room, control, process, output, held_end, make_group)._wait_ready()
 
     @classmethod
     async def of(
@@ -116,11 +116,11 @@ class ZygoteClient:
 
         Raises SandboxFailed, as `start` does.
         """
-        with contextlib.suppress(OSError):  # It has ended: `_begun` finds that next.
+        with contextlib.suppress(OSError):  # It has ended: `_wait_ready` finds that next.
             packets.send(control, "room", room)
-        return await cls(room, control, process, printed, leash, None)._begun()
+        return await cls(room, control, process, printed, leash, None)._wait_ready()
 
-    async def _begun(self) -> ZygoteClient:
+    async def _wait_ready(self) -> ZygoteClient:
         try:
             async with asyncio.timeout(_START_S):
                 await self._ready
@@ -139,7 +139,7 @@ class ZygoteClient:
     @property
     def is_gone(self) -> bool:
         """Return whether the zygote and all its children have ended."""
-        return self._gone.is_set()
+        return self._exited.is_set()
 
     @property
     def parked(self) -> int:
@@ -149,23 +149,23 @@ class ZygoteClient:
     @property
     def living(self) -> int:
         """The number of processes that were requested and have not ended, including parked ones."""
-        return len(self._living)
+        return len(self._children)
 
     @property
     def pid(self) -> int:
         """The pid of the zygote in the host's namespace; -1 once it is reaped. Known once the zygote has started."""
-        return pid_of(self._itself)
+        return pid_of(self._pidfd)
 
     @property
     def children(self) -> tuple[ZygoteChild, ...]:
         """The processes that live, or are being forked, including parked ones."""
-        return tuple(self._living.values())
+        return tuple(self._children.values())
 
     def park(self, count: int) -> None:
         """Keep this many agents parked, from now on."""
-        self._wanted = count
-        while self.is_open and len(self._parked) + self._coming < count:
-            self._coming += 1
+        self._parked_target = count
+        while self.is_open and len(self._parked) + self._parking < count:
+            self._parking += 1
             self._do(self._fill())
 
     def refill_soon(self) -> None:
@@ -246,14 +246,14 @@ class ZygoteClient:
         self._stop_refilling()
         while self._parked:
             self._parked.popleft().discard()
-        if not self._living:
+        if not self._children:
             self._hang_up()
 
     async def close(self) -> None:
         """End the zygote and all its children, and wait until none is left. Idempotent."""
         self.retire()
         self._hang_up()
-        await self._gone.wait()
+        await self._exited.wait()
 
     async def _new_child(self) -> ZygoteChild:
         group, child = await self._new_group(), None
@@ -289,7 +289,7 @@ class ZygoteClient:
         except SandboxFailed:
             return  # The next caller sees the error.
         finally:
-            self._coming -= 1
+            self._parking -= 1
         if self.is_open:
             self._parked.append(child)
         else:
@@ -298,7 +298,7 @@ class ZygoteClient:
     def _ask(
         self, kind: str, forked: ZygoteChild, fds: Sequence[int], more: Mapping[str, object] | None = None
     ) -> None:
-        self._living[forked.number] = forked
+        self._children[forked.number] = forked
         try:
             packets.send(self._control, kind, {"number": forked.number, **(more or {})}, fds)
         except OSError as error:
@@ -315,7 +315,7 @@ class ZygoteClient:
         return forked
 
     def _refuse(self, forked: ZygoteChild, why: str) -> None:
-        self._living.pop(forked.number, None)
+        self._children.pop(forked.number, None)
         if not forked.forked.done():
             forked.forked.set_exception(SandboxFailed(f"no process could be forked: {why}"))
         self._note_end(forked, ChildExit(-signal.SIGKILL, lost=why))
@@ -332,7 +332,7 @@ class ZygoteClient:
 
     def _do_refill(self) -> None:
         self._refill = None
-        self.park(self._wanted)
+        self.park(self._parked_target)
 
     def _stop_refilling(self) -> None:
         if self._refill is not None:
@@ -356,16 +356,16 @@ class ZygoteClient:
             if packet is None:
                 self._hang_up()
             else:
-                self._take_note(packet)
+                self._take_packet(packet)
 
-    def _take_note(self, packet: packets.Packet) -> None:
+    def _take_packet(self, packet: packets.Packet) -> None:
         match packet.kind:
             case "ready":
-                (self._itself,) = packet.fds
+                (self._pidfd,) = packet.fds
                 if not self._ready.done():
                     self._ready.set_result(None)
             case "forked":
-                self._living[packet.body].is_forked(packet.fds)
+                self._children[packet.body].is_forked(packet.fds)
             case "socket":
                 pending = self._sockets.pop(packet.body)
                 if packet.fds:
@@ -381,11 +381,11 @@ class ZygoteClient:
                 self._sockets.pop(number).set_exception(_no_socket(reason))
             case "refused":
                 number, reason = packet.body
-                self._refuse(self._living[number], reason)
+                self._refuse(self._children[number], reason)
             case "ended":
                 number, code, cpu_s, peak_mb = packet.body
-                self._note_end(self._living.pop(number), ChildExit(code, cpu_s, peak_mb))
-                if self._retired and not self._living:
+                self._note_end(self._children.pop(number), ChildExit(code, cpu_s, peak_mb))
+                if self._retired and not self._children:
                     self._hang_up()
 
     def _hang_up(self) -> None:
@@ -406,16 +406,18 @@ class ZygoteClient:
         """Make sure that every process has ended."""
         itself = calls.pidfd_open(self._process.pid)  # A child of ours: not reaped before `wait` below.
         try:
-            pidfds = [fd for fd in (itself, self._itself, *(each.watch() for each in self._living.values())) if fd >= 0]
+            pidfds = [
+                fd for fd in (itself, self._pidfd, *(each.watch() for each in self._children.values())) if fd >= 0
+            ]
             if not self.room.is_apart:  # No other process does this if the zygote was killed.
-                for each in self._living.values():
+                for each in self._children.values():
                     each.kill_group()
             if not await spawn_thread.all_ended(pidfds, within_s=_END_S):
                 self._process.kill()
                 await spawn_thread.all_ended(pidfds, within_s=_END_S)
             await in_thread(self._process.wait, name="ramet-wait")
             reason = f"the zygote ended: {self._last_words()}"
-            for forked in list(self._living.values()):
+            for forked in list(self._children.values()):
                 self._refuse(forked, reason)
             if not self._ready.done():
                 self._ready.set_exception(SandboxFailed(reason))
@@ -424,9 +426,9 @@ class ZygoteClient:
                 await asyncio.wait(self._tasks)
             await self._leftovers.close()
         finally:
-            for fd in (*pidfds, self._printed, self._leash):
+            for fd in (*pidfds, self._printed, self._held_end):
                 os.close(fd)
-            self._gone.set()
+            self._exited.set()
 
     def _last_words(self) -> str:
         """Return the last printed line, or the exit code, in a form that outsiders may read.
@@ -434,7 +436,7 @@ class ZygoteClient:
         The log has the full output.
         """
         size = os.fstat(self._printed).st_size
-        text = os.pread(self._printed, _TOLD, max(0, size - _TOLD)).decode(errors="replace").strip()
+        text = os.pread(self._printed, _MAX_REPORTED, max(0, size - _MAX_REPORTED)).decode(errors="replace").strip()
         if text:
             _log.warning("a zygote ended and had printed: %s", text)
         return without_paths(text) or f"exit code {self._process.returncode}"

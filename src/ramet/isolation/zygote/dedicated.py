@@ -38,9 +38,9 @@ class DedicatedZygotes:
         zygote = None
         if prepared is not None:
             with contextlib.suppress(SandboxFailed):
-                zygote = await self._own(prepared)
+                zygote = await self._wait_for(prepared)
         if zygote is None:
-            zygote = await self._own(self._launch(image, mounts))
+            zygote = await self._wait_for(self._launch(image, mounts))
         try:
             child = await zygote.take()
         finally:
@@ -66,15 +66,15 @@ class DedicatedZygotes:
         self._keepers.clear()
 
     def _launch(self, image: Image, mounts: Mapping[str, str]) -> asyncio.Task[ZygoteClient]:
-        return asyncio.get_running_loop().create_task(self._launched(image, mounts))
+        return asyncio.get_running_loop().create_task(self._start_parked(image, mounts))
 
-    async def _launched(self, image: Image, mounts: Mapping[str, str]) -> ZygoteClient:
+    async def _start_parked(self, image: Image, mounts: Mapping[str, str]) -> ZygoteClient:
         zygote = await self._start(image, mounts)
         self._keepers = {each for each in self._keepers if not each.is_gone} | {zygote}
         zygote.park(1)
         return zygote
 
-    async def _own(self, task: asyncio.Task[ZygoteClient]) -> ZygoteClient:
+    async def _wait_for(self, task: asyncio.Task[ZygoteClient]) -> ZygoteClient:
         """Wait for a zygote; if the caller is cancelled, the zygote is dropped."""
         try:
             return await asyncio.shield(task)

@@ -77,7 +77,7 @@ def main(control: int, leash: int) -> NoReturn:
         os._exit(0)
     config = ZygoteConfig(*request.body)
     if config.is_apart:
-        _put_on(leash)
+        _die_with_host(leash)
     check_mounts(config)
     load(config.image)
     gates = Confinement.of(config)
@@ -92,7 +92,7 @@ def main(control: int, leash: int) -> NoReturn:
     Zygote(end, gates).serve()
 
 
-def _put_on(leash: int) -> None:
+def _die_with_host(leash: int) -> None:
     """Die with the host, whatever the zygote does then.
 
     `launcher` prepared the signal of the leash. The signal is aimed at our parent, with which we die.
@@ -197,10 +197,10 @@ class Zygote:
                     packet = packets.receive(self._control)
                     if packet is None:
                         return
-                    self._obey(packet)
+                    self._handle(packet)
             self._reap()
 
-    def _obey(self, packet: packets.Packet) -> None:
+    def _handle(self, packet: packets.Packet) -> None:
         number = packet.body["number"]
         try:
             if packet.kind == "fork":
@@ -247,7 +247,7 @@ class Zygote:
                 os.waitpid(first, 0)
             raise
         finally:
-            self._come_back()
+            self._leave_pid_namespace()
         return _Family(number, first, main, main)
 
     def _run_beside(self, number: int, other: int, given: Assignment, argv: list[str], fds: tuple[int, ...]) -> _Family:
@@ -259,7 +259,7 @@ class Zygote:
             main = self._new(lambda: run_beside(self._gates, agent, given, argv, fds))
             return _Family(number, 0, main, main, other)
         finally:
-            self._come_back()
+            self._leave_pid_namespace()
             os.close(agent)
 
     def _open_socket(self, number: int, agent: int) -> None:
@@ -289,7 +289,7 @@ class Zygote:
             be()
         return pid
 
-    def _come_back(self) -> None:
+    def _leave_pid_namespace(self) -> None:
         """Place future children in our own pid namespace again."""
         if self._apart:
             calls.setns(self._pids, calls.CLONE_NEWPID)

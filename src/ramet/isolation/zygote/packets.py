@@ -12,7 +12,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-_ROOM = 32 * 1024  #: the maximum size of one packet; the kernel's own limit is above 200 KiB
+_MAX_PACKET = 32 * 1024  #: the maximum size of one packet; the kernel's own limit is above 200 KiB
 _ANCILLARY = socket.CMSG_SPACE(16 * array.array("i").itemsize)
 _IN_MEMFD = b"memfd"
 
@@ -33,7 +33,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 def send(end: socket.socket, kind: str, body: object = None, fds: Sequence[int] = ()) -> None:
     """Send a message; the caller keeps its descriptors. Raises OSError, or BlockingIOError if there is no room."""
     data = json.dumps([kind, body]).encode()
-    if len(data) <= _ROOM:
+    if len(data) <= _MAX_PACKET:
         _send(end, data, fds)
         return
     memfd = os.memfd_create("message", os.MFD_CLOEXEC)
@@ -52,7 +52,7 @@ def receive(end: socket.socket) -> Packet | None:
     run any foreign code.
     """
     # socket.recv_fds would pass no flags on: every program started later would inherit the received descriptors.
-    data, ancillary, _, _ = end.recvmsg(_ROOM, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+    data, ancillary, _, _ = end.recvmsg(_MAX_PACKET, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
     received_fds = array.array("i")
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):

@@ -45,7 +45,7 @@ class ZygoteKind:
         return (
             image == self.image
             and mounts.items() <= self.mounts.items()
-            and not any(_touch(extra, path) for extra in self.mounts.keys() - mounts for path in (*mounts, *kept))
+            and not any(_overlap(extra, path) for extra in self.mounts.keys() - mounts for path in (*mounts, *kept))
         )
 
 
@@ -54,25 +54,25 @@ class Pool:
 
     def __init__(self, start: Start, *, parked: int, kept: Sequence[str]) -> None:
         self._start, self._parked, self._kept = start, parked, kept
-        self._shelves: list[ZygoteKind] = []
+        self._kinds: list[ZygoteKind] = []
         self._keepers: set[ZygoteClient] = set()  #: all zygotes that may still have children
         self._tasks: set[asyncio.Task[ZygoteClient]] = set()
-        self._closed = False
+        self._is_closed = False
 
     async def take(self, image: Image, mounts: Mapping[str, str]) -> tuple[ZygoteClient, ZygoteChild]:
         """Return a child and its zygote. Raises SandboxFailed."""
-        if self._closed:
+        if self._is_closed:
             raise SandboxFailed("the backend is closed")
         now = asyncio.get_running_loop().time()
-        kind = next((kind for kind in self._shelves if kind.serves(image, mounts, self._kept)), None)
+        kind = next((kind for kind in self._kinds if kind.serves(image, mounts, self._kept)), None)
         if kind is None:
             self._make_room()
             kind = ZygoteKind(image, dict(mounts))
-            self._shelves.append(kind)
+            self._kinds.append(kind)
         kind.used = now
         zygote = kind.keeper
         if zygote is None or not zygote.is_open:
-            zygote = await self._renewed(kind)
+            zygote = await self._wait_renewed(kind)
         elif self._is_due(kind, zygote, now):
             self._renew(kind)
         return zygote, await zygote.take()
@@ -80,19 +80,19 @@ class Pool:
     def crashed(self, keeper: ZygoteClient) -> None:
         """Rotate a zygote after an agent crashed like an attacker: the zygote's address space may be known by now."""
         now = asyncio.get_running_loop().time()
-        for kind in self._shelves:
+        for kind in self._kinds:
             if kind.keeper is keeper and now - kind.blown >= ROTATE_PAUSE_S:
                 kind.blown, kind.tainted = now, True
                 self._renew(kind)
 
     async def close(self) -> None:
         """End all zygotes and their children. Idempotent."""
-        self._closed = True
+        self._is_closed = True
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(zygote.close() for zygote in self._keepers))
-        self._shelves.clear()
+        self._kinds.clear()
         self._keepers.clear()
 
     def _is_due(self, shelf: ZygoteKind, keeper: ZygoteClient, now: float) -> bool:
@@ -100,19 +100,19 @@ class Pool:
 
     def _make_room(self) -> None:
         """Retire the least recently used zygote if there are too many; its agents live on."""
-        if len(self._shelves) >= MAX_ZYGOTES:
-            oldest = min(self._shelves, key=lambda shelf: shelf.used)
-            self._shelves.remove(oldest)
+        if len(self._kinds) >= MAX_ZYGOTES:
+            oldest = min(self._kinds, key=lambda shelf: shelf.used)
+            self._kinds.remove(oldest)
             if oldest.keeper is not None:
                 oldest.keeper.retire()
 
-    async def _renewed(self, shelf: ZygoteKind) -> ZygoteClient:
+    async def _wait_renewed(self, shelf: ZygoteKind) -> ZygoteClient:
         """Wait for a new zygote, together with all callers that need the same kind."""
         starting = self._renew(shelf)
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
-            if self._closed and not is_cancelled():
+            if self._is_closed and not is_cancelled():
                 raise SandboxFailed("the backend is closed") from None
             raise
 
@@ -144,7 +144,7 @@ def _look(task: asyncio.Task[ZygoteClient]) -> None:
         _log.warning("no new zygote: %s", error)
 
 
-def _touch(one: str, other: str) -> bool:
+def _overlap(one: str, other: str) -> bool:
     """Return whether one path is inside the other."""
     return PurePath(one).is_relative_to(other) or PurePath(other).is_relative_to(one)
 

@@ -74,7 +74,7 @@ def start_zygote(image: Image = "bare") -> None:
         try:
             calls.die_with_parent(signal.SIGTERM)
             if os.getppid() == parent:
-                _be(image, child_end.fileno(), watched_end, output)
+                _become_zygote(image, child_end.fileno(), watched_end, output)
         finally:
             os._exit(1)
     child_end.close()
@@ -87,13 +87,13 @@ def claim_zygote() -> PreforkedZygote | None:
     return _waiting.pop() if _waiting else None
 
 
-def _be(image: Image, control: int, leash: int, printed: int) -> NoReturn:
+def _become_zygote(image: Image, control: int, leash: int, printed: int) -> NoReturn:
     """Run like an executed zygote: without an environment, and without the program's descriptors and settings."""
     os.setsid()
     os.chdir("/")
     _forget_environment()
     sys.excepthook, sys.argv[1:] = sys.__excepthook__, []
-    _order(sys.path)
+    _search_install_folder_last(sys.path)
     null = os.open(os.devnull, os.O_RDWR)
     high = [os.dup2(fd, 100 + number) for number, fd in enumerate((null, null, printed, control, leash))]
     for number, fd in enumerate(high):
@@ -116,7 +116,7 @@ def _forget_environment() -> None:
         ctypes.memset(start, 0, end - start)
 
 
-def _order(path: list[str]) -> None:
+def _search_install_folder_last(path: list[str]) -> None:
     """Order package folders behind the library, as `ramet.isolation.python_runtime` does."""
     install_folder = str(Path(__file__).parents[3])
     if install_folder.endswith("-packages") and install_folder in path:

@@ -20,7 +20,7 @@ COMMAND = ("config", "--list", "--show-scope", "--show-origin", "-z")
 MAX_FILES = 100  #: the maximum number of files that one repository includes under conditions
 _INCLUDE_IF = re.compile(r"includeif\..*\.path\Z", re.DOTALL)
 _FILE = "file:"
-_GITS_OWN = "%(prefix)/"  #: a placeholder for git's installation folder, from which `..` leads anywhere
+_GIT_PREFIX = "%(prefix)/"  #: a placeholder for git's installation folder, from which `..` leads anywhere
 
 
 class IncludeEntry(NamedTuple):
@@ -69,7 +69,7 @@ def _conditional(entries: Iterable[IncludeEntry]) -> Iterator[str]:
         key, value = entry.setting
         if value and _INCLUDE_IF.match(key):
             folder = os.path.dirname(entry.origin.removeprefix(_FILE))
-            yield value if value.startswith(_GITS_OWN) else os.path.join(folder, os.path.expanduser(value))
+            yield value if value.startswith(_GIT_PREFIX) else os.path.join(folder, os.path.expanduser(value))
 
 
 def _is_there(path: str) -> bool:
@@ -77,7 +77,7 @@ def _is_there(path: str) -> bool:
 
     Raises ValueError if it is no regular file, such as a pipe.
     """
-    if path.startswith(_GITS_OWN):
+    if path.startswith(_GIT_PREFIX):
         return True  # Git ignores a missing file.
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -49,7 +49,7 @@ def _try(attempt: Callable[[Request], None], request: Request) -> str:
         response += chunk
     os.close(answer)
     if response == _READY:
-        _end_like(pid)
+        _exit_like(pid)
     os.waitpid(pid, 0)
     return response.decode(errors="replace") or "it ended"
 
@@ -61,7 +61,7 @@ def _in_child(attempt: Callable[[Request], None], request: Request, end: int) ->
         has_namespaces = confinement.is_apart(attempt)
         if has_namespaces and (pid := os.fork()):
             os.close(end)
-            _end_like(pid)
+            _exit_like(pid)
         if has_namespaces:
             calls.die_with_parent(signal.SIGKILL)
             confinement.enter_root(request)
@@ -123,7 +123,7 @@ def _output(argv: list[str], env: dict[str, str], settings: Iterable[Setting]) -
     return data.decode(errors="surrogateescape")
 
 
-def _end_like(pid: int) -> NoReturn:
+def _exit_like(pid: int) -> NoReturn:
     os._exit(_as_exit(_wait(pid)))
 
 

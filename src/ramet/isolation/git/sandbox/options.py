@@ -42,17 +42,19 @@ _PROGRAMS = (
     "gitproxy|helper|hookspath|pager|path|process|program|proxycommand|receivepack|smudge|sshcommand|textconv|tool|"
     "uploadpack|vcs|packobjectshook|recentobjectshook|sendmailcmd|tocmd|cccmd|headercmd|smtpserver|templatedir|transfer"
 )
-_RUNS = re.compile(rf"(?:.*\.(?:{_PROGRAMS})|(?:alias|pager|hook|trailer)\..*|submodule\..*\.update)\Z", re.DOTALL)
+_PROGRAM_KEYS = re.compile(
+    rf"(?:.*\.(?:{_PROGRAMS})|(?:alias|pager|hook|trailer)\..*|submodule\..*\.update)\Z", re.DOTALL
+)
 _FILTER = re.compile(r"(filter\..*)\.(?:smudge|clean|process)\Z", re.DOTALL)
 #: Keys of files with names and patterns; git runs no program of them.
 _HARMLESS = re.compile(r"include(?:if\..*)?\.path\Z|submodule\..*\.path\Z", re.DOTALL)
 #: Settings of the user that a repository must not change: they name programs that the user wants to run.
-_USERS_ALONE = re.compile(r"(?:filter|diff|merge)\.", re.DOTALL)
+_USER_ONLY = re.compile(r"(?:filter|diff|merge)\.", re.DOTALL)
 
 
 def names_a_program(key: str) -> bool:
     """Return whether git may run the value of this key, in git's listing form: section and name in lower case."""
-    return bool(_RUNS.match(key)) and not _HARMLESS.match(key)
+    return bool(_PROGRAM_KEYS.match(key)) and not _HARMLESS.match(key)
 
 
 def overrides(repository: Iterable[Setting], user: Iterable[Setting]) -> list[Setting]:
@@ -63,7 +65,7 @@ def overrides(repository: Iterable[Setting], user: Iterable[Setting]) -> list[Se
     users = list(user)
     user_keys = {setting.key for setting in users}
     repository_keys = dict.fromkeys(setting.key for setting in repository)
-    settings = [setting for setting in users if setting.key not in repository_keys or _USERS_ALONE.match(setting.key)]
+    settings = [setting for setting in users if setting.key not in repository_keys or _USER_ONLY.match(setting.key)]
     programs = [key for key in repository_keys if names_a_program(key)]
     if len(programs) > MAX_SETTINGS:
         raise ValueError(f"its configuration names {len(programs)} programs; accepted are {MAX_SETTINGS}")

@@ -35,7 +35,7 @@ async def attached(http: httpx2.AsyncClient, namespace: str, pod: str, *, output
         ) as socket:
             yield AttachStream(socket)
     except BaseException as error:
-        raise _meant(error) from error
+        raise _cause_of(error) from error
 
 
 class AttachStream:
@@ -49,19 +49,19 @@ class AttachStream:
 
     async def send(self, data: bytes) -> None:
         """Write to the container's standard input. Raises Unreachable."""
-        with _unbroken():
+        with _translate_errors():
             for at in range(0, len(data), _PIECE):
                 await self._socket.send_bytes(b"\0" + data[at : at + _PIECE])
 
     async def receive(self) -> tuple[int, bytes]:
         """Return the channel and the data of the next message. Raises Unreachable at the end of the stream."""
-        with _unbroken():
+        with _translate_errors():
             message = await self._socket.receive_bytes()
         return (message[0], message[1:]) if message else (0, b"")
 
 
 @contextlib.contextmanager
-def _unbroken() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     import anyio
     import httpx2
     from httpx2.websockets import HTTPXWSException
@@ -72,7 +72,7 @@ def _unbroken() -> Iterator[None]:
         raise Unreachable(f"the attach stream has ended: {said(error)}") from error
 
 
-def _meant(error: BaseException) -> BaseException:
+def _cause_of(error: BaseException) -> BaseException:
     """Translate the error of a stream that failed or broke; return any other error unchanged."""
     import httpx2
     from httpx2.websockets import HTTPXWSException, WebSocketUpgradeError

@@ -27,7 +27,7 @@ NAME = f"{DOMAIN}/path"  #: an annotation, as are the ids in full
 _VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?\Z")
 _PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z")
-_KEPT = (DOMAIN, "kubernetes.io", "k8s.io")
+_RESERVED_DOMAINS = (DOMAIN, "kubernetes.io", "k8s.io")
 
 
 class PodLabels(NamedTuple):
@@ -75,8 +75,10 @@ def checked(field: str, labels: Mapping[str, str]) -> dict[str, str]:
     """
     for key, value in labels.items():
         domain, slash, name = key.rpartition("/")
-        if any(domain == each or domain.endswith(f".{each}") for each in _KEPT):
-            raise InvalidValue(f"{field}[{key!r}]", value, f"a key outside {', '.join(_KEPT)}, which are not a user's")
+        if any(domain == each or domain.endswith(f".{each}") for each in _RESERVED_DOMAINS):
+            raise InvalidValue(
+                f"{field}[{key!r}]", value, f"a key outside {', '.join(_RESERVED_DOMAINS)}, which are not a user's"
+            )
         if not _PART.match(name) or bool(slash) != bool(domain) or (domain and not _DOMAIN.match(domain)):
             raise InvalidValue(field, key, "a key as in 'example.org/name': at most 63 letters, digits, '.', '_', '-'")
         if not isinstance(value, str) or not _VALUE.match(value):

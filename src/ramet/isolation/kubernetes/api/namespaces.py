@@ -18,7 +18,7 @@ from ramet.isolation.kubernetes.api.errors import Forbidden, Missing, Taken
 from ramet.isolation.kubernetes.api.objects import Objects
 
 _ACCOUNT = "system:serviceaccount:"
-_OVER_S = 60.0  #: how long the deletion of a namespace may take before its name can be used again
+_DELETION_S = 60.0  #: how long the deletion of a namespace may take before its name can be used again
 _LOOK_S = 0.2
 #: How long a new right may take to be in force: it must reach each API server.
 _GRANTED_S = 10.0
@@ -92,7 +92,7 @@ class Spaces:
 
         name = manifest["metadata"]["name"]
         try:
-            async with asyncio.timeout(_OVER_S):
+            async with asyncio.timeout(_DELETION_S):
                 while True:
                     with contextlib.suppress(Taken):
                         await self._objects.create(Namespace, manifest)
@@ -108,7 +108,9 @@ class Spaces:
                         return
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError:
-            raise SandboxFailed(f"namespace {name}, of an earlier team, has not gone within {_OVER_S:g} s") from None
+            raise SandboxFailed(
+                f"namespace {name}, of an earlier team, has not gone within {_DELETION_S:g} s"
+            ) from None
 
     async def _have_soon(self, kind: Any, manifest: Mapping[str, Any]) -> None:
         """Create an object with a right that may be new.

@@ -44,7 +44,7 @@ class Objects:
     def __init__(self, kubeconfig: os.PathLike[str] | str | None, namespace: str) -> None:
         """Open the client. Raises InvalidValue if the cluster is not configured as for kubectl, MissingExtra."""
         #: Any: the client's overloads, for kinds with and without a namespace, accept no type that may be either.
-        self._config, self._client = _opened(kubeconfig, namespace)
+        self._config, self._client = _open_client(kubeconfig, namespace)
         self._http: httpx2.AsyncClient | None = None
 
     @property
@@ -71,7 +71,7 @@ class Objects:
     async def create(self, kind: type[T], manifest: Mapping[str, Any], *, dry_run: bool = False) -> T:
         """Create an object. Raises Taken, SpawnRefused for a quota."""
         with translated():
-            created: T = await self._client.create(_made(kind, manifest), dry_run=dry_run)
+            created: T = await self._client.create(_resource_of(kind, manifest), dry_run=dry_run)
         return created
 
     async def ensure(self, kind: type[Any], manifest: Mapping[str, Any]) -> None:
@@ -158,13 +158,13 @@ class Objects:
         return review.status is not None and review.status.allowed
 
 
-def _made(kind: type[T], manifest: Mapping[str, Any]) -> T:
+def _resource_of(kind: type[T], manifest: Mapping[str, Any]) -> T:
     """Return an object of the client library; the type of `from_dict` there is not precise."""
     resource: T = kind.from_dict(dict(manifest))  # type: ignore[attr-defined]
     return resource
 
 
-def _opened(kubeconfig: os.PathLike[str] | str | None, namespace: str) -> tuple[SingleConfig, Any]:
+def _open_client(kubeconfig: os.PathLike[str] | str | None, namespace: str) -> tuple[SingleConfig, Any]:
     """Read a kubeconfig file, and create a client for it. Raises InvalidValue, MissingExtra."""
     try:
         from lightkube import KubeConfig

@@ -29,7 +29,7 @@ _CONFIG = frozenset(
 )
 #: The error of a base image without ramet. With a registry_url, ramet is added to the base image.
 _NO_RAMET = "No module named 'ramet'"
-_PUT_IT_THERE = "have a base_image with ramet in it, or a registry_url, where one is pushed"
+_INSTALL_RAMET = "have a base_image with ramet in it, or a registry_url, where one is pushed"
 _LONG = 600  #: the number of characters of a message that are passed on
 
 Kind = Literal["config", "deadline", "deleted", "disk", "exited", "image", "lost", "oom", "unschedulable"]
@@ -133,7 +133,7 @@ def _trouble(status: PodStatus, container: ContainerStatus | None) -> PodFailure
         code = terminated.exitCode
         summary = f"the pod's program ended with status {code}"
         last_message = (terminated.message or "").strip()
-        remedy = f"; {_PUT_IT_THERE}" if last_message.endswith(_NO_RAMET) else ""
+        remedy = f"; {_INSTALL_RAMET}" if last_message.endswith(_NO_RAMET) else ""
         return PodFailure("exited", _short(f"{summary}: {last_message}{remedy}" if last_message else summary), code)
     if status.phase in ("Failed", "Succeeded"):
         return PodFailure("exited", "the pod's program ended")

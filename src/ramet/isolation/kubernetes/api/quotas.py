@@ -18,7 +18,7 @@ BOUNDS = "ramet-team"  #: the name of a namespace's ResourceQuota and LimitRange
 #: The roles that a kernel gives itself in a team's namespace (deploy/base/access.yaml, deploy/teams/access.yaml).
 ROLES = ("ramet-team-bounds", "ramet-agents")
 #: MiB that a pod has in addition to the memory of its agent: for the node agent, and for files in memory.
-_BESIDE_MB = KEEPER_MB + RUN_MB + 2 * DEFAULTS.tmpfs_size_mb
+_OVERHEAD_MB = KEEPER_MB + RUN_MB + 2 * DEFAULTS.tmpfs_size_mb
 #: The assumed number of sandboxes if a reservation names none.
 USUAL = 16
 
@@ -64,7 +64,7 @@ def quota(reservation: Reservation, shared: Grant | None = None) -> dict[str, An
         cpu = math.ceil((reservation.cpu_cores + sandboxes * KEEPER_CORES) * 1000)
         hard["limits.cpu"] = f"{cpu + (0 if shared is None else millicores_of(shared))}m"
     if reservation.memory_mb is not None:
-        memory = math.ceil(reservation.memory_mb + sandboxes * _BESIDE_MB)
+        memory = math.ceil(reservation.memory_mb + sandboxes * _OVERHEAD_MB)
         hard["limits.memory"] = f"{memory + (0 if shared is None else memory_of(shared))}Mi"
     return _object("ResourceQuota", reservation, {"hard": hard})
 

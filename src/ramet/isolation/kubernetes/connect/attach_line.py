@@ -16,7 +16,7 @@ from ramet.wire.resumable_stream import ResumableStream, buffered_size
 ALIVE_S = 10.0
 SILENT = 3
 #: Bytes of received frames that are acknowledged at once, and not only with the next frame.
-_MANY = 256 * 1024
+_ACK_BYTES = 256 * 1024
 _PARTING_S = 2.0
 
 Write = Callable[[bytes], Awaitable[None]]
@@ -40,7 +40,7 @@ class ReconnectingLine:
         self._session = ResumableStream()
         self._inbox: deque[tuple[int, Frame]] = deque()
         self._received, self._size = 0, 0  #: number of the last received frame; bytes received but not acknowledged
-        self._has_said = False  #: there may be frames that were not sent on this connection
+        self._has_unsent = False  #: there may be frames that were not sent on this connection
         self._is_closing = self._has_ended = self._is_lost = False
         self._why = ""
         self._arrived, self._news, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -68,7 +68,7 @@ class ReconnectingLine:
         if self._is_closing:
             raise Gone(self._why or "the line has ended")
         self._session.send(frame)
-        self._has_said = True
+        self._has_unsent = True
         self._news.set()
 
     async def receive(self) -> Frame | None:
@@ -85,7 +85,7 @@ class ReconnectingLine:
             await self._arrived.wait()
         self._received, frame = self._inbox.popleft()
         self._size += buffered_size(frame)
-        if self._size >= _MANY:
+        if self._size >= _ACK_BYTES:
             self._news.set()
         return frame
 
@@ -121,7 +121,7 @@ class ReconnectingLine:
         session's protocol ends the line.
         """
         self._session.connected()
-        self._has_said = True
+        self._has_unsent = True
         self._news.set()
         tasks = (asyncio.ensure_future(self._read(packets)), asyncio.ensure_future(self._write(write)))
         try:
@@ -162,7 +162,7 @@ class ReconnectingLine:
         while True:
             self._news.clear()
             is_due = loop.time() >= alive_at
-            if is_due or self._has_said or self._size >= _MANY:
+            if is_due or self._has_unsent or self._size >= _ACK_BYTES:
                 self._session.acknowledge(self._received)
                 self._size = 0
             packet = self._session.next_packet(alive=is_due)
@@ -172,7 +172,7 @@ class ReconnectingLine:
             elif self._has_ended:
                 return
             else:
-                self._has_said = False
+                self._has_unsent = False
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(max(alive_at, loop.time() + 0.1)):
                         await self._news.wait()

@@ -19,7 +19,7 @@ from ramet.isolation.transport.join_token import JoinToken, format_token, secret
 from ramet.isolation.transport.listener import PodListener
 from ramet.isolation.transport.resuming import LineTimeouts, ResumingLine
 
-_HELD_S = 5.0  #: how long a pod may take to connect before it gets a new join token
+_JOIN_S = 5.0  #: how long a pod may take to connect before it gets a new join token
 _AGAIN_S = 0.25
 
 _log = logging.getLogger("ramet.kubernetes")
@@ -45,7 +45,7 @@ class DialTransport:
         certificate. A pod must send its first packet within `join_s` of its creation, because its image may have to be
         pulled. It ends after `patience_s` without a connection.
         """
-        self._landing, self._url, self._ca, self._join_s = landing, url, ca, join_s
+        self._listener, self._url, self._ca, self._join_s = landing, url, ca, join_s
         self._keys: dict[str, str] = {}  #: of pods that have no uid yet
         self._uids: dict[str, str] = {}
         self.arguments, self.outlives_s = (SECRET, f"{patience_s:g}"), patience_s
@@ -77,13 +77,13 @@ class DialTransport:
     def _expected(self, pod: str, uid: str, key: str) -> ResumingLine:
         self._uids[pod] = uid
         line = ResumingLine(patience=LineTimeouts(give_up_s=None))
-        self._landing.expect(uid, line, join_s=self._join_s, key=key)
+        self._listener.expect(uid, line, join_s=self._join_s, key=key)
         return line
 
     def forget(self, pod: str) -> None:
         """See `PodTransport`."""
         self._keys.pop(pod, None)
-        self._landing.forget(self._uids.pop(pod, ""))
+        self._listener.forget(self._uids.pop(pod, ""))
 
 
 class DialConnection:
@@ -123,7 +123,7 @@ async def _invite(api: Api, pod: str, invitation: JoinToken, line: ResumingLine)
     """
     while not line.greetings and not line.has_ended:
         try:
-            async with api.attach(pod, outputs=False) as stream, asyncio.timeout(_HELD_S):
+            async with api.attach(pod, outputs=False) as stream, asyncio.timeout(_JOIN_S):
                 await stream.send(format_token(invitation))
                 await line.until_greeted()
         except Forbidden as problem:

@@ -33,7 +33,7 @@ class SharedListener:
         write files.
         """
         self._address, self._listen, self._identify, self._patience_s = address, listen, identify, patience_s
-        self._landing: PodListener | None = None
+        self._listener: PodListener | None = None
         self._dial: DialTransport | None = None
         self.arguments, self.outlives_s = (SECRET, f"{patience_s:g}"), patience_s
 
@@ -58,14 +58,14 @@ class SharedListener:
             raise InvalidValue("pods.listen", address, f"a free address of this machine ({problem.strerror})") from None
         host, port = self._address
         url = f"wss://{f'[{host}]' if ':' in host else host}:{port}{PATH}"
-        self._landing, self._dial = (
+        self._listener, self._dial = (
             listener,
             DialTransport(listener, url=url, ca=identity.ca, patience_s=self._patience_s),
         )
 
     async def end(self) -> None:
         """Stop listening, and close all connections. Idempotent."""
-        listener, self._landing, self._dial = self._landing, None, None
+        listener, self._listener, self._dial = self._listener, None, None
         if listener is not None:
             await listener.__aexit__()
 

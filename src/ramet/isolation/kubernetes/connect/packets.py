@@ -38,23 +38,23 @@ class PacketReader:
     Raises ProtocolError for a line that is too long.
     """
 
-    __slots__ = ("_buffer", "_seen")
+    __slots__ = ("_buffer", "_searched")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._seen = 0  #: the length of the buffer's start that has no line end
+        self._searched = 0  #: the length of the buffer's start that has no line end
 
     def feed(self, data: bytes) -> list[StdioPacket]:
         """Take received bytes; return the packets that they complete."""
         self._buffer += data
-        if (end := self._buffer.rfind(END, self._seen)) < 0:
-            self._seen = len(self._buffer)
-            if self._seen > _MOST:
+        if (end := self._buffer.rfind(END, self._searched)) < 0:
+            self._searched = len(self._buffer)
+            if self._searched > _MOST:
                 raise ProtocolError(f"a line of more than {_MOST} bytes came")
             return []
         lines = bytes(self._buffer[:end]).split(END)
         del self._buffer[: end + 1]
-        self._seen = len(self._buffer)
+        self._searched = len(self._buffer)
         return [packet for line in lines if (packet := _unpacked(line)) is not None]
 
 

@@ -36,10 +36,10 @@ def main() -> None:
     from ramet.isolation.transport import join_token
 
     token = join_token.read(Path(secret), pod=os.environ["RAMET_POD_UID"])
-    asyncio.run(run(token, _aside(0), float(patience), pod, warmup_thread))
+    asyncio.run(run(token, _move_descriptor(0), float(patience), pod, warmup_thread))
 
 
-def _aside(descriptor: int) -> int:
+def _move_descriptor(descriptor: int) -> int:
     """Return a duplicate of a descriptor, and point the original to /dev/null; return -1 if it is closed.
 
     Other programs do not inherit the duplicate.

@@ -41,7 +41,7 @@ class StandardStreams:
 
     def __init__(self, given: int, taken: int, patience_s: float) -> None:
         self.line = ReconnectingLine(patience_s)
-        self._given, self._taken, self._patience_s = given, taken, patience_s
+        self._stdin, self._stdout, self._patience_s = given, taken, patience_s
         self._connection = 0
         #: One packet at a time: unread packets stay in the pipe, and so slow down the writer.
         self._packets: asyncio.Queue[bytes] = asyncio.Queue(1)
@@ -50,33 +50,33 @@ class StandardStreams:
     async def hold(self) -> None:
         """Have the line carried until it has ended, or nothing has arrived for too long."""
         loop = asyncio.get_running_loop()
-        os.set_blocking(self._given, False)
-        os.set_blocking(self._taken, False)
+        os.set_blocking(self._stdin, False)
+        os.set_blocking(self._stdout, False)
         reader = PacketReader()
         readable = asyncio.Event()
-        loop.add_reader(self._given, readable.set)
+        loop.add_reader(self._stdin, readable.set)
         try:
             while not self.line.has_ended:
                 async with asyncio.timeout(self._patience_s):
                     await readable.wait()
                 readable.clear()
                 try:
-                    data = os.read(self._given, _READ)
+                    data = os.read(self._stdin, _READ)
                 except BlockingIOError:
                     continue
                 if not data:
                     return self.line.fail("standard input has ended")
                 for packet in reader.feed(data):
-                    await self._meet(packet)
+                    await self._take_packet(packet)
         except TimeoutError:
             self.line.fail(f"nobody was there for {self._patience_s:g} s")
         except (OSError, ProtocolError) as error:
             self.line.fail(f"standard input cannot be read: {error}")
         finally:
-            loop.remove_reader(self._given)
+            loop.remove_reader(self._stdin)
             await self._drop()
 
-    async def _meet(self, packet: StdioPacket) -> None:
+    async def _take_packet(self, packet: StdioPacket) -> None:
         if packet.connection > self._connection and packet.data[0] == _HELLO:
             await self._drop()
             self._connection, self._packets = packet.connection, asyncio.Queue(1)
@@ -104,14 +104,14 @@ class StandardStreams:
         loop, remaining = asyncio.get_running_loop(), memoryview(data)
         while remaining:
             try:
-                remaining = remaining[os.write(self._taken, remaining) :]
+                remaining = remaining[os.write(self._stdout, remaining) :]
             except BlockingIOError:
                 writable = asyncio.Event()
-                loop.add_writer(self._taken, writable.set)
+                loop.add_writer(self._stdout, writable.set)
                 try:
                     await writable.wait()
                 finally:
-                    loop.remove_writer(self._taken)
+                    loop.remove_writer(self._stdout)
 
     async def _drop(self) -> None:
         if self._carrying is not None:

@@ -59,7 +59,7 @@ class PodSandbox:
     """A sandbox in a pod."""
 
     def __init__(self, inner: RemoteSandbox, stay: PodLease, pod: str, described: Mapping[str, Any]) -> None:
-        self._inner, self._stay, self.pod, self._described = inner, stay, pod, described
+        self._inner, self._stay, self.pod, self._description = inner, stay, pod, described
 
     @property
     def channel(self) -> socket.socket:
@@ -125,4 +125,4 @@ class PodSandbox:
 
         Empty for a run that ends with its kernel: in its team's pod, or reached through the attach stream.
         """
-        return self._described
+        return self._description

@@ -107,7 +107,7 @@ def fits(spec: SandboxSpec, offered: Isolation = Isolation.L1) -> bool:
     return grant.isolation.rank <= offered.rank and not (needs_own_pod or mounts or spec.has_programs)
 
 
-class _Home(NamedTuple):
+class _ConnectedPod(NamedTuple):
     """A pod in which runs can start."""
 
     pod: Pod
@@ -132,16 +132,16 @@ class SharedPod:
         """Configure the pod. `make` begins a pod; `room` is the capacity for all its runs together."""
         self._team, self._namespace, self._pods, self._make_pod = team, namespace, pods, make
         self._room, self._patience_s, self._on_threshold = room, patience_s, on_threshold
-        self._taken: dict[NodeClient, Capacity] = {}
-        self._making: asyncio.Task[_Home] | None = None
+        self._used: dict[NodeClient, Capacity] = {}
+        self._creation: asyncio.Task[_ConnectedPod] | None = None
         self._not_before = 0.0
         self._is_closed = False
 
     def warm(self) -> None:
         """Begin a new pod unless there is a usable one or one in creation."""
-        if not self._is_there():
-            self._making = asyncio.get_running_loop().create_task(self._make())
-            self._making.add_done_callback(self._was_made)
+        if not self._is_usable():
+            self._creation = asyncio.get_running_loop().create_task(self._make())
+            self._creation.add_done_callback(self._was_made)
 
     async def start(self, spec: SandboxSpec) -> PodSandbox | None:
         """Start a run that `fits`; return None if the pod has no capacity, or there can be no pod, which is logged.
@@ -152,7 +152,7 @@ class SharedPod:
         requested = Capacity.of(spec.grant)
         if pod is None or not fits(spec, pod.level) or not self._free(pod).holds(requested):
             return None
-        self._taken[pod.machine] = self._taken.get(pod.machine, Capacity()).plus(requested)
+        self._used[pod.machine] = self._used.get(pod.machine, Capacity()).plus(requested)
         stay = _Stay(self, pod, requested, spec.run)
         try:
             inner = await unless_troubled(pod.pod, pod.machine.start(spec), drop=RemoteSandbox.drop)
@@ -164,12 +164,12 @@ class SharedPod:
     def close(self) -> None:
         """Create no more pods. The pod itself is deleted with all others. Idempotent."""
         self._is_closed = True
-        if self._making is not None:
-            self._making.cancel()
+        if self._creation is not None:
+            self._creation.cancel()
 
-    def _is_there(self) -> bool:
+    def _is_usable(self) -> bool:
         """Return whether a pod is being created, or can be used."""
-        creation = self._making
+        creation = self._creation
         if creation is None or not creation.done():
             return creation is not None
         if creation.cancelled() or creation.exception() is not None:
@@ -177,27 +177,27 @@ class SharedPod:
         pod = creation.result()
         return pod.machine.is_open and not pod.pod.troubled.done()
 
-    async def _home(self) -> _Home | None:
-        if self._is_closed or (not self._is_there() and asyncio.get_running_loop().time() < self._not_before):
+    async def _home(self) -> _ConnectedPod | None:
+        if self._is_closed or (not self._is_usable() and asyncio.get_running_loop().time() < self._not_before):
             return None
         self.warm()
-        creation = self._making
+        creation = self._creation
         assert creation is not None, "warmed just now"
         await asyncio.wait((creation,))
         if creation.cancelled() or creation.exception() is not None:
             return None
         return creation.result()
 
-    async def _make(self) -> _Home:
+    async def _make(self) -> _ConnectedPod:
         pod = self._make_pod()
         try:
             async with asyncio.timeout(self._patience_s):
-                return await unless_troubled(pod, self._opened(pod))
+                return await unless_troubled(pod, self._connect(pod))
         except BaseException:
             pod.release()
             raise
 
-    async def _opened(self, pod: Pod) -> _Home:
+    async def _connect(self, pod: Pod) -> _ConnectedPod:
         machine = await self._pods.open(
             pod,
             ends=self._end_of,
@@ -208,27 +208,27 @@ class SharedPod:
             hello = await machine.hello()
             if hello.level.rank < Isolation.L1.rank:
                 raise SandboxFailed(f"on its node nothing keeps runs apart: {', '.join(hello.missing)}; {hello.remedy}")
-            return _Home(pod, machine, hello.level)
+            return _ConnectedPod(pod, machine, hello.level)
         except BaseException:
             await machine.close()
             raise
 
-    def _was_made(self, making: asyncio.Task[_Home]) -> None:
+    def _was_made(self, making: asyncio.Task[_ConnectedPod]) -> None:
         if making.cancelled() or (problem := making.exception()) is None:
             return
         reason = str(problem) if isinstance(problem, RametError) else repr(problem)
         _log.warning("team %s has no pod for its runs to share, and each gets its own: %s", self._team, reason)
         self._not_before = asyncio.get_running_loop().time() + _AGAIN_S
 
-    def _free(self, home: _Home) -> Capacity:
-        return self._room.minus(self._taken.get(home.machine, Capacity()))
+    def _free(self, home: _ConnectedPod) -> Capacity:
+        return self._room.minus(self._used.get(home.machine, Capacity()))
 
-    def _give_back(self, home: _Home, room: Capacity) -> None:
-        remaining = self._taken[home.machine].minus(room)
+    def _give_back(self, home: _ConnectedPod, room: Capacity) -> None:
+        remaining = self._used[home.machine].minus(room)
         if any(remaining):
-            self._taken[home.machine] = remaining
+            self._used[home.machine] = remaining
             return
-        del self._taken[home.machine]
+        del self._used[home.machine]
 
     def _end_of(self, trouble: PodFailure) -> Exit:
         pod_exit = exit_of(trouble)
@@ -247,7 +247,7 @@ class _Stay:
 
     deaf_s = 20.0  #: a line that is cut for a while must not end the pod of the other runs
 
-    def __init__(self, team: SharedPod, home: _Home, room: Capacity, run: str) -> None:
+    def __init__(self, team: SharedPod, home: _ConnectedPod, room: Capacity, run: str) -> None:
         self._team, self._home, self._room, self._run = team, home, room, run
         self._has_left = False
 

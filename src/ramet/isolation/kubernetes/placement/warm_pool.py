@@ -91,15 +91,15 @@ class WarmPool:
         again to start a run.
         """
         self._pods, self._each, self._within_s, self._on_threshold = pods, each, within_s, on_threshold
-        self._shelves: list[PodKind] = []  #: ordered by last request, the most recent last
+        self._kinds: list[PodKind] = []  #: ordered by last request, the most recent last
         self._opening: set[asyncio.Task[single.ConnectedPod]] = set()
-        self._leaving: set[Pod] = set()
-        self._not_before = self._counted_at = 0.0
+        self._removing: set[Pod] = set()
+        self._not_before = self._capacity_free_at = 0.0
 
     @property
     def ready(self) -> list[str]:
         """The names of the pods in which a run can start now."""
-        return [each.pod.name for kind in self._shelves for each in kind.spares if each.is_ready]
+        return [each.pod.name for kind in self._kinds for each in kind.spares if each.is_ready]
 
     async def start(
         self, spec: SandboxSpec, shape: PodShape | None, berth: PodRequest, places: Mapping[str, str]
@@ -125,13 +125,13 @@ class WarmPool:
         if shape is None or not self._each:
             return
         loop = asyncio.get_running_loop()
-        if (kind := self._shelf(shape)) is None:
-            if len(self._shelves) == _SHAPES:
-                self._drop(self._shelves[0])
+        if (kind := self._kind_of(shape)) is None:
+            if len(self._kinds) == _SHAPES:
+                self._drop(self._kinds[0])
             kind = PodKind(shape)
         else:
-            self._shelves.remove(kind)
-        self._shelves.append(kind)
+            self._kinds.remove(kind)
+        self._kinds.append(kind)
         if kind.end is not None:
             kind.end.cancel()
         kind.end = loop.call_later(_KEPT_S, self._drop, kind)
@@ -141,7 +141,7 @@ class WarmPool:
     def make_way(self) -> None:
         """Release all waiting pods and create none for a while: a run needs their capacity. Does not block."""
         self._not_before = asyncio.get_running_loop().time() + _AGAIN_S
-        for kind in self._shelves:
+        for kind in self._kinds:
             self._empty(kind)
 
     async def make_room(self) -> bool:
@@ -151,12 +151,12 @@ class WarmPool:
         """
         self.make_way()
         loop = asyncio.get_running_loop()
-        if self._leaving:
-            removed, _ = await asyncio.wait([each.gone for each in self._leaving], timeout=_GONE_S)
+        if self._removing:
+            removed, _ = await asyncio.wait([each.gone for each in self._removing], timeout=_GONE_S)
             if not removed:
                 return False
-            self._counted_at = loop.time() + _COUNTED_S
-        elif loop.time() < self._counted_at:
+            self._capacity_free_at = loop.time() + _COUNTED_S
+        elif loop.time() < self._capacity_free_at:
             await asyncio.sleep(_LOOK_S)
         else:
             return False
@@ -165,25 +165,25 @@ class WarmPool:
     async def close(self) -> None:
         """Release all pods, and create no more. Idempotent."""
         self._each = 0
-        for kind in [*self._shelves]:
+        for kind in [*self._kinds]:
             self._drop(kind)
         for each in self._opening:
             each.cancel()
         await asyncio.gather(*self._opening, return_exceptions=True)
 
-    def _shelf(self, shape: PodShape) -> PodKind | None:
-        return next((each for each in self._shelves if each.shape == shape), None)
+    def _kind_of(self, shape: PodShape) -> PodKind | None:
+        return next((each for each in self._kinds if each.shape == shape), None)
 
     def _take(self, shape: PodShape) -> _Spare | None:
         """Return the ready pod that has waited longest; release pods that are of no use."""
-        if (kind := self._shelf(shape)) is None:
+        if (kind := self._kind_of(shape)) is None:
             return None
         for spare in [*kind.spares]:
             if spare.is_ready:
                 kind.spares.remove(spare)
                 return spare
             if spare.opening.done():
-                self._let_go(kind, spare)
+                self._release(kind, spare)
         return None
 
     def _make(self, shelf: PodKind) -> _Spare:
@@ -198,7 +198,7 @@ class WarmPool:
         self._opening.add(spare.opening)
         spare.opening.add_done_callback(lambda _: self._was_opened(shelf, spare))
         pod.unplaced.add_done_callback(lambda done: self._fail(shelf, spare, done.result().words))
-        on_failure(pod, lambda _: self._let_go(shelf, spare) if spare.opening.done() else None)
+        on_failure(pod, lambda _: self._release(shelf, spare) if spare.opening.done() else None)
         return spare
 
     def _was_opened(self, shelf: PodKind, spare: _Spare) -> None:
@@ -208,30 +208,30 @@ class WarmPool:
 
     def _fail(self, shelf: PodKind, spare: _Spare, words: str) -> None:
         """Log that no pod can wait now, and delay the next attempt."""
-        if not self._let_go(shelf, spare):
+        if not self._release(shelf, spare):
             return
         now = asyncio.get_running_loop().time()
         if now >= self._not_before:
             _log.warning("no pod waits for the next run, which starts later by that: %s", words)
         self._not_before = now + _AGAIN_S
 
-    def _let_go(self, shelf: PodKind, spare: _Spare) -> bool:
+    def _release(self, shelf: PodKind, spare: _Spare) -> bool:
         """Release a pod; return False if it was released before, or a run has it."""
         if spare not in shelf.spares:
             return False
         shelf.spares.remove(spare)
-        self._leaving.add(spare.pod)
-        spare.pod.gone.add_done_callback(lambda _: self._leaving.discard(spare.pod))
+        self._removing.add(spare.pod)
+        spare.pod.gone.add_done_callback(lambda _: self._removing.discard(spare.pod))
         spare.pod.release()
         return True
 
     def _empty(self, shelf: PodKind) -> None:
         for spare in [*shelf.spares]:
-            self._let_go(shelf, spare)
+            self._release(shelf, spare)
 
     def _drop(self, shelf: PodKind) -> None:
         """Remove a shape: its last request was too long ago, or there are too many shapes."""
         if shelf.end is not None:
             shelf.end.cancel()
-        self._shelves.remove(shelf)
+        self._kinds.remove(shelf)
         self._empty(shelf)

@@ -8,7 +8,7 @@ from ramet.isolation.kubernetes.pods.pod import Pod
 from ramet.isolation.remote.line import Line
 from ramet.wire.frames import Frame
 
-_KNOWN_S = 5.0  #: from a program's end to the report of it; exceeded only if the API is away, or a program lies
+_REPORT_S = 5.0  #: from a program's end to the report of it; exceeded only if the API is away, or a program lies
 
 
 class PodLine:
@@ -25,7 +25,7 @@ class PodLine:
         """See `Line`. After the end of the line, wait up to 5 s for the pod's failure or removal."""
         frame = await self._line.receive()
         if frame is None:
-            await asyncio.wait((self._pod.troubled, self._pod.gone), timeout=_KNOWN_S, return_when="FIRST_COMPLETED")
+            await asyncio.wait((self._pod.troubled, self._pod.gone), timeout=_REPORT_S, return_when="FIRST_COMPLETED")
         return frame
 
     async def close(self) -> None:

@@ -41,7 +41,7 @@ class PodWatch:
     def forget(self, name: str, *, was_made: bool) -> None:
         """Stop the calls for a pod that was deleted, or never created."""
         if was_made and name in self._told:
-            self._told[name] = _nobody  # Until its end is observed, it is no stray.
+            self._told[name] = _ignore  # Until its end is observed, it is no stray.
             self._there.add(name)
         else:
             self._told.pop(name, None)
@@ -61,7 +61,7 @@ class PodWatch:
                     version = await self._list()
                 async for change in self._api.changes(self._selector, version):
                     version, failures = change.version, 0
-                    self._tell(gone(change.seen.name) if change.is_gone else change.seen)
+                    self._notify(gone(change.seen.name) if change.is_gone else change.seen)
             except Stale:
                 version = ""
             except RametError as problem:
@@ -75,10 +75,10 @@ class PodWatch:
         known = set(self._there)
         version, pods = await self._api.pods(self._selector)
         for pod in pods:
-            self._tell(pod)
+            self._notify(pod)
         listed = {each.name for each in pods}
         for name in known - listed:
-            self._tell(gone(name))
+            self._notify(gone(name))
         for name in self._there - known - listed:
             await self._look_for(name)
         return version
@@ -91,9 +91,9 @@ class PodWatch:
         try:
             await self._api.pod(name)
         except Missing:
-            self._tell(gone(name))
+            self._notify(gone(name))
 
-    def _tell(self, seen: ObservedPod) -> None:
+    def _notify(self, seen: ObservedPod) -> None:
         is_gone = seen.trouble is not None and seen.trouble.kind == "deleted"
         on_change = self._told.get(seen.name)
         if on_change is None:
@@ -107,5 +107,5 @@ class PodWatch:
         on_change(seen)
 
 
-def _nobody(seen: ObservedPod) -> None:
+def _ignore(seen: ObservedPod) -> None:
     """Ignore the state of a pod that was deleted here."""

@@ -12,7 +12,7 @@ from ramet.isolation.linux import calls
 from ramet.isolation.linux.trials import gates
 from ramet.isolation.linux.trials.throwaway import tried
 
-_begun: list[tuple[int, int]] = []  #: the pid, and the pipe with its results
+_running: list[tuple[int, int]] = []  #: the pid, and the pipe with its results
 
 
 def begin() -> None:
@@ -28,15 +28,15 @@ def begin() -> None:
         finally:
             os._exit(0)
     os.close(write_end)
-    _begun.append((pid, read_end))
+    _running.append((pid, read_end))
 
 
 @functools.cache
 def found() -> Mapping[str, tuple[bool, str]]:
     """Return for each name whether it works and the observation; empty without `begin`. Blocks until all trials end."""
-    if not _begun:
+    if not _running:
         return {}
-    pid, read_end = _begun.pop()
+    pid, read_end = _running.pop()
     with os.fdopen(read_end, "rb") as pipe:
         report = pipe.read()
     os.waitpid(pid, 0)

@@ -26,13 +26,13 @@ class Place(NamedTuple):
 
 def place(controller: str) -> Place:
     """Return the place of a controller. Raises OSError if no mounted hierarchy has the controller."""
-    mounts, own = _mounts(), _own()
+    mounts, own = _mounts(), _own_paths()
     for folder, kind, options in mounts:
         if kind == "cgroup" and controller in options and controller in own:
             return Place(folder / own[controller].lstrip("/"), 1)
     for folder, kind, _ in mounts:
         group_folder = folder / own.get("", "/").lstrip("/")
-        if kind == "cgroup2" and controller in _words(group_folder / "cgroup.controllers"):
+        if kind == "cgroup2" and controller in _read_fields(group_folder / "cgroup.controllers"):
             return Place(group_folder, 2)
     raise OSError(errno.ENOENT, f"no hierarchy has the controller {controller}")
 
@@ -108,17 +108,17 @@ def _mounts() -> list[tuple[pathlib.Path, str, list[str]]]:
     return mounts
 
 
-def _own() -> dict[str, str]:
+def _own_paths() -> dict[str, str]:
     """Return controller → path of this process; version 2 has no name."""
     lines = [line.split(":", 2) for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines()]
     return {name: path for _, names, path in lines for name in names.split(",")}
 
 
 def _delegates(folder: pathlib.Path, controller: str) -> bool:
-    return controller in _words(folder / "cgroup.subtree_control")
+    return controller in _read_fields(folder / "cgroup.subtree_control")
 
 
-def _words(file: pathlib.Path) -> list[str]:
+def _read_fields(file: pathlib.Path) -> list[str]:
     try:
         return file.read_text().split()
     except FileNotFoundError:
