@@ -65,7 +65,7 @@ class Mask:
         boundary = len(data) if last else self._beginning(data)
         output = bytearray()
         done = 0  # Everything before this index has been output, plain or as stars.
-        for start, end in self._stretches(data):
+        for start, end in self._spans(data):
             if start >= boundary:
                 break
             output += data[done:start]
@@ -84,7 +84,7 @@ class Mask:
                 return first.start()
         return len(data)
 
-    def _stretches(self, data: bytes) -> list[Span]:
+    def _spans(self, data: bytes) -> list[Span]:
         """Return the ranges to mask, in order, with overlapping ones joined."""
         covered = [Span(0, self._covered)] if self._covered else []
         return merged([*covered, *spans_of(data, self._secrets)])

@@ -24,8 +24,8 @@ class Duplex:
         self._number, self._stream, self._post, self._on_done = number, stream, post, on_done
         self._socket: socket.socket | None = None
         self._outgoing: Outgoing | None = None
-        self._incoming = Incoming(number, stream, post, first=first, on_end=self._came)
-        self._has_come = self._has_gone = self._is_closed = False
+        self._incoming = Incoming(number, stream, post, first=first, on_end=self._on_incoming_end)
+        self._has_received_all = self._has_sent_all = self._is_closed = False
 
     def attach(
         self,
@@ -48,7 +48,7 @@ class Duplex:
             before=before,
             first=first,
             on_data=on_data,
-            on_end=self._went,
+            on_end=self._on_outgoing_end,
         )
         self._incoming.attach(end.fileno())
 
@@ -75,15 +75,15 @@ class Duplex:
     def fail(self) -> None:
         """End both directions, because there will be no socket: the other side sees the end."""
         self._post(Data(number=self._number, stream=self._stream), b"")
-        self._has_gone = True
+        self._has_sent_all = True
         self._incoming.abandon()
 
     def stop_sending(self) -> None:
         """Stop sending: the other end no longer reads."""
         if self._outgoing is not None:
             self._outgoing.close()
-        self._has_gone = True
-        self._look()
+        self._has_sent_all = True
+        self._finish_if_done()
 
     def over(self) -> None:
         """Write the data that has arrived, and send no more: the other end is gone."""
@@ -99,18 +99,18 @@ class Duplex:
         if self._socket is not None:
             self._socket.close()
 
-    def _came(self) -> None:
-        self._has_come = True
+    def _on_incoming_end(self) -> None:
+        self._has_received_all = True
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_WR)
-        self._look()
+        self._finish_if_done()
 
-    def _went(self) -> None:
-        self._has_gone = True
-        self._look()
+    def _on_outgoing_end(self) -> None:
+        self._has_sent_all = True
+        self._finish_if_done()
 
-    def _look(self) -> None:
-        if self._has_come and self._has_gone and not self._is_closed:
+    def _finish_if_done(self) -> None:
+        if self._has_received_all and self._has_sent_all and not self._is_closed:
             self.close()
             self._on_done()

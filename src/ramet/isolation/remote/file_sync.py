@@ -50,7 +50,7 @@ class Packed(NamedTuple):
 def look(folder: Path) -> Known:
     """Return the state of a folder's entries, for `pack` to skip, if no one has changed it lately. Raises OSError."""
     with safe_walk.opened(folder) as root, contextlib.closing(safe_walk.walk(root, max_depth=MAX_DEPTH)) as entries:
-        return {entry.path: _seen(entry.stat) for entry in entries if entry.stat is not None}
+        return {entry.path: _state_of(entry.stat) for entry in entries if entry.stat is not None}
 
 
 def pack(
@@ -66,7 +66,7 @@ def pack(
     remaining = [max_bytes]
 
     def say(name: str, found: os.stat_result, opened: Callable[[], int]) -> None:
-        _say_file(out, name, found, opened, remaining, max_bytes)
+        _write_entry(out, name, found, opened, remaining, max_bytes)
 
     with (
         _opened(place, is_source=is_source) as root,
@@ -87,7 +87,7 @@ def pack(
             if not _may_travel(found):
                 refused.append(f"{path}: neither a file nor a folder nor a link")
                 continue
-            state = _seen(found)
+            state = _state_of(found)
             current[path] = None if _is_young(found) else state
             if previous.get(path) == state:
                 continue
@@ -140,7 +140,7 @@ def unpack(
                 target.folder(parts, mode)
             elif member.link is None:
                 target.file(parts, packed.content(), mode)
-            elif any_links or _stays(parts, member.link):
+            elif any_links or _is_inside(parts, member.link):
                 target.link(parts, member.link)
             else:
                 refused.append(f"{'/'.join(parts)}: a link that leads out")
@@ -302,7 +302,7 @@ def _opened(place: Path, *, is_source: bool) -> Iterator[int]:
         os.close(handle)
 
 
-def _say_file(
+def _write_entry(
     out: Callable[[bytes], object],
     name: str,
     found: os.stat_result,
@@ -329,7 +329,7 @@ def _say_file(
         os.close(fd)
 
 
-def _seen(found: os.stat_result) -> tuple[int, ...]:
+def _state_of(found: os.stat_result) -> tuple[int, ...]:
     """Return the state of an entry, for comparison with a later one."""
     if stat.S_ISDIR(found.st_mode):  # Its entries are compared anyway, and its time only reflects them.
         return found.st_mode, found.st_ino
@@ -345,7 +345,7 @@ def _may_travel(found: os.stat_result) -> bool:
     return stat.S_IFMT(found.st_mode) in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
 
 
-def _stays(parts: tuple[str, ...], to: bytes) -> bool:
+def _is_inside(parts: tuple[str, ...], to: bytes) -> bool:
     """Return whether a link's text leads to a path below the folder."""
     if not to or to.startswith(b"/") or b"\0" in to:
         return False

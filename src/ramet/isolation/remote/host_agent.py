@@ -59,9 +59,9 @@ START_S = 60.0  #: after the files have arrived
 NO_PORTS = "none where sandboxes are on another machine"  #: for `ports`: that loopback cannot be reached from here
 _FILES_S = 120.0  #: for the transfer of files, plus 1 s for each MiB that a workspace may hold
 _THRESHOLDS = frozenset(("cpu", "memory"))
-_LAST_WORDS_S = 2.0
+_FLUSH_S = 2.0
 _UNREAD_S = 300.0  #: how long a machine may read nothing while the outbox is full
-_OTHERS_TURN = 64  #: frames after which other tasks get a turn
+_FRAMES_PER_TURN = 64  #: frames after which other tasks get a turn
 _log = logging.getLogger("ramet.remote")
 
 
@@ -89,7 +89,7 @@ class NodeClient:
         self._questions = PendingRequests(self._outbox.post)
         self._hello: asyncio.Future[Hello] = loop.create_future()
         self._ended: asyncio.Future[Exit] = loop.create_future()
-        self._boxes: dict[int, RemoteSandbox] = {}
+        self._sandboxes: dict[int, RemoteSandbox] = {}
         self._last_number = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: asyncio.Task[None] | None = None
@@ -103,7 +103,7 @@ class NodeClient:
     @property
     def living(self) -> int:
         """The number of sandboxes that were started, or are starting, and are not yet cleaned up."""
-        return len(self._boxes)
+        return len(self._sandboxes)
 
     async def hello(self) -> Hello:
         """Wait for the machine's first message without a time limit, and return it.
@@ -134,9 +134,9 @@ class NodeClient:
         if not self.is_open:
             raise SandboxFailed("the machine is closed")
         _check(spec)
-        for each in [each for each in self._boxes.values() if each.spec.workspace == spec.workspace]:
+        for each in [each for each in self._sandboxes.values() if each.spec.workspace == spec.workspace]:
             await each.clean_up()  # An earlier attempt: its files there are removed first.
-        sandbox = self._box_of(self._last_number + 1, spec, hello)
+        sandbox = self._new_sandbox(self._last_number + 1, spec, hello)
         try:
             async with asyncio.timeout(_FILES_S + spec.grant.workspace_size_mb):
                 await asyncio.gather(*(self._link(path, to) for path, to in (there or {}).items()))
@@ -159,10 +159,10 @@ class NodeClient:
         hello = await self.hello()
         if not self.is_open:
             raise SandboxFailed("the machine is closed")
-        if number not in hello.kept or number in self._boxes:
+        if number not in hello.kept or number in self._sandboxes:
             raise Gone(f"run {spec.run}: its machine has not kept it")
         _check(spec)
-        sandbox = self._box_of(number, spec, hello)
+        sandbox = self._new_sandbox(number, spec, hello)
         sandbox.begin(is_adopted=True)
         try:
             async with asyncio.timeout(START_S):
@@ -179,7 +179,7 @@ class NodeClient:
         if self._ended.done():
             return
         self._ended.set_result(exit)
-        for sandbox in list(self._boxes.values()):
+        for sandbox in list(self._sandboxes.values()):
             sandbox.end(exit)
         self._questions.fail(SandboxFailed(f"the machine is gone: {exit.detail}"))
         self._reading.cancel()
@@ -198,7 +198,7 @@ class NodeClient:
     async def _close(self) -> None:
         self._outbox.post(Leave())
         if not self._ended.done():
-            await self._outbox.flush(_LAST_WORDS_S)
+            await self._outbox.flush(_FLUSH_S)
         self.lost(Exit(-signal.SIGKILL, "lost", "its backend was closed"))
         while self._tasks:
             await asyncio.wait(self._tasks)
@@ -208,25 +208,25 @@ class NodeClient:
         await self._outbox.close()
         await self._line.close()
 
-    def _box_of(self, number: int, spec: SandboxSpec, hello: Hello) -> RemoteSandbox:
+    def _new_sandbox(self, number: int, spec: SandboxSpec, hello: Hello) -> RemoteSandbox:
         """Create the client of a sandbox. Raises IsolationUnavailable, SandboxFailed."""
         level, post = self._level_of(hello, spec.grant.isolation), self._outbox.post
-        sandbox = RemoteSandbox(number, spec, level, post, self._questions, on_done=self._let_go, do=self._do)
-        self._boxes[number], self._last_number = sandbox, max(self._last_number, number)
+        sandbox = RemoteSandbox(number, spec, level, post, self._questions, on_done=self._remove_sandbox, do=self._do)
+        self._sandboxes[number], self._last_number = sandbox, max(self._last_number, number)
         return sandbox
 
-    def _let_go(self, number: int) -> None:
-        sandbox = self._boxes.pop(number, None)
+    def _remove_sandbox(self, number: int) -> None:
+        sandbox = self._sandboxes.pop(number, None)
         if sandbox is not None and not sandbox.is_forgotten and self.is_open and self._on_deaf is not None:
             self._on_deaf(sandbox.spec.run)
 
     def _do(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._is_done)
+        task.add_done_callback(self._on_task_done)
         return task
 
-    def _is_done(self, task: asyncio.Task[Any]) -> None:
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("a sandbox on another machine: %s", error)
@@ -253,7 +253,7 @@ class NodeClient:
                 if self._outbox.is_full:
                     await self._outbox.until_room(_UNREAD_S)
                 count += 1
-                if count % _OTHERS_TURN == 0:
+                if count % _FRAMES_PER_TURN == 0:
                     await asyncio.sleep(0)
         except RametError as violation:
             reason = f"its machine broke the rules of the line: {clean(str(violation)[:300])}"
@@ -283,30 +283,30 @@ class NodeClient:
             case Data():
                 if len(body) > messages.MAX_PIECE:
                     raise ProtocolError("a piece of a stream that is too large")
-                self._box(word.number).take(word.stream, body)
+                self._sandbox_of(word.number).take(word.stream, body)
             case Credit():
-                self._box(word.number).grant(word.stream, word.size)
+                self._sandbox_of(word.number).grant(word.stream, word.size)
             case Started():
-                self._box(word.number).begin()
+                self._sandbox_of(word.number).begin()
             case Refused():
-                self._box(word.number).refuse(told(word.error, word.fields))
+                self._sandbox_of(word.number).refuse(told(word.error, word.fields))
             case Ended():
-                self._box(word.number).take_end(word)
+                self._sandbox_of(word.number).take_end(word)
             case Connected():
-                self._box(word.number).connect(word.stream)
+                self._sandbox_of(word.number).connect(word.stream)
             case Threshold():
                 if word.resource not in _THRESHOLDS:
                     raise ProtocolError(f"nothing comes near a limit of {word.resource[:40]!r}")
-                run = self._box(word.number).may_warn()
+                run = self._sandbox_of(word.number).may_warn()
                 if run and self._on_threshold is not None:
                     self._on_threshold(run, word.resource, word.used, word.limit)
 
     def _is_not_adopted(self, number: int) -> bool:
-        return number not in self._boxes and number in self._hello.result().kept
+        return number not in self._sandboxes and number in self._hello.result().kept
 
-    def _box(self, number: int) -> RemoteSandbox:
+    def _sandbox_of(self, number: int) -> RemoteSandbox:
         try:
-            return self._boxes[number]
+            return self._sandboxes[number]
         except KeyError:
             raise ProtocolError(f"there is no sandbox {number}") from None
 

@@ -48,8 +48,8 @@ from ramet.isolation.remote.transfer import IncomingDir
 from ramet.isolation.zygote.admission import absolute
 from ramet.wire.error_codec import encode_error
 
-_LAST_WORDS_S = 2.0
-_OTHERS_TURN = 64  #: frames after which other tasks get a turn
+_FLUSH_S = 2.0
+_FRAMES_PER_TURN = 64  #: frames after which other tasks get a turn
 
 
 @contextlib.asynccontextmanager
@@ -102,8 +102,8 @@ class NodeAgent:
         self._backend = LocalBackend(runs, on_threshold=self._near_a_limit, pod=pod, places=places)
         self._outbox: Outbox | None = None  #: of the current line
         self._kept: dict[int, NodeSandbox] = {}
-        self._last = 0  #: the highest number used so far
-        self._used: dict[Path, set[int]] = {}  #: the sandboxes that use each folder
+        self._last_number = 0  #: the highest number used so far
+        self._users_by_folder: dict[Path, set[int]] = {}  #: the sandboxes that use each folder
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -117,7 +117,7 @@ class NodeAgent:
         try:
             if should_exit := await self._work(line):
                 await self.close()
-                await outbox.flush(_LAST_WORDS_S)
+                await outbox.flush(_FLUSH_S)
             return should_exit
         finally:
             self._outbox = None
@@ -135,7 +135,7 @@ class NodeAgent:
                 missing=probe.missing,
                 remedy=probe.remedy,
                 kept=tuple(self._kept),
-                last=self._last,
+                last=self._last_number,
             )
         )
         count = 0
@@ -145,7 +145,7 @@ class NodeAgent:
                 return True
             self._take(message, frame.body)
             count += 1
-            if count % _OTHERS_TURN == 0:
+            if count % _FRAMES_PER_TURN == 0:
                 await asyncio.sleep(0)
         return False
 
@@ -159,7 +159,7 @@ class NodeAgent:
         await self._backend.close()
         for number in list(self._kept):
             with contextlib.suppress(OSError):
-                await self._clear(number)
+                await self._remove_sandbox(number)
 
     async def _detach(self) -> None:
         """Detach from an ended line: close sandboxes that were not started; the others wait for the next line."""
@@ -170,7 +170,7 @@ class NodeAgent:
             else:
                 await sandbox.close()
                 with contextlib.suppress(OSError):
-                    await self._clear(number)
+                    await self._remove_sandbox(number)
 
     async def _end_tasks(self) -> None:
         for task in self._tasks:
@@ -218,7 +218,10 @@ class NodeAgent:
 
     def _new(self, number: int) -> NodeSandbox:
         if number not in self._kept:
-            self._kept[number], self._last = NodeSandbox(number, self._post, self._runs), max(self._last, number)
+            self._kept[number], self._last_number = (
+                NodeSandbox(number, self._post, self._runs),
+                max(self._last_number, number),
+            )
         return self._kept[number]
 
     def _known(self, number: int) -> NodeSandbox:
@@ -253,7 +256,7 @@ class NodeAgent:
         if root == self._runs or root in self._runs.parents:
             kept.drop(word.stream)
             raise InvalidValue("readonly_mounts", str(root), "a folder that no workspace of another machine is in")
-        self._used.setdefault(root, set()).add(kept.number)
+        self._users_by_folder.setdefault(root, set()).add(kept.number)
         await kept.put(word.stream, root, arrival)
         return True, b""
 
@@ -272,7 +275,7 @@ class NodeAgent:
             info, fields = encode_error(error)
             self._post(Refused(number=word.number, error=info, fields=fields))
             return
-        self._used.setdefault(Path(word.workspace), set()).add(kept.number)
+        self._users_by_folder.setdefault(Path(word.workspace), set()).add(kept.number)
         self._post(Started(number=word.number))
         kept.begin()
 
@@ -296,18 +299,20 @@ class NodeAgent:
         sandbox = self._kept.get(number)
         if sandbox is not None:
             await sandbox.close()
-            await self._clear(number)
+            await self._remove_sandbox(number)
         return None, b""
 
-    async def _clear(self, number: int) -> None:
+    async def _remove_sandbox(self, number: int) -> None:
         """Remove the files that only this sandbox used."""
         sandbox = self._kept.pop(number)
         # A mount stays: zygotes that wait for other runs with the same mount have it open.
-        unshared = [root for root, users in self._used.items() if users == {number} and self._runs in root.parents]
-        for users in self._used.values():
+        unshared = [
+            root for root, users in self._users_by_folder.items() if users == {number} and self._runs in root.parents
+        ]
+        for users in self._users_by_folder.values():
             users.discard(number)
         for root in unshared:
-            del self._used[root]
+            del self._users_by_folder[root]
         await in_thread(lambda: _remove([*unshared, sandbox.proxies]), name="ramet-folder")
 
     def _near_a_limit(self, run: str, resource: str, used: float, limit: float) -> None:

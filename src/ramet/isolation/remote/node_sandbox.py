@@ -45,14 +45,14 @@ class NodeSandbox:
         self.starting: asyncio.Task[None] | None = None
         self.proxies = runs / _PROXIES / str(number)
         self._post = post
-        self._box: Sandbox | None = None
+        self._sandbox: Sandbox | None = None
         self._spec: SandboxSpec | None = None
         self._known: Known = {}
         self._streams: dict[int, Incoming | Outgoing | Duplex | IncomingDir | OutgoingDir] = {}
         self._listener: socket.socket | None = None
-        self._next = FIRST_OF_MACHINE
-        self._tape = ChannelLog()
-        self._printing: tuple[Outgoing | Duplex, ...] = ()  #: the sandbox's outputs on the current line
+        self._next_stream = FIRST_OF_MACHINE
+        self._channel_log = ChannelLog()
+        self._outputs: tuple[Outgoing | Duplex, ...] = ()  #: the sandbox's outputs on the current line
         self._unwritten = b""  #: data that arrived on the previous line, but the sandbox has not read
         self._end: Ended | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -62,9 +62,9 @@ class NodeSandbox:
     @property
     def box(self) -> Sandbox:
         """The started sandbox. Raises Gone if there is none."""
-        if self._box is None:
+        if self._sandbox is None:
             raise Gone(f"sandbox {self.number} was not started")
-        return self._box
+        return self._sandbox
 
     @property
     def was_begun(self) -> bool:
@@ -74,14 +74,14 @@ class NodeSandbox:
     @property
     def is_told(self) -> bool:
         """Return whether the kernel on the current line knows the sandbox: started or adopted it."""
-        return bool(self._printing)
+        return bool(self._outputs)
 
     def take(self, stream: int, data: bytes) -> None:
         """Take bytes of a stream; ignore bytes of a stream that has ended here."""
         stream_object = self._streams.get(stream)
         if isinstance(stream_object, Incoming | Duplex | IncomingDir):
             if stream == CHANNEL:
-                self._tape.told(data)
+                self._channel_log.told(data)
             stream_object.take(data)
 
     def grant(self, stream: int, size: int) -> None:
@@ -92,8 +92,8 @@ class NodeSandbox:
 
     def signal(self, number: int) -> None:
         """Send a signal to the main process; SIGKILL goes to all processes."""
-        if self._box is not None:
-            self._box.signal(number)
+        if self._sandbox is not None:
+            self._sandbox.signal(number)
 
     def receive(self, stream: int) -> IncomingDir:
         """Prepare to receive a folder in a stream."""
@@ -118,7 +118,7 @@ class NodeSandbox:
     async def start(self, backend: Backend, word: Start) -> None:
         """Start the sandbox. Raises what `Backend.start` raises."""
         workspace = Path(word.workspace)
-        self._known = await in_thread(lambda: _looked(workspace), name="ramet-folder")
+        self._known = await in_thread(lambda: _known_files(workspace), name="ramet-folder")
         self.run = word.run
         self._spec = SandboxSpec(
             run=word.run,
@@ -131,23 +131,23 @@ class NodeSandbox:
             proxy=self._listen() if word.proxied else None,
             shelf=None if word.shelf is None else Path(word.shelf),
         )
-        self._box = await backend.start(self._spec)
+        self._sandbox = await backend.start(self._spec)
 
     def begin(self) -> None:
         """Send the sandbox's streams and its end to the kernel from now on."""
         self._listen_to(self.box, b"")
-        self._ending = asyncio.get_running_loop().create_task(self._until_its_end(self.box))
+        self._ending = asyncio.get_running_loop().create_task(self._wait_end(self.box))
 
     def adopt(self) -> None:
         """Send streams and end to a kernel that did not start the sandbox.
 
         Raises Gone if that kernel cannot continue with it.
         """
-        if self._ending is None or self._printing or self._is_closed:
+        if self._ending is None or self._outputs or self._is_closed:
             raise Gone(f"sandbox {self.number} was not started, or its line has it")
-        self._listen_to(self.box, self._tape.again())
+        self._listen_to(self.box, self._channel_log.again())
         if self._end is not None:
-            self._tell_end(self._end)
+            self._post_end(self._end)
 
     def detach(self) -> None:
         """Detach from a line that has ended. Its open transfers are lost; the sandbox waits for the next line."""
@@ -156,16 +156,16 @@ class NodeSandbox:
             self._unwritten = channel.unwritten
         for stream in list(self._streams):
             self.drop(stream)
-        self._printing, self._next, self._known = (), FIRST_OF_MACHINE, {}
+        self._outputs, self._next_stream, self._known = (), FIRST_OF_MACHINE, {}
 
     def _listen_to(self, box: Sandbox, again: bytes) -> None:
         number, post = self.number, self._post
         out, err = Outgoing(box.stdout, number, STDOUT, post), Outgoing(box.stderr, number, STDERR, post)
         channel = Duplex(number, CHANNEL, post, first=self._unwritten)
-        self._printing, self._unwritten = (out, err, channel), b""
+        self._outputs, self._unwritten = (out, err, channel), b""
         self._streams |= {STDOUT: out, STDERR: err, CHANNEL: channel}
         end = socket.socket(fileno=os.dup(box.channel.fileno()))
-        channel.attach(end, before=(out, err), first=again, on_data=self._tape.said)
+        channel.attach(end, before=(out, err), first=again, on_data=self._channel_log.said)
 
     async def fetch(self, stream: int) -> Packed:
         """Send the changes of the workspace; the result has the removed paths."""
@@ -196,10 +196,10 @@ class NodeSandbox:
             asyncio.get_running_loop().remove_reader(self._listener.fileno())
             self._listener.close()
             self._listener = None
-        if self._box is not None:
-            await self._box.clean_up()
+        if self._sandbox is not None:
+            await self._sandbox.clean_up()
 
-    async def _until_its_end(self, box: Sandbox) -> None:
+    async def _wait_end(self, box: Sandbox) -> None:
         code, reason, detail, cpu_seconds, peak_mb = await box.wait()
         self._end = Ended(
             number=self.number,
@@ -209,12 +209,12 @@ class NodeSandbox:
             cpu_seconds=cpu_seconds,
             peak_mb=peak_mb,
         )
-        self._tell_end(self._end)
+        self._post_end(self._end)
 
-    def _tell_end(self, end: Ended) -> None:
+    def _post_end(self, end: Ended) -> None:
         if not self.is_told:
             return  # Sent after an adoption: a message about an unknown sandbox ends a kernel's line.
-        for each in self._printing:  # Its last output is sent before its end.
+        for each in self._outputs:  # Its last output is sent before its end.
             each.drain()
         self._post(end, b"")
 
@@ -248,13 +248,13 @@ class NodeSandbox:
             if not self.is_told or sum(isinstance(each, Duplex) for each in self._streams.values()) > MAX_CONNECTIONS:
                 end.close()
                 return
-            stream, self._next = self._next, self._next + 2
+            stream, self._next_stream = self._next_stream, self._next_stream + 2
             self._post(Connected(number=self.number, stream=stream), b"")
             duplex = self._streams[stream] = Duplex(self.number, stream, self._post, on_done=lambda: self.drop(stream))
             duplex.attach(end)
 
 
-def _looked(workspace: Path) -> Known:
+def _known_files(workspace: Path) -> Known:
     """Return the state of a workspace before any process works there; create the workspace if it is missing."""
     workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
     known = file_sync.look(workspace)

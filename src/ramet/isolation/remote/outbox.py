@@ -24,11 +24,11 @@ class Outbox:
     def __init__(self, line: Line) -> None:
         self._line = line
         self._frames: deque[Frame] = deque()
-        self._waiting = 0  #: bytes of all frames
+        self._queued_bytes = 0  #: bytes of all frames
         self._sent = 0  #: frames
-        self._room = asyncio.Event()
-        self._room.set()
-        self._news, self._empty = asyncio.Event(), asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self._has_frames, self._empty = asyncio.Event(), asyncio.Event()
         self._empty.set()
         self._is_closed = False
         self._task = asyncio.get_running_loop().create_task(self._send())
@@ -38,28 +38,28 @@ class Outbox:
         if not self._is_closed:
             frame = Frame(encode(word), body)
             self._frames.append(frame)
-            self._waiting += _weight(frame)
-            if self._waiting > MAX_WAITING:
-                self._room.clear()
-            self._news.set()
+            self._queued_bytes += _weight(frame)
+            if self._queued_bytes > MAX_WAITING:
+                self._has_room.clear()
+            self._has_frames.set()
             self._empty.clear()
 
     @property
     def is_full(self) -> bool:
         """Return whether more than MAX_WAITING bytes wait to be sent."""
-        return not self._room.is_set()
+        return not self._has_room.is_set()
 
     async def until_room(self, within_s: float) -> None:
         """Wait until at most MAX_WAITING bytes wait.
 
         Raises TimeoutError if nothing was sent within `within_s`.
         """
-        while not self._room.is_set():
+        while not self._has_room.is_set():
             sent_before = self._sent
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(within_s):
-                    await self._room.wait()
-            if not self._room.is_set() and self._sent == sent_before:
+                    await self._has_room.wait()
+            if not self._has_room.is_set() and self._sent == sent_before:
                 raise TimeoutError
 
     async def flush(self, within_s: float) -> None:
@@ -77,22 +77,22 @@ class Outbox:
     def _drop(self) -> None:
         self._is_closed = True
         self._frames.clear()
-        self._waiting = 0
+        self._queued_bytes = 0
         self._empty.set()
-        self._room.set()
+        self._has_room.set()
 
     async def _send(self) -> None:
         try:
             while True:
-                await self._news.wait()
-                self._news.clear()
+                await self._has_frames.wait()
+                self._has_frames.clear()
                 while self._frames:
                     await self._line.send(self._frames[0])
                     if self._frames:
-                        self._waiting -= _weight(self._frames.popleft())
+                        self._queued_bytes -= _weight(self._frames.popleft())
                         self._sent += 1
-                        if self._waiting <= MAX_WAITING:
-                            self._room.set()
+                        if self._queued_bytes <= MAX_WAITING:
+                            self._has_room.set()
                 self._empty.set()
         except (RametError, OSError):
             self._drop()

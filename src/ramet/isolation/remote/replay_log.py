@@ -59,53 +59,53 @@ class ChannelLog:
     """The log of one sandbox's channel, from its first message on."""
 
     def __init__(self) -> None:
-        self._said, self._told = _Cutter(MAX_KEPT), _Cutter(0)
-        self._open: dict[_Key, bytes | None] = {}  #: in the order of sending
+        self._output_cutter, self._input_cutter = _Cutter(MAX_KEPT), _Cutter(0)
+        self._unanswered: dict[_Key, bytes | None] = {}  #: in the order of sending
         self._size = 0
         self._done = _Mark(0, 0)  #: changes and records so far, which need no answer
-        self._there = _Mark(0, 0)  #: the part of `_done` that is persisted, or dropped
+        self._persisted = _Mark(0, 0)  #: the part of `_done` that is persisted, or dropped
         self._marks: dict[int, _Mark] = {}  #: by request: the part of `_done` that its answer proves to be persisted
         self._in_pieces: set[int] = set()  #: requests whose answer has arrived in part
         self._has_begun = False  #: the sandbox has received its start message
-        self._never = ""  #: the reason why no kernel can ever continue it
+        self._refusal = ""  #: the reason why no kernel can ever continue it
 
     def said(self, data: bytes) -> None:
         """Record bytes from the sandbox on their way to the kernel."""
         try:
-            for control, frame in self._said.cut(data):
-                self._take_said(guest_protocol.from_guest(control), frame)
+            for control, frame in self._output_cutter.cut(data):
+                self._take_output(guest_protocol.from_guest(control), frame)
         except ProtocolError as violation:  # The kernel ends the sandbox for that.
-            self._never = str(violation)
+            self._refusal = str(violation)
 
     def told(self, data: bytes) -> None:
         """Record bytes from the kernel on their way into the sandbox."""
         try:
-            for control, _ in self._told.cut(data):
-                self._take_told(guest_protocol.from_host(control))
+            for control, _ in self._input_cutter.cut(data):
+                self._take_input(guest_protocol.from_host(control))
         except ProtocolError as violation:
-            self._never = str(violation)
+            self._refusal = str(violation)
 
     def again(self) -> bytes:
         """Return the bytes that another kernel must receive first; later bytes of the sandbox follow them.
 
         Raises Gone if the sandbox cannot continue without data that only its kernel had.
         """
-        if self._never:
-            raise Gone(self._never)
+        if self._refusal:
+            raise Gone(self._refusal)
         if not self._has_begun:
             raise Gone("it had not been told what to do")
         if self._in_pieces:
             raise Gone("a part of a reply to it had come")
-        if self._done.changes > self._there.changes:
+        if self._done.changes > self._persisted.changes:
             raise Gone("it had changed its state, and its kernel alone knew how")
-        if self._told.is_partial:
+        if self._input_cutter.is_partial:
             raise Gone("it has half of a word of its kernel's")
-        frames = [*self._open.values(), self._said.partial]
+        frames = [*self._unanswered.values(), self._output_cutter.partial]
         if any(frame is None for frame in frames):
             raise Gone(f"more than {MAX_KEPT >> 20} MiB of what it had said were not answered")
         return b"".join(frame for frame in frames if frame is not None)
 
-    def _take_said(self, said: GuestMessage, frame: bytes | None) -> None:
+    def _take_output(self, said: GuestMessage, frame: bytes | None) -> None:
         match said:
             case Request():
                 self._mark(said)
@@ -118,14 +118,14 @@ class ChannelLog:
             case Done():
                 self._keep(_Key("done"), frame)
 
-    def _take_told(self, told: HostMessage) -> None:
+    def _take_input(self, told: HostMessage) -> None:
         match told:
             case Answer():
                 self._drop(_Key("request", told.id))
                 self._in_pieces.discard(told.id)
                 mark = self._marks.pop(told.id, None)
                 if mark is not None and told.error is None:
-                    self._is_there(mark)
+                    self._set_persisted(mark)
             case StreamChunk():
                 self._in_pieces.add(told.id)
             case ChildEnded():
@@ -143,20 +143,20 @@ class ChannelLog:
         if changes or records:
             self._marks[request.id] = _Mark(changes, records)
 
-    def _is_there(self, mark: _Mark) -> None:
-        for each in range(self._there.records, mark.records):
+    def _set_persisted(self, mark: _Mark) -> None:
+        for each in range(self._persisted.records, mark.records):
             self._drop(_Key("record", each + 1))
-        self._there = _Mark(*map(max, self._there, mark))
+        self._persisted = _Mark(*map(max, self._persisted, mark))
 
     def _keep(self, key: _Key, frame: bytes | None) -> None:
         if frame is not None and self._size + len(frame) > MAX_KEPT:
             frame = None
         self._drop(key)
-        self._open[key] = frame
+        self._unanswered[key] = frame
         self._size += len(frame or b"")
 
     def _drop(self, key: _Key) -> None:
-        self._size -= len(self._open.pop(key, None) or b"")
+        self._size -= len(self._unanswered.pop(key, None) or b"")
 
 
 class _Cut(NamedTuple):
@@ -173,7 +173,7 @@ class _Cutter:
         self._most = most
         self._head = bytearray()  #: of the current frame: its header, its control part, and its body if that is kept
         self._lengths: tuple[int, int] | None = None
-        self._left = 0  #: remaining bytes of a body that is not kept
+        self._body_remaining = 0  #: remaining bytes of a body that is not kept
 
     @property
     def is_partial(self) -> bool:
@@ -183,10 +183,10 @@ class _Cutter:
     @property
     def partial(self) -> bytes | None:
         """The received bytes of the current frame; None if they were not kept."""
-        return None if self._lengths is not None and not self._keeps else bytes(self._head)
+        return None if self._lengths is not None and not self._keeps_body else bytes(self._head)
 
     @property
-    def _keeps(self) -> bool:
+    def _keeps_body(self) -> bool:
         return self._lengths is not None and _HEADER.size + sum(self._lengths) <= self._most
 
     def cut(self, data: bytes) -> Iterator[_Cut]:
@@ -198,10 +198,10 @@ class _Cutter:
                 control, body = self._lengths = _HEADER.unpack(self._head)
                 if not 1 <= control <= MAX_CONTROL or body > MAX_BODY:
                     raise ProtocolError("what announces no frame")
-                self._left = 0 if self._keeps else body
-            elif self._lengths is not None and not self._missing and not self._left:
+                self._body_remaining = 0 if self._keeps_body else body
+            elif self._lengths is not None and not self._missing and not self._body_remaining:
                 head, control = bytes(self._head), self._lengths[0]
-                kept_frame = head if self._keeps else None
+                kept_frame = head if self._keeps_body else None
                 self._head.clear()
                 self._lengths = None
                 yield _Cut(head[_HEADER.size : _HEADER.size + control], kept_frame)
@@ -212,7 +212,7 @@ class _Cutter:
         if self._lengths is None:
             return _HEADER.size - len(self._head)
         control, body = self._lengths
-        return _HEADER.size + control + (body if self._keeps else 0) - len(self._head)
+        return _HEADER.size + control + (body if self._keeps_body else 0) - len(self._head)
 
     def _more(self, data: bytes, at: int) -> int:
         """Take the available bytes of the current frame; return the position of the rest."""
@@ -220,6 +220,6 @@ class _Cutter:
             end = min(len(data), at + missing)
             self._head += data[at:end]
             return end
-        end = min(len(data), at + self._left)
-        self._left -= end - at
+        end = min(len(data), at + self._body_remaining)
+        self._body_remaining -= end - at
         return end

@@ -16,7 +16,7 @@ from ramet.isolation.remote.streams import Post
 from ramet.wire.error_codec import clean, decode_error
 
 #: The errors that a machine may raise in a kernel. For example, a cancelled agent there cancels nothing here.
-_TOLD = (Gone, InvalidValue, IsolationUnavailable, SandboxFailed)
+_RAISED = (Gone, InvalidValue, IsolationUnavailable, SandboxFailed)
 
 
 def told(error: ErrorInfo, fields: Mapping[str, Any]) -> Exception:
@@ -24,7 +24,7 @@ def told(error: ErrorInfo, fields: Mapping[str, Any]) -> Exception:
     if error.type == "TimeoutError":
         return TimeoutError(clean(error.message[:1000]))
     decoded = decode_error(error, fields)
-    return decoded if isinstance(decoded, _TOLD) else SandboxFailed(str(decoded))
+    return decoded if isinstance(decoded, _RAISED) else SandboxFailed(str(decoded))
 
 
 def converted(value: Any, kind: Any) -> Any:
@@ -42,15 +42,15 @@ class PendingRequests:
         self._post = post
         self._numbers = itertools.count(1)
         self._open: dict[int, asyncio.Future[tuple[Answer, bytes]]] = {}
-        self._failed: RametError | None = None
+        self._failure: RametError | None = None
 
     async def ask(self, word: Callable[[int], NodeMessage]) -> tuple[Answer, bytes]:
         """Send the message that `word` returns for a new number; return the answer and its body.
 
         Raises the answer's error, or SandboxFailed.
         """
-        if self._failed is not None:
-            raise self._failed.with_traceback(None)  # The traceback would keep the frames of every caller alive.
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)  # The traceback would keep the frames of every caller alive.
         number = next(self._numbers)
         future = self._open[number] = asyncio.get_running_loop().create_future()
         self._post(word(number), b"")
@@ -69,7 +69,7 @@ class PendingRequests:
 
     def fail(self, error: RametError) -> None:
         """Fail all open and later requests with this error, because no more answers arrive."""
-        self._failed = error
+        self._failure = error
         for future in self._open.values():
             if not future.done():
                 future.set_exception(error)

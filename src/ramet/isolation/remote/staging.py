@@ -34,14 +34,14 @@ class Staging:
 
     def __init__(self, number: int, spec: SandboxSpec, post: Post, questions: PendingRequests) -> None:
         self._number, self._spec, self._post, self._questions = number, spec, post, questions
-        self._next = FIRST_OF_KERNEL
+        self._next_stream = FIRST_OF_KERNEL
         self._streams: dict[int, IncomingDir | OutgoingDir] = {}
-        self._shelf: Known | None = None  #: as the machine has it
-        self._is_strange = False  #: its workspace was another kernel's, and was not fetched yet
+        self._sent_shelf: Known | None = None  #: as the machine has it
+        self._is_foreign = False  #: its workspace was another kernel's, and was not fetched yet
 
     def begin_anew(self) -> None:
         """Have the next `fetch` replace the whole workspace here, because the sandbox was another kernel's."""
-        self._is_strange = True
+        self._is_foreign = True
 
     async def send_all(self, there: Sequence[str] = ()) -> None:
         """Send the initial files of the sandbox: workspace, mounts, shelf.
@@ -50,7 +50,7 @@ class Staging:
         SandboxFailed.
         """
         if not await in_thread(lambda: _is_empty(self._spec.workspace), name="ramet-folder"):
-            await self._put(Path(absolute(self._spec.workspace)), max_bytes=self._room)
+            await self._put(Path(absolute(self._spec.workspace)), max_bytes=self._max_staged_bytes)
         remaining = _MAX_SENT
         sources = mounts.located(map(absolute, self._spec.grant.readonly_mounts), self._spec.mount_roots)
         for mount, source in sources.items():
@@ -74,19 +74,19 @@ class Staging:
             return
         shelf = Path(absolute(self._spec.shelf))
         known = await in_thread(lambda: file_sync.look(shelf), name="ramet-folder")
-        if known != self._shelf:
+        if known != self._sent_shelf:
             await self._put(shelf, max_bytes=_MAX_SENT)
-            self._shelf = known
+            self._sent_shelf = known
 
     async def fetch(self) -> None:
         """Fetch the changes of the workspace. Raises OutputTooLarge, SandboxFailed, OSError."""
-        workspace, limit = Path(absolute(self._spec.workspace)), self._room
+        workspace, limit = Path(absolute(self._spec.workspace)), self._max_staged_bytes
         stream = self._new_stream()
         incoming = self._streams[stream] = IncomingDir(self._number, stream, self._post)
         request = asyncio.ensure_future(
             self._questions.ask(lambda ask: Fetch(ask=ask, number=self._number, stream=stream))
         )
-        is_whole = self._is_strange
+        is_whole = self._is_foreign
         unpacking = asyncio.ensure_future(
             incoming.unpacked(workspace, max_bytes=limit, max_entries=limit // disk.ENTRY_BYTES, whole=is_whole)
         )
@@ -97,7 +97,7 @@ class Staging:
                 await request
             refused = await unpacking
             answer, body = await request
-            self._is_strange = False
+            self._is_foreign = False
             await in_thread(lambda: file_sync.remove(workspace, body.split(b"\0")[:-1]), name="ramet-folder")
             used = await in_thread(lambda: disk.used_bytes(workspace, most=limit), name="ramet-folder")
             if used > limit:
@@ -118,7 +118,7 @@ class Staging:
         stream_object = self._streams.get(stream)
         if isinstance(stream_object, IncomingDir):
             stream_object.take(data)
-        return FIRST_OF_KERNEL <= stream < self._next
+        return FIRST_OF_KERNEL <= stream < self._next_stream
 
     def grant(self, stream: int, size: int) -> None:
         """Allow more bytes of a stream. Raises ProtocolError for too much credit, and for an incoming stream."""
@@ -164,11 +164,11 @@ class Staging:
             await asyncio.gather(request, packing, return_exceptions=True)
 
     @property
-    def _room(self) -> int:
+    def _max_staged_bytes(self) -> int:
         return _SLACK * self._spec.grant.workspace_size_mb * _MIB
 
     def _new_stream(self) -> int:
-        stream, self._next = self._next, self._next + 2
+        stream, self._next_stream = self._next_stream, self._next_stream + 2
         return stream
 
     def _drop(self, stream: int) -> None:

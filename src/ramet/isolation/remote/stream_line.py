@@ -22,13 +22,13 @@ class StreamLine:
         """Create the line. `source` is the transport that feeds the reader, if it is not the writer's own."""
         self._reader, self._writer, self._source = reader, writer, source
         self._frames: deque[Frame] = deque()
-        self._taken = FrameReader()
+        self._frame_reader = FrameReader()
         self._is_closed = False
-        self._turn = asyncio.Lock()
+        self._send_lock = asyncio.Lock()
 
     async def send(self, frame: Frame) -> None:
         """See `ramet.isolation.remote.line.Line`."""
-        async with self._turn:
+        async with self._send_lock:
             if self._is_closed or self._writer.is_closing():
                 raise Gone("the line has ended")
             try:
@@ -47,7 +47,7 @@ class StreamLine:
             if not data:
                 return None
             try:
-                self._frames.extend(self._taken.feed(data))
+                self._frames.extend(self._frame_reader.feed(data))
             except ProtocolError:
                 await self.close()
                 raise

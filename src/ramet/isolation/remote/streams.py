@@ -123,8 +123,8 @@ class Incoming:
         self._loop = asyncio.get_running_loop()
         self._fd = -1
         self._pieces: deque[memoryview] = deque([memoryview(first)] if first else [])
-        self._foreign = len(first)  #: bytes still to be written that arrived on another line
-        self._room = WINDOW  #: bytes that may still arrive
+        self._from_other_line = len(first)  #: bytes still to be written that arrived on another line
+        self._window = WINDOW  #: bytes that may still arrive
         self._uncredited = 0  #: bytes that were written, but no credit was sent for
         self._has_end = self._is_broken = self._is_writing = self._is_over = False
 
@@ -146,9 +146,9 @@ class Incoming:
         """
         if self._has_end:
             raise ProtocolError(f"stream {self._stream} of {self._number} goes on after its end")
-        if len(data) > self._room:
+        if len(data) > self._window:
             raise ProtocolError(f"stream {self._stream} of {self._number}: more than its window")
-        self._room -= len(data)
+        self._window -= len(data)
         if not data:
             self._has_end = True
         elif self._is_broken:
@@ -210,11 +210,11 @@ class Incoming:
         self._look_for_end()
 
     def _credit(self, size: int) -> None:
-        foreign = min(self._foreign, size)
-        self._foreign -= foreign
+        foreign = min(self._from_other_line, size)
+        self._from_other_line -= foreign
         self._uncredited += size - foreign
         if self._uncredited >= _MIN_CREDIT and not self._has_end:
-            self._room += self._uncredited
+            self._window += self._uncredited
             self._post(Credit(number=self._number, stream=self._stream, size=self._uncredited), b"")
             self._uncredited = 0
 

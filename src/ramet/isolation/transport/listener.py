@@ -54,13 +54,13 @@ class PodListener:
         *,
         caps: ListenerLimits = ListenerLimits(),
     ) -> None:
-        self._address, self._caps = (host, port), caps
+        self._address, self._limits = (host, port), caps
         self.context = context
         self._loop = asyncio.get_running_loop()
         self._book = JoinKeys(self._loop.time)
         self._lines: dict[str, ResumingLine] = {}
         self._strangers: Counter[str] = Counter()
-        self._guests: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.Task[None]] = set()
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
 
@@ -84,7 +84,7 @@ class PodListener:
     async def __aexit__(self, *_: object) -> None:
         assert self._listener is not None
         assert self._accepting is not None
-        tasks = {self._accepting, *self._guests}
+        tasks = {self._accepting, *self._connections}
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
@@ -123,9 +123,9 @@ class PodListener:
                     await asyncio.sleep(0.1)
                 continue
             peer = str(address[0])
-            if self._strangers.total() >= self._caps.strangers:
+            if self._strangers.total() >= self._limits.strangers:
                 end.close()
-            elif self._strangers[peer] >= self._caps.strangers_of_address:
+            elif self._strangers[peer] >= self._limits.strangers_of_address:
                 end.close()
             else:
                 self._strangers[peer] += 1
@@ -136,7 +136,7 @@ class PodListener:
         admitted: tuple[str, str, ResumingLine, WebSocketTransport] | None = None
         try:
             try:
-                async with asyncio.timeout(self._caps.handshake_s):
+                async with asyncio.timeout(self._limits.handshake_s):
                     with contextlib.suppress(OSError):
                         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     stream = TlsStream(*await asyncio.open_connection(sock=end), self.context)
@@ -149,7 +149,7 @@ class PodListener:
                 if not self._strangers[peer]:
                     del self._strangers[peer]
             if admitted is not None:
-                await self._lend(*admitted)
+                await self._carry(*admitted)
         finally:
             if stream is not None:
                 stream.abort()
@@ -176,7 +176,7 @@ class PodListener:
         await stream.drain()
         return pod, next_key, line, WebSocketTransport(stream, is_server=True)
 
-    async def _lend(self, pod: str, key: str, line: ResumingLine, transport: WebSocketTransport) -> None:
+    async def _carry(self, pod: str, key: str, line: ResumingLine, transport: WebSocketTransport) -> None:
         def greeted() -> None:
             if not self._book.confirm(pod, key):  # The pod connected again while this connection was being set up.
                 transport.abort()
@@ -185,5 +185,5 @@ class PodListener:
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         guest = self._loop.create_task(work)
-        self._guests.add(guest)
-        guest.add_done_callback(self._guests.discard)
+        self._connections.add(guest)
+        guest.add_done_callback(self._connections.discard)

@@ -29,8 +29,8 @@ class TokenStream:
         """
         self._source, self._pod = source, pod
         self._last: JoinToken | None = None
-        self._news = asyncio.Event()
-        self._rest = bytearray()
+        self._changed = asyncio.Event()
+        self._partial_line = bytearray()
         self._is_skipping = False  #: until the end of a line that is too long
 
     async def __aenter__(self) -> TokenStream:
@@ -53,8 +53,8 @@ class TokenStream:
         The sender repeats the same token until the pod connects.
         """
         while self._last is None or self._last == known:
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
         return self._last
 
     def _read(self) -> None:
@@ -68,27 +68,27 @@ class TokenStream:
             self._close()
         *lines, partial = data.split(b"\n")
         for line in lines:
-            self._rest += line
-            if not self._is_skipping and self._rest:
-                self._take(bytes(self._rest))
-            self._rest.clear()
+            self._partial_line += line
+            if not self._is_skipping and self._partial_line:
+                self._take(bytes(self._partial_line))
+            self._partial_line.clear()
             self._is_skipping = False
-        self._rest += partial
-        if len(self._rest) > _MOST:
+        self._partial_line += partial
+        if len(self._partial_line) > _MOST:
             if not self._is_skipping:
-                _say(f"a line of more than {_MOST} bytes")
+                _warn(f"a line of more than {_MOST} bytes")
             self._is_skipping = True
-            self._rest.clear()
+            self._partial_line.clear()
 
     def _take(self, line: bytes) -> None:
         try:
             invitation = parse_token(line, pod=self._pod)
             check(invitation)
         except InvalidValue as problem:
-            _say(str(problem))
+            _warn(str(problem))
         else:
             self._last = invitation
-            self._news.set()
+            self._changed.set()
 
     def _close(self) -> None:
         source, self._source = self._source, -1
@@ -97,6 +97,6 @@ class TokenStream:
             os.close(source)
 
 
-def _say(what: str) -> None:
+def _warn(what: str) -> None:
     sys.stderr.write(f"ramet: on standard input there was no invitation, and it is ignored: {what}\n")
     sys.stderr.flush()

@@ -41,8 +41,10 @@ class ResumingLine:
         self._transport: Transport | None = None
         self._is_closing = self._has_ended = False
         self._failure: ProtocolError | None = None  #: to be raised to the reader
-        self._turn = asyncio.Lock()  #: held by the sender of the next frame
-        self._room, self._news, self._writable, self._left, self._greeted = (asyncio.Event() for _ in range(5))
+        self._send_lock = asyncio.Lock()  #: held by the sender of the next frame
+        self._room, self._has_new_frames, self._writable, self._has_disconnected, self._has_greeted = (
+            asyncio.Event() for _ in range(5)
+        )
         self._loop = asyncio.get_running_loop()
         self._giving_up: asyncio.TimerHandle | None = None
         self._wait_for_connection()
@@ -54,7 +56,7 @@ class ResumingLine:
 
         Raises Gone once the line has ended, and ProtocolError for a frame that is larger than any line accepts.
         """
-        async with self._turn:
+        async with self._send_lock:
             while not self._is_over and not self._session.has_room(frame):
                 self._room.clear()
                 await self._room.wait()
@@ -74,8 +76,8 @@ class ResumingLine:
                 raise failure
             if self._is_over:
                 return None
-            self._news.clear()
-            await self._news.wait()
+            self._has_new_frames.clear()
+            await self._has_new_frames.wait()
         self._given += 1
         self._session.acknowledge(self._given)
         self._writable.set()
@@ -93,7 +95,7 @@ class ResumingLine:
         if self._transport is not None and not self._has_ended:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._patience.linger_s):
-                    await self._left.wait()
+                    await self._has_disconnected.wait()
         self._end()
 
     def give_up(self) -> None:
@@ -117,7 +119,7 @@ class ResumingLine:
 
     async def until_greeted(self) -> None:
         """Wait until the first valid packet of the other side has arrived, or the line has ended."""
-        await self._greeted.wait()
+        await self._has_greeted.wait()
 
     @property
     def is_parted(self) -> bool:
@@ -143,7 +145,7 @@ class ResumingLine:
         if self._giving_up is not None:
             self._giving_up.cancel()
         self._session.connected()
-        self._left.clear()
+        self._has_disconnected.clear()
         tasks = [
             self._loop.create_task(work)
             for work in (self._read(transport, greeted), self._write(transport), self._watch(transport))
@@ -156,7 +158,7 @@ class ResumingLine:
                 task.cancel()
             if self._transport is transport:
                 self._transport = None
-                self._left.set()
+                self._has_disconnected.set()
                 self._wait_for_connection()
             ends = await asyncio.gather(*tasks, return_exceptions=True)
         for end in ends:
@@ -172,7 +174,7 @@ class ResumingLine:
             frame = self._session.feed(packet)
             if not is_greeted:
                 self._greetings, is_greeted = self._greetings + 1, True
-                self._greeted.set()
+                self._has_greeted.set()
                 if greeted is not None:
                     greeted()
             if frame is not None and not self._is_closing:
@@ -226,10 +228,10 @@ class ResumingLine:
             self._giving_up.cancel()
         if self._transport is not None:
             self._transport.abort()
-        self._left.set()
-        self._greeted.set()
+        self._has_disconnected.set()
+        self._has_greeted.set()
         self._wake()
 
     def _wake(self) -> None:
-        for waited_for in (self._room, self._news, self._writable):
+        for waited_for in (self._room, self._has_new_frames, self._writable):
             waited_for.set()

@@ -28,7 +28,7 @@ class TlsStream:
         self._tls = context.wrap_bio(
             self._incoming, self._outgoing, server_side=server_hostname is None, server_hostname=server_hostname
         )
-        self._rest = b""  #: data that arrived after a head
+        self._buffered = b""  #: data that arrived after a head
 
     async def shake_hands(self) -> None:
         """Complete the TLS handshake. Raises OSError (ssl.SSLError is one)."""
@@ -37,7 +37,7 @@ class TlsStream:
                 self._tls.do_handshake()
             except ssl.SSLWantReadError:
                 await self._flush()
-                if not await self._more():
+                if not await self._read_more():
                     raise ConnectionResetError("closed in the middle of a handshake") from None
             except ssl.SSLError:
                 await self._flush()  # an alert with the reason
@@ -48,8 +48,8 @@ class TlsStream:
 
     async def read(self) -> bytes:
         """Return received data; empty bytes at the end. Raises OSError."""
-        if self._rest:
-            buffered, self._rest = self._rest, b""
+        if self._buffered:
+            buffered, self._buffered = self._buffered, b""
             return buffered
         while True:
             try:
@@ -57,7 +57,7 @@ class TlsStream:
             except ssl.SSLWantReadError:
                 if self._outgoing.pending:
                     await self._flush()
-                if not await self._more():
+                if not await self._read_more():
                     return b""
             except ssl.SSLZeroReturnError:
                 return b""
@@ -74,7 +74,7 @@ class TlsStream:
             if not (chunk := await self.read()):
                 raise EOFError("the connection has ended in a head")
             data += chunk
-        self._rest = data[end + 4 :]
+        self._buffered = data[end + 4 :]
         return read_head(data[: end + 4])
 
     def put(self, data: bytes) -> None:
@@ -106,7 +106,7 @@ class TlsStream:
         """End the connection at once. Idempotent."""
         self._writer.transport.abort()
 
-    async def _more(self) -> bool:
+    async def _read_more(self) -> bool:
         data = await self._reader.read(_CHUNK)
         self._incoming.write(data)
         return bool(data)

@@ -30,7 +30,7 @@ class WebSocketTransport:
 
     async def send(self, packet: bytes) -> None:
         """See `Transport`."""
-        self._say(BINARY, packet)
+        self._write_frame(BINARY, packet)
         await self._stream.drain()
 
     async def receive(self) -> bytes | None:
@@ -57,7 +57,7 @@ class WebSocketTransport:
             if kind == BINARY:
                 self._packets.append(payload)
             elif kind == PING:
-                self._say(PONG, payload)
+                self._write_frame(PONG, payload)
             elif kind == CLOSE:
                 return bool(self._packets)
         if not was_under_way or any(kind == BINARY for kind, _ in messages):
@@ -66,6 +66,6 @@ class WebSocketTransport:
         self._late_at = None if announced_size is None else self._begun_at + allowance_s(announced_size)
         return True
 
-    def _say(self, kind: int, payload: bytes) -> None:
+    def _write_frame(self, kind: int, payload: bytes) -> None:
         if kind == BINARY or not self._stream.waiting:
             self._stream.put(pack(kind, payload, None if self._is_server else os.urandom(4)))

@@ -45,7 +45,7 @@ def of(output: str, environ: Mapping[str, str]) -> UserSettings:
     for key, default_name in _FILES.items():
         name = file_names.get(key) or (f"{config}/git/{default_name}" if config else "")
         path = Path(re.sub(r"\A~(?=/)", lambda _: home, name))
-        if path.is_absolute() and _is(Path.is_file, path):
+        if path.is_absolute() and _test(Path.is_file, path):
             effective.append(Setting(key, str(path.resolve())))
             files.append(str(path.resolve()))
     return UserSettings(tuple(effective), tuple(files))
@@ -63,7 +63,7 @@ def program_folders(program: str, environ: Mapping[str, str], *, but: Iterable[P
         is_system = any(folder.is_relative_to(each) for each in _SYSTEM)
         holds_home = home.is_relative_to(folder)
         is_excluded = any(folder.is_relative_to(each) or each.is_relative_to(folder) for each in excluded)
-        if _is(Path.is_dir, folder) and not (is_system or holds_home or is_excluded):
+        if _test(Path.is_dir, folder) and not (is_system or holds_home or is_excluded):
             folders[str(folder)] = None
     return tuple(folders)
 
@@ -76,7 +76,7 @@ def _program_folders(program: str, environ: Mapping[str, str]) -> Iterator[Path]
                 yield Path(name).resolve()
 
 
-def _is(asked: Callable[[Path], bool], path: Path) -> bool:
+def _test(asked: Callable[[Path], bool], path: Path) -> bool:
     try:
         return asked(path)
     except OSError:  # The path cannot be read: no program is found there.
