@@ -115,10 +115,10 @@ class LocalBackend(ZygoteBackend):
         self._make_runs()
         return await ZygoteClient.of(*waiting, self._room._replace(mounts=mounts, image=image))
 
-    async def _enter(self, run: str, given: Assignment) -> Assignment:
+    async def _enter(self, run: str, assignment: Assignment) -> Assignment:
         if (pod := self._pod) is None:
-            return given
-        secrets = given.secrets
+            return assignment
+        secrets = assignment.secrets
         entering = in_thread(lambda: pod.enter(run, secrets), name="ramet-pod")
         try:
             await run_shielded(entering)
@@ -126,13 +126,13 @@ class LocalBackend(ZygoteBackend):
             if entering.exception() is None:
                 await run_shielded(self._leave())
             raise
-        return given._replace(secrets=dict.fromkeys(secrets, ""))  # They are in files already.
+        return assignment._replace(secrets=dict.fromkeys(secrets, ""))  # They are in files already.
 
     async def _leave(self) -> None:
         if self._pod is not None:
             await in_thread(self._pod.leave, name="ramet-pod")
 
-    def _look_at(self, keeper: ZygoteClient, exit: Exit) -> None:
-        super()._look_at(keeper, exit)
+    def _look_at(self, zygote: ZygoteClient, exit: Exit) -> None:
+        super()._look_at(zygote, exit)
         if self._pod is not None:
             self._pod.take_secrets()

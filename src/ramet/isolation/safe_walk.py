@@ -196,10 +196,10 @@ def _clear_flags(fd: int) -> None:
             fcntl.ioctl(fd, _SET_FLAGS, (flags & ~_IMMUTABLE_OR_APPEND).to_bytes(8, "little"))
 
 
-def _entries_of(here: int, names: list[str]) -> Generator[FolderEntry, None, list[str]]:
+def _entries_of(folder: int, names: list[str]) -> Generator[FolderEntry, None, list[str]]:
     """Yield every entry of one folder; return the names of the folders in it."""
     folders: list[str] = []
-    with os.scandir(here) as listing:
+    with os.scandir(folder) as listing:
         for entry in listing:
             try:
                 status = entry.stat(follow_symlinks=False)
@@ -207,16 +207,16 @@ def _entries_of(here: int, names: list[str]) -> Generator[FolderEntry, None, lis
                 continue
             if stat.S_ISDIR(status.st_mode):
                 folders.append(entry.name)
-            yield FolderEntry(here, names, entry.name, status)
+            yield FolderEntry(folder, names, entry.name, status)
     return folders
 
 
-def _enter(here: int, name: str, device: int, *, too_deep: bool) -> int:
+def _enter(folder: int, name: str, device: int, *, too_deep: bool) -> int:
     if too_deep:
         raise OSError(errno.ENAMETOOLONG, "too deep", name)
-    child = _open_folder(name, here)
+    child = _open_folder(name, folder)
     # A different device is not yet a mount: a subvolume has its own, and so do the folders of some overlays.
-    if os.fstat(child).st_dev != device and not _is_same_mount(child, here):
+    if os.fstat(child).st_dev != device and not _is_same_mount(child, folder):
         os.close(child)
         raise _mounted(name)
     return child
@@ -251,10 +251,10 @@ class _Ancestor(NamedTuple):
     depth: int
 
 
-def _ancestor_of(root: int, here: int, names: list[str], ids: list[tuple[int, int]]) -> _Ancestor:
+def _ancestor_of(root: int, folder: int, names: list[str], ids: list[tuple[int, int]]) -> _Ancestor:
     """Open the folder above; if it was moved, open the deepest folder that the names still lead to."""
     with contextlib.suppress(OSError):
-        parent = os.open("..", _FOLDER, dir_fd=here)
+        parent = os.open("..", _FOLDER, dir_fd=folder)
         if _identity(parent) == ids[-2]:
             return _Ancestor(parent, len(names) - 1)
         os.close(parent)
@@ -279,11 +279,11 @@ def _mounted(name: str) -> OSError:
     return OSError(errno.EXDEV, "another file system is mounted here", name)
 
 
-def _is_same_mount(one: int, other: int) -> bool:
+def _is_same_mount(fd: int, other: int) -> bool:
     try:
-        return _mount(one) == _mount(other)
+        return _mount(fd) == _mount(other)
     except (OSError, StopIteration):
-        return os.fstat(one).st_dev == os.fstat(other).st_dev
+        return os.fstat(fd).st_dev == os.fstat(other).st_dev
 
 
 def _mount(fd: int) -> str:

@@ -107,6 +107,6 @@ def _work_queue() -> queue.SimpleQueue[Callable[[], None]]:
         return _queue
 
 
-def _run(works: queue.SimpleQueue[Callable[[], None]]) -> None:
+def _run(work_queue: queue.SimpleQueue[Callable[[], None]]) -> None:
     while True:
-        works.get()()
+        work_queue.get()()

@@ -148,9 +148,9 @@ class Confinement(NamedTuple):
         if self.without_unix:
             seccomp.install(self.without_unix)
 
-    def _grant_mounts(self, given: Assignment, rules: landlock.Rules) -> None:
+    def _grant_mounts(self, assignment: Assignment, rules: landlock.Rules) -> None:
         """Grant each mount at its place in the host's root, or where it was put back over a folder in memory."""
-        for path, source in given.mounts.items():
+        for path, source in assignment.mounts.items():
             if self.room.walls == "bwrap":
                 rules.grant(execute=(path,))
                 continue
@@ -161,11 +161,11 @@ class Confinement(NamedTuple):
             rules.grant_opened(fd)
             os.close(fd)
 
-    def _nproc(self, given: Assignment) -> int | None:
+    def _nproc(self, assignment: Assignment) -> int | None:
         """Return the process limit of the user: the agent's processes, the relay, and in a pod those that keep it."""
         if self.room.walls == "none":
             return None
-        own_tasks = given.pids + (given.proxy is not None)
+        own_tasks = assignment.pids + (assignment.proxy is not None)
         return own_tasks + procfs.tasks_beside(os.getppid()) if self.room.walls == "pod" else own_tasks
 
 

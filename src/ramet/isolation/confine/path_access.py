@@ -65,10 +65,10 @@ def handle_of(path: str, sources: Mapping[str, str]) -> int | None:
         return None
 
 
-def _replace(folder: str, needed: Iterable[str], sources: Mapping[str, str]) -> None:
+def _replace(folder: str, paths: Iterable[str], sources: Mapping[str, str]) -> None:
     """Mount an empty folder over a folder, and mount the needed paths in it again."""
-    handles = [(path, open_without_links(sources[path])) for path in needed if path in sources]
-    handles += [(path, os.open(path, _HANDLE)) for path in needed if path not in sources and Path(path).exists()]
+    handles = [(path, open_without_links(sources[path])) for path in paths if path in sources]
+    handles += [(path, os.open(path, _HANDLE)) for path in paths if path not in sources and Path(path).exists()]
     handles.sort(key=lambda each: (each[0].count("/"), each[0]))
     calls.mount("tmpfs", folder, "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, "mode=755,size=1m")
     for path, fd in handles:

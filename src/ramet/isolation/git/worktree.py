@@ -236,8 +236,8 @@ def _make_path_for(repo: Checkout, path: pathlib.Path) -> pathlib.Path:
     return path.resolve()
 
 
-async def _add(git: Git, repo: Checkout, place: pathlib.Path, *args: str) -> None:
-    await git(repo, "worktree", "add", "--quiet", *args, at_repository=True, write=[place])
+async def _add(git: Git, repo: Checkout, folder: pathlib.Path, *args: str) -> None:
+    await git(repo, "worktree", "add", "--quiet", *args, at_repository=True, write=[folder])
 
 
 async def _forget(git: Git, repo: Checkout, path: pathlib.Path, *then: Command) -> None:
@@ -259,9 +259,9 @@ def _tips_of(*names: str) -> Command:
     return Command(("cat-file", "--batch-check=%(objectname)"), stdin)
 
 
-def _tips_in(said: str) -> list[str]:
+def _tips_in(output: str) -> list[str]:
     """Return the commits of the names; empty for each name that has none."""
-    return [line if re.fullmatch(r"[0-9a-f]{40,64}", line) else "" for line in said.splitlines()]
+    return [line if re.fullmatch(r"[0-9a-f]{40,64}", line) else "" for line in output.splitlines()]
 
 
 async def _is_unchanged(git: Git, where: Checkout, status: str) -> bool:
@@ -313,15 +313,15 @@ def _try_lock(linked: Checkout) -> io.FileIO | None:
     return None
 
 
-async def _remove(git: Git, repo: Checkout, linked: Checkout, branch: str, at: str | None = None) -> None:
-    """Remove a clean worktree, and its branch unless that has moved from `at`.
+async def _remove(git: Git, repo: Checkout, linked: Checkout, branch: str, commit: str | None = None) -> None:
+    """Remove a clean worktree, and its branch unless that has moved from `commit`.
 
     Raises NoWorktree if the user has locked the worktree, OSError for files that stay.
     """
     if _exists(linked.git_dir / "locked"):
         raise NoWorktree(linked.top, "it is locked", "git worktree unlock")
     await run_shielded(in_thread(lambda: _remove_folder(linked.top), name="ramet-worktree"))
-    await _forget(git, repo, linked.top, _removal(branch, at))
+    await _forget(git, repo, linked.top, _removal(branch, commit))
 
 
 def _remove_folder(path: pathlib.Path) -> None:
@@ -329,14 +329,14 @@ def _remove_folder(path: pathlib.Path) -> None:
         safe_walk.remove(parent, path.name)
 
 
-async def _remove_branch(git: Git, repo: Checkout, branch: str, at: str | None = None) -> bool:
-    """Remove a branch that is still at `at` (or anywhere, if None); return False if it has moved."""
-    done = await git.each(repo, [_removal(branch, at)], at_repository=True)
+async def _remove_branch(git: Git, repo: Checkout, branch: str, commit: str | None = None) -> bool:
+    """Remove a branch that is still at `commit` (or anywhere, if None); return False if it has moved."""
+    done = await git.each(repo, [_removal(branch, commit)], at_repository=True)
     return done.failure is None
 
 
-def _removal(branch: str, at: str | None) -> Command:
-    return Command(("update-ref", "-d", f"refs/heads/{branch}", *([at] if at else [])))
+def _removal(branch: str, commit: str | None) -> Command:
+    return Command(("update-ref", "-d", f"refs/heads/{branch}", *([commit] if commit else [])))
 
 
 async def _undo(git: Git, repo: Checkout, path: pathlib.Path, branch: str) -> None:

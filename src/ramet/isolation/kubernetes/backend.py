@@ -216,19 +216,19 @@ class KubernetesBackend:
 
     # ---- one run ----------------------------------------------------------------------------------------------------
 
-    def _level(self, probe: Probe, asked: Isolation) -> tuple[Isolation, str | None]:
+    def _level(self, probe: Probe, isolation: Isolation) -> tuple[Isolation, str | None]:
         """Return the isolation level of a run, and the RuntimeClass that its pod needs.
 
         A pod shares no address space with another pod.
         """
         if probe.level is Isolation.L0:
-            raise IsolationUnavailable(asked, probe.level, probe.missing, probe.remedy)
-        if asked.rank <= Isolation.FRESH.rank:
-            return (asked if asked is Isolation.FRESH else Isolation.L2), None
+            raise IsolationUnavailable(isolation, probe.level, probe.missing, probe.remedy)
+        if isolation.rank <= Isolation.FRESH.rank:
+            return (isolation if isolation is Isolation.FRESH else Isolation.L2), None
         for level in sorted(self._classes, key=lambda each: each.rank):
-            if level.rank >= asked.rank and probe.mechanisms.get(f"runtime_class_{level}"):
+            if level.rank >= isolation.rank and probe.mechanisms.get(f"runtime_class_{level}"):
                 return level, self._classes[level]
-        raise IsolationUnavailable(asked, probe.level, probe.missing, probe.remedy)
+        raise IsolationUnavailable(isolation, probe.level, probe.missing, probe.remedy)
 
     def _check(self, spec: SandboxSpec) -> None:
         """Reject an invalid spec before anything is created. Raises InvalidValue, SandboxFailed."""

@@ -100,7 +100,7 @@ class Reaper:
         now = asyncio.get_running_loop().time()
         return now < self._spared_until.setdefault((namespace, pod.uid, pod.owner), now + pod.outlives_s + _SLACK_S)
 
-    async def _reap(self, api: Api, spares: Callable[[str, ObservedPod], bool]) -> Sequence[str]:
+    async def _reap(self, api: Api, is_spared: Callable[[str, ObservedPod], bool]) -> Sequence[str]:
         selector = labels.selector(place=self._kernels.place)
         # Listed before the living kernels are read: a kernel that starts in between has nothing in the list.
         (_, pods), secrets, policies = await asyncio.gather(
@@ -109,7 +109,7 @@ class Reaper:
         dead = self._kernels.dead()
         owners = await self._kernels.owners(api.namespace)
         dead_pods = [each for each in pods if each.owner not in owners]
-        spared = [each for each in dead_pods if spares(api.namespace, each)]
+        spared = [each for each in dead_pods if is_spared(api.namespace, each)]
         known = {(api.namespace, each.uid, each.owner) for each in spared}
         self._spared_until = {
             key: at for key, at in self._spared_until.items() if key[0] != api.namespace or key in known

@@ -105,9 +105,9 @@ def _is_memory(path: str) -> bool:
     return bool(kinds) and kinds[-1] == "tmpfs" and os.access(path, os.W_OK)
 
 
-def _number(controller: str, name: str, at: int) -> int | None:
+def _number(controller: str, name: str, index: int) -> int | None:
     fields = (_file(controller, name) or "").split()
-    return int(fields[at]) if len(fields) > at and fields[at].lstrip("-").isdigit() else None
+    return int(fields[index]) if len(fields) > index and fields[index].lstrip("-").isdigit() else None
 
 
 def _file(controller: str, name: str) -> str | None:

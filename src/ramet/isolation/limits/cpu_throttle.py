@@ -89,13 +89,13 @@ class CpuThrottle:
         self._pause.release()
 
 
-def _send(pid: int, born: int, number: int) -> bool:
+def _send(pid: int, start_time: int, number: int) -> bool:
     try:
         fd = os.pidfd_open(pid)
     except OSError:
         return False
     try:
-        if procfs.start_time(pid) != born:
+        if procfs.start_time(pid) != start_time:
             return False
         signal.pidfd_send_signal(fd, number)
         return True

@@ -83,18 +83,18 @@ class Meter:
             pause.release()
         return Used(0 if usage is None else usage.bytes, is_exact=False)
 
-    def _count(self, most: int, stop: Callable[[], bool]) -> Used:
+    def _count(self, limit: int, stop: Callable[[], bool]) -> Used:
         """Count everything once; the result is exact if no process ran meanwhile."""
         switches, filled = self._switch_counts(), _filled_bytes(self._workspace)
-        used = used_bytes(self._workspace, most=most, stop=stop)
+        used = used_bytes(self._workspace, most=limit, stop=stop)
         held = _OpenFiles(self._workspace)
-        for pid in self._look() if used <= most and not stop() else ():
-            held.add(pid, most=most)
+        for pid in self._look() if used <= limit and not stop() else ():
+            held.add(pid, limit=limit)
         used += held.bytes
         is_exact = switches is not None and switches == self._switch_counts()
         if not held.is_complete:
             used = max(used, self._seen + filled - self._filled)
-        elif is_exact and used <= most and not stop():
+        elif is_exact and used <= limit and not stop():
             self._filled, self._seen = filled, used
         if is_exact:
             self._inexact = 0
@@ -156,8 +156,8 @@ class _OpenFiles:
         """Return whether the size of every such file is known."""
         return not self._is_hidden and self._mapped <= self._files.keys()
 
-    def add(self, pid: int, *, most: int) -> None:
-        """Check the descriptors, folders, program and mappings of a process, and stop just above `most`.
+    def add(self, pid: int, *, limit: int) -> None:
+        """Check the descriptors, folders, program and mappings of a process, and stop just above `limit`.
 
         An ended process holds nothing.
         """
@@ -166,36 +166,36 @@ class _OpenFiles:
             return
         try:
             for thread in (str(pid),) if process.threads == 1 else procfs.threads(pid):
-                self._add_descriptors(thread, most)  # Each thread may have its own.
-                self._add(f"{thread}/cwd", most)
-                self._add(f"{thread}/exe", most)  # An ended thread shows no program, even if other threads run it.
+                self._add_descriptors(thread, limit)  # Each thread may have its own.
+                self._add(f"{thread}/cwd", limit)
+                self._add(f"{thread}/exe", limit)  # An ended thread shows no program, even if other threads run it.
         except PermissionError:  # A process that hides its files may hold anything.
             self._is_hidden = True
         for area in procfs.areas(process, device=self._areas) if self._areas else ():
             if area.is_removed and area.inode not in self._files:
                 try:
-                    self._add(f"{area.thread}/map_files/{area.start:x}-{area.end:x}", most)
+                    self._add(f"{area.thread}/map_files/{area.start:x}-{area.end:x}", limit)
                 except PermissionError:
                     self._mapped.add(area.inode)
 
-    def _add_descriptors(self, thread: str, most: int) -> None:
+    def _add_descriptors(self, thread: str, limit: int) -> None:
         folder = f"{thread}/fd"
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             for name in os.listdir(f"{procfs.PROC}/{folder}"):  # noqa: PTH208 - only the names
-                self._add(f"{folder}/{name}", most)
+                self._add(f"{folder}/{name}", limit)
                 self._is_hidden = self._is_hidden or procfs.descriptors_in_queue(int(thread), name) > 0
 
-    def _add(self, name: str, most: int) -> None:
+    def _add(self, name: str, limit: int) -> None:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             status = os.stat(f"{procfs.PROC}/{name}")  # noqa: PTH116 - it is no path
             if self._take(status) and stat.S_ISDIR(status.st_mode):
-                self._add_folders_above(f"{procfs.PROC}/{name}", most)
+                self._add_folders_above(f"{procfs.PROC}/{name}", limit)
 
-    def _add_folders_above(self, path: str, most: int) -> None:
+    def _add_folders_above(self, path: str, limit: int) -> None:
         """Add the parents of a removed folder, which it keeps even if they were removed, too."""
         folder = os.open(path, _FOLDER)
         try:
-            while self.bytes <= most:
+            while self.bytes <= limit:
                 parent = os.open("..", _FOLDER, dir_fd=folder)
                 os.close(folder)
                 folder = parent
@@ -204,11 +204,11 @@ class _OpenFiles:
         finally:
             os.close(folder)
 
-    def _take(self, found: os.stat_result) -> bool:
+    def _take(self, status: os.stat_result) -> bool:
         """Record a removed file or folder that was not seen before; return whether it is one."""
-        if found.st_dev != self._device or found.st_nlink or found.st_ino in self._files:
+        if status.st_dev != self._device or status.st_nlink or status.st_ino in self._files:
             return False
-        self._files[found.st_ino] = found.st_blocks * 512 + (ENTRY_BYTES if stat.S_ISDIR(found.st_mode) else 0)
+        self._files[status.st_ino] = status.st_blocks * 512 + (ENTRY_BYTES if stat.S_ISDIR(status.st_mode) else 0)
         return True
 
 

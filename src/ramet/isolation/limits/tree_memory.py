@@ -135,6 +135,8 @@ def _threads(tree: Mapping[int, Stat]) -> dict[int, list[str]]:
     return {pid: procfs.threads(pid) for pid, process in tree.items() if process.is_headless}
 
 
-def _covers(tree: Mapping[int, Stat], after: Census) -> bool:
+def _covers(tree: Mapping[int, Stat], census: Census) -> bool:
     """Return whether no process was added while a tree was read."""
-    return after.is_whole and all(pid in tree and tree[pid].born == process.born for pid, process in after.tree.items())
+    return census.is_whole and all(
+        pid in tree and tree[pid].born == process.born for pid, process in census.tree.items()
+    )

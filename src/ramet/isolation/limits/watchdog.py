@@ -222,7 +222,7 @@ class Watched:
             reason = "its processes followed each other so quickly that their memory could not be read"
             self._end("oom", f"{reason}; policy.memory_mb is {limit}")
 
-    def _check_time(self, now: float, usage: _Usage, before: dict[int, Stat]) -> None:
+    def _check_time(self, now: float, usage: _Usage, previous: dict[int, Stat]) -> None:
         times = self._times
         elapsed, used = (now - times[-1][0], usage.cpu_s - times[-1][1]) if times else (0.0, 0.0)
         times.append((now, usage.cpu_s))
@@ -230,7 +230,7 @@ class Watched:
             times.popleft()
         if self._brake is not None and self._is_open:
             busy = {
-                pid for pid, process in usage.tree.items() if pid not in before or process.ticks > before[pid].ticks
+                pid for pid, process in usage.tree.items() if pid not in previous or process.ticks > previous[pid].ticks
             }
             self._brake.apply(now, elapsed_s=elapsed, used_s=used, busy=busy)
         start, start_cpu_s = times[0]
@@ -245,12 +245,12 @@ class Watched:
         if self._watchdog._measure(self, work):
             self._is_touched = False
 
-    def _take_disk_usage(self, found: disk.Used, cost_s: float) -> None:
+    def _take_disk_usage(self, usage: disk.Used, cost_s: float) -> None:
         """Record a measurement of the disk."""
-        now, used, most = self._watchdog.now(), found.bytes, self._grant.workspace_size_mb * MIB
+        now, used, most = self._watchdog.now(), usage.bytes, self._grant.workspace_size_mb * MIB
         self._disk_bytes = used
-        self._is_touched = self._is_touched or not found.is_exact
-        self._unmeasured = 0 if found.is_exact or found.is_bounded else self._unmeasured + 1
+        self._is_touched = self._is_touched or not usage.is_exact
+        self._unmeasured = 0 if usage.is_exact or usage.is_bounded else self._unmeasured + 1
         pause = self._watchdog.interval_s if used > most / 2 else _DISK_S
         if not self._unmeasured:  # Otherwise a sandbox that hides files would be looked at less and less often.
             pause = max(pause, _EFFORT * cost_s)
@@ -270,14 +270,14 @@ class Watched:
             if (status.f_blocks - status.f_bfree) * status.f_frsize > size * MIB:
                 self._end("workspace", f"{path} held more than {size} MiB; policy.tmpfs_size_mb is {size}")
 
-    def _report_threshold(self, what: str, value: float, limit: float) -> None:
+    def _report_threshold(self, resource: str, value: float, limit: float) -> None:
         if value < REARMED * limit:
-            self._over.discard(what)
-        elif value >= THRESHOLD * limit and what not in self._over:
-            self._over.add(what)
+            self._over.discard(resource)
+        elif value >= THRESHOLD * limit and resource not in self._over:
+            self._over.add(resource)
             if self._on_threshold is not None:
                 try:
-                    self._on_threshold(what, value, limit)
+                    self._on_threshold(resource, value, limit)
                 except Exception:
                     self._on_threshold = None
                     _log.exception("a callback for thresholds failed; it is not called again")

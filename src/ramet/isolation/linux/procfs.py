@@ -301,18 +301,18 @@ def cgroup_mounts() -> list[CgroupMount]:
     return entries
 
 
-def _fields(one: Stat, name: str, wanted: tuple[bytes, ...]) -> dict[bytes, int]:
+def _fields(process: Stat, name: str, names: tuple[bytes, ...]) -> dict[bytes, int]:
     """Return values of lines of the form `Name: 123 kB`, from the first thread that shows any."""
-    for thread in _live_threads(one):
-        lines = [line.split() for line in _read(f"{thread}/{name}").splitlines() if line.startswith(wanted)]
+    for thread in _live_threads(process):
+        lines = [line.split() for line in _read(f"{thread}/{name}").splitlines() if line.startswith(names)]
         if lines:
             return {line[0]: int(line[1]) for line in lines}
     return {}
 
 
-def _live_threads(one: Stat) -> Iterable[object]:
+def _live_threads(process: Stat) -> Iterable[object]:
     """Return the first thread of a process or, if that has ended, all its threads."""
-    return threads(one.pid) if one.is_headless else (one.pid,)
+    return threads(process.pid) if process.is_headless else (process.pid,)
 
 
 def _number(name: str, before: bytes) -> int:

@@ -44,8 +44,8 @@ def apply(
         _lower(resource.RLIMIT_CPU, cpu, cpu + 1)
 
 
-def _lower(which: int, soft: int, hard: int) -> None:
-    _, highest = resource.getrlimit(which)
+def _lower(resource_id: int, soft: int, hard: int) -> None:
+    _, highest = resource.getrlimit(resource_id)
     if highest != resource.RLIM_INFINITY:
         soft, hard = min(soft, highest), min(hard, highest)
-    resource.setrlimit(which, (soft, hard))
+    resource.setrlimit(resource_id, (soft, hard))

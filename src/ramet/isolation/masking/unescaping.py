@@ -32,30 +32,30 @@ class UnescapedText(NamedTuple):
         """Return the position of bytes of `data` in the text, with escapes as a whole."""
         return Span(self._of_byte(span.start).start, self._of_byte(span.end - 1).end)
 
-    def _of_byte(self, at: int) -> Span:
-        index = bisect.bisect_right(self.starts, at) - 1
+    def _of_byte(self, offset: int) -> Span:
+        index = bisect.bisect_right(self.starts, offset) - 1
         if index < 0:
-            return Span(at, at + 1)
-        if at < self.ends[index]:
+            return Span(offset, offset + 1)
+        if offset < self.ends[index]:
             return self.was[index]
-        start = self.was[index].end + at - self.ends[index]
+        start = self.was[index].end + offset - self.ends[index]
         return Span(start, start + 1)
 
 
-def _percent(found: re.Match[bytes]) -> bytes:
-    return bytes.fromhex(found[1].decode())
+def _percent(match: re.Match[bytes]) -> bytes:
+    return bytes.fromhex(match[1].decode())
 
 
-def _escape(found: re.Match[bytes]) -> bytes:
-    if found[1]:
-        return bytes.fromhex(found[1].decode())
-    if found[2]:
-        return chr(int(found[2], 16)).encode("utf-8", "surrogatepass")
-    return _LETTERS.get(found[3], found[3])
+def _escape(match: re.Match[bytes]) -> bytes:
+    if match[1]:
+        return bytes.fromhex(match[1].decode())
+    if match[2]:
+        return chr(int(match[2], 16)).encode("utf-8", "surrogatepass")
+    return _LETTERS.get(match[3], match[3])
 
 
-def _reference(found: re.Match[bytes]) -> bytes:
-    return html.unescape(found[0].decode()).encode("utf-8", "surrogatepass")
+def _reference(match: re.Match[bytes]) -> bytes:
+    return html.unescape(match[0].decode()).encode("utf-8", "surrogatepass")
 
 
 def _nothing(_: re.Match[bytes]) -> bytes:

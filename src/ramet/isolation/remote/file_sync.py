@@ -201,9 +201,9 @@ class _Target:
         """Write a file."""
         self._replace(parts, lambda fd, draft: _write(os.open(draft, _DRAFT, 0o600, dir_fd=fd), content, mode))
 
-    def link(self, parts: tuple[str, ...], to: bytes) -> None:
+    def link(self, parts: tuple[str, ...], target: bytes) -> None:
         """Create a link."""
-        self._replace(parts, lambda fd, draft: os.symlink(to, draft, dir_fd=fd))
+        self._replace(parts, lambda fd, draft: os.symlink(target, draft, dir_fd=fd))
 
     def remove(self, paths: Iterable[str]) -> None:
         """Remove those of these paths that exist."""
@@ -272,22 +272,22 @@ class _Target:
         self._at = parts, fd
         return fd
 
-    def _below(self, fd: int, name: str, above: tuple[str, ...], *, make: bool) -> int:
+    def _below(self, fd: int, name: str, parents: tuple[str, ...], *, make: bool) -> int:
         try:
             return os.open(name, _FOLDER, dir_fd=fd)
         except OSError as error:
             if not make or isinstance(error, PermissionError):
                 raise
-        self._note(above, fd)
+        self._note(parents, fd)
         safe_walk.remove(fd, name)
         os.mkdir(name, 0o700, dir_fd=fd)
         return os.open(name, _FOLDER, dir_fd=fd)
 
 
 @contextmanager
-def _opened(place: Path, *, is_source: bool) -> Iterator[int]:
+def _opened(path: Path, *, is_source: bool) -> Iterator[int]:
     """Open a folder or file, which is no link, for reading. Raises OSError."""
-    handle = open_without_links(str(place)) if is_source else os.open(place, _HANDLE | os.O_NOFOLLOW)
+    handle = open_without_links(str(path)) if is_source else os.open(path, _HANDLE | os.O_NOFOLLOW)
     try:
         if stat.S_ISDIR(os.fstat(handle).st_mode):
             with safe_walk.opened(Path(), handle) as root:
@@ -303,54 +303,54 @@ def _opened(place: Path, *, is_source: bool) -> Iterator[int]:
 
 
 def _write_entry(
-    out: Callable[[bytes], object],
+    archive: Callable[[bytes], object],
     name: str,
-    found: os.stat_result,
+    status: os.stat_result,
     opened: Callable[[], int],
-    left: list[int],
+    remaining: list[int],
     max_bytes: int,
 ) -> None:
     """Write a file to the tar, cut or zero-padded to the size that it had when it was opened."""
     fd = opened()
     try:
         size = os.fstat(fd).st_size
-        left[0] -= size
-        if left[0] < 0:
-            raise OutputTooLarge("bytes of a folder that travels", size=max_bytes - left[0], limit=max_bytes)
-        out(tar.header(tar.Member(os.fsencode(name), False, size, stat.S_IMODE(found.st_mode) & 0o777)))
+        remaining[0] -= size
+        if remaining[0] < 0:
+            raise OutputTooLarge("bytes of a folder that travels", size=max_bytes - remaining[0], limit=max_bytes)
+        archive(tar.header(tar.Member(os.fsencode(name), False, size, stat.S_IMODE(status.st_mode) & 0o777)))
         missing = size
         while missing:
             data = os.read(fd, min(missing, _CHUNK)) or bytes(min(missing, _CHUNK))
-            out(data)
+            archive(data)
             missing -= len(data)
         if size % tar.BLOCK:
-            out(bytes(-size % tar.BLOCK))
+            archive(bytes(-size % tar.BLOCK))
     finally:
         os.close(fd)
 
 
-def _state_of(found: os.stat_result) -> tuple[int, ...]:
+def _state_of(status: os.stat_result) -> tuple[int, ...]:
     """Return the state of an entry, for comparison with a later one."""
-    if stat.S_ISDIR(found.st_mode):  # Its entries are compared anyway, and its time only reflects them.
-        return found.st_mode, found.st_ino
-    return found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    if stat.S_ISDIR(status.st_mode):  # Its entries are compared anyway, and its time only reflects them.
+        return status.st_mode, status.st_ino
+    return status.st_mode, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _is_young(found: os.stat_result) -> bool:
+def _is_young(status: os.stat_result) -> bool:
     """Return whether an entry may change again without a new time."""
-    return not stat.S_ISDIR(found.st_mode) and abs(time.time_ns() - found.st_ctime_ns) < _YOUNG_NS
+    return not stat.S_ISDIR(status.st_mode) and abs(time.time_ns() - status.st_ctime_ns) < _YOUNG_NS
 
 
-def _may_travel(found: os.stat_result) -> bool:
-    return stat.S_IFMT(found.st_mode) in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
+def _may_travel(status: os.stat_result) -> bool:
+    return stat.S_IFMT(status.st_mode) in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
 
 
-def _is_inside(parts: tuple[str, ...], to: bytes) -> bool:
+def _is_inside(parts: tuple[str, ...], target: bytes) -> bool:
     """Return whether a link's text leads to a path below the folder."""
-    if not to or to.startswith(b"/") or b"\0" in to:
+    if not target or target.startswith(b"/") or b"\0" in target:
         return False
     depth = len(parts) - 1
-    for part in to.split(b"/"):
+    for part in target.split(b"/"):
         depth += -1 if part == b".." else 0 if part in (b"", b".") else 1
         if depth < 0:
             return False

@@ -231,18 +231,18 @@ class NodeClient:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("a sandbox on another machine: %s", error)
 
-    def _level_of(self, hello: Hello, asked: Isolation) -> Isolation:
+    def _level_of(self, hello: Hello, isolation: Isolation) -> Isolation:
         """Return the isolation level of a run. Raises IsolationUnavailable."""
         if self._level is not None:
             return self._level
-        if asked is Isolation.FRESH and hello.level is Isolation.L2:
-            return asked
-        if asked.rank > hello.level.rank:
-            raise IsolationUnavailable(asked, hello.level, hello.missing, hello.remedy)
+        if isolation is Isolation.FRESH and hello.level is Isolation.L2:
+            return isolation
+        if isolation.rank > hello.level.rank:
+            raise IsolationUnavailable(isolation, hello.level, hello.missing, hello.remedy)
         return hello.level
 
-    async def _link(self, path: str, to: str) -> None:
-        await self._questions.ask(lambda ask: Link(ask=ask, root=path, to=to))
+    async def _link(self, path: str, target: str) -> None:
+        await self._questions.ask(lambda ask: Link(ask=ask, root=path, to=target))
 
     async def _read(self) -> None:
         reason = "the line to its machine ended"
@@ -264,42 +264,42 @@ class NodeClient:
         finally:
             self.lost(Exit(-signal.SIGKILL, "lost", reason))
 
-    def _take(self, word: messages.FromMachine, body: bytes) -> None:
+    def _take(self, message: messages.FromMachine, body: bytes) -> None:
         if not self._hello.done():
-            if not isinstance(word, Hello) or word.version != messages.VERSION:
+            if not isinstance(message, Hello) or message.version != messages.VERSION:
                 raise ProtocolError(f"a machine's first word is a hello of version {messages.VERSION}")
-            self._hello.set_result(word)
-            self._last_number = word.last
+            self._hello.set_result(message)
+            self._last_number = message.last
             return
-        if body and not isinstance(word, Data | Answer):
+        if body and not isinstance(message, Data | Answer):
             raise ProtocolError("a body where none belongs")
-        if isinstance(word, Ended | Threshold) and self._is_not_adopted(word.number):
+        if isinstance(message, Ended | Threshold) and self._is_not_adopted(message.number):
             return  # An older version of ramet sends it before an adoption, and sends the end again after it.
-        match word:
+        match message:
             case Hello():
                 raise ProtocolError("a machine says hello once")
             case Answer():
-                self._questions.answer(word, body)
+                self._questions.answer(message, body)
             case Data():
                 if len(body) > messages.MAX_PIECE:
                     raise ProtocolError("a piece of a stream that is too large")
-                self._sandbox_of(word.number).take(word.stream, body)
+                self._sandbox_of(message.number).take(message.stream, body)
             case Credit():
-                self._sandbox_of(word.number).grant(word.stream, word.size)
+                self._sandbox_of(message.number).grant(message.stream, message.size)
             case Started():
-                self._sandbox_of(word.number).begin()
+                self._sandbox_of(message.number).begin()
             case Refused():
-                self._sandbox_of(word.number).refuse(told(word.error, word.fields))
+                self._sandbox_of(message.number).refuse(told(message.error, message.fields))
             case Ended():
-                self._sandbox_of(word.number).take_end(word)
+                self._sandbox_of(message.number).take_end(message)
             case Connected():
-                self._sandbox_of(word.number).connect(word.stream)
+                self._sandbox_of(message.number).connect(message.stream)
             case Threshold():
-                if word.resource not in _THRESHOLDS:
-                    raise ProtocolError(f"nothing comes near a limit of {word.resource[:40]!r}")
-                run = self._sandbox_of(word.number).may_warn()
+                if message.resource not in _THRESHOLDS:
+                    raise ProtocolError(f"nothing comes near a limit of {message.resource[:40]!r}")
+                run = self._sandbox_of(message.number).may_warn()
                 if run and self._on_threshold is not None:
-                    self._on_threshold(run, word.resource, word.used, word.limit)
+                    self._on_threshold(run, message.resource, message.used, message.limit)
 
     def _is_not_adopted(self, number: int) -> bool:
         return number not in self._sandboxes and number in self._hello.result().kept

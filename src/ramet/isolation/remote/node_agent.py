@@ -77,7 +77,7 @@ def main(runs: str, *places: str) -> None:
     asyncio.run(_main(Path(runs), [Path(each) for each in places]))
 
 
-async def _main(runs: Path, places: Sequence[Path]) -> None:
+async def _main(runs: Path, folders: Sequence[Path]) -> None:
     stdin, stdout = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -86,7 +86,7 @@ async def _main(runs: Path, places: Sequence[Path]) -> None:
     with os.fdopen(stdin, "rb", 0) as source, os.fdopen(stdout, "wb", 0) as sink:
         line = await piped(source, sink)
         try:
-            await serve(line, runs, places)
+            await serve(line, runs, folders)
         except ProtocolError as violation:
             sys.stderr.write(f"the kernel broke the rules of the line: {violation}\n")
         finally:
@@ -178,41 +178,41 @@ class NodeAgent:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _post(self, word: NodeMessage, body: bytes = b"") -> None:
+    def _post(self, message: NodeMessage, body: bytes = b"") -> None:
         """Send a message on the current line; drop it if there is none."""
         if self._outbox is not None:
-            self._outbox.post(word, body)
+            self._outbox.post(message, body)
 
-    def _take(self, word: messages.FromKernel, body: bytes) -> None:
-        match word:
+    def _take(self, message: messages.FromKernel, body: bytes) -> None:
+        match message:
             case Data():
-                if (sandbox := self._kept.get(word.number)) is not None:
-                    sandbox.take(word.stream, body)
+                if (sandbox := self._kept.get(message.number)) is not None:
+                    sandbox.take(message.stream, body)
             case Credit():
-                if (sandbox := self._kept.get(word.number)) is not None:
-                    sandbox.grant(word.stream, word.size)
+                if (sandbox := self._kept.get(message.number)) is not None:
+                    sandbox.grant(message.stream, message.size)
             case Signal():
-                if (sandbox := self._kept.get(word.number)) is not None:
-                    sandbox.signal(word.signal)
+                if (sandbox := self._kept.get(message.number)) is not None:
+                    sandbox.signal(message.signal)
             case Put():
-                sandbox_of_put = self._new(word.number)
-                arrival = sandbox_of_put.receive(word.stream)
-                self._answer(word.ask, lambda: self._put(sandbox_of_put, word, arrival))
+                sandbox_of_put = self._new(message.number)
+                incoming = sandbox_of_put.receive(message.stream)
+                self._answer(message.ask, lambda: self._put(sandbox_of_put, message, incoming))
             case Link():
-                self._answer(word.ask, lambda: self._link(word))
+                self._answer(message.ask, lambda: self._link(message))
             case Start():
-                sandbox = self._new(word.number)
-                sandbox.starting = self._do(self._start(sandbox, word))
+                sandbox = self._new(message.number)
+                sandbox.starting = self._do(self._start(sandbox, message))
             case Adopt():
-                self._answer(word.ask, lambda: self._adopt(word))
+                self._answer(message.ask, lambda: self._adopt(message))
             case Measure():
-                self._answer(word.ask, lambda: self._measure(word))
+                self._answer(message.ask, lambda: self._measure(message))
             case Run():
-                self._answer(word.ask, lambda: self._run(word))
+                self._answer(message.ask, lambda: self._run(message))
             case Fetch():
-                self._answer(word.ask, lambda: self._fetch(word))
+                self._answer(message.ask, lambda: self._fetch(message))
             case Forget():
-                self._answer(word.ask, lambda: self._forget(word.number))
+                self._answer(message.ask, lambda: self._forget(message.number))
             case Leave():
                 raise AssertionError("seen to before")
 
@@ -248,51 +248,53 @@ class NodeAgent:
 
         self._do(answer())
 
-    async def _put(self, kept: NodeSandbox, word: Put, arrival: IncomingDir) -> tuple[Any, bytes]:
-        root = Path(absolute(word.root))
+    async def _put(self, sandbox: NodeSandbox, message: Put, incoming: IncomingDir) -> tuple[Any, bytes]:
+        root = Path(absolute(message.root))
         if not any(folder == root or folder in root.parents for folder in self._places):
-            kept.drop(word.stream)
+            sandbox.drop(message.stream)
             return False, b""
         if root == self._runs or root in self._runs.parents:
-            kept.drop(word.stream)
+            sandbox.drop(message.stream)
             raise InvalidValue("readonly_mounts", str(root), "a folder that no workspace of another machine is in")
-        self._users_by_folder.setdefault(root, set()).add(kept.number)
-        await kept.put(word.stream, root, arrival)
+        self._users_by_folder.setdefault(root, set()).add(sandbox.number)
+        await sandbox.put(message.stream, root, incoming)
         return True, b""
 
-    async def _link(self, word: Link) -> tuple[Any, bytes]:
-        root, to = Path(absolute(word.root)), Path(absolute(word.to))
+    async def _link(self, message: Link) -> tuple[Any, bytes]:
+        root, to = Path(absolute(message.root)), Path(absolute(message.to))
         if not any(folder in root.parents for folder in self._places) or self._runs in root.parents:
             raise InvalidValue("readonly_mounts", str(root), "a path in a folder that this machine keeps for mounts")
         await in_thread(lambda: _link(root, to), name="ramet-folder")
         return None, b""
 
-    async def _start(self, kept: NodeSandbox, word: Start) -> None:
+    async def _start(self, sandbox: NodeSandbox, message: Start) -> None:
         try:
-            await kept.start(self._backend, word)
+            await sandbox.start(self._backend, message)
         except Exception as problem:  # The kernel waits for an answer in any case.
             error = problem if isinstance(problem, RametError) else SandboxFailed(repr(problem))
             info, fields = encode_error(error)
-            self._post(Refused(number=word.number, error=info, fields=fields))
+            self._post(Refused(number=message.number, error=info, fields=fields))
             return
-        self._users_by_folder.setdefault(Path(word.workspace), set()).add(kept.number)
-        self._post(Started(number=word.number))
-        kept.begin()
+        self._users_by_folder.setdefault(Path(message.workspace), set()).add(sandbox.number)
+        self._post(Started(number=message.number))
+        sandbox.begin()
 
-    async def _adopt(self, word: Adopt) -> tuple[Any, bytes]:
-        self._known(word.number).adopt()
+    async def _adopt(self, message: Adopt) -> tuple[Any, bytes]:
+        self._known(message.number).adopt()
         return None, b""
 
-    async def _measure(self, word: Measure) -> tuple[Any, bytes]:
-        return list(await self._known(word.number).box.metrics()), b""
+    async def _measure(self, message: Measure) -> tuple[Any, bytes]:
+        return list(await self._known(message.number).box.metrics()), b""
 
-    async def _run(self, word: Run) -> tuple[Any, bytes]:
-        sandbox = self._known(word.number).box
-        code, out, err = await sandbox.run_command(word.argv, timeout_s=word.timeout_s, max_bytes=word.max_bytes)
+    async def _run(self, message: Run) -> tuple[Any, bytes]:
+        sandbox = self._known(message.number).box
+        code, out, err = await sandbox.run_command(
+            message.argv, timeout_s=message.timeout_s, max_bytes=message.max_bytes
+        )
         return [code, len(out)], out + err
 
-    async def _fetch(self, word: Fetch) -> tuple[Any, bytes]:
-        packed = await self._known(word.number).fetch(word.stream)
+    async def _fetch(self, message: Fetch) -> tuple[Any, bytes]:
+        packed = await self._known(message.number).fetch(message.stream)
         return list(packed.refused), b"".join(os.fsencode(path) + b"\0" for path in packed.gone)
 
     async def _forget(self, number: int) -> tuple[Any, bytes]:
@@ -321,12 +323,12 @@ class NodeAgent:
                 self._post(Threshold(number=sandbox.number, resource=resource, used=used, limit=limit))
 
 
-def _link(root: Path, to: Path) -> None:
-    if not to.exists():
-        raise InvalidValue("readonly_mounts", str(to), "what the image of this machine has")
+def _link(root: Path, target: Path) -> None:
+    if not target.exists():
+        raise InvalidValue("readonly_mounts", str(target), "what the image of this machine has")
     root.parent.mkdir(parents=True, exist_ok=True)
-    if not (root.is_symlink() and root.readlink() == to):
-        root.symlink_to(to)
+    if not (root.is_symlink() and root.readlink() == target):
+        root.symlink_to(target)
 
 
 def _remove(paths: Sequence[Path]) -> None:

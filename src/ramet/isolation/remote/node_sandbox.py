@@ -158,14 +158,14 @@ class NodeSandbox:
             self.drop(stream)
         self._outputs, self._next_stream, self._known = (), FIRST_OF_MACHINE, {}
 
-    def _listen_to(self, box: Sandbox, again: bytes) -> None:
+    def _listen_to(self, sandbox: Sandbox, replayed: bytes) -> None:
         number, post = self.number, self._post
-        out, err = Outgoing(box.stdout, number, STDOUT, post), Outgoing(box.stderr, number, STDERR, post)
+        out, err = Outgoing(sandbox.stdout, number, STDOUT, post), Outgoing(sandbox.stderr, number, STDERR, post)
         channel = Duplex(number, CHANNEL, post, first=self._unwritten)
         self._outputs, self._unwritten = (out, err, channel), b""
         self._streams |= {STDOUT: out, STDERR: err, CHANNEL: channel}
-        end = socket.socket(fileno=os.dup(box.channel.fileno()))
-        channel.attach(end, before=(out, err), first=again, on_data=self._channel_log.said)
+        end = socket.socket(fileno=os.dup(sandbox.channel.fileno()))
+        channel.attach(end, before=(out, err), first=replayed, on_data=self._channel_log.said)
 
     async def fetch(self, stream: int) -> Packed:
         """Send the changes of the workspace; the result has the removed paths."""
@@ -199,8 +199,8 @@ class NodeSandbox:
         if self._sandbox is not None:
             await self._sandbox.clean_up()
 
-    async def _wait_end(self, box: Sandbox) -> None:
-        code, reason, detail, cpu_seconds, peak_mb = await box.wait()
+    async def _wait_end(self, sandbox: Sandbox) -> None:
+        code, reason, detail, cpu_seconds, peak_mb = await sandbox.wait()
         self._end = Ended(
             number=self.number,
             code=code,

@@ -105,31 +105,31 @@ class ChannelLog:
             raise Gone(f"more than {MAX_KEPT >> 20} MiB of what it had said were not answered")
         return b"".join(frame for frame in frames if frame is not None)
 
-    def _take_output(self, said: GuestMessage, frame: bytes | None) -> None:
-        match said:
+    def _take_output(self, message: GuestMessage, frame: bytes | None) -> None:
+        match message:
             case Request():
-                self._mark(said)
-                self._keep(_Key("request", said.id), frame)
+                self._mark(message)
+                self._keep(_Key("request", message.id), frame)
             case Record():
                 self._done = self._done._replace(records=self._done.records + 1)
                 self._keep(_Key("record", self._done.records), frame)
             case Watch():
-                self._keep(_Key("watch", said.run), frame)
+                self._keep(_Key("watch", message.run), frame)
             case Done():
                 self._keep(_Key("done"), frame)
 
-    def _take_input(self, told: HostMessage) -> None:
-        match told:
+    def _take_input(self, message: HostMessage) -> None:
+        match message:
             case Answer():
-                self._drop(_Key("request", told.id))
-                self._in_pieces.discard(told.id)
-                mark = self._marks.pop(told.id, None)
-                if mark is not None and told.error is None:
+                self._drop(_Key("request", message.id))
+                self._in_pieces.discard(message.id)
+                mark = self._marks.pop(message.id, None)
+                if mark is not None and message.error is None:
                     self._set_persisted(mark)
             case StreamChunk():
-                self._in_pieces.add(told.id)
+                self._in_pieces.add(message.id)
             case ChildEnded():
-                self._drop(_Key("watch", told.run))
+                self._drop(_Key("watch", message.run))
             case StartFunction() | StartConversation():
                 self._has_begun = True
 
@@ -167,10 +167,10 @@ class _Cut(NamedTuple):
 
 
 class _Cutter:
-    """A decoder that cuts a byte stream into frames. It keeps a frame's bytes only if these are at most `most`."""
+    """A decoder that cuts a byte stream into frames. It keeps a frame's bytes only if there are at most `max_bytes`."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_bytes: int) -> None:
+        self._most = max_bytes
         self._head = bytearray()  #: of the current frame: its header, its control part, and its body if that is kept
         self._lengths: tuple[int, int] | None = None
         self._body_remaining = 0  #: remaining bytes of a body that is not kept
@@ -214,12 +214,12 @@ class _Cutter:
         control, body = self._lengths
         return _HEADER.size + control + (body if self._keeps_body else 0) - len(self._head)
 
-    def _more(self, data: bytes, at: int) -> int:
+    def _more(self, data: bytes, position: int) -> int:
         """Take the available bytes of the current frame; return the position of the rest."""
         if missing := self._missing:
-            end = min(len(data), at + missing)
-            self._head += data[at:end]
+            end = min(len(data), position + missing)
+            self._head += data[position:end]
             return end
-        end = min(len(data), at + self._body_remaining)
-        self._body_remaining -= end - at
+        end = min(len(data), position + self._body_remaining)
+        self._body_remaining -= end - position
         return end

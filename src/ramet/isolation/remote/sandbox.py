@@ -335,18 +335,18 @@ class RemoteSandbox:
         if stream_object is not None:
             stream_object.close()
 
-    async def _ask(self, word: Callable[[int], Any]) -> Any:
+    async def _ask(self, make_message: Callable[[int], Any]) -> Any:
         if self._ended.done():
             raise Gone("the sandbox has ended")
         try:
-            return await self._questions.ask(word)
+            return await self._questions.ask(make_message)
         except SandboxFailed:
             if self._ended.done():
                 raise Gone("the sandbox has ended") from None
             raise
 
 
-async def _connected(both: Duplex, proxy: Path) -> None:
+async def _connected(duplex: Duplex, proxy: Path) -> None:
     """Connect to the host's proxy."""
     end = socket.socket(socket.AF_UNIX)
     end.setblocking(False)
@@ -358,9 +358,9 @@ async def _connected(both: Duplex, proxy: Path) -> None:
             os.close(folder)
     except OSError:
         end.close()
-        both.fail()
+        duplex.fail()
     else:
-        both.attach(end)
+        duplex.attach(end)
 
 
 def _pipe() -> list[int]:

@@ -133,7 +133,7 @@ class Staging:
         for stream in list(self._streams):
             self._drop(stream)
 
-    async def _put(self, place: Path, *, source: Path | None = None, max_bytes: int) -> int:
+    async def _put(self, path: Path, *, source: Path | None = None, max_bytes: int) -> int:
         """Send a folder or file to its own path there; return the number of bytes. `source` is the source of a mount.
 
         Raises OutputTooLarge, SandboxFailed, and InvalidValue for a source that is a link or leads through one by now.
@@ -141,10 +141,10 @@ class Staging:
         stream = self._new_stream()
         outgoing = self._streams[stream] = OutgoingDir(self._number, stream, self._post)
         request = asyncio.ensure_future(
-            self._questions.ask(lambda ask: Put(ask=ask, number=self._number, stream=stream, root=str(place)))
+            self._questions.ask(lambda ask: Put(ask=ask, number=self._number, stream=stream, root=str(path)))
         )
         packing = asyncio.ensure_future(
-            outgoing.packed(source or place, None, max_bytes=max_bytes, is_source=source is not None)
+            outgoing.packed(source or path, None, max_bytes=max_bytes, is_source=source is not None)
         )
         try:
             await asyncio.wait((request, packing), return_when=asyncio.FIRST_COMPLETED)
@@ -155,8 +155,8 @@ class Staging:
             return packed.size
         except OSError as error:
             if source is not None and error.errno == errno.ELOOP:
-                raise mounts.refusal(str(place), error) from error
-            raise SandboxFailed(f"{place} could not be sent: {error}") from error
+                raise mounts.refusal(str(path), error) from error
+            raise SandboxFailed(f"{path} could not be sent: {error}") from error
         finally:
             self._drop(stream)
             for each in (request, packing):

@@ -97,6 +97,6 @@ class TokenStream:
             os.close(source)
 
 
-def _warn(what: str) -> None:
-    sys.stderr.write(f"ramet: on standard input there was no invitation, and it is ignored: {what}\n")
+def _warn(problem: str) -> None:
+    sys.stderr.write(f"ramet: on standard input there was no invitation, and it is ignored: {problem}\n")
     sys.stderr.flush()

@@ -133,9 +133,9 @@ class _RefusedFiles:
         self._lines: list[str] = []
         self._omitted = 0
 
-    def add(self, name: str, why: str) -> None:
+    def add(self, name: str, reason: str) -> None:
         if len(self._lines) < MAX_REFUSED:
-            self._lines.append(f"{_printable(name)}: {why}")
+            self._lines.append(f"{_printable(name)}: {reason}")
         else:
             self._omitted += 1
 

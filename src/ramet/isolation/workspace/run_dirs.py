@@ -190,11 +190,11 @@ class RunFolder:
             return None
         return aside
 
-    def _write(self, about: RunDirInfo) -> None:
+    def _write(self, info: RunDirInfo) -> None:
         draft = self.path / f"{_DRAFT_PREFIX}run.json"
         draft.unlink(missing_ok=True)  # Left by a kernel that was killed, or a link: never written through.
         with draft.open("xb") as new:
-            new.write(msgspec.json.encode(about))
+            new.write(msgspec.json.encode(info))
         draft.replace(self.path / "run.json")
 
     def last_used(self) -> datetime:

@@ -124,20 +124,20 @@ class ZygoteBackend:
                 identities_of(assignment.mounts)
             raise
 
-    async def _enter(self, run: str, given: Assignment) -> Assignment:
+    async def _enter(self, run: str, assignment: Assignment) -> Assignment:
         """Prepare the place of a run; return the assignment for its process. Raises SandboxFailed."""
-        return given
+        return assignment
 
     async def _leave(self) -> None:
         """Clear the place of a run whose processes have all ended. Idempotent."""
 
-    async def _start_child(self, spec: SandboxSpec, level: Isolation, given: Assignment) -> ForkedSandbox:
+    async def _start_child(self, spec: SandboxSpec, level: Isolation, assignment: Assignment) -> ForkedSandbox:
         is_fresh = level is Isolation.FRESH
         try:
             async with asyncio.timeout(START_S):
-                zygote, child = await (self._fresh if is_fresh else self._pool).take(spec.image, given.mounts)
+                zygote, child = await (self._fresh if is_fresh else self._pool).take(spec.image, assignment.mounts)
                 try:
-                    sandbox = await self._assign(spec, level, zygote, child, given)
+                    sandbox = await self._assign(spec, level, zygote, child, assignment)
                 except BaseException:
                     child.discard()
                     if not self._room.is_apart:  # Its place is cleared next.
@@ -148,7 +148,7 @@ class ZygoteBackend:
         if self._room.walls == "pod":
             return sandbox  # The only one.
         if is_fresh:
-            self._fresh.prepare(spec.image, given.mounts)
+            self._fresh.prepare(spec.image, assignment.mounts)
         else:
             zygote.refill_soon()
         return sandbox
@@ -230,13 +230,13 @@ class ZygoteBackend:
         self._cgroups = Cgroups.open(self._prefix)
         self._probe = probe._replace(together=shared_limits(self._cgroups))
 
-    def _level(self, probe: Probe, asked: Isolation) -> Isolation:
+    def _level(self, probe: Probe, isolation: Isolation) -> Isolation:
         """Return the level that a run gets; a backend that offers L2 offers FRESH, a zygote for one run, too."""
-        if asked is Isolation.FRESH and probe.level is Isolation.L2:
-            return asked
+        if isolation is Isolation.FRESH and probe.level is Isolation.L2:
+            return isolation
         is_none = probe.level is Isolation.L0 and (self.name == "bwrap" or sys.platform != "linux")
-        if asked.rank > probe.level.rank or is_none:
-            raise IsolationUnavailable(asked, probe.level, probe.missing, probe.remedy)
+        if isolation.rank > probe.level.rank or is_none:
+            raise IsolationUnavailable(isolation, probe.level, probe.missing, probe.remedy)
         return probe.level
 
     async def _start_shared(self, image: Image, mounts: Mapping[str, str]) -> ZygoteClient:
@@ -288,19 +288,19 @@ class ZygoteBackend:
         return group
 
     async def _assign(
-        self, spec: SandboxSpec, level: Isolation, keeper: ZygoteClient, child: ZygoteChild, given: Assignment
+        self, spec: SandboxSpec, level: Isolation, zygote: ZygoteClient, child: ZygoteChild, assignment: Assignment
     ) -> ForkedSandbox:
         """Turn a parked child into an agent. Raises SandboxFailed."""
         grant, cgroup = spec.grant, child.cgroup
         if cgroup is not None:
             if _limits(grant) != _limits(DEFAULTS):
                 cgroup.limit(**_limits(grant))
-            given = given._replace(unmapped=cgroup.has_memory)
+            assignment = assignment._replace(unmapped=cgroup.has_memory)
         watched = None
-        async with self._in_own_group(grant, keeper, child) as cgroup_fds:
+        async with self._in_own_group(grant, zygote, child) as cgroup_fds:
             bounds = self._reserved.bounds(grant.memory_mb, grant.reservation)  # Its group exists by now.
-            await _send_assignment(child, given, cgroup_fds)
-            watched = self._watch(spec.run, grant, child, given)  # While the child closes its gates.
+            await _send_assignment(child, assignment, cgroup_fds)
+            watched = self._watch(spec.run, grant, child, assignment)  # While the child closes its gates.
             try:
                 await _wait_started(child)
             except BaseException:
@@ -310,18 +310,18 @@ class ZygoteBackend:
         return ForkedSandbox(
             spec.run,
             level,
-            keeper,
+            zygote,
             child,
-            given,
+            assignment,
             watched,
-            on_end=lambda exit: self._look_at(keeper, exit),
+            on_end=lambda exit: self._look_at(zygote, exit),
             on_leaving=self._leave,
             oom_kills=container.oom_kills if not self._room.is_apart and cgroup is None else None,
             bounds=bounds,
         )
 
     @asynccontextmanager
-    async def _in_own_group(self, grant: Grant, keeper: ZygoteClient, child: ZygoteChild) -> AsyncGenerator[list[int]]:
+    async def _in_own_group(self, grant: Grant, zygote: ZygoteClient, child: ZygoteChild) -> AsyncGenerator[list[int]]:
         """Yield doors to the group that a child moves to, if that is not the group it was parked in.
 
         Once the child has entered, that group is its own, and the other group is removed; otherwise the new group is
@@ -340,14 +340,14 @@ class ZygoteBackend:
             yield cgroup_fds
         except BaseException:
             child.discard()
-            keeper.forget_group(group)
+            zygote.forget_group(group)
             raise
         finally:
             for fd in cgroup_fds:
                 os.close(fd)
-        keeper.change_group(child, group)
+        zygote.change_group(child, group)
 
-    def _watch(self, run: str, grant: Grant, child: ZygoteChild, given: Assignment) -> Watched | None:
+    def _watch(self, run: str, grant: Grant, child: ZygoteChild, assignment: Assignment) -> Watched | None:
         """Watch a child; return None if it has ended already."""
         is_apart, cores = self._room.is_apart, self._limits.cpu_cores
         # Nothing is subtracted for the image: a process is charged its small part of the memory that it shares.
@@ -356,7 +356,7 @@ class ZygoteBackend:
                 child.pid,
                 adopter=self._adopter(child),
                 grant=grant,
-                workspace=Path(given.workspace),
+                workspace=Path(assignment.workspace),
                 kill=lambda _: child.signal(signal.SIGKILL),
                 has_memory_cgroup=child.cgroup is not None and child.cgroup.has_memory,
                 has_cpu_cgroup=child.cgroup.has_cpu if child.cgroup else cores is not None and cores <= grant.cpu_cores,
@@ -373,13 +373,13 @@ class ZygoteBackend:
             return agent.parent
         return child.adopter if child.adopter > 0 else None
 
-    def _report_threshold(self, run: str, what: str, value: float, limit: float) -> None:
+    def _report_threshold(self, run: str, resource: str, value: float, limit: float) -> None:
         if self.on_threshold is not None:
-            self.on_threshold(run, what, value, limit)
+            self.on_threshold(run, resource, value, limit)
 
-    def _look_at(self, keeper: ZygoteClient, exit: Exit) -> None:
+    def _look_at(self, zygote: ZygoteClient, exit: Exit) -> None:
         if exit.code in CRASHES:
-            self._pool.crashed(keeper)
+            self._pool.crashed(zygote)
 
 
 def is_apart(found: Mapping[str, Finding]) -> bool:
@@ -391,13 +391,13 @@ def _limits(grant: Grant) -> SandboxLimits:
     return {"memory_mb": grant.memory_mb, "cpu_cores": grant.cpu_cores, "pids": grant.pids}
 
 
-async def _send_assignment(child: ZygoteChild, given: Assignment, doors: Sequence[int]) -> None:
+async def _send_assignment(child: ZygoteChild, assignment: Assignment, cgroup_fds: Sequence[int]) -> None:
     """Send a parked child its assignment, and doors of its group. Raises SandboxFailed."""
-    data = json.dumps(given).encode()
+    data = json.dumps(assignment).encode()
     length = len(data).to_bytes(4, "big")
     try:
-        if doors:
-            socket.send_fds(child.channel, [length], doors)  # The first message on the channel: there is room.
+        if cgroup_fds:
+            socket.send_fds(child.channel, [length], cgroup_fds)  # The first message on the channel: there is room.
         else:
             data = length + data
         await asyncio.get_running_loop().sock_sendall(child.channel, data)

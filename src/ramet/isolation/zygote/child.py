@@ -189,14 +189,14 @@ def _turn_output(output: Sequence[int]) -> None:
         os.close(fd)
 
 
-def _work(gates: Confinement, given: Assignment, channel: socket.socket, relay: Callable[[], None]) -> int:
+def _work(gates: Confinement, assignment: Assignment, channel: socket.socket, relay: Callable[[], None]) -> int:
     """Call the entry point; return its exit code."""
     try:
-        if given.proxy is not None:
+        if assignment.proxy is not None:
             relay()
-        if given.has_network:
+        if assignment.has_network:
             gates.forbid_unix_sockets()
-        return _code(_entry(given.entry)(channel))
+        return _code(_entry(assignment.entry)(channel))
     except MemoryError:
         return OUT_OF_MEMORY
     except SystemExit as system_exit:

@@ -314,11 +314,11 @@ class ZygoteClient:
             raise
         return forked
 
-    def _refuse(self, forked: ZygoteChild, why: str) -> None:
+    def _refuse(self, forked: ZygoteChild, reason: str) -> None:
         self._children.pop(forked.number, None)
         if not forked.forked.done():
-            forked.forked.set_exception(SandboxFailed(f"no process could be forked: {why}"))
-        self._note_end(forked, ChildExit(-signal.SIGKILL, lost=why))
+            forked.forked.set_exception(SandboxFailed(f"no process could be forked: {reason}"))
+        self._note_end(forked, ChildExit(-signal.SIGKILL, lost=reason))
 
     def _note_end(self, forked: ZygoteChild, ending: ChildExit) -> None:
         if not forked.ended.done():
@@ -442,8 +442,8 @@ class ZygoteClient:
         return without_paths(text) or f"exit code {self._process.returncode}"
 
 
-def _no_socket(why: str) -> SandboxFailed:
-    return SandboxFailed(f"no socket could be made in a sandbox: {why}")
+def _no_socket(reason: str) -> SandboxFailed:
+    return SandboxFailed(f"no socket could be made in a sandbox: {reason}")
 
 
 def without_paths(said: str) -> str:

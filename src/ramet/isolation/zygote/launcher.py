@@ -104,13 +104,13 @@ def drop_privileges(
     os.setresuid(uid, uid, uid)
 
 
-def _show(path: str, place: int, uid: int, gid: int, paths: Collection[str], sources: Mapping[str, str]) -> None:
+def _show(path: str, handle: int, uid: int, gid: int, paths: Collection[str], sources: Mapping[str, str]) -> None:
     """Make a granted path visible to the user.
 
     Needed paths below it stay unchanged, because a workspace must be writable.
     """
     handles = [(each, handle_of(each, sources)) for each in paths if each.startswith(f"{path}/")]
-    is_shown = idmap_mount(place, uid, gid)
+    is_shown = idmap_mount(handle, uid, gid)
     for each, fd in handles:
         if fd is None:
             continue

@@ -92,14 +92,14 @@ def main(control: int, leash: int) -> NoReturn:
     Zygote(end, gates).serve()
 
 
-def _die_with_host(leash: int) -> None:
+def _die_with_host(watched_end: int) -> None:
     """Die with the host, whatever the zygote does then.
 
     `launcher` prepared the signal of the leash. The signal is aimed at our parent, with which we die.
     """
     calls.die_with_parent(signal.SIGKILL)
-    fcntl.fcntl(leash, fcntl.F_SETFL, fcntl.fcntl(leash, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([leash], [], [], 0)[0]:  # The host had ended before.
+    fcntl.fcntl(watched_end, fcntl.F_SETFL, fcntl.fcntl(watched_end, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([watched_end], [], [], 0)[0]:  # The host had ended before.
         os._exit(0)
 
 
@@ -250,13 +250,15 @@ class Zygote:
             self._leave_pid_namespace()
         return _Family(number, first, main, main)
 
-    def _run_beside(self, number: int, other: int, given: Assignment, argv: list[str], fds: tuple[int, ...]) -> _Family:
+    def _run_beside(
+        self, number: int, other: int, assignment: Assignment, argv: list[str], fds: tuple[int, ...]
+    ) -> _Family:
         """Start a program in the namespaces of a live agent."""
         agent = self._pidfd_of(other)
         try:
             if self._apart:
                 calls.setns(agent, calls.CLONE_NEWPID)
-            main = self._new(lambda: run_beside(self._gates, agent, given, argv, fds))
+            main = self._new(lambda: run_beside(self._gates, agent, assignment, argv, fds))
             return _Family(number, 0, main, main, other)
         finally:
             self._leave_pid_namespace()

@@ -95,8 +95,8 @@ class Pool:
         self._kinds.clear()
         self._keepers.clear()
 
-    def _is_due(self, shelf: ZygoteKind, keeper: ZygoteClient, now: float) -> bool:
-        return shelf.tainted or now - keeper.born >= ROTATE_AFTER_S or keeper.spawned >= ROTATE_AFTER_SPAWNS
+    def _is_due(self, kind: ZygoteKind, zygote: ZygoteClient, now: float) -> bool:
+        return kind.tainted or now - zygote.born >= ROTATE_AFTER_S or zygote.spawned >= ROTATE_AFTER_SPAWNS
 
     def _make_room(self) -> None:
         """Retire the least recently used zygote if there are too many; its agents live on."""
@@ -106,9 +106,9 @@ class Pool:
             if oldest.keeper is not None:
                 oldest.keeper.retire()
 
-    async def _wait_renewed(self, shelf: ZygoteKind) -> ZygoteClient:
+    async def _wait_renewed(self, kind: ZygoteKind) -> ZygoteClient:
         """Wait for a new zygote, together with all callers that need the same kind."""
-        starting = self._renew(shelf)
+        starting = self._renew(kind)
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -116,22 +116,22 @@ class Pool:
                 raise SandboxFailed("the backend is closed") from None
             raise
 
-    def _renew(self, shelf: ZygoteKind) -> asyncio.Task[ZygoteClient]:
-        if shelf.starting is None:
-            shelf.starting = asyncio.get_running_loop().create_task(self._replace(shelf))
-            self._tasks.add(shelf.starting)
-            shelf.starting.add_done_callback(self._tasks.discard)
-            shelf.starting.add_done_callback(_look)
-        return shelf.starting
+    def _renew(self, kind: ZygoteKind) -> asyncio.Task[ZygoteClient]:
+        if kind.starting is None:
+            kind.starting = asyncio.get_running_loop().create_task(self._replace(kind))
+            self._tasks.add(kind.starting)
+            kind.starting.add_done_callback(self._tasks.discard)
+            kind.starting.add_done_callback(_look)
+        return kind.starting
 
-    async def _replace(self, shelf: ZygoteKind) -> ZygoteClient:
+    async def _replace(self, kind: ZygoteKind) -> ZygoteClient:
         try:
-            zygote = await self._start(shelf.image, shelf.mounts)
+            zygote = await self._start(kind.image, kind.mounts)
         finally:
-            shelf.starting = None
+            kind.starting = None
         self._keepers = {each for each in self._keepers if not each.is_gone}
         self._keepers.add(zygote)
-        replaced, shelf.keeper, shelf.tainted = shelf.keeper, zygote, False
+        replaced, kind.keeper, kind.tainted = kind.keeper, zygote, False
         if replaced is not None:
             replaced.retire()
         zygote.park(self._parked)
@@ -144,9 +144,9 @@ def _look(task: asyncio.Task[ZygoteClient]) -> None:
         _log.warning("no new zygote: %s", error)
 
 
-def _overlap(one: str, other: str) -> bool:
+def _overlap(path: str, other: str) -> bool:
     """Return whether one path is inside the other."""
-    return PurePath(one).is_relative_to(other) or PurePath(other).is_relative_to(one)
+    return PurePath(path).is_relative_to(other) or PurePath(other).is_relative_to(path)
 
 
 def is_cancelled() -> bool:

@@ -87,7 +87,7 @@ def claim_zygote() -> PreforkedZygote | None:
     return _waiting.pop() if _waiting else None
 
 
-def _become_zygote(image: Image, control: int, leash: int, printed: int) -> NoReturn:
+def _become_zygote(image: Image, control: int, watched_end: int, output: int) -> NoReturn:
     """Run like an executed zygote: without an environment, and without the program's descriptors and settings."""
     os.setsid()
     os.chdir("/")
@@ -95,7 +95,7 @@ def _become_zygote(image: Image, control: int, leash: int, printed: int) -> NoRe
     sys.excepthook, sys.argv[1:] = sys.__excepthook__, []
     _search_install_folder_last(sys.path)
     null = os.open(os.devnull, os.O_RDWR)
-    high = [os.dup2(fd, 100 + number) for number, fd in enumerate((null, null, printed, control, leash))]
+    high = [os.dup2(fd, 100 + number) for number, fd in enumerate((null, null, output, control, watched_end))]
     for number, fd in enumerate(high):
         os.dup2(fd, number)
     calls.close_range(len(high))

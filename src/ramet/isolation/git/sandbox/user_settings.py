@@ -76,8 +76,8 @@ def _program_folders(program: str, environ: Mapping[str, str]) -> Iterator[Path]
                 yield Path(name).resolve()
 
 
-def _test(asked: Callable[[Path], bool], path: Path) -> bool:
+def _test(predicate: Callable[[Path], bool], path: Path) -> bool:
     try:
-        return asked(path)
+        return predicate(path)
     except OSError:  # The path cannot be read: no program is found there.
         return False

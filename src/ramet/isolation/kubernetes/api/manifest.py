@@ -180,9 +180,9 @@ def millicores_of(grant: Grant) -> int:
 
 
 def _volumes(
-    form: PodTemplate, berth: PodRequest, places: Sequence[str]
+    template: PodTemplate, request: PodRequest, folders: Sequence[str]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    grant = berth.grant
+    grant = request.grant
     in_memory = {
         "tmp": ("/tmp", grant.tmpfs_size_mb),
         "shm": ("/dev/shm", grant.tmpfs_size_mb),
@@ -194,24 +194,24 @@ def _volumes(
     ]
     mounts: list[dict[str, Any]] = [{"name": name, "mountPath": path} for name, (path, _) in in_memory.items()]
     volumes.append({"name": "runs", "emptyDir": {"sizeLimit": f"{grant.workspace_size_mb + 8}Mi"}})
-    mounts.append({"name": "runs", "mountPath": form.runs})
-    if places:
-        volumes.append({"name": "mounts", "emptyDir": {"sizeLimit": f"{berth.size_mb + 8}Mi"}})
-        mounts += [{"name": "mounts", "mountPath": path, "subPath": str(index)} for index, path in enumerate(places)]
-    if berth.secret is not None:
-        secret = {"secretName": berth.secret, "defaultMode": 0o440, "optional": False}
+    mounts.append({"name": "runs", "mountPath": template.runs})
+    if folders:
+        volumes.append({"name": "mounts", "emptyDir": {"sizeLimit": f"{request.size_mb + 8}Mi"}})
+        mounts += [{"name": "mounts", "mountPath": path, "subPath": str(index)} for index, path in enumerate(folders)]
+    if request.secret is not None:
+        secret = {"secretName": request.secret, "defaultMode": 0o440, "optional": False}
         volumes.append({"name": "secret", "secret": secret})
         mounts.append({"name": "secret", "mountPath": SECRET, "readOnly": True})
     return volumes, mounts
 
 
-def _places(runs: str, berth: PodRequest) -> list[str]:
+def _places(runs: str, request: PodRequest) -> list[str]:
     """Return the folders that must exist for mounts.
 
     Folders inside another one, or inside the folder of all workspaces, are left out.
     """
-    folders = set(map(PurePosixPath, berth.folders))
-    for file in map(PurePosixPath, berth.files):
+    folders = set(map(PurePosixPath, request.folders))
+    for file in map(PurePosixPath, request.files):
         if file.parent in _FULL:
             raise InvalidValue(
                 "readonly_mounts", str(file), "a file in a folder that the image does not need, or a folder"

@@ -152,9 +152,9 @@ def _trouble(status: PodStatus, container: ContainerStatus | None) -> PodFailure
     return None
 
 
-def _seconds(word: str) -> float:
+def _seconds(text: str) -> float:
     """Parse an annotation, which anyone may have written."""
-    return float(word) if re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,3})?", word) else 0.0
+    return float(text) if re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,3})?", text) else 0.0
 
 
 def _is_in_memory(message: str) -> bool:
@@ -162,7 +162,7 @@ def _is_in_memory(message: str) -> bool:
     return "volume" in message and any(f'"{name}"' in message for name in ("tmp", "shm", "run"))
 
 
-def _short(words: str) -> str:
+def _short(text: str) -> str:
     """Return a message in one line of limited length: some of it comes from the pod."""
-    words = "".join(each if each.isprintable() else " " for each in words)
-    return words if len(words) <= _LONG else f"{words[:_LONG]}…"
+    text = "".join(each if each.isprintable() else " " for each in text)
+    return text if len(text) <= _LONG else f"{text[:_LONG]}…"

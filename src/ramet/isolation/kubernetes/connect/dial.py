@@ -115,7 +115,7 @@ class DialConnection:
             await asyncio.gather(self._inviting, return_exceptions=True)
 
 
-async def _invite(api: Api, pod: str, invitation: JoinToken, line: ResumingLine) -> None:
+async def _invite(api: Api, pod: str, token: JoinToken, line: ResumingLine) -> None:
     """Write a token to a pod until it has connected, or its line has ended.
 
     The pod ignores a token that it already has. The writer cannot know whether the token was read, so it holds the
@@ -124,7 +124,7 @@ async def _invite(api: Api, pod: str, invitation: JoinToken, line: ResumingLine)
     while not line.greetings and not line.has_ended:
         try:
             async with api.attach(pod, outputs=False) as stream, asyncio.timeout(_JOIN_S):
-                await stream.send(format_token(invitation))
+                await stream.send(format_token(token))
                 await line.until_greeted()
         except Forbidden as problem:
             _log.warning("pod %s cannot be invited: %s", pod, problem)

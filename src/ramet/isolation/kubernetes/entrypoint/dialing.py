@@ -73,7 +73,7 @@ async def run(told: JoinToken, source: int, patience_s: float, pod: pod_args.Pod
 
 
 async def _follow(
-    told: JoinToken, invitations: TokenStream, kept: NodeAgent, tried: Awaitable[None], patience_s: float
+    token: JoinToken, invitations: TokenStream, node_agent: NodeAgent, tried: Awaitable[None], patience_s: float
 ) -> JoinToken | None:
     """Serve one kernel; return the token of the next one, or None if this kernel has ended the pod. Raises Gone."""
     import asyncio
@@ -82,10 +82,10 @@ async def _follow(
     from ramet.isolation.transport.dialer import dialled
     from ramet.isolation.transport.resuming import LineTimeouts
 
-    async with dialled(told, patience=LineTimeouts(give_up_s=patience_s)) as line:
+    async with dialled(token, patience=LineTimeouts(give_up_s=patience_s)) as line:
         await tried
-        serving = asyncio.ensure_future(kept.serve(line))
-        invited = asyncio.ensure_future(invitations.other_than(told))
+        serving = asyncio.ensure_future(node_agent.serve(line))
+        invited = asyncio.ensure_future(invitations.other_than(token))
         try:
             await asyncio.wait((serving, invited), return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
@@ -96,7 +96,7 @@ async def _follow(
             await asyncio.wait((invited,), timeout=patience_s if line.is_parted else 0)
             if invited.done():
                 return invited.result()
-            address = told.url.removeprefix("wss://").partition("/")[0]
+            address = token.url.removeprefix("wss://").partition("/")[0]
             if not line.greetings:
                 raise Gone(f"no kernel was reached for {patience_s:g} s at {address}, which is what pods.dial says")
             raise Gone(f"the kernel was not there for {patience_s:g} s at {address}, or has let go of the pod")

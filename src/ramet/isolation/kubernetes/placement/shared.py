@@ -220,18 +220,18 @@ class SharedPod:
         _log.warning("team %s has no pod for its runs to share, and each gets its own: %s", self._team, reason)
         self._not_before = asyncio.get_running_loop().time() + _AGAIN_S
 
-    def _free(self, home: _ConnectedPod) -> Capacity:
-        return self._room.minus(self._used.get(home.machine, Capacity()))
+    def _free(self, pod: _ConnectedPod) -> Capacity:
+        return self._room.minus(self._used.get(pod.machine, Capacity()))
 
-    def _give_back(self, home: _ConnectedPod, room: Capacity) -> None:
-        remaining = self._used[home.machine].minus(room)
+    def _give_back(self, pod: _ConnectedPod, capacity: Capacity) -> None:
+        remaining = self._used[pod.machine].minus(capacity)
         if any(remaining):
-            self._used[home.machine] = remaining
+            self._used[pod.machine] = remaining
             return
-        del self._used[home.machine]
+        del self._used[pod.machine]
 
-    def _end_of(self, trouble: PodFailure) -> Exit:
-        pod_exit = exit_of(trouble)
+    def _end_of(self, failure: PodFailure) -> Exit:
+        pod_exit = exit_of(failure)
         return pod_exit._replace(detail=f"the pod that runs of team {self._team} share: {pod_exit.detail}")
 
     def _end(self, pod: Pod, machine: NodeClient, run: str) -> None:
@@ -247,8 +247,8 @@ class _Stay:
 
     deaf_s = 20.0  #: a line that is cut for a while must not end the pod of the other runs
 
-    def __init__(self, team: SharedPod, home: _ConnectedPod, room: Capacity, run: str) -> None:
-        self._team, self._home, self._room, self._run = team, home, room, run
+    def __init__(self, team: SharedPod, pod: _ConnectedPod, capacity: Capacity, run: str) -> None:
+        self._team, self._home, self._room, self._run = team, pod, capacity, run
         self._has_left = False
 
     async def end(self) -> None:

@@ -134,10 +134,12 @@ async def start_in(
         raise Gone(str(problem)) from problem
 
 
-async def _in_time(spec: SandboxSpec, pod: Pod, begun: Coroutine[Any, Any, PodSandbox], within_s: float) -> PodSandbox:
+async def _in_time(
+    spec: SandboxSpec, pod: Pod, starting: Coroutine[Any, Any, PodSandbox], within_s: float
+) -> PodSandbox:
     try:
         async with asyncio.timeout(within_s):
-            return await unless_troubled(pod, begun, drop=PodSandbox.drop)
+            return await unless_troubled(pod, starting, drop=PodSandbox.drop)
     except TimeoutError:
         pod.release()
         raise SandboxFailed(f"run {spec.run}: nothing started within {within_s:g} s") from None
@@ -203,8 +205,8 @@ async def opened(pods: Pods, pod: Pod, level: Isolation, on_threshold: OnThresho
     return ConnectedPod(pod, machine)
 
 
-async def _begun(pods: Pods, home: ConnectedPod, begin: Begin) -> PodSandbox:
-    pod, machine = home
+async def _begun(pods: Pods, connected: ConnectedPod, begin: Begin) -> PodSandbox:
+    pod, machine = connected
     try:
         sandbox = await begin(machine)
         description: Mapping[str, Any] = {}

@@ -186,9 +186,9 @@ class WarmPool:
                 self._release(kind, spare)
         return None
 
-    def _make(self, shelf: PodKind) -> _Spare:
-        loop, (form, berth, level) = asyncio.get_running_loop(), shelf.shape
-        since, pod = loop.time(), self._pods.make(form, replace(berth, name=new_name(), uid=new_uid()))
+    def _make(self, kind: PodKind) -> _Spare:
+        loop, (template, request, level) = asyncio.get_running_loop(), kind.shape
+        since, pod = loop.time(), self._pods.make(template, replace(request, name=new_name(), uid=new_uid()))
 
         async def opened() -> single.ConnectedPod:
             async with asyncio.timeout(self._within_s):
@@ -196,42 +196,42 @@ class WarmPool:
 
         spare = _Spare(pod, since, loop.create_task(opened()))
         self._opening.add(spare.opening)
-        spare.opening.add_done_callback(lambda _: self._was_opened(shelf, spare))
-        pod.unplaced.add_done_callback(lambda done: self._fail(shelf, spare, done.result().words))
-        on_failure(pod, lambda _: self._release(shelf, spare) if spare.opening.done() else None)
+        spare.opening.add_done_callback(lambda _: self._was_opened(kind, spare))
+        pod.unplaced.add_done_callback(lambda done: self._fail(kind, spare, done.result().words))
+        on_failure(pod, lambda _: self._release(kind, spare) if spare.opening.done() else None)
         return spare
 
-    def _was_opened(self, shelf: PodKind, spare: _Spare) -> None:
+    def _was_opened(self, kind: PodKind, spare: _Spare) -> None:
         self._opening.discard(spare.opening)
         if not spare.opening.cancelled() and (problem := spare.opening.exception()) is not None:
-            self._fail(shelf, spare, said(problem))
+            self._fail(kind, spare, said(problem))
 
-    def _fail(self, shelf: PodKind, spare: _Spare, words: str) -> None:
+    def _fail(self, kind: PodKind, spare: _Spare, reason: str) -> None:
         """Log that no pod can wait now, and delay the next attempt."""
-        if not self._release(shelf, spare):
+        if not self._release(kind, spare):
             return
         now = asyncio.get_running_loop().time()
         if now >= self._not_before:
-            _log.warning("no pod waits for the next run, which starts later by that: %s", words)
+            _log.warning("no pod waits for the next run, which starts later by that: %s", reason)
         self._not_before = now + _AGAIN_S
 
-    def _release(self, shelf: PodKind, spare: _Spare) -> bool:
+    def _release(self, kind: PodKind, spare: _Spare) -> bool:
         """Release a pod; return False if it was released before, or a run has it."""
-        if spare not in shelf.spares:
+        if spare not in kind.spares:
             return False
-        shelf.spares.remove(spare)
+        kind.spares.remove(spare)
         self._removing.add(spare.pod)
         spare.pod.gone.add_done_callback(lambda _: self._removing.discard(spare.pod))
         spare.pod.release()
         return True
 
-    def _empty(self, shelf: PodKind) -> None:
-        for spare in [*shelf.spares]:
-            self._release(shelf, spare)
+    def _empty(self, kind: PodKind) -> None:
+        for spare in [*kind.spares]:
+            self._release(kind, spare)
 
-    def _drop(self, shelf: PodKind) -> None:
+    def _drop(self, kind: PodKind) -> None:
         """Remove a shape: its last request was too long ago, or there are too many shapes."""
-        if shelf.end is not None:
-            shelf.end.cancel()
-        self._kinds.remove(shelf)
-        self._empty(shelf)
+        if kind.end is not None:
+            kind.end.cancel()
+        self._kinds.remove(kind)
+        self._empty(kind)

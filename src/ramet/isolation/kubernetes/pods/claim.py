@@ -68,11 +68,11 @@ class OwnedPod(Pod):
             else:
                 return
 
-    async def _may_have(self, found: ObservedPod) -> None:
+    async def _may_have(self, pod: ObservedPod) -> None:
         """Raise Gone if another kernel has the pod by now, or is deleting it."""
-        if found.owner == labels.NOBODY:
+        if pod.owner == labels.NOBODY:
             raise Gone(f"pod {self.name} is being deleted")
-        if found.owner != self._ground.owner and found.owner in await self._claim.living():
+        if pod.owner != self._ground.owner and pod.owner in await self._claim.living():
             raise Gone(f"another kernel has taken up pod {self.name}")
 
     async def _take_secret(self) -> None:

@@ -164,14 +164,14 @@ class Pod:
                 bound = f"no node took it within {self._ground.unschedulable_s:g} s"
                 raise SandboxFailed(f"pod {self.name}: {bound}: {trouble.words}") from None
 
-    def _see(self, seen: ObservedPod) -> None:
-        if seen.is_running and not self._seen.is_running and (connection := self._there) is not None:
+    def _see(self, pod: ObservedPod) -> None:
+        if pod.is_running and not self._seen.is_running and (connection := self._there) is not None:
             connection.runs()
-        self._seen = seen
-        if seen.trouble is not None:
-            future = self.troubled if seen.trouble.is_final else self.unplaced
+        self._seen = pod
+        if pod.trouble is not None:
+            future = self.troubled if pod.trouble.is_final else self.unplaced
             if not future.done():
-                future.set_result(seen.trouble)
+                future.set_result(pod.trouble)
         self._changed.set()
 
     async def _remove(self) -> None:

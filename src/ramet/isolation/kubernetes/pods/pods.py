@@ -176,8 +176,8 @@ def new_uid() -> int:
     return UIDS.start + secrets.randbelow(len(UIDS))
 
 
-def _failure(pod: Pod, trouble: PodFailure) -> str:
+def _failure(pod: Pod, failure: PodFailure) -> str:
     suffix, last = "", pod.words.rpartition("\n")[2]
-    if trouble.kind == "exited" and last and last not in trouble.words:
+    if failure.kind == "exited" and last and last not in failure.words:
         suffix = f"; it said: {pod.words}"
-    return f"pod {pod.name}: {trouble.words}{suffix}"
+    return f"pod {pod.name}: {failure.words}{suffix}"

@@ -93,19 +93,19 @@ class PodWatch:
         except Missing:
             self._notify(gone(name))
 
-    def _notify(self, seen: ObservedPod) -> None:
-        is_gone = seen.trouble is not None and seen.trouble.kind == "deleted"
-        on_change = self._told.get(seen.name)
+    def _notify(self, pod: ObservedPod) -> None:
+        is_gone = pod.trouble is not None and pod.trouble.kind == "deleted"
+        on_change = self._told.get(pod.name)
         if on_change is None:
             if not is_gone:
-                self._on_stray(seen.name)
+                self._on_stray(pod.name)
             return
         if is_gone:
-            self.forget(seen.name, was_made=False)  # There are no changes after that.
+            self.forget(pod.name, was_made=False)  # There are no changes after that.
         else:
-            self._there.add(seen.name)
-        on_change(seen)
+            self._there.add(pod.name)
+        on_change(pod)
 
 
-def _ignore(seen: ObservedPod) -> None:
+def _ignore(pod: ObservedPod) -> None:
     """Ignore the state of a pod that was deleted here."""
