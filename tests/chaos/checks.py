@@ -95,7 +95,8 @@ def check(folder: pathlib.Path, trees: dict[str, list[Event]], deaths: Sequence[
 
 def untold(told: Sequence[Event]) -> set[str]:
     """Runs whose sandbox was on record before it was told anything when a kernel died: they began in another one."""
-    return {each.run for each in told if isinstance(each, events.Notice) and "not been told what to do" in each.text}
+    text = "not received its start message"
+    return {each.run for each in told if isinstance(each, events.Notice) and text in each.text}
 
 
 def check_notices(story: TreeReplay) -> None:

@@ -61,13 +61,13 @@ async def test_a_run_goes_on_in_its_pod_when_its_kernel_was_killed(pods: Pods, s
             assert {(backend.marks.owner, name) for _, name in before} == set(await ours(pods))
             talk = Talk(sandbox)
             assert await talk.asked() == number
-            with pytest.raises(Gone, match="at work"):
+            with pytest.raises(Gone, match="is in use"):
                 await backend.adopt(description, spec_of(runs))
             assert await talk.finish(number) == LEFT
             assert (await sandbox.wait()).code == 0
             await sandbox.clean_up()
             await left_nothing(pods)
-            with pytest.raises(Gone, match="not there any more"):
+            with pytest.raises(Gone, match="no longer exists"):
                 await backend.adopt(description, spec_of(runs))
 
 
@@ -82,9 +82,9 @@ async def test_of_two_heirs_one_has_the_pod(pods: Pods, scratch: Path) -> None:
                 results = await asyncio.gather(*heirs, return_exceptions=True)
                 (loser,) = [each for each in results if not isinstance(each, PodSandbox)]
                 assert isinstance(loser, Gone), loser
-                assert "another kernel has taken up pod" in str(loser), loser
+                assert "another kernel has adopted pod" in str(loser), loser
                 (winner,) = [each for each in results if isinstance(each, PodSandbox)]
-                with pytest.raises(Gone, match="another kernel has taken up pod"):
+                with pytest.raises(Gone, match="another kernel has adopted pod"):
                     await (one if results[0] is loser else other).adopt(description, spec_of(runs))
                 await (one if results[0] is loser else other).close()
                 talk = Talk(winner)
@@ -125,7 +125,7 @@ async def test_a_pod_that_has_ended_is_gone(pods: Pods, scratch: Path) -> None:
             while (await kube.get(Pod, name)).status.phase != "Failed":  # type: ignore[union-attr]  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         async with pods.dialled(runs) as (backend, _):
-            with pytest.raises(Gone, match="the kernel was not there for 1 s"):
+            with pytest.raises(Gone, match="the kernel did not answer for 1 s"):
                 await backend.adopt(description, spec_of(runs))
             await left_nothing(pods)
 

@@ -84,5 +84,5 @@ async def test_a_pod_whose_kernel_stays_away_says_so(pods: Pods, scratch: Path) 
         async with site.visit() as visit:
             network.cut()
             ended = await visit.ended()
-            assert (ended.reason, "Gone: the kernel was not there for 2 s" in ended.detail) == ("lost", True), ended
+            assert (ended.reason, "Gone: the kernel did not answer for 2 s" in ended.detail) == ("lost", True), ended
     assert await pods.names() == []

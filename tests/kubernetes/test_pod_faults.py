@@ -174,7 +174,7 @@ async def test_a_pod_that_no_node_takes_is_not_waited_for_without_end(pods: Pods
     """In the scheduler's words."""
     nowhere = {"nodeSelector": {"example.org/pool": "none"}}
     async with opened(pods.backend(scratch / "runs", placement=nowhere, unschedulable_s=0.2), scratch) as site:
-        with pytest.raises(SandboxFailed, match=r"no node took it within 0.2 s: 0/1 nodes are available"):
+        with pytest.raises(SandboxFailed, match=r"no node accepted it within 0.2 s: 0/1 nodes are available"):
             await site.backend.start(site.spec(grant=SMALL))
     assert await pods.names() == []
 

@@ -258,7 +258,7 @@ async def test_a_pod_that_is_deleted_ends_all_runs_in_it_and_the_next_has_a_new_
                 await kube.delete(Pod, pod_of(one.sandbox), grace_period=0)
             for ended in await asyncio.gather(*waiting):
                 assert ended.reason == "lost"
-                assert re.search(rf"team {TEAM.name} share: pod .* was deleted, and not by this kernel", ended.detail)
+                assert re.search(rf"pod of team {TEAM.name}: pod .* was deleted, and not by this kernel", ended.detail)
             async with site.visit(grant=GRANT) as again:
                 assert (again.sandbox.level, pod_of(again.sandbox) == pod_of(one.sandbox)) == (Isolation.L1, False)
     assert await pods.names() == []
@@ -285,7 +285,7 @@ async def test_a_pod_without_memory_ends_all_runs_in_it_and_the_next_has_a_new_o
             filling = asyncio.ensure_future(in_pod(kube, pod_of(one.sandbox), "sh", "-c", FILL))
             for ended in await asyncio.gather(one.ended(), other.ended()):
                 assert ended.reason == "oom", ended
-                assert re.search(r"runs of team small share: .*out of memory", ended.detail)
+                assert re.search(r"shared pod of team small: .*out of memory", ended.detail)
             await asyncio.gather(filling, return_exceptions=True)  # It ends with the container.
             async with site.visit(grant=grant) as again:
                 assert (again.sandbox.level, pod_of(again.sandbox) == pod_of(one.sandbox)) == (Isolation.L1, False)
@@ -305,7 +305,7 @@ async def test_a_pod_that_cannot_be_had_leaves_each_run_its_own(
         for _ in range(2):
             async with site.visit(grant=grant) as visit:
                 assert visit.sandbox.level is Isolation.L2
-    told = [each.getMessage() for each in caplog.records if "no pod for its runs to share" in each.getMessage()]
+    told = [each.getMessage() for each in caplog.records if "has no shared pod" in each.getMessage()]
     assert (len(told), "team large" in told[0]) == (1, True)
 
 

@@ -86,7 +86,8 @@ async def test_what_went_wrong_once_is_tried_again(caplog: pytest.LogCaptureFixt
     group, left = Occupied("control group a: no"), Leftovers()
 
     assert not await left.remove(group)
-    assert [each.getMessage() for each in caplog.records] == ["a control group stays for now: control group a: no"]
+    words = "a control group could not be removed yet: control group a: no"
+    assert [each.getMessage() for each in caplog.records] == [words]
     group.problem, group.is_free = None, True
     await eventually(lambda: not group.is_there)
 

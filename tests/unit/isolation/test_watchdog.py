@@ -629,7 +629,7 @@ async def test_one_that_cannot_be_looked_at_does_not_hide_the_others(
 
     await eventually(lambda: other.is_killed)
 
-    assert "could not be looked at" in caplog.text
+    assert "could not be checked" in caplog.text
 
 
 async def test_many_are_watched_by_one_timer(dog: Watchdog) -> None:

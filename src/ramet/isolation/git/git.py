@@ -262,7 +262,7 @@ class Git:
             return NoWorktree(where.top, f"git cannot be confined on this machine: {ran.said}", _TRUST)
         if code != 0:
             reason = f"git {name} failed: {ran.said or f'exit status {code}'}"
-            return NoWorktree(where.top, reason, "see git's own words", code=code)
+            return NoWorktree(where.top, reason, "see the output of git", code=code)
         return None
 
     @asynccontextmanager

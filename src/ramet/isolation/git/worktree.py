@@ -96,7 +96,7 @@ async def create(
             if isinstance(error, OSError):
                 raise NoWorktree(repo_dir, str(error), "name a folder that can be written, with `into`") from None
             raise
-    assert live is not None, "nobody else can know of it yet"
+    assert live is not None, "no other process knows it yet"
     return Worktree(path=path, base=base, branch=branch, cwd=cwd, origin=repo, _live=live)
 
 
@@ -221,7 +221,7 @@ def _linked(repo: Checkout, path: pathlib.Path) -> Checkout:
     """Return the worktree at `path`. Raises NoWorktree for another repository there, which a child could have made."""
     checkout = _checkout(path)
     if (checkout.top, checkout.common_dir) != (path, repo.common_dir) or checkout.git_dir == checkout.common_dir:
-        raise NoWorktree(path, "it is no worktree of its repository any more", "look at it, and remove it")
+        raise NoWorktree(path, "it is no longer a worktree of its repository", "inspect it, and remove it")
     return checkout
 
 

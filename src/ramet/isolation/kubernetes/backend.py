@@ -98,7 +98,7 @@ class KubernetesBackend:
         if not 0 < cpu_reserved <= 1:
             raise InvalidValue("cpu_reserved", cpu_reserved, "a share above 0, at most 1")
         if warm < 0:
-            raise InvalidValue("warm", warm, "how many pods wait, or 0")
+            raise InvalidValue("warm", warm, "the number of waiting pods, or 0")
         self.namespace, self._kubeconfig = namespace, kubeconfig
         self._pull_secrets, self._placement = tuple(pull_secrets), dict(placement or {})
         self._cpu_reserved, self._standing = cpu_reserved, standing

@@ -68,7 +68,7 @@ async def probe(
     missing_classes = [f"runtime_class_{each}" for each, exists in has.items() if not exists]
     if missing_classes and not remedy:
         names = ", ".join(classes[each] for each, exists in has.items() if not exists)
-        remedy = f"install what runs the RuntimeClass {names}, or name the ones that there are in runtime_classes"
+        remedy = f"install the runtime of RuntimeClass {names}, or list the available ones in runtime_classes"
     return ProbeResult(Probe(level, mechanisms, (*missing, *missing_classes), remedy, remote=True))
 
 
@@ -98,7 +98,7 @@ async def _fenced(api: Api, way_out: Mapping[str, Any] | None) -> bool:
 
 def _remedy(namespace: str, missing: list[str], refusal: RametError | None) -> str:
     if refusal is not None:
-        return f"the API takes no pods of ours in namespace {namespace}: {refusal}"
+        return f"the API accepts no pods of this kernel in namespace {namespace}: {refusal}"
     rights = [name for name in missing if name not in ("pod_admitted", "network_policy")]
     if rights:
         listed = ", ".join(rights)

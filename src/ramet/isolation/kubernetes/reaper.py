@@ -83,9 +83,9 @@ class Reaper:
                 api = self._api_of(namespace)
                 try:
                     for each in await self._reap(api, self._spares):
-                        _log.info("removed, since no kernel has taken it up: %s", each)
+                        _log.info("removed, because no kernel has adopted it: %s", each)
                 except Exception as problem:  # A store may raise any error.
-                    _log.warning("what dead kernels have left in %s stays for now: %s", namespace, problem)
+                    _log.warning("the objects of dead kernels in %s could not be removed yet: %s", namespace, problem)
                     next_at = loop.time() + _AGAIN_S
                     self._spared_until |= {
                         key: max(next_at, at) for key, at in self._spared_until.items() if key[0] == namespace
@@ -135,7 +135,7 @@ class Reaper:
             elif end is not False:
                 removed.append(name)
         if failures:
-            _log.warning("%d that dead kernels have left stay for now: %s, …", len(failures), failures[0])
+            _log.warning("%d objects of dead kernels could not be removed yet: %s, …", len(failures), failures[0])
         else:
             for kernel in dead:
                 self._kernels.forget(kernel)

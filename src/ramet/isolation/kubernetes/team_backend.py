@@ -186,7 +186,8 @@ class TeamNamespaces:
         """
         probe, home = await self.probe(), self._home.namespace
         if not probe.mechanisms.get(probing.NAMESPACE, True):
-            raise InvalidValue("namespace", home, f"one that is there; make it with: kubectl create namespace {home}")
+            accepted = f"an existing namespace; create it with: kubectl create namespace {home}"
+            raise InvalidValue("namespace", home, accepted)
         if not probe.mechanisms.get(probing.API, True):
             raise SandboxFailed(probe.remedy)
         if probe.level is Isolation.L0:
@@ -207,7 +208,7 @@ class TeamNamespaces:
         except (SandboxFailed, IsolationUnavailable, InvalidValue):
             raise
         except RametError as problem:
-            rights = "; deploy/teams has the rights that this takes" if isinstance(problem, Forbidden) else ""
+            rights = "; deploy/teams has the rights that are needed" if isinstance(problem, Forbidden) else ""
             raise SandboxFailed(f"no namespace for reservation {name}: {problem}{rights}") from problem
 
     async def _create_backend(self, reservation: Reservation) -> KubernetesBackend:

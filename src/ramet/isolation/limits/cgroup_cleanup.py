@@ -50,7 +50,7 @@ class Leftovers:
             if await spawn_thread.call(group.try_remove) or await group.remove():
                 return True
         except (SandboxFailed, OSError) as problem:  # OSError: a group below was removed while it was read.
-            _log.warning("a control group stays for now: %s", problem)
+            _log.warning("a control group could not be removed yet: %s", problem)
         self._remaining.append(group)
         if self._retry_task is None or self._retry_task.done():
             self._retry_task = asyncio.get_running_loop().create_task(self._try_again())

@@ -47,7 +47,7 @@ class ContainerSlot:
         Raises SandboxFailed.
         """
         if self._run:
-            raise SandboxFailed(f"run {run}: this pod is still that of run {self._run}")
+            raise SandboxFailed(f"run {run}: this pod still belongs to run {self._run}")
         self._run = run
         if not secrets:
             return

@@ -361,7 +361,7 @@ class Watchdog:
 
     def now(self) -> float:
         """Return the loop's time."""
-        assert self._loop is not None, "there is a loop once somebody is watched"
+        assert self._loop is not None, "the loop is set once a sandbox is watched"
         return self._loop.time()
 
     def _schedule(self, due: float, watched: Watched) -> None:
@@ -369,7 +369,7 @@ class Watchdog:
         self._set_timer()
 
     def _set_timer(self) -> None:
-        assert self._loop is not None, "there is a loop once somebody is watched"
+        assert self._loop is not None, "the loop is set once a sandbox is watched"
         # Sandboxes that are due at about the same time are looked at together.
         due_at = max(self._due[0][0], self.now() + self.interval_s / 10) if self._due else None
         if self._timer is not None:
@@ -390,7 +390,7 @@ class Watchdog:
             try:
                 next_at = self.now() + watched.look()
             except Exception:  # A sandbox that cannot be looked at must not prevent watching the others.
-                _log.exception("a sandbox could not be looked at")
+                _log.exception("a sandbox could not be checked")
                 next_at = self.now() + IDLE_S
             if not watched.is_over:
                 heapq.heappush(self._due, (next_at, next(self._numbers), watched))

@@ -127,10 +127,10 @@ def unpack(
     try:
         for count, member in enumerate(packed.members()):
             if count >= max_entries:
-                raise OutputTooLarge("entries of a folder that travels", size=count + 1, limit=max_entries)
+                raise OutputTooLarge("entries of a transferred folder", size=count + 1, limit=max_entries)
             total += member.size
             if total > max_bytes:
-                raise OutputTooLarge("bytes of a folder that travels", size=total, limit=max_bytes)
+                raise OutputTooLarge("bytes of a transferred folder", size=total, limit=max_bytes)
             mode = member.mode & 0o777
             if member.name == b"." and not member.is_folder and member.link is None:
                 target.file_itself(packed.content(), mode)
@@ -143,7 +143,7 @@ def unpack(
             elif any_links or _is_inside(parts, member.link):
                 target.link(parts, member.link)
             else:
-                refused.append(f"{'/'.join(parts)}: a link that leads out")
+                refused.append(f"{'/'.join(parts)}: a link that leads out of the folder")
                 continue
             received.update("/".join(parts[:end]) for end in range(1, len(parts) + 1))
         target.folder((), 0o700)
@@ -168,7 +168,7 @@ def parts_of(name: bytes) -> tuple[str, ...]:
     parts = name.rstrip(b"/").split(b"/")
     is_invalid = any(part in (b"", b".", b"..") or len(part) > _MAX_PART or b"\0" in part for part in parts)
     if is_invalid or len(parts) > MAX_DEPTH + 1:
-        raise InvalidValue("member", os.fsdecode(name[:200]), "a path below the folder that travels")
+        raise InvalidValue("member", os.fsdecode(name[:200]), "a path below the transferred folder")
     return tuple(map(os.fsdecode, parts))
 
 
@@ -316,7 +316,7 @@ def _write_entry(
         size = os.fstat(fd).st_size
         remaining[0] -= size
         if remaining[0] < 0:
-            raise OutputTooLarge("bytes of a folder that travels", size=max_bytes - remaining[0], limit=max_bytes)
+            raise OutputTooLarge("bytes of a transferred folder", size=max_bytes - remaining[0], limit=max_bytes)
         archive(tar.header(tar.Member(os.fsencode(name), False, size, stat.S_IMODE(status.st_mode) & 0o777)))
         missing = size
         while missing:

@@ -112,7 +112,7 @@ class NodeClient:
         """
         await asyncio.wait((self._hello, self._ended), return_when=asyncio.FIRST_COMPLETED)
         if self._ended.done():
-            raise SandboxFailed(f"the machine is gone: {self._ended.result().detail}")
+            raise SandboxFailed(f"the machine is lost: {self._ended.result().detail}")
         return self._hello.result()
 
     async def check(self, within_s: float) -> None:
@@ -160,7 +160,7 @@ class NodeClient:
         if not self.is_open:
             raise SandboxFailed("the machine is closed")
         if number not in hello.kept or number in self._sandboxes:
-            raise Gone(f"run {spec.run}: its machine has not kept it")
+            raise Gone(f"run {spec.run}: its machine has no sandbox of it")
         _check(spec)
         sandbox = self._new_sandbox(number, spec, hello)
         sandbox.begin(is_adopted=True)
@@ -181,7 +181,7 @@ class NodeClient:
         self._ended.set_result(exit)
         for sandbox in list(self._sandboxes.values()):
             sandbox.end(exit)
-        self._questions.fail(SandboxFailed(f"the machine is gone: {exit.detail}"))
+        self._questions.fail(SandboxFailed(f"the machine is lost: {exit.detail}"))
         self._reading.cancel()
         self._do(self._hang_up())
 
@@ -256,9 +256,9 @@ class NodeClient:
                 if count % _FRAMES_PER_TURN == 0:
                     await asyncio.sleep(0)
         except RametError as violation:
-            reason = f"its machine broke the rules of the line: {clean(str(violation)[:300])}"
+            reason = f"its machine violated the protocol: {clean(str(violation)[:300])}"
         except TimeoutError:
-            reason = f"its machine read nothing for {_UNREAD_S:g} s, while more waited for it than may"
+            reason = f"its machine read nothing for {_UNREAD_S:g} s, while too much data waited for it"
         except OSError as error:
             reason = f"the line to its machine ended: {error}"
         finally:
@@ -267,17 +267,17 @@ class NodeClient:
     def _take(self, message: messages.FromMachine, body: bytes) -> None:
         if not self._hello.done():
             if not isinstance(message, Hello) or message.version != messages.VERSION:
-                raise ProtocolError(f"a machine's first word is a hello of version {messages.VERSION}")
+                raise ProtocolError(f"the first message of a machine is a hello of version {messages.VERSION}")
             self._hello.set_result(message)
             self._last_number = message.last
             return
         if body and not isinstance(message, Data | Answer):
-            raise ProtocolError("a body where none belongs")
+            raise ProtocolError("a body in a message without one")
         if isinstance(message, Ended | Threshold) and self._is_not_adopted(message.number):
             return  # An older version of ramet sends it before an adoption, and sends the end again after it.
         match message:
             case Hello():
-                raise ProtocolError("a machine says hello once")
+                raise ProtocolError("a machine sends hello only once")
             case Answer():
                 self._questions.answer(message, body)
             case Data():
@@ -296,7 +296,7 @@ class NodeClient:
                 self._sandbox_of(message.number).connect(message.stream)
             case Threshold():
                 if message.resource not in _THRESHOLDS:
-                    raise ProtocolError(f"nothing comes near a limit of {message.resource[:40]!r}")
+                    raise ProtocolError(f"there is no threshold for a limit of {message.resource[:40]!r}")
                 run = self._sandbox_of(message.number).may_warn()
                 if run and self._on_threshold is not None:
                     self._on_threshold(run, message.resource, message.used, message.limit)

@@ -259,4 +259,4 @@ def _decoded(decoder: msgspec.json.Decoder[Any], control: bytes) -> Any:
     try:
         return decoder.decode(control)
     except msgspec.MsgspecError as error:
-        raise ProtocolError(f"not a word of this line: {error}") from None
+        raise ProtocolError(f"not a message of this protocol: {error}") from None

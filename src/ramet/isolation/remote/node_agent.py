@@ -88,7 +88,7 @@ async def _main(runs: Path, folders: Sequence[Path]) -> None:
         try:
             await serve(line, runs, folders)
         except ProtocolError as violation:
-            sys.stderr.write(f"the kernel broke the rules of the line: {violation}\n")
+            sys.stderr.write(f"the kernel violated the protocol: {violation}\n")
         finally:
             await line.close()
 
@@ -214,7 +214,7 @@ class NodeAgent:
             case Forget():
                 self._answer(message.ask, lambda: self._forget(message.number))
             case Leave():
-                raise AssertionError("seen to before")
+                raise AssertionError("handled before")
 
     def _new(self, number: int) -> NodeSandbox:
         if number not in self._kept:

@@ -220,7 +220,7 @@ class NodeSandbox:
 
     def _check_new(self, stream: int) -> None:
         if stream < FIRST_OF_KERNEL or stream % 2 or stream in self._streams:
-            raise ProtocolError(f"stream {stream} of {self.number} is no new one of a kernel")
+            raise ProtocolError(f"stream {stream} of {self.number} is not a new stream of a kernel")
 
     def _listen(self) -> Path:
         """Create a socket that replaces the socket of the host's proxy."""

@@ -93,16 +93,16 @@ class ChannelLog:
         if self._refusal:
             raise Gone(self._refusal)
         if not self._has_begun:
-            raise Gone("it had not been told what to do")
+            raise Gone("it had not received its start message")
         if self._in_pieces:
-            raise Gone("a part of a reply to it had come")
+            raise Gone("it had received a part of a reply")
         if self._done.changes > self._persisted.changes:
-            raise Gone("it had changed its state, and its kernel alone knew how")
+            raise Gone("it had changed its state, and only its kernel knew the changes")
         if self._input_cutter.is_partial:
-            raise Gone("it has half of a word of its kernel's")
+            raise Gone("it has received half of a message of its kernel")
         frames = [*self._unanswered.values(), self._output_cutter.partial]
         if any(frame is None for frame in frames):
-            raise Gone(f"more than {MAX_KEPT >> 20} MiB of what it had said were not answered")
+            raise Gone(f"more than {MAX_KEPT >> 20} MiB of its messages were not answered")
         return b"".join(frame for frame in frames if frame is not None)
 
     def _take_output(self, message: GuestMessage, frame: bytes | None) -> None:
@@ -197,7 +197,7 @@ class _Cutter:
             if self._lengths is None and len(self._head) == _HEADER.size:
                 control, body = self._lengths = _HEADER.unpack(self._head)
                 if not 1 <= control <= MAX_CONTROL or body > MAX_BODY:
-                    raise ProtocolError("what announces no frame")
+                    raise ProtocolError("data that announces no frame")
                 self._body_remaining = 0 if self._keeps_body else body
             elif self._lengths is not None and not self._missing and not self._body_remaining:
                 head, control = bytes(self._head), self._lengths[0]

@@ -32,7 +32,7 @@ def converted(value: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise SandboxFailed(f"its machine does not answer what was asked: {error}") from None
+        raise SandboxFailed(f"its machine does not answer the request: {error}") from None
 
 
 class PendingRequests:
@@ -63,7 +63,7 @@ class PendingRequests:
         """Pass an answer to its caller. Raises ProtocolError if no request has that number."""
         future = self._open.pop(answer.ask, None)
         if future is None:
-            raise ProtocolError(f"an answer to what nobody asked: {answer.ask}")
+            raise ProtocolError(f"an answer to an unknown request: {answer.ask}")
         if not future.done():
             future.set_result((answer, body))
 

@@ -178,11 +178,11 @@ class RemoteSandbox:
                     await self.files.send_shelf()
                 await self.files.fetch()
         except TimeoutError:
-            raise SandboxFailed(f"its files did not travel within {limit_s:g} s") from None
+            raise SandboxFailed(f"its files were not transferred within {limit_s:g} s") from None
         except SandboxFailed:
             raise
         except (RametError, OSError) as error:
-            raise SandboxFailed(f"its files could not travel: {error}") from error
+            raise SandboxFailed(f"its files could not be transferred: {error}") from error
 
     async def clean_up(self) -> None:
         """Kill the sandbox, fetch its final files, remove it from its machine, close descriptors. Idempotent."""
@@ -234,7 +234,7 @@ class RemoteSandbox:
         stream_object = self._streams.get(stream)
         if stream_object is not None:
             if stream <= STDERR and not self._was_started:
-                raise ProtocolError(f"sandbox {self.number} speaks before it is started")
+                raise ProtocolError(f"sandbox {self.number} sends before it is started")
             stream_object.take(data)
         elif not self.files.take(stream, data) and self._cleaning is None and stream > self._highest:
             raise ProtocolError(f"there is no stream {stream} of {self.number}")
@@ -245,14 +245,14 @@ class RemoteSandbox:
         if isinstance(stream_object, Duplex):
             stream_object.grant(size)
         elif stream_object is not None:
-            raise ProtocolError(f"stream {stream} of {self.number} does not go there")
+            raise ProtocolError(f"stream {stream} of {self.number} does not go in that direction")
         else:
             self.files.grant(stream, size)
 
     def take_end(self, word: Ended) -> None:
         """Take the machine's report of the sandbox's end. Raises ProtocolError for an invalid report."""
         if not self._was_started or word.reason not in _REASONS or not -128 <= word.code <= 255:
-            raise ProtocolError(f"this is no end of sandbox {self.number}")
+            raise ProtocolError(f"this is not the end of sandbox {self.number}")
         detail = "".join(each if each.isprintable() else " " for each in clean(word.detail[:1000]))
         self.end(
             Exit(

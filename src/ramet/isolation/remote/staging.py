@@ -126,7 +126,7 @@ class Staging:
         if isinstance(stream_object, OutgoingDir):
             stream_object.grant(size)
         elif stream_object is not None:
-            raise ProtocolError(f"stream {stream} of {self._number} does not go there")
+            raise ProtocolError(f"stream {stream} of {self._number} does not go in that direction")
 
     def close(self) -> None:
         """End all transfers. Idempotent."""

@@ -145,7 +145,7 @@ class Incoming:
         Raises ProtocolError for more bytes than the window allows, and for bytes after the end.
         """
         if self._has_end:
-            raise ProtocolError(f"stream {self._stream} of {self._number} goes on after its end")
+            raise ProtocolError(f"stream {self._stream} of {self._number} continues after its end")
         if len(data) > self._window:
             raise ProtocolError(f"stream {self._stream} of {self._number}: more than its window")
         self._window -= len(data)

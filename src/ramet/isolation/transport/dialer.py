@@ -106,7 +106,7 @@ class _Dialler:
             head = await stream.read_head()
             check_answer(head, nonce)
             if not (next_key := head.headers.get(KEY_HEADER)):
-                raise ProtocolError("the kernel gave no key for the next time")
+                raise ProtocolError("the kernel sent no key for the next connection")
             self._key = next_key
             return WebSocketTransport(stream, is_server=False)
         except BaseException:

@@ -98,5 +98,5 @@ class TokenStream:
 
 
 def _warn(problem: str) -> None:
-    sys.stderr.write(f"ramet: on standard input there was no invitation, and it is ignored: {problem}\n")
+    sys.stderr.write(f"ramet: a line on standard input is not a join token, and is ignored: {problem}\n")
     sys.stderr.flush()

@@ -235,7 +235,7 @@ def _copy(source: int, target: int, file: _File) -> int:
         try:
             target_file = os.open(name, _WRITE, 0o600, dir_fd=to_fd)
         except FileExistsError:  # The file system treats some different names as the same.
-            raise _Changed("another file's name cannot be told from its name here") from None
+            raise _Changed("another file has the same name on this file system") from None
         stack.callback(os.close, target_file)
         remaining = file.size
         while remaining and (data := os.read(fd, min(remaining, _CHUNK))):

@@ -116,7 +116,7 @@ def _checked(fd: int, file: Path) -> OpenCheckpoint:
     start = _HEADER.size + _DIGEST
     head = os.pread(fd, start, 0)
     if len(head) < start or not head.startswith(_MAGIC):
-        raise Damaged("the checkpoint", file, "it is no checkpoint, or only the beginning of one")
+        raise Damaged("the checkpoint", file, "it is not a checkpoint, or only the beginning of one")
     header = head[: _HEADER.size]
     _, form, version, json_size = _HEADER.unpack(header)
     if form > _FORMAT:

@@ -70,7 +70,7 @@ def main(control: int, leash: int) -> NoReturn:
     if launch.uid is not None and launch.gid is not None:
         drop_privileges(launch.uid, launch.gid, launch.paths, launch.granted, launch.sources)
     if os.getuid() == 0 or os.geteuid() == 0:
-        sys.exit("refused: a sandbox of uid 0 is none")
+        sys.exit("refused: a sandbox of uid 0 would not be confined")
     if launch.walls not in APART:  # A zygote without a pid namespace must end other processes before itself.
         calls.die_with_parent(signal.SIGTERM)  # After the change of uid, which resets this setting.
     else:

@@ -113,7 +113,7 @@ async def test_a_pod_without_a_kernel_ends(is_let_go: bool, tmp_path: Path) -> N
                 await old.line.close()
             else:
                 old.line.give_up()
-            with pytest.raises(Gone, match=r"the kernel was not there for 0.3 s at 127.0.0.1:\d+"):
+            with pytest.raises(Gone, match=r"the kernel did not answer for 0.3 s at 127.0.0.1:\d+"):
                 await working
 
 
@@ -123,5 +123,5 @@ async def test_a_pod_that_reaches_nobody_says_where_it_looked(tmp_path: Path) ->
         invitation = old.invitation
     where = urlsplit(invitation.url).netloc
     async with program(invitation, tmp_path, patience_s=0.3) as (working, _):
-        with pytest.raises(Gone, match=f"no kernel was reached for 0.3 s at {where}, which is what pods.dial says"):
+        with pytest.raises(Gone, match=f"no kernel answered for 0.3 s at {where}, the address in pods.dial"):
             await working

@@ -61,7 +61,7 @@ async def test_files_that_it_names_have_to_be_there(tmp_path: Path) -> None:
     for said, why in (
         ({"ca": str(tmp_path / "ca.pem")}, "SSLError"),
         ({"client-certificate": "/nowhere/crt", "client-key": "/nowhere/key"}, "No such file"),
-        ({"server": "cluster.example"}, "no URL"),
+        ({"server": "cluster.example"}, "not a URL"),
     ):
         with pytest.raises(InvalidValue, match=why):
             Objects(written(tmp_path, **said), "default")

@@ -43,7 +43,7 @@ STATES: dict[str, tuple[dict[str, Any], Kind, str]] = {
     "has no ramet": (
         _state("Failed", terminated={"exitCode": 1, "message": "ModuleNotFoundError: No module named 'ramet'\n"}),
         "exited",
-        "'ramet'; have a base_image with ramet in it",
+        "'ramet'; set base_image to an image that contains ramet",
     ),
     "failed, in many words": (
         _state("Failed", terminated={"exitCode": 3, "reason": "Error", "message": "one\n\x1b[31mother"}),

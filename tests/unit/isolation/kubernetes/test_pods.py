@@ -120,7 +120,7 @@ async def test_a_pod_is_deleted_once_the_api_lets_us(
     await pod.gone
 
     assert kernel.left() == []
-    assert [each.getMessage() for each in caplog.records] == [f"pod {pod.name} stays for now: not now"]
+    assert [each.getMessage() for each in caplog.records] == [f"pod {pod.name} could not be removed yet: not now"]
 
 
 @pytest.mark.parametrize("asked", ["LIST pods", "WATCH pods"])

@@ -76,7 +76,7 @@ async def test_what_is_none_is_ignored_and_said(noise: bytes, capfd: pytest.Capt
         os.write(into, format_token(new))
         assert await hearing == new
     said = capfd.readouterr().err
-    assert said.count("ramet: on standard input there was no invitation, and it is ignored: ") == 1
+    assert said.count("ramet: a line on standard input is not a join token, and is ignored: ") == 1
     assert '"key"' not in said
 
 

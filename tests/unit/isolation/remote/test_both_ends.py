@@ -146,7 +146,7 @@ async def test_a_word_out_of_turn_ends_the_line(word: NodeMessage, body: bytes, 
         ended = await machine.wait_ended()
 
         assert ended.reason == "lost"
-        assert "rules of the line" in ended.detail
+        assert "violated the protocol" in ended.detail
         assert await box.wait() == ended
 
 

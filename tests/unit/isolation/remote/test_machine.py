@@ -173,7 +173,7 @@ async def test_a_workspace_that_holds_more_than_it_may_does_not_travel(site: Bac
     async with site.visit(grant=replace_grant(GRANT, workspace_size_mb=4)) as visit:
         script = "for name in a b c; do truncate -s 4M $name; done"
         assert (await visit.sandbox.run_command(["/bin/sh", "-c", script], timeout_s=60, max_bytes=1000)).code == 0
-        with pytest.raises(SandboxFailed, match="travel"):
+        with pytest.raises(SandboxFailed, match="transferred"):
             await visit.sandbox.sync()
         await visit.sandbox.run_command(["/bin/sh", "-c", "rm a b c; echo x > d"], timeout_s=60, max_bytes=1000)
         await visit.sandbox.sync()

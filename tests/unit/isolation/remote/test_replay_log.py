@@ -189,7 +189,7 @@ def test_a_reply_that_was_told_in_pieces_and_then_whole_is_no_secret_any_more() 
 
 def test_who_was_told_nothing_waits_for_nobody() -> None:
     """What it is to do went with its kernel."""
-    with pytest.raises(Gone, match="what to do"):
+    with pytest.raises(Gone, match="start message"):
         ChannelLog().again()
 
 

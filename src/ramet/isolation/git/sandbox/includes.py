@@ -85,7 +85,7 @@ def _is_there(path: str) -> bool:
         return False
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ValueError(f"its configuration includes {path}, which is no regular file")
+            raise ValueError(f"its configuration includes {path}, which is not a regular file")
     finally:
         os.close(fd)
     return True

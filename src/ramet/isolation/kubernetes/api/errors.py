@@ -79,7 +79,7 @@ def _refusal(error: ApiError) -> RametError:
     code, message = error.status.code, (error.status.message or str(error))[:_LONG]
     match code:
         case None:
-            return Unreachable(f"the answer is not that of a cluster's API: {message}")
+            return Unreachable(f"the answer does not come from the API of a cluster: {message}")
         case 404:
             return Missing(message)
         case 409 if error.status.reason == "Conflict" and error.request.method == "POST":
@@ -91,12 +91,10 @@ def _refusal(error: ApiError) -> RametError:
         case 403 if "exceeded quota" in message or "LimitRanger" in message or " usage per " in message:
             return SpawnRefused("quota", message)
         case 401:
-            return Forbidden(
-                f"the cluster does not know who asks, or not any more: see the kubeconfig's user ({message})"
-            )
+            return Forbidden(f"the cluster does not accept the credentials: see the kubeconfig's user ({message})")
         case 403:
             return Forbidden(message)
         case 429 | 500 | 502 | 503 | 504:
             return Unreachable(message)
         case _:
-            return SandboxFailed(f"the cluster refuses it: {message}")
+            return SandboxFailed(f"the cluster refuses the request: {message}")

@@ -62,7 +62,7 @@ class Spaces:
         # A kernel has the right to list Secrets, but not to get one.
         secrets = (await self._objects.list(Secret, namespace=source, fields={"metadata.name": name})).items
         if not secrets:
-            raise SandboxFailed(f"there is no Secret {name} in namespace {source}, by which nodes are to pull images")
+            raise SandboxFailed(f"namespace {source} has no Secret {name}, which nodes need to pull images")
         metadata = {"name": name, "namespace": to, "labels": {labels.MANAGED: labels.OURS}}
         fields = {"type": secrets[0].type, "data": secrets[0].data or {}, "metadata": metadata}
         await self._objects.ensure(Secret, {"apiVersion": "v1", "kind": "Secret", **fields})
@@ -103,13 +103,13 @@ class Spaces:
                         continue
                     assert existing.metadata is not None, "the API gives no namespace without metadata"
                     if (existing.metadata.labels or {}).get(labels.PLACE) != place:
-                        raise SandboxFailed(f"namespace {name} is there, and belongs to somebody else")
+                        raise SandboxFailed(f"namespace {name} exists, and belongs to another owner")
                     if existing.status is None or existing.status.phase != "Terminating":
                         return
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError:
             raise SandboxFailed(
-                f"namespace {name}, of an earlier team, has not gone within {_DELETION_S:g} s"
+                f"namespace {name} of an earlier team was not deleted within {_DELETION_S:g} s"
             ) from None
 
     async def _have_soon(self, kind: Any, manifest: Mapping[str, Any]) -> None:

@@ -176,7 +176,7 @@ def _open_client(kubeconfig: os.PathLike[str] | str | None, namespace: str) -> t
         config = (KubeConfig.from_env() if file is None else KubeConfig.from_file(file)).get()
         assert config is not None, "no default was given"
         if urlsplit(config.cluster.server).scheme not in ("http", "https"):
-            raise ConfigError(f"the server {config.cluster.server!r} is no URL")
+            raise ConfigError(f"the server {config.cluster.server!r} is not a URL")
         return config, _client(config, namespace)
     # lightkube does not validate the file, so a wrong value raises whatever its use raises.
     except (ConfigError, OSError, LookupError, ValueError, TypeError, AttributeError, YAMLError) as error:

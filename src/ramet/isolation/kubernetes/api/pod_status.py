@@ -29,7 +29,7 @@ _CONFIG = frozenset(
 )
 #: The error of a base image without ramet. With a registry_url, ramet is added to the base image.
 _NO_RAMET = "No module named 'ramet'"
-_INSTALL_RAMET = "have a base_image with ramet in it, or a registry_url, where one is pushed"
+_INSTALL_RAMET = "set base_image to an image that contains ramet, or set registry_url, to which one is pushed"
 _LONG = 600  #: the number of characters of a message that are passed on
 
 Kind = Literal["config", "deadline", "deleted", "disk", "exited", "image", "lost", "oom", "unschedulable"]
@@ -148,7 +148,7 @@ def _trouble(status: PodStatus, container: ContainerStatus | None) -> PodFailure
             return PodFailure("config", _short(f"{waiting_reason}: {summary}"))
     for each in status.conditions or []:
         if each.type == "PodScheduled" and each.status == "False" and each.reason == "Unschedulable":
-            return PodFailure("unschedulable", _short(each.message or "no node takes the pod"))
+            return PodFailure("unschedulable", _short(each.message or "no node accepts the pod"))
     return None
 
 

@@ -142,7 +142,7 @@ class Attached:
 
     async def close(self) -> None:
         """See `PodConnection`."""
-        self._line.fail("the pod was let go of")
+        self._line.fail("the pod was released")
         with contextlib.suppress(TimeoutError):  # The client is slow to end a TLS handshake that was cut off.
             async with asyncio.timeout(_MAKING_S):
                 await self._is_settled.wait()

@@ -88,5 +88,5 @@ class SharedListener:
 
     @property
     def _open(self) -> DialTransport:
-        assert self._dial is not None, "whoever has it begins it first"
+        assert self._dial is not None, "begin() was called before"
         return self._dial

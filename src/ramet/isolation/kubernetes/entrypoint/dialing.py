@@ -98,8 +98,8 @@ async def _follow(
                 return invited.result()
             address = token.url.removeprefix("wss://").partition("/")[0]
             if not line.greetings:
-                raise Gone(f"no kernel was reached for {patience_s:g} s at {address}, which is what pods.dial says")
-            raise Gone(f"the kernel was not there for {patience_s:g} s at {address}, or has let go of the pod")
+                raise Gone(f"no kernel answered for {patience_s:g} s at {address}, the address in pods.dial")
+            raise Gone(f"the kernel did not answer for {patience_s:g} s at {address}, or has released the pod")
         finally:
             for task in (serving, invited):
                 task.cancel()

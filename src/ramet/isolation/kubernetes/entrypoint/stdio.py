@@ -69,7 +69,7 @@ class StandardStreams:
                 for packet in reader.feed(data):
                     await self._take_packet(packet)
         except TimeoutError:
-            self.line.fail(f"nobody was there for {self._patience_s:g} s")
+            self.line.fail(f"no kernel connected for {self._patience_s:g} s")
         except (OSError, ProtocolError) as error:
             self.line.fail(f"standard input cannot be read: {error}")
         finally:

@@ -207,7 +207,8 @@ class SharedPod:
         try:
             hello = await machine.hello()
             if hello.level.rank < Isolation.L1.rank:
-                raise SandboxFailed(f"on its node nothing keeps runs apart: {', '.join(hello.missing)}; {hello.remedy}")
+                missing = ", ".join(hello.missing)
+                raise SandboxFailed(f"its node cannot isolate runs from each other: {missing}; {hello.remedy}")
             return _ConnectedPod(pod, machine, hello.level)
         except BaseException:
             await machine.close()
@@ -217,7 +218,7 @@ class SharedPod:
         if making.cancelled() or (problem := making.exception()) is None:
             return
         reason = str(problem) if isinstance(problem, RametError) else repr(problem)
-        _log.warning("team %s has no pod for its runs to share, and each gets its own: %s", self._team, reason)
+        _log.warning("team %s has no shared pod, and each of its runs gets its own pod: %s", self._team, reason)
         self._not_before = asyncio.get_running_loop().time() + _AGAIN_S
 
     def _free(self, pod: _ConnectedPod) -> Capacity:
@@ -232,11 +233,11 @@ class SharedPod:
 
     def _end_of(self, failure: PodFailure) -> Exit:
         pod_exit = exit_of(failure)
-        return pod_exit._replace(detail=f"the pod that runs of team {self._team} share: {pod_exit.detail}")
+        return pod_exit._replace(detail=f"the shared pod of team {self._team}: {pod_exit.detail}")
 
     def _end(self, pod: Pod, machine: NodeClient, run: str) -> None:
         """Delete the pod, with all its runs, because a run in it could not be ended."""
-        reason = f"the pod that runs of team {self._team} share did not end run {run} when told to, and was deleted"
+        reason = f"the shared pod of team {self._team} did not end run {run} on request, and was deleted"
         _log.warning("%s: %s", pod.name, reason)
         machine.lost(Exit(-signal.SIGKILL, "lost", reason))  # First: the end of the line has no reason.
         pod.release()

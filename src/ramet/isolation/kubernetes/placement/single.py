@@ -166,7 +166,7 @@ async def adopt(
     except msgspec.ValidationError:
         raise Gone(f"run {spec.run} ended with the kernel that had started it") from None
     if (ref.run, ref.namespace) != (spec.run, pods.namespace) or not pods.outlives_s:
-        raise Gone(f"run {spec.run} has no pod here that could be taken up")
+        raise Gone(f"run {spec.run} has no pod here that can be adopted")
     claim = PodClaim(
         pod=ref.pod,
         uid=ref.uid,

@@ -117,7 +117,7 @@ class WarmPool:
                     connected, spec, pods=self._pods, patch=patch, places=places, within_s=self._within_s
                 )
             except Gone as problem:
-                _log.info("run %s has another pod than the one that waited: %s", spec.run, problem)
+                _log.info("run %s gets a new pod instead of the waiting one: %s", spec.run, problem)
         return None
 
     def want(self, shape: PodShape | None) -> None:
@@ -212,7 +212,7 @@ class WarmPool:
             return
         now = asyncio.get_running_loop().time()
         if now >= self._not_before:
-            _log.warning("no pod waits for the next run, which starts later by that: %s", reason)
+            _log.warning("no pod waits for the next run, which will start more slowly: %s", reason)
         self._not_before = now + _AGAIN_S
 
     def _release(self, kind: PodKind, spare: _Spare) -> bool:

@@ -46,21 +46,21 @@ class OwnedPod(Pod):
             try:
                 pod = await context.api.pod(self.name)
                 if pod.uid != claim.uid or pod.place != claim.place:
-                    raise Gone(f"pod {self.name} is another one by now")
+                    raise Gone(f"pod {self.name} was replaced by another pod of that name")
                 await self._may_have(pod)
                 self.uid, self._was_made, self._seen = pod.uid, True, pod
                 self._owners, self._secret = {context.owner, pod.owner}, {"metadata": {"name": self.name}}
                 if pod.trouble is not None:
                     raise Gone(pod.trouble.words)
                 if not pod.node:  # The node is checked, because a running container is reported late.
-                    raise Gone(f"pod {self.name} does not run")
+                    raise Gone(f"pod {self.name} is not running")
                 patch = manifest.adopt_patch(context.owner, uid=pod.uid, version=pod.version)
                 await context.api.patch_pod(self.name, patch)
                 context.lookout.made(self.name)
                 self._seen = pod._replace(owner=context.owner, version="")
                 await self._take_secret()
             except Missing:
-                raise Gone(f"pod {self.name} is not there any more") from None
+                raise Gone(f"pod {self.name} no longer exists") from None
             except Taken:  # The pod, and possibly its owner, has changed since it was read.
                 self._was_made, self._secret = False, None
             except Unreachable:
@@ -73,7 +73,7 @@ class OwnedPod(Pod):
         if pod.owner == labels.NOBODY:
             raise Gone(f"pod {self.name} is being deleted")
         if pod.owner != self._ground.owner and pod.owner in await self._claim.living():
-            raise Gone(f"another kernel has taken up pod {self.name}")
+            raise Gone(f"another kernel has adopted pod {self.name}")
 
     async def _take_secret(self) -> None:
         """Take over the pod's Secret, so that no reaper removes it as a dead kernel's.

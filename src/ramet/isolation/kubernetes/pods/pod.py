@@ -96,7 +96,7 @@ class Pod:
                 self.reached.exception()  # Mark the exception as retrieved: there may be no waiter.
                 self._released.set()
             if not self.reached.done():
-                self.reached.set_exception(SandboxFailed(f"pod {self.name} was let go of before it could be reached"))
+                self.reached.set_exception(SandboxFailed(f"pod {self.name} was released before it could be reached"))
                 self.reached.exception()
             await self._released.wait()
         finally:
@@ -161,7 +161,7 @@ class Pod:
                     await self._changed.wait()
             except TimeoutError:
                 assert trouble is not None, "without one there is no bound"
-                bound = f"no node took it within {self._ground.unschedulable_s:g} s"
+                bound = f"no node accepted it within {self._ground.unschedulable_s:g} s"
                 raise SandboxFailed(f"pod {self.name}: {bound}: {trouble.words}") from None
 
     def _see(self, pod: ObservedPod) -> None:
@@ -188,7 +188,7 @@ class Pod:
             except RametError as problem:
                 is_late = attempts >= len(_AGAIN_S)
                 if not is_logged and (is_late or not isinstance(problem, Unreachable)):
-                    _log.warning("pod %s stays for now: %s", self.name, problem)
+                    _log.warning("pod %s could not be removed yet: %s", self.name, problem)
                     is_logged = True
                 await asyncio.sleep(_LATER_S if is_late else _AGAIN_S[attempts])
                 attempts += 1

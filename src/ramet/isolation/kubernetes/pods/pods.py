@@ -80,7 +80,7 @@ class Pods:
     def claim(self, claim: PodClaim) -> Pod:
         """Begin the claim of another kernel's pod. Does not block. Raises Gone for a pod of this kernel."""
         if any(each.name == claim.pod for each in self._pods):
-            raise Gone(f"pod {claim.pod} is this kernel's own, and at work")
+            raise Gone(f"pod {claim.pod} belongs to this kernel and is in use")
         return self._known(OwnedPod(self._ground, claim))
 
     def _known(self, pod: Pod) -> Pod:
@@ -134,7 +134,7 @@ class Pods:
             try:
                 await delete(self._api, ObservedPod(name), self._owner)
             except RametError as problem:
-                _log.warning("pod %s stays for now: %s", name, problem)
+                _log.warning("pod %s could not be removed yet: %s", name, problem)
 
         task = asyncio.get_running_loop().create_task(remove())
         self._strays.add(task)
@@ -179,5 +179,5 @@ def new_uid() -> int:
 def _failure(pod: Pod, failure: PodFailure) -> str:
     suffix, last = "", pod.words.rpartition("\n")[2]
     if failure.kind == "exited" and last and last not in failure.words:
-        suffix = f"; it said: {pod.words}"
+        suffix = f"; its last output: {pod.words}"
     return f"pod {pod.name}: {failure.words}{suffix}"

@@ -79,7 +79,7 @@ def _cpu() -> str:
         while time.monotonic() < until:
             pass
         if not _stat(group / "cpu.stat", "nr_throttled"):
-            raise OSError(errno.EIO, "work without end was never held back")
+            raise OSError(errno.EIO, "a busy loop was never throttled")
     return f"version {version}"
 
 

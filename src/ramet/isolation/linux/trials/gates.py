@@ -26,7 +26,7 @@ def _seccomp() -> str:
 def _landlock() -> str:
     files = [path for path in ("/etc/passwd", "/etc/hostname", "/proc/version") if os.access(path, os.R_OK)]
     if not files:
-        raise OSError(errno.ENOENT, "no file that anybody may read")
+        raise OSError(errno.ENOENT, "no file that every user may read")
     calls.set_no_new_privs()
     support = landlock.restrict(read=["/usr"])
     refused(lambda: os.open(files[0], os.O_RDONLY), f"reading {files[0]}", errno.EACCES)

@@ -45,7 +45,7 @@ def _mount_namespaces() -> str:
 
     def inside() -> None:
         enter(calls.CLONE_NEWNS)
-        refused(lambda: calls.umount("/proc", calls.MNT_DETACH), "taking away a mount of the host", errno.EINVAL)
+        refused(lambda: calls.umount("/proc", calls.MNT_DETACH), "removing a mount of the host", errno.EINVAL)
         calls.mount("none", "/tmp", "tmpfs")
         if folder.stat().st_dev == before:
             raise NotKept("a new mount is not seen")

@@ -78,7 +78,7 @@ def refused(attempt: Callable[[], object], what: str, *numbers: int) -> None:
     except OSError as error:
         if error.errno in numbers:
             return
-        raise NotKept(f"{what} fails otherwise than expected: {error}") from error
+        raise NotKept(f"{what} fails in an unexpected way: {error}") from error
     raise NotKept(what)
 
 
@@ -90,7 +90,7 @@ def in_child(work: Callable[[], None]) -> None:
     read_end, write_end = os.pipe()
     pid = os.fork()
     if not pid:
-        message = "nothing was said"
+        message = "no result was written"
         try:
             work()
             message = ""
