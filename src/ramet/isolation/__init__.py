@@ -1,1 +1,1 @@
-"""The place where a run's work happens. This package does not know agents."""
+"""The sandboxes in which runs work. This package does not know agents."""

@@ -33,7 +33,7 @@ Sources = Mapping[str, str]
 _OWN_TREES = ("/proc", "/sys", "/dev", "/run", "/var/run")
 _OWN_FOLDERS = frozenset(("/", "/tmp"))
 STATE = ".ramet"  #: the state folder of a working directory, in which a kernel keeps its data
-#: private names in that folder, beside the journal and its sockets
+#: private names in that folder, next to the journal and its sockets
 _PRIVATE = frozenset(("door", "operator-token", "runs", "transcripts"))
 _ACCEPTED = "a folder or file of the host that a sandbox may see"
 
@@ -159,10 +159,10 @@ def is_private(path: str, runs: str) -> bool:
     runs = os.path.realpath(runs)
     if PurePath(path).is_relative_to(runs):
         return True
-    state, place = PurePath(runs).parent, PurePath(path)
-    if state.name == STATE and place.is_relative_to(state.parent):
-        place = place.relative_to(state.parent)
-    return place.name == STATE or is_in_private(place.parts)
+    state, entry = PurePath(runs).parent, PurePath(path)
+    if state.name == STATE and entry.is_relative_to(state.parent):
+        entry = entry.relative_to(state.parent)
+    return entry.name == STATE or is_in_private(entry.parts)
 
 
 def is_in_private(parts: Sequence[str]) -> bool:

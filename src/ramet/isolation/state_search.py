@@ -70,7 +70,7 @@ class StateSearch:
 
 def _states_below(mount: str, source: str, end: float) -> Iterator[str]:
     """Yield the paths of state folders below a source, except those in private parts of others. Follows no link."""
-    folders = entries = found = 0
+    folders = entries = state_count = 0
     pending = [""]
     while pending:
         folder = pending.pop()
@@ -86,7 +86,7 @@ def _states_below(mount: str, source: str, end: float) -> Iterator[str]:
             path = f"{folder}/{name}" if folder else name
             pending.append(path)
             if name == STATE:
-                if (found := found + 1) > MOST_FOUND:
+                if (state_count := state_count + 1) > MOST_FOUND:
                     raise _too_much(mount, f"{MOST_FOUND} of them")
                 yield path
 

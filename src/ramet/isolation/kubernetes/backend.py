@@ -138,11 +138,11 @@ class KubernetesBackend:
                 await self._images.find()
                 if self._standing is not None and self._first_identity is None:
                     self._first_identity = await self._standing()
-                form = self._form(self._images.plain("bare"))
+                template = self._form(self._images.plain("bare"))
                 egress = self._reach.egress
-                egress_policy = None if egress is None else manifest.egress_policy(form, egress)
+                egress_policy = None if egress is None else manifest.egress_policy(template, egress)
                 trial = manifest.pod(
-                    form, manifest.PodRequest(name=new_name(), run="probe", grant=DEFAULTS, uid=new_uid())
+                    template, manifest.PodRequest(name=new_name(), run="probe", grant=DEFAULTS, uid=new_uid())
                 )
                 probe, is_final = await probing.probe(self._open(), trial, self._classes, egress_policy)
                 if not is_final:

@@ -64,10 +64,10 @@ class TeamNamespaces:
         self._kubeconfig, self._per, self._warm = kubeconfig, per, warm
 
         options |= {"kubeconfig": kubeconfig, "pull_secrets": pull_secrets}
-        self._home = home = KubernetesBackend(runs, namespace=namespace, warm=warm, **options)
+        self._home = default_backend = KubernetesBackend(runs, namespace=namespace, warm=warm, **options)
 
         def make(each: str, team: Reservation | None) -> KubernetesBackend:
-            return KubernetesBackend(runs, namespace=each, team=team, on_unplaced=home.make_way, **options)
+            return KubernetesBackend(runs, namespace=each, team=team, on_unplaced=default_backend.make_way, **options)
 
         self._make = make
         self._namespaces: Spaces | None = None
@@ -184,10 +184,10 @@ class TeamNamespaces:
 
         Raises IsolationUnavailable, InvalidValue, or SandboxFailed if the API does not answer.
         """
-        probe, home = await self.probe(), self._home.namespace
+        probe, namespace = await self.probe(), self._home.namespace
         if not probe.mechanisms.get(probing.NAMESPACE, True):
-            accepted = f"an existing namespace; create it with: kubectl create namespace {home}"
-            raise InvalidValue("namespace", home, accepted)
+            accepted = f"an existing namespace; create it with: kubectl create namespace {namespace}"
+            raise InvalidValue("namespace", namespace, accepted)
         if not probe.mechanisms.get(probing.API, True):
             raise SandboxFailed(probe.remedy)
         if probe.level is Isolation.L0:

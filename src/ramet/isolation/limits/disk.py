@@ -87,12 +87,12 @@ class Meter:
         """Count everything once; the result is exact if no process ran meanwhile."""
         switches, filled = self._switch_counts(), _filled_bytes(self._workspace)
         used = used_bytes(self._workspace, most=limit, stop=stop)
-        held = _OpenFiles(self._workspace)
+        open_files = _OpenFiles(self._workspace)
         for pid in self._look() if used <= limit and not stop() else ():
-            held.add(pid, limit=limit)
-        used += held.bytes
+            open_files.add(pid, limit=limit)
+        used += open_files.bytes
         is_exact = switches is not None and switches == self._switch_counts()
-        if not held.is_complete:
+        if not open_files.is_complete:
             used = max(used, self._seen + filled - self._filled)
         elif is_exact and used <= limit and not stop():
             self._filled, self._seen = filled, used

@@ -65,15 +65,15 @@ def pack(
     previous, current, refused = known or {}, Known(), list[str]()
     remaining = [max_bytes]
 
-    def say(name: str, found: os.stat_result, opened: Callable[[], int]) -> None:
-        _write_entry(out, name, found, opened, remaining, max_bytes)
+    def say(name: str, status: os.stat_result, opened: Callable[[], int]) -> None:
+        _write_entry(out, name, status, opened, remaining, max_bytes)
 
     with (
         _opened(place, is_source=is_source) as root,
         contextlib.closing(safe_walk.walk(root, max_depth=MAX_DEPTH)) as entries,
     ):
-        if not stat.S_ISDIR((found := os.fstat(root)).st_mode):
-            say(".", found, lambda: os.dup(root))
+        if not stat.S_ISDIR((file_status := os.fstat(root)).st_mode):
+            say(".", file_status, lambda: os.dup(root))
             out(tar.END)
             return Packed(current, (), max_bytes - remaining[0], ())
         for entry in entries:
@@ -81,26 +81,26 @@ def pack(
                 if entry.problem:
                     refused.append(f"{entry.path}: {entry.problem}")
                 continue
-            path, found = entry.path, entry.stat
+            path, file_status = entry.path, entry.stat
             if is_source and is_in_private(path.split("/")):
                 continue
-            if not _may_travel(found):
+            if not _may_travel(file_status):
                 refused.append(f"{path}: neither a file nor a folder nor a link")
                 continue
-            state = _state_of(found)
-            current[path] = None if _is_young(found) else state
+            state = _state_of(file_status)
+            current[path] = None if _is_young(file_status) else state
             if previous.get(path) == state:
                 continue
-            mode, name = stat.S_IMODE(found.st_mode) & 0o777, os.fsencode(path)
+            mode, name = stat.S_IMODE(file_status.st_mode) & 0o777, os.fsencode(path)
             try:
-                if stat.S_ISDIR(found.st_mode):
+                if stat.S_ISDIR(file_status.st_mode):
                     out(tar.header(tar.Member(name, True, 0, mode)))
-                elif stat.S_ISLNK(found.st_mode):
+                elif stat.S_ISLNK(file_status.st_mode):
                     target = os.fsencode(os.readlink(entry.name, dir_fd=entry.folder))
                     out(tar.header(tar.Member(name, False, 0, mode, target)))
                 else:
                     here, own = entry.folder, entry.name
-                    say(path, found, lambda here=here, own=own: safe_walk.open_file(here, own))  # type: ignore[misc]
+                    say(path, file_status, lambda here=here, own=own: safe_walk.open_file(here, own))  # type: ignore[misc]
             except FileNotFoundError:  # It was just removed.
                 del current[path]
     out(tar.END)

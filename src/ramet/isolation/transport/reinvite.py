@@ -1,4 +1,4 @@
-"""A new join token for a machine at work: a line of JSON on its standard input, from anyone who may write there."""
+"""A new join token for a running machine: a line of JSON on its standard input, from anyone who may write there."""
 
 from __future__ import annotations
 

@@ -125,11 +125,11 @@ class ZygoteBackend:
             raise
 
     async def _enter(self, run: str, assignment: Assignment) -> Assignment:
-        """Prepare the place of a run; return the assignment for its process. Raises SandboxFailed."""
+        """Prepare the container for a run; return the assignment for its process. Raises SandboxFailed."""
         return assignment
 
     async def _leave(self) -> None:
-        """Clear the place of a run whose processes have all ended. Idempotent."""
+        """Clear the container after a run whose processes have all ended. Idempotent."""
 
     async def _start_child(self, spec: SandboxSpec, level: Isolation, assignment: Assignment) -> ForkedSandbox:
         is_fresh = level is Isolation.FRESH
@@ -140,7 +140,7 @@ class ZygoteBackend:
                     sandbox = await self._assign(spec, level, zygote, child, assignment)
                 except BaseException:
                     child.discard()
-                    if not self._room.is_apart:  # Its place is cleared next.
+                    if not self._room.is_apart:  # The container is cleared next.
                         await run_shielded(asyncio.shield(child.ended))
                     raise
         except TimeoutError:
@@ -322,7 +322,7 @@ class ZygoteBackend:
 
     @asynccontextmanager
     async def _in_own_group(self, grant: Grant, zygote: ZygoteClient, child: ZygoteChild) -> AsyncGenerator[list[int]]:
-        """Yield doors to the group that a child moves to, if that is not the group it was parked in.
+        """Yield descriptors to enter the group that a child moves to, if that is not the group it was parked in.
 
         Once the child has entered, that group is its own, and the other group is removed; otherwise the new group is
         removed.
@@ -392,7 +392,7 @@ def _limits(grant: Grant) -> SandboxLimits:
 
 
 async def _send_assignment(child: ZygoteChild, assignment: Assignment, cgroup_fds: Sequence[int]) -> None:
-    """Send a parked child its assignment, and doors of its group. Raises SandboxFailed."""
+    """Send a parked child its assignment, and descriptors to enter its group. Raises SandboxFailed."""
     data = json.dumps(assignment).encode()
     length = len(data).to_bytes(4, "big")
     try:

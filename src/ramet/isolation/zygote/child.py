@@ -41,7 +41,7 @@ _PROXIED = ("http_proxy", "https_proxy", "all_proxy")
 def child_main(gates: Confinement, fds: Sequence[int]) -> NoReturn:
     """Run as a child, from the fork to the end.
 
-    The descriptors are its channel, stdout, stderr, and doors of its group.
+    The descriptors are its channel, stdout, stderr, and descriptors to enter its group.
     """
     code = _SETUP_FAILED
     try:
@@ -90,8 +90,8 @@ def run_beside(gates: Confinement, agent: int, given: Assignment, argv: list[str
 
 def setup_fds(fds: Sequence[int], doors: Sequence[int] = ()) -> list[int]:
     """Keep the given descriptors, at the lowest numbers from 3, and close all others of the zygote."""
-    for door in doors:
-        os.write(door, b"0")
+    for cgroup_fd in doors:
+        os.write(cgroup_fd, b"0")
     os.setsid()
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM):
@@ -157,7 +157,10 @@ def _become(
 
 
 def _receive_assignment(channel: socket.socket, *, is_apart: bool) -> Assignment | None:
-    """Wait for the assignment: four bytes of length, then JSON. Doors that come with it are entered, and closed."""
+    """Wait for the assignment: four bytes of length, then JSON.
+
+    Enters the control group through the descriptors that come with it, and closes them.
+    """
     data, need, cgroup_fds = bytearray(), 4, array.array("i")
     while len(data) < need:
         chunk, ancillary, _, _ = channel.recvmsg(need - len(data), _FDS_SPACE, socket.MSG_CMSG_CLOEXEC)

@@ -45,7 +45,7 @@ class ZygoteChild:
 
     @classmethod
     def agent(cls, number: int, cgroup: Cgroup | None = None) -> ZygoteChild:
-        """Create a process for an agent, with a channel, stdout, stderr, and doors of its group.
+        """Create a process for an agent, with a channel, stdout, stderr, and descriptors to enter its group.
 
         Raises SandboxFailed.
         """

@@ -51,13 +51,13 @@ class OwnPods:
         Raises SandboxFailed, SpawnRefused, IsolationUnavailable, InvalidValue; nothing is left then.
         """
         prepared = await self._images.furnished(spec)
-        form, berth = self._form_of(prepared.image), single.berth_of(spec, prepared.places, runtime_class)
-        shape = PodShape.of(form, berth, level)
-        sandbox = await self._spares.start(spec, shape, berth, prepared.places)
+        template, request = self._form_of(prepared.image), single.berth_of(spec, prepared.places, runtime_class)
+        shape = PodShape.of(template, request, level)
+        sandbox = await self._spares.start(spec, shape, request, prepared.places)
         while sandbox is None:
             if self._is_closed:
                 raise SandboxFailed("the backend was closed")
-            pod = self._pods.make(form, berth)
+            pod = self._pods.make(template, request)
             pod.unplaced.add_done_callback(lambda _: self.make_way())
             try:
                 sandbox = await single.start(
@@ -72,7 +72,7 @@ class OwnPods:
             except SpawnRefused:
                 if not await self._spares.make_room():
                     raise
-                berth = replace(berth, name=new_name())
+                request = replace(request, name=new_name())
             except SandboxFailed as failure:
                 was_not_pulled = pod.troubled.done() and pod.troubled.result().kind == "image"
                 if is_last or not was_not_pulled or not await self._images.is_there_again(prepared.image, failure):
