@@ -181,7 +181,7 @@ def _source(path: str, roots: Roots) -> str | None:
 def _objection(source: str, runs: str) -> str:
     """Return the reason why a sandbox may not see a source; empty if it may."""
     if source in _OWN_FOLDERS or not rights.uncovered_mounts(_OWN_TREES, [source]):
-        return f"it leads to {source}, of which a sandbox has its own"
+        return f"it leads to {source}, and a sandbox has its own"
     return f"it leads to {source}, which is private to a kernel" if runs and is_private(source, runs) else ""
 
 

@@ -239,7 +239,7 @@ class KubernetesBackend:
         real = Path(os.path.realpath(runs))
         for mount, source in mounts.items():
             if real.is_relative_to(source):
-                raise InvalidValue("readonly_mounts", mount, "a folder that no workspace of another machine is in")
+                raise InvalidValue("readonly_mounts", mount, "a folder that contains no workspace of another machine")
         cwd = Path(workspace if spec.cwd is None else absolute(spec.cwd))
         if not any(cwd.is_relative_to(each) for each in (workspace, *mounts)) or not cwd.is_dir():
             raise InvalidValue("cwd", str(cwd), "a folder of the workspace or of readonly_mounts")

@@ -318,7 +318,7 @@ def _check(spec: SandboxSpec) -> None:
     workspace = spec.workspace.resolve()
     for mount, source in located(map(absolute, spec.grant.readonly_mounts), spec.mount_roots).items():
         if workspace != Path(source) and workspace.is_relative_to(source):
-            raise InvalidValue("readonly_mounts", mount, "a folder that no workspace of another machine is in")
+            raise InvalidValue("readonly_mounts", mount, "a folder that contains no workspace of another machine")
     if spec.grant.ports:
         raise InvalidValue("ports", dict(spec.grant.ports), NO_PORTS)
     if spec.shelf is not None and not spec.shelf.is_dir():

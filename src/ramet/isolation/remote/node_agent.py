@@ -255,7 +255,7 @@ class NodeAgent:
             return False, b""
         if root == self._runs or root in self._runs.parents:
             sandbox.drop(message.stream)
-            raise InvalidValue("readonly_mounts", str(root), "a folder that no workspace of another machine is in")
+            raise InvalidValue("readonly_mounts", str(root), "a folder that contains no workspace of another machine")
         self._users_by_folder.setdefault(root, set()).add(sandbox.number)
         await sandbox.put(message.stream, root, incoming)
         return True, b""

@@ -126,7 +126,7 @@ def _trouble(status: PodStatus, container: ContainerStatus | None) -> PodFailure
     if terminated is not None and terminated.reason == "OOMKilled":
         return PodFailure("oom", "the node's kernel ended the pod's container: out of memory")
     if status.phase == "Failed" and reason:
-        return PodFailure("lost", _short(f"the node gave the pod up: {reason}: {message}"))
+        return PodFailure("lost", _short(f"the pod failed on its node: {reason}: {message}"))
     if terminated is not None:
         if terminated.reason in ("ContainerCannotRun", "StartError"):
             return PodFailure("config", _short(f"{terminated.reason}: {terminated.message or ''}"))

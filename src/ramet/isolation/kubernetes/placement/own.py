@@ -38,7 +38,7 @@ class OwnPods:
         `warm` is the number of pods of each shape that wait. `within_s` is the time from a pod's creation until a run
         has started in it.
         """
-        self._pods, self._images, self._form_of = pods, images, form_of
+        self._pods, self._images, self._template_of = pods, images, form_of
         self._within_s, self._on_threshold = within_s, on_threshold
         self._spares = WarmPool(pods, warm, within_s=within_s, on_threshold=on_threshold)
         self._is_closed = False
@@ -51,7 +51,7 @@ class OwnPods:
         Raises SandboxFailed, SpawnRefused, IsolationUnavailable, InvalidValue; nothing is left then.
         """
         prepared = await self._images.furnished(spec)
-        template, request = self._form_of(prepared.image), single.berth_of(spec, prepared.places, runtime_class)
+        template, request = self._template_of(prepared.image), single.berth_of(spec, prepared.places, runtime_class)
         shape = PodShape.of(template, request, level)
         sandbox = await self._spares.start(spec, shape, request, prepared.places)
         while sandbox is None:
@@ -84,7 +84,7 @@ class OwnPods:
     def warm(self, level: Isolation, runtime_class: str | None) -> None:
         """Have pods wait for runs of the default policy, before the first such run. Does not block."""
         request = PodRequest(name="", run="", grant=DEFAULTS, uid=0, image=USUAL, runtime_class=runtime_class)
-        self._spares.want(PodShape.of(self._form_of(self._images.plain(USUAL)), request, level))
+        self._spares.want(PodShape.of(self._template_of(self._images.plain(USUAL)), request, level))
 
     def make_way(self) -> None:
         """Release the waiting pods, because the pod of a run, here or elsewhere, has no place. Does not block."""

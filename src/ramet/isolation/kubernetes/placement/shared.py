@@ -148,18 +148,18 @@ class SharedPod:
 
         Raises what `NodeClient.start` raises, with the cluster's message if the pod failed.
         """
-        pod = await self._home()
+        connected = await self._home()
         requested = Capacity.of(spec.grant)
-        if pod is None or not fits(spec, pod.level) or not self._free(pod).holds(requested):
+        if connected is None or not fits(spec, connected.level) or not self._free(connected).holds(requested):
             return None
-        self._used[pod.machine] = self._used.get(pod.machine, Capacity()).plus(requested)
-        stay = _Stay(self, pod, requested, spec.run)
+        self._used[connected.machine] = self._used.get(connected.machine, Capacity()).plus(requested)
+        stay = _Stay(self, connected, requested, spec.run)
         try:
-            inner = await unless_troubled(pod.pod, pod.machine.start(spec), drop=RemoteSandbox.drop)
+            inner = await unless_troubled(connected.pod, connected.machine.start(spec), drop=RemoteSandbox.drop)
         except BaseException:
             await stay.leave()
             raise
-        return PodSandbox(inner, stay, pod.pod.name, {})
+        return PodSandbox(inner, stay, connected.pod.name, {})
 
     def close(self) -> None:
         """Create no more pods. The pod itself is deleted with all others. Idempotent."""
@@ -174,8 +174,8 @@ class SharedPod:
             return creation is not None
         if creation.cancelled() or creation.exception() is not None:
             return False
-        pod = creation.result()
-        return pod.machine.is_open and not pod.pod.troubled.done()
+        connected = creation.result()
+        return connected.machine.is_open and not connected.pod.troubled.done()
 
     async def _home(self) -> _ConnectedPod | None:
         if self._is_closed or (not self._is_usable() and asyncio.get_running_loop().time() < self._not_before):
@@ -221,15 +221,15 @@ class SharedPod:
         _log.warning("team %s has no shared pod, and each of its runs gets its own pod: %s", self._team, reason)
         self._not_before = asyncio.get_running_loop().time() + _AGAIN_S
 
-    def _free(self, pod: _ConnectedPod) -> Capacity:
-        return self._room.minus(self._used.get(pod.machine, Capacity()))
+    def _free(self, connected: _ConnectedPod) -> Capacity:
+        return self._room.minus(self._used.get(connected.machine, Capacity()))
 
-    def _give_back(self, pod: _ConnectedPod, capacity: Capacity) -> None:
-        remaining = self._used[pod.machine].minus(capacity)
+    def _give_back(self, connected: _ConnectedPod, capacity: Capacity) -> None:
+        remaining = self._used[connected.machine].minus(capacity)
         if any(remaining):
-            self._used[pod.machine] = remaining
+            self._used[connected.machine] = remaining
             return
-        del self._used[pod.machine]
+        del self._used[connected.machine]
 
     def _end_of(self, failure: PodFailure) -> Exit:
         pod_exit = exit_of(failure)
@@ -248,8 +248,8 @@ class _Stay:
 
     deaf_s = 20.0  #: a line that is cut for a while must not end the pod of the other runs
 
-    def __init__(self, team: SharedPod, pod: _ConnectedPod, capacity: Capacity, run: str) -> None:
-        self._team, self._home, self._room, self._run = team, pod, capacity, run
+    def __init__(self, team: SharedPod, connected: _ConnectedPod, capacity: Capacity, run: str) -> None:
+        self._team, self._home, self._room, self._run = team, connected, capacity, run
         self._has_left = False
 
     async def end(self) -> None:
