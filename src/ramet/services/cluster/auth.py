@@ -33,13 +33,13 @@ class PeerAuth:
 
     def check(self, headers: Mapping[str, str]) -> str:
         """Return the kernel that forwards a request, "" if none does. Raises Denied if the pass is invalid."""
-        name, shown = headers.get(FROM, ""), headers.get(PASS, "")
-        if not name and not shown:
+        name, presented = headers.get(FROM, ""), headers.get(PASS, "")
+        if not name and not presented:
             return ""
-        if not hmac.compare_digest(shown.encode(), self._pass(name, self.me).encode()):
+        if not hmac.compare_digest(presented.encode(), self._pass(name, self.me).encode()):
             raise Denied("a request in the name of a kernel", "its pass is none of this store's")
         return name
 
-    def _pass(self, one: str, other: str) -> str:
-        parts = b"\0".join(each.encode("utf-8", "surrogatepass") for each in (one, other))
+    def _pass(self, sender: str, receiver: str) -> str:
+        parts = b"\0".join(each.encode("utf-8", "surrogatepass") for each in (sender, receiver))
         return hmac.new(self._secret, parts, hashlib.sha256).hexdigest()

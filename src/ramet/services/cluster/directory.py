@@ -25,8 +25,8 @@ from ramet.store.contract import Document, KernelInfo, Store
 
 V = TypeVar("V")
 _log = logging.getLogger("ramet.serve")
-_KEPT: Final = 100_000
-_LOOK_S: Final = 0.05
+_CACHE_SIZE: Final = 100_000
+_POLL_S: Final = 0.05
 
 
 class _Team(Struct):
@@ -54,34 +54,34 @@ class Directory:
         self.me = me
         self.seats: Mapping[str, KernelInfo] = {}
         self._store = store
-        self._teams_of: _Kept[str] = _Kept()  #: teams, by agent
-        self._ids: _Kept[str] = _Kept()  #: ids of teams, by name
-        self._kernels: _Kept[str] = _Kept()  #: kernels, by team
-        self._trees: _Kept[str] = _Kept()  #: trees, by run
-        self._owners: _Kept[str] = _Kept()  #: kernels, by tree
+        self._teams_of: _Cache[str] = _Cache()  #: teams, by agent
+        self._team_ids: _Cache[str] = _Cache()  #: ids of teams, by name
+        self._kernels: _Cache[str] = _Cache()  #: kernels, by team
+        self._trees: _Cache[str] = _Cache()  #: trees, by run
+        self._owners: _Cache[str] = _Cache()  #: kernels, by tree
         self._schedules = ScheduleTable(store)
-        self.by_key: _Kept[str] = _Kept()  #: kernels, by the hash of an agent's key
-        self._heard: list[Callable[[], None]] = []
-        self._deaf: Callable[[], None] = lambda: None
-        self._looking: asyncio.Task[None] | None = None
-        self._again = False
+        self.by_key: _Cache[str] = _Cache()  #: kernels, by the hash of an agent's key
+        self._listeners: list[Callable[[], None]] = []
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._refresh_task: asyncio.Task[None] | None = None
+        self._is_stale = False
         self.lost: Callable[[str], object] = lambda kernel: None  #: called with each lost kernel, except this one
 
     async def open(self) -> None:
         """Read all kernels, and subscribe to changes of them."""
-        self._deaf = self._store.on_kernels(self._news)
-        await self._look()
+        self._unsubscribe = self._store.on_kernels(self._on_change)
+        await self._refresh()
 
     async def close(self) -> None:
         """End the subscription. Idempotent."""
-        self._deaf()
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait({self._looking})
+        self._unsubscribe()
+        if self._refresh_task is not None:
+            self._refresh_task.cancel()
+            await asyncio.wait({self._refresh_task})
 
     def on_news(self, heard: Callable[[], None]) -> None:
         """Call `heard` after kernels joined or left, once `seats` is up to date."""
-        self._heard.append(heard)
+        self._listeners.append(heard)
 
     def others(self) -> list[KernelInfo]:
         """Return the other kernels that are alive and have an address."""
@@ -97,72 +97,74 @@ class Directory:
         """Return the team of an agent and the team's kernel; None if the agent does not exist."""
         team = self._teams_of.get(agent)
         if team is None:
-            found = await self._store.get(AGENT, agent) if "\0" not in agent else None
-            if found is None:
+            document = await self._store.get(AGENT, agent) if "\0" not in agent else None
+            if document is None:
                 return None
-            team = self._teams_of.put(agent, _read(found, _Agent).team)
+            team = self._teams_of.put(agent, _read(document, _Agent).team)
         return await self.of_team(team)
 
     async def of_team(self, team: str) -> Owner | None:
         """Return a team, by its id or name, and its kernel; None if the team does not exist."""
-        id = self._ids.get(team) or team
+        id = self._team_ids.get(team) or team
         kernel = self._kernels.get(id)
         if kernel is None and "\0" not in id:
-            found = await self._store.get(TEAM, id)
-            if found is not None:
-                kernel = self._kernels.put(id, _read(found, _Team).kernel)
-            elif (named := await self._named(team)) is not None:
-                id, kernel = self._ids.put(team, named.id), self._kernels.put(named.id, named.kernel)
+            document = await self._store.get(TEAM, id)
+            if document is not None:
+                kernel = self._kernels.put(id, _read(document, _Team).kernel)
+            elif (team_row := await self._team_by_name(team)) is not None:
+                id, kernel = self._team_ids.put(team, team_row.id), self._kernels.put(team_row.id, team_row.kernel)
         return None if kernel is None else Owner(id, kernel)
 
     async def is_gone(self, kind: str, name: str) -> bool:
         """Return whether the store has no agent, or no team, of that id or name. Does not use the cache."""
         if kind == "agent":
             return await self._store.get(AGENT, name) is None
-        return await self._store.get(TEAM, name) is None and await self._named(name) is None
+        return await self._store.get(TEAM, name) is None and await self._team_by_name(name) is None
 
     async def of_run(self, run: str) -> Owner | None:
         """Return the tree of a run, and the tree's kernel; None if the run is not recorded."""
         tree = self._trees.get(run)
         if tree is None:
-            found = await self._store.read(run=run, limit=1) if "\0" not in run else []
-            if not found:
+            events = await self._store.read(run=run, limit=1) if "\0" not in run else []
+            if not events:
                 return None
-            tree = self._trees.put(run, found[0].tree)
+            tree = self._trees.put(run, events[0].tree)
         owner = self._owners.get(tree)
         if owner is None:
-            seat = await self._store.owner_of(tree)
-            if seat is None:
+            kernel = await self._store.owner_of(tree)
+            if kernel is None:
                 return Owner(tree, "")
-            owner = self._owners.put(tree, seat.name)
+            owner = self._owners.put(tree, kernel.name)
         return Owner(tree, owner)
 
     async def team_of(self, hash: str) -> str:
         """Return the id of the team whose key has this hash; "" if there is none."""
-        found = [each.id for each in await self._all() if hmac.compare_digest(each.key, hash)]
-        return next(iter(found), "")  # Only after all keys were compared.
+        ids = [each.id for each in await self._all() if hmac.compare_digest(each.key, hash)]
+        return next(iter(ids), "")  # Only after all keys were compared.
 
     async def orphans(self) -> list[str]:
         """Return the teams without a reachable kernel, except teams that no kernel can take over."""
-        those_that_answer = {self.me, *(each.name for each in self.others())}
-        return [team.id for team, row in await self._rows() if team.kernel not in those_that_answer and is_whole(row)]
+        reachable = {self.me, *(each.name for each in self.others())}
+        return [team.id for team, row in await self._rows() if team.kernel not in reachable and is_whole(row)]
 
     async def is_scheduled(self, tree: str) -> bool:
         """Return whether a tree belongs to a schedule's tick whose end is not recorded.
 
         Some kernel continues such a tree.
         """
-        return any(claim.run == tree for found in await self._schedules.all() for claim in found.book.state.claims)
+        return any(
+            claim.run == tree for schedule in await self._schedules.all() for claim in schedule.book.state.claims
+        )
 
     async def has_left(self, seat: KernelInfo) -> bool:
         """Return whether a kernel left in order, without unanswered work. Waits until that is known."""
         while True:
-            found = next((each for each in await self._store.kernels() if each.name == seat.name), None)
-            if found is None or not found.alive or found.epoch != seat.epoch:
+            current = next((each for each in await self._store.kernels() if each.name == seat.name), None)
+            if current is None or not current.alive or current.epoch != seat.epoch:
                 return await self._store.has_left(seat.name, seat.epoch)
-            if found.address:
+            if current.address:
                 return False
-            await asyncio.sleep(_LOOK_S)  # The kernel is about to end.
+            await asyncio.sleep(_POLL_S)  # The kernel is about to end.
 
     async def has_changed_hands(self, mine: Collection[str]) -> bool:
         """Return whether a team has no living kernel, or a team of `mine` is deleted or owned by another kernel."""
@@ -174,9 +176,9 @@ class Directory:
         """Remove an outdated owner from the cache."""
         self._kernels.drop(whose.id)
         self._owners.drop(whose.id)
-        self._ids.drop_value(whose.id)
+        self._team_ids.drop_value(whose.id)
 
-    async def _named(self, name: str) -> _Team | None:
+    async def _team_by_name(self, name: str) -> _Team | None:
         return next((each for each in await self._all() if each.name == name), None) if name else None
 
     async def _all(self) -> list[_Team]:
@@ -184,42 +186,42 @@ class Directory:
 
     async def _rows(self) -> list[tuple[_Team, Document]]:
         """Return all teams whose document can be read."""
-        found = list[tuple[_Team, Document]]()
+        rows = list[tuple[_Team, Document]]()
         for each in await self._store.list(TEAM):
             with suppress(Damaged):
-                found.append((_read(each, _Team), each))
-        return found
+                rows.append((_read(each, _Team), each))
+        return rows
 
     # ---- news
 
-    def _news(self) -> None:
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look_again(), name="ramet kernels")
+    def _on_change(self) -> None:
+        if self._refresh_task is None or self._refresh_task.done():
+            self._refresh_task = asyncio.create_task(self._refresh_until_current(), name="ramet kernels")
         else:
-            self._again = True
+            self._is_stale = True
 
-    async def _look_again(self) -> None:
+    async def _refresh_until_current(self) -> None:
         while True:
-            self._again = False
+            self._is_stale = False
             try:
-                await self._look()
+                await self._refresh()
             except RametError as problem:  # The store sends another change once it is available again.
                 _log.warning("the other kernels are not known for now: %s", problem)
-            if not self._again:
+            if not self._is_stale:
                 return
 
-    async def _look(self) -> None:
-        before, self.seats = self.seats, {each.name: each for each in await self._store.kernels()}
-        for each in before.values():
-            now = self.seats.get(each.name)
-            if each.alive and (now is None or not now.alive or now.epoch != each.epoch):
+    async def _refresh(self) -> None:
+        previous, self.seats = self.seats, {each.name: each for each in await self._store.kernels()}
+        for each in previous.values():
+            current = self.seats.get(each.name)
+            if each.alive and (current is None or not current.alive or current.epoch != each.epoch):
                 self._kernels.drop_value(each.name)
                 self._owners.drop_value(each.name)
                 self.by_key.drop_value(each.name)
                 if each.name != self.me:
                     self.lost(each.name)
-        for heard in self._heard:
-            heard()
+        for listener in self._listeners:
+            listener()
 
 
 def _read(document: Document, type: type[V]) -> V:
@@ -229,7 +231,7 @@ def _read(document: Document, type: type[V]) -> V:
         raise Damaged(document.kind, document.key, str(problem)) from None
 
 
-class _Kept(Generic[V]):
+class _Cache(Generic[V]):
     """A cache of the newest lookups."""
 
     def __init__(self) -> None:
@@ -240,7 +242,7 @@ class _Kept(Generic[V]):
 
     def put(self, key: str, value: V) -> V:
         self._values[key] = value
-        if len(self._values) > _KEPT:
+        if len(self._values) > _CACHE_SIZE:
             self._values.popitem(last=False)
         return value
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from ramet.services.http.operation import Operation
 
 _log = logging.getLogger("ramet.serve")
-_LOOK_S: Final = 0.05
+_POLL_S: Final = 0.05
 #: The statuses for an unknown object, and for a key that is known here but not there.
-_NOTHING_THERE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.UNAUTHORIZED})
+_UNKNOWN_STATUSES: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.UNAUTHORIZED})
 
 
 class FanOut:
@@ -38,7 +38,7 @@ class FanOut:
     """
 
     def __init__(self, directory: Directory, passing: PeerRequests, home: LocalOwnership, *, wait_s: float) -> None:
-        self._directory, self._passing, self._home, self._wait_s = directory, passing, home, wait_s
+        self._directory, self._peers, self._local, self._wait_s = directory, passing, home, wait_s
 
     async def of_everyone(self, call: RequestContext, operation: Operation, is_forwarded: bool) -> Any | None:
         """Return the merged answers of all kernels, without the kernels that have nothing for this key.
@@ -47,7 +47,7 @@ class FanOut:
         `wait_s`.
         """
         assert operation.merge is not None
-        await self._until(self._is_settled if is_forwarded else self.are_all_settled)
+        await self._wait_until(self._is_settled if is_forwarded else self.are_all_settled)
         if is_forwarded:
             return None
         await call.check_key()
@@ -56,29 +56,29 @@ class FanOut:
             scope = {**call.request.scope, **({"query_string": operation.whole} if operation.whole else {})}
             try:
                 return await operation.handle(RequestContext(Request(scope, call.request.receive), call.parts))
-            except NotYours as refused:
-                return refused
+            except NotYours as error:
+                return error
 
         answers = await asyncio.gather(
-            here(), *(self._told(call, operation, each) for each in self._directory.others())
+            here(), *(self._ask_kernel(call, operation, each) for each in self._directory.others())
         )
-        found = [each for each in answers if each is not None and not isinstance(each, RametError)]
-        if not found and isinstance(answers[0], RametError):
+        results = [each for each in answers if each is not None and not isinstance(each, RametError)]
+        if not results and isinstance(answers[0], RametError):
             raise answers[0]
-        return operation.merge(call, found)
+        return operation.merge(call, results)
 
-    async def _told(self, call: RequestContext, operation: Operation, seat: KernelInfo) -> Any | None:
+    async def _ask_kernel(self, call: RequestContext, operation: Operation, kernel: KernelInfo) -> Any | None:
         try:
             target = call.request.scope["raw_path"] + b"?" + operation.whole if operation.whole else None
             async with asyncio.timeout(self._wait_s):  # A stopped process keeps its lock, and does not answer.
-                answer = await self._passing.on(call, Body(call), seat, target)
-                data = await answer.read()
+                response = await self._peers.on(call, Body(call), kernel, target)
+                data = await response.read()
         except (Unreachable, TimeoutError) as problem:
-            _log.warning("kernel %s does not say what it has: %s", seat.name, str(problem) or "it does not answer")
+            _log.warning("kernel %s does not say what it has: %s", kernel.name, str(problem) or "it does not answer")
             raise unavailable() from None
-        if answer.status in _NOTHING_THERE:
+        if response.status in _UNKNOWN_STATUSES:
             return None
-        if answer.status != HTTPStatus.OK:
+        if response.status != HTTPStatus.OK:
             raise unavailable()
         return msgspec.json.decode(data, type=operation.answers)
 
@@ -88,47 +88,47 @@ class FanOut:
         Raises Unknown or NotYours only after all kernels were asked.
         """
         await call.check_key()
-        said = await call.body(JSON_BYTES)
-        until = asyncio.get_running_loop().time() + self._wait_s
+        body = await call.body(JSON_BYTES)
+        deadline = asyncio.get_running_loop().time() + self._wait_s
         while True:
             is_known = await self.are_all_settled()  # Check before asking: a takeover meanwhile may change the owner.
-            call.begin_again(said)
+            call.begin_again(body)
             try:
                 answer = await operation.handle(call)
                 return Response(status_code=HTTPStatus.NO_CONTENT) if answer is None else answer
-            except (Unknown, NotYours) as refused:
-                unknown = refused
-            for seat in self._directory.others():
-                call.begin_again(said)
+            except (Unknown, NotYours) as error:
+                unknown = error
+            for kernel in self._directory.others():
+                call.begin_again(body)
                 try:
-                    found = await self._passing.on(call, Body(call), seat)
+                    response = await self._peers.on(call, Body(call), kernel)
                 except Unreachable as problem:
-                    is_once = HEADER in call.request.headers
-                    if problem.was_sent and not is_once and not await self._directory.has_left(seat):
+                    is_repeatable = HEADER in call.request.headers
+                    if problem.was_sent and not is_repeatable and not await self._directory.has_left(kernel):
                         raise outcome_unknown() from None
                     is_known = False
                     continue
-                if found.status not in _NOTHING_THERE:
-                    return found
-                await found.close()
+                if response.status not in _UNKNOWN_STATUSES:
+                    return response
+                await response.close()
             if is_known:
                 raise unknown
-            if asyncio.get_running_loop().time() >= until:
+            if asyncio.get_running_loop().time() >= deadline:
                 raise unavailable()
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def _is_settled(self) -> bool:
         """Return whether everything that this kernel has taken over is open."""
-        return not self._home.is_taking_up("")
+        return not self._local.is_taking_up("")
 
     async def are_all_settled(self) -> bool:
         """Return whether this kernel is settled, and no team of a lost kernel waits for its takeover."""
-        is_one_lost = len(self._directory.others()) < len(self._directory.seats.keys() - {self._directory.me})
-        return not (is_one_lost and await self._directory.orphans()) and await self._is_settled()
+        is_kernel_lost = len(self._directory.others()) < len(self._directory.seats.keys() - {self._directory.me})
+        return not (is_kernel_lost and await self._directory.orphans()) and await self._is_settled()
 
-    async def _until(self, is_so: Callable[[], Awaitable[bool]]) -> None:
-        until = asyncio.get_running_loop().time() + self._wait_s
-        while not await is_so():
-            if asyncio.get_running_loop().time() >= until:
+    async def _wait_until(self, is_met: Callable[[], Awaitable[bool]]) -> None:
+        deadline = asyncio.get_running_loop().time() + self._wait_s
+        while not await is_met():
+            if asyncio.get_running_loop().time() >= deadline:
                 raise unavailable()
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)

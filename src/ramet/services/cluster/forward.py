@@ -32,7 +32,7 @@ _IDLE_S: Final = 20.0
 _HOP_BY_HOP: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade")
 )
-_OURS: Final = frozenset((b"host", FROM.encode(), PASS.encode()))
+_OWN_HEADERS: Final = frozenset((b"host", FROM.encode(), PASS.encode()))
 
 
 class Unreachable(Exception):
@@ -51,55 +51,55 @@ class Body:
 
     def __init__(self, call: RequestContext) -> None:
         self._call, self._size = call, 0
-        self._most = max(JSON_BYTES, call.parts.message_bytes)
-        self._kept: list[bytes] | None = []
-        self._rest = call.pieces() if call.has_body else None
+        self._limit = max(JSON_BYTES, call.parts.message_bytes)
+        self._sent_pieces: list[bytes] | None = []
+        self._unread = call.pieces() if call.has_body else None
         self.read = asyncio.Event()  #: set once the whole body was read
-        if self._rest is None:
+        if self._unread is None:
             self.read.set()
 
     @property
     def can_be_sent_again(self) -> bool:
         """Return whether everything that was read is kept."""
-        return self._kept is not None
+        return self._sent_pieces is not None
 
     async def pieces(self) -> AsyncGenerator[bytes]:
         """Yield the whole body, from its beginning. Raises BodyTooLarge."""
-        given = self._call.request.headers.get("content-length", "")
-        if given.isdigit() and int(given) > self._most:
-            raise BodyTooLarge("body", size=int(given), limit=self._most)
-        for each in list(self._kept or ()):
+        length = self._call.request.headers.get("content-length", "")
+        if length.isdigit() and int(length) > self._limit:
+            raise BodyTooLarge("body", size=int(length), limit=self._limit)
+        for each in list(self._sent_pieces or ()):
             yield each
-        if self._rest is None:
+        if self._unread is None:
             return
-        async for piece in self._rest:
+        async for piece in self._unread:
             self._size += len(piece)
-            if self._size > self._most:
-                raise BodyTooLarge("body", size=self._size, limit=self._most)
-            if self._kept is not None:
-                self._kept.append(piece)
+            if self._size > self._limit:
+                raise BodyTooLarge("body", size=self._size, limit=self._limit)
+            if self._sent_pieces is not None:
+                self._sent_pieces.append(piece)
                 if self._size > KEPT_BYTES:
-                    self._kept = None
+                    self._sent_pieces = None
             yield piece
-        self._rest = None
+        self._unread = None
         self.read.set()
 
     async def begin(self, most: int) -> bytes:
         """Return the whole body if it has at most `most` bytes. Otherwise return its beginning, longer than `most`."""
-        said, size = [], 0
+        parts, size = [], 0
         async with aclosing(self.pieces()) as pieces:
             async for piece in pieces:
-                said.append(piece)
+                parts.append(piece)
                 size += len(piece)
                 if size > most:
                     break
-        return b"".join(said)
+        return b"".join(parts)
 
     def give_back(self) -> None:
         """Return the kept body to the call, for its next reader."""
-        assert self._kept is not None
-        self._call.put_back(self._kept)
-        self._kept = None
+        assert self._sent_pieces is not None
+        self._call.put_back(self._sent_pieces)
+        self._sent_pieces = None
 
 
 class Forwarder:
@@ -113,19 +113,19 @@ class Forwarder:
             raise MissingExtra("several kernels", "server") from None
         self._httpx: Any = httpx2
         self._transports: dict[str, Any] = {}
-        self._under_way: dict[asyncio.Task[Any], str] = {}  #: the name of the kernel for each active request
+        self._requests: dict[asyncio.Task[Any], str] = {}  #: the name of the kernel for each active request
         self._streams: set[asyncio.Task[Any]] = set()  #: the event streams that are being passed on
 
     async def close(self) -> None:
         """End all active requests and all connections. Idempotent."""
-        await self._end(list(self._under_way))
+        await self._end(list(self._requests))
         transports, self._transports = list(self._transports.values()), {}
         for each in transports:
             await each.aclose()
 
     async def give_up(self, kernel: str) -> None:
         """End the active requests to a lost kernel, which will not be answered."""
-        await self._end([task for task, at in self._under_way.items() if at == kernel])
+        await self._end([task for task, receiver in self._requests.items() if receiver == kernel])
 
     async def break_off(self) -> None:
         """End the forwarded streams, in their middle; other active requests are still answered."""
@@ -145,44 +145,50 @@ class Forwarder:
         Raises Unreachable, BodyTooLarge, and ClientDisconnect if the client has left.
         """
         sending = asyncio.create_task(self._send(call, body, kernel, address, more, target), name="ramet forward")
-        self._under_way[sending] = kernel
-        sending.add_done_callback(lambda task: self._under_way.pop(task, None))
-        leaving = asyncio.create_task(_leaves(call, body), name="ramet forward's client")
+        self._requests[sending] = kernel
+        sending.add_done_callback(lambda task: self._requests.pop(task, None))
+        disconnect = asyncio.create_task(_client_left(call, body), name="ramet forward's client")
         try:
-            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({sending, disconnect}, return_when=asyncio.FIRST_COMPLETED)
             if not sending.done():
                 raise ClientDisconnect
             if sending.cancelled():
                 raise Unreachable(f"kernel {kernel} is lost", was_sent=True)
             return sending.result()
         finally:
-            leaving.cancel()
+            disconnect.cancel()
             if not sending.done():
                 sending.cancel()
-            await asyncio.wait({sending, leaving})
+            await asyncio.wait({sending, disconnect})
 
     async def ask(self, address: str, path: str, headers: Mapping[str, str]) -> int:
         """Send a small GET request, and return the status of its answer. Raises Unreachable."""
         url = self._url(address, path.encode())
         request = self._httpx.Request("GET", url, headers=dict(headers), extensions=self._timeouts(ASK_S))
         try:
-            answer = await self._transport(address).handle_async_request(request)
+            response = await self._transport(address).handle_async_request(request)
             try:
-                await answer.aread()
-                return int(answer.status_code)
+                await response.aread()
+                return int(response.status_code)
             finally:
-                await answer.aclose()
+                await response.aclose()
         except self._httpx.ConnectError as problem:
             raise Unreachable(str(problem), was_sent=False) from None
         except self._httpx.TransportError as problem:
             raise Unreachable(str(problem), was_sent=True) from None
 
     async def _send(
-        self, call: RequestContext, body: Body, kernel: str, address: str, more: Mapping[str, str], target: bytes | None
+        self,
+        call: RequestContext,
+        body: Body,
+        kernel: str,
+        address: str,
+        extra_headers: Mapping[str, str],
+        target: bytes | None,
     ) -> ForwardedResponse:
         scope = call.request.scope
-        headers = [(name, value) for name, value in scope["headers"] if name not in _HOP_BY_HOP | _OURS]
-        headers += [(name.encode(), value.encode()) for name, value in more.items()]
+        headers = [(name, value) for name, value in scope["headers"] if name not in _HOP_BY_HOP | _OWN_HEADERS]
+        headers += [(name.encode(), value.encode()) for name, value in extra_headers.items()]
         headers.append((b"host", b"ramet"))
         if target is None:
             target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
@@ -194,12 +200,12 @@ class Forwarder:
             extensions=self._timeouts(None),
         )
         try:
-            answer = await self._transport(address).handle_async_request(request)
+            response = await self._transport(address).handle_async_request(request)
         except (self._httpx.ConnectError, self._httpx.ConnectTimeout, self._httpx.PoolTimeout) as problem:
             raise Unreachable(str(problem) or "it does not answer", was_sent=False) from None
         except self._httpx.TransportError as problem:
             raise Unreachable(str(problem) or type(problem).__name__, was_sent=True) from None
-        return ForwardedResponse(answer, kernel, self._under_way, self._streams, self._httpx.TransportError)
+        return ForwardedResponse(response, kernel, self._requests, self._streams, self._httpx.TransportError)
 
     def _url(self, address: str, target: bytes) -> Any:
         base = self._httpx.URL("http://ramet" if address.startswith("/") else address)
@@ -239,62 +245,62 @@ class ForwardedResponse:
     ) -> None:
         self.status: int = answer.status_code
         self._streams = streams
-        self._answer, self._kernel, self._under_way, self._lost = answer, kernel, under_way, lost
+        self._response, self._kernel, self._requests, self._transport_error = answer, kernel, under_way, lost
 
     def header(self, name: str) -> str:
         """Return the header of that name, "" if there is none."""
-        return str(self._answer.headers.get(name, ""))
+        return str(self._response.headers.get(name, ""))
 
     async def read(self) -> bytes:
         """Return the whole body. Raises Unreachable if the connection breaks."""
         try:
-            return bytes(await self._answer.aread())
-        except self._lost as problem:
+            return bytes(await self._response.aread())
+        except self._transport_error as problem:
             raise Unreachable(str(problem), was_sent=True) from None
         finally:
             await self.close()
 
     async def close(self) -> None:
         """Abandon the answer. Idempotent."""
-        await self._answer.aclose()
+        await self._response.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on each piece as it arrives, until the answer ends or breaks, or its reader leaves."""
-        passing = asyncio.create_task(self._pass_on(send), name="ramet forward")
-        leaving = asyncio.create_task(_disconnects(receive), name="ramet forward's client")
-        self._under_way[passing] = self._kernel
+        transfer = asyncio.create_task(self._transfer(send), name="ramet forward")
+        disconnect = asyncio.create_task(_wait_disconnect(receive), name="ramet forward's client")
+        self._requests[transfer] = self._kernel
         if self.header("content-type").startswith("text/event-stream"):
-            self._streams.add(passing)
+            self._streams.add(transfer)
         try:
-            await asyncio.wait({passing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({transfer, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._under_way.pop(passing, None)
-            self._streams.discard(passing)
-            passing.cancel()
-            leaving.cancel()
-            await asyncio.wait({passing, leaving})
+            self._requests.pop(transfer, None)
+            self._streams.discard(transfer)
+            transfer.cancel()
+            disconnect.cancel()
+            await asyncio.wait({transfer, disconnect})
             await self.close()
-        if not passing.cancelled() and (problem := passing.exception()) is not None:
-            if not isinstance(problem, self._lost):
+        if not transfer.cancelled() and (problem := transfer.exception()) is not None:
+            if not isinstance(problem, self._transport_error):
                 raise problem
             _log.warning("an answer of kernel %s broke off: %s", self._kernel, problem)
 
-    async def _pass_on(self, send: Send) -> None:
-        headers = [(name.lower(), value) for name, value in self._answer.headers.raw]
-        kept = [(name, value) for name, value in headers if name not in _HOP_BY_HOP]
-        await send({"type": "http.response.start", "status": self.status, "headers": kept})
-        async for piece in self._answer.stream:
+    async def _transfer(self, send: Send) -> None:
+        headers = [(name.lower(), value) for name, value in self._response.headers.raw]
+        forwarded = [(name, value) for name, value in headers if name not in _HOP_BY_HOP]
+        await send({"type": "http.response.start", "status": self.status, "headers": forwarded})
+        async for piece in self._response.stream:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _leaves(call: RequestContext, body: Body) -> None:
+async def _client_left(call: RequestContext, body: Body) -> None:
     """Return when the client has left. While the body is being read, only the reader of the body notices that."""
     await body.read.wait()
-    await _disconnects(call.request.receive)
+    await _wait_disconnect(call.request.receive)
 
 
-async def _disconnects(receive: Receive) -> None:
+async def _wait_disconnect(receive: Receive) -> None:
     with suppress(asyncio.CancelledError):
         while (await receive())["type"] != "http.disconnect":
             pass

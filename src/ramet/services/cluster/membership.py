@@ -16,7 +16,7 @@ from ramet.services.cluster.router import KernelRouter
 from ramet.store.contract import Store
 
 _log = logging.getLogger("ramet.serve")
-_AGAIN_S: Final = 1.0
+_RETRY_S: Final = 1.0
 
 
 class Kernels:
@@ -29,18 +29,18 @@ class Kernels:
         self, store: Store, operator: str, home: LocalOwnership, take_over: Callable[[], Awaitable[None]]
     ) -> None:
         """Prepare the directory and the router. Raises MissingExtra."""
-        self._store, self._home, self._take_over = store, home, take_over
+        self._store, self._local, self._take_over = store, home, take_over
         self.directory = Directory(store, store.kernel)
         self._forwarder = Forwarder()
         self.desk = KernelRouter(self.directory, PeerAuth(store.kernel, operator), self._forwarder, home)
-        self._working: set[asyncio.Task[None]] = set()
-        self._taking: asyncio.Task[None] | None = None
-        self._again = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._takeover_task: asyncio.Task[None] | None = None
+        self._is_requested = False
 
     async def open(self) -> None:
         """Subscribe to changes of the other kernels."""
-        self.directory.lost = self._lost
-        self.directory.on_news(self._news)
+        self.directory.lost = self._on_lost
+        self.directory.on_news(self._on_news)
         await self.directory.open()
 
     async def announce(self, address: str) -> None:
@@ -55,35 +55,35 @@ class Kernels:
     async def close(self) -> None:
         """End the subscription, and all active requests to other kernels. Idempotent."""
         await self.directory.close()
-        while self._working:
-            for each in self._working:
+        while self._tasks:
+            for each in self._tasks:
                 each.cancel()
-            await asyncio.wait(self._working)
+            await asyncio.wait(self._tasks)
         await self._forwarder.close()
 
-    def _lost(self, kernel: str) -> None:
+    def _on_lost(self, kernel: str) -> None:
         _log.warning("kernel %s is lost", kernel)
         self._begin(self._forwarder.give_up(kernel))
 
-    def _news(self) -> None:
-        self._again = True
-        if self._taking is None or self._taking.done():
-            self._taking = self._begin(self._take())
+    def _on_news(self) -> None:
+        self._is_requested = True
+        if self._takeover_task is None or self._takeover_task.done():
+            self._takeover_task = self._begin(self._run_takeovers())
 
-    async def _take(self) -> None:
-        while self._again:
-            self._again = False
+    async def _run_takeovers(self) -> None:
+        while self._is_requested:
+            self._is_requested = False
             try:
-                if await self.directory.has_changed_hands(self._home.teams):
+                if await self.directory.has_changed_hands(self._local.teams):
                     await self._take_over()
             except Exception as problem:  # Any error: other teams may still need a takeover.
-                why = problem if isinstance(problem, RametError) else f"{type(problem).__name__}: {problem}"
-                _log.error("what other kernels left cannot be gone on with for now: %s", why)
-                self._again = True
-                await asyncio.sleep(_AGAIN_S)
+                reason = problem if isinstance(problem, RametError) else f"{type(problem).__name__}: {problem}"
+                _log.error("what other kernels left cannot be gone on with for now: %s", reason)
+                self._is_requested = True
+                await asyncio.sleep(_RETRY_S)
 
     def _begin(self, work: Awaitable[None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
-        self._working.add(task)
-        task.add_done_callback(self._working.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return task

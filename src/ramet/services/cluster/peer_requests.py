@@ -23,15 +23,15 @@ class PeerRequests:
     """Both directions of requests between this kernel and others."""
 
     def __init__(self, passes: PeerAuth, forwarder: Forwarder) -> None:
-        self._passes, self._forwarder = passes, forwarder
+        self._auth, self._forwarder = passes, forwarder
 
     def came_from(self, headers: Mapping[str, str]) -> str:
         """Return the kernel that forwarded the request, "" if none did. Raises Refusal if the pass is invalid."""
         try:
-            return self._passes.check(headers)
-        except Denied as refused:
+            return self._auth.check(headers)
+        except Denied as error:
             _log.error("a request bears a pass that no kernel of this store gave; do all have the same token?")
-            raise Refusal(HTTPStatus.FORBIDDEN, str(refused), {PASS_REFUSED: "refused"}) from None
+            raise Refusal(HTTPStatus.FORBIDDEN, str(error), {PASS_REFUSED: "refused"}) from None
 
     async def on(
         self, call: RequestContext, body: Body, seat: KernelInfo, target: bytes | None = None
@@ -40,17 +40,17 @@ class PeerRequests:
 
         Raises Unreachable, and Refusal if that kernel refuses our pass.
         """
-        headers = self._passes.headers(seat.name)
-        answer = await self._forwarder.send(call, body, seat.name, seat.address, headers, target)
-        if answer.header(PASS_REFUSED):
-            await answer.close()
+        headers = self._auth.headers(seat.name)
+        response = await self._forwarder.send(call, body, seat.name, seat.address, headers, target)
+        if response.header(PASS_REFUSED):
+            await response.close()
             _log.error("kernel %s refuses the pass of this one: all kernels of a store have the same token", seat.name)
             raise unavailable()
-        return answer
+        return response
 
     async def knows(self, key: str, seat: KernelInfo) -> bool:
         """Return whether another kernel has the agent of that key; False if that kernel cannot be asked."""
-        headers = {**self._passes.headers(seat.name), "authorization": f"Bearer {key}"}
+        headers = {**self._auth.headers(seat.name), "authorization": f"Bearer {key}"}
         try:
             return await self._forwarder.ask(seat.address, _PROBE, headers) == HTTPStatus.OK
         except Unreachable:

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ramet.serve")
 #: How long a request waits for the takeover of a team or tree of a lost kernel.
 WAIT_S: Final = 15.0
-_LOOK_S: Final = 0.05
+_POLL_S: Final = 0.05
 
 
-class _Said(Struct):
+class _ProblemType(Struct):
     """The type of a problem document."""
 
     type: str = ""
@@ -61,33 +61,33 @@ class KernelRouter:
         *,
         wait_s: float = WAIT_S,
     ) -> None:
-        self._directory, self._home, self._wait_s = directory, home, wait_s
-        self._passing = PeerRequests(passes, forwarder)
-        self._several = FanOut(directory, self._passing, home, wait_s=wait_s)
+        self._directory, self._local, self._wait_s = directory, home, wait_s
+        self._peers = PeerRequests(passes, forwarder)
+        self._several = FanOut(directory, self._peers, home, wait_s=wait_s)
 
     async def elsewhere(self, call: RequestContext, operation: Operation) -> Any | None:
         """Return the answer of another kernel, or of several; None if this kernel must answer.
 
         Raises Refusal for a request with an invalid pass, and if no kernel can answer now.
         """
-        came_from = self._passing.came_from(call.request.headers)
+        sender = self._peers.came_from(call.request.headers)
         match operation.of:
             case "here":
-                if self._home.leaves and operation.begins:
+                if self._local.leaves and operation.begins:
                     raise unavailable()
                 return None
             case "everyone":
-                return await self._several.of_everyone(call, operation, bool(came_from))
+                return await self._several.of_everyone(call, operation, bool(sender))
             case "whoever":
-                return None if came_from else await self._several.of_whoever(call, operation)
+                return None if sender else await self._several.of_whoever(call, operation)
             case "key":
-                return None if came_from else await self._of_key(call, operation)
+                return None if sender else await self._forward_by_key(call, operation)
         body = Body(call)
         name = await self._name(call, operation, body)
         if name is not None:
-            return await self._of_one(call, operation, name, body, bool(came_from))
+            return await self._forward_to_owner(call, operation, name, body, bool(sender))
         if operation.of == "query":
-            return await self._several.of_everyone(call, operation, bool(came_from))
+            return await self._several.of_everyone(call, operation, bool(sender))
         body.give_back()
         return None
 
@@ -101,28 +101,28 @@ class KernelRouter:
             if not operation.own_refusals:
                 await call.check_key()
             return await operation.handle(call)
-        except (TakenOver, OwnedElsewhere) as refused:
-            problem: RametError = refused
-        except StoreFailed as failed:
-            if not isinstance(failed.__cause__, OwnedElsewhere):
+        except (TakenOver, OwnedElsewhere) as error:
+            problem: RametError = error
+        except StoreFailed as store_error:
+            if not isinstance(store_error.__cause__, OwnedElsewhere):
                 raise
-            problem = failed.__cause__
+            problem = store_error.__cause__
         except (NotYours, Gone, MailRefused):
-            if operation.of not in ("agent", "team", "run") or not await self._went_elsewhere(operation, call):
+            if operation.of not in ("agent", "team", "run") or not await self._has_moved(operation, call):
                 raise
             problem = TakenOver(operation.of, call.path(operation.of))
         raise misdirected() if call.request.headers.get(FROM) else problem
 
-    async def _went_elsewhere(self, operation: Operation, call: RequestContext) -> bool:
+    async def _has_moved(self, operation: Operation, call: RequestContext) -> bool:
         name, is_run = call.path(operation.of), operation.of == "run"
         # A tree is here until it has ended. A tree that moved elsewhere does not end here.
-        if (not is_run and self._is_here(operation, name)) or (whose := await self._whose(operation, name)) is None:
+        if (not is_run and self._is_here(operation, name)) or (owner := await self._owner(operation, name)) is None:
             return False
-        self._directory.forget(whose)
-        whose = await self._whose(operation, name)
-        if whose is None or whose.kernel == self._directory.me:
+        self._directory.forget(owner)
+        owner = await self._owner(operation, name)
+        if owner is None or owner.kernel == self._directory.me:
             return False
-        return not is_run or self._directory.is_alive(whose.kernel)
+        return not is_run or self._directory.is_alive(owner.kernel)
 
     async def team_of(self, key: str) -> str:
         """Return the id of the team, of any kernel, that has this key; "" if there is none."""
@@ -138,7 +138,7 @@ class KernelRouter:
             return True
         if not await self._several.are_all_settled():
             raise unavailable()
-        return self._home.knows_key(call.key)  # It may have moved here meanwhile.
+        return self._local.knows_key(call.key)  # It may have moved here meanwhile.
 
     # ---- of one
 
@@ -155,64 +155,67 @@ class KernelRouter:
                 return call.request.query_params.get("team") or None
         return call.path(operation.of)
 
-    async def _of_one(
+    async def _forward_to_owner(
         self, call: RequestContext, operation: Operation, name: str, body: Body, is_forwarded: bool
     ) -> Any | None:
-        until = asyncio.get_running_loop().time() + self._wait_s
+        deadline = asyncio.get_running_loop().time() + self._wait_s
         may_be_gone = False  #: set once a removal was sent and not answered
         while True:
-            whose = None if self._is_here(operation, name) else await self._whose(operation, name)
-            if whose is not None and await self._is_at_hand(operation, whose):
-                self._directory.forget(whose)  # The cached owner may be outdated.
-                whose = await self._whose(operation, name)
-            if whose is None or await self._is_at_hand(operation, whose):
+            owner = None if self._is_here(operation, name) else await self._owner(operation, name)
+            if owner is not None and await self._is_owned_here(operation, owner):
+                self._directory.forget(owner)  # The cached owner may be outdated.
+                owner = await self._owner(operation, name)
+            if owner is None or await self._is_owned_here(operation, owner):
                 # It is here, or it does not exist: then this kernel's handler reports that.
-                if not (self._home.leaves and operation.begins):
+                if not (self._local.leaves and operation.begins):
                     body.give_back()
                     return await self._removed_here(call, operation) if may_be_gone else None
                 raise misdirected() if is_forwarded else unavailable()
-            if whose.kernel != self._directory.me:
+            if owner.kernel != self._directory.me:
                 try:
-                    answer = await self._of_other(call, whose, body, is_forwarded)
+                    response = await self._forward(call, owner, body, is_forwarded)
                 except Unreachable:
-                    may_be_gone, answer = operation.method == "DELETE", None
-                if answer is not None:
-                    return answer if not may_be_gone else await self._removed_there(call, operation, answer)
-            self._directory.forget(whose)
+                    may_be_gone, response = operation.method == "DELETE", None
+                if response is not None:
+                    return response if not may_be_gone else await self._removed_there(call, operation, response)
+            self._directory.forget(owner)
             if not body.can_be_sent_again:
                 raise unavailable()
-            if operation.of == "run" and await self._is_left(name, whose):
+            if operation.of == "run" and await self._is_abandoned(name, owner):
                 body.give_back()
                 return None
-            if asyncio.get_running_loop().time() >= until:
+            if asyncio.get_running_loop().time() >= deadline:
                 if operation.of == "run" and operation.method == "GET":  # Its journal can be read here.
                     return None
                 raise unavailable()
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def _removed_here(self, call: RequestContext, operation: Operation) -> Any:
         try:
             return await self.here(call, operation) or Response(status_code=HTTPStatus.NO_CONTENT)
-        except (NotYours, Unknown) as refused:
-            if await self._is_gone(call, operation, isinstance(refused, Unknown)):
+        except (NotYours, Unknown) as error:
+            if await self._is_gone(call, operation, isinstance(error, Unknown)):
                 return Response(status_code=HTTPStatus.NO_CONTENT)
             raise
 
-    async def _removed_there(self, call: RequestContext, operation: Operation, answer: ForwardedResponse) -> Any:
-        if answer.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.UNAUTHORIZED):  # Its key may have been removed, too.
-            return answer
-        said = await answer.read()
-        is_part = msgspec.json.decode(said, type=_Said).type == to_problem(Unknown("", "")).type
+    async def _removed_there(self, call: RequestContext, operation: Operation, response: ForwardedResponse) -> Any:
+        if response.status not in (
+            HTTPStatus.NOT_FOUND,
+            HTTPStatus.UNAUTHORIZED,
+        ):  # Its key may have been removed, too.
+            return response
+        body = await response.read()
+        is_part = msgspec.json.decode(body, type=_ProblemType).type == to_problem(Unknown("", "")).type
         if await self._is_gone(call, operation, is_part):
             return Response(status_code=HTTPStatus.NO_CONTENT)
-        return Response(said, answer.status, media_type=MEDIA_TYPE)
+        return Response(body, response.status, media_type=MEDIA_TYPE)
 
     async def _is_gone(self, call: RequestContext, operation: Operation, is_part: bool) -> bool:
         """Return whether the object of a removal is gone. For a part of an object, its owner's answer counts."""
         return is_part or await self._directory.is_gone(operation.of, call.path(operation.of))
 
-    async def _of_other(
-        self, call: RequestContext, whose: Owner, body: Body, is_forwarded: bool
+    async def _forward(
+        self, call: RequestContext, owner: Owner, body: Body, is_forwarded: bool
     ) -> ForwardedResponse | None:
         """Return the answer of the owning kernel; None if there is no such kernel yet, or it is no longer the owner.
 
@@ -220,86 +223,86 @@ class KernelRouter:
         """
         if is_forwarded:
             raise misdirected()
-        seat = self._directory.seats.get(whose.kernel)
-        if seat is None or not seat.alive or not seat.address:
+        kernel = self._directory.seats.get(owner.kernel)
+        if kernel is None or not kernel.alive or not kernel.address:
             return None
         try:
-            answer = await self._passing.on(call, body, seat)
+            response = await self._peers.on(call, body, kernel)
         except Unreachable as problem:
-            _log.info("kernel %s cannot be reached at %s: %s", seat.name, seat.address, problem)
-            if not problem.was_sent or await self._directory.has_left(seat):
+            _log.info("kernel %s cannot be reached at %s: %s", kernel.name, kernel.address, problem)
+            if not problem.was_sent or await self._directory.has_left(kernel):
                 return None
             if call.request.method == "POST" and HEADER not in call.request.headers:
                 raise outcome_unknown() from None
             raise
-        if answer.status != NOT_MINE:
-            return answer
-        await answer.close()
+        if response.status != NOT_MINE:
+            return response
+        await response.close()
         return None
 
-    async def _is_at_hand(self, operation: Operation, whose: Owner) -> bool:
+    async def _is_owned_here(self, operation: Operation, owner: Owner) -> bool:
         """Return whether this kernel owns the object completely: nothing of it is still being taken over.
 
         A run's tree is taken over with its team, or alone.
         """
         is_run = operation.of == "run"
-        if whose.kernel != self._directory.me or self._home.is_taking_up("" if is_run else whose.id):
+        if owner.kernel != self._directory.me or self._local.is_taking_up("" if is_run else owner.id):
             return False
-        return not (is_run and await self._directory.is_scheduled(whose.id))
+        return not (is_run and await self._directory.is_scheduled(owner.id))
 
-    async def _is_left(self, run: str, whose: Owner) -> bool:
+    async def _is_abandoned(self, run: str, owner: Owner) -> bool:
         """Return whether the kernel of a run is lost, and no kernel takes the run over.
 
         Such a run has no team and no schedule.
         """
-        if self._directory.is_alive(whose.kernel) or await self._directory.orphans():
+        if self._directory.is_alive(owner.kernel) or await self._directory.orphans():
             return False
-        if await self._directory.is_scheduled(whose.id):
+        if await self._directory.is_scheduled(owner.id):
             return False
-        self._directory.forget(whose)  # Its team may have a new owner.
-        return await self._directory.of_run(run) == whose
+        self._directory.forget(owner)  # Its team may have a new owner.
+        return await self._directory.of_run(run) == owner
 
     def _is_here(self, operation: Operation, name: str) -> bool:
         match operation.of:
             case "agent":
-                return self._home.has_agent(name)
+                return self._local.has_agent(name)
             case "run":
-                return self._home.has_tree(name)
-        return self._home.has_team(name)
+                return self._local.has_tree(name)
+        return self._local.has_team(name)
 
-    async def _whose(self, operation: Operation, name: str) -> Owner | None:
+    async def _owner(self, operation: Operation, name: str) -> Owner | None:
         match operation.of:
             case "agent":
                 return await self._directory.of_agent(name)
             case "run":
-                found = await self._directory.of_run(name)
-                return found if found is not None and found.kernel else None  # Any kernel can answer for an ended run.
+                owner = await self._directory.of_run(name)
+                return owner if owner is not None and owner.kernel else None  # Any kernel can answer for an ended run.
         return await self._directory.of_team(name)
 
     # ---- of a key
 
-    async def _of_key(self, call: RequestContext, operation: Operation) -> ForwardedResponse | None:
+    async def _forward_by_key(self, call: RequestContext, operation: Operation) -> ForwardedResponse | None:
         """Forward the request to the kernel that has the agent of the key; None if this kernel must answer."""
         hash, body = hash_of(call.key), Body(call)
-        until = asyncio.get_running_loop().time() + self._wait_s
-        while not self._home.opens_an_agent(call.key):
-            seat = self._directory.seats.get(self._directory.by_key.get(hash) or "") or await self._holder(call)
-            answer = None
-            if seat is not None:
-                self._directory.by_key.put(hash, seat.name)
+        deadline = asyncio.get_running_loop().time() + self._wait_s
+        while not self._local.opens_an_agent(call.key):
+            kernel = self._directory.seats.get(self._directory.by_key.get(hash) or "") or await self._holder(call)
+            response = None
+            if kernel is not None:
+                self._directory.by_key.put(hash, kernel.name)
                 with suppress(Unreachable):
-                    answer = await self._of_other(call, Owner("", seat.name), body, False)
-                if answer is not None:
-                    if answer.status != HTTPStatus.UNAUTHORIZED:
-                        return answer
-                    await answer.close()
+                    response = await self._forward(call, Owner("", kernel.name), body, False)
+                if response is not None:
+                    if response.status != HTTPStatus.UNAUTHORIZED:
+                        return response
+                    await response.close()
                 self._directory.by_key.drop(hash)
-            elif not self._home.is_taking_up("") and not await self._directory.orphans():
+            elif not self._local.is_taking_up("") and not await self._directory.orphans():
                 break
-            if asyncio.get_running_loop().time() >= until or not body.can_be_sent_again:
+            if asyncio.get_running_loop().time() >= deadline or not body.can_be_sent_again:
                 raise unavailable()
-            await asyncio.sleep(_LOOK_S)
-        if self._home.leaves and operation.begins:
+            await asyncio.sleep(_POLL_S)
+        if self._local.leaves and operation.begins:
             raise unavailable()
         body.give_back()
         return None
@@ -307,6 +310,6 @@ class KernelRouter:
     async def _holder(self, call: RequestContext) -> KernelInfo | None:
         """Return the other kernel that has the agent of the key; None if no kernel says so."""
 
-        others = list(self._directory.others())
-        known = await asyncio.gather(*(self._passing.knows(call.key, each) for each in others))
-        return next((each for each, knows in zip(others, known, strict=True) if knows), None)
+        kernels = list(self._directory.others())
+        answers = await asyncio.gather(*(self._peers.knows(call.key, each) for each in kernels))
+        return next((each for each, has_key in zip(kernels, answers, strict=True) if has_key), None)

@@ -51,14 +51,14 @@ class AgentLifecycle:
         runtime: AgentRuntime,
         most_failed: int,
     ) -> None:
-        self._roster, self._rooms, self._books, self._folder = roster, rooms, books, folder
-        self._clock, self._most_failed = runtime.clock, most_failed
+        self._agents, self._team_states, self._tables, self._folder = roster, rooms, books, folder
+        self._clock, self._failed_limit = runtime.clock, most_failed
         self._failed = FailedAgents(
             runtime.clock, runtime.sandboxes, folder, lambda each: self.end(each, "it was kept")
         )
         self._tasks: set[asyncio.Task[Any]] = set()
         #: called with the id of each agent that is removed permanently, before its row is removed
-        self.forgetting: Callable[[str], Awaitable[None]] = _nobody
+        self.forgetting: Callable[[str], Awaitable[None]] = _do_nothing
 
     def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Start work that continues after its caller has given up; `join` waits for the work."""
@@ -84,70 +84,70 @@ class AgentLifecycle:
         try:
             await room.write(row)
             await checked.see_that_its_image_is_there()
-            living = await self.open(row, checked)
+            entry = await self.open(row, checked)
             try:
-                async with living.changing:
-                    await living.write(living.as_row())
+                async with entry.changing:
+                    await entry.write(entry.as_row())
             except BaseException:
-                await run_shielded(_closed(living, "it could not be put on record"))
+                await run_shielded(_close_and_measure(entry, "it could not be put on record"))
                 raise
         except BaseException:
             await run_shielded(self.forget(room, row, {}))
             raise
-        self.add(living)
-        return living
+        self.add(entry)
+        return entry
 
     async def open(self, row: AgentRow, checked: Checked) -> AgentEntry:
         """Open an agent by its type, with a folder of its own. Raises the errors of its type."""
-        opening = checked.opening
-        _make(opening.folder)
+        spec = checked.opening
+        _make_dir(spec.folder)
         try:
-            if opening.shelf is not None:
-                await opening.shelf.open()
-            served = await checked.type.open(opening)
+            if spec.shelf is not None:
+                await spec.shelf.open()
+            served = await checked.type.open(spec)
         except BaseException:
-            await run_shielded(_cleared(opening))
+            await run_shielded(_unload_bundles(spec))
             raise
-        living = AgentEntry(
-            replace(row, state="idle"), served, self._books, self._clock, opening=opening, type=checked.type
+        entry = AgentEntry(
+            replace(row, state="idle"), served, self._tables, self._clock, opening=spec, type=checked.type
         )
-        if opening.shelf is not None:
-            opening.shelf.keep = living.keep
+        if spec.shelf is not None:
+            spec.shelf.keep = entry.keep
         try:
-            await _on_record(living, opening.runtime)
+            await _wait_recorded(entry, spec.runtime)
         except BaseException:
-            await run_shielded(_closed(living, "it could not be put on record"))
+            await run_shielded(_close_and_measure(entry, "it could not be put on record"))
             raise
-        return living
+        return entry
 
     def add(self, living: AgentEntry) -> None:
         """Add an agent to the table, and handle its end."""
 
         def over(ended: asyncio.Future[ErrorInfo | None]) -> None:
             if living.ending is None:
-                living.failing = self.begin(self._fail(living, _error_of(ended)))
+                living.failing = self.begin(self._fail(living, _end_error(ended)))
 
-        self._roster.add(living)
+        self._agents.add(living)
         living.served.ended.add_done_callback(over)
 
     async def add_departed(self, row: AgentRow) -> None:
         """Add an agent to the table that is not usable any more. It stays until a caller or a time limit ends it."""
         error = row.error or ErrorInfo(type="Gone", message="it had ended")
-        living = AgentEntry(row, Departed(row.run, row.isolation or "none", error), self._books, self._clock)
-        self._roster.add(living)
-        await self._failed.keep(living)
-        self._end_the_oldest(living.row.team)
+        entry = AgentEntry(row, Departed(row.run, row.isolation or "none", error), self._tables, self._clock)
+        self._agents.add(entry)
+        await self._failed.keep(entry)
+        self._end_oldest_failed(entry.row.team)
 
     def add_waiting(self, room: TeamState, row: AgentRow, missing: ValuesMissing) -> None:
         """Add an agent to the table that waits for its values. It holds its part of its team, and its row stays."""
         served = Waiting(row.run, row.isolation, missing, room.team.held.get(row.id, {}))
-        living = AgentEntry(row, served, self._books, self._clock)
-        living.state, living.error = "waiting", error_of(missing)
-        self._roster.add(living)
+        entry = AgentEntry(row, served, self._tables, self._clock)
+        entry.state, entry.error = "waiting", error_of(missing)
+        self._agents.add(entry)
 
     async def give_up(self, living: AgentEntry, reason: str) -> Mapping[str, float] | None:
         """Close an agent that is not in the table. Return what it used, or None if that is unknown."""
-        return await _closed(living, reason)
+        return await _close_and_measure(living, reason)
 
     def failed(self, row: AgentRow, error: ErrorInfo) -> AgentRow:
         """Return the row of an agent that has failed just now."""
@@ -166,22 +166,22 @@ class AgentLifecycle:
 
     async def close_all(self, reason: str) -> None:
         """Close every agent and keep its record, so that a later server can resume it."""
-        for living in self._roster:
-            living.ending = living.ending or self.begin(_close(living, reason))
-            self._roster.remove(living)
+        for entry in self._agents:
+            entry.ending = entry.ending or self.begin(_close_agent(entry, reason))
+            self._agents.remove(entry)
         await self.join()
 
     def lose(self, room: TeamState) -> None:
         """Drop everything of a team that another kernel has: that kernel also has the agents and their turns."""
-        for birth in room.spawning:
-            birth.cancel()
-        why = TakenOver("team", room.label)
-        for living in self._roster.of(room.id):
-            self._roster.remove(living)
-            self._books.lose(living.row)
-            if living.talk is not None:
-                living.talk.lose(why)
-            living.ending = living.ending or self.begin(_close(living, str(why)))
+        for spawn_task in room.spawning:
+            spawn_task.cancel()
+        error = TakenOver("team", room.label)
+        for entry in self._agents.of(room.id):
+            self._agents.remove(entry)
+            self._tables.lose(entry.row)
+            if entry.talk is not None:
+                entry.talk.lose(error)
+            entry.ending = entry.ending or self.begin(_close_agent(entry, str(error)))
 
     async def forget(self, room: TeamState, row: AgentRow, used: Mapping[str, float] | None) -> None:
         """Remove everything of an agent that has ended, and free its part of the team."""
@@ -199,7 +199,7 @@ class AgentLifecycle:
         except OSError as problem:
             _log.error("the folder of agent %s (%s) cannot be removed: %s", row.path, row.id, problem)
         await self.forgetting(row.id)
-        await self._books.remove(row)
+        await self._tables.remove(row)
 
     async def release(self, room: TeamState, agent: str, used: Mapping[str, float] | None, *rows: AgentRow) -> None:
         """Free the part of an agent, and write the new state of the team together with `rows`.
@@ -209,87 +209,87 @@ class AgentLifecycle:
         """
         await room.release(agent, room.team.held.get(agent, {}) if used is None else used, *rows)
 
-    async def _fail(self, living: AgentEntry, error: ErrorInfo | None) -> None:
+    async def _fail(self, entry: AgentEntry, error: ErrorInfo | None) -> None:
         """Handle an agent that ended by itself: free its part, and keep the agent for inspection."""
-        living.state, living.error = ("ended" if error is None else "failed"), error
-        living.failed_at = self._clock.now() if error is not None else None
-        used = await _closed(living, "it ended")
-        async with living.changing:
-            living.row = what_stays(living.as_row())
-            if (room := self._rooms.get(living.row.team)) is None:
+        entry.state, entry.error = ("ended" if error is None else "failed"), error
+        entry.failed_at = self._clock.now() if error is not None else None
+        used = await _close_and_measure(entry, "it ended")
+        async with entry.changing:
+            entry.row = what_stays(entry.as_row())
+            if (team_state := self._team_states.get(entry.row.team)) is None:
                 return  # Another kernel continues it.
             try:
-                await self.release(room, living.id, used, living.row)
+                await self.release(team_state, entry.id, used, entry.row)
             except TakenOver as problem:  # Likewise, and this kernel will be informed.
-                return _log.warning("what became of agent %s is not for this kernel to say: %s", living.id, problem)
-        await self._failed.keep(living)
-        self._end_the_oldest(living.row.team)
+                return _log.warning("what became of agent %s is not for this kernel to say: %s", entry.id, problem)
+        await self._failed.keep(entry)
+        self._end_oldest_failed(entry.row.team)
 
-    def _end_the_oldest(self, team: str) -> None:
+    def _end_oldest_failed(self, team: str) -> None:
         """Start to end the agents that failed first, if a team has more than `most_failed` of them."""
-        for each in oldest_beyond(self._most_failed, self._roster.of(team)):
+        for each in oldest_beyond(self._failed_limit, self._agents.of(team)):
             _log.info("agent %s (%s), which has %s, makes room for newer ones", each.row.path, each.id, each.state)
             self.begin(self._failed.end(each))
 
-    async def _end(self, living: AgentEntry, reason: str) -> None:
-        if living.failing is not None:
-            await asyncio.wait({living.failing})
-        living.state = "ended"
-        used = await _closed(living, reason)
-        if living.talk is not None:
-            await living.talk.written()  # Else its writes would follow the removal of the other records.
-        async with living.changing:
+    async def _end(self, entry: AgentEntry, reason: str) -> None:
+        if entry.failing is not None:
+            await asyncio.wait({entry.failing})
+        entry.state = "ended"
+        used = await _close_and_measure(entry, reason)
+        if entry.talk is not None:
+            await entry.talk.written()  # Else its writes would follow the removal of the other records.
+        async with entry.changing:
             try:
-                room = self._rooms.get(living.row.team)
-                if room is None:
-                    raise TakenOver("agent", living.id)
-                await self.forget(room, living.row, used)
+                team_state = self._team_states.get(entry.row.team)
+                if team_state is None:
+                    raise TakenOver("agent", entry.id)
+                await self.forget(team_state, entry.row, used)
             except TakenOver:
-                self._roster.remove(living)
+                self._agents.remove(entry)
                 raise
-            self._roster.remove(living)  # Not before: a caller whose request failed can repeat it.
-            room.names.discard(living.row.name)  # Likewise: two records of one name could not be resumed.
+            self._agents.remove(entry)  # Not before: a caller whose request failed can repeat it.
+            team_state.names.discard(entry.row.name)  # Likewise: two records of one name could not be resumed.
 
 
-async def _on_record(living: AgentEntry, runtime: AgentRuntime) -> None:
+async def _wait_recorded(entry: AgentEntry, runtime: AgentRuntime) -> None:
     """Wait until the tree of an agent is recorded, because a resume looks for it. Raises StoreFailed."""
     with contextlib.suppress(Unknown):  # The agent has no tree.
-        await runtime.get(living.served.run).run.context.settled()
+        await runtime.get(entry.served.run).run.context.settled()
 
 
-async def _nobody(agent: str) -> None:
+async def _do_nothing(agent: str) -> None:
     """Do nothing."""
 
 
-async def _close(living: AgentEntry, reason: str) -> None:
-    await _closed(living, reason)
+async def _close_agent(entry: AgentEntry, reason: str) -> None:
+    await _close_and_measure(entry, reason)
 
 
-async def _closed(living: AgentEntry, reason: str) -> Mapping[str, float] | None:
+async def _close_and_measure(entry: AgentEntry, reason: str) -> Mapping[str, float] | None:
     """Close an agent. Return what it used up, or None if that is unknown. Errors are logged, never raised."""
     try:
-        await living.served.close(reason)
+        await entry.served.close(reason)
     except Exception:
-        _log.exception("agent %s (%s) was not closed in good order", living.row.path, living.id)
-    if living.opening is not None:
-        await _cleared(living.opening)
+        _log.exception("agent %s (%s) was not closed in good order", entry.row.path, entry.id)
+    if entry.opening is not None:
+        await _unload_bundles(entry.opening)
     try:
-        return {name: amount(f"spent.{name}", value) for name, value in living.served.spent().items()}
+        return {name: amount(f"spent.{name}", value) for name, value in entry.served.spent().items()}
     except Exception:
-        _log.exception("agent %s (%s) does not say what it used", living.row.path, living.id)
+        _log.exception("agent %s (%s) does not say what it used", entry.row.path, entry.id)
         return None
 
 
-async def _cleared(opening: AgentSpec) -> None:
+async def _unload_bundles(spec: AgentSpec) -> None:
     """Remove everything that was loaded into an agent that has ended. OSError is logged, not raised."""
     try:
-        if opening.shelf is not None:
-            await opening.shelf.close()
+        if spec.shelf is not None:
+            await spec.shelf.close()
     except OSError as problem:
-        _log.error("what was loaded into agent %s (%s) cannot be removed: %s", opening.path, opening.id, problem)
+        _log.error("what was loaded into agent %s (%s) cannot be removed: %s", spec.path, spec.id, problem)
 
 
-def _error_of(ended: asyncio.Future[ErrorInfo | None]) -> ErrorInfo | None:
+def _end_error(ended: asyncio.Future[ErrorInfo | None]) -> ErrorInfo | None:
     if ended.cancelled():
         return ErrorInfo(type="Aborted", message="it was cancelled")
     if (problem := ended.exception()) is not None:
@@ -297,7 +297,7 @@ def _error_of(ended: asyncio.Future[ErrorInfo | None]) -> ErrorInfo | None:
     return None if (error := ended.result()) is None else public_message(error)
 
 
-def _make(folder: pathlib.Path) -> None:
+def _make_dir(folder: pathlib.Path) -> None:
     folder.mkdir(0o700, parents=True, exist_ok=True)  # One system call: a thread would cost 100 times as much.
 
 

@@ -17,8 +17,16 @@ from ramet.services.teams import keys
 from ramet.services.teams.tables import AgentRow, TeamTables
 
 #: The keyring that is searched for an unknown agent, so that it takes as long as for a known one.
-_NOBODY = keys.Keyring(owner=keys.hash_of("nobody has this key"))
-_CHANGING = ("state", "run", "isolation", "turns", "error", "bundles", "failed_at")  #: the changing fields of a row
+_UNKNOWN_KEYRING = keys.Keyring(owner=keys.hash_of("nobody has this key"))
+_CHANGING_FIELDS = (
+    "state",
+    "run",
+    "isolation",
+    "turns",
+    "error",
+    "bundles",
+    "failed_at",
+)  #: the changing fields of a row
 
 
 class KeptFailure(NamedTuple):
@@ -57,7 +65,7 @@ class AgentEntry:
         self.ending: asyncio.Task[None] | None = None
         self.changing = asyncio.Lock()  #: held while its row is written
         self.watchers: set[Callable[[], object]] = set()  #: called after each change of its keys
-        self._books, self._clock = books, clock
+        self._tables, self._clock = books, clock
 
     @property
     def id(self) -> str:
@@ -125,8 +133,8 @@ class AgentEntry:
 
     @property
     def _bundles(self) -> tuple[str, ...]:
-        shelf = self.opening.shelf if self.opening is not None else None
-        return self.row.bundles if shelf is None else tuple(each.id for each in shelf.loaded)
+        loaded_bundles = self.opening.shelf if self.opening is not None else None
+        return self.row.bundles if loaded_bundles is None else tuple(each.id for each in loaded_bundles.loaded)
 
     def holds(self, by: str, right: Right) -> bool:
         """Return whether a key has a right now, also after the agent was killed. `by` is the key's hash, or OPERATOR.
@@ -134,8 +142,8 @@ class AgentEntry:
         "" means the owner's key: turns that an older version recorded do not name their key.
         """
         ring = self.row.keys
-        held = keys.held_by(ring, by or ring.owner, self._clock.now())
-        return by == keys.OPERATOR or (held is not None and right in held.rights)
+        key_rights = keys.held_by(ring, by or ring.owner, self._clock.now())
+        return by == keys.OPERATOR or (key_rights is not None and right in key_rights.rights)
 
     def seconds_left(self, by: str) -> float | None:
         """Return for how long a key is valid; None means until it is revoked."""
@@ -154,7 +162,7 @@ class AgentEntry:
         """
 
         async def write() -> None:
-            await self._books.write(row)
+            await self._tables.write(row)
             has_new_keys, self.row = row.keys != self.row.keys, row
             for look in tuple(self.watchers) if has_new_keys else ():
                 look()
@@ -177,23 +185,23 @@ class AgentTable:
         if not operator:
             raise InvalidValue("operator", operator, "a key")
         self._operator, self._clock = keys.hash_of(operator), clock
-        self._living: dict[str, AgentEntry] = {}
+        self._entries: dict[str, AgentEntry] = {}
 
     def __iter__(self) -> Iterator[AgentEntry]:
-        return iter(list(self._living.values()))
+        return iter(list(self._entries.values()))
 
     def paths_by_run(self) -> dict[str, str]:
         """Return the paths of the agents, by the roots of their trees."""
-        runs = ((each.served.run or each.row.run, each.row.path) for each in self._living.values())
+        runs = ((each.served.run or each.row.run, each.row.path) for each in self._entries.values())
         return {run: path for run, path in runs if run}
 
     def add(self, living: AgentEntry) -> None:
         """Add an agent."""
-        self._living[living.id] = living
+        self._entries[living.id] = living
 
     def remove(self, living: AgentEntry) -> None:
         """Remove an agent."""
-        self._living.pop(living.id, None)
+        self._entries.pop(living.id, None)
 
     def of(self, team: str) -> list[AgentEntry]:
         """Return the agents of a team."""
@@ -201,7 +209,7 @@ class AgentTable:
 
     def has(self, agent_id: str) -> bool:
         """Return whether an agent with that id exists. Keys are not checked."""
-        return agent_id in self._living
+        return agent_id in self._entries
 
     def is_operator(self, key: str) -> bool:
         """Return whether a key is the operator's."""
@@ -214,14 +222,14 @@ class AgentTable:
     def knows_key(self, key: str, first: str = "") -> bool:
         """Return whether a key has any right on any agent; the agent with the id `first` is checked first."""
         hash, now = keys.hash_of(key), self._clock.now()
-        if (living := self._living.get(first)) is not None and keys.held_by(living.row.keys, hash, now) is not None:
+        if (entry := self._entries.get(first)) is not None and keys.held_by(entry.row.keys, hash, now) is not None:
             return True
-        return any([keys.held_by(each.row.keys, hash, now) is not None for each in self._living.values()])
+        return any([keys.held_by(each.row.keys, hash, now) is not None for each in self._entries.values()])
 
     def team_of(self, key: str) -> str:
         """Return the team of the agent on which a key has any right; "" if there is none."""
         hash, now = keys.hash_of(key), self._clock.now()
-        teams = [each.row.team for each in self._living.values() if keys.held_by(each.row.keys, hash, now) is not None]
+        teams = [each.row.team for each in self._entries.values() if keys.held_by(each.row.keys, hash, now) is not None]
         return teams[0] if teams else ""
 
     def find(self, key: str, right: Right) -> AgentEntry:
@@ -230,25 +238,25 @@ class AgentTable:
         Raises NotYours, also for the operator's key: it opens all agents.
         """
         hash, now = keys.hash_of(key), self._clock.now()
-        found = None
-        for living in self._living.values():
-            held = keys.held_by(living.row.keys, hash, now)
-            if held is not None and right in held.rights:
-                found = living
-        if found is None:
+        match = None
+        for entry in self._entries.values():
+            key_rights = keys.held_by(entry.row.keys, hash, now)
+            if key_rights is not None and right in key_rights.rights:
+                match = entry
+        if match is None:
             raise NotYours("agent", "")
-        return found
+        return match
 
     def admitted(self, agent_id: str, key: str, right: Right) -> Admitted:
         """Return the agent, and the rights of the key that gave access to it. Raises NotYours."""
-        living = self._living.get(agent_id)
+        entry = self._entries.get(agent_id)
         by = keys.hash_of(key)
-        held = keys.held_by(living.row.keys if living is not None else _NOBODY, by, self._clock.now())
+        key_rights = keys.held_by(entry.row.keys if entry is not None else _UNKNOWN_KEYRING, by, self._clock.now())
         if self.is_operator(key):
-            held, by = keys.Held(keys.OWNER, RIGHTS), keys.OPERATOR
-        if living is None or held is None or right not in held.rights:
+            key_rights, by = keys.Held(keys.OWNER, RIGHTS), keys.OPERATOR
+        if entry is None or key_rights is None or right not in key_rights.rights:
             raise NotYours("agent", agent_id)
-        return Admitted(living, held, by)
+        return Admitted(entry, key_rights, by)
 
 
 def has_failed(task: asyncio.Task[None]) -> bool:
@@ -257,4 +265,4 @@ def has_failed(task: asyncio.Task[None]) -> bool:
 
 
 def _changes(old: AgentRow, new: AgentRow) -> bool:
-    return any(getattr(old, name) != getattr(new, name) for name in _CHANGING)
+    return any(getattr(old, name) != getattr(new, name) for name in _CHANGING_FIELDS)

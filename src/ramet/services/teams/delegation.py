@@ -17,7 +17,7 @@ class Owners:
     """The changes of the keys of the agents of a table."""
 
     def __init__(self, roster: AgentTable, clock: Clock, entropy: Callable[[int], bytes]) -> None:
-        self._roster, self._clock, self._entropy = roster, clock, entropy
+        self._agents, self._clock, self._entropy = roster, clock, entropy
 
     async def delegate(
         self, agent: str, key: str, asked: Delegate, entropy: Callable[[int], bytes] | None = None
@@ -29,8 +29,8 @@ class Owners:
         entropy, is_again = entropy or self._entropy, entropy is not None
         new = keys.new_key("agent", entropy)
         hash = keys.hash_of(new)
-        if is_again and (held := self._made(agent, new)) is not None:
-            return DelegatedKey(held.id, new, held.rights)
+        if is_again and (made := self._made_before(agent, new)) is not None:
+            return DelegatedKey(made.id, new, made.rights)
         if asked.owner:
             if asked.rights or asked.seconds is not None:
                 raise InvalidValue("owner", True, "neither rights nor seconds: an owner has all, for good")
@@ -52,19 +52,19 @@ class Owners:
     async def rotate(self, agent: str, key: str, entropy: Callable[[int], bytes] | None = None) -> str:
         """Make a new key for the same owner. A key that was made from `entropy` before is returned again."""
         new = keys.new_key("agent", entropy or self._entropy)
-        if entropy is not None and self._made(agent, new) is not None:
+        if entropy is not None and self._made_before(agent, new) is not None:
             return new
         await self._change(agent, key, lambda _, ring: keys.rotate(ring, keys.hash_of(new)), owner=True)
         return new
 
     def owned(self, agent: str, key: str) -> AgentEntry:
         """Return the agent, if the key is its owner's or the operator's. Raises NotYours."""
-        return self._admitted(agent, key, owner=True).living
+        return self._authorize(agent, key, owner=True).living
 
-    def _made(self, agent: str, new: str) -> keys.Held | None:
+    def _made_before(self, agent: str, new: str) -> keys.Held | None:
         """Return the rights of a key that was made before; None if it was not made, or is not valid any more."""
-        living = next((each for each in self._roster if each.id == agent), None)
-        return None if living is None else keys.held(living.row.keys, new, self._clock.now())
+        entry = next((each for each in self._agents if each.id == agent), None)
+        return None if entry is None else keys.held(entry.row.keys, new, self._clock.now())
 
     async def _change(
         self, agent: str, key: str, step: Callable[[str, keys.Keyring], keys.Keyring], *, owner: bool = False
@@ -73,14 +73,14 @@ class Owners:
 
         The key is checked again under the lock: of two concurrent transfers, the second one is refused.
         """
-        async with self._admitted(agent, key, owner=owner).living.changing:
-            living, held, _ = self._admitted(agent, key, owner=owner)
-            ring = step(held.id, living.row.keys)
-            await living.write(replace(living.row, keys=ring))
+        async with self._authorize(agent, key, owner=owner).living.changing:
+            entry, key_rights, _ = self._authorize(agent, key, owner=owner)
+            ring = step(key_rights.id, entry.row.keys)
+            await entry.write(replace(entry.row, keys=ring))
             return ring
 
-    def _admitted(self, agent: str, key: str, *, owner: bool) -> Admitted:
-        admitted = self._roster.admitted(agent, key, "delegate")
-        if (owner and admitted.key.id != keys.OWNER) or admitted.living.ending is not None:
+    def _authorize(self, agent: str, key: str, *, owner: bool) -> Admitted:
+        authorized = self._agents.admitted(agent, key, "delegate")
+        if (owner and authorized.key.id != keys.OWNER) or authorized.living.ending is not None:
             raise NotYours("agent", agent)
-        return admitted
+        return authorized

@@ -53,14 +53,14 @@ class Waiting(Departed):
     """A `RunningAgent` that is not open until its values are supplied, and raises ValuesMissing for every request."""
 
     def __init__(self, run: str, isolation: str, missing: ValuesMissing, held: Mapping[str, float]) -> None:
-        self.run, self.isolation, self.missing, self._held = run, isolation, missing, held
+        self.run, self.isolation, self.missing, self._reserved = run, isolation, missing, held
         self.ended = asyncio.get_running_loop().create_future()
         self.ended.set_exception(missing)
         self.ended.exception()  # Mark as retrieved, so that asyncio logs nothing.
 
     def spent(self) -> Mapping[str, float]:
         """Return all that the agent held, if it has a run: how much of that was used is unknown."""
-        return self._held if self.run else {}
+        return self._reserved if self.run else {}
 
     def _refuse(self) -> NoReturn:
         raise ValuesMissing(self.missing.path, self.missing.missing)

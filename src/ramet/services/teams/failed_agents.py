@@ -48,10 +48,10 @@ def what_stays(row: AgentRow) -> AgentRow:
 
 def oldest_beyond(most: int, agents: Sequence[AgentEntry]) -> list[AgentEntry]:
     """Return the failed and ended agents of a team, except the newest `most`."""
-    over = [each for each in agents if each.state in ("failed", "ended")]
-    over = [each for each in over if each.ending is None or has_failed(each.ending)]
-    over.sort(key=lambda each: (each.failed_at or each.row.created_at, each.row.created_at, each.id))
-    return over[: max(0, len(over) - most)]
+    ended = [each for each in agents if each.state in ("failed", "ended")]
+    ended = [each for each in ended if each.ending is None or has_failed(each.ending)]
+    ended.sort(key=lambda each: (each.failed_at or each.row.created_at, each.row.created_at, each.id))
+    return ended[: max(0, len(ended) - most)]
 
 
 class FailedAgents:
@@ -61,36 +61,42 @@ class FailedAgents:
         self, clock: Clock, sandboxes: Sandboxes, folder: pathlib.Path, end: Callable[[AgentEntry], Awaitable[None]]
     ) -> None:
         self._clock, self._sandboxes, self._folder, self._end = clock, sandboxes, folder, end
-        self._waiting: dict[str, asyncio.Task[None]] = {}
+        self._timers: dict[str, asyncio.Task[None]] = {}
 
     async def keep(self, living: AgentEntry) -> None:
         """Keep a failed agent until its time since the failure is over, and then end it."""
         row = living.row
         if row.state != "failed" or row.keep_failed_s is None or row.failed_at is None:
             return
-        until = row.failed_at + timedelta(seconds=row.keep_failed_s)
-        folders = [each for each in (self._folder / row.id, await self._of_sandbox(row, keep=True)) if each is not None]
-        living.kept = KeptFailure(until, tuple(str(each) for each in folders if each.exists()))
-        self._waiting[row.id] = asyncio.create_task(self._wait(living, (until - self._clock.now()).total_seconds()))
+        kept_until = row.failed_at + timedelta(seconds=row.keep_failed_s)
+        folders = [
+            each
+            for each in (self._folder / row.id, await self._keep_sandbox_folder(row, keep=True))
+            if each is not None
+        ]
+        living.kept = KeptFailure(kept_until, tuple(str(each) for each in folders if each.exists()))
+        self._timers[row.id] = asyncio.create_task(
+            self._end_later(living, (kept_until - self._clock.now()).total_seconds())
+        )
 
     async def remove(self, row: AgentRow) -> None:
         """Release an agent that is being removed: remove what remains of its sandbox."""
-        if (waiting := self._waiting.pop(row.id, None)) is not None:
-            waiting.cancel()
+        if (timer := self._timers.pop(row.id, None)) is not None:
+            timer.cancel()
         if row.state == "failed" and row.keep_failed_s is not None:
-            await self._of_sandbox(row, keep=False)
+            await self._keep_sandbox_folder(row, keep=False)
 
     async def close(self) -> None:
         """Stop waiting for the time of any agent; the agents stay recorded."""
-        waiting = list(self._waiting.values())
-        self._waiting.clear()
-        for each in waiting:
+        timers = list(self._timers.values())
+        self._timers.clear()
+        for each in timers:
             each.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        await asyncio.gather(*timers, return_exceptions=True)
 
-    async def _wait(self, living: AgentEntry, seconds: float) -> None:
+    async def _end_later(self, entry: AgentEntry, seconds: float) -> None:
         await self._clock.sleep(max(0.0, seconds))
-        await self.end(living)
+        await self.end(entry)
 
     async def end(self, living: AgentEntry) -> None:
         """End an agent that was kept for its time. Errors are logged."""
@@ -99,16 +105,16 @@ class FailedAgents:
         except Exception:  # The next server finds the agent.
             _log.exception("agent %s (%s), which is to go, stays", living.row.path, living.id)
 
-    async def _of_sandbox(self, row: AgentRow, *, keep: bool) -> pathlib.Path | None:
+    async def _keep_sandbox_folder(self, row: AgentRow, *, keep: bool) -> pathlib.Path | None:
         """Keep the folder of the agent's run from retention, or remove it.
 
         Return the folder, or None if there is none.
         """
-        found = self._sandboxes.folder_of(row.run) if row.run else None
-        if found is None:
+        run_folder = self._sandboxes.folder_of(row.run) if row.run else None
+        if run_folder is None:
             return None
         try:
-            await in_thread(found.keep if keep else found.remove, name="ramet-folder")
+            await in_thread(run_folder.keep if keep else run_folder.remove, name="ramet-folder")
         except (OSError, RametError) as problem:
             _log.error("the folder of run %s cannot be %s: %s", row.run, "kept" if keep else "removed", problem)
-        return found.path
+        return run_folder.path

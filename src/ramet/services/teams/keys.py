@@ -72,17 +72,17 @@ def held(ring: Keyring, key: str, now: datetime) -> Held | None:
 
 def held_by(ring: Keyring, hash: str, now: datetime) -> Held | None:
     """Return the rights of the key with this hash, or None if it has none here."""
-    found = Held(OWNER, RIGHTS) if hmac.compare_digest(hash, ring.owner) else None
+    match = Held(OWNER, RIGHTS) if hmac.compare_digest(hash, ring.owner) else None
     for each in ring.delegated:
-        if hmac.compare_digest(hash, each.hash) and not _is_over(each, now):
-            found = Held(each.id, each.rights)
-    return found
+        if hmac.compare_digest(hash, each.hash) and not _is_expired(each, now):
+            match = Held(each.id, each.rights)
+    return match
 
 
 def seconds_left(ring: Keyring, hash: str, now: datetime) -> float | None:
     """Return for how long the key with this hash is valid; None if it has no end, or is not in the ring."""
-    until = next((each.until for each in ring.delegated if hmac.compare_digest(each.hash, hash)), None)
-    return None if until is None else (until - now).total_seconds()
+    expires_at = next((each.until for each in ring.delegated if hmac.compare_digest(each.hash, hash)), None)
+    return None if expires_at is None else (expires_at - now).total_seconds()
 
 
 def delegate(
@@ -93,33 +93,35 @@ def delegate(
     Raises InvalidValue if `rights` is empty, or has rights that the key `by` does not have. Raises InvalidValue for too
     many keys.
     """
-    above = next((each for each in ring.delegated if each.id == by), None)
-    allowed = RIGHTS if above is None else above.rights
+    parent_key = next((each for each in ring.delegated if each.id == by), None)
+    allowed = RIGHTS if parent_key is None else parent_key.rights
     if not rights or any(right not in allowed for right in rights):
         raise InvalidValue("rights", list(rights), f"some of {', '.join(allowed)}")
-    until = _until(seconds, now)
-    if above is not None and above.until is not None:
-        until = above.until if until is None else min(until, above.until)
-    living = tuple(each for each in ring.delegated if not _is_over(each, now))
-    if len(living) >= MOST_KEYS:
-        raise InvalidValue("rights", f"{len(living)} delegated keys", f"at most {MOST_KEYS}: revoke some")
-    kept = tuple(right for right in RIGHTS if right in rights)
-    return replace(ring, delegated=(*living, Delegated(id=id, hash=hash, rights=kept, until=until, by=by)))
+    expires_at = _expires_at(seconds, now)
+    if parent_key is not None and parent_key.until is not None:
+        expires_at = parent_key.until if expires_at is None else min(expires_at, parent_key.until)
+    active_keys = tuple(each for each in ring.delegated if not _is_expired(each, now))
+    if len(active_keys) >= MOST_KEYS:
+        raise InvalidValue("rights", f"{len(active_keys)} delegated keys", f"at most {MOST_KEYS}: revoke some")
+    granted_rights = tuple(right for right in RIGHTS if right in rights)
+    return replace(
+        ring, delegated=(*active_keys, Delegated(id=id, hash=hash, rights=granted_rights, until=expires_at, by=by))
+    )
 
 
 def revoke(ring: Keyring, id: str, *, by: str) -> Keyring:
     """Remove a narrower key and the keys that it made. `by` is the owner or a key above it. Raises Unknown."""
-    mine = {by}
+    descendants = {by}
     for each in ring.delegated:  # A key follows the key that made it.
-        if each.by in mine:
-            mine.add(each.id)
-    if id not in mine - {by}:
-        raise Unknown("key", id, tuple(sorted(mine - {by})))
-    gone = {id}
+        if each.by in descendants:
+            descendants.add(each.id)
+    if id not in descendants - {by}:
+        raise Unknown("key", id, tuple(sorted(descendants - {by})))
+    revoked = {id}
     for each in ring.delegated:
-        if each.by in gone:
-            gone.add(each.id)
-    return replace(ring, delegated=tuple(each for each in ring.delegated if each.id not in gone))
+        if each.by in revoked:
+            revoked.add(each.id)
+    return replace(ring, delegated=tuple(each for each in ring.delegated if each.id not in revoked))
 
 
 def rotate(ring: Keyring, hash: str) -> Keyring:
@@ -132,11 +134,11 @@ def transfer(ring: Keyring, hash: str) -> Keyring:
     return Keyring(owner=hash)
 
 
-def _is_over(key: Delegated, now: datetime) -> bool:
+def _is_expired(key: Delegated, now: datetime) -> bool:
     return key.until is not None and key.until <= now
 
 
-def _until(seconds: float | None, now: datetime) -> datetime | None:
+def _expires_at(seconds: float | None, now: datetime) -> datetime | None:
     if seconds is None:
         return None
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= 100 * 366 * 86400:

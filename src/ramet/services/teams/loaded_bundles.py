@@ -43,10 +43,10 @@ class AgentShelf:
         self._agent, self._team, self._folders, self._images, self._image = agent, team, folders, images, image
         self._ids = tuple(ids)  #: recorded by an earlier server
         self._loaded: tuple[LoadableBundle, ...] = ()
-        self._coming = ""  #: the bundle that is being loaded
+        self._loading = ""  #: the bundle that is being loaded
         self._folder: Path | None = None
-        self._changing = asyncio.Lock()
-        self.keep: Callable[[], Awaitable[None]] = _nowhere
+        self._change_lock = asyncio.Lock()
+        self.keep: Callable[[], Awaitable[None]] = _do_nothing
 
     @property
     def folder(self) -> Path:
@@ -63,7 +63,7 @@ class AgentShelf:
     @property
     def needs(self) -> tuple[str, ...]:
         """The ids of the bundles that are loaded, or are being loaded."""
-        return (*(each.id for each in self._loaded), *filter(None, [self._coming]))
+        return (*(each.id for each in self._loaded), *filter(None, [self._loading]))
 
     async def open(self) -> None:
         """Create the folder, with the bundles that were loaded before.
@@ -74,74 +74,74 @@ class AgentShelf:
         folders.drop_shelf(self._agent)
         self._folder = folders.shelf(self._agent)  # Few system calls: a thread would cost more.
         for id in self._ids:
-            bundle = await self._images.loadable(id, self._beside, self._team)
-            await self._off(partial(link_bundle, bundle, self.folder))
+            bundle = await self._images.loadable(id, self._present_bundles, self._team)
+            await self._run_in_thread(partial(link_bundle, bundle, self.folder))
             self._loaded += (bundle,)
 
     async def close(self) -> None:
         """Remove the folder; the record stays. Idempotent."""
-        async with self._changing:
+        async with self._change_lock:
             if self._folder is not None:
                 self._folder = None
-                await self._off(lambda: self._folders().drop_shelf(self._agent))
+                await self._run_in_thread(lambda: self._folders().drop_shelf(self._agent))
 
     async def load(self, id: str, check: Callable[[LoadableBundle], None]) -> LoadableBundle:
         """Link a bundle into the folder, and record that it is loaded.
 
         Raises Unknown, Damaged, InvalidValue, the errors of `check`, and Gone if the agent ends meanwhile.
         """
-        async with self._changing:
+        async with self._change_lock:
             if any(each.id == id for each in self._loaded):
                 raise InvalidValue("bundle", id, "a bundle that is not loaded yet")
-            self._coming = id
+            self._loading = id
             try:
                 return await self._load(id, check)
             finally:
-                self._coming = ""
+                self._loading = ""
 
     async def unload(self, id: str) -> LoadableBundle:
         """Remove a bundle from the folder. Raises Unknown."""
-        async with self._changing:
+        async with self._change_lock:
             bundle = next((each for each in self._loaded if each.id == id), None)
             if bundle is None:
                 raise Unknown("loaded bundle", id, tuple(each.id for each in self._loaded))
-            await self._note(tuple(each for each in self._loaded if each is not bundle))
-            await self._off(partial(unlink_bundle, bundle, self.folder))
+            await self._record(tuple(each for each in self._loaded if each is not bundle))
+            await self._run_in_thread(partial(unlink_bundle, bundle, self.folder))
             return bundle
 
     async def _load(self, id: str, check: Callable[[LoadableBundle], None]) -> LoadableBundle:
-        before = self._loaded
-        bundle = await self._images.loadable(id, self._beside, self._team)
+        previous = self._loaded
+        bundle = await self._images.loadable(id, self._present_bundles, self._team)
         check(bundle)
-        await self._off(partial(link_bundle, bundle, self.folder))
+        await self._run_in_thread(partial(link_bundle, bundle, self.folder))
         try:
-            await self._note((*before, bundle))
+            await self._record((*previous, bundle))
             try:
                 await self._images.bundle(id, self._team)  # From now on it is not deleted; until now it may have been.
             except BaseException:
-                await self._note(before)
+                await self._record(previous)
                 raise
         except BaseException:
-            await self._off(partial(unlink_bundle, bundle, self.folder))
+            await self._run_in_thread(partial(unlink_bundle, bundle, self.folder))
             raise
         return bundle
 
-    async def _note(self, loaded: tuple[LoadableBundle, ...]) -> None:
+    async def _record(self, loaded: tuple[LoadableBundle, ...]) -> None:
         """Record these bundles as loaded. After an error or a cancellation, record the previous ones again."""
-        before, self._loaded = self._loaded, loaded
+        previous, self._loaded = self._loaded, loaded
         try:
             await run_shielded(_awaited(self.keep()))
         except BaseException:
-            self._loaded = before
+            self._loaded = previous
             with contextlib.suppress(Exception):  # A cancelled write was completed nevertheless.
                 await run_shielded(_awaited(self.keep()))
             raise
 
     @property
-    def _beside(self) -> tuple[str, ...]:
+    def _present_bundles(self) -> tuple[str, ...]:
         return (*self._image.bundles, *(each.id for each in self._loaded))
 
-    async def _off(self, work: Callable[[], None]) -> None:
+    async def _run_in_thread(self, work: Callable[[], None]) -> None:
         await run_shielded(in_thread(work, name="ramet-shelf"))
 
 
@@ -154,9 +154,9 @@ def link_bundle(bundle: LoadableBundle, shelf: Path) -> None:
     try:
         for path in bundle.files:
             target = draft / path
-            _make_way(target.parent, draft)
+            _make_parents(target.parent, draft)
             _link(bundle.folder / path, target)
-        with _told_to_importers(_folders_of(bundle, shelf)):
+        with _touched_folders(_folders_of(bundle, shelf)):
             try:
                 _merge(draft, shelf)
             except BaseException:
@@ -168,13 +168,13 @@ def link_bundle(bundle: LoadableBundle, shelf: Path) -> None:
 
 def unlink_bundle(bundle: LoadableBundle, shelf: Path) -> None:
     """Remove a bundle's files from a shelf, and the folders that become empty. A missing file is no error."""
-    with _told_to_importers(_folders_of(bundle, shelf)):
+    with _touched_folders(_folders_of(bundle, shelf)):
         _remove(bundle, shelf)
 
 
-def _make_way(folder: Path, top: Path) -> None:
+def _make_parents(folder: Path, top: Path) -> None:
     if folder != top and not folder.is_dir():
-        _make_way(folder.parent, top)
+        _make_parents(folder.parent, top)
         folder.mkdir()
         folder.chmod(0o755)  # Independent of the umask: another user works in the sandbox.
 
@@ -192,41 +192,41 @@ def _link(source: Path, target: Path) -> None:
 def _merge(source: Path, target: Path) -> None:
     """Move the content of one folder into another; a folder that both have is shared."""
     for each in sorted(source.iterdir()):
-        there = target / each.name
-        if each.is_dir() and there.is_dir():
-            _merge(each, there)
+        destination = target / each.name
+        if each.is_dir() and destination.is_dir():
+            _merge(each, destination)
         else:
-            each.rename(there)
+            each.rename(destination)
 
 
-def _remove(bundle: LoadableBundle, shelf: Path) -> None:
+def _remove(bundle: LoadableBundle, root: Path) -> None:
     for path in bundle.files:
-        (shelf / path).unlink(missing_ok=True)
-    for folder in sorted(_folders_of(bundle, shelf) - {shelf}, key=lambda each: -len(each.parts)):
+        (root / path).unlink(missing_ok=True)
+    for folder in sorted(_folders_of(bundle, root) - {root}, key=lambda each: -len(each.parts)):
         with contextlib.suppress(OSError):  # It has files of another bundle, or does not exist.
             folder.rmdir()
 
 
-def _folders_of(bundle: LoadableBundle, shelf: Path) -> set[Path]:
-    return {shelf, *(shelf / parent for path in bundle.files for parent in Path(path).parents)}
+def _folders_of(bundle: LoadableBundle, root: Path) -> set[Path]:
+    return {root, *(root / parent for path in bundle.files for parent in Path(path).parents)}
 
 
 @contextlib.contextmanager
-def _told_to_importers(folders: Iterable[Path]) -> Iterator[None]:
+def _touched_folders(folders: Iterable[Path]) -> Iterator[None]:
     """Change the time of each folder that stays: Python lists a folder again only if its time has changed."""
-    before = {each: each.stat().st_mtime_ns for each in folders if each.is_dir()}
+    mtimes = {each: each.stat().st_mtime_ns for each in folders if each.is_dir()}
     try:
         yield
     finally:
-        for each, changed_ns in before.items():
+        for each, mtime_ns in mtimes.items():
             with contextlib.suppress(FileNotFoundError):
-                changed_ns = max(time.time_ns(), changed_ns + _TICK_NS)
-                os.utime(each, ns=(changed_ns, changed_ns))
+                mtime_ns = max(time.time_ns(), mtime_ns + _TICK_NS)
+                os.utime(each, ns=(mtime_ns, mtime_ns))
 
 
 async def _awaited(work: Awaitable[None]) -> None:
     await work
 
 
-async def _nowhere() -> None:
+async def _do_nothing() -> None:
     """Do nothing."""

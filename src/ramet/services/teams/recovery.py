@@ -21,7 +21,7 @@ from ramet.services.teams.team_state import TeamState
 from ramet.services.teams.validation import Checks
 
 _log = logging.getLogger("ramet.services")
-_AT_A_TIME = 8  #: agents that are opened concurrently
+_MAX_CONCURRENT = 8  #: agents that are opened concurrently
 
 
 @dataclass(frozen=True)
@@ -43,29 +43,29 @@ class Recovery:
         error. An error of one agent is logged, and does not affect the others. The parts of agents whose rows are
         `damaged`, by their ids, stay held. Raises StoreFailed.
         """
-        known = {*damaged, *(row.id for row in rows)}
+        known_ids = {*damaged, *(row.id for row in rows)}
         for id in teams:
-            room = self.rooms[id]
-            for agent in room.team.held.keys() - known:
-                with noted(f"what agent {agent} held of team {room.label}"):
-                    await room.release(agent, {})
-        turn = asyncio.Semaphore(_AT_A_TIME)
+            team_state = self.rooms[id]
+            for agent in team_state.team.held.keys() - known_ids:
+                with noted(f"what agent {agent} held of team {team_state.label}"):
+                    await team_state.release(agent, {})
+        semaphore = asyncio.Semaphore(_MAX_CONCURRENT)
 
-        lost: list[StoreFailed] = []
+        store_failures: list[StoreFailed] = []
 
         async def take_up(row: AgentRow) -> None:
-            async with turn:
+            async with semaphore:
                 try:
                     with noted(f"agent {row.path} ({row.id})"):
-                        await self._take_up(row)
+                        await self._resume_agent(row)
                 except StoreFailed as problem:
-                    lost.append(problem)
+                    store_failures.append(problem)
 
         async with asyncio.TaskGroup() as group:
             for row in sorted(rows, key=lambda row: (row.created_at, row.id)):
                 group.create_task(take_up(row))
-        if lost:
-            raise lost[0]
+        if store_failures:
+            raise store_failures[0]
 
     async def resume(self, living: AgentEntry, given: SupplyValues, check: Callable[[], object]) -> AgentEntry:
         """Open a waiting agent with its values. If that fails, it continues to wait.
@@ -75,74 +75,74 @@ class Recovery:
         """
         async with living.changing:
             check()
-            room, row = self._room_of(living), living.row
+            team_state, row = self._team_state_of(living), living.row
             if living.state != "waiting":
                 raise InvalidValue("state", living.state, "an agent that is waiting for values")
-            asked = restore_secrets(row, supplied_values(row, given, self._configured(row)))
-            opened = await self.lives.open(row, await self.checks(asked, room.team.total))
-            opened.changing = living.changing  # Tasks that wait to change the row keep their places.
+            restored_row = restore_secrets(row, supplied_values(row, given, self._configured(row)))
+            reopened = await self.lives.open(row, await self.checks(restored_row, team_state.team.total))
+            reopened.changing = living.changing  # Tasks that wait to change the row keep their places.
             try:
-                self._room_of(living)
-                await self.taken_up(opened)
-                self._room_of(living)
+                self._team_state_of(living)
+                await self.taken_up(reopened)
+                self._team_state_of(living)
             except BaseException:
-                await run_shielded(self.lives.give_up(opened, "it cannot be gone on with"))
+                await run_shielded(self.lives.give_up(reopened, "it cannot be gone on with"))
                 raise
             living.state = "idle"  # A second request that waits for the lock is then refused.
-            self.lives.add(opened)
-        await opened.keep()
-        return opened
+            self.lives.add(reopened)
+        await reopened.keep()
+        return reopened
 
-    def _room_of(self, living: AgentEntry) -> TeamState:
+    def _team_state_of(self, entry: AgentEntry) -> TeamState:
         """Return the team of an agent that is not being ended. Raises NotYours, TakenOver."""
-        room = self.rooms.get(living.row.team)
-        if room is None:
-            raise TakenOver("agent", living.id)
-        if living.ending is not None:
-            raise NotYours("agent", living.id)
-        return room
+        team_state = self.rooms.get(entry.row.team)
+        if team_state is None:
+            raise TakenOver("agent", entry.id)
+        if entry.ending is not None:
+            raise NotYours("agent", entry.id)
+        return team_state
 
     def _configured(self, row: AgentRow) -> SupplyValues:
         return configured_values(row, self.secrets, self.env_vars)
 
-    async def _take_up(self, row: AgentRow) -> None:
-        room = self.rooms[row.team]
-        is_over = row.state in ("failed", "ended")
-        was_ending = not is_over and row.id not in room.team.held
-        if room.is_doomed or row.state == "starting" or was_ending:
-            await self.lives.forget(room, row, _used(row))
+    async def _resume_agent(self, row: AgentRow) -> None:
+        team_state = self.rooms[row.team]
+        has_ended = row.state in ("failed", "ended")
+        was_ending = not has_ended and row.id not in team_state.team.held
+        if team_state.is_doomed or row.state == "starting" or was_ending:
+            await self.lives.forget(team_state, row, _usage_of(row))
             return
-        room.take_name(row.name)
-        if is_over:
-            if row.id in room.team.held:  # The server was killed before the failed agent released its part.
-                await self.lives.release(room, row.id, _used(row))
+        team_state.take_name(row.name)
+        if has_ended:
+            if row.id in team_state.team.held:  # The server was killed before the failed agent released its part.
+                await self.lives.release(team_state, row.id, _usage_of(row))
             await self.lives.add_departed(row)
         else:
-            await self._open(room, row)
+            await self._open(team_state, row)
 
-    async def _open(self, room: TeamState, row: AgentRow) -> None:
-        living, used = None, _used(row)
+    async def _open(self, team_state: TeamState, row: AgentRow) -> None:
+        entry, used = None, _usage_of(row)
         try:
-            asked = restore_secrets(row, self._configured(row))
+            restored_row = restore_secrets(row, self._configured(row))
         except ValuesMissing as missing:
             _log.warning("agent %s (%s) waits: %s", row.path, row.id, missing)
-            self.lives.add_waiting(room, row, missing)
+            self.lives.add_waiting(team_state, row, missing)
             return
         try:
-            living = await self.lives.open(row, await self.checks(asked, room.team.total))
-            await self.taken_up(living)
+            entry = await self.lives.open(row, await self.checks(restored_row, team_state.team.total))
+            await self.taken_up(entry)
         except Exception as problem:
-            if living is not None:
-                used = await self.lives.give_up(living, "it cannot be gone on with")
+            if entry is not None:
+                used = await self.lives.give_up(entry, "it cannot be gone on with")
             if isinstance(problem, StoreFailed):  # The next kernel of the store resumes the agent.
                 raise
             _log.warning("agent %s (%s) cannot be gone on with: %s", row.path, row.id, problem)
             row = self.lives.failed(row, error_of(problem))
-            await self.lives.release(room, row.id, used, row)
+            await self.lives.release(team_state, row.id, used, row)
             await self.lives.add_departed(row)
             return
-        self.lives.add(living)
-        await living.keep()
+        self.lives.add(entry)
+        await entry.keep()
 
 
 @contextmanager
@@ -158,6 +158,6 @@ def noted(what: str) -> Iterator[None]:
         _log.error("%s cannot be taken up: %s: %s", what, type(problem).__name__, problem)
 
 
-def _used(row: AgentRow) -> Mapping[str, float] | None:
+def _usage_of(row: AgentRow) -> Mapping[str, float] | None:
     """Return the use of an agent that cannot report it: nothing before its first run, else None (unknown)."""
     return None if row.run else {}

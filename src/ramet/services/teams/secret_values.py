@@ -29,11 +29,13 @@ def configured_values(row: AgentRow, secrets: Mapping[str, str], env_vars: Mappi
     Variables are configured for one agent, as `path:NAME`: a team chooses the names of its variables, and must not get
     the values of another team in that way.
     """
-    own = {key.removeprefix(f"{row.path}:"): value for key, value in env_vars.items() if key.startswith(f"{row.path}:")}
+    agent_env = {
+        key.removeprefix(f"{row.path}:"): value for key, value in env_vars.items() if key.startswith(f"{row.path}:")
+    }
     names = _names(row)
     return SupplyValues(
-        env={name: own[name] for name in names["env"] if name in own},
-        env_vars={name: own[name] for name in names["env_vars"] if name in own},
+        env={name: agent_env[name] for name in names["env"] if name in agent_env},
+        env_vars={name: agent_env[name] for name in names["env_vars"] if name in agent_env},
         secrets={name: secrets[name] for name in names["secrets"] if name in secrets},
     )
 
@@ -59,18 +61,18 @@ def supplied_values(row: AgentRow, given: SupplyValues, configured: SupplyValues
     rights.values_of_variables("env", given.env)
     rights.values_of_variables("env_vars", given.env_vars)
     rights.secrets("secrets", given.secrets)
-    found = SupplyValues(
+    merged = SupplyValues(
         env={**configured.env, **given.env},
         env_vars={**configured.env_vars, **given.env_vars},
         secrets={**configured.secrets, **given.secrets},
     )
-    missing = _missing(row, found)
+    missing = _missing(row, merged)
     for field, names in _names(row).items():
-        named = sorted(getattr(given, field))
-        if missing[field] or not names.issuperset(named):
-            listed = f"a value of each of {', '.join(sorted(names))}" if names else "none: it had no such values"
-            raise InvalidValue(field, named, listed)
-    return found
+        given_names = sorted(getattr(given, field))
+        if missing[field] or not names.issuperset(given_names):
+            accepted = f"a value of each of {', '.join(sorted(names))}" if names else "none: it had no such values"
+            raise InvalidValue(field, given_names, accepted)
+    return merged
 
 
 def _missing(row: AgentRow, values: SupplyValues) -> dict[str, list[str]]:

@@ -60,11 +60,11 @@ _log = logging.getLogger("ramet.services")
 Entropy = Callable[[int], bytes]
 
 
-class _Opened(NamedTuple):
+class _OpenParts(NamedTuple):
     """The objects that exist between `open` and `close`."""
 
-    books: TeamTables
-    lives: AgentLifecycle
+    tables: TeamTables
+    lifecycle: AgentLifecycle
     takeover: Takeover
 
 
@@ -96,13 +96,13 @@ class AgentSpawnerService:
         self._runtime, self._folder, self._entropy = runtime, folder, entropy
         self._secrets, self._env_vars = secrets or {}, env_vars or {}
         self._rooms: dict[str, TeamState] = {}
-        self._coming: dict[str, AgentRow] = {}  #: agents that are being spawned
-        self._opened: _Opened | None = None
+        self._spawning_rows: dict[str, AgentRow] = {}  #: agents that are being spawned
+        self._open_parts: _OpenParts | None = None
         #: called with each agent that is resumed, before clients can find it
-        self.taken_up: Callable[[AgentEntry], Awaitable[None]] = _nobody
+        self.taken_up: Callable[[AgentEntry], Awaitable[None]] = _do_nothing
         #: called with the id of each agent that is removed permanently, before its row is removed
         self.forgetting: Callable[[str], Awaitable[None]] | None = None
-        self._beginning, self._taking_over = asyncio.Lock(), asyncio.Lock()
+        self._open_lock, self._takeover_lock = asyncio.Lock(), asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -118,31 +118,33 @@ class AgentSpawnerService:
         them. An agent that cannot be opened is failed, with the error. If no other kernel is alive, unreadable records
         raise Damaged, and nothing has changed.
         """
-        async with self._beginning:
-            if self._opened is None:
+        async with self._open_lock:
+            if self._open_parts is None:
                 await self._begin()
 
     async def _begin(self) -> None:
         store, clock = await self._runtime.open_store(), self._runtime.clock
-        books, rooms = TeamTables(store), dict[str, TeamState]()
-        lives = AgentLifecycle(self.roster, rooms, books, self._folder, self._runtime, self._rules.failed_agents)
-        lives.forgetting = self.forgetting or lives.forgetting
-        recovery = Recovery(lives, rooms, books, self._checks, self._secrets, self._env_vars, self.taken_up)
+        tables, team_states = TeamTables(store), dict[str, TeamState]()
+        lifecycle = AgentLifecycle(
+            self.roster, team_states, tables, self._folder, self._runtime, self._rules.failed_agents
+        )
+        lifecycle.forgetting = self.forgetting or lifecycle.forgetting
+        recovery = Recovery(lifecycle, team_states, tables, self._checks, self._secrets, self._env_vars, self.taken_up)
         await in_thread(self._runtime.sandboxes.remove_leftovers, name="ramet-leftovers")
 
         async def teams() -> list[str]:
             return [each.key for each in await store.list(TEAM)]  # An unreadable team keeps its reservation, too.
 
         await self._runtime.sandboxes.keep(teams)
-        takeover = Takeover(store.kernel, store, books, rooms, recovery, clock, lives.lose)
+        takeover = Takeover(store.kernel, store, tables, team_states, recovery, clock, lifecycle.lose)
         try:
             await takeover(begins=True)
         except BaseException:
-            await run_shielded(lives.close_all("the server could not begin"))
+            await run_shielded(lifecycle.close_all("the server could not begin"))
             raise
-        await self._configure(rooms)
+        await self._configure(team_states)
         await self._runtime.sandboxes.warm()
-        self._rooms, self._opened = rooms, _Opened(books, lives, takeover)
+        self._rooms, self._open_parts = team_states, _OpenParts(tables, lifecycle, takeover)
 
     async def take_over(self) -> None:
         """Take over the teams of dead kernels of the same store. Each team is taken over by one of the living kernels.
@@ -150,24 +152,24 @@ class AgentSpawnerService:
         Teams that went to another kernel while this one was unreachable are dropped here. Returns when the taken teams
         are open. Errors are left for the next call, which follows when kernels start or end.
         """
-        if self._opened is None:
+        if self._open_parts is None:
             return
-        async with self._taking_over:
-            before = set(self._rooms)
-            await self._now.takeover()
-            await self._configure({id: room for id, room in self._rooms.items() if id not in before})
+        async with self._takeover_lock:
+            previous_ids = set(self._rooms)
+            await self._parts.takeover()
+            await self._configure({id: team_state for id, team_state in self._rooms.items() if id not in previous_ids})
         await self._runtime.sandboxes.reap()
 
-    async def _configure(self, rooms: Mapping[str, TeamState]) -> None:
+    async def _configure(self, team_states: Mapping[str, TeamState]) -> None:
         """Send the backend the configuration of teams of an earlier server.
 
         A configuration that is now refused is logged.
         """
-        for id, room in rooms.items():
+        for id, team_state in team_states.items():
             try:
-                await self._runtime.sandboxes.configure_team(id, room.config)
+                await self._runtime.sandboxes.configure_team(id, team_state.config)
             except RametError as problem:
-                _log.warning("team %s: its configuration did not reach the backend: %s", room.label, problem)
+                _log.warning("team %s: its configuration did not reach the backend: %s", team_state.label, problem)
 
     @property
     def teams(self) -> Collection[str]:
@@ -176,33 +178,33 @@ class AgentSpawnerService:
 
     def is_taking_up(self, team: str) -> bool:
         """Return whether a team, or any team for "", is being taken over, and its agents are not all open."""
-        coming = self._opened.takeover.coming if self._opened is not None else set[str]()
-        return bool(coming) if not team else team in coming
+        pending = self._open_parts.takeover.coming if self._open_parts is not None else set[str]()
+        return bool(pending) if not team else team in pending
 
     def has_team(self, team: str) -> bool:
         """Return whether a team is here by its id or name, and all its agents are open."""
-        found = self._find(team)
-        return found is not None and not self.is_taking_up(found.id)
+        team_state = self._find(team)
+        return team_state is not None and not self.is_taking_up(team_state.id)
 
     async def close(self) -> None:
         """End every agent and wait until all have ended; teams stay. Idempotent."""
-        if self._opened is None:
+        if self._open_parts is None:
             return
-        lives, self._opened = self._opened.lives, None
-        await _call_off(*self._rooms.values())
-        ends = [lives.end(each, "the server stopped") for each in self.roster]
+        lifecycle, self._open_parts = self._open_parts.lifecycle, None
+        await _cancel_spawns(*self._rooms.values())
+        ends = [lifecycle.end(each, "the server stopped") for each in self.roster]
         for outcome in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 _log.error("an agent was not ended in good order: %s", outcome)
-        await lives.join()
+        await lifecycle.join()
 
     async def leave(self) -> None:
         """Close every agent and keep its record, so that a later server can resume it; teams stay. Idempotent."""
-        if self._opened is None:
+        if self._open_parts is None:
             return
-        lives, self._opened = self._opened.lives, None
-        await _call_off(*self._rooms.values())
-        await lives.close_all("the server stopped")
+        lifecycle, self._open_parts = self._open_parts.lifecycle, None
+        await _cancel_spawns(*self._rooms.values())
+        await lifecycle.close_all("the server stopped")
 
     # ---- teams
 
@@ -219,11 +221,11 @@ class AgentSpawnerService:
             raise _name_taken(asked.name)
         config = copy_json("config", asked.config)
         self._runtime.sandboxes.check_team(msgspec.json.decode(config))
-        own = keys.new_key("team", entropy)
+        team_key = keys.new_key("team", entropy)
         row = TeamRow(
             id=_team_id(entropy),
             name=checked_name("name", asked.name) if asked.name else "",
-            key=keys.hash_of(own),
+            key=keys.hash_of(team_key),
             resources=total,
             held={},
             spent={},
@@ -231,36 +233,36 @@ class AgentSpawnerService:
             config=config,
             defaults=checked_defaults(asked.defaults, total),
             created_at=self._runtime.clock.now(),
-            kernel=self._now.takeover.kernel,
+            kernel=self._parts.takeover.kernel,
         )
-        room = TeamState(row, self._now.books, self._runtime.clock)
-        self._rooms[room.id] = room  # At once, so that no other team takes its name.
+        team_state = TeamState(row, self._parts.tables, self._runtime.clock)
+        self._rooms[team_state.id] = team_state  # At once, so that no other team takes its name.
         try:
-            await room.found()
-            await self._runtime.sandboxes.configure_team(room.id, room.config)
+            await team_state.found()
+            await self._runtime.sandboxes.configure_team(team_state.id, team_state.config)
             if (reservation := reservation_of(row.id, total)) is not None:
                 await self._runtime.sandboxes.reserve(reservation)
         except Conflict:
-            del self._rooms[room.id]
+            del self._rooms[team_state.id]
             raise _name_taken(asked.name) from None
         except BaseException:
-            del self._rooms[room.id]
-            await run_shielded(self._undone(room))
+            del self._rooms[team_state.id]
+            await run_shielded(self._undo_create(team_state))
             raise
-        return CreatedTeam(self._info(room), own)
+        return CreatedTeam(self._info(team_state), team_key)
 
     async def created_team(self, key: str, entropy: Entropy) -> CreatedTeam | None:
         """Return the team that was made from an `entropy`, of any kernel; None if there is none. Raises NotYours."""
         if not self.roster.is_operator(key):
             raise NotYours("team", "")
-        room = self._rooms.get(_team_id(entropy))
-        if room is None and (row := await self._now.books.team(_team_id(entropy))) is not None:
-            room = TeamState(row, self._now.books, self._runtime.clock)
-        return None if room is None else CreatedTeam(self._info(room), keys.new_key("team", entropy))
+        team_state = self._rooms.get(_team_id(entropy))
+        if team_state is None and (row := await self._parts.tables.team(_team_id(entropy))) is not None:
+            team_state = TeamState(row, self._parts.tables, self._runtime.clock)
+        return None if team_state is None else CreatedTeam(self._info(team_state), keys.new_key("team", entropy))
 
     async def get_team(self, team: str, key: str) -> TeamInfo:
         """Return the resources of a team: total, held and free; `team` is its id or its name. Raises NotYours."""
-        return self._info(self._room(team, key))
+        return self._info(self._authorized_team(team, key))
 
     async def list_teams(self, key: str) -> list[TeamInfo]:
         """Return the teams that a key opens: all teams for the operator's key, one team for a team's key."""
@@ -268,18 +270,18 @@ class AgentSpawnerService:
 
     async def reserved(self, name: str) -> Mapping[str, float] | None:
         """Return the resources of the team of that name, of any kernel; None if there is none."""
-        found = await self._now.books.named(name)
-        return found.resources if found is not None else None
+        row = await self._parts.tables.named(name)
+        return row.resources if row is not None else None
 
     async def delete_team(self, team: str, key: str) -> None:
         """End all agents of a team, including those being spawned, wait until all have ended, and remove the team.
 
         A caller that stops waiting does not stop the deletion. Raises NotYours, also after the removal.
         """
-        room = self._room(team, key)
-        if room.deleting is None or has_failed(room.deleting):
-            room.deleting = self._now.lives.begin(self._delete(room, self._now))
-        await asyncio.shield(room.deleting)
+        team_state = self._authorized_team(team, key)
+        if team_state.deleting is None or has_failed(team_state.deleting):
+            team_state.deleting = self._parts.lifecycle.begin(self._delete(team_state, self._parts))
+        await asyncio.shield(team_state.deleting)
 
     # ---- agents
 
@@ -291,45 +293,49 @@ class AgentSpawnerService:
         Raises NotYours, InvalidValue, Unknown, OverCapacity, SpawnRefused; Aborted if the team was deleted meanwhile;
         and the errors of the agent's type. After any error, including a cancellation, nothing of the agent is left.
         """
-        room = self._room(asked.team, key)
-        if room.deleting is not None:
+        team_state = self._authorized_team(asked.team, key)
+        if team_state.deleting is not None:
             raise NotYours("team", asked.team)
-        lives = self._now.lives
-        birth = lives.begin(self._spawn(room, asked, lives, entropy or self._entropy))
-        room.spawning.add(birth)
-        birth.add_done_callback(room.spawning.discard)
+        lifecycle = self._parts.lifecycle
+        spawn_task = lifecycle.begin(self._spawn(team_state, asked, lifecycle, entropy or self._entropy))
+        team_state.spawning.add(spawn_task)
+        spawn_task.add_done_callback(team_state.spawning.discard)
         try:
-            return await asyncio.shield(birth)
+            return await asyncio.shield(spawn_task)
         except asyncio.CancelledError:
             if not is_being_cancelled():
-                if self._rooms.get(room.id) is not room and room.deleting is None:
-                    raise TakenOver("team", room.label) from None
-                why = f"team {room.label!r} is being deleted" if room.deleting is not None else "the server stops"
-                raise Aborted(why) from None
-            birth.cancel()
-            await run_shielded(self._unwanted(birth, lives))
+                if self._rooms.get(team_state.id) is not team_state and team_state.deleting is None:
+                    raise TakenOver("team", team_state.label) from None
+                reason = (
+                    f"team {team_state.label!r} is being deleted"
+                    if team_state.deleting is not None
+                    else "the server stops"
+                )
+                raise Aborted(reason) from None
+            spawn_task.cancel()
+            await run_shielded(self._end_unclaimed(spawn_task, lifecycle))
             raise
 
     def spawned_agent(self, team: str, key: str, entropy: Entropy) -> SpawnedAgent | None:
         """Return the agent of a team that was made from an `entropy`; None if there is none. Raises NotYours."""
-        room, id = self._room(team, key), _agent_id(entropy)
-        living = next((each for each in self.roster.of(room.id) if each.id == id), None)
-        return None if living is None else SpawnedAgent(living.info(), keys.new_key("agent", entropy))
+        team_state, id = self._authorized_team(team, key), _agent_id(entropy)
+        entry = next((each for each in self.roster.of(team_state.id) if each.id == id), None)
+        return None if entry is None else SpawnedAgent(entry.info(), keys.new_key("agent", entropy))
 
     async def kill_agent(self, agent: str, key: str) -> None:
         """End an agent and all below it, wait until all have ended, and remove the agent.
 
         Raises NotYours, also after that.
         """
-        await self._now.lives.end(self.roster.admit(agent, key, "kill"), "it was killed")
+        await self._parts.lifecycle.end(self.roster.admit(agent, key, "kill"), "it was killed")
 
     async def get_agent(self, agent: str, key: str) -> AgentInfo:
         """Return the description and state of an agent. A narrower key does not see paths of this host.
 
         Raises NotYours.
         """
-        living, held, _ = self.roster.admitted(agent, key, "info")
-        return living.info() if held.id == keys.OWNER else replace(living.info(), kept=[])
+        entry, key_rights, _ = self.roster.admitted(agent, key, "info")
+        return entry.info() if key_rights.id == keys.OWNER else replace(entry.info(), kept=[])
 
     async def supply_values(self, agent: str, key: str, asked: SupplyValues) -> AgentInfo:
         """Resume an agent that waits for values which are not recorded, with its owner's key or the operator's.
@@ -337,10 +343,10 @@ class AgentSpawnerService:
         Raises NotYours, InvalidValue, TakenOver, and the errors of its type; the agent then continues to wait. A caller
         that stops waiting does not stop the resumption.
         """
-        living, lives = self._owners.owned(agent, key), self._now.lives
+        entry, lifecycle = self._owners.owned(agent, key), self._parts.lifecycle
         check = partial(self._owners.owned, agent, key)
-        resumed = lives.begin(self._now.takeover.recovery.resume(living, asked, check))
-        return (await asyncio.shield(resumed)).info()
+        task = lifecycle.begin(self._parts.takeover.recovery.resume(entry, asked, check))
+        return (await asyncio.shield(task)).info()
 
     async def list_agents(self, asked: ListAgents, key: str) -> list[AgentInfo]:
         """Return the agents of a team, for its key, or of all teams for the operator's; the oldest first.
@@ -348,12 +354,12 @@ class AgentSpawnerService:
         Raises NotYours.
         """
         if asked.team:
-            rooms = [self._room(asked.team, key)]
-        elif not (rooms := self._rooms_of(key)) and not self.roster.is_operator(key):
+            team_states = [self._authorized_team(asked.team, key)]
+        elif not (team_states := self._rooms_of(key)) and not self.roster.is_operator(key):
             raise NotYours("team", asked.team)
-        found = [each.info() for room in rooms for each in self.roster.of(room.id)]
-        found.sort(key=lambda each: (each.created_at, each.path))
-        return [each for each in found if _is_asked_for(each, asked)]
+        agents = [each.info() for team_state in team_states for each in self.roster.of(team_state.id)]
+        agents.sort(key=lambda each: (each.created_at, each.path))
+        return [each for each in agents if _matches(each, asked)]
 
     # ---- keys
 
@@ -368,7 +374,11 @@ class AgentSpawnerService:
         """
         if self.roster.is_operator(key):
             return ""
-        return next((room.id for room in self._rooms_of(key)), "") or self.roster.team_of(key) or keys.hash_of(key)
+        return (
+            next((team_state.id for team_state in self._rooms_of(key)), "")
+            or self.roster.team_of(key)
+            or keys.hash_of(key)
+        )
 
     async def delegate(self, agent: str, key: str, asked: Delegate, entropy: Entropy | None = None) -> DelegatedKey:
         """Make a narrower key, or transfer the ownership, which invalidates every older key.
@@ -393,111 +403,115 @@ class AgentSpawnerService:
 
     def users_of_image(self, image: str) -> list[str]:
         """Return the paths of live agents that were spawned from an image, and of agents being spawned."""
-        living = [each.row for each in self.roster if each.state not in ("failed", "ended")]
-        return sorted({each.path for each in (*living, *self._coming.values()) if each.image == image})
+        rows = [each.row for each in self.roster if each.state not in ("failed", "ended")]
+        return sorted({each.path for each in (*rows, *self._spawning_rows.values()) if each.image == image})
 
     def users_of_bundle(self, bundle: str) -> list[str]:
         """Return the paths of live agents that have a bundle loaded. A bundle of an image is needed by the image."""
-        living = [each for each in self.roster if each.state not in ("failed", "ended")]
-        return sorted(each.row.path for each in living if bundle in each.needs)
+        entries = [each for each in self.roster if each.state not in ("failed", "ended")]
+        return sorted(each.row.path for each in entries if bundle in each.needs)
 
     async def users_elsewhere(self, *, image: str = "", bundle: str = "") -> list[str]:
         """Return the paths of live agents of other kernels that use an image or a bundle, as far as recorded."""
-        others = [row for row in await self._now.books.others(self._rooms) if row.state not in ("failed", "ended")]
-        return sorted({row.path for row in others if (image and row.image == image) or bundle in row.bundles})
+        rows = [row for row in await self._parts.tables.others(self._rooms) if row.state not in ("failed", "ended")]
+        return sorted({row.path for row in rows if (image and row.image == image) or bundle in row.bundles})
 
     # ---- how an agent comes
 
-    async def _spawn(self, room: TeamState, asked: SpawnAgent, lives: AgentLifecycle, entropy: Entropy) -> SpawnedAgent:
-        wait_s, name = checked_wait(asked.wait_s), checked_name("name", asked.name)
-        check_notes(asked.labels, asked.metadata)
+    async def _spawn(
+        self, team_state: TeamState, request: SpawnAgent, lifecycle: AgentLifecycle, entropy: Entropy
+    ) -> SpawnedAgent:
+        wait_s, name = checked_wait(request.wait_s), checked_name("name", request.name)
+        check_notes(request.labels, request.metadata)
         nonce = keys.new_key("agent", entropy)
         row = AgentRow(
             id=_agent_id(entropy),
-            team=room.id,
+            team=team_state.id,
             name=name,
-            path=f"{room.label}/{name}",
-            agent_type=asked.agent_type,
-            spawn_info=copy_json("spawn_info", asked.spawn_info),
-            transport_format=self._checks.transport_format(asked),
-            image=asked.image,
-            policy=asked.policy,
-            limits=room.defaults | asked.limits,
-            env=dict(asked.env),
-            labels=dict(asked.labels),
-            metadata=dict(asked.metadata),
+            path=f"{team_state.label}/{name}",
+            agent_type=request.agent_type,
+            spawn_info=copy_json("spawn_info", request.spawn_info),
+            transport_format=self._checks.transport_format(request),
+            image=request.image,
+            policy=request.policy,
+            limits=team_state.defaults | request.limits,
+            env=dict(request.env),
+            labels=dict(request.labels),
+            metadata=dict(request.metadata),
             keys=keys.Keyring(owner=keys.hash_of(nonce)),
             state="starting",
             created_at=self._runtime.clock.now(),
-            keep_failed_s=checked_keep_failed(asked.keep_failed_s, self._rules.keep_failed_s),
+            keep_failed_s=checked_keep_failed(request.keep_failed_s, self._rules.keep_failed_s),
         )
-        room.take_name(name)
-        self._coming[row.id] = row
+        team_state.take_name(name)
+        self._spawning_rows[row.id] = row
         try:
-            checked = await self._checks(row, room.team.total)
-            await room.admit(row.id, checked.need, wait_s)
-            await self._check_server(room, row.id)
-            living = await lives.bear(room, strip_secrets(replace(row, policy=checked.policy)), checked)
+            checked = await self._checks(row, team_state.team.total)
+            await team_state.admit(row.id, checked.need, wait_s)
+            await self._check_agent_limit(team_state, row.id)
+            entry = await lifecycle.bear(team_state, strip_secrets(replace(row, policy=checked.policy)), checked)
         except BaseException:
-            room.names.discard(name)
+            team_state.names.discard(name)
             raise
         finally:
-            del self._coming[row.id]
-        return SpawnedAgent(living.info(), nonce)
+            del self._spawning_rows[row.id]
+        return SpawnedAgent(entry.info(), nonce)
 
-    async def _check_server(self, room: TeamState, agent: str) -> None:
+    async def _check_agent_limit(self, team_state: TeamState, agent: str) -> None:
         """Free the part of an agent that its team admitted, if the server has no room for it.
 
         Raises SpawnRefused then.
         """
-        most, now = self._rules.agents, sum(len(each.team.held) for each in self._rooms.values())
-        if most is not None and now > most:
-            await room.release(agent, {})
-            raise SpawnRefused("agents", f"this server has {most} agents in all, as many as it may", free=0)
+        limit, count = self._rules.agents, sum(len(each.team.held) for each in self._rooms.values())
+        if limit is not None and count > limit:
+            await team_state.release(agent, {})
+            raise SpawnRefused("agents", f"this server has {limit} agents in all, as many as it may", free=0)
 
-    async def _unwanted(self, birth: asyncio.Task[SpawnedAgent], lives: AgentLifecycle) -> None:
+    async def _end_unclaimed(self, spawn_task: asyncio.Task[SpawnedAgent], lifecycle: AgentLifecycle) -> None:
         """Wait for a spawn whose caller has gone, and end the agent: no client has its key."""
-        await asyncio.wait({birth})
-        if not birth.cancelled() and birth.exception() is None:
-            for living in self.roster:
-                if living.id == birth.result().agent.id:
-                    await lives.end(living, "whoever asked for it has gone")
+        await asyncio.wait({spawn_task})
+        if not spawn_task.cancelled() and spawn_task.exception() is None:
+            for entry in self.roster:
+                if entry.id == spawn_task.result().agent.id:
+                    await lifecycle.end(entry, "whoever asked for it has gone")
 
-    async def _undone(self, room: TeamState) -> None:
-        await self._runtime.sandboxes.disband(room.id)
-        await room.remove()
+    async def _undo_create(self, team_state: TeamState) -> None:
+        await self._runtime.sandboxes.disband(team_state.id)
+        await team_state.remove()
 
-    async def _delete(self, room: TeamState, now: _Opened) -> None:
-        await room.write()  # Doomed from now on, even if this server ends.
-        await _call_off(room)
-        await asyncio.gather(*(now.lives.end(each, "its team was deleted") for each in self.roster.of(room.id)))
-        for row in await now.books.left_in(room.id):  # The agents of spawns that could not be undone.
-            await now.lives.forget(room, row, None)
-        await self._runtime.sandboxes.disband(room.id)
-        await room.remove()
-        del self._rooms[room.id]
+    async def _delete(self, team_state: TeamState, parts: _OpenParts) -> None:
+        await team_state.write()  # Doomed from now on, even if this server ends.
+        await _cancel_spawns(team_state)
+        await asyncio.gather(
+            *(parts.lifecycle.end(each, "its team was deleted") for each in self.roster.of(team_state.id))
+        )
+        for row in await parts.tables.left_in(team_state.id):  # The agents of spawns that could not be undone.
+            await parts.lifecycle.forget(team_state, row, None)
+        await self._runtime.sandboxes.disband(team_state.id)
+        await team_state.remove()
+        del self._rooms[team_state.id]
 
     # ----
 
     @property
-    def _now(self) -> _Opened:
-        if self._opened is None:
+    def _parts(self) -> _OpenParts:
+        if self._open_parts is None:
             raise Aborted("the server is not open")
-        return self._opened
+        return self._open_parts
 
-    def _info(self, room: TeamState) -> TeamInfo:
-        return room.info(self._runtime.sandboxes.together)
+    def _info(self, team_state: TeamState) -> TeamInfo:
+        return team_state.info(self._runtime.sandboxes.together)
 
-    def _room(self, team: str, key: str) -> TeamState:
+    def _authorized_team(self, team: str, key: str) -> TeamState:
         """Return the team of that id or name, if the key opens it.
 
         Raises NotYours, which is the same for every reason.
         """
-        room = self._find(team)
-        fits = keys.key_matches(key, room.key if room is not None else "0" * 64)
-        if not (self.roster.is_operator(key) or fits) or room is None:
+        team_state = self._find(team)
+        fits = keys.key_matches(key, team_state.key if team_state is not None else "0" * 64)
+        if not (self.roster.is_operator(key) or fits) or team_state is None:
             raise NotYours("team", team)
-        return room
+        return team_state
 
     def _find(self, team: str) -> TeamState | None:
         return self._rooms.get(team) or next((each for each in self._rooms.values() if each.label == team), None)
@@ -515,7 +529,7 @@ def _agent_id(entropy: Entropy) -> str:
     return f"agent-{entropy(8).hex()}"
 
 
-async def _nobody(living: AgentEntry) -> None:
+async def _do_nothing(entry: AgentEntry) -> None:
     """Do nothing."""
 
 
@@ -523,18 +537,18 @@ def _name_taken(name: str) -> InvalidValue:
     return InvalidValue("name", name, "a name that no other team has")
 
 
-async def _call_off(*rooms: TeamState) -> None:
+async def _cancel_spawns(*team_states: TeamState) -> None:
     """Cancel all pending spawns, and wait until they have ended."""
-    births = [birth for room in rooms for birth in room.spawning]
-    for birth in births:
-        birth.cancel()
-    if births:
-        await asyncio.wait(births)
+    tasks = [task for team_state in team_states for task in team_state.spawning]
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
 
 
-def _is_asked_for(agent: AgentInfo, asked: ListAgents) -> bool:
+def _matches(agent: AgentInfo, request: ListAgents) -> bool:
     return (
-        (not asked.state or agent.state == asked.state)
-        and all(agent.labels.get(name) == value for name, value in asked.labels.items())
-        and (not asked.under or f"{agent.path}/".startswith(f"{asked.under.rstrip('/')}/"))
+        (not request.state or agent.state == request.state)
+        and all(agent.labels.get(name) == value for name, value in request.labels.items())
+        and (not request.under or f"{agent.path}/".startswith(f"{request.under.rstrip('/')}/"))
     )

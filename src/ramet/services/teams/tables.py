@@ -102,8 +102,8 @@ class TeamTables:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._versions: dict[tuple[str, str], int] = {}  #: of rows that are held
-        self._read: dict[tuple[str, str], int] = {}  #: of rows at the last read
-        self._lost: set[tuple[str, str]] = set()  #: lost rows: not created again if another kernel removed them
+        self._read_versions: dict[tuple[str, str], int] = {}  #: of rows at the last read
+        self._lost_keys: set[tuple[str, str]] = set()  #: lost rows: not created again if another kernel removed them
 
     async def teams(self) -> Rows[TeamRow]:
         """Return all teams."""
@@ -115,55 +115,60 @@ class TeamTables:
 
     async def others(self, teams: Container[str]) -> list[AgentRow]:
         """Return the agents of all other teams, read-only. Raises Damaged for an agent that cannot be read."""
-        found = [_decoded(AGENT, each.key, each.data, AgentRow) for each in await self._store.list(AGENT)]
-        return [each for each in found if each.team not in teams]
+        rows = [_decode(AGENT, each.key, each.data, AgentRow) for each in await self._store.list(AGENT)]
+        return [each for each in rows if each.team not in teams]
 
     async def left_in(self, team: str) -> list[AgentRow]:
         """Return the recorded agents of a team that is held here, and hold them. Unreadable rows are skipped."""
-        found = list[AgentRow]()
+        rows = list[AgentRow]()
         for each in await self._store.list(AGENT):
             with suppress(Damaged):
-                row = _decoded(AGENT, each.key, each.data, AgentRow)
+                row = _decode(AGENT, each.key, each.data, AgentRow)
                 if row.team == team:
                     self._versions[AGENT, each.key] = each.version
-                    found.append(row)
-        return found
+                    rows.append(row)
+        return rows
 
     async def named(self, name: str) -> TeamRow | None:
         """Return the team of that name, of any kernel, read-only. Raises Damaged."""
         id = await self._store.get(NAME, name)
-        found = await self._store.get(TEAM, id.data.decode()) if id is not None else None
-        return _decoded(TEAM, found.key, found.data, TeamRow) if found is not None else None
+        document = await self._store.get(TEAM, id.data.decode()) if id is not None else None
+        return _decode(TEAM, document.key, document.data, TeamRow) if document is not None else None
 
     async def team(self, id: str) -> TeamRow | None:
         """Return the team of that id, of any kernel, read-only. Raises Damaged."""
-        found = await self._store.get(TEAM, id)
-        return _decoded(TEAM, found.key, found.data, TeamRow) if found is not None else None
+        document = await self._store.get(TEAM, id)
+        return _decode(TEAM, document.key, document.data, TeamRow) if document is not None else None
 
     async def write(self, *rows: TeamRow | AgentRow) -> None:
         """Write all of these rows or none.
 
         Raises TakenOver if another kernel changed one since it was read or written.
         """
-        if lost := self._lost.intersection(map(_place, rows)):
-            raise _taken_over(*min(lost))
+        if lost_rows := self._lost_keys.intersection(map(_key_of, rows)):
+            raise _takeover_error(*min(lost_rows))
         try:
-            written = await self._store.put_together([], self._puts(*rows))
-        except Conflict as refused:
-            raise _taken_over(refused.kind, refused.key) from None
-        for document in written:
+            documents = await self._store.put_together([], self._writes(*rows))
+        except Conflict as conflict:
+            raise _takeover_error(conflict.kind, conflict.key) from None
+        for document in documents:
             self._versions[document.kind, document.key] = document.version
 
     async def found(self, row: TeamRow) -> None:
         """Write a new team. Raises Conflict if there is a team of its name."""
-        puts = [DocumentWrite(*_place(row), msgspec.json.encode(row), 0)]
+        writes = [DocumentWrite(*_key_of(row), msgspec.json.encode(row), 0)]
         if row.name:
-            there = await self._store.get(NAME, row.name)
-            left = there is not None and await self._store.get(TEAM, there.data.decode()) is None
-            puts.append(
-                DocumentWrite(NAME, row.name, row.id.encode(), there.version if there is not None and left else 0)
+            name_document = await self._store.get(NAME, row.name)
+            is_orphaned = name_document is not None and await self._store.get(TEAM, name_document.data.decode()) is None
+            writes.append(
+                DocumentWrite(
+                    NAME,
+                    row.name,
+                    row.id.encode(),
+                    name_document.version if name_document is not None and is_orphaned else 0,
+                )
             )
-        team, *_ = await self._store.put_together([], puts)
+        team, *_ = await self._store.put_together([], writes)
         self._versions[team.kind, team.key] = team.version
 
     async def take(self, team: TeamRow, agents: Sequence[AgentRow], of: str) -> bool:
@@ -174,53 +179,55 @@ class TeamTables:
         """
         self.hold(team, *agents)
         try:
-            written = await self._store.take_over(
-                of, [agent.run for agent in agents if agent.run], self._puts(team, *agents)
+            documents = await self._store.take_over(
+                of, [agent.run for agent in agents if agent.run], self._writes(team, *agents)
             )
         except Conflict:
-            written = None
-        if written is None:
+            documents = None
+        if documents is None:
             self.lose(team, *agents)
             return False
-        for document in written:
+        for document in documents:
             self._versions[document.kind, document.key] = document.version
         return True
 
     def hold(self, *rows: TeamRow | AgentRow) -> None:
         """Hold rows in the version that was read last."""
-        places = list(map(_place, rows))
-        self._versions.update({place: self._read[place] for place in places})
-        self._lost.difference_update(places)
+        row_keys = list(map(_key_of, rows))
+        self._versions.update({row_key: self._read_versions[row_key] for row_key in row_keys})
+        self._lost_keys.difference_update(row_keys)
 
     def holds(self, row: TeamRow) -> bool:
         """Return whether a team was written here, or is held."""
-        return _place(row) in self._versions
+        return _key_of(row) in self._versions
 
     def lose(self, *rows: TeamRow | AgentRow) -> None:
         """Mark rows as another kernel's: later writes of them raise TakenOver."""
-        for place in map(_place, rows):
-            self._versions.pop(place, None)
-            self._lost.add(place)
+        for row_key in map(_key_of, rows):
+            self._versions.pop(row_key, None)
+            self._lost_keys.add(row_key)
 
     async def remove(self, row: TeamRow | AgentRow) -> None:
         """Remove a row; a missing row is no error. Raises TakenOver."""
-        place = _place(row)
-        if place in self._versions:
+        row_key = _key_of(row)
+        if row_key in self._versions:
             try:
-                await self._store.delete(*place, expected=self._versions[place])
-            except Conflict as refused:
-                raise _taken_over(refused.kind, refused.key) from None
-            del self._versions[place]
+                await self._store.delete(*row_key, expected=self._versions[row_key])
+            except Conflict as conflict:
+                raise _takeover_error(conflict.kind, conflict.key) from None
+            del self._versions[row_key]
             if isinstance(row, TeamRow) and row.name:
-                there = await self._store.get(NAME, row.name)
-                if there is not None and there.data.decode() == row.id:  # Another kernel may have used the name since.
+                name_document = await self._store.get(NAME, row.name)
+                if (
+                    name_document is not None and name_document.data.decode() == row.id
+                ):  # Another kernel may have used the name since.
                     with suppress(Conflict):
-                        await self._store.delete(NAME, row.name, expected=there.version)
+                        await self._store.delete(NAME, row.name, expected=name_document.version)
 
-    def _puts(self, *rows: TeamRow | AgentRow) -> list[DocumentWrite]:
+    def _writes(self, *rows: TeamRow | AgentRow) -> list[DocumentWrite]:
         return [
             DocumentWrite(kind, key, msgspec.json.encode(row), self._versions.get((kind, key), 0))
-            for row, (kind, key) in zip(rows, map(_place, rows), strict=True)
+            for row, (kind, key) in zip(rows, map(_key_of, rows), strict=True)
         ]
 
     async def _all(self, kind: str, type: type[R]) -> Rows[R]:
@@ -228,32 +235,34 @@ class TeamTables:
         rows = Rows[R]([], {})
         for each in documents:
             try:
-                rows.whole.append(_decoded(kind, each.key, each.data, type))
+                rows.whole.append(_decode(kind, each.key, each.data, type))
             except Damaged as damaged:
                 rows.damaged[each.key] = damaged
-        self._read = {place: version for place, version in self._read.items() if place[0] != kind}
-        self._read.update({(each.kind, each.key): each.version for each in documents})
+        self._read_versions = {
+            row_key: version for row_key, version in self._read_versions.items() if row_key[0] != kind
+        }
+        self._read_versions.update({(each.kind, each.key): each.version for each in documents})
         return rows
 
 
-def _place(row: TeamRow | AgentRow) -> tuple[str, str]:
+def _key_of(row: TeamRow | AgentRow) -> tuple[str, str]:
     return (TEAM if isinstance(row, TeamRow) else AGENT), row.id
 
 
-def _taken_over(kind: str, key: str) -> TakenOver:
+def _takeover_error(kind: str, key: str) -> TakenOver:
     return TakenOver("team" if kind == TEAM else "agent", key)
 
 
 def is_whole(team: Document) -> bool:
     """Return whether the row of a team can be read: no kernel takes an unreadable one."""
     try:
-        _decoded(team.kind, team.key, team.data, TeamRow)
+        _decode(team.kind, team.key, team.data, TeamRow)
     except Damaged:
         return False
     return True
 
 
-def _decoded(kind: str, key: str, data: bytes, type: type[R]) -> R:
+def _decode(kind: str, key: str, data: bytes, type: type[R]) -> R:
     try:
         version = msgspec.json.decode(data, type=_Version).version
         if version > VERSION:

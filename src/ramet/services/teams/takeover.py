@@ -47,83 +47,87 @@ class Takeover:
         stays held, and its team is taken without it. If this kernel `begins`, and is the only one, Damaged is raised,
         and nothing has changed: the operator can repair the row.
         """
-        living = {each.name for each in await self.store.kernels() if each.alive and each.name != self.kernel}
-        mine = [each for each in self.rooms.values() if self.books.holds(each.row)]
+        live_kernels = {each.name for each in await self.store.kernels() if each.alive and each.name != self.kernel}
+        own_states = [each for each in self.rooms.values() if self.books.holds(each.row)]
         agents = await self.books.agents()  # First: an agent's team is recorded before the agent, and as long.
         teams = await self.books.teams()
         damaged = [*teams.damaged.values(), *agents.damaged.values()]
-        if damaged and begins and not living:
+        if damaged and begins and not live_kernels:
             raise damaged[0]
-        self._tell(damaged)
-        self._lose(mine, teams)
-        free = [row for row in teams.whole if row.id not in self.rooms and row.kernel not in living]
+        self._log_damaged(damaged)
+        self._drop_lost_teams(own_states, teams)
+        free = [row for row in teams.whole if row.id not in self.rooms and row.kernel not in live_kernels]
         random.shuffle(free)  # Concurrent kernels begin at different teams.
-        of = _by_team(agents.whole)
-        await self._forget(agents.whole, teams)
-        taken = []
+        agents_by_team = _by_team(agents.whole)
+        await self._remove_orphaned_agents(agents.whole, teams)
+        taken_ids = []
         try:
             for row in free:
                 self.coming.add(row.id)  # Before its kernel is recorded: others may read that at once.
-                if await self._take(row, of.get(row.id, ())):
-                    taken.append(row.id)
+                if await self._take_over_team(row, agents_by_team.get(row.id, ())):
+                    taken_ids.append(row.id)
                 else:
                     self.coming.discard(row.id)
-            await self._open(taken, of, agents.damaged.keys())
+            await self._open(taken_ids, agents_by_team, agents.damaged.keys())
         finally:
             self.coming.difference_update(row.id for row in free)
-        return taken
+        return taken_ids
 
-    def _tell(self, damaged: Iterable[Damaged]) -> None:
+    def _log_damaged(self, damaged: Iterable[Damaged]) -> None:
         """Log each unreadable row once."""
-        for words in map(str, damaged):
-            if words not in self.told:
-                self.told.add(words)
-                _log.error("%s; it is left as it is, for somebody to mend", words)
+        for text in map(str, damaged):
+            if text not in self.told:
+                self.told.add(text)
+                _log.error("%s; it is left as it is, for somebody to mend", text)
 
-    def _lose(self, mine: Iterable[TeamState], teams: Rows[TeamRow]) -> None:
+    def _drop_lost_teams(self, own_states: Iterable[TeamState], teams: Rows[TeamRow]) -> None:
         """Drop the teams of this kernel that another kernel has by now, or has removed.
 
         `mine` are the teams that were this kernel's before the rows were read.
         """
         kernels = {**dict.fromkeys(teams.damaged, self.kernel), **{row.id: row.kernel for row in teams.whole}}
-        for room in mine:
-            is_gone = room.id not in kernels and room.deleting is None
-            if self.rooms.get(room.id) is room and (is_gone or kernels.get(room.id, self.kernel) != self.kernel):
-                _log.warning("team %s is another kernel's now", room.label)
-                del self.rooms[room.id]
-                self.books.lose(room.row)
-                self.lost(room)
+        for team_state in own_states:
+            is_gone = team_state.id not in kernels and team_state.deleting is None
+            if self.rooms.get(team_state.id) is team_state and (
+                is_gone or kernels.get(team_state.id, self.kernel) != self.kernel
+            ):
+                _log.warning("team %s is another kernel's now", team_state.label)
+                del self.rooms[team_state.id]
+                self.books.lose(team_state.row)
+                self.lost(team_state)
 
-    async def _take(self, row: TeamRow, agents: Sequence[AgentRow]) -> bool:
-        mine = replace(row, kernel=self.kernel)
+    async def _take_over_team(self, row: TeamRow, agents: Sequence[AgentRow]) -> bool:
+        owned_row = replace(row, kernel=self.kernel)
         # Also for a team of this kernel: another kernel may have taken it over since it was read.
-        if not await self.books.take(mine, agents, row.kernel):
+        if not await self.books.take(owned_row, agents, row.kernel):
             return False
-        if mine != row:
+        if owned_row != row:
             _log.info("team %s is taken over from kernel %r", row.name or row.id, row.kernel)
-        self.rooms[row.id] = TeamState(mine, self.books, self.clock)
+        self.rooms[row.id] = TeamState(owned_row, self.books, self.clock)
         return True
 
-    async def _open(self, teams: list[str], of: Mapping[str, list[AgentRow]], damaged: Collection[str]) -> None:
-        agents = [agent for team in teams for agent in of.get(team, ())]
+    async def _open(
+        self, teams: list[str], agents_by_team: Mapping[str, list[AgentRow]], damaged: Collection[str]
+    ) -> None:
+        agents = [agent for team in teams for agent in agents_by_team.get(team, ())]
         await self.recovery(teams, agents, damaged)
         for id in teams:
             if id in self.rooms and self.rooms[id].is_doomed:
                 with suppress(TakenOver):
                     await self.rooms.pop(id).remove()
 
-    async def _forget(self, agents: Iterable[AgentRow], teams: Rows[TeamRow]) -> None:
+    async def _remove_orphaned_agents(self, agents: Iterable[AgentRow], teams: Rows[TeamRow]) -> None:
         """Remove everything of an agent whose team was removed before it: no other code would find it."""
-        known = {*teams.damaged, *(row.id for row in teams.whole)}
+        known_teams = {*teams.damaged, *(row.id for row in teams.whole)}
         for agent in agents:
-            if agent.team not in known:
+            if agent.team not in known_teams:
                 self.books.hold(agent)
                 with noted(f"what agent {agent.path} ({agent.id}) of a team that is gone has left"):
                     await self.recovery.lives.clear(agent)
 
 
 def _by_team(agents: Iterable[AgentRow]) -> dict[str, list[AgentRow]]:
-    found: dict[str, list[AgentRow]] = {}
+    groups: dict[str, list[AgentRow]] = {}
     for each in agents:
-        found.setdefault(each.team, []).append(each)
-    return found
+        groups.setdefault(each.team, []).append(each)
+    return groups

@@ -48,9 +48,9 @@ class TeamState:
         self.names: set[str] = set()
         self.spawning: set[asyncio.Task[Any]] = set()
         self.deleting: asyncio.Task[None] | None = None
-        self._row, self._books, self._clock = row, books, clock
+        self._row, self._tables, self._clock = row, books, clock
         self._line: deque[QueueEntry] = deque()
-        self._writing = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
 
     @property
     def row(self) -> TeamRow:
@@ -119,21 +119,21 @@ class TeamState:
         self.team.check(need)
         if len(self._line) >= MOST_WAITING:
             raise BusyError(f"{MOST_WAITING} spawns wait in the line of team {self.label!r}, as many as may; ask again")
-        place = QueueEntry(agent, need)
-        self._line.append(place)
+        entry = QueueEntry(agent, need)
+        self._line.append(entry)
         try:
-            await wait_with_timeout(place.granted, clock=self._clock, seconds=wait_s)
+            await wait_with_timeout(entry.granted, clock=self._clock, seconds=wait_s)
         except TimeoutError:
-            self._leave(place)
+            self._remove_waiting(entry)
             self.team = self.team.admit(agent, need)  # Try it before the earlier entries, else OverCapacity.
         except BaseException:
-            self._leave(place)
+            self._remove_waiting(entry)
             raise
 
     async def release(self, agent: str, used: Mapping[str, float], *rows: AgentRow) -> None:
         """Take back the part of an agent, except what it used up, and write that together with `rows`."""
         self.team = self.team.release(agent, used)
-        self._serve()
+        self._admit_waiting()
         await self.write(*rows)
 
     async def write(self, *rows: AgentRow) -> None:
@@ -145,43 +145,43 @@ class TeamState:
 
     async def found(self) -> None:
         """Record the team for the first time. Raises Conflict if another team has its name."""
-        async with self._writing:
-            await run_shielded(self._books.found(self.row))
+        async with self._write_lock:
+            await run_shielded(self._tables.found(self.row))
 
     async def remove(self) -> None:
         """Remove the team."""
-        async with self._writing:
-            await self._books.remove(self._row)
+        async with self._write_lock:
+            await self._tables.remove(self._row)
 
     async def _write(self, rows: tuple[AgentRow, ...]) -> None:
-        async with self._writing:
-            await self._books.write(self.row, *rows)
+        async with self._write_lock:
+            await self._tables.write(self.row, *rows)
 
-    def _serve(self) -> None:
+    def _admit_waiting(self) -> None:
         """Admit entries from the head of the queue as long as they fit."""
         while self._line:
-            place = self._line[0]
-            if not place.granted.done():
+            entry = self._line[0]
+            if not entry.granted.done():
                 try:
-                    self.team = self.team.admit(place.agent, place.need)
+                    self.team = self.team.admit(entry.agent, entry.need)
                 except OverCapacity:
-                    if (never := self._why_never(place)) is None:
+                    if (error := self._permanent_error(entry)) is None:
                         return
-                    place.granted.set_exception(never)
+                    entry.granted.set_exception(error)
                 else:
-                    place.granted.set_result(None)
+                    entry.granted.set_result(None)
             self._line.popleft()
 
-    def _why_never(self, place: QueueEntry) -> OverCapacity | None:
+    def _permanent_error(self, entry: QueueEntry) -> OverCapacity | None:
         try:
-            self.team.check(place.need)
-        except OverCapacity as never:
-            return never
+            self.team.check(entry.need)
+        except OverCapacity as error:
+            return error
         return None
 
-    def _leave(self, place: QueueEntry) -> None:
+    def _remove_waiting(self, entry: QueueEntry) -> None:
         """Remove an entry from the queue, and free what it holds."""
-        if place in self._line:
-            self._line.remove(place)
-        self.team = self.team.release(place.agent, {})
-        self._serve()
+        if entry in self._line:
+            self._line.remove(entry)
+        self.team = self.team.release(entry.agent, {})
+        self._admit_waiting()

@@ -35,12 +35,12 @@ from ramet.services.teams.tables import AgentRow
 from ramet.services.teams.team_state import RESERVED
 from ramet.services.validation_errors import hidden
 
-_COUNTS = ("tokens", "model_calls", "tool_calls", "agents")  #: limits of a run that have no parts
-_LIMITS = (*_COUNTS, "usd", "seconds")
-_MACHINE = tuple(RESERVED)  #: resources that a policy states
+_COUNTED_LIMITS = ("tokens", "model_calls", "tool_calls", "agents")  #: limits of a run that have no parts
+_LIMITS = (*_COUNTED_LIMITS, "usd", "seconds")
+_MACHINE_RESOURCES = tuple(RESERVED)  #: resources that a policy states
 MOST_WAIT_S = 600  #: of a spawn in the queue of its team: it holds a connection meanwhile
 MOST_NOTE_BYTES = 16 * 1024  #: of labels and metadata together: every list of agents contains them
-_SPARE = 200  #: levels of nesting that stay free in stored JSON
+_SPARE_LEVELS = 200  #: levels of nesting that stay free in stored JSON
 
 
 class Checked(NamedTuple):
@@ -101,9 +101,9 @@ class Checks:
         limits = limits_of(row.limits, counted)
         image = await self._images.image(row.image, row.team)
         policy = self._policy(row, type, info, image)
-        _check_stated(row, policy, counted)
+        _check_required(row, policy, counted)
         need = self._need(policy, row.limits, counted)
-        opening = AgentSpec(
+        spec = AgentSpec(
             id=row.id,
             name=row.name,
             path=row.path,
@@ -111,15 +111,15 @@ class Checks:
             runtime=self._runtime,
             folder=self._folder / row.id,
             image=image,
-            policy=_sharing(policy, row.team, counted),
+            policy=_with_reservation(policy, row.team, counted),
             limits=limits,
             env=env,
             run=row.run,
-            shelf=self._shelf(row, image) if policy is not None else None,
+            shelf=self._loaded_bundles(row, image) if policy is not None else None,
             rules=self._rules,
         )
-        await type.check(opening)
-        return Checked(policy, type, opening, need, self._images, row.team)
+        await type.check(spec)
+        return Checked(policy, type, spec, need, self._images, row.team)
 
     def _policy(self, row: AgentRow, type: AgentType, info: Any, image: Image) -> Policy | None:
         """Return the policy that applies.
@@ -133,7 +133,7 @@ class Checks:
             raise InvalidValue("policy", None, accepted)
         return policy
 
-    def _shelf(self, row: AgentRow, image: Image) -> AgentShelf:
+    def _loaded_bundles(self, row: AgentRow, image: Image) -> AgentShelf:
         return AgentShelf(row.id, row.team, lambda: self._runtime.sandboxes.folders, self._images, image, row.bundles)
 
     def _need(
@@ -147,10 +147,10 @@ class Checks:
         return need
 
 
-def _check_stated(row: AgentRow, policy: Policy | None, counted: Mapping[str, float]) -> None:
+def _check_required(row: AgentRow, policy: Policy | None, counted: Mapping[str, float]) -> None:
     """Raise MissingValue, which names everything that a team counts and its agent does not state."""
     missing = [f"limits.{name}" for name in USED_UP if name in counted and name not in row.limits]
-    if policy is None and any(name in counted for name in _MACHINE):
+    if policy is None and any(name in counted for name in _MACHINE_RESOURCES):
         missing.append("policy")
     if missing:
         raise unstated(row.path.rpartition("/")[0], missing)
@@ -161,17 +161,17 @@ def checked_defaults(defaults: Mapping[str, float], counted: Mapping[str, float]
 
     Raises InvalidValue for a resource that is not counted, or too large.
     """
-    known = tuple(name for name in counted if name not in ("agents", *_MACHINE))
+    accepted = tuple(name for name in counted if name not in ("agents", *_MACHINE_RESOURCES))
     for name, value in defaults.items():
-        if name not in known:
-            raise unknown_field(f"defaults.{name}", name, known)
+        if name not in accepted:
+            raise unknown_field(f"defaults.{name}", name, accepted)
         amount(f"defaults.{name}", value, whole=name in WHOLE)
         if value > counted[name]:
             raise InvalidValue(f"defaults.{name}", value, f"at most {counted[name]:.12g}, which is all that it has")
     return dict(defaults)
 
 
-def _sharing(policy: Policy | None, team: str, counted: Mapping[str, float]) -> Policy | None:
+def _with_reservation(policy: Policy | None, team: str, counted: Mapping[str, float]) -> Policy | None:
     """Return a policy with the reservation that the agent shares with its team. Raises InvalidValue."""
     if policy is None:
         return None
@@ -197,7 +197,7 @@ def copy_json(field: str, data: Raw) -> Raw:
     and neither could the rest of its record.
     """
     try:
-        msgspec.json.decode(b"[" * _SPARE + bytes(data) + b"]" * _SPARE, type=Raw)
+        msgspec.json.decode(b"[" * _SPARE_LEVELS + bytes(data) + b"]" * _SPARE_LEVELS, type=Raw)
     except (msgspec.DecodeError, RecursionError) as problem:
         raise InvalidValue(field, hidden(bytes(data)), f"JSON in few levels ({problem})") from None
     return data.copy()
@@ -224,16 +224,16 @@ def checked_wait(wait_s: object) -> float:
 
 
 def _info(type: AgentType, spawn_info: Raw) -> Any:
-    given = bytes(spawn_info).strip()
-    return decoded(type.spawn_info, b"{}" if given in (b"", b"null") else given, "spawn_info")
+    data = bytes(spawn_info).strip()
+    return decoded(type.spawn_info, b"{}" if data in (b"", b"null") else data, "spawn_info")
 
 
 def limits_of(limits: Mapping[str, float], counted: Mapping[str, float]) -> Limits:
     """Return limits by their names; a limit may also name a resource that the team counts. Raises InvalidValue."""
-    accepted = (*_LIMITS, *(name for name in counted if name not in (*_LIMITS, *_MACHINE)))
+    accepted = (*_LIMITS, *(name for name in counted if name not in (*_LIMITS, *_MACHINE_RESOURCES)))
     for name, value in limits.items():
         if name not in accepted:
             raise InvalidValue(f"limits.{name}", value, f"one of {', '.join(accepted)}")
-        amount(f"limits.{name}", value, whole=name in _COUNTS)
-    known: dict[str, Any] = {name: value for name, value in limits.items() if name in _LIMITS}
-    return Limits(**known | {name: int(known[name]) for name in _COUNTS if name in known})
+        amount(f"limits.{name}", value, whole=name in _COUNTED_LIMITS)
+    run_limits: dict[str, Any] = {name: value for name, value in limits.items() if name in _LIMITS}
+    return Limits(**run_limits | {name: int(run_limits[name]) for name in _COUNTED_LIMITS if name in run_limits})

@@ -28,11 +28,11 @@ class Grant:
     """A right that a key had when it was presented, and may have lost since."""
 
     def __init__(self, living: Granting, agent: str, by: str, right: Right, clock: Clock) -> None:
-        self._living, self._agent, self._by, self._right, self._clock = living, agent, by, right, clock
+        self._entry, self._agent, self._by, self._right, self._clock = living, agent, by, right, clock
 
     def check(self) -> None:
         """Raise NotYours if the key has lost the right."""
-        if not self._living.holds(self._by, self._right):
+        if not self._entry.holds(self._by, self._right):
             raise NotYours("agent", self._agent)
 
     @contextmanager
@@ -40,22 +40,22 @@ class Grant:
         """Call `lost` when the key loses the right, by a change of keys or because its time is over."""
 
         def look() -> None:
-            if not self._living.holds(self._by, self._right):
+            if not self._entry.holds(self._by, self._right):
                 lost()
 
         async def look_later(seconds: float) -> None:
-            left: float | None = seconds
-            while left is not None and left > 0:
-                await self._clock.sleep(left)
-                left = self._living.seconds_left(self._by)
+            remaining_s: float | None = seconds
+            while remaining_s is not None and remaining_s > 0:
+                await self._clock.sleep(remaining_s)
+                remaining_s = self._entry.seconds_left(self._by)
             look()
 
-        self._living.watchers.add(look)
-        left = self._living.seconds_left(self._by)
-        timer = asyncio.create_task(look_later(left), name="ramet key's time") if left is not None else None
+        self._entry.watchers.add(look)
+        validity_s = self._entry.seconds_left(self._by)
+        timer = asyncio.create_task(look_later(validity_s), name="ramet key's time") if validity_s is not None else None
         try:
             yield
         finally:
-            self._living.watchers.discard(look)
+            self._entry.watchers.discard(look)
             if timer is not None:
                 timer.cancel()

@@ -17,12 +17,12 @@ class KnownTurns:
     """
 
     def __init__(self, clock: Clock, keep_s: float, most: int, name: str, gone: Callable[[Turn], None]) -> None:
-        self._clock, self._keep_s, self._most = clock, keep_s, most
-        self._name, self._gone = name, gone
+        self._clock, self._keep_s, self._limit = clock, keep_s, most
+        self._name, self._on_forget = name, gone
         self._turns: dict[str, Turn] = {}
-        self._over: deque[tuple[Turn, float]] = deque()  #: ended turns, with the time at which each is forgotten
-        self._forgetting: asyncio.Task[None] | None = None
-        self._is_shut = False
+        self._ended: deque[tuple[Turn, float]] = deque()  #: ended turns, with the time at which each is forgotten
+        self._forget_task: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     def __iter__(self) -> Iterator[Turn]:
         return iter(self._turns.values())
@@ -42,35 +42,35 @@ class KnownTurns:
 
     def over(self, turn: Turn) -> None:
         """Mark a turn as ended."""
-        self._over.append((turn, self._clock.monotonic() + self._keep_s))
-        while len(self._over) > self._most:
+        self._ended.append((turn, self._clock.monotonic() + self._keep_s))
+        while len(self._ended) > self._limit:
             self._forget_oldest()
-        if self._forgetting is None and not self._is_shut:
-            self._forgetting = asyncio.create_task(self._forget(), name=self._name)
+        if self._forget_task is None and not self._is_closed:
+            self._forget_task = asyncio.create_task(self._forget(), name=self._name)
 
     def shut(self) -> None:
         """Stop forgetting turns because of their time: no client requests ended turns any more. Idempotent."""
-        self._is_shut = True
-        if self._forgetting is not None:
-            self._forgetting.cancel()
+        self._is_closed = True
+        if self._forget_task is not None:
+            self._forget_task.cancel()
 
     async def close(self) -> None:
         """Shut, and wait until the forgetting task has ended. Idempotent."""
         self.shut()
-        if self._forgetting is not None:
-            await asyncio.wait({self._forgetting})
+        if self._forget_task is not None:
+            await asyncio.wait({self._forget_task})
 
     async def _forget(self) -> None:
         """Forget each ended turn when its time is over, until there is none."""
         try:
-            while self._over:
-                await self._clock.sleep(self._over[0][1] - self._clock.monotonic())
-                while self._over and self._over[0][1] <= self._clock.monotonic() + 0.001:
+            while self._ended:
+                await self._clock.sleep(self._ended[0][1] - self._clock.monotonic())
+                while self._ended and self._ended[0][1] <= self._clock.monotonic() + 0.001:
                     self._forget_oldest()
         finally:
-            self._forgetting = None
+            self._forget_task = None
 
     def _forget_oldest(self) -> None:
-        turn, _ = self._over.popleft()
+        turn, _ = self._ended.popleft()
         del self._turns[turn.id]
-        self._gone(turn)
+        self._on_forget(turn)

@@ -36,7 +36,7 @@ class RequestedTurn(Struct, frozen=True, kw_only=True, array_like=True):
     by: str = ""  #: the hash of the requesting key, or OPERATOR; "" in records of older versions
 
 
-class _Said(Struct, frozen=True, array_like=True):
+class _StoredChunk(Struct, frozen=True, array_like=True):
     kind: str
     body: bytes
 
@@ -72,7 +72,7 @@ class TurnLog:
 
     async def said(self, place: int, chunks: Sequence[Chunk]) -> None:
         """Record chunks of a turn."""
-        data = msgspec.msgpack.encode([_Said(each.kind, each.body) for each in chunks])
+        data = msgspec.msgpack.encode([_StoredChunk(each.kind, each.body) for each in chunks])
         key = self._key(place, chunks[0].number)
         await self._put(SAID, key, data, 0)
         self._pieces.setdefault(place, []).append(chunks[0].number)
@@ -86,25 +86,25 @@ class TurnLog:
 
     async def read(self) -> list[LoggedTurn]:
         """Return all recorded turns, in their order. Raises Damaged for an invalid record."""
-        said: dict[int, list[Chunk]] = {}
+        chunks: dict[int, list[Chunk]] = {}
         pieces = [(each, *_numbers(each.key)) for each in await self._list(SAID)]
-        asked = []
+        requests = []
         for each in await self._list(ASKED):
-            turn = _decoded(each, RequestedTurn)
+            turn = _decode(each, RequestedTurn)
             self._versions[turn.place] = each.version
-            asked.append(turn)
-        ids = {turn.place: turn.id for turn in asked}
-        for document, place, first in pieces:
-            if place not in ids:  # The removal of this turn was interrupted.
+            requests.append(turn)
+        ids = {turn.place: turn.id for turn in requests}
+        for document, position, first in pieces:
+            if position not in ids:  # The removal of this turn was interrupted.
                 await self._store.delete(SAID, document.key)
                 continue
-            self._pieces.setdefault(place, []).append(first)
-            found = _decoded(document, list[_Said])
-            said.setdefault(place, []).extend(
-                Chunk(ids[place], first + at, each.kind, each.body)  # type: ignore[arg-type]  # one of the three
-                for at, each in enumerate(found)
+            self._pieces.setdefault(position, []).append(first)
+            stored = _decode(document, list[_StoredChunk])
+            chunks.setdefault(position, []).extend(
+                Chunk(ids[position], first + offset, each.kind, each.body)  # type: ignore[arg-type]  # one of the three
+                for offset, each in enumerate(stored)
             )
-        return [LoggedTurn(turn, said.get(turn.place, [])) for turn in asked]
+        return [LoggedTurn(turn, chunks.get(turn.place, [])) for turn in requests]
 
     async def _put(self, kind: str, key: str, data: bytes, expected: int) -> int:
         try:
@@ -115,12 +115,12 @@ class TurnLog:
     async def _list(self, kind: str) -> list[Document]:
         return await self._store.list(kind, prefix=f"{self._agent}/")
 
-    def _key(self, place: int, number: int | None = None) -> str:
-        key = f"{self._agent}/{place:0{_DIGITS}d}"
+    def _key(self, position: int, number: int | None = None) -> str:
+        key = f"{self._agent}/{position:0{_DIGITS}d}"
         return key if number is None else f"{key}/{number:0{_DIGITS}d}"
 
 
-def _decoded(document: Document, type: type[T]) -> T:
+def _decode(document: Document, type: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(document.data, type=type)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
@@ -128,8 +128,8 @@ def _decoded(document: Document, type: type[T]) -> T:
 
 
 def _numbers(key: str) -> tuple[int, int]:
-    place, first = key.split("/")[-2:]
-    return int(place), int(first)
+    position, first = key.split("/")[-2:]
+    return int(position), int(first)
 
 
 async def clear(store: Store, agent: str) -> None:

@@ -21,53 +21,53 @@ class TurnWriter:
 
     def __init__(self, log: TurnLog | None, name: str, failed: Callable[[RametError], None]) -> None:
         self._log = log
-        self._name, self._failed = name, failed
-        self._unkept: dict[Turn, None] = {}  #: turns that have chunks to write
-        self._writing: asyncio.Task[None] | None = None
-        self._room = asyncio.Event()
+        self._name, self._on_failure = name, failed
+        self._pending: dict[Turn, None] = {}  #: turns that have chunks to write
+        self._write_task: asyncio.Task[None] | None = None
+        self._has_space = asyncio.Event()
         self._has_ended = False
 
     def has_said(self, turn: Turn) -> None:
         """Record the waiting chunks of a turn, then show them; chunks that follow meanwhile are included."""
-        self._unkept[turn] = None
-        self._go_on()
+        self._pending[turn] = None
+        self._start_writing()
 
     async def room(self, turn: Turn) -> None:
         """Wait while too many bytes of a turn are not recorded yet."""
         while sum(len(each.body) for each in turn.unkept) > _MOST_BYTES and not self._has_ended:
-            self._room.clear()
-            await self._room.wait()
+            self._has_space.clear()
+            await self._has_space.wait()
 
     async def idle(self) -> None:
         """Wait until no write is running."""
-        while self._writing is not None:
-            await asyncio.wait({self._writing})
+        while self._write_task is not None:
+            await asyncio.wait({self._write_task})
 
     def let_go(self) -> None:
         """Stop recording: present and later chunks are shown at once."""
         self._log = None
-        self._go_on()
+        self._start_writing()
 
     def end(self) -> None:
         """Stop recording and showing. Idempotent."""
         self._has_ended = True
-        self._room.set()
+        self._has_space.set()
 
-    def _go_on(self) -> None:
-        if self._unkept and self._writing is None and not self._has_ended:
-            self._writing = asyncio.create_task(self._write(), name=self._name)
+    def _start_writing(self) -> None:
+        if self._pending and self._write_task is None and not self._has_ended:
+            self._write_task = asyncio.create_task(self._write(), name=self._name)
 
     async def _write(self) -> None:
         try:
-            while self._unkept and not self._has_ended:
-                turn = next(iter(self._unkept))
-                del self._unkept[turn]
+            while self._pending and not self._has_ended:
+                turn = next(iter(self._pending))
+                del self._pending[turn]
                 chunks, turn.unkept = turn.unkept, []
                 if self._log is not None:
                     await self._log.said(turn.place, chunks)
                 turn.show(chunks)
-                self._room.set()
+                self._has_space.set()
         except RametError as problem:
-            self._failed(problem)
+            self._on_failure(problem)
         finally:
-            self._writing = None
+            self._write_task = None

@@ -41,8 +41,8 @@ _log = logging.getLogger("ramet.services")
 TurnPhase = Literal["begun", "answering", "over"]
 
 #: Chunks, and bytes, that an agent may send before readers run on the event loop.
-_BREATH, _BREATH_BYTES = 64, 64 * 1024
-_ELSEWHERE = (OwnedElsewhere, TakenOver)
+_YIELD_CHUNKS, _YIELD_BYTES = 64, 64 * 1024
+_MOVED_ERRORS = (OwnedElsewhere, TakenOver)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,31 +79,33 @@ class TurnQueue:
         """
         self.limits = limits or TurnLimits()
         self.turns = 0  #: turns requested so far
-        self._served, self._clock, self._heard, self._holds = served, clock, heard, holds
-        self._life = f"turn-{entropy(6).hex()}-"  #: unique to this queue: a later queue of the agent has another prefix
+        self._served, self._clock, self._on_phase, self._has_right = served, clock, heard, holds
+        self._id_prefix = (
+            f"turn-{entropy(6).hex()}-"  #: unique to this queue: a later queue of the agent has another prefix
+        )
         self._waiting: deque[Turn] = deque()
         self._buffer = ReplayBuffer(self.limits.kept_bytes)
-        self._known = KnownTurns(
-            clock, self.limits.keep_s, self.limits.kept_turns, f"ramet {self._life}forgets", self._gone
+        self._index = KnownTurns(
+            clock, self.limits.keep_s, self.limits.kept_turns, f"ramet {self._id_prefix}forgets", self._on_forgotten
         )
-        self._now: Turn | None = None
+        self._current: Turn | None = None
         self._answering: asyncio.Task[None] | None = None
-        self._stopping: asyncio.Task[None] | None = None
+        self._stop_task: asyncio.Task[None] | None = None
         self._closed: RametError | None = None
-        self._log, self._place = log, 0
-        self._writer = TurnWriter(log, f"ramet {self._life}keeps", self.lose)
-        self._others: set[asyncio.Task[None]] = set()
-        self._begins_no_more = False  #: another kernel begins the next turns
-        self._has_left = False  #: turns cannot be read here any more
+        self._log, self._last_position = log, 0
+        self._writer = TurnWriter(log, f"ramet {self._id_prefix}keeps", self.lose)
+        self._record_tasks: set[asyncio.Task[None]] = set()
+        self._is_draining = False  #: another kernel begins the next turns
+        self._is_detached = False  #: turns cannot be read here any more
         if served.ended.done():
-            self._agent_ended(served.ended)
+            self._on_agent_ended(served.ended)
         else:
-            served.ended.add_done_callback(self._agent_ended)
+            served.ended.add_done_callback(self._on_agent_ended)
 
     @property
     def is_working(self) -> bool:
         """True if a turn is running."""
-        return self._now is not None
+        return self._current is not None
 
     @property
     def waiting(self) -> int:
@@ -130,48 +132,52 @@ class TurnQueue:
         if self._closed is not None or self._served.ended.done():
             raise (
                 self._closed
-                if isinstance(self._closed, _ELSEWHERE)
+                if isinstance(self._closed, _MOVED_ERRORS)
                 else Gone(str(self._closed or how_it_ended(self._served)))
             )
         if self._is_busy:
-            self._check_room(body)
+            self._check_capacity(body)
         self.turns += 1
-        turn = self._new(id or f"{self._life}{self.turns}", body, format, on_leave, self._place + 1, by)
+        turn = self._add_turn(
+            id or f"{self._id_prefix}{self.turns}", body, format, on_leave, self._last_position + 1, by
+        )
         self._waiting.append(turn)
         if self._log is not None:
-            begins = not self._is_busy and self._waiting[0] is turn
-            turn.recorded = self._begin(self._record(turn, begins))
-        self._go_on()
+            starts = not self._is_busy and self._waiting[0] is turn
+            turn.recorded = self._begin(self._record(turn, starts))
+        self._start_next()
         return turn
 
     def restore(self, kept: Sequence[LoggedTurn]) -> None:
         """Restore the turns of another kernel, before any other turn, and continue those that have not ended."""
-        for asked, chunks in ((each.asked, each.chunks) for each in kept):
-            turn = self._new(asked.id, asked.body, asked.format, asked.on_leave, asked.place, asked.by)
+        for request, chunks in ((each.asked, each.chunks) for each in kept):
+            turn = self._add_turn(request.id, request.body, request.format, request.on_leave, request.place, request.by)
             turn.restore(chunks)
             if turn.is_over:
-                self._known.over(turn)
+                self._index.over(turn)
                 continue
-            turn.has_begun = asked.began
-            turn.before = (asked.taken + 1, [each.body for each in chunks]) if asked.began else None
+            turn.has_begun = request.began
+            turn.before = (request.taken + 1, [each.body for each in chunks]) if request.began else None
             self._waiting.append(turn)
-        self._go_on()
+        self._start_next()
 
-    def _new(self, id: str, body: bytes, format: str, on_leave: OnLeave, place: int, by: str) -> Turn:
-        keep = self._writer.has_said if self._log is not None else None
-        turn = Turn(id, body, format, on_leave, self._buffer, self._left, place=place, by=by, keep=keep)
-        self._known.add(turn)
-        self._place = place
+    def _add_turn(self, id: str, body: bytes, format: str, on_leave: OnLeave, position: int, by: str) -> Turn:
+        on_chunk = self._writer.has_said if self._log is not None else None
+        turn = Turn(
+            id, body, format, on_leave, self._buffer, self._on_reader_gone, place=position, by=by, keep=on_chunk
+        )
+        self._index.add(turn)
+        self._last_position = position
         return turn
 
     def get(self, id: str) -> Turn:
         """Return the turn of that id. Raises Missed for a forgotten turn, and Unknown for a turn that never existed."""
-        if (found := self._known.find(id)) is not None:
-            return found
-        number = re.fullmatch(re.escape(self._life) + "([1-9][0-9]{0,17})", id)
+        if (turn := self._index.find(id)) is not None:
+            return turn
+        number = re.fullmatch(re.escape(self._id_prefix) + "([1-9][0-9]{0,17})", id)
         if number is not None and int(number[1]) <= self.turns:
             raise Missed(id, after=0, first=None)
-        raise Unknown("turn", id, self._known.ids)
+        raise Unknown("turn", id, self._index.ids)
 
     async def interrupt(self, id: str = "") -> bool:
         """End the running turn, and wait for its end; waiting turns follow. Return False if no turn is running.
@@ -180,12 +186,12 @@ class TurnQueue:
         does not end its turn within `patience_s`, the turn is cancelled. Raises like `get`, and raises OwnedElsewhere
         or TakenOver if another kernel has the turn by then.
         """
-        turn = self.get(id) if id else self._now
+        turn = self.get(id) if id else self._current
         if turn is None or turn.is_over:
             return False
-        is_ended = self._end_early(turn, Aborted("the turn was interrupted"))
-        if self._stopping is not None and turn is self._now:
-            await asyncio.wait({self._stopping})
+        is_ended = self._stop_turn(turn, Aborted("the turn was interrupted"))
+        if self._stop_task is not None and turn is self._current:
+            await asyncio.wait({self._stop_task})
         if is_ended:
             await turn.over()
             if turn.lost is not None:
@@ -196,7 +202,7 @@ class TurnQueue:
         """Withdraw the waiting turns whose keys have lost the right to turns, after a change of keys."""
         for turn in tuple(self._waiting):
             self._withdraw_if_lost(turn)
-        self._go_on()
+        self._start_next()
 
     async def close(self, reason: str = "the conversation was closed", *, leaves_turn: bool = False) -> None:
         """End every turn, and wait until none is running; idempotent. Readers can read the existing chunks to the end.
@@ -204,31 +210,31 @@ class TurnQueue:
         With `leaves_turn`, the running turn is not ended if its agent continues it at the next start: the caller ends
         the process.
         """
-        self._served.ended.remove_done_callback(self._agent_ended)
-        self._known.shut()
-        self._finish(Gone(reason))
+        self._served.ended.remove_done_callback(self._on_agent_ended)
+        self._index.shut()
+        self._close_waiting(Gone(reason))
         if (
             leaves_turn
             and isinstance(self._served, ResumableAgent)
-            and self._now is not None
-            and self._stopping is None
+            and self._current is not None
+            and self._stop_task is None
         ):
-            self._has_left = True
-            self._over_with(self._now, Gone(f"{reason}; the turn goes on at the next start"))
-            await self._known.close()
+            self._is_detached = True
+            self._end_turn(self._current, Gone(f"{reason}; the turn goes on at the next start"))
+            await self._index.close()
             return
-        ours = [task for task in (self._stopping, self._answering) if task is not None]
-        for task in ours:
+        tasks = [task for task in (self._stop_task, self._answering) if task is not None]
+        for task in tasks:
             task.cancel()
-        if ours:
-            await asyncio.wait(ours)
-        await self._known.close()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._index.close()
         await self.written()
 
     async def written(self) -> None:
         """Wait until no write is running. For an agent that was closed, nothing more is written afterwards."""
-        while self._others:
-            await asyncio.wait(self._others)
+        while self._record_tasks:
+            await asyncio.wait(self._record_tasks)
         await self._writer.idle()
 
     async def leave(self, patience_s: float) -> None:
@@ -237,41 +243,41 @@ class TurnQueue:
         A turn that cannot move, or would be repeated, is waited for, up to `patience_s`. No turn is interrupted: the
         caller ends the process. Idempotent.
         """
-        self._begins_no_more = True
+        self._is_draining = True
         moves = isinstance(self._served, ResumableAgent) and not self._served.begins_anew
-        if (ending := self._answering) is not None and not moves:
-            await asyncio.wait({ending}, timeout=patience_s)
-            if ending.done():  # Its last chunk must be readable.
+        if (answer_task := self._answering) is not None and not moves:
+            await asyncio.wait({answer_task}, timeout=patience_s)
+            if answer_task.done():  # Its last chunk must be readable.
                 await self._writer.idle()
-        self._has_left = True
+        self._is_detached = True
         self._writer.end()
         await self._writer.idle()
-        for turn in self._known:
+        for turn in self._index:
             turn.lose(Gone("it goes on in another kernel"))
 
     # ---- records
 
-    async def _record(self, turn: Turn, begins: bool) -> None:
+    async def _record(self, turn: Turn, starts: bool) -> None:
         if self._log is None:
             return
-        taken = self._served.turns_taken if isinstance(self._served, ResumableAgent) else 0
-        asked = RequestedTurn(
+        turns_taken = self._served.turns_taken if isinstance(self._served, ResumableAgent) else 0
+        request = RequestedTurn(
             place=turn.place,
             id=turn.id,
             format=turn.format,
             on_leave=turn.on_leave,
             body=turn.body,
-            began=begins,
-            taken=taken,
+            began=starts,
+            taken=turns_taken,
             by=turn.by,
         )
         try:
-            await self._log.asked(asked)
+            await self._log.asked(request)
         except RametError as problem:
             self.lose(problem)
             raise
-        turn.has_begun = turn.has_begun or begins
-        self._go_on()
+        turn.has_begun = turn.has_begun or starts
+        self._start_next()
 
     def lose(self, why: RametError) -> None:
         """Stop, because another kernel has the conversation, or it cannot be recorded: readers receive nothing more.
@@ -279,19 +285,21 @@ class TurnQueue:
         Idempotent.
         """
         _log.warning("the conversation of run %r does not go on here: %s", self._served.run, why)
-        self._has_left = True
-        self._closed = self._closed or (why if isinstance(why, _ELSEWHERE) else Gone(f"it does not go on here: {why}"))
+        self._is_detached = True
+        self._closed = self._closed or (
+            why if isinstance(why, _MOVED_ERRORS) else Gone(f"it does not go on here: {why}")
+        )
         self._waiting.clear()
         self._writer.end()
-        for turn in self._known:
+        for turn in self._index:
             turn.lose(why)
         if self._answering is not None:
             self._answering.cancel()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
-        self._others.add(task)
-        task.add_done_callback(self._others.discard)
+        self._record_tasks.add(task)
+        task.add_done_callback(self._record_tasks.discard)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # Retrieved; waiters still get it.
         return task
 
@@ -299,29 +307,29 @@ class TurnQueue:
 
     @property
     def _is_busy(self) -> bool:
-        return self._now is not None or self._stopping is not None
+        return self._current is not None or self._stop_task is not None
 
-    def _check_room(self, body: bytes) -> None:
-        most, bytes_most = self.limits.waiting, self.limits.waiting_bytes
-        if len(self._waiting) >= most:
-            raise BusyError(f"{most} turns wait already, which is all that may; try again when one is over")
-        if sum(len(each.body) for each in self._waiting) + len(body) > bytes_most:
-            raise BusyError(f"the turns that wait would take more than {bytes_most} bytes, which is all that they may")
+    def _check_capacity(self, body: bytes) -> None:
+        limit, bytes_limit = self.limits.waiting, self.limits.waiting_bytes
+        if len(self._waiting) >= limit:
+            raise BusyError(f"{limit} turns wait already, which is all that may; try again when one is over")
+        if sum(len(each.body) for each in self._waiting) + len(body) > bytes_limit:
+            raise BusyError(f"the turns that wait would take more than {bytes_limit} bytes, which is all that they may")
 
-    def _go_on(self) -> None:
+    def _start_next(self) -> None:
         """Begin the next turn, unless a turn is running, or the agent is ending one."""
         while self._waiting and self._withdraw_if_lost(self._waiting[0]):
             pass
-        if self._is_busy or not self._waiting or self._begins_no_more or self._has_left:
+        if self._is_busy or not self._waiting or self._is_draining or self._is_detached:
             return
-        if not (following := self._waiting[0]).has_begun:
-            if following.recorded is None or following.recorded.done():  # It is recorded as waiting.
-                following.recorded = self._begin(self._record(following, True))
+        if not (next_turn := self._waiting[0]).has_begun:
+            if next_turn.recorded is None or next_turn.recorded.done():  # It is recorded as waiting.
+                next_turn.recorded = self._begin(self._record(next_turn, True))
             return
-        turn = self._now = self._waiting.popleft()
+        turn = self._current = self._waiting.popleft()
         self._answering = asyncio.create_task(self._answer(turn), name=f"ramet {turn.id}")
-        self._answering.add_done_callback(partial(self._answered, turn))
-        self._heard("begun")
+        self._answering.add_done_callback(partial(self._on_answered, turn))
+        self._on_phase("begun")
 
     async def _answer(self, turn: Turn) -> None:
         body, turn.body = turn.body, b""
@@ -331,54 +339,54 @@ class TurnQueue:
             pieces = self._served.go_on(turn.before[0], body, turn.format, turn.before[1])
         else:
             raise Aborted("its kernel was lost in the middle of this turn, and nobody knows what it did")
-        said = size = 0
+        count = size = 0
         try:
             async for piece in pieces:
                 if not turn.is_over or turn.lost is not None:  # Else its end was sent here: the rest is recorded.
                     turn.put(piece)
                     if turn.said == 1:
-                        self._heard("answering")
+                        self._on_phase("answering")
                     if turn.unkept:
                         await self._writer.room(turn)
-                said, size = said + 1, size + len(piece)
-                if said >= _BREATH or size >= _BREATH_BYTES:  # An agent that never waits would block all readers.
-                    said = size = 0
+                count, size = count + 1, size + len(piece)
+                if count >= _YIELD_CHUNKS or size >= _YIELD_BYTES:  # An agent that never waits would block all readers.
+                    count = size = 0
                     await asyncio.sleep(0)
         finally:
-            if (leave := getattr(pieces, "aclose", None)) is not None:
-                await leave()
+            if (aclose := getattr(pieces, "aclose", None)) is not None:
+                await aclose()
 
-    def _answered(self, turn: Turn, task: asyncio.Task[None]) -> None:
+    def _on_answered(self, turn: Turn, task: asyncio.Task[None]) -> None:
         problem: BaseException | None = Aborted("the turn was cut") if task.cancelled() else task.exception()
         if problem is not None and not isinstance(problem, RametError):
             _log.error(
                 "turn %s of run %r failed by a bug of its agent type", turn.id, self._served.run, exc_info=problem
             )
         # An agent that ended during a turn did not complete the turn, whatever its type reports.
-        told = problem if isinstance(problem, RametError) and not task.cancelled() else None
+        reported = problem if isinstance(problem, RametError) and not task.cancelled() else None
         if not turn.is_over:
-            self._over_with(turn, turn.stopped or told or self._closed or problem)
-        self._now = self._answering = None
-        self._heard("over")
-        self._go_on()
+            self._end_turn(turn, turn.stopped or reported or self._closed or problem)
+        self._current = self._answering = None
+        self._on_phase("over")
+        self._start_next()
 
-    def _over_with(self, turn: Turn, error: BaseException | None) -> None:
+    def _end_turn(self, turn: Turn, error: BaseException | None) -> None:
         turn.end(error)
-        self._known.over(turn)
+        self._index.over(turn)
 
     # ---- before its end
 
-    def _end_early(self, turn: Turn, why: RametError) -> bool:
+    def _stop_turn(self, turn: Turn, error: RametError) -> bool:
         """End the running turn, or remove a waiting one. Return False if the turn has ended by itself."""
-        if turn is not self._now:
+        if turn is not self._current:
             self._waiting.remove(turn)
-            self._over_with(turn, why)
+            self._end_turn(turn, error)
             return True
         if self._answering is None or self._answering.done():
             return False
-        if self._stopping is None:
-            turn.stopped = why
-            self._stop(partial(self._asked_to_end, self._answering))
+        if self._stop_task is None:
+            turn.stopped = error
+            self._stop(partial(self._interrupt_answer, self._answering))
         return True
 
     def _withdraw_if_lost(self, turn: Turn) -> bool:
@@ -386,60 +394,60 @@ class TurnQueue:
 
         Return whether it was withdrawn.
         """
-        if self._has_left or turn.before is not None or self._holds(turn.by):
+        if self._is_detached or turn.before is not None or self._has_right(turn.by):
             return False
         turn.stopped = Withdrawn()
-        return self._end_early(turn, turn.stopped)
+        return self._stop_turn(turn, turn.stopped)
 
     def _stop(self, end: Callable[[], Awaitable[object]]) -> None:
         """Let `end` end the running turn within the time limit, else cancel the turn."""
-        self._stopping = asyncio.create_task(self._see_it_end(end), name=f"ramet {self._life}stops")
+        self._stop_task = asyncio.create_task(self._wait_stopped(end), name=f"ramet {self._id_prefix}stops")
 
-    async def _see_it_end(self, end: Callable[[], Awaitable[object]]) -> None:
-        answering = self._answering
+    async def _wait_stopped(self, end: Callable[[], Awaitable[object]]) -> None:
+        answer_task = self._answering
         try:
             await wait_with_timeout(end(), clock=self._clock, seconds=self.limits.patience_s)
         except TimeoutError:
-            most = self.limits.patience_s
-            _log.warning("the agent of run %r did not end its turn in %s s: it is left", self._served.run, most)
+            patience_s = self.limits.patience_s
+            _log.warning("the agent of run %r did not end its turn in %s s: it is left", self._served.run, patience_s)
         except Exception:
             _log.exception("the agent of run %r could not interrupt its turn: it is left", self._served.run)
         finally:
-            if answering is not None and not answering.done():
-                answering.cancel()
-                await asyncio.wait({answering})
+            if answer_task is not None and not answer_task.done():
+                answer_task.cancel()
+                await asyncio.wait({answer_task})
             # Only now: an interrupt of this turn must not reach the next turn.
-            self._stopping = None
-            self._go_on()
+            self._stop_task = None
+            self._start_next()
 
-    async def _asked_to_end(self, answering: asyncio.Task[None]) -> None:
+    async def _interrupt_answer(self, answer_task: asyncio.Task[None]) -> None:
         await self._served.interrupt()
-        await asyncio.wait({answering})
+        await asyncio.wait({answer_task})
 
-    def _left(self, turn: Turn) -> None:
+    def _on_reader_gone(self, turn: Turn) -> None:
         """End a turn whose last reader has left, and that was requested with `on_leave="interrupt"`."""
-        self._end_early(turn, Aborted("whoever asked for the turn has left"))
+        self._stop_turn(turn, Aborted("whoever asked for the turn has left"))
 
-    def _agent_ended(self, ended: asyncio.Future[ErrorInfo | None]) -> None:
+    def _on_agent_ended(self, ended: asyncio.Future[ErrorInfo | None]) -> None:
         was_closed = ended.cancelled() or (ended.exception() is None and ended.result() is None)
         if was_closed:  # No client has a key of the agent any more.
-            self._known.shut()
+            self._index.shut()
             self._log = None  # The records are removed with its row: the rest is shown at once.
             self._writer.let_go()
-        self._finish(how_it_ended(self._served))
-        if self._answering is not None and self._stopping is None:
+        self._close_waiting(how_it_ended(self._served))
+        if self._answering is not None and self._stop_task is None:
             self._stop(partial(asyncio.wait, {self._answering}))
 
-    def _finish(self, why: RametError) -> None:
+    def _close_waiting(self, error: RametError) -> None:
         """Begin no more turns, and end the waiting ones."""
         if self._closed is None:
-            self._closed = why
+            self._closed = error
         while self._waiting:
-            self._over_with(self._waiting.popleft(), self._closed)
+            self._end_turn(self._waiting.popleft(), self._closed)
 
-    def _gone(self, turn: Turn) -> None:
+    def _on_forgotten(self, turn: Turn) -> None:
         self._buffer.remove(turn)
-        if self._log is not None and not self._has_left:
+        if self._log is not None and not self._is_detached:
             self._begin(self._log.forget(turn.place))
 
 

@@ -98,31 +98,31 @@ class AgentService:
 
         With `log_of`, which takes an agent's id and run, turns survive their kernel: another kernel continues them.
         """
-        self._admitted, self._types = admit, types
+        self._authorize, self._types = admit, types
         self._clock, self._limits = clock or SystemClock(), limits or TurnLimits()
         self._log_of = log_of
-        self._talks: weakref.WeakSet[TurnQueue] = weakref.WeakSet()
-        self._keeping: set[asyncio.Task[None]] = set()
-        self._to_keep: set[ActiveAgent] = set()
+        self._queues: weakref.WeakSet[TurnQueue] = weakref.WeakSet()
+        self._save_tasks: set[asyncio.Task[None]] = set()
+        self._unsaved: set[ActiveAgent] = set()
 
     async def close(self, reason: str = "the server stops", *, leaves_turns: bool = False) -> None:
         """End all turns, but no agent, and wait until all changes are recorded; idempotent.
 
         With `leaves_turns`, turns that continue at the next start are not ended: the caller ends the process.
         """
-        for talk in list(self._talks):
-            await talk.close(reason, leaves_turn=leaves_turns)
-        while self._keeping:
-            await asyncio.wait(list(self._keeping))
+        for queue in list(self._queues):
+            await queue.close(reason, leaves_turn=leaves_turns)
+        while self._save_tasks:
+            await asyncio.wait(list(self._save_tasks))
 
     async def take_up(self, living: ActiveAgent) -> None:
         """Restore the turns of an agent that another kernel had, before any new turn is requested."""
-        if self._log_of is not None and (kept := await (log := self._log(living)).read()):
-            self._talk(living, log).restore(kept)
+        if self._log_of is not None and (logged := await (log := self._log(living)).read()):
+            self._queue_of(living, log).restore(logged)
 
     async def leave(self, patience_s: float) -> None:
         """Leave all turns to other kernels; see `TurnQueue.leave`."""
-        await asyncio.gather(*(talk.leave(patience_s) for talk in list(self._talks)))
+        await asyncio.gather(*(queue.leave(patience_s) for queue in list(self._queues)))
 
     # ---- the data plane
 
@@ -136,17 +136,17 @@ class AgentService:
         the turn. Raises InvalidValue for a format, BodyTooLarge, BusyError if too many turns wait, Gone for an agent
         that has ended.
         """
-        admitted = self._admitted(agent, key, "turn")
-        living = self._alive(admitted.living)
-        return self._talk(living).turn(body, self._format(living, format), on_leave, admitted.by, id)
+        authorized = self._authorize(agent, key, "turn")
+        entry = self._require_alive(authorized.living)
+        return self._queue_of(entry).turn(body, self._format(entry, format), on_leave, authorized.by, id)
 
     def reads_parameters(self, agent: str, key: str, format: str) -> bool:
         """Return whether an agent reads all parameters of a body in a format, and not only the messages."""
-        living = self._alive(self._admit(agent, key, "turn"))
-        kind = self._type(living)
-        opening = living.opening
-        assert opening is not None, "who lives was opened"
-        return isinstance(kind, ReadsParameters) and kind.reads_parameters(opening.info, format)
+        entry = self._require_alive(self._authorized_agent(agent, key, "turn"))
+        kind = self._type(entry)
+        spec = entry.opening
+        assert spec is not None, "who lives was opened"
+        return isinstance(kind, ReadsParameters) and kind.reads_parameters(spec.info, format)
 
     def read_turn(self, agent: str, key: str, turn: str, after: int = 0) -> AsyncGenerator[Chunk]:
         """Yield the chunks of a turn after a number, then new chunks. Close the generator to stop reading.
@@ -165,14 +165,14 @@ class AgentService:
 
     def turn_of(self, agent: str, key: str, turn: str) -> Turn:
         """Return a turn that waits, is running, or is kept. Raises Unknown, Missed."""
-        return self._talk(self._admit(agent, key, "turn")).get(turn)
+        return self._queue_of(self._authorized_agent(agent, key, "turn")).get(turn)
 
     async def interrupt(self, agent: str, key: str, turn: str = "") -> bool:
         """End the running turn, and wait for its end. Return False if no turn is running. Waiting turns follow.
 
         With the id of a turn, only that running or waiting turn is ended. Raises Unknown, Missed.
         """
-        return await self._talk(self._admit(agent, key, "turn")).interrupt(turn)
+        return await self._queue_of(self._authorized_agent(agent, key, "turn")).interrupt(turn)
 
     # ---- the mutation plane
 
@@ -183,12 +183,15 @@ class AgentService:
         BodyTooLarge, Gone, StoreFailed, and the errors of the operation. If the key loses the right during an
         operation, the operation is completed, and NotYours is raised.
         """
-        living, grant = self._alive(self._admit(agent, key, "control")), self._grant(agent, key, "control")
+        entry, grant = (
+            self._require_alive(self._authorized_agent(agent, key, "control")),
+            self._grant(agent, key, "control"),
+        )
         if len(operation) > self._limits.body_bytes:
             raise BodyTooLarge("operation", size=len(operation), limit=self._limits.body_bytes)
-        type = self._type(living)
-        answer = await living.served.control(_operation(operation, type.operations))
-        await _settled(living)
+        type = self._type(entry)
+        answer = await entry.served.control(_operation(operation, type.operations))
+        await _wait_settled(entry)
         grant.check()
         try:
             return msgspec.json.encode(answer)
@@ -202,24 +205,24 @@ class AgentService:
         `dedupe_s` seconds is left out. Raises InvalidValue, also for a `dedupe_s` that the agent does not support,
         MailRefused, Gone, StoreFailed.
         """
-        living = self._alive(self._admit(agent, key, "mail"))
+        entry = self._require_alive(self._authorized_agent(agent, key, "mail"))
         if not text:
             raise InvalidValue("text", text, "some text")
-        window_s, served = checked_window(dedupe_s), living.served
+        window_s, served = checked_window(dedupe_s), entry.served
         if window_s is None:
             await served.mail(text)
         elif isinstance(served, DeduplicatesMail):
             await served.mail_once(text, window_s)
         else:
-            accepted = f"nothing: agents of type {living.info().agent_type!r} read every message"
+            accepted = f"nothing: agents of type {entry.info().agent_type!r} read every message"
             raise InvalidValue("dedupe_s", dedupe_s, accepted)
-        await _settled(living)
+        await _wait_settled(entry)
 
     # ---- information
 
     def info(self, agent: str, key: str) -> AgentInfo:
         """Return the description and state of the agent."""
-        return self._admit(agent, key, "info").info()
+        return self._authorized_agent(agent, key, "info").info()
 
     async def history(self, agent: str, key: str, last: int | None = None) -> Sequence[Mapping[str, Any]]:
         """Return the conversation so far, or its `last` messages: at least `role` and `content` of each.
@@ -228,8 +231,8 @@ class AgentService:
         """
         if last is not None and last < 1:
             raise InvalidValue("last", last, "a whole number from 1")
-        living, grant = self._admit(agent, key, "history"), self._grant(agent, key, "history")
-        history = await living.served.history()
+        entry, grant = self._authorized_agent(agent, key, "history"), self._grant(agent, key, "history")
+        history = await entry.served.history()
         grant.check()
         return history if last is None else history[-last:]
 
@@ -240,99 +243,99 @@ class AgentService:
         events. If the agent is killed, the reader receives its last events. Raises InvalidValue for the cursor. The
         iteration raises Gone for events that are not kept any more.
         """
-        living = self._admit(agent, key, "events")
+        entry = self._authorized_agent(agent, key, "events")
         if not 0 <= after < 2**63:
             raise InvalidValue("after", after, "a cursor that was given out, or 0")
-        if living.opening is None:
-            raise how_it_ended(living.served)
+        if entry.opening is None:
+            raise how_it_ended(entry.served)
         grant = self._grant(agent, key, "events")
-        return tree_events(living.served, living.opening.runtime, self._clock, after, grant)
+        return tree_events(entry.served, entry.opening.runtime, self._clock, after, grant)
 
     # ---- inside
 
-    def _admit(self, agent: str, key: str, right: Right) -> ActiveAgent:
-        return self._admitted(agent, key, right).living
+    def _authorized_agent(self, agent: str, key: str, right: Right) -> ActiveAgent:
+        return self._authorize(agent, key, right).living
 
     def _grant(self, agent: str, key: str, right: Right) -> Grant:
-        living, by = (admitted := self._admitted(agent, key, right)).living, admitted.by
-        return Grant(living, agent, by, right, self._clock)
+        entry, by = (authorized := self._authorize(agent, key, right)).living, authorized.by
+        return Grant(entry, agent, by, right, self._clock)
 
-    def _talk(self, living: ActiveAgent, log: TurnLog | None = None) -> TurnQueue:
-        if living.state == "waiting":
-            raise how_it_ended(living.served)
-        if living.talk is None:
-            note = partial(self._note, living)
+    def _queue_of(self, entry: ActiveAgent, log: TurnLog | None = None) -> TurnQueue:
+        if entry.state == "waiting":
+            raise how_it_ended(entry.served)
+        if entry.talk is None:
+            note = partial(self._on_phase, entry)
             if log is None and self._log_of is not None:
-                log = self._log(living)
-            holds = partial(living.holds, right="turn")
-            talk = TurnQueue(living.served, self._clock, self._limits, heard=note, log=log, holds=holds)
-            living.talk = talk
-            living.watchers.add(talk.review)
-            self._talks.add(talk)
-            return talk
-        known: TurnQueue = living.talk
-        return known
+                log = self._log(entry)
+            holds = partial(entry.holds, right="turn")
+            queue = TurnQueue(entry.served, self._clock, self._limits, heard=note, log=log, holds=holds)
+            entry.talk = queue
+            entry.watchers.add(queue.review)
+            self._queues.add(queue)
+            return queue
+        existing: TurnQueue = entry.talk
+        return existing
 
-    def _log(self, living: ActiveAgent) -> TurnLog:
+    def _log(self, entry: ActiveAgent) -> TurnLog:
         assert self._log_of is not None, "looked at before"
-        served = living.served
-        return self._log_of(living.info().id, served.tree if isinstance(served, ResumableAgent) else "")
+        served = entry.served
+        return self._log_of(entry.info().id, served.tree if isinstance(served, ResumableAgent) else "")
 
-    def _note(self, living: ActiveAgent, moment: TurnPhase) -> None:
+    def _on_phase(self, entry: ActiveAgent, phase: TurnPhase) -> None:
         """Update the state of the agent.
 
         Record it from the first chunk on: the agent then has a run, which a restart resumes.
         """
-        if moment == "begun":
-            living.turns += 1
-        if living.state in ("idle", "working"):
-            living.state = "idle" if moment == "over" else "working"
-        if moment != "begun" and living not in self._to_keep:
-            self._to_keep.add(living)
-            task = asyncio.create_task(self._keep(living), name="ramet keeps an agent")
-            self._keeping.add(task)
-            task.add_done_callback(self._keeping.discard)
+        if phase == "begun":
+            entry.turns += 1
+        if entry.state in ("idle", "working"):
+            entry.state = "idle" if phase == "over" else "working"
+        if phase != "begun" and entry not in self._unsaved:
+            self._unsaved.add(entry)
+            task = asyncio.create_task(self._save(entry), name="ramet keeps an agent")
+            self._save_tasks.add(task)
+            task.add_done_callback(self._save_tasks.discard)
 
-    async def _keep(self, living: ActiveAgent) -> None:
-        self._to_keep.discard(living)
+    async def _save(self, entry: ActiveAgent) -> None:
+        self._unsaved.discard(entry)
         try:
-            await living.keep()
+            await entry.keep()
         except RametError as problem:
-            _log.error("what became of agent %s could not be put on record: %s", living.info().id, problem)
+            _log.error("what became of agent %s could not be put on record: %s", entry.info().id, problem)
 
-    def _format(self, living: ActiveAgent, asked: str) -> str:
-        opening = living.opening
-        assert opening is not None, "who lives was opened"
-        known = formats_of(self._type(living), opening.info)
-        if asked and asked not in known:
-            raise InvalidValue("format", asked, " or ".join(known))
-        return asked or living.info().transport_format or known[0]
+    def _format(self, entry: ActiveAgent, requested: str) -> str:
+        spec = entry.opening
+        assert spec is not None, "who lives was opened"
+        formats = formats_of(self._type(entry), spec.info)
+        if requested and requested not in formats:
+            raise InvalidValue("format", requested, " or ".join(formats))
+        return requested or entry.info().transport_format or formats[0]
 
-    def _type(self, living: ActiveAgent) -> AgentType:
-        name = living.info().agent_type
+    def _type(self, entry: ActiveAgent) -> AgentType:
+        name = entry.info().agent_type
         if name not in self._types:
             raise Unknown("agent type", name, tuple(self._types))
         return self._types[name]
 
-    def _alive(self, living: ActiveAgent) -> ActiveAgent:
-        if living.served.ended.done():
-            raise how_it_ended(living.served)
-        return living
+    def _require_alive(self, entry: ActiveAgent) -> ActiveAgent:
+        if entry.served.ended.done():
+            raise how_it_ended(entry.served)
+        return entry
 
 
-async def _settled(living: ActiveAgent) -> None:
+async def _wait_settled(entry: ActiveAgent) -> None:
     """Wait until the request is in the record of the agent's tree. Raises StoreFailed."""
-    if living.opening is not None:
+    if entry.opening is not None:
         with suppress(Unknown):  # The agent has no tree.
-            await living.opening.runtime.get(living.served.run).run.context.settled()
+            await entry.opening.runtime.get(entry.served.run).run.context.settled()
 
 
-def _operation(data: bytes, known: Mapping[str, type]) -> Any:
+def _operation(data: bytes, types: Mapping[str, type]) -> Any:
     """Return the operation as the type's own structure, without "@type"."""
     fields: dict[str, Raw] = decoded(dict[str, Raw], data, "operation")
     if "@type" not in fields:
-        raise InvalidValue("operation.@type", None, f"one of {', '.join(known) or 'none: there are no operations'}")
+        raise InvalidValue("operation.@type", None, f"one of {', '.join(types) or 'none: there are no operations'}")
     name: str = decoded(str, fields.pop("@type"), "operation.@type")
-    if name not in known:
-        raise Unknown("operation", name, tuple(known))
-    return decoded(known[name], msgspec.json.encode(fields), "operation")
+    if name not in types:
+        raise Unknown("operation", name, tuple(types))
+    return decoded(types[name], msgspec.json.encode(fields), "operation")

@@ -36,17 +36,17 @@ async def tree_events(
     are not kept any more, which happens for a running agent only without a journal. Raises OwnedElsewhere if the agent
     has not ended, but continues in another kernel.
     """
-    lost = asyncio.Event()
-    with grant.watched(lost.set):
+    right_lost = asyncio.Event()
+    with grant.watched(right_lost.set):
         while not served.run:
             if served.ended.done():
                 return
             grant.check()
-            await _unless_ended(served, clock.sleep(LOOK_S), lost)
+            await _wait_unless_ended(served, clock.sleep(LOOK_S), right_lost)
         if runtime.journal is not None:
-            events = _on_record(served, await runtime.open_store(), after, grant, lost)
-        elif (opened := {str(root): each for root, each in runtime.trees.items()}.get(served.run)) is not None:
-            events = _kept(opened.recorder, after, grant)
+            events = _recorded_events(served, await runtime.open_store(), after, grant, right_lost)
+        elif (tree := {str(root): each for root, each in runtime.trees.items()}.get(served.run)) is not None:
+            events = _recent_events(tree.recorder, after, grant)
         else:
             raise Gone(f"the events of the tree {served.run} were kept in memory only, and it is over")
         async with aclosing(events):
@@ -61,8 +61,8 @@ async def see_that_it_is_not_elsewhere(store: Store, tree: str) -> None:
         raise OwnedElsewhere(tree, owner.name, owner.address)
 
 
-async def _on_record(
-    served: RunningAgent, store: Store, after: int, grant: Grant, lost: asyncio.Event
+async def _recorded_events(
+    served: RunningAgent, store: Store, after: int, grant: Grant, right_lost: asyncio.Event
 ) -> AsyncGenerator[TreeEvent]:
     while True:
         has_ended, head = served.ended.done(), await store.head()  # Read before the events, so that no event is missed.
@@ -75,10 +75,10 @@ async def _on_record(
         if has_ended:
             await see_that_it_is_not_elsewhere(store, served.run)
             return
-        await _unless_ended(served, store.wait(head, timeout_s=LOOK_S), lost)
+        await _wait_unless_ended(served, store.wait(head, timeout_s=LOOK_S), right_lost)
 
 
-async def _kept(recorder: Recorder, after: int, grant: Grant) -> AsyncGenerator[TreeEvent]:
+async def _recent_events(recorder: Recorder, after: int, grant: Grant) -> AsyncGenerator[TreeEvent]:
     reader = recorder.subscribe()
     with grant.watched(reader.close):
         async with aclosing(reader.items()) as items:
@@ -93,14 +93,14 @@ async def _kept(recorder: Recorder, after: int, grant: Grant) -> AsyncGenerator[
         grant.check()
 
 
-async def _unless_ended(served: RunningAgent, news: Awaitable[Any], lost: asyncio.Event) -> None:
+async def _wait_unless_ended(served: RunningAgent, change: Awaitable[Any], right_lost: asyncio.Event) -> None:
     """Wait for `news`, or until the agent has ended or the right to read is lost."""
-    waiting, losing = asyncio.ensure_future(news), asyncio.ensure_future(lost.wait())
+    change_task, lost_task = asyncio.ensure_future(change), asyncio.ensure_future(right_lost.wait())
     try:
-        await asyncio.wait({waiting, losing, served.ended}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({change_task, lost_task, served.ended}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for each in (waiting, losing):
+        for each in (change_task, lost_task):
             each.cancel()
-        await asyncio.wait({waiting, losing})
-    if not waiting.cancelled():
-        waiting.result()
+        await asyncio.wait({change_task, lost_task})
+    if not change_task.cancelled():
+        change_task.result()

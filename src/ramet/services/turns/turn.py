@@ -98,20 +98,20 @@ class Turn:
         self.recorded: asyncio.Future[None] | None = None  #: done when the request is recorded
         self.has_begun = keep is None  #: whether its beginning is recorded
         self.before: tuple[int, Sequence[bytes]] | None = None  #: for `ResumableAgent.go_on`
-        self._keep = keep
-        self._kept: deque[Chunk] = deque()
-        self._buffer, self._on_left = buffer, on_left
+        self._on_chunk = keep
+        self._chunks: deque[Chunk] = deque()
+        self._buffer, self._on_reader_gone = buffer, on_left
         self._readers = 0
         self._newest = Batch()  #: the batch that was read last
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     # ---- chunks of the agent
 
     def put(self, body: bytes) -> None:
         """Add the next chunk, and wake waiting readers. Raises OutputTooLarge for a chunk that exceeds the buffer."""
-        most = self._buffer.limit - CHUNK_BYTES
-        if len(body) > most:
-            raise OutputTooLarge("a chunk of an answer, in bytes", size=len(body), limit=most)
+        limit = self._buffer.limit - CHUNK_BYTES
+        if len(body) > limit:
+            raise OutputTooLarge("a chunk of an answer, in bytes", size=len(body), limit=limit)
         self._put(Chunk(self.id, self.said + 1, "chunk", body))
 
     def end(self, error: BaseException | None) -> None:
@@ -136,9 +136,9 @@ class Turn:
         """Make the next chunks readable."""
         for chunk in chunks:
             self.last = chunk.number
-            self._kept.append(chunk)
+            self._chunks.append(chunk)
             self._buffer.put(self, _size(chunk))
-        self._news.set()
+        self._changed.set()
 
     def lose(self, why: RametError) -> None:
         """End every reader with an error, because the turn continues elsewhere.
@@ -147,24 +147,24 @@ class Turn:
         """
         if not (self.is_over and self.last == self.said):
             self.lost, self.is_over = why, True
-            self._news.set()
+            self._changed.set()
 
     def drop_oldest(self) -> int:
         """Drop the oldest chunk. Return the freed bytes, 0 if there is no chunk. Only the buffer calls this."""
-        return _size(self._kept.popleft()) if self._kept else 0
+        return _size(self._chunks.popleft()) if self._chunks else 0
 
     def _put(self, chunk: Chunk) -> None:
         self.said = chunk.number
-        if self._keep is None:
+        if self._on_chunk is None:
             self.show([chunk])
         else:
             self.unkept.append(chunk)
-            self._keep(self)
+            self._on_chunk(self)
 
-    async def _more(self) -> None:
+    async def _wait_changed(self) -> None:
         """Wait for news. Only a reader that has read everything waits; the others are not waiting."""
-        self._news.clear()
-        await self._news.wait()
+        self._changed.clear()
+        await self._changed.wait()
 
     # ---- readers
 
@@ -175,7 +175,7 @@ class Turn:
 
     def read(self, after: int = 0, grant: Grant | None = None) -> AsyncGenerator[Chunk]:
         """Yield the chunks after this number, then new chunks, until the last one; see `batches`."""
-        return _one_by_one(self.batches(after, grant))
+        return _flatten(self.batches(after, grant))
 
     def batches(self, after: int = 0, grant: Grant | None = None) -> AsyncGenerator[Batch]:
         """Yield the chunks after this number, then new chunks, as many at a time as are available.
@@ -195,22 +195,22 @@ class Turn:
         while not (self.is_over and self.last == self.said):
             if self.lost is not None:
                 return
-            await self._more()
+            await self._wait_changed()
 
     async def _batches(self, after: int, grant: Grant | None) -> AsyncGenerator[Batch]:
         self._readers += 1
         try:
-            with grant.watched(self._news.set) if grant is not None else nullcontext():
+            with grant.watched(self._changed.set) if grant is not None else nullcontext():
                 while self.lost is not None or not (self.is_over and after == self.said):
                     if self.lost is not None:
                         raise self.lost
                     if grant is not None:
                         self._check_right(grant)
                     if after == self.last:
-                        await self._more()
+                        await self._wait_changed()
                         continue
                     self._check(after)
-                    batch = self._behind(after)
+                    batch = self._batch_after(after)
                     after = batch[-1].number
                     yield batch
         finally:
@@ -218,16 +218,16 @@ class Turn:
             if not self._readers:
                 self._newest = Batch()
             if not self._readers and not self.is_over and self.on_leave == "interrupt":
-                self._on_left(self)
+                self._on_reader_gone(self)
 
-    def _behind(self, after: int) -> Batch:
+    def _batch_after(self, after: int) -> Batch:
         """Return the kept chunks after this number, or a part of them.
 
         The batch of the last reader is used again if it fits.
         """
         if not self._newest or self._newest[0].number != after + 1:
-            start = after - (self.last - len(self._kept))
-            self._newest = Batch(self._kept[at] for at in range(start, min(start + BATCH, len(self._kept))))
+            start = after - (self.last - len(self._chunks))
+            self._newest = Batch(self._chunks[index] for index in range(start, min(start + BATCH, len(self._chunks))))
         return self._newest
 
     def _check_right(self, grant: Grant) -> None:
@@ -241,11 +241,11 @@ class Turn:
 
     def _check(self, after: int) -> None:
         """Check that the chunk after this number is still kept."""
-        if after < self.last - len(self._kept):
-            raise Missed(self.id, after=after, first=self._kept[0].number if self._kept else None)
+        if after < self.last - len(self._chunks):
+            raise Missed(self.id, after=after, first=self._chunks[0].number if self._chunks else None)
 
 
-async def _one_by_one(batches: AsyncGenerator[Batch]) -> AsyncGenerator[Chunk]:
+async def _flatten(batches: AsyncGenerator[Batch]) -> AsyncGenerator[Chunk]:
     async with aclosing(batches):
         async for batch in batches:
             for chunk in batch:
