@@ -35,8 +35,8 @@ class Missed(Gone):
 
     def __init__(self, turn: str, *, after: int, first: int | None) -> None:
         self.turn, self.after, self.first = turn, after, first
-        kept = "nothing of it is kept any more" if first is None else f"the oldest that is kept is number {first}"
-        super().__init__(f"turn {turn!r} cannot be read from number {after + 1} on: {kept}")
+        available = "nothing of it is kept any more" if first is None else f"the oldest that is kept is number {first}"
+        super().__init__(f"turn {turn!r} cannot be read from number {after + 1} on: {available}")
 
 
 class Withdrawn(Aborted):

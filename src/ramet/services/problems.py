@@ -30,8 +30,8 @@ class Problem(Struct, frozen=True, kw_only=True):
 
     def encode(self) -> bytes:
         """Return the document as JSON; `fields` are on the same level as the other members."""
-        known = {"type": self.type, "title": self.title, "status": self.status, "detail": self.detail}
-        return msgspec.json.encode({**self.fields, **known})
+        members = {"type": self.type, "title": self.title, "status": self.status, "detail": self.detail}
+        return msgspec.json.encode({**self.fields, **members})
 
 
 class _Kind(NamedTuple):

@@ -68,8 +68,8 @@ class Rules:
     def _check_mounts(self, allowed: Collection[str], asked: Collection[str]) -> None:
         """Raise SpawnRefused for a mount that is not below an allowed one, or that a symbolic link leads out of it."""
         field, accepted = "policy.readonly_mounts", f"rules.mounts: {_listed(allowed)}"
-        if refused := rights.uncovered_mounts(allowed, asked):
-            raise SpawnRefused(field, f"more of the host than this server gives: {_listed(refused)}; {accepted}")
+        if uncovered := rights.uncovered_mounts(allowed, asked):
+            raise SpawnRefused(field, f"more of the host than this server gives: {_listed(uncovered)}; {accepted}")
         try:
             sources_of(asked, self.mount_roots, "")
         except InvalidValue as problem:

@@ -36,17 +36,17 @@ def invalid_value_of(
 
     `whole` names the data if the error concerns no field; `within` is the prefix of the names of fields.
     """
-    said = str(problem)
-    found = _PATH.search(said)
-    path, said = (found[1], said[: found.start()]) if found is not None else ("", said)
-    named = _FIELD.match(said)
-    name = ".".join(part for part in (within, path, named[2] if named is not None else "") if part) or whole
-    if named is None:
-        return InvalidValue(name, _at(path, data, within), _words(said))
+    message = str(problem)
+    match = _PATH.search(message)
+    path, message = (match[1], message[: match.start()]) if match is not None else ("", message)
+    field_match = _FIELD.match(message)
+    name = ".".join(part for part in (within, path, field_match[2] if field_match is not None else "") if part) or whole
+    if field_match is None:
+        return InvalidValue(name, _at(path, data, within), _words(message))
     fields = _fields_at(kind, path)
-    if named[1] == "missing required":
-        return MissingValue(name, _type_words(fields.get(named[2])))
-    return unknown_field(name, named[2], tuple(fields))
+    if field_match[1] == "missing required":
+        return MissingValue(name, _type_words(fields.get(field_match[2])))
+    return unknown_field(name, field_match[2], tuple(fields))
 
 
 def _fields_at(kind: Any, path: str) -> dict[str, inspect.Type]:
@@ -74,7 +74,7 @@ def _below(info: inspect.Type, name: str | None) -> Sequence[inspect.Type]:
 
 def _type_words(info: inspect.Type | None) -> str:
     """Return the expected type in the terms of JSON."""
-    words = (
+    texts = (
         (inspect.StrType, "text"),
         (inspect.BoolType, "true or false"),
         (inspect.IntType, "a whole number"),
@@ -82,7 +82,7 @@ def _type_words(info: inspect.Type | None) -> str:
         (inspect.CollectionType, "a list"),
         ((inspect.DictType, *_OBJECTS), "an object"),
     )
-    return next((said for kinds, said in words if isinstance(info, kinds)), "a value")
+    return next((said for kinds, said in texts if isinstance(info, kinds)), "a value")
 
 
 def _words(said: str) -> str:

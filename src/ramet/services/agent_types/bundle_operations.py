@@ -52,29 +52,29 @@ async def change(
     Raises Unknown, Damaged, InvalidValue, Gone, any error of `check`, and SandboxFailed if a sandbox on another machine
     cannot receive the bundle. A failed load is undone.
     """
-    shelf = shelf_of(opening)
+    loaded_bundles = shelf_of(opening)
     loads = isinstance(operation, LoadBundle)
-    bundle = await (shelf.load(operation.bundle, check) if loads else shelf.unload(operation.bundle))
+    bundle = await (loaded_bundles.load(operation.bundle, check) if loads else loaded_bundles.unload(operation.bundle))
     try:
-        await _seen_inside(opening.runtime, shelf.folder)
+        await _sync_sandboxes(opening.runtime, loaded_bundles.folder)
         changed()
     except BaseException:
         if loads:
-            await run_shielded(shelf.unload(operation.bundle))
+            await run_shielded(loaded_bundles.unload(operation.bundle))
         raise
-    told: dict[str, Any] = {"bundles": [each.id for each in shelf.loaded]}
+    summary: dict[str, Any] = {"bundles": [each.id for each in loaded_bundles.loaded]}
     if loads:
-        told |= {"tools": [each.name for each in bundle.tools], "skills": list(bundle.skills)}
-    return told
+        summary |= {"tools": [each.name for each in bundle.tools], "skills": list(bundle.skills)}
+    return summary
 
 
-async def _seen_inside(runtime: AgentRuntime, folder: Path) -> None:
+async def _sync_sandboxes(runtime: AgentRuntime, folder: Path) -> None:
     """Synchronize a shelf with all running sandboxes that read it, also on other machines. Raises SandboxFailed."""
-    for opened in runtime.trees.values():
-        for run in list(opened.tree.register.living()):
-            if (box := run.box) is not None and run.shelf == folder:
+    for opened_tree in runtime.trees.values():
+        for run in list(opened_tree.tree.register.living()):
+            if (sandbox := run.box) is not None and run.shelf == folder:
                 try:
-                    await box.sync()
+                    await sandbox.sync()
                 except SandboxFailed:
-                    if run.box is box:  # Otherwise the sandbox has ended and needs no update.
+                    if run.box is sandbox:  # Otherwise the sandbox has ended and needs no update.
                         raise

@@ -40,23 +40,23 @@ def top_level(folders: Iterable[Path]) -> tuple[str, ...]:
 
 def parsed(text: str, field: str = FIELD) -> FunctionReference:
     """Parse "module:name". Raises InvalidValue if the text is no reference to a function."""
-    found = _REFERENCE.match(text)
-    if found is None or len(text) > 256:
+    match = _REFERENCE.match(text)
+    if match is None or len(text) > 256:
         raise InvalidValue(field, text, "'module:name', a function at the top of a module")
-    return FunctionReference(found["module"], found["name"])
+    return FunctionReference(match["module"], match["name"])
 
 
 def imported(called: FunctionReference) -> Callable[..., Any]:
     """Import the function into this process. Raises InvalidValue if the function does not exist or is not callable."""
     try:
-        found: Any = getattr(importlib.import_module(called.module), called.name)
+        function: Any = getattr(importlib.import_module(called.module), called.name)
     except Exception as problem:  # The import runs the module's own code.
         raise InvalidValue(
             FIELD, str(called), f"what can be imported ({type(problem).__name__}: {str(problem)[:200]})"
         ) from None
-    if not callable(found):
-        raise InvalidValue(FIELD, str(called), f"a function; it is a {type(found).__name__}")
-    return cast("Callable[..., Any]", found)
+    if not callable(function):
+        raise InvalidValue(FIELD, str(called), f"a function; it is a {type(function).__name__}")
+    return cast("Callable[..., Any]", function)
 
 
 def check_source(called: FunctionReference, folders: Sequence[Path]) -> None:

@@ -24,8 +24,8 @@ def problem_of(result: Result, run: str) -> RametError | None:
             return Aborted(error.message)
         case Status.NEEDS_INPUT:
             return NeedsInput(error.message)
-    if error.type == OutputTooLarge.__name__ and (said := _TOO_LARGE.fullmatch(error.message)) is not None:
-        what, size, limit, remedy = said.groups(default="")
+    if error.type == OutputTooLarge.__name__ and (match := _TOO_LARGE.fullmatch(error.message)) is not None:
+        what, size, limit, remedy = match.groups(default="")
         return OutputTooLarge(what, size=int(size), limit=int(limit), remedy=remedy)
     return TaskFailed(f"{error.type}: {error.message}", status=str(result.status), run=run)
 

@@ -53,7 +53,7 @@ class AgentTypes(Mapping[str, AgentType]):
             points = self._entry_points().get(name)
             if points is None:
                 raise Unknown("agent type", name, tuple(self.names))
-            self._types[name] = _loaded(points)
+            self._types[name] = _load(points)
         return self._types[name]
 
     def __getitem__(self, name: str) -> AgentType:
@@ -90,26 +90,26 @@ def installed(models: Mapping[str, str | BaseChatModel] | None = None) -> Mappin
 
 def _plugins() -> Mapping[str, Sequence[importlib.metadata.EntryPoint]]:
     """Return the entry points of each name. Duplicates of one entry point (a package twice on the path) count once."""
-    found: dict[str, dict[str, importlib.metadata.EntryPoint]] = {}
+    points_by_name: dict[str, dict[str, importlib.metadata.EntryPoint]] = {}
     for point in importlib.metadata.entry_points(group=GROUP):
-        found.setdefault(point.name, {}).setdefault(point.value, point)
-    return {name: tuple(points.values()) for name, points in found.items()}
+        points_by_name.setdefault(point.name, {}).setdefault(point.value, point)
+    return {name: tuple(points.values()) for name, points in points_by_name.items()}
 
 
-def _loaded(points: Sequence[importlib.metadata.EntryPoint]) -> AgentType:
+def _load(points: Sequence[importlib.metadata.EntryPoint]) -> AgentType:
     point = points[0]
     where = f"entry point {point.name!r} in {GROUP!r}{_of(point)}"
     if len(points) > 1:
         others = ", ".join(f"{each.value}{_of(each)}" for each in points)
         raise InvalidValue(where, others, "one agent type of each name")
     try:
-        found = point.load()
-        made = found() if isinstance(found, type) else found
+        loaded = point.load()
+        agent_type = loaded() if isinstance(loaded, type) else loaded
     except (Exception, SystemExit) as problem:  # Loading runs the plugin's own code.
         why = f"{type(problem).__name__}: {str(problem)[:200]}"
         raise InvalidValue(where, point.value, f"{_ACCEPTED}; {why}") from problem
-    _check(made, point.name, where)
-    return made  # type: ignore[no-any-return]  # checked just now
+    _check(agent_type, point.name, where)
+    return agent_type  # type: ignore[no-any-return]  # checked just now
 
 
 def _check(made: object, name: str, where: str) -> None:
@@ -121,8 +121,8 @@ def _check(made: object, name: str, where: str) -> None:
     formats = getattr(made, "transport_formats", None)
     if isinstance(formats, str) or not isinstance(formats, Sequence) or not formats:
         raise InvalidValue(f"{where}: transport_formats", formats, "a list of at least one name")
-    if bad := [each for each in formats if not isinstance(each, str) or not each]:
-        raise InvalidValue(f"{where}: transport_formats", bad[0], "names")
+    if invalid := [each for each in formats if not isinstance(each, str) or not each]:
+        raise InvalidValue(f"{where}: transport_formats", invalid[0], "names")
     operations = getattr(made, "operations", None)
     if not isinstance(operations, Mapping):
         raise InvalidValue(f"{where}: operations", operations, "structures by their names")

@@ -35,10 +35,10 @@ def policy_of(opening: AgentSpec, *, may_spawn: bool = False) -> Policy | None:
     env = {**(policy.env_vars or {}), **opening.env}
     if code:
         env[IMPORTS] = os.pathsep.join(str(each.resolve()) for each in code)
-    seen = [str(each.resolve()) for each in (*code, *image.skills)]
+    mounted = [str(each.resolve()) for each in (*code, *image.skills)]
     return msgspec.structs.replace(
         policy,
-        readonly_mounts=tuple(dict.fromkeys((*(policy.readonly_mounts or ()), *seen))),
+        readonly_mounts=tuple(dict.fromkeys((*(policy.readonly_mounts or ()), *mounted))),
         env_vars=env,
         allow_sub_agents=True if may_spawn else policy.allow_sub_agents,
     )

@@ -44,13 +44,13 @@ def tools_of(names: Iterable[str], folders: Sequence[Path], field: str) -> tuple
     files = {file for each in names for file in _files(parsed(each, field), folders)}
     if (size := sum(file.stat().st_size for file in files)) > MAX_SOURCES:
         raise InvalidValue(field, f"modules of {size} bytes", f"modules of at most {MAX_SOURCES} bytes in all")
-    found: dict[str, CodeTool] = {}
+    tools: dict[str, CodeTool] = {}
     for each in names:
         tool = tool_of(each, folders, field)
-        if tool.name in found:
-            raise InvalidValue(field, each, f"one tool of each name; there is {found[tool.name].reference}")
-        found[tool.name] = tool
-    return tuple(found.values())
+        if tool.name in tools:
+            raise InvalidValue(field, each, f"one tool of each name; there is {tools[tool.name].reference}")
+        tools[tool.name] = tool
+    return tuple(tools.values())
 
 
 def tool_of(name: str, folders: Sequence[Path], field: str) -> CodeTool:
@@ -83,8 +83,8 @@ def _function(called: FunctionReference, folders: Sequence[Path], field: str) ->
 
 def _files(called: FunctionReference, folders: Sequence[Path]) -> tuple[Path, ...]:
     """Return the files of these folders that could be the module."""
-    at = [folder.joinpath(*called.module.split(".")) for folder in folders]
-    return tuple(file for each in at for file in (each.with_suffix(".py"), each / "__init__.py") if file.is_file())
+    paths = [folder.joinpath(*called.module.split(".")) for folder in folders]
+    return tuple(file for each in paths for file in (each.with_suffix(".py"), each / "__init__.py") if file.is_file())
 
 
 @lru_cache(maxsize=8)  # A tree takes up to a hundred times as much memory as its source.
@@ -94,15 +94,15 @@ def _functions(file: Path, size: int, changed_ns: int, field: str) -> _Functions
     The last definition of a name counts. `size` and `changed_ns` are part of the cache key: they identify one state of
     the file.
     """
-    found: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
+    functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
     try:
         for line in tree_of(file, field).body:
             if isinstance(line, ast.FunctionDef | ast.AsyncFunctionDef):
                 del line.body[1:]
-                found[line.name] = line
+                functions[line.name] = line
     except InvalidValue as problem:
         return problem
-    return found
+    return functions
 
 
 def _schema(taken: ast.arguments, where: str) -> dict[str, Any]:
@@ -165,12 +165,12 @@ def _any_of(several: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _quoted(text: str, where: str) -> dict[str, Any]:
     try:
-        said = ast.parse(text[:1000], mode="eval").body
+        expression = ast.parse(text[:1000], mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise InvalidValue(where, text, f"a type: {_TYPES}") from None
-    if isinstance(said, ast.Constant):
-        raise _refused(said, where)
-    return _type(said, where)
+    if isinstance(expression, ast.Constant):
+        raise _refused(expression, where)
+    return _type(expression, where)
 
 
 def _name(said: ast.expr) -> str:

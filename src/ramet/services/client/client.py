@@ -84,8 +84,8 @@ class Client:
         key: str | None = None,
     ) -> CreatedTeam:
         """Reserve a team, with the operator's key. `defaults` are limits for its agents that do not state them."""
-        ask = requests.create_team(resources, name, config, labels, defaults)
-        return await self.send(ask.once(idempotency_key), key)
+        request = requests.create_team(resources, name, config, labels, defaults)
+        return await self.send(request.once(idempotency_key), key)
 
     async def list_teams(self, *, key: str | None = None) -> Sequence[TeamInfo]:
         """Return the teams that the key opens."""
@@ -121,7 +121,7 @@ class Client:
         key: str | None = None,
     ) -> SpawnedAgent:
         """Start an agent in a team, with the team's key. `spawn_info` is plain data or a structure."""
-        ask = requests.spawn_agent(
+        request = requests.spawn_agent(
             team,
             name,
             agent_type,
@@ -136,7 +136,7 @@ class Client:
             wait_s,
             keep_failed_s,
         )
-        return await self.send(ask.once(idempotency_key), key, waits=True)
+        return await self.send(request.once(idempotency_key), key, waits=True)
 
     async def list_agents(
         self,
@@ -214,8 +214,8 @@ class Client:
         The client resumes the answer after a lost connection, and while no server can answer. Closing the iteration
         does not affect the turn, unless `on_leave` is "interrupt".
         """
-        ask: RequestSpec[None] = requests.turn(agent, body, format, on_leave).once(idempotency_key)
-        turn, number, kind, tries = "", 0, "chunk", RetryingReader()
+        request: RequestSpec[None] = requests.turn(agent, body, format, on_leave).once(idempotency_key)
+        turn, number, kind, reader = "", 0, "chunk", RetryingReader()
         broken: RametError
 
         def begun(headers: Mapping[str, str]) -> None:
@@ -224,24 +224,24 @@ class Client:
 
         while True:
             try:
-                async with aclosing(self.stream(ask, key, begun)) as events:
+                async with aclosing(self.stream(request, key, begun)) as events:
                     async for event in events:
                         if kind != "chunk":
                             continue  # Read to the end of the stream, so that the connection can be reused.
                         chunk = _chunk(event)
                         turn, number, kind = chunk.turn, chunk.number, chunk.kind
-                        tries.heard()
+                        reader.heard()
                         yield chunk
                 broken = Lost(f"the answer broke off after chunk {number} of turn {turn!r}")
             except RametError as problem:
                 broken = problem
             if kind != "chunk" and isinstance(broken, Gone):
                 return
-            if not turn and not ask.is_repeatable:
+            if not turn and not request.is_repeatable:
                 raise broken
-            await tries.again(broken)
+            await reader.again(broken)
             if turn:
-                ask = requests.read_turn(agent, turn, number)
+                request = requests.read_turn(agent, turn, number)
 
     async def read_turn(
         self, agent: str, turn: str, after: int = 0, *, key: str | None = None
@@ -255,13 +255,13 @@ class Client:
         self, agent: str, body: bytes, *, format: str = "", idempotency_key: str | None = None, key: str | None = None
     ) -> bytes:
         """Send a message, and return the whole answer. Raises the error that the turn failed with."""
-        said = []
+        pieces = []
         async with aclosing(self.turn(agent, body, format=format, idempotency_key=idempotency_key, key=key)) as chunks:
             async for chunk in chunks:
                 if chunk.kind == "error":
                     raise error_of(chunk.body, 0)
-                said.append(chunk.body)
-        return b"".join(said)
+                pieces.append(chunk.body)
+        return b"".join(pieces)
 
     async def interrupt(
         self, agent: str, turn: str = "", *, idempotency_key: str | None = None, key: str | None = None
@@ -286,9 +286,9 @@ class Client:
 
         A broken stream is resumed where it broke.
         """
-        found = followed(lambda last: self.stream(requests.events(agent, last), key), after)
-        async with aclosing(found):
-            async for each in found:
+        stream = followed(lambda last: self.stream(requests.events(agent, last), key), after)
+        async with aclosing(stream):
+            async for each in stream:
                 yield AgentEvent(*each)
 
     async def mail(
@@ -352,19 +352,19 @@ class Client:
 
         A request with an `Idempotency-Key` is repeated after a lost answer, or while no server can answer.
         """
-        tries = RetryingReader()
+        reader = RetryingReader()
         while True:
             try:
-                return await self._sent(ask, key, waits)
+                return await self._send_once(ask, key, waits)
             except RametError as problem:
                 if not ask.is_repeatable:
                     raise
-                await tries.again(problem)
+                await reader.again(problem)
 
-    async def _sent(self, ask: RequestSpec[T], key: str | None, waits: bool) -> T:
+    async def _send_once(self, ask: RequestSpec[T], key: str | None, waits: bool) -> T:
         options, http = {"timeout": None} if waits else {}, self._opened()
         try:
-            answer = await http.request(
+            response = await http.request(
                 ask.method,
                 ask.path,
                 content=ask.content,
@@ -374,10 +374,10 @@ class Client:
                 **options,
             )
         except self._lost as problem:
-            raise self._gone(problem) from None
-        if answer.status_code >= 400:
-            raise error_of(answer.content, answer.status_code)
-        return _answer(ask, answer.content)
+            raise self._unreachable(problem) from None
+        if response.status_code >= 400:
+            raise error_of(response.content, response.status_code)
+        return _answer(ask, response.content)
 
     async def stream(
         self,
@@ -396,31 +396,31 @@ class Client:
                 headers=self._headers(ask, key),
                 extensions=_WATCHED,
                 timeout=requests.http().Timeout(TIMEOUT_S, read=SILENCE_S, pool=None),
-            ) as answer:
-                if answer.status_code >= 400:
-                    raise error_of(await answer.aread(), answer.status_code)
-                begun(answer.headers)
+            ) as response:
+                if response.status_code >= 400:
+                    raise error_of(await response.aread(), response.status_code)
+                begun(response.headers)
                 parser = Parser()
-                async for piece in answer.aiter_raw():
+                async for piece in response.aiter_raw():
                     for event in parser.feed(piece):
                         yield event
         except self._lost as problem:
-            raise self._gone(problem) from None
+            raise self._unreachable(problem) from None
 
     def _headers(self, ask: RequestSpec[Any], key: str | None) -> dict[str, str]:
-        shown = self._place.key if key is None else requests.checked_key(key)
-        return {**ask.headers, **({"authorization": f"Bearer {shown}"} if shown else {})}
+        key_text = self._place.key if key is None else requests.checked_key(key)
+        return {**ask.headers, **({"authorization": f"Bearer {key_text}"} if key_text else {})}
 
     def _opened(self) -> Any:
         if self._http is None:
             raise RametError("this client is not open: use `async with`")
         return self._http
 
-    def _gone(self, problem: Exception) -> Gone:
-        where = self._place.socket or self._place.url
-        why = re.sub(r"^\[Errno \d+\] ", "", str(problem)) or type(problem).__name__
+    def _unreachable(self, problem: Exception) -> Gone:
+        address = self._place.socket or self._place.url
+        reason = re.sub(r"^\[Errno \d+\] ", "", str(problem)) or type(problem).__name__
         hint = "; is `ramet serve` at work there?" if self._place.socket else ""
-        return Lost(f"no server answers at {where}: {why}{hint}")
+        return Lost(f"no server answers at {address}: {reason}{hint}")
 
 
 def _answer(ask: RequestSpec[T], data: bytes) -> T:

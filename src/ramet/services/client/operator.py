@@ -79,7 +79,7 @@ class OperatorClient:
     """
 
     def __init__(self, way: Transport) -> None:
-        self._way = way
+        self._transport = way
 
     # ---- runs
 
@@ -93,7 +93,7 @@ class OperatorClient:
 
     async def run(self, id: str) -> RunRow:
         """Return a run, with its result. Raises Unknown."""
-        return await self._way.send(asks.run(id))
+        return await self._transport.send(asks.run(id))
 
     async def tree(self, id: str) -> Sequence[RunRow]:
         """Return every run of the tree of a run, in the order of their spawning. Raises Unknown."""
@@ -109,9 +109,9 @@ class OperatorClient:
         can answer. Raises Unknown, and Gone once no server answers.
         """
         async with aclosing(
-            followed(lambda last: self._way.stream(asks.events(id, tree, last, follow)), after)
-        ) as told:
-            async for cursor, data in told:
+            followed(lambda last: self._transport.stream(asks.events(id, tree, last, follow)), after)
+        ) as stream:
+            async for cursor, data in stream:
                 yield RunEvent(cursor, decode(data))
 
     async def send(
@@ -122,45 +122,45 @@ class OperatorClient:
         Returns a text that says whether the message was delivered, and how. With `dedupe_s`, a message that equals one
         of the last `dedupe_s` seconds is not delivered again.
         """
-        return (await self._way.send(asks.send(id, text, dedupe_s).once(idempotency_key))).mail
+        return (await self._transport.send(asks.send(id, text, dedupe_s).once(idempotency_key))).mail
 
     async def stop(self, id: str, reason: str = "") -> Stopped:
         """Stop a run and all runs below it, and wait until they have ended. Raises Unknown."""
-        return await self._way.send(asks.stop(id, reason), waits=True)
+        return await self._transport.send(asks.stop(id, reason), waits=True)
 
     async def read_file(self, id: str, path: str) -> bytes:
         """Return the content of a file of an active run, by its path relative to the run's workspace.
 
         Raises Unknown, InvalidValue, OutputTooLarge, and Gone if the run is not active or works in no sandbox.
         """
-        return await self._way.send(asks.read_file(id, path))
+        return await self._transport.send(asks.read_file(id, path))
 
     async def keep(self, id: str, on: bool = True) -> KeptTree:
         """Keep the tree of a run without a time limit, or end that. Raises Unknown."""
-        return await self._way.send(asks.keep(id, on))
+        return await self._transport.send(asks.keep(id, on))
 
     # ---- conversations
 
     async def sessions(self, limit: int = 0) -> Sequence[SessionRow]:
         """Return the newest recorded conversations, newest first; without a limit, all of them."""
         if 0 < limit <= MOST:
-            return (await self._way.send(asks.sessions("", limit))).sessions
-        found = [each async for page in self._pages(lambda after: asks.sessions(after, MOST)) for each in page.sessions]
-        return found[:limit] if limit else found
+            return (await self._transport.send(asks.sessions("", limit))).sessions
+        rows = [each async for page in self._pages(lambda after: asks.sessions(after, MOST)) for each in page.sessions]
+        return rows[:limit] if limit else rows
 
     async def session(self, id: str, *, last: int | None = None) -> ShownSession:
         """Return a conversation with its messages, or its `last` messages, by the id of its session or of its root.
 
         Raises Unknown, and InvalidValue for a `last` below 1.
         """
-        return await self._way.send(asks.session(id, last))
+        return await self._transport.send(asks.session(id, last))
 
     async def remove_session(self, id: str) -> str:
         """Remove a conversation that is not open, with all data of its agents; return the id of its root.
 
         Raises Unknown, InUse and Denied.
         """
-        return (await self._way.send(asks.remove_session(id), waits=True)).root
+        return (await self._transport.send(asks.remove_session(id), waits=True)).root
 
     # ---- questions
 
@@ -171,7 +171,7 @@ class OperatorClient:
 
     async def answer(self, approval: str, allowed: bool, reason: str = "") -> None:
         """Answer a question, once. Raises Unknown if the question does not wait, or no longer waits."""
-        await self._way.send(asks.answer(approval, allowed, reason))
+        await self._transport.send(asks.answer(approval, allowed, reason))
 
     # ---- schedules
 
@@ -182,7 +182,7 @@ class OperatorClient:
 
     async def schedule(self, id: str) -> ScheduleView:
         """Return a schedule by its id. Raises Unknown."""
-        return await self._way.send(asks.schedule(id))
+        return await self._transport.send(asks.schedule(id))
 
     async def add_schedule(
         self,
@@ -213,7 +213,7 @@ class OperatorClient:
 
         Raises InvalidValue, which names the field, and Unknown if the definition does not exist.
         """
-        asked = AddSchedule(
+        request = AddSchedule(
             agent=agent,
             every_s=every_s,
             anchor=anchor,
@@ -235,30 +235,30 @@ class OperatorClient:
             repeatable=repeatable,
             in_process=in_process,
         )
-        return await self._way.send(asks.add_schedule(asked).once(idempotency_key))
+        return await self._transport.send(asks.add_schedule(request).once(idempotency_key))
 
     async def pause_schedule(self, id: str) -> ScheduleView:
         """Start no ticks of the schedule until it is resumed; active runs continue. Raises Unknown."""
-        return await self._way.send(asks.steer_schedule(id, "pause"))
+        return await self._transport.send(asks.steer_schedule(id, "pause"))
 
     async def resume_schedule(self, id: str) -> ScheduleView:
         """Continue with the schedule's next tick. Raises Unknown."""
-        return await self._way.send(asks.steer_schedule(id, "resume"))
+        return await self._transport.send(asks.steer_schedule(id, "resume"))
 
     async def trigger_schedule(self, id: str, *, idempotency_key: str | None = None) -> ScheduleView:
         """Run the schedule's agent now, in addition to its ticks. Raises Unknown."""
-        return await self._way.send(asks.steer_schedule(id, "trigger").once(idempotency_key))
+        return await self._transport.send(asks.steer_schedule(id, "trigger").once(idempotency_key))
 
     async def remove_schedule(self, id: str) -> None:
         """Remove the schedule; active runs continue. Raises Unknown."""
-        await self._way.send(asks.remove_schedule(id))
+        await self._transport.send(asks.remove_schedule(id))
 
     async def schedule_results(self, id: str) -> Sequence[TickResult]:
         """Return the schedule's last ticks: the newest twenty that ended, the running ones, and the waiting ones.
 
         Raises Unknown.
         """
-        return (await self._way.send(asks.schedule_results(id))).results
+        return (await self._transport.send(asks.schedule_results(id))).results
 
     # ---- what agents wrote down
 
@@ -274,11 +274,11 @@ class OperatorClient:
 
         Raises Unknown if the run, the event or the commit does not exist.
         """
-        return await self._way.send(asks.state(id, at, commit, prefix, after, limit))
+        return await self._transport.send(asks.state(id, at, commit, prefix, after, limit))
 
     async def state_versions(self, id: str, *, limit: int = USUAL) -> StateVersions:
         """Return the commits that changed a run's state, newest first, and the existing branches."""
-        return await self._way.send(asks.state_versions(id, limit))
+        return await self._transport.send(asks.state_versions(id, limit))
 
     # ---- safety gates
 
@@ -289,25 +289,25 @@ class OperatorClient:
 
     async def policy(self, name: str, version: int = 0) -> GatePolicy:
         """Return a safety policy: its newest version, or the version of that number. Raises Unknown."""
-        return await self._way.send(asks.policy(name, version))
+        return await self._transport.send(asks.policy(name, version))
 
     async def put_policy(self, name: str, policy: SafetyPolicy, *, expected: int) -> GatePolicy:
         """Store a new version of a policy. `expected` is the version before it, 0 for the first. Raises Conflict."""
-        return await self._way.send(asks.put_policy(name, PutGatePolicy(policy=policy, expected=expected)))
+        return await self._transport.send(asks.put_policy(name, PutGatePolicy(policy=policy, expected=expected)))
 
     async def passages(
         self, wanted: GateEventFilter = EVERYTHING, *, after: int = 0, limit: int = USUAL
     ) -> GateEventPage:
         """Return a page of the gate events after a cursor, like `ramet.host.safety.inspection.passages`."""
-        page = await self._way.send(asks.passages(wanted, after, limit))
+        page = await self._transport.send(asks.passages(wanted, after, limit))
         return GateEventPage(tuple(_passage(each) for each in page.entries), page.cursor, page.more)
 
     async def follow_passages(
         self, wanted: GateEventFilter = EVERYTHING, *, after: int = 0
     ) -> AsyncGenerator[GateEvent, None]:
         """Yield the gate events after a cursor, and then new ones, until the server ends. Then raises Gone."""
-        async with aclosing(self._way.stream(asks.follow_passages(wanted, after))) as told:
-            async for each in told:
+        async with aclosing(self._transport.stream(asks.follow_passages(wanted, after))) as events:
+            async for each in events:
                 match each.event:
                     case "event":
                         yield _passage(msgspec.json.decode(each.data, type=PassageRow))
@@ -320,7 +320,7 @@ class OperatorClient:
     async def _pages(self, ask: Callable[[str], RequestSpec[P]]) -> AsyncIterator[P]:
         after = ""
         while True:
-            page = await self._way.send(ask(after))
+            page = await self._transport.send(ask(after))
             yield page
             if not (after := page.more):
                 return

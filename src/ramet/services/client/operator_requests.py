@@ -37,7 +37,7 @@ from ramet.services.operator.contract import (
 
 
 def runs(ended: bool, after: str, limit: int) -> RequestSpec[RunPage]:
-    return RequestSpec("GET", "/v1/runs", RunPage, params=_said(ended=ended, after=after, limit=limit))
+    return RequestSpec("GET", "/v1/runs", RunPage, params=_without_none(ended=ended, after=after, limit=limit))
 
 
 def run(id: str) -> RequestSpec[RunRow]:
@@ -45,11 +45,11 @@ def run(id: str) -> RequestSpec[RunRow]:
 
 
 def tree(id: str, after: str, limit: int) -> RequestSpec[RunPage]:
-    return RequestSpec("GET", _run(id, "tree"), RunPage, params=_said(after=after, limit=limit))
+    return RequestSpec("GET", _run(id, "tree"), RunPage, params=_without_none(after=after, limit=limit))
 
 
 def sessions(after: str, limit: int) -> RequestSpec[SessionPage]:
-    return RequestSpec("GET", "/v1/sessions", SessionPage, params=_said(after=after, limit=limit))
+    return RequestSpec("GET", "/v1/sessions", SessionPage, params=_without_none(after=after, limit=limit))
 
 
 def session(id: str, last: int | None = None) -> RequestSpec[ShownSession]:
@@ -62,7 +62,7 @@ def remove_session(id: str) -> RequestSpec[RemovedSession]:
 
 
 def events(id: str, tree: bool, after: int, follow: bool) -> RequestSpec[None]:
-    return RequestSpec("GET", _run(id, "events"), None, params=_said(tree=tree, after=after, follow=follow))
+    return RequestSpec("GET", _run(id, "events"), None, params=_without_none(tree=tree, after=after, follow=follow))
 
 
 def send(id: str, text: str, dedupe_s: float | None) -> RequestSpec[Sent]:
@@ -82,7 +82,7 @@ def keep(id: str, on: bool) -> RequestSpec[KeptTree]:
 
 
 def approvals(after: str, limit: int) -> RequestSpec[ApprovalPage]:
-    return RequestSpec("GET", "/v1/approvals", ApprovalPage, params=_said(after=after, limit=limit))
+    return RequestSpec("GET", "/v1/approvals", ApprovalPage, params=_without_none(after=after, limit=limit))
 
 
 def answer(approval: str, allowed: bool, reason: str) -> RequestSpec[None]:
@@ -91,7 +91,7 @@ def answer(approval: str, allowed: bool, reason: str) -> RequestSpec[None]:
 
 
 def schedules(after: str, limit: int) -> RequestSpec[SchedulePage]:
-    return RequestSpec("GET", "/v1/schedules", SchedulePage, params=_said(after=after, limit=limit))
+    return RequestSpec("GET", "/v1/schedules", SchedulePage, params=_without_none(after=after, limit=limit))
 
 
 def add_schedule(asked: AddSchedule) -> RequestSpec[ScheduleView]:
@@ -115,11 +115,11 @@ def schedule_results(id: str) -> RequestSpec[TickList]:
 
 
 def recipes(place: str, after: str, limit: int) -> RequestSpec[RecipePage]:
-    return RequestSpec("GET", "/v1/recipes", RecipePage, params=_said(place=place, after=after, limit=limit))
+    return RequestSpec("GET", "/v1/recipes", RecipePage, params=_without_none(place=place, after=after, limit=limit))
 
 
 def state(id: str, at: int, commit: str, prefix: str, after: str, limit: int) -> RequestSpec[StatePage]:
-    params = _said(at=at, commit=commit, prefix=prefix, after=after, limit=limit)
+    params = _without_none(at=at, commit=commit, prefix=prefix, after=after, limit=limit)
     return RequestSpec("GET", _run(id, "state"), StatePage, params=params)
 
 
@@ -128,11 +128,11 @@ def state_versions(id: str, limit: int) -> RequestSpec[StateVersions]:
 
 
 def policies(after: str, limit: int) -> RequestSpec[GatePolicyPage]:
-    return RequestSpec("GET", "/v1/safety/policies", GatePolicyPage, params=_said(after=after, limit=limit))
+    return RequestSpec("GET", "/v1/safety/policies", GatePolicyPage, params=_without_none(after=after, limit=limit))
 
 
 def policy(name: str, version: int) -> RequestSpec[GatePolicy]:
-    return RequestSpec("GET", _policy(name), GatePolicy, params=_said(version=version))
+    return RequestSpec("GET", _policy(name), GatePolicy, params=_without_none(version=version))
 
 
 def put_policy(name: str, asked: PutGatePolicy) -> RequestSpec[GatePolicy]:
@@ -140,17 +140,19 @@ def put_policy(name: str, asked: PutGatePolicy) -> RequestSpec[GatePolicy]:
 
 
 def passages(wanted: GateEventFilter, after: int, limit: int) -> RequestSpec[PassagePage]:
-    return RequestSpec("GET", "/v1/safety/passages", PassagePage, params=_wanted(wanted, after) | {"limit": limit})
+    return RequestSpec(
+        "GET", "/v1/safety/passages", PassagePage, params=_passage_query(wanted, after) | {"limit": limit}
+    )
 
 
 def follow_passages(wanted: GateEventFilter, after: int) -> RequestSpec[None]:
-    return RequestSpec("GET", "/v1/safety/passages/follow", None, params=_wanted(wanted, after))
+    return RequestSpec("GET", "/v1/safety/passages/follow", None, params=_passage_query(wanted, after))
 
 
-def _wanted(wanted: GateEventFilter, after: int) -> dict[str, Any]:
-    said = {"tree": wanted.tree, "run": wanted.run, "path": wanted.path, "tool": wanted.tool, "after": after}
-    whether = {} if wanted.committed is None else {"committed": wanted.committed}
-    return {**_said(**said), **whether, "kinds": list(wanted.kinds)}
+def _passage_query(wanted: GateEventFilter, after: int) -> dict[str, Any]:
+    query = {"tree": wanted.tree, "run": wanted.run, "path": wanted.path, "tool": wanted.tool, "after": after}
+    committed_query = {} if wanted.committed is None else {"committed": wanted.committed}
+    return {**_without_none(**query), **committed_query, "kinds": list(wanted.kinds)}
 
 
 def _policy(name: str) -> str:
@@ -165,6 +167,6 @@ def _schedule(*parts: str) -> str:
     return "/".join(["/v1/schedules", *(quote(each, safe="") for each in parts)])
 
 
-def _said(**params: Any) -> Mapping[str, Any]:
+def _without_none(**params: Any) -> Mapping[str, Any]:
     """Return the parameters that are neither false nor empty."""
     return {name: value for name, value in params.items() if value}

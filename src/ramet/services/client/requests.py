@@ -151,14 +151,14 @@ def create_team(
     labels: Mapping[str, str] | None,
     defaults: Mapping[str, float] | None,
 ) -> RequestSpec[CreatedTeam]:
-    asked = CreateTeam(
+    request = CreateTeam(
         resources=dict(resources),
         name=name,
         config=_raw(config),
         labels=dict(labels or {}),
         defaults=dict(defaults or {}),
     )
-    return RequestSpec("POST", "/v1/teams", CreatedTeam, asked)
+    return RequestSpec("POST", "/v1/teams", CreatedTeam, request)
 
 
 def list_teams() -> RequestSpec[TeamList]:
@@ -191,7 +191,7 @@ def spawn_agent(
     wait_s: float,
     keep_failed_s: float | None,
 ) -> RequestSpec[SpawnedAgent]:
-    asked = SpawnAgent(
+    request = SpawnAgent(
         team=team,
         name=name,
         agent_type=agent_type,
@@ -206,12 +206,12 @@ def spawn_agent(
         wait_s=wait_s,
         keep_failed_s=keep_failed_s,
     )
-    return RequestSpec("POST", "/v1/agents", SpawnedAgent, asked)
+    return RequestSpec("POST", "/v1/agents", SpawnedAgent, request)
 
 
 def list_agents(team: str, state: str, under: str, labels: Mapping[str, str] | None) -> RequestSpec[AgentList]:
-    asked = {"team": team, "state": state, "under": under, "label": [f"{k}={v}" for k, v in (labels or {}).items()]}
-    return RequestSpec("GET", "/v1/agents", AgentList, params={name: value for name, value in asked.items() if value})
+    query = {"team": team, "state": state, "under": under, "label": [f"{k}={v}" for k, v in (labels or {}).items()]}
+    return RequestSpec("GET", "/v1/agents", AgentList, params={name: value for name, value in query.items() if value})
 
 
 def get_agent(agent: str) -> RequestSpec[AgentInfo]:
@@ -221,8 +221,8 @@ def get_agent(agent: str) -> RequestSpec[AgentInfo]:
 def supply_values(
     agent: str, env: Mapping[str, str] | None, env_vars: Mapping[str, str] | None, secrets: Mapping[str, str] | None
 ) -> RequestSpec[AgentInfo]:
-    asked = SupplyValues(env=dict(env or {}), env_vars=dict(env_vars or {}), secrets=dict(secrets or {}))
-    return RequestSpec("POST", agent_path(agent, "values"), AgentInfo, asked)
+    request = SupplyValues(env=dict(env or {}), env_vars=dict(env_vars or {}), secrets=dict(secrets or {}))
+    return RequestSpec("POST", agent_path(agent, "values"), AgentInfo, request)
 
 
 def kill_agent(agent: str) -> RequestSpec[None]:
@@ -247,8 +247,8 @@ def rotate(agent: str) -> RequestSpec[Rotated]:
 
 
 def turn(agent: str, body: bytes, format: str, on_leave: str) -> RequestSpec[None]:
-    asked = {"format": format, "on_leave": on_leave}
-    params = {name: value for name, value in asked.items() if value}
+    query = {"format": format, "on_leave": on_leave}
+    params = {name: value for name, value in query.items() if value}
     return RequestSpec(
         "POST", agent_path(agent, "turns"), None, body, params, {"content-type": "application/octet-stream"}
     )

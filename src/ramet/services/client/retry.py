@@ -43,16 +43,16 @@ async def followed(
     ask: Callable[[int], AsyncGenerator[ServerSentEvent]], after: int
 ) -> AsyncGenerator[tuple[int, bytes]]:
     """Yield all events after a cursor, each with its own cursor. `ask` returns the events after any cursor."""
-    tries = RetryingReader()
+    reader = RetryingReader()
     while True:
         broken: RametError
         try:
-            async with aclosing(ask(after)) as told:
-                async for each in told:
+            async with aclosing(ask(after)) as events:
+                async for each in events:
                     match each.event:
                         case "event":
                             after = number_of(each.id)
-                            tries.heard()
+                            reader.heard()
                             yield after, each.data
                         case "error":
                             broken = error_of(each.data, 0)
@@ -63,7 +63,7 @@ async def followed(
                     broken = Lost(f"the events broke off behind cursor {after}")
         except RametError as problem:
             broken = problem
-        await tries.again(broken)
+        await reader.again(broken)
 
 
 def number_of(text: str) -> int:

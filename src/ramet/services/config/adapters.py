@@ -31,12 +31,12 @@ def is_adapter_named(group: str, name: str) -> bool:
 
 def find_policy_adapter(name: str) -> PolicyAdapter:
     """Return the policy adapter of that name. Raises InvalidValue if it cannot be loaded or is no policy adapter."""
-    where, made = _made(POLICY_ADAPTERS_GROUP, name, "policy_adapter", _POLICY)
+    where, adapter = _call_adapter(POLICY_ADAPTERS_GROUP, name, "policy_adapter", _POLICY)
     try:
-        check_policy_adapter(where, made)
+        check_policy_adapter(where, adapter)
     except InvalidValue as problem:
         raise InvalidValue(where, name, problem.accepted) from None
-    return cast("PolicyAdapter", made)
+    return cast("PolicyAdapter", adapter)
 
 
 def find_store(adapter: StoreAdapter, kernel: str) -> Store:
@@ -44,21 +44,21 @@ def find_store(adapter: StoreAdapter, kernel: str) -> Store:
 
     Raises InvalidValue, which shows no URL, if that fails or the object is no store.
     """
-    where, made = _made(STORES_GROUP, adapter.name, "store", _STORE, url=adapter.url, kernel=kernel)
-    if missing := missing_members(made):
+    where, store = _call_adapter(STORES_GROUP, adapter.name, "store", _STORE, url=adapter.url, kernel=kernel)
+    if missing := missing_members(store):
         raise InvalidValue(where, adapter.name, f"{_STORE}; it has no {', '.join(missing)}")
     try:
-        own_name = made.name
+        own_name = store.name
     except Exception as problem:  # The property runs the store's own code.
         accepted = f"{_STORE}; its `name` raised {type(problem).__name__}"
         raise InvalidValue(where, adapter.name, accepted) from None
     if own_name in _OWN_STORES:
         accepted = f"{_STORE}; its `name` is that of one of ramet's own stores"
         raise InvalidValue(where, own_name, accepted)
-    return cast("Store", made)
+    return cast("Store", store)
 
 
-def _made(group: str, name: str, field: str, accepted: str, **called_with: Any) -> tuple[str, Any]:
+def _call_adapter(group: str, name: str, field: str, accepted: str, **called_with: Any) -> tuple[str, Any]:
     """Load and call the named object; return it with the field name for errors. Raises InvalidValue."""
     if OBJECT.match(name):
         where, point = field, importlib.metadata.EntryPoint(name, name, group)
@@ -75,9 +75,9 @@ def _made(group: str, name: str, field: str, accepted: str, **called_with: Any) 
         return where, point.load()(**called_with)
     except (Exception, SystemExit) as problem:  # Loading runs the adapter's own code.
         # With a URL, show only the error's type: its text may contain the URL and its password.
-        raise InvalidValue(where, point.value, f"{accepted}; {_words(problem, **called_with)}") from problem
+        raise InvalidValue(where, point.value, f"{accepted}; {_error_text(problem, **called_with)}") from problem
 
 
-def _words(problem: BaseException, url: str = "", **_: Any) -> str:
+def _error_text(problem: BaseException, url: str = "", **_: Any) -> str:
     kind = type(problem).__name__
     return kind if url else f"{kind}: {str(problem)[:200]}"

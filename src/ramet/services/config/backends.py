@@ -36,13 +36,13 @@ def find_backend(name: str, working_dir: pathlib.Path) -> BackendName | Backend:
         raise InvalidValue(where, ", ".join(points), "one backend of each name")
     [(value, point)] = points.items()
     try:
-        made = point.load()(runs=RunFolders(working_dir).root)
+        backend = point.load()(runs=RunFolders(working_dir).root)
     except (Exception, SystemExit) as problem:  # Loading runs the backend's own code.
-        why = f"{type(problem).__name__}: {str(problem)[:200]}"
-        raise InvalidValue(where, value, f"{_ACCEPTED}; {why}") from problem
-    if not isinstance(getattr(made, "name", None), str):
+        reason = f"{type(problem).__name__}: {str(problem)[:200]}"
+        raise InvalidValue(where, value, f"{_ACCEPTED}; {reason}") from problem
+    if not isinstance(getattr(backend, "name", None), str):
         raise InvalidValue(where, value, f"{_ACCEPTED}; it has no name")
     for method in _METHODS:
-        if not callable(getattr(made, method, None)):
+        if not callable(getattr(backend, method, None)):
             raise InvalidValue(where, value, f"{_ACCEPTED}; it has no method {method!r}")
-    return cast("Backend", made)
+    return cast("Backend", backend)

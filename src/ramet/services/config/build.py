@@ -114,12 +114,12 @@ def kernel_of(config: Config, environ: Mapping[str, str]) -> str:
     machine = environ.get("HOSTNAME", "") or socket.gethostname()
     if "KUBERNETES_SERVICE_HOST" in environ:
         return safe_name(machine, "kernel")
-    where = str(config.listen if config.listen is not None else config.working_dir.absolute())
+    location = str(config.listen if config.listen is not None else config.working_dir.absolute())
     if isinstance(config.listen, TcpAddress):
-        rest = f"{config.listen.port}" if config.listen.port else secrets.token_hex(4)
+        suffix = f"{config.listen.port}" if config.listen.port else secrets.token_hex(4)
     else:
-        rest = hashlib.sha256(where.encode("utf-8", "surrogateescape")).hexdigest()[:8]
-    return f"{safe_name(machine, 'kernel')}-{rest}"
+        suffix = hashlib.sha256(location.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    return f"{safe_name(machine, 'kernel')}-{suffix}"
 
 
 def store_of(
@@ -160,12 +160,12 @@ def rules_of(config: Config) -> Rules:
 
 def talk_limits(limits: ServiceLimits) -> TurnLimits:
     """Return the limits of a conversation: `queue` waiting turns, with room for at least one of `body_bytes`."""
-    usual = TurnLimits()
+    defaults = TurnLimits()
     return TurnLimits(
         body_bytes=limits.body_bytes,
         waiting=limits.queue,
-        waiting_bytes=max(usual.waiting_bytes, limits.body_bytes),
-        kept_turns=max(usual.kept_turns, limits.queue + 1),
+        waiting_bytes=max(defaults.waiting_bytes, limits.body_bytes),
+        kept_turns=max(defaults.kept_turns, limits.queue + 1),
     )
 
 

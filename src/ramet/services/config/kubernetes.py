@@ -62,9 +62,9 @@ def pods_of(config: Config, images: PodImages | None = None, store: Store | None
 
 def door_of(config: Config) -> SharedListener | None:
     """Return the listener that pods dial; None if pods do not dial."""
-    pods, at = config.pods, config.pods.dial
+    pods, dial = config.pods, config.pods.dial
     files = (pods.certificate, pods.key, pods.ca)
-    if at is None:
+    if dial is None:
         for name, value in (("listen", pods.listen), ("certificate", pods.certificate), ("key", pods.key)):
             if value is not None:
                 raise InvalidValue(f"pods.{name}", str(value), "nothing, without a pods.dial")
@@ -72,17 +72,17 @@ def door_of(config: Config) -> SharedListener | None:
     if any(files) and not all(files):
         accepted = "files of pods.certificate, pods.key and pods.ca, all three or none"
         raise InvalidValue("pods.certificate", str(pods.certificate), accepted)
-    everywhere = "::" if ":" in at.host else "0.0.0.0"
-    listen = pods.listen or TcpAddress(everywhere, at.port)
+    any_address = "::" if ":" in dial.host else "0.0.0.0"
+    listen = pods.listen or TcpAddress(any_address, dial.port)
     certificate, key, ca = files
 
     def identify() -> ServerIdentity:
         if certificate is not None and key is not None and ca is not None:
             return certificates.from_files(certificate, key, ca)
         folder = made_folder(made_state_folder(config.working_dir) / "door")
-        return certificates.make([at.host], folder)
+        return certificates.make([dial.host], folder)
 
-    return SharedListener((at.host, at.port), listen=(listen.host, listen.port), identify=identify)
+    return SharedListener((dial.host, dial.port), listen=(listen.host, listen.port), identify=identify)
 
 
 class KernelIdentities:
@@ -93,18 +93,18 @@ class KernelIdentities:
 
     async def __call__(self) -> KernelIdentity:
         store = self._store
-        living = {each.name: f"{each.name}@{each.epoch}" for each in await store.kernels() if each.alive}
-        if store.kernel not in living:
+        live_kernels = {each.name: f"{each.name}@{each.epoch}" for each in await store.kernels() if each.alive}
+        if store.kernel not in live_kernels:
             raise SandboxFailed(f"kernel {store.kernel} is not one of those that live")
-        return KernelIdentity(await self._place(), living[store.kernel], tuple(living.values()))
+        return KernelIdentity(await self._place(), live_kernels[store.kernel], tuple(live_kernels.values()))
 
     async def _place(self) -> str:
         with contextlib.suppress(Conflict):  # Another kernel wrote the document first.
             if await self._store.get(_KIND, _PLACE) is None:
                 await self._store.put(_KIND, _PLACE, secrets.token_hex(16).encode(), expected=0)
-        found = await self._store.get(_KIND, _PLACE)
-        assert found is not None, "whoever was first has written it"
-        return found.data.decode()
+        document = await self._store.get(_KIND, _PLACE)
+        assert document is not None, "whoever was first has written it"
+        return document.data.decode()
 
 
 def images_of(config: Config, environ: Mapping[str, str]) -> PodImages | None:

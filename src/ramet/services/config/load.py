@@ -172,10 +172,10 @@ class ConfigReport(NamedTuple):
 
 def references(config: Config) -> Mapping[str, SecretReference]:
     """Return the references to secrets in a configuration, by dotted name."""
-    found = {f"models.{name}.key": each.key for name, each in config.models.items() if each.key is not None}
+    keys = {f"models.{name}.key": each.key for name, each in config.models.items() if each.key is not None}
     if config.registry_password is not None:
-        found["registry_password"] = config.registry_password
-    return found if config.token is None else {"token": config.token, **found}
+        keys["registry_password"] = config.registry_password
+    return keys if config.token is None else {"token": config.token, **keys}
 
 
 def load(path: pathlib.Path | None, env: Mapping[str, str], flags: Mapping[str, Any]) -> Config:
@@ -183,10 +183,10 @@ def load(path: pathlib.Path | None, env: Mapping[str, str], flags: Mapping[str, 
 
     Raises InvalidValue for the first problem.
     """
-    found = examine(path, env, flags)
-    if found.config is None:
-        raise found.problems[0]
-    return found.config
+    report = examine(path, env, flags)
+    if report.config is None:
+        raise report.problems[0]
+    return report.config
 
 
 def examine(path: pathlib.Path | None, env: Mapping[str, str], flags: Mapping[str, Any]) -> ConfigReport:
@@ -233,13 +233,13 @@ class _Sources:
             self._problems.append(InvalidValue("config", str(path), f"YAML as plain data; {line}{error.reason}"))
             return
 
-        place = _Place(str(path), path.absolute().parent, lines, texts=False)
-        for key, value in self._mapping("", {} if data is None else data, place):
+        source = _Place(str(path), path.absolute().parent, lines, texts=False)
+        for key, value in self._mapping("", {} if data is None else data, source):
             if key in _GROUPS:
-                for below, amount in self._mapping(key, {} if value is None else value, place):
-                    self._take_if_known(f"{key}.{below}", amount, place, key, below, _GROUPS[key].__struct_fields__)
+                for name, amount in self._mapping(key, {} if value is None else value, source):
+                    self._take_if_known(f"{key}.{name}", amount, source, key, name, _GROUPS[key].__struct_fields__)
             else:
-                self._take_if_known(key, value, place, "", key, _TOP)
+                self._take_if_known(key, value, source, "", key, _TOP)
 
     def take_environment(self, env: Mapping[str, str]) -> None:
         if env.get(TOKEN_VARIABLE, "").strip():
@@ -248,7 +248,7 @@ class _Sources:
             text = env.get(setting.variable, "")
             if not text.strip():
                 continue
-            place = _Place(setting.variable, pathlib.Path.cwd())
+            source = _Place(setting.variable, pathlib.Path.cwd())
             value: Any = text
             if setting.many:
                 try:
@@ -257,22 +257,22 @@ class _Sources:
                     value = None
                 if not isinstance(value, dict):
                     accepted = "a mapping, as YAML or JSON: {name: value}"
-                    self._refuse(InvalidValue(setting.name, "another text", accepted), place)
+                    self._refuse(InvalidValue(setting.name, "another text", accepted), source)
                     continue
-            self._take(setting, value, place)
+            self._take(setting, value, source)
 
     def take_flags(self, flags: Mapping[str, Any]) -> None:
-        place = _Place(COMMAND_LINE, pathlib.Path.cwd())
+        source = _Place(COMMAND_LINE, pathlib.Path.cwd())
         for name, value in flags.items():
             if value is not None:
-                self._take_if_known(name, value, place, "", name, tuple(_BY_NAME))
+                self._take_if_known(name, value, source, "", name, tuple(_BY_NAME))
 
     def settled(self) -> ConfigReport:
         values = {name: value for name, value in self._values.items() if "." not in name}
         groups: dict[str, Any] = {name: kind(**self._below(name)) for name, kind in _GROUPS.items()}
         listen = values.get("listen")
-        tried = "token" in values or any(each.field == "token" for each in self._problems)
-        if isinstance(listen, TcpAddress) and not tried:
+        was_token_given = "token" in values or any(each.field == "token" for each in self._problems)
+        if isinstance(listen, TcpAddress) and not was_token_given:
             accepted = f"env:NAME or file:/path; others can reach {listen} ({self._origins['listen']})"
             self._problems.append(InvalidValue("token", None, accepted))
         rules, backend = groups["rules"], values.get("backend") or "bwrap"
@@ -305,20 +305,20 @@ class _Sources:
             self._checked(setting, setting.name, value, place)
             return
         for name, each in self._mapping(setting.name, value, place):
-            found = self._checked(setting, f"{setting.name}.{name}", each, place)
-            if found is not None:
-                self._values.setdefault(setting.name, {})[name] = found
+            result = self._checked(setting, f"{setting.name}.{name}", each, place)
+            if result is not None:
+                self._values.setdefault(setting.name, {})[name] = result
 
     def _checked(self, setting: Setting, name: str, value: Any, place: _Place) -> Any:
         try:
-            found = setting.check(name, value, place.base)
+            checked = setting.check(name, value, place.base)
         except InvalidValue as problem:
             self._refuse(problem, place)
             return None
         self._origins[name] = place.origin(name)
         if not setting.many:
-            self._values[name] = found
-        return found
+            self._values[name] = checked
+        return checked
 
     def _mapping(self, name: str, value: Any, place: _Place) -> list[tuple[str, Any]]:
         if not isinstance(value, dict):

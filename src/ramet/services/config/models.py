@@ -30,10 +30,10 @@ class ModelAliases(Mapping[str, "str | BaseChatModel"]):
         if alias.key is None:
             return alias.model
         key = alias.key.read(self._environ)
-        known = self._made.get(name)
-        if known is None or known[0] != key:
-            known = self._made[name] = key, _made(name, alias, key)
-        return known[1]
+        model = self._made.get(name)
+        if model is None or model[0] != key:
+            model = self._made[name] = key, _made(name, alias, key)
+        return model[1]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._aliases)
@@ -48,8 +48,8 @@ def _made(name: str, alias: ModelAlias, key: str) -> BaseChatModel:
     except (MissingExtra, Unknown):  # raised before the key is looked at
         raise
     except Exception as problem:  # A provider's error text may contain the key or a part of it.
-        why = f"it cannot be made with its key from {alias.key} ({type(problem).__name__})"
-        raise ModelFailed(alias.model, why) from None
+        reason = f"it cannot be made with its key from {alias.key} ({type(problem).__name__})"
+        raise ModelFailed(alias.model, reason) from None
     if not any("api_key" in _names(each, about) for each, about in type(model).model_fields.items()):
         raise InvalidValue(f"models.{name}.key", str(alias.key), f"none: {type(model).__name__} takes no key")
     return model

@@ -27,8 +27,8 @@ def read_secret(path: pathlib.Path, *, limit: int) -> str:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):  # It was replaced after the first check.
                 raise Unreadable(path, "it is not a regular file")
-            if found := weakness(status, os.geteuid()):
-                raise Unreadable(path, found)
+            if problem_text := weakness(status, os.geteuid()):
+                raise Unreadable(path, problem_text)
             data = os.read(descriptor, limit + 1)
         finally:
             os.close(descriptor)

@@ -35,18 +35,18 @@ class SecretReference(Struct, frozen=True):
         """
         accepted = f"a secret of 1 to {MAX_SECRET} printable characters"
         if self.kind == "env":
-            found, problem = environ.get(self.name, ""), f"{accepted} in the environment"
+            secret, problem = environ.get(self.name, ""), f"{accepted} in the environment"
         else:
             try:
-                found, problem = read_secret(pathlib.Path(self.name), limit=MAX_SECRET + 2), accepted
+                secret, problem = read_secret(pathlib.Path(self.name), limit=MAX_SECRET + 2), accepted
             except Unreadable as error:
                 raise InvalidValue(str(self), "a file", f"{accepted} in it; {error.reason}") from None
-        found = found.strip()
-        if not found:
+        secret = secret.strip()
+        if not secret:
             raise InvalidValue(str(self), "nothing", problem)
-        if len(found) > MAX_SECRET or not found.isprintable():
+        if len(secret) > MAX_SECRET or not secret.isprintable():
             raise InvalidValue(str(self), STARS, problem)
-        return found
+        return secret
 
 
 class UnixSocket(Struct, frozen=True):
@@ -80,13 +80,13 @@ def without_secrets(url: str) -> str:
     name and password.
     """
     scheme, _, rest = url.partition("://")
-    user, at, place = rest.rpartition("@")
+    user, at, location = rest.rpartition("@")
     name, colon, _ = user.partition(":")
     if not _NAME.match(name):
         name = STARS
     shown = f"{name}:{STARS}" if colon else name
-    [place, *more] = _PARAMETERS.split(place, maxsplit=1)
-    return f"{scheme}://{shown}{at}{place}" + (f"?{STARS}" if more else "")
+    [location, *more] = _PARAMETERS.split(location, maxsplit=1)
+    return f"{scheme}://{shown}{at}{location}" + (f"?{STARS}" if more else "")
 
 
 class PostgresUrl:

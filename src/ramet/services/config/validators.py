@@ -171,22 +171,22 @@ def address_of(field: str, value: Any, base: pathlib.Path) -> UnixSocket | TcpAd
 
 def tcp_of(field: str, value: Any) -> TcpAddress:
     """Return a TCP address to listen at; a Unix socket is refused."""
-    found = None if isinstance(value, str) and "/" in value else address_of(field, value, pathlib.Path())
-    if not isinstance(found, TcpAddress) or not found.port:
+    listen_address = None if isinstance(value, str) and "/" in value else address_of(field, value, pathlib.Path())
+    if not isinstance(listen_address, TcpAddress) or not listen_address.port:
         raise InvalidValue(field, value, "host:port, with a port from 1 to 65535")
-    return found
+    return listen_address
 
 
 def parse_dial_address(field: str, value: Any) -> TcpAddress:
     """Return an address that pods can dial: an IP address, since pods have no name server."""
-    found = tcp_of(field, value)
+    dial_address = tcp_of(field, value)
     try:
-        own = ipaddress.ip_address(found.host)
+        ip = ipaddress.ip_address(dial_address.host)
     except ValueError:
-        own = None
-    if own is None or own.is_unspecified:
+        ip = None
+    if ip is None or ip.is_unspecified:
         raise InvalidValue(field, value, "address:port with an IP address: pods have no name server")
-    return found
+    return dial_address
 
 
 def reachable_of(field: str, value: Any) -> str:
@@ -234,10 +234,10 @@ def team_of(field: str, value: Any, _: pathlib.Path) -> Mapping[str, float]:
     checked_name(field, field.partition(".")[2])
     if not isinstance(value, dict):
         raise InvalidValue(field, value, "amounts by the names of resources, agents among them")
-    found = resources(field, names_in(field, value))
-    if not found["agents"]:
+    amounts = resources(field, names_in(field, value))
+    if not amounts["agents"]:
         raise InvalidValue(f"{field}.agents", 0, "a whole number from 1: how many agents may live")
-    return found
+    return amounts
 
 
 def level_of(field: str, value: Any) -> str:
@@ -275,12 +275,12 @@ def parse_int(least: int, most: int) -> Callable[[str, Any], int]:
 
 def parse_bool(field: str, value: Any) -> bool:
     """Parse true or false, also as a text: variables of the environment are texts."""
-    known = {"true": True, "false": False}
+    values = {"true": True, "false": False}
     if isinstance(value, bool):
         return value
-    if not isinstance(value, str) or value.strip().lower() not in known:
+    if not isinstance(value, str) or value.strip().lower() not in values:
         raise InvalidValue(field, value, "true or false")
-    return known[value.strip().lower()]
+    return values[value.strip().lower()]
 
 
 def arguments_of(field: str, value: Any) -> tuple[str, ...]:

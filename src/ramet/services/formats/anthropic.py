@@ -78,21 +78,21 @@ def fold(chunks: Iterable[bytes]) -> bytes:
     message: dict[str, Any] = {}
     texts: list[str] = []
     for chunk in chunks:
-        said = msgspec.json.decode(chunk)
-        match said["type"]:
+        event = msgspec.json.decode(chunk)
+        match event["type"]:
             case "message_start":
-                message = said["message"]
+                message = event["message"]
             case "content_block_delta":
-                texts.append(said["delta"]["text"])
+                texts.append(event["delta"]["text"])
             case "message_delta":
-                message = {**message, **said["delta"], "usage": {**message["usage"], **said["usage"]}}
+                message = {**message, **event["delta"], "usage": {**message["usage"], **event["usage"]}}
     return msgspec.json.encode({**message, "content": [{"type": "text", "text": "".join(texts)}]})
 
 
 def text_of(chunk: bytes) -> str:
     """Return the answer's text in a chunk; "" for a chunk that begins or ends the answer."""
-    said = msgspec.json.decode(chunk)
-    return str(said["delta"]["text"]) if said["type"] == "content_block_delta" else ""
+    event = msgspec.json.decode(chunk)
+    return str(event["delta"]["text"]) if event["type"] == "content_block_delta" else ""
 
 
 def writer_of(chunk: bytes) -> Writer:

@@ -59,18 +59,18 @@ def check(body: bytes) -> None:
 
 def fold(chunks: Iterable[bytes]) -> bytes:
     """Return the chunks of one answer as one `chat.completion`, for a client that wants no stream."""
-    whole: dict[str, Any] = {}
+    completion: dict[str, Any] = {}
     texts: list[str] = []
     reason = None
     for chunk in chunks:
-        said = msgspec.json.decode(chunk)
-        whole = {**whole, **said}
-        for choice in said["choices"]:
+        piece = msgspec.json.decode(chunk)
+        completion = {**completion, **piece}
+        for choice in piece["choices"]:
             texts.append(choice["delta"].get("content") or "")
             reason = choice["finish_reason"] or reason
     message = {"role": "assistant", "content": "".join(texts), "refusal": None}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason or "stop"}
-    return msgspec.json.encode({**whole, "object": "chat.completion", "choices": [choice]})
+    return msgspec.json.encode({**completion, "object": "chat.completion", "choices": [choice]})
 
 
 def text_of(chunk: bytes) -> str:
@@ -80,8 +80,8 @@ def text_of(chunk: bytes) -> str:
 
 def writer_of(chunk: bytes) -> Writer:
     """Return a writer that continues the answer with this first chunk."""
-    said = msgspec.json.decode(chunk)
-    return Writer(said["id"].removeprefix("chatcmpl-"), said["model"], said["created"])
+    piece = msgspec.json.decode(chunk)
+    return Writer(piece["id"].removeprefix("chatcmpl-"), piece["model"], piece["created"])
 
 
 def event_name(chunk: bytes) -> str:

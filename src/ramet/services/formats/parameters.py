@@ -135,15 +135,15 @@ class _Role(msgspec.Struct):
 
 def check(body: bytes, known: Mapping[str, Parameter]) -> None:
     """Refuse a request for something that no agent does. Raises InvalidValue, which names the parameter."""
-    given = decoded(body, dict[str, Raw])
-    for name, raw in given.items():
+    parameters = decoded(body, dict[str, Raw])
+    for name, raw in parameters.items():
         parameter = known.get(name)
         if parameter is None:
             raise InvalidValue(name, shown(bytes(raw)), "no parameter that this server does not know")
         if parameter.treatment == "refused" or parameter.accepted:
             _check_value(name, raw, parameter)
-    if "messages" in given:
-        _check_messages(given["messages"])
+    if "messages" in parameters:
+        _check_messages(parameters["messages"])
     read(body)
 
 

@@ -30,7 +30,7 @@ from ramet.services.http.routes.table import OPERATIONS
 from ramet.services.problems import to_problem
 
 HEAD_BYTES = 64 * 1024  #: the size of all headers and the path
-_WHY_CHARS = 300  #: characters of a refusal's reason in the log
+_REASON_CHARS = 300  #: characters of a refusal's reason in the log
 PROBES = ("/healthz", "/readyz")
 _log = logging.getLogger("ramet.serve")
 
@@ -60,7 +60,7 @@ class Application:
         """Answer an HTTP request. Raises RuntimeError for any other scope."""
         if scope["type"] != "http":
             raise RuntimeError(f"{scope['type']} is not served")
-        began, status, why = time.perf_counter(), 0, ""
+        started, status, why = time.perf_counter(), 0, ""
         requests, route = self.parts.metrics.requests, (OTHER, OTHER)
 
         async def told(message: Message) -> None:
@@ -68,7 +68,7 @@ class Application:
             if message["type"] == "http.response.start":
                 status = message["status"]
             elif status >= 400 and not why:
-                why = _why(message.get("body", b""))
+                why = _reason(message.get("body", b""))
             await send(message)
 
         requests.under_way += 1
@@ -76,20 +76,20 @@ class Application:
             if sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope["raw_path"]) > HEAD_BYTES:
                 large = Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"headers are at most {HEAD_BYTES} bytes")
                 await responses.problem(large)(scope, receive, told)
-            elif (found := self._routes.find(scope["raw_path"].decode("latin-1"))) is None:
+            elif (operation := self._routes.find(scope["raw_path"].decode("latin-1"))) is None:
                 await _not_found(scope, receive, told)
             else:
-                scope["path_params"] = found.names
-                route = found.what.route(scope["method"])
-                await found.what(scope, receive, told)
+                scope["path_params"] = operation.names
+                route = operation.what.route(scope["method"])
+                await operation.what(scope, receive, told)
         finally:
             requests.under_way -= 1
-            requests.over(*route, status, time.perf_counter() - began)
+            requests.over(*route, status, time.perf_counter() - started)
             level = logging.INFO if 0 < status < 400 else logging.ERROR if status == 500 else logging.WARNING
             if level == logging.INFO and scope["path"] in PROBES:  # Probes come every other second.
                 level = logging.DEBUG
             if _log.isEnabledFor(level):
-                took_ms = (time.perf_counter() - began) * 1000
+                took_ms = (time.perf_counter() - started) * 1000
                 request = f"{scope['method']} {ascii(scope['path'])[1:-1]}"
                 _log.log(level, "%s %s %.1f ms%s", request, status or "left by its client", took_ms, why)
 
@@ -137,14 +137,14 @@ class _Endpoint:
         if desk is None or not operation.needs_key:
             if operation.needs_key and not operation.own_refusals:
                 await call.check_key()
-            answer = await operation.handle(call)
-        elif (answer := await desk.elsewhere(call, operation)) is None:
-            answer = await desk.here(call, operation)
-        if answer is None:
+            result = await operation.handle(call)
+        elif (result := await desk.elsewhere(call, operation)) is None:
+            result = await desk.here(call, operation)
+        if result is None:
             return Response(status_code=204)
-        if callable(answer):
-            return answer  # type: ignore[no-any-return]  # a response
-        return responses.json(answer, operation.status)
+        if callable(result):
+            return result  # type: ignore[no-any-return]  # a response
+        return responses.json(result, operation.status)
 
 
 async def _send(response: ASGIApp, call: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
@@ -164,8 +164,8 @@ async def _send(response: ASGIApp, call: RequestContext, scope: Scope, receive: 
             message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
         elif not message.get("more_body"):
             await send({**message, "more_body": True})
-            if (answered := scope.get("state", {}).get(ANSWERED)) is not None:
-                answered()
+            if (on_answered := scope.get("state", {}).get(ANSWERED)) is not None:
+                on_answered()
             with contextlib.suppress(ClientDisconnect):
                 await call.spill()
             message = {"type": "http.response.body"}
@@ -182,7 +182,7 @@ def _without_query(operation: Operation) -> Callable[[RequestContext], Awaitable
 
     async def handle(call: RequestContext) -> Any:
         for name, value in call.request.query_params.items():
-            raise InvalidValue(name[:_WHY_CHARS], value[:_WHY_CHARS], "no parameter in the query of this path")
+            raise InvalidValue(name[:_REASON_CHARS], value[:_REASON_CHARS], "no parameter in the query of this path")
         return await operation.handle(call)
 
     is_refused = operation.needs_key and operation.query is None and not operation.own_refusals
@@ -203,14 +203,20 @@ def _refused(call: RequestContext, error: Exception, operation: Operation | None
     return responses.problem(error)
 
 
-def _why(body: bytes) -> str:
+def _reason(body: bytes) -> str:
     """Return the reason of a refusal for the log, without the value of a field: a client's data must not be logged."""
     try:
-        said = msgspec.json.decode(body, type=_Refused)
+        document = msgspec.json.decode(body, type=_Refused)
     except (msgspec.DecodeError, UnicodeError):
         return ""
-    why = said.detail if not said.field else f"{said.field}: expected {said.accepted}" if said.accepted else said.field
-    return f": {ascii(why)[1:-1][:_WHY_CHARS]}" if why else ""
+    text = (
+        document.detail
+        if not document.field
+        else f"{document.field}: expected {document.accepted}"
+        if document.accepted
+        else document.field
+    )
+    return f": {ascii(text)[1:-1][:_REASON_CHARS]}" if text else ""
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:

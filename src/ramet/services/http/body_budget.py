@@ -44,15 +44,15 @@ class BodyHold:
             self._owner = self._find_owner()
         budget, new = self._budget, self._size + size
         share = max(new, FREE_BYTES) - (max(self._size, FREE_BYTES) if self._size else 0)
-        beyond = max(new - FREE_BYTES, 0) - max(self._size - FREE_BYTES, 0)
-        held = budget.held_by_owner.get(self._owner, 0)
-        if self._owner and held + share > budget.share_bytes:
+        charge = max(new - FREE_BYTES, 0) - max(self._size - FREE_BYTES, 0)
+        held_bytes = budget.held_by_owner.get(self._owner, 0)
+        if self._owner and held_bytes + share > budget.share_bytes:
             raise _refusal(HTTPStatus.TOO_MANY_REQUESTS, f"of one team at most {budget.share_bytes} bytes")
-        if beyond and budget.held_bytes + beyond > budget.total_bytes:
+        if charge and budget.held_bytes + charge > budget.total_bytes:
             raise _refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"at most {budget.total_bytes} bytes")
-        budget.held_bytes += beyond
+        budget.held_bytes += charge
         if self._owner:
-            budget.held_by_owner[self._owner] = held + share
+            budget.held_by_owner[self._owner] = held_bytes + share
         self._size = new
 
     def release(self) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ANSWERED = "ramet.answered"  #: the key in the `state` of a scope: a callback for when the answer is complete
 _PIPELINED = 100  #: requests that may wait behind the active one
-_BARREN = 1024 * 1024  #: bytes without body content: the framing of chunks, and data after the last one
+_MAX_OVERHEAD = 1024 * 1024  #: bytes without body content: the framing of chunks, and data after the last one
 _TITLES = {
     400: "Bad Request",
     408: "Request Timeout",
@@ -75,9 +75,9 @@ class HttpServer:
 
     async def start(self) -> None:
         """Begin to accept connections."""
-        loop, sock = asyncio.get_running_loop(), self.listener.socket
-        create = loop.create_unix_server if sock.family.name == "AF_UNIX" else loop.create_server
-        self._server = await create(self._connection, sock=sock)
+        loop, socket = asyncio.get_running_loop(), self.listener.socket
+        create = loop.create_unix_server if socket.family.name == "AF_UNIX" else loop.create_server
+        self._server = await create(self._connection, sock=socket)
 
     def end(self) -> None:
         """Stop accepting connections, and close each one after its active request is answered. Idempotent."""
@@ -99,9 +99,9 @@ class HttpServer:
             for each in tuple(self._connections):
                 each.cut()
         if tasks := set(self._state.tasks):
-            _, left = await asyncio.wait(tasks, timeout=self._bounds.end_s)
-            is_done = is_done and not left
-            for task in left:
+            _, remaining = await asyncio.wait(tasks, timeout=self._bounds.end_s)
+            is_done = is_done and not remaining
+            for task in remaining:
                 task.cancel()
         return is_done
 
@@ -125,15 +125,15 @@ class _Connection(asyncio.Protocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._head = 0  #: bytes of a request head that is not complete
-        self._barren = 0
+        self._overhead = 0
         self._is_answered = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         if len(self._connections) >= self._bounds.connections and not _make_room(self._connections):
             transport.set_protocol(asyncio.Protocol())
-            most = f"{self._bounds.connections} connections are being answered, as many as may be at once"
-            transport.write(_refusal(503, most))
+            detail = f"{self._bounds.connections} connections are being answered, as many as may be at once"
+            transport.write(_refusal(503, detail))
             transport.close()
             return
         self._transport = transport
@@ -153,12 +153,12 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         cycle = self._http.cycle
-        taken = len(cycle.body) if cycle is not None else 0
+        received = len(cycle.body) if cycle is not None else 0
         self._http.data_received(data)
         if not self.is_between():
-            is_fruitful = cycle is not self._http.cycle or len(cycle.body) > taken
-            self._barren = 0 if is_fruitful else self._barren + len(data)
-            if self._barren > _BARREN or len(self._http.pipeline) > _PIPELINED:
+            has_progress = cycle is not self._http.cycle or len(cycle.body) > received
+            self._overhead = 0 if has_progress else self._overhead + len(data)
+            if self._overhead > _MAX_OVERHEAD or len(self._http.pipeline) > _PIPELINED:
                 self.cut()
             self._head = 0
             if self._connections.pop(self, 0) is None:
@@ -224,8 +224,8 @@ class _Connection(asyncio.Protocol):
 
     def _refuse(self, status: int, detail: str) -> None:
         cycle = self._http.cycle
-        is_told_apart = cycle is None or cycle.response_complete or not cycle.response_started
-        if is_told_apart and not self._http.pipeline:  # Never in the middle of an answer.
+        can_respond = cycle is None or cycle.response_complete or not cycle.response_started
+        if can_respond and not self._http.pipeline:  # Never in the middle of an answer.
             self._transport.write(_refusal(status, detail))
         self._transport.close()
 

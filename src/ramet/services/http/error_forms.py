@@ -42,25 +42,25 @@ def provider_of(request: Request) -> Format | None:
 
 def provider_refusal(format: Format, error: BaseException) -> Response:
     """Return an error as an answer for clients of a provider."""
-    found = provider_problem(error)
-    body = format.error(found.detail, found.status, _parameter(error))
-    return Response(body, found.status, responses.headers_of(error, found.status), "application/json")
+    problem = provider_problem(error)
+    body = format.error(problem.detail, problem.status, _parameter(error))
+    return Response(body, problem.status, responses.headers_of(error, problem.status), "application/json")
 
 
 def provider_problem(error: BaseException) -> Problem:
     """Return an error as a problem, with the status that providers use for it."""
     if isinstance(error, Refusal):
         return error.problem
-    found = to_problem(error)
-    if found.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+    problem = to_problem(error)
+    if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
         _log.error("an answer failed", exc_info=error)
     if isinstance(error, NotYours):
         return Problem(
-            type=found.type, title=found.title, status=HTTPStatus.UNAUTHORIZED, detail="this key opens no agent"
+            type=problem.type, title=problem.title, status=HTTPStatus.UNAUTHORIZED, detail="this key opens no agent"
         )
     if isinstance(error, InvalidValue) and not isinstance(error, BodyTooLarge | KeyReused):
-        return Problem(type=found.type, title=found.title, status=HTTPStatus.BAD_REQUEST, detail=found.detail)
-    return found
+        return Problem(type=problem.type, title=problem.title, status=HTTPStatus.BAD_REQUEST, detail=problem.detail)
+    return problem
 
 
 def _parameter(error: BaseException) -> str:

@@ -42,12 +42,12 @@ _MAY_BE_DONE: Final = (TaskFailed, Aborted, OutputInvalid, OutputTooLarge)
 
 def sender_of(call: RequestContext) -> Sender | None:
     """Return the sender of a request with an `Idempotency-Key`; None for a request without one. Raises InvalidValue."""
-    given = call.request.headers.getlist(HEADER)
-    if not given or call.request.method != "POST":
+    keys = call.request.headers.getlist(HEADER)
+    if not keys or call.request.method != "POST":
         return None
-    if len(given) > 1:
-        raise InvalidValue(HEADER, given, "one header of this name")
-    return Sender(call.key, f"POST {call.request.scope['path']}", checked_key(given[0]))
+    if len(keys) > 1:
+        raise InvalidValue(HEADER, keys, "one header of this name")
+    return Sender(call.key, f"POST {call.request.scope['path']}", checked_key(keys[0]))
 
 
 def secret_sender_of(call: RequestContext) -> Sender | None:
@@ -74,15 +74,15 @@ def once(operation: Operation) -> Callable[[RequestContext], Awaitable[Any]]:
             hasher.update(await call.whole(max(JSON_BYTES, call.parts.message_bytes)))
             digest = hasher.hexdigest()
         ledger = call.parts.ledger
-        found = await ledger.claim(sender, call.parts.spawner.owner_of(call.key), digest)
-        if isinstance(found, Answered):
-            return await _again(call, found, sender)
-        return await _attempted(call, operation, ledger, found, digest)
+        result = await ledger.claim(sender, call.parts.spawner.owner_of(call.key), digest)
+        if isinstance(result, Answered):
+            return await _replayed(call, result, sender)
+        return await _attempt(call, operation, ledger, result, digest)
 
     return handle
 
 
-async def _attempted(call: RequestContext, operation: Operation, ledger: Ledger, attempt: Attempt, digest: str) -> Any:
+async def _attempt(call: RequestContext, operation: Operation, ledger: Ledger, attempt: Attempt, digest: str) -> Any:
     if attempt.is_again and not attempt.has_begun_turn and operation.repetition == "refused":
         ledger.release(attempt)
         raise OutcomeUnknown(operation.look_at)
@@ -90,16 +90,16 @@ async def _attempted(call: RequestContext, operation: Operation, ledger: Ledger,
     is_repeated = attempt.is_again
     try:
         try:
-            answer = await operation.handle(call)
+            result = await operation.handle(call)
         except BaseException as error:
             if operation.repetition == "refused" and isinstance(error, _MAY_BE_DONE):
                 await run_shielded(_keep(ledger, attempt, digest, responses.problem(error)))
             elif not attempt.has_begun_turn and _is_refusal(error):
                 await run_shielded(ledger.drop(attempt))
             raise
-        response = _response(answer, operation)
+        response = _response(result, operation)
         if response is None or (response.status_code >= 400 and attempt.has_begun_turn):
-            return answer
+            return result
         await run_shielded(_keep(ledger, attempt, digest or await _streamed(call), response))
     finally:
         ledger.release(attempt)
@@ -117,7 +117,7 @@ async def _keep(ledger: Ledger, attempt: Attempt, digest: str, response: Respons
             raise
 
 
-async def _again(call: RequestContext, found: Answered, sender: Sender) -> Response:
+async def _replayed(call: RequestContext, found: Answered, sender: Sender) -> Response:
     record, body = found
     if call.hasher is not None:
         if await _streamed(call) != record.digest:

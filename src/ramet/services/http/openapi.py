@@ -65,34 +65,34 @@ def document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
 
 
 def _operation(each: Operation, schema_of: dict[Any, Any], components: dict[str, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {"operationId": each.id, "summary": each.summary}
+    document: dict[str, Any] = {"operationId": each.id, "summary": each.summary}
     if parameters := _parameters(each, schema_of, components):
-        made["parameters"] = parameters
+        document["parameters"] = parameters
     if each.takes is not None:
-        made["requestBody"] = {"required": True, "content": {JSON: {"schema": schema_of[each.takes]}}}
+        document["requestBody"] = {"required": True, "content": {JSON: {"schema": schema_of[each.takes]}}}
     elif each.has_body:
         # A message may be empty: the agent decides about that.
-        made["requestBody"] = {"required": each.media != BYTES, "content": {each.media: {"schema": {}}}}
-    made["responses"] = {str(each.status): _answer(each, schema_of)}
-    made["responses"] |= {str(status): _problem(status, each, schema_of) for status in sorted(_refusals(each))}
-    made["security"] = [{"bearer": []}, {"key": []}] if each.needs_key else []
-    return made
+        document["requestBody"] = {"required": each.media != BYTES, "content": {each.media: {"schema": {}}}}
+    document["responses"] = {str(each.status): _answer(each, schema_of)}
+    document["responses"] |= {str(status): _problem(status, each, schema_of) for status in sorted(_refusals(each))}
+    document["security"] = [{"bearer": []}, {"key": []}] if each.needs_key else []
+    return document
 
 
 def _parameters(each: Operation, schema_of: dict[Any, Any], components: dict[str, Any]) -> list[dict[str, Any]]:
-    made = [
+    parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"{(\w+)}", each.path)
     ]
     if each.query is not None:
         schema = components[schema_of[each.query]["$ref"].rpartition("/")[2]]
-        made += [{"name": name, "in": "query", "schema": field} for name, field in schema["properties"].items()]
+        parameters += [{"name": name, "in": "query", "schema": field} for name, field in schema["properties"].items()]
     if each.resumes:
-        made.append({"name": "Last-Event-ID", "in": "header", "schema": {"type": "string"}})
+        parameters.append({"name": "Last-Event-ID", "in": "header", "schema": {"type": "string"}})
     if each.method == "POST":
         key = {"type": "string", "minLength": 1, "maxLength": MOST_CHARS, "pattern": "^[ -~]+$"}
-        made.append({"name": HEADER, "in": "header", "schema": key})
-    return made
+        parameters.append({"name": HEADER, "in": "header", "schema": key})
+    return parameters
 
 
 def _answer(each: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
@@ -101,22 +101,22 @@ def _answer(each: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
         content[JSON] = {"schema": schema_of[each.answers]}
     if each.stream:
         content[EVENT_STREAM] = {"schema": _EVENT}
-    described: dict[str, Any] = {"description": HTTPStatus(each.status).phrase}
-    return described | ({"content": content} if content else {})
+    response: dict[str, Any] = {"description": HTTPStatus(each.status).phrase}
+    return response | ({"content": content} if content else {})
 
 
 def _refusals(each: Operation) -> set[int]:
     """Return the statuses of all refusals: of any request, of keys, of bodies, of values, and of the operation."""
-    found = {431, 500, 503, *each.refuses}
+    statuses = {431, 500, 503, *each.refuses}
     if each.needs_key:
-        found |= {401, 404}
+        statuses |= {401, 404}
     if each.takes is not None or each.has_body:
-        found |= {400, 408, 413, 429}
+        statuses |= {400, 408, 413, 429}
     if each.method == "POST":
-        found |= {409, 410, 422}  # of an Idempotency-Key
+        statuses |= {409, 410, 422}  # of an Idempotency-Key
     if each.takes is not None or each.has_body or each.query is not None:
-        found.add(422)
-    return found
+        statuses.add(422)
+    return statuses
 
 
 def _problem(status: int, each: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:

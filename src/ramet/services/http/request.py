@@ -56,8 +56,8 @@ class RequestContext:
     @property
     def key(self) -> str:
         """Return the key of the request. Raises Refusal if there is none."""
-        if found := key_of(self.request):
-            return found
+        if key_text := key_of(self.request):
+            return key_text
         raise no_key()
 
     async def check_key(self) -> None:
@@ -81,9 +81,9 @@ class RequestContext:
             return ""
         if teams := await spawner.list_teams(self.key):
             return teams[0].id
-        if self.parts.desk is None or not (found := await self.parts.desk.team_of(self.key)):
+        if self.parts.desk is None or not (team_id := await self.parts.desk.team_of(self.key)):
             raise NotYours("team", "")
-        return found
+        return team_id
 
     def path(self, name: str) -> str:
         """Return a part of the path, by its name."""
@@ -95,12 +95,12 @@ class RequestContext:
 
         Raises InvalidValue.
         """
-        given = self.request.query_params
-        lists = _sequences(kind)  # type: ignore[arg-type]  # any class is hashable
-        values = {name: given.getlist(name) if name in lists else given[name] for name in given}
-        for name in given:
-            if name not in lists and len(given.getlist(name)) > 1:
-                raise InvalidValue(name, given.getlist(name), "one value")
+        params = self.request.query_params
+        sequence_fields = _sequences(kind)  # type: ignore[arg-type]  # any class is hashable
+        values = {name: params.getlist(name) if name in sequence_fields else params[name] for name in params}
+        for name in params:
+            if name not in sequence_fields and len(params.getlist(name)) > 1:
+                raise InvalidValue(name, params.getlist(name), "one value")
         try:
             return msgspec.convert(values, kind, strict=False)
         except msgspec.ValidationError as problem:
@@ -111,12 +111,12 @@ class RequestContext:
 
         With `of`, Last-Event-ID must begin with it. Raises InvalidValue.
         """
-        given = self.request.headers.get("last-event-id", "")
-        if not given:
+        last_id = self.request.headers.get("last-event-id", "")
+        if not last_id:
             return query_after
-        prefix, _, number = given.rpartition(":")
+        prefix, _, number = last_id.rpartition(":")
         if prefix != of or not number.isascii() or not number.isdigit() or len(number) > 18:
-            raise InvalidValue("Last-Event-ID", given, f"an id that was sent: {f'{of}:' if of else ''}a number")
+            raise InvalidValue("Last-Event-ID", last_id, f"an id that was sent: {f'{of}:' if of else ''}a number")
         return int(number)
 
     async def json(self, kind: type[T]) -> T:
@@ -147,9 +147,9 @@ class RequestContext:
             self._hold.release()
 
     async def _read(self, most: int) -> bytes:
-        given = self.request.headers.get("content-length", "")
-        if given.isdigit() and int(given) > most:
-            raise BodyTooLarge("body", size=int(given), limit=most)
+        length = self.request.headers.get("content-length", "")
+        if length.isdigit() and int(length) > most:
+            raise BodyTooLarge("body", size=int(length), limit=most)
         pieces, size = [], 0
         async for piece in self.pieces():
             size += len(piece)
@@ -207,16 +207,16 @@ class RequestContext:
             while (await self.request.receive())["type"] != "http.disconnect":
                 pass
 
-        answering, leaving = asyncio.create_task(work), asyncio.create_task(leaves())
+        work_task, disconnect = asyncio.create_task(work), asyncio.create_task(leaves())
         try:
-            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
+            await asyncio.wait({work_task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+            if not work_task.done():
                 raise ClientDisconnect
-            return answering.result()
+            return work_task.result()
         finally:
-            answering.cancel()
-            leaving.cancel()
-            await asyncio.wait({answering, leaving})
+            work_task.cancel()
+            disconnect.cancel()
+            await asyncio.wait({work_task, disconnect})
 
     async def spill(self, seconds: float = _SPILL_S) -> bool:
         """Discard the unread rest of the body; return False if it is too large or does not arrive in time.

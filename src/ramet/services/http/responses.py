@@ -50,8 +50,8 @@ def problem(error: BaseException) -> Response:
     """Return any error as a problem document."""
     if isinstance(error, Refusal):
         return Response(error.problem.encode(), error.problem.status, error.headers, MEDIA_TYPE)
-    found = to_problem(error)
-    return Response(found.encode(), found.status, headers_of(error, found.status), MEDIA_TYPE)
+    document = to_problem(error)
+    return Response(document.encode(), document.status, headers_of(error, document.status), MEDIA_TYPE)
 
 
 def headers_of(error: BaseException, status: int) -> Mapping[str, str]:

@@ -40,13 +40,13 @@ class Routes(Generic[T]):
         """Return the route of a path, if it has one. A part may have a slash, as it is sent in URLs: `%2F`."""
         fork, values = self._root, list[str]()
         for part in map(unquote, path.split("/")):
-            following = fork.words.get(part)
-            if following is None:
+            branch = fork.words.get(part)
+            if branch is None:
                 if fork.named is None or not part:
                     return None
                 values.append(part)
-                following = fork.named
-            fork = following
+                branch = fork.named
+            fork = branch
         return None if fork.end is None else RouteMatch(fork.end[0], dict(zip(fork.end[1], values, strict=True)))
 
 

@@ -43,17 +43,17 @@ def unix_listener(path: pathlib.Path) -> Listener:
         raise InvalidValue("socket", str(path), f"a path of at most {MAX_PATH} bytes")
     lock = _locked(path)
     try:
-        _see_that_it_is_free(path)
+        _check_free(path)
         listener = _bound(path)
     except BaseException:
         os.close(lock)
         raise
-    mine = path.lstat().st_ino
+    inode = path.lstat().st_ino
 
     def close() -> None:
         listener.close()
         with contextlib.suppress(FileNotFoundError):
-            if path.lstat().st_ino == mine:
+            if path.lstat().st_ino == inode:
                 path.unlink()
         os.close(lock)
 
@@ -62,12 +62,12 @@ def unix_listener(path: pathlib.Path) -> Listener:
 
 def tcp_listener(host: str, port: int) -> Listener:
     """Listen at an address of this machine; port 0 is any free port. Raises InvalidValue."""
-    asked = f"{host}:{port}"
+    listen_address = f"{host}:{port}"
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as problem:
-        raise InvalidValue("listen", asked, f"an address of this machine ({problem})") from None
-    family, kind, protocol, _, address = found[0]
+        raise InvalidValue("listen", listen_address, f"an address of this machine ({problem})") from None
+    family, kind, protocol, _, address = infos[0]
     # With this protocol asyncio recognizes TCP and sends at once: otherwise data after an answer's head waits 40 ms.
     listener = socket.socket(family, kind, protocol)
     try:
@@ -78,11 +78,13 @@ def tcp_listener(host: str, port: int) -> Listener:
         listener.setblocking(False)
     except OSError as problem:
         listener.close()
-        why = "an address that no other process listens at" if problem.errno == errno.EADDRINUSE else problem.strerror
-        raise InvalidValue("listen", asked, f"{why}") from None
+        reason = (
+            "an address that no other process listens at" if problem.errno == errno.EADDRINUSE else problem.strerror
+        )
+        raise InvalidValue("listen", listen_address, f"{reason}") from None
     name, number = listener.getsockname()[:2]
-    where = f"http://[{name}]:{number}" if ":" in name else f"http://{name}:{number}"
-    return Listener(listener, where, listener.close)
+    url = f"http://[{name}]:{number}" if ":" in name else f"http://{name}:{number}"
+    return Listener(listener, url, listener.close)
 
 
 def reached_at(where: str) -> str:
@@ -91,10 +93,10 @@ def reached_at(where: str) -> str:
     if parts.hostname not in ("0.0.0.0", "::"):
         return where
     try:
-        own = socket.gethostbyname(socket.gethostname())
+        host_address = socket.gethostbyname(socket.gethostname())
     except OSError:
-        own = socket.gethostname()
-    return f"http://{own}:{parts.port}"
+        host_address = socket.gethostname()
+    return f"http://{host_address}:{parts.port}"
 
 
 def _locked(path: pathlib.Path) -> int:
@@ -110,7 +112,7 @@ def _locked(path: pathlib.Path) -> int:
     return lock
 
 
-def _see_that_it_is_free(path: pathlib.Path) -> None:
+def _check_free(path: pathlib.Path) -> None:
     """Check that nothing is at the path, or only the socket of a dead server. Raises InvalidValue."""
     try:
         mode = path.lstat().st_mode
@@ -118,10 +120,10 @@ def _see_that_it_is_free(path: pathlib.Path) -> None:
         return
     if not stat.S_ISSOCK(mode):
         raise InvalidValue("socket", str(path), "a path where nothing is, or an old socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as visitor:
-        visitor.setblocking(False)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
         try:
-            visitor.connect(str(path))
+            probe.connect(str(path))
         except ConnectionRefusedError:
             return
         except OSError:  # its backlog is full, or it is another user's: it is alive

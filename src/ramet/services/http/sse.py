@@ -80,8 +80,8 @@ class EventStream:
         held: int = HELD,
     ) -> None:
         self._events, self._streams = events, streams
-        own = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-        self._headers, self._heartbeat_s, self._most = [*_HEADERS, *own], heartbeat_s, held
+        extra_headers = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+        self._headers, self._heartbeat_s, self._most = [*_HEADERS, *extra_headers], heartbeat_s, held
         self._held: list[bytes] = []
         self._size = 0
         self._ready, self._room = asyncio.Event(), asyncio.Event()
@@ -102,9 +102,9 @@ class EventStream:
         """Send all events, until they end, the reader leaves or the server stops."""
         self._streams.enter(self)
         reading = asyncio.create_task(self._read(), name="ramet stream")
-        leaving = asyncio.create_task(self._watch(receive), name="ramet stream's reader")
+        watch_task = asyncio.create_task(self._watch(receive), name="ramet stream's reader")
         self._wrote = asyncio.get_running_loop().time()
-        self._look_at_the_clock()
+        self._send_heartbeat()
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self._headers})
             await self._write(send)
@@ -115,8 +115,8 @@ class EventStream:
             self._streams.leave(self)
             self._timer.cancel()
             reading.cancel()
-            leaving.cancel()
-            await asyncio.wait({reading, leaving})
+            watch_task.cancel()
+            await asyncio.wait({reading, watch_task})
 
     async def _write(self, send: Send) -> None:
         is_over = False
@@ -149,14 +149,14 @@ class EventStream:
         finally:
             self.end()
 
-    def _look_at_the_clock(self) -> None:
+    def _send_heartbeat(self) -> None:
         """Request a heartbeat after a silence, and schedule the next check. So writing needs no timer."""
         loop = asyncio.get_running_loop()
-        left = self._wrote + self._heartbeat_s - loop.time()
-        if left <= 0:
-            self._is_silent, left = True, self._heartbeat_s
+        remaining_s = self._wrote + self._heartbeat_s - loop.time()
+        if remaining_s <= 0:
+            self._is_silent, remaining_s = True, self._heartbeat_s
             self._ready.set()
-        self._timer = loop.call_later(left, self._look_at_the_clock)
+        self._timer = loop.call_later(remaining_s, self._send_heartbeat)
 
     async def _watch(self, receive: Receive) -> None:
         with suppress(asyncio.CancelledError):

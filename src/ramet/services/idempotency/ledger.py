@@ -50,18 +50,18 @@ class Ledger:
 
         Raises KeyReused if the first request had another digest, and RequestInProgress while it is being executed.
         """
-        place = sender.place
-        if (known := self._under_way.get(place)) is not None:
-            raise RequestInProgress() if known == digest else KeyReused(sender.key)
-        self._under_way[place] = digest
+        slot = sender.place
+        if (running := self._under_way.get(slot)) is not None:
+            raise RequestInProgress() if running == digest else KeyReused(sender.key)
+        self._under_way[slot] = digest
         try:
-            found = await self._claim(sender, owner, digest)
+            result = await self._claim(sender, owner, digest)
         except BaseException:
-            del self._under_way[place]
+            del self._under_way[slot]
             raise
-        if isinstance(found, Answered):
-            del self._under_way[place]
-        return found
+        if isinstance(result, Answered):
+            del self._under_way[slot]
+        return result
 
     async def begin_turn(self, attempt: Attempt) -> None:
         """Record that the request began the turn `attempt.turn_id`: repetitions read that turn."""
@@ -71,21 +71,21 @@ class Ledger:
 
     async def answer(self, attempt: Attempt, digest: str, status: int, headers: dict[str, str], body: bytes) -> None:
         """Record an answer, and end the attempt. Of an answer above 256 KiB, only the fact is recorded."""
-        kept = attempt.cut(body)
-        is_kept = len(kept) <= ANSWER_BYTES
+        stored = attempt.cut(body)
+        is_kept = len(stored) <= ANSWER_BYTES
         record = replace(
             await self._own(attempt),
             digest=digest,
             state="answered",
             status=status,
             headers=headers,
-            size=len(kept) if is_kept else 0,
+            size=len(stored) if is_kept else 0,
             is_kept=is_kept,
         )
-        place = attempt.sender.place
-        puts = [DocumentWrite(REQUEST, place, msgspec.json.encode(record), attempt.version)]
+        slot = attempt.sender.place
+        puts = [DocumentWrite(REQUEST, slot, msgspec.json.encode(record), attempt.version)]
         if is_kept:
-            puts.append(DocumentWrite(ANSWER, place, kept))
+            puts.append(DocumentWrite(ANSWER, slot, stored))
         await self._store.put_together([], puts)
         self.release(attempt)
         await self._retention.answered(record.size)
@@ -110,7 +110,7 @@ class Ledger:
     async def _claim(self, sender: Sender, owner: str, digest: str) -> Attempt | Answered:
         while True:
             document, record = await self._find(sender.place)
-            is_again = record is not None
+            is_repeated = record is not None
             if record is not None:
                 if record.digest and digest and record.digest != digest:
                     raise KeyReused(sender.key)
@@ -130,13 +130,13 @@ class Ledger:
                 put = await self._store.put(REQUEST, sender.place, msgspec.json.encode(record), expected=version)
             except Conflict:
                 continue
-            return _attempt(sender, record, put, is_again=is_again)
+            return _attempt(sender, record, put, is_again=is_repeated)
 
     async def _answered(self, sender: Sender, record: RequestRecord) -> Answered:
-        found = await self._store.get(ANSWER, sender.place) if record.is_kept else None
-        if found is None:
+        document = await self._store.get(ANSWER, sender.place) if record.is_kept else None
+        if document is None:
             return Answered(record, None)
-        return Answered(record, _attempt(sender, record, found, is_again=True).mend(found.data))
+        return Answered(record, _attempt(sender, record, document, is_again=True).mend(document.data))
 
     async def _find(self, place: str) -> tuple[Document | None, RequestRecord | None]:
         """Return the document at a place, and the record in it unless that has expired."""
@@ -161,8 +161,8 @@ class Ledger:
         """Return the record of an attempt. Raises Conflict if another kernel has it."""
         document = await self._store.get(REQUEST, attempt.sender.place)
         if document is None or document.version != attempt.version:
-            found = document.version if document is not None else 0
-            raise Conflict(REQUEST, attempt.sender.place, expected=attempt.version, found=found)
+            version = document.version if document is not None else 0
+            raise Conflict(REQUEST, attempt.sender.place, expected=attempt.version, found=version)
         return decoded(document)
 
     async def _put(self, attempt: Attempt, record: RequestRecord) -> None:
@@ -177,13 +177,13 @@ class Ledger:
         """
         if record.kernel == self._store.kernel:
             return False
-        seats = await self._store.kernels()
-        return any(each.alive and (each.name, each.epoch) == (record.kernel, record.epoch) for each in seats)
+        kernels = await self._store.kernels()
+        return any(each.alive and (each.name, each.epoch) == (record.kernel, record.epoch) for each in kernels)
 
     async def _own_epoch(self) -> int:
         if self._epoch is None:
-            seats = await self._store.kernels()
-            self._epoch = next((each.epoch for each in seats if each.name == self._store.kernel), 0)
+            kernels = await self._store.kernels()
+            self._epoch = next((each.epoch for each in kernels if each.name == self._store.kernel), 0)
         return self._epoch
 
 

@@ -91,15 +91,15 @@ class Metrics:
 
     def _now(self) -> Iterator[Family]:
         trees = self._runtime.trees
-        living = [run for opened in trees.values() for run in opened.tree.register.living()]
-        runs = Counter(str(run.state) for run in living)
+        active_runs = [run for tree in trees.values() for run in tree.tree.register.living()]
+        runs = Counter(str(run.state) for run in active_runs)
         sandboxes = {"living": len(self._runtime.sandboxes.attended), "parked": self._runtime.sandboxes.parked}
-        unread = sum(len(run.context.mailbox) for run in living)
-        kept = self._runtime.finished_trees
-        agents = Counter(str(living.state) for living in self._roster)
-        teams = {living.row.team for living in self._roster}
+        unread = sum(len(run.context.mailbox) for run in active_runs)
+        finished = self._runtime.finished_trees
+        agents = Counter(str(active_runs.state) for active_runs in self._roster)
+        teams = {active_runs.row.team for active_runs in self._roster}
         yield Family("ramet_trees", "gauge", "Trees that are open.", [Sample(len(trees))])
-        yield Family("ramet_trees_kept", "gauge", "Trees that ended and can be asked for.", [Sample(kept)])
+        yield Family("ramet_trees_kept", "gauge", "Trees that ended and can be asked for.", [Sample(finished)])
         yield Family("ramet_mail_unread", "gauge", "Mail that no run has read yet.", [Sample(unread)])
         yield Family(
             "ramet_sandboxes", "gauge", "Sandboxes of runs, and processes that wait to be one.", by("state", sandboxes)
@@ -112,7 +112,7 @@ class Metrics:
         journal = self._runtime.journal
         if journal is None:
             return
-        waiting = sum(opened.recorder.waiting for opened in self._runtime.trees.values())
+        waiting = sum(tree.recorder.waiting for tree in self._runtime.trees.values())
         store = {"store": journal.store.name}
         yield Family(
             "ramet_journal_events_total",
@@ -135,9 +135,9 @@ class Metrics:
     def _stalls(self) -> Iterator[Family]:
         if (watch := self._runtime.stalls) is None:
             return
-        past, stood_still = watch.so_far, "the event loop stood still."
-        yield Family("ramet_event_loop_stalls_total", "counter", f"Times that {stood_still}", [Sample(past.count)])
-        seconds = [Sample(past.seconds)]
+        so_far, stood_still = watch.so_far, "the event loop stood still."
+        yield Family("ramet_event_loop_stalls_total", "counter", f"Times that {stood_still}", [Sample(so_far.count)])
+        seconds = [Sample(so_far.seconds)]
         yield Family("ramet_event_loop_stalled_seconds_total", "counter", f"Seconds that {stood_still}", seconds)
 
 
@@ -188,14 +188,14 @@ def _totals(counts: Counts) -> Iterator[Family]:
 
 
 def _http(requests: Requests) -> Iterator[Family]:
-    answered = sorted(requests.answered.items())
+    counts = sorted(requests.answered.items())
     totals = [
-        Sample(count, {"method": method, "path": path, "status": status}) for (method, path, status), count in answered
+        Sample(count, {"method": method, "path": path, "status": status}) for (method, path, status), count in counts
     ]
     of_path: Counter[str] = Counter()
-    for (_, path, _), count in answered:
+    for (_, path, _), count in counts:
         of_path[path] += count
-    took = [
+    durations = [
         sample
         for path in sorted(requests.seconds)
         for sample in (
@@ -205,7 +205,7 @@ def _http(requests: Requests) -> Iterator[Family]:
     ]
     yield Family("ramet_http_requests_under_way", "gauge", "Requests being answered.", [Sample(requests.under_way)])
     yield Family("ramet_http_requests_total", "counter", "Requests, by route and status.", totals)
-    yield Family("ramet_http_request_seconds", "summary", "To the end of their answers, by route.", took)
+    yield Family("ramet_http_request_seconds", "summary", "To the end of their answers, by route.", durations)
 
 
 def _process() -> Iterator[Family]:

@@ -42,9 +42,9 @@ def by(label: str, values: Mapping[str, float]) -> list[Sample]:
 def buckets(histogram: Histogram) -> list[Sample]:
     """Return a histogram's samples."""
     count = histogram.count
-    found = [Sample(below, {"le": _number(bound)}, "_bucket") for bound, below in histogram.cumulative()]
+    samples = [Sample(total, {"le": _number(bound)}, "_bucket") for bound, total in histogram.cumulative()]
     return [
-        *found,
+        *samples,
         Sample(count, {"le": "+Inf"}, "_bucket"),
         Sample(histogram.sum, {}, "_sum"),
         Sample(count, {}, "_count"),

@@ -60,24 +60,24 @@ class RunViews:
         Raises InvalidValue, and Unknown for an unknown `after`. A tree that cannot be read is skipped, and logged once.
         Without `ended`, the page has only runs that have not ended: running, waiting, or interrupted.
         """
-        most, roots = checked_limit(asked.limit), await self._roots()
+        limit, roots = checked_limit(asked.limit), await self._roots()
         last = await self.tree_of(asked.after) if asked.after else ""
-        begin = next((at for at, each in enumerate(roots) if each.id == last), 0)
-        found: list[RunRow] = []
-        for root in roots[begin:]:
+        start = next((index for index, each in enumerate(roots) if each.id == last), 0)
+        page_rows: list[RunRow] = []
+        for root in roots[start:]:
             if asked.ended or not root.is_over or root.id == last:
                 try:
-                    told = await self._rows(root.id)
+                    tree_rows = await self._rows(root.id)
                 except DamagedTree as problem:
                     if root.id not in self._damaged:
                         _log.error("a tree is passed over: %s", problem)
                     self._damaged.add(root.id)
                     continue
-                rows = _behind(told, asked.after if root.id == last else "")
-                found += [row for row in rows if asked.ended or not row.is_over]
-            if len(found) > most:
+                rows = _behind(tree_rows, asked.after if root.id == last else "")
+                page_rows += [row for row in rows if asked.ended or not row.is_over]
+            if len(page_rows) > limit:
                 break
-        return _page(found, most)
+        return _page(page_rows, limit)
 
     async def run(self, id: str) -> RunRow:
         """Return one run, with its result. Raises Unknown."""
@@ -85,8 +85,8 @@ class RunViews:
 
     async def tree(self, id: str, asked: Paging) -> RunPage:
         """Return a page of the runs of the same tree, in the order of their spawns. Raises Unknown."""
-        most = checked_limit(asked.limit)
-        return _page(_behind(await self._rows(await self.tree_of(id)), asked.after), most)
+        limit = checked_limit(asked.limit)
+        return _page(_behind(await self._rows(await self.tree_of(id)), asked.after), limit)
 
     async def events(self, id: str, asked: EventOptions) -> AsyncGenerator[TreeEvent]:
         """Yield the recorded events of a run, or of its tree, after a cursor; with `follow`, also new ones.
@@ -98,8 +98,8 @@ class RunViews:
         run, ends = None if asked.tree else id, _Ends()
         cursor = 0 if asked.follow else asked.after  # To follow, the earlier ends must be known.
         while True:
-            lives = root in self._journal.living
-            if not lives:
+            is_live = root in self._journal.living
+            if not is_live:
                 await self._settled(root)
             head = await self._store.head()  # Read before the events, so that no event is missed.
             while page := await self._store.read(cursor, tree=root, run=run, limit=PAGE):
@@ -110,39 +110,41 @@ class RunViews:
                 cursor = page[-1].cursor
             if not asked.follow or ends.is_over:
                 return
-            if not lives:
+            if not is_live:
                 await see_that_it_is_not_elsewhere(self._store, root)
                 return
             await self._store.wait(head, timeout_s=LOOK_S)
 
     async def story(self, id: str) -> TreeReplay:
         """Return the replay of the tree that contains a run. Raises Unknown."""
-        return (await self._telling(await self.tree_of(id))).story
+        return (await self._fold(await self.tree_of(id))).story
 
     async def tree_of(self, run: str) -> str:
         """Return the root of the tree that contains a run. Raises Unknown."""
         await self._settled(run)
-        found = await self._store.read(run=run, limit=1) if "\0" not in run else []
-        if not found:
+        events = await self._store.read(run=run, limit=1) if "\0" not in run else []
+        if not events:
             raise Unknown("run", run, tuple(self._journal.living)[-20:])
-        return found[0].tree
+        return events[0].tree
 
     async def _roots(self) -> list[_Root]:
         """Return each recorded tree that was not set aside, in the order of their beginnings."""
-        said = sorted(lifetimes_of(await self._store.list(TREES)).items(), key=lambda each: (each[1].began, each[0]))
-        return [_Root(id, about.over) for id, about in said if not about.set_aside]
+        lifetimes = sorted(
+            lifetimes_of(await self._store.list(TREES)).items(), key=lambda each: (each[1].began, each[0])
+        )
+        return [_Root(id, about.over) for id, about in lifetimes if not about.set_aside]
 
     async def _rows(self, root: str) -> list[RunRow]:
-        telling = await self._telling(root)
-        rows = telling.rows(root in self._journal.living or await self._is_elsewhere(root))
+        fold = await self._fold(root)
+        rows = fold.rows(root in self._journal.living or await self._is_elsewhere(root))
         path = self._agent_paths().get(root)
         return rows if path is None else [replace(row, agent_path=path) for row in rows]
 
-    async def _telling(self, root: str) -> TreeFold:
-        telling = TreeFold()
+    async def _fold(self, root: str) -> TreeFold:
+        fold = TreeFold()
         async for each in self._stored(root):
-            telling.tell(decoded(self._store, each))
-        return telling
+            fold.tell(decoded(self._store, each))
+        return fold
 
     async def _stored(self, root: str) -> AsyncIterator[StoredEvent]:
         after = 0
@@ -197,9 +199,9 @@ def _behind(rows: Sequence[RunRow], after: str) -> Sequence[RunRow]:
     """Return the rows after the run of that id. Raises Unknown if it is not one of the rows."""
     if not after:
         return rows
-    for at, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if row.id == after:
-            return rows[at + 1 :]
+            return rows[index + 1 :]
     raise Unknown("run", after)
 
 

@@ -35,10 +35,10 @@ class GateViews:
 
     async def page(self, asked: Paging) -> GatePolicyPage:
         """Return a page of the policies, by their names and newest versions."""
-        most = checked_limit(asked.limit)
-        found = [each for each in await self._journal.store.list(POLICY) if each.key > asked.after]
-        names = [PolicyName(name=each.key, version=each.version) for each in found[:most]]
-        return GatePolicyPage(policies=names, more=names[-1].name if len(found) > most else "")
+        limit = checked_limit(asked.limit)
+        documents = [each for each in await self._journal.store.list(POLICY) if each.key > asked.after]
+        names = [PolicyName(name=each.key, version=each.version) for each in documents[:limit]]
+        return GatePolicyPage(policies=names, more=names[-1].name if len(documents) > limit else "")
 
     async def get(self, name: str, version: int = 0) -> GatePolicy:
         """Return the newest version of a policy, or the version of that number."""
@@ -53,8 +53,8 @@ class GateViews:
 
     async def passed(self, asked: PassageFilter) -> PassagePage:
         """Return a page of the events at the gates after a cursor."""
-        most, wanted = checked_limit(asked.limit), _filter(asked)
-        page = await passages(self._journal.store, wanted, after=asked.after, limit=most)
+        limit, wanted = checked_limit(asked.limit), _filter(asked)
+        page = await passages(self._journal.store, wanted, after=asked.after, limit=limit)
         return PassagePage(entries=[_row(each) for each in page.entries], cursor=page.cursor, more=page.more)
 
     def passing(self, asked: PassageFilter) -> AsyncGenerator[TreeEvent]:
@@ -65,8 +65,8 @@ class GateViews:
         return self._passing(_filter(asked), asked.after)
 
     async def _passing(self, wanted: GateEventFilter, after: int) -> AsyncGenerator[TreeEvent]:
-        async with aclosing(follow(self._journal.store, wanted, after=after)) as found:
-            async for each in found:
+        async with aclosing(follow(self._journal.store, wanted, after=after)) as entries:
+            async for each in entries:
                 yield TreeEvent(each.cursor, msgspec.json.encode(_row(each)))
 
 

@@ -27,9 +27,9 @@ class ScheduleViews:
 
     async def page(self, asked: Paging) -> SchedulePage:
         """Return a page of schedules, in order of ids."""
-        most = checked_limit(asked.limit)
-        found = [each for each in await self._scheduler.list() if each.id > asked.after]
-        return SchedulePage(schedules=found[:most], more=found[most - 1].id if len(found) > most else "")
+        limit = checked_limit(asked.limit)
+        schedules = [each for each in await self._scheduler.list() if each.id > asked.after]
+        return SchedulePage(schedules=schedules[:limit], more=schedules[limit - 1].id if len(schedules) > limit else "")
 
     async def get(self, id: str) -> ScheduleView:
         """Return one schedule."""
@@ -44,9 +44,11 @@ class ScheduleViews:
         policy = self._rules.policy_of(asked.policy, needs_sandbox=False)
         scheduler, agent, options = self._scheduler, _agent(asked.agent), _options(asked, policy)
         times = {"every_s": asked.every_s, "in_s": asked.in_s, "at": asked.at, "cron": asked.cron or None}
-        said = [name for name, value in times.items() if value is not None]
-        if len(said) != 1:
-            raise InvalidValue(said[-1] if said else "every_s", times[said[-1]] if said else None, _TIMES)
+        given_names = [name for name, value in times.items() if value is not None]
+        if len(given_names) != 1:
+            raise InvalidValue(
+                given_names[-1] if given_names else "every_s", times[given_names[-1]] if given_names else None, _TIMES
+            )
         if bool(asked.tz) != bool(asked.cron):
             raise InvalidValue("tz", asked.tz, "a zone beside cron, whose clocks it means, and only there")
         if asked.anchor is not None and asked.every_s is None:

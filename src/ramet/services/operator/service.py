@@ -125,10 +125,10 @@ async def _nowhere(tree: str) -> bool:
 
 def paged(waiting: Sequence[Approval], asked: Paging) -> ApprovalPage:
     """Return a page of questions. Raises InvalidValue."""
-    most, ids = checked_limit(asked.limit), [each.id for each in waiting]
-    begin = ids.index(asked.after) + 1 if asked.after in ids else 0
-    page = waiting[begin : begin + most]
-    return ApprovalPage(approvals=page, more=page[-1].id if ids[begin + most :] else "")
+    limit, ids = checked_limit(asked.limit), [each.id for each in waiting]
+    start = ids.index(asked.after) + 1 if asked.after in ids else 0
+    page = waiting[start : start + limit]
+    return ApprovalPage(approvals=page, more=page[-1].id if ids[start + limit :] else "")
 
 
 def _where(row: RunRow) -> str:

@@ -29,8 +29,10 @@ class SessionViews:
 
     async def page(self, asked: Paging) -> SessionPage:
         """Return a page of conversations, the newest first. Raises InvalidValue, and Unknown for an unknown `after`."""
-        rows, older = await sessions(self._records(), checked_limit(asked.limit), asked.after)
-        return SessionPage(sessions=[await self._seen(each) for each in rows], more=rows[-1].root if older else "")
+        rows, next_cursor = await sessions(self._records(), checked_limit(asked.limit), asked.after)
+        return SessionPage(
+            sessions=[await self._seen(each) for each in rows], more=rows[-1].root if next_cursor else ""
+        )
 
     async def get(self, name: str, last: int | None = None) -> ShownSession:
         """Return one conversation, and its messages, or the `last` of them. Raises Unknown, InvalidValue."""

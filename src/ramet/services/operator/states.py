@@ -48,20 +48,20 @@ class StateViews:
 
     async def page(self, run: str, asked: StateQuery) -> StatePage:
         """Return values of a run's state. Raises Unknown for a run or a commit, InvalidValue."""
-        most, own = checked_limit(asked.limit), await self._own(run)
-        state = await self._as_of(run, own, asked)
-        mine = Namespaced(state, own.place)
-        keys = [key for key in await mine.read_keys(asked.prefix) if key > asked.after and not _is_registry(key)]
-        room, values = _Room(most), dict[str, Any]()
+        limit, owned = checked_limit(asked.limit), await self._own(run)
+        state = await self._as_of(run, owned, asked)
+        run_state = Namespaced(state, owned.place)
+        keys = [key for key in await run_state.read_keys(asked.prefix) if key > asked.after and not _is_registry(key)]
+        page_space, values = _Room(limit), dict[str, Any]()
         for key in keys:
-            value = await mine.read(key)
-            if not room.takes(value):
+            value = await run_state.read(key)
+            if not page_space.takes(value):
                 break
             values[key] = value
         return StatePage(
-            owner=own.owner,
-            place=own.place,
-            branch=own.branch,
+            owner=owned.owner,
+            place=owned.place,
+            branch=owned.branch,
             commit=state.head.id if state.head is not None else "",
             values=values,
             more=list(values)[-1] if len(values) < len(keys) else "",
@@ -69,33 +69,33 @@ class StateViews:
 
     async def versions(self, run: str, limit: int) -> StateVersions:
         """Return the commits of a run's state, the newest first, and its branch with those of its delegates."""
-        most, own = checked_limit(limit), await self._own(run)
-        state = await (await self._registries.state(own.owner)).beside(own.branch)
-        branches = await state.branches(own.below)
+        most, owned = checked_limit(limit), await self._own(run)
+        state = await (await self._registries.state(owned.owner)).beside(owned.branch)
+        branches = await state.branches(owned.below)
         if state.head is not None:
-            branches = {own.branch: state.head.id, **branches}
+            branches = {owned.branch: state.head.id, **branches}
         return StateVersions(
-            branch=own.branch,
+            branch=owned.branch,
             versions=[
                 StateVersion(id=each.id, parents=each.parents, at=each.at, message=each.message, author=each.author)
-                for each in await Namespaced(state, own.place).own_history(most)
+                for each in await Namespaced(state, owned.place).own_history(most)
             ],
             branches=dict(list(branches.items())[:MOST]),
         )
 
     async def recipes(self, asked: RecipeFilter) -> RecipePage:
         """Return the agents that agents have created, in order of place and name. Raises InvalidValue."""
-        most = checked_limit(asked.limit)
+        limit = checked_limit(asked.limit)
         state = await (await self._registries.state()).beside()
         place = checked_key(asked.place, field="place") if asked.place else ""
         names: list[tuple[str, str]] = []
         for each in [place] if place else await _creators(state):
             names += [(each, name) for name in Namespaced(state, each).entries(REGISTRY)]
         names = sorted((each for each in names if "/".join(each) > asked.after), key="/".join)
-        room, rows = _Room(most), list[RecipeRow]()
+        page_space, rows = _Room(limit), list[RecipeRow]()
         for each, name in names:
             row = await _row(state, each, name)
-            if not room.takes(row):
+            if not page_space.takes(row):
                 break
             rows.append(row)
         return RecipePage(recipes=rows, more=f"{rows[-1].place}/{rows[-1].name}" if len(rows) < len(names) else "")
@@ -140,14 +140,14 @@ async def _creators(state: Versioned) -> Sequence[str]:
 
 
 async def _row(state: Versioned, place: str, name: str) -> RecipeRow:
-    mine = Namespaced(state, place)
-    entry = await mine.read_entry(REGISTRY, name)
-    replaced = mine.entries(REPLACED, prefix=f"{name}@", limit=MOST)
+    place_state = Namespaced(state, place)
+    entry = await place_state.read_entry(REGISTRY, name)
+    versions = place_state.entries(REPLACED, prefix=f"{name}@", limit=MOST)
     return RecipeRow(
         place=place,
         name=name,
         version=_version(name, entry),
-        replaced=[each.removeprefix(f"{name}@") for each in replaced],
+        replaced=[each.removeprefix(f"{name}@") for each in versions],
         recipe=entry if isinstance(entry, dict) else {},
     )
 

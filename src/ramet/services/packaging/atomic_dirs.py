@@ -26,8 +26,8 @@ _TOGETHER = 8
 def open_place(place: Path) -> None:
     """Create the folder that holds such folders, and remove the unfinished drafts in it."""
     place.mkdir(parents=True, exist_ok=True, mode=0o755)
-    for left in place.glob(f"{_DRAFT}*"):
-        remove(left)
+    for leftover in place.glob(f"{_DRAFT}*"):
+        remove(leftover)
 
 
 @contextlib.contextmanager
@@ -73,12 +73,12 @@ def write_json(file: Path, *data: Any) -> None:
     """Replace a file by data, one value on each line. The old file or the new one exists, never a part of one."""
     handle, name = tempfile.mkstemp(prefix=_DRAFT, dir=file.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
+        with os.fdopen(handle, "w", encoding="utf-8") as output:
             for number, each in enumerate(data):
-                out.write("\n" if number else "")
-                json.dump(each, out)
-            out.flush()
-            os.fsync(out.fileno())
+                output.write("\n" if number else "")
+                json.dump(each, output)
+            output.flush()
+            os.fsync(output.fileno())
         Path(name).replace(file)
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -106,9 +106,9 @@ def _settle(folder: Path) -> None:
     # All modes before all syncs: the first of these then writes the file system's journal for the others.
     for path in (*files, *tops):
         mode = stat.S_IMODE(path.lstat().st_mode)
-        wanted = 0o555 if mode & stat.S_IXUSR else 0o444
-        if mode != wanted:
-            path.chmod(wanted)
+        file_mode = 0o555 if mode & stat.S_IXUSR else 0o444
+        if mode != file_mode:
+            path.chmod(file_mode)
     # Several concurrently, since the disk writes all waiting data in one operation.
     with ThreadPoolExecutor(_TOGETHER) as threads:
         list(threads.map(_sync, (*files, *tops)))

@@ -47,12 +47,12 @@ class ImageBuilder:
 
         Raises InvalidValue, Unknown, BundlesClash.
         """
-        self._refuse_many(ids)
+        self._check_file_count(ids)
         refuse_clashes([self._bundles.load(each) for each in ids])
-        needed = self.required_by(ids)
+        requirements = self.required_by(ids)
         now = self._clock.now().isoformat()
         id = image_id(ids, owner)
-        info = ImageInfo(id=id, base=base, bundles=tuple(bundles), requirements=needed, created_at=now)
+        info = ImageInfo(id=id, base=base, bundles=tuple(bundles), requirements=requirements, created_at=now)
         return Recorded(info=info, bundles=ids, owner=owner)
 
     def required_by(self, bundles: Sequence[str]) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ class ImageBuilder:
             raise InvalidValue("bundles", len(beside) + 1, f"at most {MAX_BUNDLES} with those of its image")
         if REQUIREMENTS in bundle.files:
             raise InvalidValue("bundle", id, f"one without {REQUIREMENTS}: packages are installed for an image only")
-        self._refuse_many((*beside, id))
+        self._check_file_count((*beside, id))
         refuse_shadows(bundle)
         refuse_clashes([*map(self._bundles.load, beside), bundle])
         files = tuple(each for each in bundle.files if each not in FOR_PACKAGING)
@@ -98,13 +98,13 @@ class ImageBuilder:
 
     def missing(self, recorded: Recorded) -> Sequence[Path]:
         """Return the folders that an image needs and that do not exist here."""
-        wanted = (*map(self._bundles.place, recorded.bundles), *self._installed(recorded))
-        return [each for each in wanted if not each.is_dir()]
+        paths = (*map(self._bundles.place, recorded.bundles), *self._installed(recorded))
+        return [each for each in paths if not each.is_dir()]
 
-    def _refuse_many(self, bundles: Sequence[str]) -> None:
+    def _check_file_count(self, bundles: Sequence[str]) -> None:
         """Raise InvalidValue for bundles with more than MAX_FILES files together, before their names are read."""
-        found = [self._bundles.summary(each) for each in bundles]
-        files = sum(each.count for each in found if each is not None)
+        summaries = [self._bundles.summary(each) for each in bundles]
+        files = sum(each.count for each in summaries if each is not None)
         if files > MAX_FILES:
             raise InvalidValue("bundles", f"{files} files", f"bundles that have at most {MAX_FILES} files together")
 
@@ -115,13 +115,13 @@ class ImageBuilder:
         if not file.is_file():
             return ()
         where = f"{REQUIREMENTS} of bundle {id}"
-        needed = parsed(read_bounded(file, MAX_SIZE, where), where)
-        self._packages.refuse(needed, where)
-        return needed
+        requirements = parsed(read_bounded(file, MAX_SIZE, where), where)
+        self._packages.refuse(requirements, where)
+        return requirements
 
     def _installed(self, recorded: Recorded) -> tuple[Path, ...]:
-        needed = recorded.info.requirements
-        return (self._packages.place(needed),) if needed else ()
+        requirements = recorded.info.requirements
+        return (self._packages.place(requirements),) if requirements else ()
 
 
 class _Declared(NamedTuple):

@@ -69,10 +69,10 @@ class Records:
 
     def get(self, id: str) -> Recorded:
         """Return the image of that id. Raises Unknown, Damaged."""
-        found = self.find(id)
-        if found is None:
+        record = self.find(id)
+        if record is None:
             raise Unknown("image", id)
-        return found
+        return record
 
     def put(self, recorded: Recorded) -> None:
         """Store a record. An existing record with the same id has the same bundles and owner, and is replaced."""
@@ -80,13 +80,13 @@ class Records:
 
     def all(self) -> Sequence[Recorded]:
         """Return every image, the oldest first."""
-        found = [self.find(each.stem) for each in self._folder.glob("*.json")]
-        return sorted((each for each in found if each), key=lambda each: (each.info.created_at, each.info.id))
+        records = [self.find(each.stem) for each in self._folder.glob("*.json")]
+        return sorted((each for each in records if each), key=lambda each: (each.info.created_at, each.info.id))
 
     def of_bundle(self, bundle: str) -> Sequence[str]:
         """Return the ids of images that contain a bundle, also as a bundle of their base."""
-        found = [self.find(each.stem) for each in self._folder.glob("*.json")]
-        return sorted(each.info.id for each in found if each and bundle in each.bundles)
+        records = [self.find(each.stem) for each in self._folder.glob("*.json")]
+        return sorted(each.info.id for each in records if each and bundle in each.bundles)
 
     def delete(self, id: str) -> None:
         """Delete the record of an image. Raises Unknown."""
@@ -131,11 +131,11 @@ def _modules(bundle: Bundle) -> dict[str, bool]:
 
     The value is True for a module or regular package, which is never shared.
     """
-    found: dict[str, bool] = {}
+    modules: dict[str, bool] = {}
     for path in bundle.files:
-        top, _, rest = path.partition("/")
-        if rest:
-            found[top] = found.get(top, False) or rest.startswith("__init__.")
+        top, _, remainder = path.partition("/")
+        if remainder:
+            modules[top] = modules.get(top, False) or remainder.startswith("__init__.")
         elif top.endswith(_MODULES):
-            found[top.partition(".")[0]] = True
-    return found
+            modules[top.partition(".")[0]] = True
+    return modules

@@ -128,10 +128,10 @@ class PackagingService:
 
     async def bundle(self, id: str, asker: str = OPERATOR) -> BundleInfo:
         """Return the bundle of that id. Raises Unknown."""
-        found = await self._catalogue.bundle(id)
-        if found is None or not found.is_for(asker):
+        bundle_info = await self._catalogue.bundle(id)
+        if bundle_info is None or not bundle_info.is_for(asker):
             raise Unknown("bundle", id)
-        return found.info
+        return bundle_info.info
 
     async def list_bundles(self, asker: str = OPERATOR) -> Sequence[BundleInfo]:
         """Return all bundles that an asker may use, by their ids."""
@@ -156,13 +156,13 @@ class PackagingService:
         """Start the making of an image of these parts, unless it exists."""
         id = image_id(parts, asker)
         with self._needing(id, *parts):
-            found = await self._catalogue.image(id)
-            if found is not None and (self._catalogue.fetches or not await self._missing(found)):
+            image = await self._catalogue.image(id)
+            if image is not None and (self._catalogue.fetches or not await self._missing(image)):
                 return Job(id=id, state="done", image=id)
-            there = len(await self._catalogue.images()) + len(self._tasks)
-            if found is None and id not in self._tasks and there >= MAX_IMAGES:
+            count = len(await self._catalogue.images()) + len(self._tasks)
+            if image is None and id not in self._tasks and count >= MAX_IMAGES:
                 accepted = f"at most {MAX_IMAGES} on record; the operator deletes those that nobody needs"
-                raise InvalidValue("images", there, accepted)
+                raise InvalidValue("images", count, accepted)
             await self._catalogue.bring(parts)
             recorded = await self._comparing(lambda: self._assembly.planned(base, bundles, parts, asker))
             return await run_shielded(self._begin(recorded))
@@ -172,13 +172,13 @@ class PackagingService:
 
         A team sees a job of the operator once the image exists, if the team may use the image.
         """
-        found = self._jobs[id] if id in self._tasks else await self._catalogue.job(id) or self._jobs.get(id)
-        if found is None or not (
-            asker in (OPERATOR, found.owner)
-            or (found.job.state == "done" and await self._recorded(id, asker) is not None)
+        result = self._jobs[id] if id in self._tasks else await self._catalogue.job(id) or self._jobs.get(id)
+        if result is None or not (
+            asker in (OPERATOR, result.owner)
+            or (result.job.state == "done" and await self._recorded(id, asker) is not None)
         ):
             raise Unknown("job", id)
-        return found.job
+        return result.job
 
     async def finished(self, id: str) -> Job:
         """Wait until a job is done or failed, and return it.
@@ -229,22 +229,22 @@ class PackagingService:
 
     async def list_images(self, asker: str = OPERATOR) -> Sequence[ImageInfo]:
         """Return all images from which an asker can spawn, the oldest first."""
-        found = await self._catalogue.images()
+        images = await self._catalogue.images()
         if asker != OPERATOR:
             bundles = {each.info.id for each in await self._catalogue.bundles() if each.is_for(asker)}
-            found = [
+            images = [
                 each
-                for each in found
+                for each in images
                 if each.owner == asker or (each.owner == OPERATOR and bundles.issuperset(each.bundles))
             ]
-        return [each.info for each in found]
+        return [each.info for each in images]
 
     async def image_info(self, id: str, asker: str = OPERATOR) -> ImageInfo:
         """Return the description of an image. Raises Unknown."""
-        found = await self._recorded(id, asker)
-        if found is None:
+        record = await self._recorded(id, asker)
+        if record is None:
             raise Unknown("image", id)
-        return found.info
+        return record.info
 
     async def delete_image(
         self, id: str, users: Callable[[], Sequence[str]] = tuple, elsewhere: Elsewhere = no_other_users
@@ -277,15 +277,15 @@ class PackagingService:
 
         An image of the operator may contain bundles of other teams, which makes it unusable for the asker.
         """
-        found = await self._catalogue.image(id)
-        if found is None or asker in (OPERATOR, found.owner):
-            return found
-        if found.owner != OPERATOR:
+        record = await self._catalogue.image(id)
+        if record is None or asker in (OPERATOR, record.owner):
+            return record
+        if record.owner != OPERATOR:
             return None
-        for each in found.bundles:
+        for each in record.bundles:
             if not await self._catalogue.is_for(each, asker):
                 return None
-        return found
+        return record
 
     @contextlib.contextmanager
     def _needing(self, *ids: str) -> Iterator[None]:
@@ -303,11 +303,11 @@ class PackagingService:
         """Block new use of an image or a bundle during the block. Raises InUse if it has users, or will have one."""
         if id in self._going:
             raise Unknown(kind, id)
-        making = [image for image, parts in self._making.items() if id in parts]
-        if not making and self._asked[id] > 0:
-            making = ["an image that is asked for"]
-        if found := (*users(), *making):
-            raise InUse(kind, id, found)
+        images_being_made = [image for image, parts in self._making.items() if id in parts]
+        if not images_being_made and self._asked[id] > 0:
+            images_being_made = ["an image that is asked for"]
+        if in_use_by := (*users(), *images_being_made):
+            raise InUse(kind, id, in_use_by)
         self._going.add(id)
         try:
             yield
@@ -334,8 +334,8 @@ class PackagingService:
         id = recorded.info.id
         async with self._beginning:
             if id not in self._tasks:
-                if (other := await self._catalogue.begin(recorded)) is not None:
-                    return other
+                if (running_job := await self._catalogue.begin(recorded)) is not None:
+                    return running_job
                 self._jobs.pop(id, None)  # one that failed before
                 self._jobs[id] = OwnedJob(Job(id=id, state="queued"), recorded.owner)
                 self._making[id] = frozenset((id, recorded.info.base, *recorded.bundles))
@@ -385,6 +385,6 @@ class PackagingService:
             await self._catalogue.failed(recorded, error)
         id = recorded.info.id
         self._jobs[id] = OwnedJob(Job(id=id, state="failed", error=error), recorded.owner)
-        over = [each for each, owned in self._jobs.items() if owned.job.state == "failed"][:-_FAILED]
-        for each in over:
+        oldest = [each for each, owned in self._jobs.items() if owned.job.state == "failed"][:-_FAILED]
+        for each in oldest:
             del self._jobs[each]

@@ -17,18 +17,20 @@ async def reserve(teams: Mapping[str, Mapping[str, float]], spawner: AgentSpawne
 
     The keys of these teams are not shown: the operator's key opens them. Raises InvalidValue.
     """
-    for name, wanted in teams.items():
-        if (there := await spawner.reserved(name)) is None:
+    for name, amounts in teams.items():
+        if (reserved := await spawner.reserved(name)) is None:
             try:
-                made = await spawner.create_team(CreateTeam(resources=dict(wanted), name=name), operator)
+                created = await spawner.create_team(CreateTeam(resources=dict(amounts), name=name), operator)
             except InvalidValue:
-                if (there := await spawner.reserved(name)) is None:  # No other kernel has reserved it concurrently.
+                if (reserved := await spawner.reserved(name)) is None:  # No other kernel has reserved it concurrently.
                     raise
             else:
-                _log.info("team %s: reserved as %s: %s", name, made.team.id, _words(made.team.resources))
+                _log.info("team %s: reserved as %s: %s", name, created.team.id, _words(created.team.resources))
                 continue
-        if there != wanted:
-            _log.warning("team %s: kept as it is, with %s; the settings say %s", name, _words(there), _words(wanted))
+        if reserved != amounts:
+            _log.warning(
+                "team %s: kept as it is, with %s; the settings say %s", name, _words(reserved), _words(amounts)
+            )
 
 
 def _words(amounts: Mapping[str, float]) -> str:

@@ -31,14 +31,14 @@ def operator_token(file: pathlib.Path, given: str | None = None) -> str:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # A pipe would block.
     except OSError as problem:
         raise InvalidValue("token", str(file), f"a file that can be read ({problem.strerror})") from None
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         os.close(descriptor)
         raise InvalidValue("token", str(file), "a regular file of this user")
-    with open(descriptor, encoding="ascii", errors="replace") as kept:  # noqa: PTH123 - a descriptor
-        if stat.S_IMODE(found.st_mode) & 0o077:
+    with open(descriptor, encoding="ascii", errors="replace") as stream:  # noqa: PTH123 - a descriptor
+        if stat.S_IMODE(status.st_mode) & 0o077:
             raise InvalidValue("token", str(file), "a file that only its user can read (chmod 600)")
-        return operator_token(file, kept.read(2 * MAX_TOKEN).strip())
+        return operator_token(file, stream.read(2 * MAX_TOKEN).strip())
 
 
 def _keep(file: pathlib.Path, text: str) -> None:
@@ -46,8 +46,8 @@ def _keep(file: pathlib.Path, text: str) -> None:
     new = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        with open(descriptor, "w", encoding="ascii") as made:  # noqa: PTH123 - a descriptor
-            made.write(text)
+        with open(descriptor, "w", encoding="ascii") as stream:  # noqa: PTH123 - a descriptor
+            stream.write(text)
         file.hardlink_to(new)
     finally:
         new.unlink()

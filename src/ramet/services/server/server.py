@@ -124,20 +124,20 @@ class Server:
         """
         if self._leaving is not None:
             return self
-        async with AsyncExitStack() as leaving, AsyncExitStack() as resting:
+        async with AsyncExitStack() as drain_stack, AsyncExitStack() as stop_stack:
             _take(self.folder)
             for name in ("agents", "packaging"):
                 made_folder(self.folder / name)
             # First: a start that fails here has changed nothing. Clients that connect meanwhile wait.
             self.listener = self._listener()
-            resting.callback(self.listener.close)
+            stop_stack.callback(self.listener.close)
             self.operator = operator_token(self.folder / TOKEN, self._given_token)
-            await leaving.enter_async_context(self.runtime)
+            await drain_stack.enter_async_context(self.runtime)
             store = await self.runtime.open_store()
             self.lost.clear()
-            leaving.callback(store.on_loss(lambda _: self.lost.set()))
+            drain_stack.callback(store.on_loss(lambda _: self.lost.set()))
             is_shared = store.name == SHARED
-            packaging = await leaving.enter_async_context(self._packaging(store if is_shared else None))
+            packaging = await drain_stack.enter_async_context(self._packaging(store if is_shared else None))
             types = installed() if self._types is None else self._types
             self.spawner = AgentSpawnerService(
                 self.runtime,
@@ -148,7 +148,7 @@ class Server:
                 rules=self._rules,
             )
             metrics = Metrics(self.runtime, self.spawner.roster, is_public=self._public_metrics)
-            leaving.push_async_callback(metrics.stop)
+            drain_stack.push_async_callback(metrics.stop)
             metrics.start()  # before trees are resumed
             log_of = partial(TurnLog, store) if is_shared else None
             clock = self.runtime.clock
@@ -161,23 +161,23 @@ class Server:
                 with _of_extra():
                     from ramet.services.cluster.membership import Kernels
                 self.kernels = Kernels(store, self.operator, self, self.spawner.take_over)
-                resting.push_async_callback(self.kernels.close)
+                stop_stack.push_async_callback(self.kernels.close)
                 await self.kernels.open()
             await self.spawner.open()
-            leaving.push_async_callback(self.spawner.leave)
+            drain_stack.push_async_callback(self.spawner.leave)
             self._scheduler = scheduler = AgentScheduler(self.runtime)
-            resting.push_async_callback(scheduler.close)
+            stop_stack.push_async_callback(scheduler.close)
             await scheduler.start()
             await reserve(self._teams, self.spawner, self.operator)
             self._http_server = http = self._http(packaging, scheduler, metrics)
-            resting.push_async_callback(http.stop)
-            resting.callback(self._parts.streams.end)
-            resting.push_async_callback(self._end_turns)
-            resting.callback(http.end)
+            stop_stack.push_async_callback(http.stop)
+            stop_stack.callback(self._parts.streams.end)
+            stop_stack.push_async_callback(self._end_turns)
+            stop_stack.callback(http.end)
             await http.start()
             if self.kernels is not None:
                 await self.kernels.announce(self._address or reached_at(self.where))
-            self._leaving, self._resting = leaving.pop_all(), resting.pop_all()
+            self._leaving, self._resting = drain_stack.pop_all(), stop_stack.pop_all()
         _log.info("serving %s at %s", self.dir, self.where)
         return self
 
@@ -202,10 +202,10 @@ class Server:
         with contextlib.suppress(RametError):  # Clients without an answer look up the new kernel.
             await self.kernels.leave()
         self._parts.streams.break_off()
-        is_all_answered = await self._http_server.stop()
+        was_all_answered = await self._http_server.stop()
         await self._put_on_record()
         await self.kernels.close()
-        if not is_all_answered:  # As after a kill: unanswered requests may have been executed.
+        if not was_all_answered:  # As after a kill: unanswered requests may have been executed.
             return
         with contextlib.suppress(RametError):
             await self.runtime.journal.store.close()  # This ends its registration as a kernel, and informs the others.
@@ -297,10 +297,10 @@ class Server:
 
     async def _put_on_record(self) -> None:
         """Wait until all events of the trees are recorded."""
-        for opened in self.runtime.trees.values():
-            if opened.recorder.durable is not None:
+        for tree in self.runtime.trees.values():
+            if tree.recorder.durable is not None:
                 with contextlib.suppress(RametError):  # The error cannot be handled here.
-                    await opened.recorder.durable()
+                    await tree.recorder.durable()
 
     def _unready(self) -> str:
         if self.leaves:

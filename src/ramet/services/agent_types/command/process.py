@@ -35,8 +35,8 @@ from ramet.wire.stdio_frames import LineReader
 LOG_BYTES = 64 * 1024
 #: The limit of bytes that wait for the program to read: a few messages of the largest kind.
 UNREAD_BYTES = 32 * 1024 * 1024
-_READ = 64 * 1024
-_FOR_LIFE = 366 * 86400.0  #: seconds: the maximum of a policy
+_READ_BYTES = 64 * 1024
+_MAX_TIMEOUT_S = 366 * 86400.0  #: seconds: the maximum of a policy
 
 
 class Started(NamedTuple):
@@ -63,26 +63,26 @@ async def start_inside(
     backend = await runtime.sandboxes.placement().backend(grant)
     if (await backend.probe()).remote:
         raise InvalidValue("agent_type", "command", f"another type: sandboxes of {backend.name} are on other machines")
-    log, is_there = Capture(head=0, tail=LOG_BYTES), asyncio.Event()
+    log, is_ready = Capture(head=0, tail=LOG_BYTES), asyncio.Event()
     mask = Mask(forms_of_grant(grant))  # Mask before the log is cut: the rest of a cut value could not be found.
 
     def printed(stream: str, text: str) -> None:
         if stream == "stderr":
             log.take(mask.feed(text.encode(errors="replace")))
         else:
-            is_there.set()
+            is_ready.set()
 
     handle = await runtime.spawn(
         exec_in_sandbox.start,
         args=(list(argv), cwd),
-        policy=replace(policy, timeout_seconds=_FOR_LIFE, retry_count=0),
+        policy=replace(policy, timeout_seconds=_MAX_TIMEOUT_S, retry_count=0),
         limits=limits,
         on_output=printed,
         state_owner=state_owner,
     )
     try:
-        await _either(is_there.wait(), handle.result())
-        line = await Line.over(*(_pipes_of(handle) if is_there.is_set() else _closed_pipes()))
+        await _wait_any(is_ready.wait(), handle.result())
+        line = await Line.over(*(_open_pipes(handle) if is_ready.is_set() else _closed_pipes()))
     except BaseException:
         await run_shielded(handle.cancel("it could not be talked with"))
         raise
@@ -94,7 +94,7 @@ async def start_in_host(
 ) -> Started:
     """Start a program in the host, with the server's rights and a small part of its environment."""
     log = Capture(head=0, tail=LOG_BYTES)
-    (stdin, to_it), (from_it, stdout) = os.pipe(), os.pipe()
+    (stdin, write_fd), (read_fd, stdout) = os.pipe(), os.pipe()
 
     async def program() -> int | str:
         try:
@@ -119,12 +119,12 @@ async def start_in_host(
     try:
         handle = await runtime.spawn(program, limits=limits, state_owner=state_owner)
     except BaseException:
-        for fd in (stdin, stdout, to_it, from_it):
+        for fd in (stdin, stdout, write_fd, read_fd):
             os.close(fd)
         raise
     handle.run.ended().add_done_callback(over)
     try:
-        line = await Line.over(to_it, from_it)
+        line = await Line.over(write_fd, read_fd)
     except BaseException:
         await run_shielded(handle.cancel("it could not be talked with"))
         raise
@@ -135,12 +135,12 @@ class Line:
     """The host's ends of a program's stdin and stdout."""
 
     def __init__(self, writing: asyncio.WriteTransport, reading: asyncio.ReadTransport, read: asyncio.StreamReader):
-        self._writing, self._reading, self._stream = writing, reading, read
+        self._write_transport, self._read_transport, self._stream = writing, reading, read
 
     @classmethod
     async def over(cls, to_it: int, from_it: int) -> Line:
         """Take ownership of two pipes, and close them if this raises."""
-        loop, stream = asyncio.get_running_loop(), asyncio.StreamReader(limit=_READ)
+        loop, stream = asyncio.get_running_loop(), asyncio.StreamReader(limit=_READ_BYTES)
         sink, source = os.fdopen(to_it, "wb", 0), os.fdopen(from_it, "rb", 0)
         try:
             reading, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), source)
@@ -156,17 +156,17 @@ class Line:
 
         Raises BusyError if the program has not read the earlier messages.
         """
-        if self._writing.is_closing():
+        if self._write_transport.is_closing():
             return
         frame = encode(told, body)
-        if self._writing.get_write_buffer_size() + len(frame) > UNREAD_BYTES:
+        if self._write_transport.get_write_buffer_size() + len(frame) > UNREAD_BYTES:
             raise BusyError(f"the program has not read what it was told before; {UNREAD_BYTES} bytes may wait")
-        self._writing.write(frame)
+        self._write_transport.write(frame)
 
     async def frames(self, masked: Callable[[str], str]) -> AsyncGenerator[Frame]:
         """Yield the program's frames until its stdout closes. Raises ProtocolError; `masked` filters the error text."""
         reader = LineReader(masked)
-        while data := await self._stream.read(_READ):
+        while data := await self._stream.read(_READ_BYTES):
             for frame in reader.feed(data):
                 yield frame
         if reader.is_partial:
@@ -174,34 +174,34 @@ class Line:
 
     def hang_up(self) -> None:
         """Close the program's stdin immediately; data that was not read is lost. Idempotent."""
-        if not self._writing.is_closing():  # It closes by itself when the other end is closed.
-            self._writing.abort()
+        if not self._write_transport.is_closing():  # It closes by itself when the other end is closed.
+            self._write_transport.abort()
 
     def close(self) -> None:
         """Close both ends. Idempotent."""
         self.hang_up()
-        self._reading.close()
+        self._read_transport.close()
 
 
-def _pipes_of(handle: Handle) -> tuple[int, int]:
+def _open_pipes(handle: Handle) -> tuple[int, int]:
     """Open the host's ends of the pipes in a run's own folder.
 
     Raises OSError, and ProtocolError for a file that is no pipe.
     """
     assert handle.run.folder is not None, "who works inside has a folder"
     folder = os.open(handle.run.folder.workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with contextlib.ExitStack() as opened:
-        opened.callback(os.close, folder)
-        to_it = _opened(folder, exec_in_sandbox.STDIN, os.O_WRONLY)
-        with contextlib.ExitStack() as unwanted:
-            unwanted.callback(os.close, to_it)
-            from_it = _opened(folder, exec_in_sandbox.STDOUT, os.O_RDONLY)
-            unwanted.pop_all()
-    return to_it, from_it
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, folder)
+        write_fd = _open_pipe(folder, exec_in_sandbox.STDIN, os.O_WRONLY)
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(os.close, write_fd)
+            read_fd = _open_pipe(folder, exec_in_sandbox.STDOUT, os.O_RDONLY)
+            on_failure.pop_all()
+    return write_fd, read_fd
 
 
-def _opened(folder: int, name: str, how: int) -> int:
-    fd = os.open(name, how | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+def _open_pipe(folder: int, name: str, flags: int) -> int:
+    fd = os.open(name, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     if not stat.S_ISFIFO(os.fstat(fd).st_mode):
         os.close(fd)
         raise ProtocolError(f"{name} in its folder is no pipe")
@@ -210,14 +210,14 @@ def _opened(folder: int, name: str, how: int) -> int:
 
 def _closed_pipes() -> tuple[int, int]:
     """Return pipe ends whose other ends are closed, for a program that never started."""
-    (stdin, to_it), (from_it, stdout) = os.pipe(), os.pipe()
+    (stdin, write_fd), (read_fd, stdout) = os.pipe(), os.pipe()
     os.close(stdin)
     os.close(stdout)
-    return to_it, from_it
+    return write_fd, read_fd
 
 
-async def _either(*works: object) -> None:
-    tasks = [asyncio.ensure_future(each) for each in works]  # type: ignore[call-overload]
+async def _wait_any(*awaitables: object) -> None:
+    tasks = [asyncio.ensure_future(each) for each in awaitables]  # type: ignore[call-overload]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -37,8 +37,8 @@ class Calls:
         try:
             return await wait_with_timeout(answer, clock=self._clock, seconds=timeout_s)
         except TimeoutError:
-            why = f"{operation!r} was not answered within {timeout_s:g} s"
-            raise TaskFailed(why, status=str(Status.TIMEOUT)) from None
+            message = f"{operation!r} was not answered within {timeout_s:g} s"
+            raise TaskFailed(message, status=str(Status.TIMEOUT)) from None
         finally:
             del self._open[number]
 

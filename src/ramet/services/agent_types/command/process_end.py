@@ -9,22 +9,22 @@ from ramet.spawn.sandbox.process import sanitize_error
 
 #: Used as the type of an error.
 NOT_STARTED, EXITED, BROKEN = "NotStarted", "Exited", "ProtocolError"
-_LAST_WORDS = 500  #: characters of stderr
+_STDERR_CHARS = 500  #: characters of stderr
 
 
 def how_it_ended(result: Result, broken: BaseException | None, log: str) -> ErrorInfo:
     """Return why the program ended; `broken` is the error in its frames, `log` its stderr."""
     value = result.value
     if broken is not None:
-        why = ErrorInfo(type=BROKEN, message=f"what the program says is no frames: {broken}")
+        error = ErrorInfo(type=BROKEN, message=f"what the program says is no frames: {broken}")
     elif result.status is not Status.COMPLETED:
-        why = result.error or ErrorInfo(type=str(result.status), message="it ended without a word")
+        error = result.error or ErrorInfo(type=str(result.status), message="it ended without a word")
     elif isinstance(value, int):
-        how = f"exit status {value}" if value >= 0 else f"signal {_name(-value)}"
-        why = ErrorInfo(type=EXITED, message=f"the program ended by itself: {how}")
+        status = f"exit status {value}" if value >= 0 else f"signal {_name(-value)}"
+        error = ErrorInfo(type=EXITED, message=f"the program ended by itself: {status}")
     else:
         return sanitize_error(ErrorInfo(type=NOT_STARTED, message=str(value)))
-    return sanitize_error(ErrorInfo(type=why.type, message=why.message + last_words(log)))
+    return sanitize_error(ErrorInfo(type=error.type, message=error.message + last_words(log)))
 
 
 def status_of(result: Result) -> str:
@@ -34,8 +34,8 @@ def status_of(result: Result) -> str:
 
 def last_words(log: str) -> str:
     """Return the end of the program's stderr, as the end of a sentence."""
-    last = log[-_LAST_WORDS:].strip()
-    return f"; the last on its stderr: {last}" if last else ""
+    tail = log[-_STDERR_CHARS:].strip()
+    return f"; the last on its stderr: {tail}" if tail else ""
 
 
 def _name(number: int) -> str:

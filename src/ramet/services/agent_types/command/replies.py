@@ -7,7 +7,7 @@ from collections import deque
 
 from ramet.core.errors import RametError
 
-_WAITING = 16  #: pieces that wait for the reader; a writer with more pieces waits
+_MAX_WAITING = 16  #: pieces that wait for the reader; a writer with more pieces waits
 
 
 class Answering:
@@ -22,23 +22,23 @@ class Answering:
         self.is_interrupted = False
         self._error: RametError | None = None
         self._pieces: deque[bytes] = deque()
-        self._is_left = False
-        self._news, self._room = asyncio.Event(), asyncio.Event()
+        self._is_abandoned = False
+        self._has_news, self._has_space = asyncio.Event(), asyncio.Event()
 
     async def put(self, piece: bytes) -> None:
         """Add the next piece, and wait until there is room for it. Pieces are dropped after the reader has left."""
-        while len(self._pieces) >= _WAITING and not self._is_left:
-            self._room.clear()
-            await self._room.wait()
-        if not self._is_left and not self.is_over:
+        while len(self._pieces) >= _MAX_WAITING and not self._is_abandoned:
+            self._has_space.clear()
+            await self._has_space.wait()
+        if not self._is_abandoned and not self.is_over:
             self._pieces.append(piece)
-            self._news.set()
+            self._has_news.set()
 
     def end(self, error: RametError | None = None) -> None:
         """End the answer after the pieces so far, with an error if one is given. Idempotent."""
         if not self.is_over:
             self.is_over, self._error = True, error
-            self._news.set()
+            self._has_news.set()
 
     async def next(self) -> bytes | None:
         """Return the next piece; None at the end. Raises the error that the answer ended with."""
@@ -47,13 +47,13 @@ class Answering:
                 if self._error is not None:
                     raise self._error
                 return None
-            self._news.clear()
-            await self._news.wait()
-        self._room.set()
+            self._has_news.clear()
+            await self._has_news.wait()
+        self._has_space.set()
         return self._pieces.popleft()
 
     def leave(self) -> None:
         """Stop reading."""
-        self._is_left = True
+        self._is_abandoned = True
         self._pieces.clear()
-        self._room.set()
+        self._has_space.set()

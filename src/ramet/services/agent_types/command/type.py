@@ -81,11 +81,11 @@ class CommandType:
             raise InvalidValue("spawn_info.argv", info.argv[0], f"no NUL, and at most {_MAX_ARGV} bytes")
         if not 0 < info.start_s <= _MAX_START_S:
             raise InvalidValue("spawn_info.start_s", info.start_s, f"seconds, up to {_MAX_START_S:g}")
-        _works_in(opening)
+        _working_folder(opening)
         policy = policy_of(opening)
         if policy is None and info.argv[0] not in self._allowed:
-            known = ", ".join(self._allowed) or "nothing"
-            raise InvalidValue("spawn_info.argv", info.argv[0], f"in the host one of: {known}; else say a policy")
+            programs = ", ".join(self._allowed) or "nothing"
+            raise InvalidValue("spawn_info.argv", info.argv[0], f"in the host one of: {programs}; else say a policy")
         await isolation_of(opening.runtime, policy)
 
     async def open(self, opening: AgentSpec) -> RunningAgent:
@@ -100,9 +100,9 @@ class CommandType:
         turns = CommandTurnLog(await opening.runtime.open_store(), opening.id)
         if opening.run:
             await turns.read()
-            await _end_what_is_left(opening, policy)
+            await _end_leftover_tree(opening, policy)
         seconds = _seconds_of(opening, policy)
-        agent = CommandAgent(opening, turns, await _started(opening, policy), isolation, seconds)
+        agent = CommandAgent(opening, turns, await _start(opening, policy), isolation, seconds)
         if opening.run:
             agent.begin_again()
         else:
@@ -110,41 +110,41 @@ class CommandType:
         return agent
 
 
-async def _started(opening: AgentSpec, policy: Policy | None) -> Started:
-    limits = replace(opening.limits, seconds=None)  # Time is limited per turn.
-    argv, cwd = opening.info.argv, _works_in(opening)
-    runtime, owner = opening.runtime, opening.id
+async def _start(spec: AgentSpec, policy: Policy | None) -> Started:
+    limits = replace(spec.limits, seconds=None)  # Time is limited per turn.
+    argv, cwd = spec.info.argv, _working_folder(spec)
+    runtime, owner = spec.runtime, spec.id
     if policy is not None:
         return await start_inside(runtime, argv, str(cwd or ""), policy, limits, state_owner=owner)
-    return await start_in_host(runtime, argv, cwd or opening.folder, limits, state_owner=owner)
+    return await start_in_host(runtime, argv, cwd or spec.folder, limits, state_owner=owner)
 
 
-async def _end_what_is_left(opening: AgentSpec, policy: Policy | None) -> None:
+async def _end_leftover_tree(spec: AgentSpec, policy: Policy | None) -> None:
     """End the recorded tree of a killed server; the program itself ended with that server."""
     with suppress(DefinitionMissing):
-        for left in await opening.runtime.resume(
-            only=opening.run, secrets=secrets_of(policy), env_vars=variables_of(policy)
+        for handle in await spec.runtime.resume(
+            only=spec.run, secrets=secrets_of(policy), env_vars=variables_of(policy)
         ):
-            await left.cancel("its server was killed")
+            await handle.cancel("its server was killed")
 
 
-def _seconds_of(opening: AgentSpec, policy: Policy | None) -> float | None:
+def _seconds_of(spec: AgentSpec, policy: Policy | None) -> float | None:
     """Return the time limit of a turn; None for no limit."""
-    given = [] if policy is None else [resolve_root_policy(policy).timeout_seconds]
-    if opening.limits.seconds is not None:
-        given.append(opening.limits.seconds)
-    return min(given, default=None)
+    limits = [] if policy is None else [resolve_root_policy(policy).timeout_seconds]
+    if spec.limits.seconds is not None:
+        limits.append(spec.limits.seconds)
+    return min(limits, default=None)
 
 
-def _works_in(opening: AgentSpec) -> pathlib.Path | None:
+def _working_folder(spec: AgentSpec) -> pathlib.Path | None:
     """Return the program's working folder; None for a folder of its own. Raises InvalidValue."""
-    info: CommandInfo = opening.info
+    info: CommandInfo = spec.info
     if info.in_image:
-        if opening.policy is None or len(opening.image.folders) != 1:
+        if spec.policy is None or len(spec.image.folders) != 1:
             raise InvalidValue("spawn_info.in_image", True, "it with a policy, and an image of one bundle")
         if info.cwd:
             raise InvalidValue("spawn_info.cwd", info.cwd, "none beside in_image")
-        return opening.image.folders[0].resolve()
+        return spec.image.folders[0].resolve()
     if info.cwd and (not info.cwd.startswith("/") or "\0" in info.cwd):
         raise InvalidValue("spawn_info.cwd", info.cwd, "an absolute path, as the program sees it")
     return pathlib.Path(info.cwd) if info.cwd else None

@@ -37,7 +37,7 @@ from ramet.spawn.run import Run
 _log = logging.getLogger("ramet.services")
 
 #: The errors for which a call cannot be continued; its function is not called again.
-_LEFT = (DefinitionMissing, BusyError, Expired)
+_NOT_RESUMABLE = (DefinitionMissing, BusyError, Expired)
 
 
 class FunctionAgent:
@@ -54,14 +54,14 @@ class FunctionAgent:
     ) -> None:
         """Serve a function, which is a reference if only its sandbox can import it. `turns` are not read yet."""
         self.isolation, self.run, self._gate = isolation, opening.run, gate
-        self._opening, self._function, self._policy = opening, function, policy
+        self._spec, self._function, self._policy = opening, function, policy
         self._turns = turns
         self._takes_history = isinstance(function, FunctionReference) or invoke.takes_history(function)
         self._has_warned = False  #: whether the log has warned about omitted history
         self._usage = NOTHING_USED
-        self._beginning: asyncio.Task[None] | None = None  #: of the newest turn
+        self._begin_task: asyncio.Task[None] | None = None  #: of the newest turn
         self._call: RunningCall | None = None  #: the newest call
-        self._left: RunningCall | None = None  #: begun by another kernel, until its turn is continued
+        self._resumed_call: RunningCall | None = None  #: begun by another kernel, until its turn is continued
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
 
     async def take_up(self) -> None:
@@ -73,7 +73,7 @@ class FunctionAgent:
             self._usage += turn.used
             self.run = turn.run
         if self._turns.under_way is not None:
-            self._call = self._left = await self._taken_up(self._turns.under_way)
+            self._call = self._resumed_call = await self._resume_call(self._turns.under_way)
 
     # ---- talking
 
@@ -83,7 +83,7 @@ class FunctionAgent:
         Raises InvalidValue for an invalid body. After the text that was sent, raises Aborted if the turn was
         interrupted, TaskFailed with the turn's status if the turn failed, and OutputTooLarge if the answer is too long.
         """
-        async with aclosing(self._begun(body, format_of(format), ())) as chunks:
+        async with aclosing(self._new_turn(body, format_of(format), ())) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -111,17 +111,17 @@ class FunctionAgent:
         Yields the chunks after those of `said`. Leaving the iteration interrupts the turn. Raises like `turn`. Raises
         Aborted if the turn cannot be continued, and Damaged, StoreFailed.
         """
-        shape, left = format_of(format), self._left
-        self._left = None
+        shape, resumed_call = format_of(format), self._resumed_call
+        self._resumed_call = None
         if number > self._turns.taken:  # Its call was not recorded.
-            answer = self._begun(body, shape, said)
-        elif left is not None and left.turn.number == number:
-            answer = self._answered(left, shape, said)
-        elif (over := await self._turns.of(number)) is not None:
-            answer = self._answered(RunningCall.known(over), shape, said)
+            reply = self._new_turn(body, shape, said)
+        elif resumed_call is not None and resumed_call.turn.number == number:
+            reply = self._reply(resumed_call, shape, said)
+        elif (ended_turn := await self._turns.of(number)) is not None:
+            reply = self._reply(RunningCall.known(ended_turn), shape, said)
         else:
             raise Bug(f"turn {number} is not on record, and later ones are")
-        async with aclosing(answer) as chunks:
+        async with aclosing(reply) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -132,15 +132,15 @@ class FunctionAgent:
 
     async def mail(self, text: str) -> None:
         """Refuse the message. Raises MailRefused."""
-        raise MailRefused(self._opening.path, "it is a function and reads no mail")
+        raise MailRefused(self._spec.path, "it is a function and reads no mail")
 
     async def close(self, reason: str) -> None:
         """End the agent and all runs below it, and wait until they have ended. Idempotent."""
         if not self.ended.done():
             self.ended.set_result(None)
-        if self._beginning is not None:
-            self._beginning.cancel()
-            await asyncio.wait({self._beginning})
+        if self._begin_task is not None:
+            self._begin_task.cancel()
+            await asyncio.wait({self._begin_task})
         if self._call is not None:
             await self._call.cancel(reason)
         self._turns.close()
@@ -158,29 +158,29 @@ class FunctionAgent:
     async def control(self, operation: Any) -> Any:
         """Load or unload a bundle. Calls, including an active one, may import its code."""
         if isinstance(operation, LoadBundle | UnloadBundle):
-            return await bundle_operations.change(self._opening, operation)
+            return await bundle_operations.change(self._spec, operation)
         raise Bug(f"an operation that was not declared: {type(operation).__name__}")
 
     # ---- a turn
 
-    async def _begun(self, body: bytes, shape: Format, said: Sequence[bytes]) -> AsyncGenerator[bytes]:
+    async def _new_turn(self, body: bytes, shape: Format, sent: Sequence[bytes]) -> AsyncGenerator[bytes]:
         text = shape.read(body).encode("utf-8", "replace").decode()
-        self._left = None
+        self._resumed_call = None
         if self._call is not None:  # A turn that an earlier server began, without a reader.
             await self._call.over()
         if self.ended.done():
-            raise _has_ended()
-        turn = FunctionTurn(number=self._turns.taken + 1, run=self._opening.runtime.mint(), asked=text)
+            raise _ended_error()
+        turn = FunctionTurn(number=self._turns.taken + 1, run=self._spec.runtime.mint(), asked=text)
         call = RunningCall(turn, self._keep)
-        self._beginning = asyncio.create_task(self._begin(call), name=f"ramet begins {turn.run}")
+        self._begin_task = asyncio.create_task(self._begin(call), name=f"ramet begins {turn.run}")
         try:
-            await self._beginning
+            await self._begin_task
         except asyncio.CancelledError:
             await call.cancel("the reader left")  # The call may already be active.
             if is_being_cancelled():
                 raise
-            raise _has_ended() from None
-        async with aclosing(self._answered(call, shape, said)) as chunks:
+            raise _ended_error() from None
+        async with aclosing(self._reply(call, shape, sent)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -188,7 +188,7 @@ class FunctionAgent:
         """Record a turn and start its call. Nothing of the turn remains if this raises or is cancelled."""
         try:
             await run_shielded(self._turns.write(call.turn))
-            handle = await self._started(call)
+            handle = await self._start(call)
         except BaseException:
             with suppress(RametError):
                 await run_shielded(self._turns.forget(call.turn))
@@ -197,65 +197,63 @@ class FunctionAgent:
         call.begun(handle)
         self._call, self.run = call, call.turn.run
 
-    async def _answered(self, call: RunningCall, shape: Format, said: Sequence[bytes]) -> AsyncGenerator[bytes]:
+    async def _reply(self, call: RunningCall, shape: Format, sent: Sequence[bytes]) -> AsyncGenerator[bytes]:
         """Yield the answer of a call after the chunks of `said`. Raises the error that the call ends with."""
-        new = shape.Writer(call.turn.run, _name_of(self._function), int(self._opening.runtime.clock.now().timestamp()))
-        writer, first = shape.writer_of(said[0]) if said else new, new.begin()
-        texts = [shape.text_of(each) for each in said[len(first) :]]
-        before, heard = "".join(texts), list[str]()
+        new = shape.Writer(call.turn.run, _name_of(self._function), int(self._spec.runtime.clock.now().timestamp()))
+        writer, first = shape.writer_of(sent[0]) if sent else new, new.begin()
+        texts = [shape.text_of(each) for each in sent[len(first) :]]
+        sent_text, pieces_text = "".join(texts), list[str]()
         try:
-            for chunk in first[len(said) :]:
+            for chunk in first[len(sent) :]:
                 yield chunk
-            async with aclosing(call.text(before)) as pieces:
+            async with aclosing(call.text(sent_text)) as pieces:
                 async for piece in pieces:
-                    if before:
-                        heard.append(piece)
+                    if sent_text:
+                        pieces_text.append(piece)
                     for chunk in writer.text(piece):
                         yield chunk
         finally:
             if not call.is_over:
                 await call.cancel("the reader left")
-        whole = "".join((before, *heard))
+        full_text = "".join((sent_text, *pieces_text))
         if (
-            before and call.place != "from the beginning" and whole != call.turn.said
+            sent_text and call.place != "from the beginning" and full_text != call.turn.said
         ):  # The call ended before this kernel read its output.
-            await self._turns.write(replace(call.turn, said=whole))
+            await self._turns.write(replace(call.turn, said=full_text))
         call.check()
         for chunk in writer.end(call.turn.used)[texts.count("") :]:
             yield chunk
 
-    async def _started(self, call: RunningCall) -> Handle:
-        spawn, function, run = self._opening.runtime.spawn, self._function, call.turn.run
-        limits = left_of(self._opening.limits, self._usage)  # Each turn is a tree with its own budget.
+    async def _start(self, call: RunningCall) -> Handle:
+        spawn, function, run = self._spec.runtime.spawn, self._function, call.turn.run
+        limits = left_of(self._spec.limits, self._usage)  # Each turn is a tree with its own budget.
         text, late = call.turn.asked, self._late_args
         if self._policy is None:
-            called = self._in_the_host(call)
-            return await spawn(
-                called, args=(text,), late_args=late, limits=limits, run=run, state_owner=self._opening.id
-            )
-        is_named = isinstance(function, FunctionReference)
+            called = self._host_agent(call)
+            return await spawn(called, args=(text,), late_args=late, limits=limits, run=run, state_owner=self._spec.id)
+        is_reference = isinstance(function, FunctionReference)
         return await spawn(
-            invoke.call_named if is_named else invoke.call_inside,
+            invoke.call_named if is_reference else invoke.call_inside,
             args=(*function, text) if isinstance(function, FunctionReference) else (function, text),
             late_args=late,
             policy=self._policy,
             limits=limits,
             on_output=call.pieces.printed,
-            shelf=self._opening.shelf.folder if self._opening.shelf is not None else None,
+            shelf=self._spec.shelf.folder if self._spec.shelf is not None else None,
             gate=self._gate,
             run=run,
-            state_owner=self._opening.id,
+            state_owner=self._spec.id,
         )
 
-    async def _taken_up(self, turn: FunctionTurn) -> RunningCall | None:
+    async def _resume_call(self, turn: FunctionTurn) -> RunningCall | None:
         """Return the turn's call, active or ended; None if the call never began. Raises StoreFailed."""
-        call, runtime = RunningCall(turn, self._keep), self._opening.runtime
+        call, runtime = RunningCall(turn, self._keep), self._spec.runtime
         self.run = turn.run
         await self._turns.write(turn)  # After this, the previous owner can no longer write the turn.
         try:
             for handle in await runtime.resume(
                 only=turn.run,
-                agents=[self._in_the_host(call)] if self._policy is None else (),
+                agents=[self._host_agent(call)] if self._policy is None else (),
                 secrets=secrets_of(self._policy),
                 env_vars=variables_of(self._policy),
                 gate=self._gate,
@@ -267,9 +265,9 @@ class FunctionAgent:
         except Unknown:
             await self._turns.forget(turn)
             return None
-        except _LEFT as problem:
-            why = Aborted(f"its kernel was lost in the middle of this turn, and nobody can go on with it: {problem}")
-            result = Result(status=Status.CANCELLED, error=ErrorInfo(type="Aborted", message=str(why)))
+        except _NOT_RESUMABLE as problem:
+            error = Aborted(f"its kernel was lost in the middle of this turn, and nobody can go on with it: {problem}")
+            result = Result(status=Status.CANCELLED, error=ErrorInfo(type="Aborted", message=str(error)))
             await call.ended(result, in_the_host=self._policy is None)
         return call
 
@@ -281,13 +279,13 @@ class FunctionAgent:
         if run.request.late_args is not None:
             run.request = dataclasses.replace(run.request, late_args=self._late_args)
         if self._policy is not None and run.grant is not None:
-            shelf = self._opening.shelf.folder if self._opening.shelf is not None else None
+            bundle_folder = self._spec.shelf.folder if self._spec.shelf is not None else None
             run.grant = resolve_root_policy(self._policy)
             if run.narrowed is not None:  # A policy adapter narrowed the grant when the run was spawned.
                 run.grant = within(run.grant, run.narrowed)
-            placement = self._opening.runtime.sandboxes.placement()
+            placement = self._spec.runtime.sandboxes.placement()
             run.mount_roots = placement.mount_roots(run.grant.readonly_mounts)
-            run.request = dataclasses.replace(run.request, on_output=call.pieces.printed, shelf=shelf)
+            run.request = dataclasses.replace(run.request, on_output=call.pieces.printed, shelf=bundle_folder)
 
     def _late_args(self) -> tuple[invoke.History]:
         """Return the history to call the function with. The journal of each turn's tree does not repeat it."""
@@ -298,17 +296,17 @@ class FunctionAgent:
         omitted = self._turns.omitted if self._takes_history else 0
         if not omitted:
             return
-        whole = omitted + len(self._turns.recent_history())
-        most = f"as many of the newest as have {HISTORY_BYTES} bytes"
-        text = f"its function is told {whole - omitted} of {whole} messages of its history, {most}"
+        total = omitted + len(self._turns.recent_history())
+        limit = f"as many of the newest as have {HISTORY_BYTES} bytes"
+        text = f"its function is told {total - omitted} of {total} messages of its history, {limit}"
         handle.run.context.emit(Notice, text=text)
         if not self._has_warned:
             self._has_warned = True
-            _log.warning("agent %s (%s): %s", self._opening.id, self._opening.path, text)
+            _log.warning("agent %s (%s): %s", self._spec.id, self._spec.path, text)
 
-    def _in_the_host(self, call: RunningCall) -> Agent:
+    def _host_agent(self, call: RunningCall) -> Agent:
         assert not isinstance(self._function, FunctionReference), "the code of an image is called in a sandbox"
-        return as_agent(_bound(self._function, call.pieces.put))
+        return as_agent(_bind(self._function, call.pieces.put))
 
     async def _keep(self, turn: FunctionTurn) -> None:
         """Store a turn that has ended, and add its usage, however it ended."""
@@ -316,11 +314,11 @@ class FunctionAgent:
         await self._turns.write(turn)
 
 
-def _has_ended() -> RametError:
+def _ended_error() -> RametError:
     return RametError("this agent has ended")
 
 
-def _bound(function: Callable[..., Any], out: Callable[[str], None]) -> Callable[..., Any]:
+def _bind(function: Callable[..., Any], out: Callable[[str], None]) -> Callable[..., Any]:
     """Bind the output to the function. A synchronous function then runs in a thread; an async function does not."""
 
     def call(text: str, history: invoke.History) -> Any:

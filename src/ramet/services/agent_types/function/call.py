@@ -68,11 +68,11 @@ class RunningCall:
         self.is_over = False
         self._keep = keep
         self._said: list[str] = []
-        self._before = ""  #: the text of the turn that its reader received from another kernel
+        self._sent = ""  #: the text of the turn that its reader received from another kernel
         self._value = ""  #: the returned value as text
         self._printed: str | None = ""  #: if it ended elsewhere: the recorded end of its output
-        self._news = asyncio.Event()
-        self._living: asyncio.Task[None] | None = None
+        self._has_news = asyncio.Event()
+        self._read_task: asyncio.Task[None] | None = None
         self._handle: Handle | None = None
 
     @classmethod
@@ -92,14 +92,14 @@ class RunningCall:
     def begun(self, handle: Handle, *, was_begun: bool = False) -> None:
         """Follow a call that is running. `was_begun` says that an earlier kernel began it."""
         self._handle = handle
-        self._living = asyncio.create_task(self._live(handle, was_begun), name=f"ramet hears {handle.id}")
+        self._read_task = asyncio.create_task(self._read_output(handle, was_begun), name=f"ramet hears {handle.id}")
 
     async def ended(self, result: Result, *, in_the_host: bool) -> None:
         """Take the result of a call that ended before this kernel followed it. Raises any error of `keep`."""
-        self.place, said = "at its end", Said()
+        self.place, output = "at its end", Said()
         self._printed = None if in_the_host else _unicode(result.stdout)
-        said.take(self._printed or "")
-        await self._end(result, said)
+        output.take(self._printed or "")
+        await self._end(result, output)
 
     async def cancel(self, reason: str) -> None:
         """Cancel the call, and return when its end is stored. Idempotent."""
@@ -109,42 +109,44 @@ class RunningCall:
 
     async def over(self) -> None:
         """Return once the call has ended and its end is stored."""
-        if self._living is not None:
-            await asyncio.wait({self._living})
+        if self._read_task is not None:
+            await asyncio.wait({self._read_task})
 
     def check(self) -> None:
         """Raise the error of a call that did not complete: TaskFailed, Aborted, or the error in its answer."""
-        if self._living is not None and self._living.done():
-            self._living.result()
+        if self._read_task is not None and self._read_task.done():
+            self._read_task.result()
         if self.problem is not None:
             raise self.problem
 
-    async def _live(self, handle: Handle, was_begun: bool) -> None:
-        ending = asyncio.ensure_future(handle.result())
-        ending.add_done_callback(self.pieces.close)
-        placed, said = asyncio.Event(), Said()
-        watching = asyncio.create_task(self._watch(handle, placed), name=f"ramet watches {handle.id}")
+    async def _read_output(self, handle: Handle, was_begun: bool) -> None:
+        result_task = asyncio.ensure_future(handle.result())
+        result_task.add_done_callback(self.pieces.close)
+        is_placed, output = asyncio.Event(), Said()
+        watch_task = asyncio.create_task(self._watch(handle, is_placed), name=f"ramet watches {handle.id}")
         try:
             if was_begun and handle.run.grant is not None:
-                await placed.wait()  # The place of the text (continued or begun again) must be known before the text.
+                await (
+                    is_placed.wait()
+                )  # The place of the text (continued or begun again) must be known before the text.
             try:
                 while (piece := await self.pieces.next()) is not None:
                     if piece:
-                        said.take(piece)
-                        self._tell(piece)
+                        output.take(piece)
+                        self._add_text(piece)
             except RametError as problem:
                 self.problem = problem
                 await handle.cancel(str(problem))
-            await self._end(await ending, said)
+            await self._end(await result_task, output)
         except RametError as problem:  # The turn cannot be stored: a kernel that can continue it sends the rest.
             self._value, self.problem = "", self.problem or problem
         finally:
-            watching.cancel()
+            watch_task.cancel()
             self.is_over = True
-            self._news.set()
-        await asyncio.wait({watching})
+            self._has_news.set()
+        await asyncio.wait({watch_task})
 
-    async def _watch(self, handle: Handle, placed: asyncio.Event) -> None:
+    async def _watch(self, handle: Handle, is_placed: asyncio.Event) -> None:
         try:
             async with aclosing(handle.events()) as events:
                 async for event in events:
@@ -152,68 +154,68 @@ class RunningCall:
                         if event.adopted:
                             self.place = "behind"
                         self.outlives = bool(event.sandbox) and handle.run.context.safety is None
-                        placed.set()
+                        is_placed.set()
         finally:
-            placed.set()
+            is_placed.set()
 
-    async def _end(self, result: Result, said: Said) -> None:
+    async def _end(self, result: Result, output: Said) -> None:
         if self.problem is None:
             try:
                 self._value = _text_of(result)
-                said.take(_apart(self._value, said.ends_a_line))
+                output.take(_on_new_line(self._value, output.ends_a_line))
             except RametError as problem:
                 self._value, self.problem = "", problem
         status, error = result.status, result.error
         if self.problem is not None:
             status, error = Status.FAILED, error_of(self.problem)
         error = public_message(error) if error is not None else None
-        text = said.text if self.place == "from the beginning" else self._before + said.text
+        text = output.text if self.place == "from the beginning" else self._sent + output.text
         self.turn = replace(self.turn, said=text, status=status, error=error, used=result.usage_subtree)
         await self._keep(self.turn)
         self.problem = self.problem or problem_of(result, self.turn.run)
         self.is_over = True
 
-    def _tell(self, piece: str) -> None:
+    def _add_text(self, piece: str) -> None:
         self._said.append(piece)
-        self._news.set()
+        self._has_news.set()
 
     # ---- for the reader
 
     async def text(self, before: str = "") -> AsyncGenerator[str]:
         """Yield the text after what the turn's reader has received before, piece by piece, to any end of the call."""
-        heard: _SentText | None = None
-        self._before = before
+        sent_text: _SentText | None = None
+        self._sent = before
         async with aclosing(self._items()) as items:
             async for piece in items:
-                heard = heard or self._heard(before)
-                if text := heard.pass_on(piece):
+                sent_text = sent_text or self._sent_text_filter(before)
+                if text := sent_text.pass_on(piece):
                     yield text
-        heard = heard or self._heard(before)
-        for text in (heard.pass_on(self._unheard(before)), heard.last(self._value)):
+        sent_text = sent_text or self._sent_text_filter(before)
+        for text in (sent_text.pass_on(self._unsent_text(before)), sent_text.last(self._value)):
             if text:
                 yield text
 
-    def _heard(self, before: str) -> _SentText:
-        return _SentText(before, is_again=self.place == "from the beginning")
+    def _sent_text_filter(self, sent: str) -> _SentText:
+        return _SentText(sent, is_again=self.place == "from the beginning")
 
-    def _unheard(self, before: str) -> str:
+    def _unsent_text(self, sent: str) -> str:
         """Return the text that was produced elsewhere and is not in `before`, as far as it is known."""
         if self._printed is None:
-            return f"\n\n{MAY_MISS}\n" if self.problem is None and (before or not self._value) else ""
-        rest = _missing(before, self._printed)
-        has_gap = before and rest == self._printed and len(rest) >= RECORDED_CHARS
-        return f"\n\n{MAY_MISS}\n\n{rest}" if has_gap else rest
+            return f"\n\n{MAY_MISS}\n" if self.problem is None and (sent or not self._value) else ""
+        unsent = _missing(sent, self._printed)
+        has_gap = sent and unsent == self._printed and len(unsent) >= RECORDED_CHARS
+        return f"\n\n{MAY_MISS}\n\n{unsent}" if has_gap else unsent
 
     async def _items(self) -> AsyncGenerator[str]:
-        at = 0
+        count = 0
         while True:
-            while at < len(self._said):
-                at += 1
-                yield self._said[at - 1]
+            while count < len(self._said):
+                count += 1
+                yield self._said[count - 1]
             if self.is_over:
                 return
-            self._news.clear()
-            await self._news.wait()
+            self._has_news.clear()
+            await self._has_news.wait()
 
 
 class _SentText:
@@ -221,19 +223,19 @@ class _SentText:
 
     def __init__(self, before: str, *, is_again: bool) -> None:
         """Begin after the text `before`. `is_again` says that the pieces begin where `before` began."""
-        self._onward = ReplayFilter(before if is_again else "", BEGINS_AGAIN)
-        self._ends_a_line = is_again or not before or before.endswith("\n")
+        self._filter = ReplayFilter(before if is_again else "", BEGINS_AGAIN)
+        self._is_at_line_start = is_again or not before or before.endswith("\n")
 
     def pass_on(self, piece: str) -> str:
         """Return the new part of the next piece."""
         if not piece:
             return ""
-        self._ends_a_line = piece.endswith("\n")
-        return self._onward.pass_on(piece)
+        self._is_at_line_start = piece.endswith("\n")
+        return self._filter.pass_on(piece)
 
     def last(self, value: str) -> str:
         """Return the new part of the returned value, on a line of its own after the printed text."""
-        return self.pass_on(_apart(value, self._ends_a_line)) + self._onward.rest()
+        return self.pass_on(_on_new_line(value, self._is_at_line_start)) + self._filter.rest()
 
 
 def _text_of(result: Result) -> str:
@@ -247,14 +249,14 @@ def _text_of(result: Result) -> str:
         raise NotShippable("what the function returned", str(problem), "return text, or data in few levels") from None
 
 
-def _apart(text: str, ends_a_line: bool) -> str:
+def _on_new_line(text: str, ends_a_line: bool) -> str:
     return text if ends_a_line or not text else f"\n{text}"
 
 
-def _missing(before: str, end: str) -> str:
+def _missing(sent: str, end: str) -> str:
     """Return the part of the end of a text that its beginning `before` does not contain."""
-    common = min(len(before), len(end))
-    while common and not before.endswith(end[:common]):
+    common = min(len(sent), len(end))
+    while common and not sent.endswith(end[:common]):
         common -= 1
     return end[common:]
 

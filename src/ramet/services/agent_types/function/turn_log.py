@@ -68,20 +68,20 @@ class FunctionTurns:
 
     async def read(self) -> Sequence[FunctionTurn]:
         """Load the turns that an earlier kernel stored; return those that have ended. Raises Damaged, StoreFailed."""
-        over = []
+        ended = []
         for each in await self._store.list(KIND, prefix=f"{self._agent}/"):
-            turn = _decoded(each)
+            turn = _decode(each)
             self._version = (turn.number, each.version)
-            self._place(turn)
+            self._add_turn(turn)
             if turn.status is not None:
-                over.append(turn)
-        return over
+                ended.append(turn)
+        return ended
 
     async def write(self, turn: FunctionTurn) -> None:
         """Store the present state of the newest turn."""
         number, version = self._version
         try:
-            written = await self._store.put(
+            document = await self._store.put(
                 KIND,
                 self._key(turn.number),
                 msgspec.msgpack.encode(turn),
@@ -89,8 +89,8 @@ class FunctionTurns:
             )
         except Conflict:
             raise TakenOver("agent", self._agent) from None
-        self._version = (turn.number, written.version)
-        self._place(turn)
+        self._version = (turn.number, document.version)
+        self._add_turn(turn)
 
     async def forget(self, turn: FunctionTurn) -> None:
         """Delete a turn that never began; the next turn gets its number. Raises StoreFailed."""
@@ -106,8 +106,8 @@ class FunctionTurns:
 
     async def of(self, number: int) -> FunctionTurn | None:
         """Return the turn of that number if it has ended; otherwise None. Raises Damaged, StoreFailed."""
-        found = await self._store.get(KIND, self._key(number))
-        turn = _decoded(found) if found is not None else None
+        document = await self._store.get(KIND, self._key(number))
+        turn = _decode(document) if document is not None else None
         return turn if turn is not None and turn.status is not None else None
 
     async def history(self) -> Sequence[Message]:
@@ -115,7 +115,7 @@ class FunctionTurns:
 
         Raises Damaged, StoreFailed.
         """
-        turns = map(_decoded, await self._store.list(KIND, prefix=f"{self._agent}/"))
+        turns = map(_decode, await self._store.list(KIND, prefix=f"{self._agent}/"))
         return [message for turn in turns if turn.status is not None for message in _messages_of(turn)]
 
     def recent_history(self) -> list[Message]:
@@ -125,10 +125,10 @@ class FunctionTurns:
     @property
     def omitted(self) -> int:
         """Return the number of messages of `history` before the first one of `recent_history`."""
-        over = self.taken - (self.under_way is not None)
-        return 2 * (over - len(self._recent))
+        ended_count = self.taken - (self.under_way is not None)
+        return 2 * (ended_count - len(self._recent))
 
-    def _place(self, turn: FunctionTurn) -> None:
+    def _add_turn(self, turn: FunctionTurn) -> None:
         self.taken = turn.number
         if turn.status is None:
             self.under_way = turn
@@ -151,7 +151,7 @@ def _messages_of(turn: FunctionTurn) -> tuple[Message, ...]:
     return {"role": "user", "content": turn.asked}, {"role": "assistant", "content": turn.said}
 
 
-def _decoded(document: Document) -> FunctionTurn:
+def _decode(document: Document) -> FunctionTurn:
     try:
         return msgspec.msgpack.decode(document.data, type=FunctionTurn)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:

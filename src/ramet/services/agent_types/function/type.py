@@ -69,29 +69,29 @@ class FunctionType:
         await agent.take_up()
         return agent
 
-    def _function(self, opening: AgentSpec) -> Callable[..., Any] | FunctionReference:
+    def _function(self, spec: AgentSpec) -> Callable[..., Any] | FunctionReference:
         """Return the function, or its reference if only a sandbox can import it. Raises InvalidValue, NotShippable."""
-        called = imports.parsed(opening.info.function)
-        if opening.policy is not None and imports.top_level(opening.image.folders).count(called.top):
-            imports.check_source(called, opening.image.folders)
-            return called
-        if any(called.module == each or called.module.startswith(f"{each}.") for each in self._allowed):
-            function = imports.imported(called)
-            if opening.policy is not None:
+        reference = imports.parsed(spec.info.function)
+        if spec.policy is not None and imports.top_level(spec.image.folders).count(reference.top):
+            imports.check_source(reference, spec.image.folders)
+            return reference
+        if any(reference.module == each or reference.module.startswith(f"{each}.") for each in self._allowed):
+            function = imports.imported(reference)
+            if spec.policy is not None:
                 pack(function)
             return function
-        raise InvalidValue(imports.FIELD, opening.info.function, self._may_be_called(opening))
+        raise InvalidValue(imports.FIELD, spec.info.function, self._accepted(spec))
 
-    def _may_be_called(self, opening: AgentSpec) -> str:
+    def _accepted(self, spec: AgentSpec) -> str:
         """Return the functions that may be called, for the text of an error."""
-        below = f"a function of {', '.join(self._allowed)}" if self._allowed else ""
-        if opening.policy is None:
-            return below or "a policy and an image with its code: this server calls no function in its own process"
-        return f"a function at the top of a module of the agent's image{', or ' if below else ''}{below}"
+        of_allowed = f"a function of {', '.join(self._allowed)}" if self._allowed else ""
+        if spec.policy is None:
+            return of_allowed or "a policy and an image with its code: this server calls no function in its own process"
+        return f"a function at the top of a module of the agent's image{', or ' if of_allowed else ''}{of_allowed}"
 
 
-async def _gate(opening: AgentSpec) -> SafetyGate | None:
+async def _gate(spec: AgentSpec) -> SafetyGate | None:
     """Return the agent's safety gate. Raises InvalidValue for a function in the host, where a gate has no effect."""
-    if opening.info.gate and opening.policy is None:
-        raise InvalidValue("spawn_info.gate", opening.info.gate, "none for a function in the host: say a policy")
-    return await gate_of(opening.runtime, opening.info.gate)
+    if spec.info.gate and spec.policy is None:
+        raise InvalidValue("spawn_info.gate", spec.info.gate, "none for a function in the host: say a policy")
+    return await gate_of(spec.runtime, spec.info.gate)

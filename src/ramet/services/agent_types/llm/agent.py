@@ -101,10 +101,10 @@ class LlmAgent:
         shape = format_of(format)
         text = shape.read(body)
         await self._rested()
-        before = self._session.usage
+        previous_usage = self._session.usage
         created = int(self._clock.now().timestamp())
         writer = shape.Writer(f"{self.run}-{self._root.turns + 1}", self._root.model, created)
-        said = TextAssembler(self._show_tools)
+        assembler = TextAssembler(self._show_tools)
         has_begun = False
         async with aclosing(self._session.submit_message(text)) as items:
             async for item in items:
@@ -114,7 +114,7 @@ class LlmAgent:
                         yield chunk
                 if isinstance(item, SandboxStarted):
                     self.isolation = item.level
-                if piece := said.piece(item):
+                if piece := assembler.piece(item):
                     for chunk in writer.text(piece):
                         yield chunk
         result = self._session.result
@@ -123,10 +123,10 @@ class LlmAgent:
         problem = problem_of(result, self.run)
         if problem is not None:
             raise problem
-        if rest := said.rest(result):
-            for chunk in writer.text(rest):
+        if remaining := assembler.rest(result):
+            for chunk in writer.text(remaining):
                 yield chunk
-        for chunk in writer.end(used_since(before, self._session.usage), self._stop()):
+        for chunk in writer.end(used_since(previous_usage, self._session.usage), self._stop()):
             yield chunk
 
     @property
@@ -164,20 +164,20 @@ class LlmAgent:
             yield chunk
         texts = [shape.text_of(each) for each in said[len(first) :]]
         turn = ResumedTurn(self._session, journal.store, self._listening, number)
-        answer, onward = TextAssembler(self._show_tools), ReplayFilter("".join(texts), BEGINS_AGAIN)
+        assembler, replay_filter = TextAssembler(self._show_tools), ReplayFilter("".join(texts), BEGINS_AGAIN)
         is_over = False
         try:
             async with aclosing(turn.items()) as items:
                 async for item in items:
                     if isinstance(item, SandboxStarted):
                         self.isolation = item.level
-                    if isinstance(item, MessageDiscarded) and onward.void():
+                    if isinstance(item, MessageDiscarded) and replay_filter.void():
                         continue
-                    if (piece := answer.piece(item)) and (piece := onward.pass_on(piece)):
+                    if (piece := assembler.piece(item)) and (piece := replay_filter.pass_on(piece)):
                         for chunk in writer.text(piece):
                             yield chunk
                     if isinstance(item, MessageRecorded | ToolStarted | MessageDiscarded):
-                        onward.begin()
+                        replay_filter.begin()
             is_over = True
         finally:
             self._stop_listening()
@@ -186,7 +186,7 @@ class LlmAgent:
         result = turn.result or Result(status=Status(turn.status), value=self._newest_text())
         if (problem := problem_of(result, self.run)) is not None:
             raise problem
-        for piece in (onward.rest(), onward.pass_on(answer.rest(result))):
+        for piece in (replay_filter.rest(), replay_filter.pass_on(assembler.rest(result))):
             for chunk in writer.text(piece) if piece else ():
                 yield chunk
         for chunk in writer.end(turn.used, self._stop())[texts.count("") :]:
@@ -287,8 +287,8 @@ class LlmAgent:
 
     def _stop(self) -> Stop:
         newest = self._session.messages[-1] if self._session.messages else None
-        told = newest.response_metadata if isinstance(newest, AIMessage) else {}
-        return "length" if _NO_ROOM & {told.get("finish_reason"), told.get("stop_reason")} else "end"
+        metadata = newest.response_metadata if isinstance(newest, AIMessage) else {}
+        return "length" if _NO_ROOM & {metadata.get("finish_reason"), metadata.get("stop_reason")} else "end"
 
 
 class TextAssembler:
@@ -320,9 +320,9 @@ class TextAssembler:
 
     def _note(self, text: str) -> str:
         self._apart = True
-        noted = self._add(text)
+        added = self._add(text)
         self._apart = True
-        return noted
+        return added
 
     def _add(self, text: str) -> str:
         if not text:

@@ -12,8 +12,8 @@ KIND: Final = "agent model"
 
 async def read(opening: AgentSpec) -> str:
     """Return the name; "" if the model was never set."""
-    found = await (await opening.runtime.open_store()).get(KIND, opening.id)
-    return found.data.decode() if found is not None else ""
+    document = await (await opening.runtime.open_store()).get(KIND, opening.id)
+    return document.data.decode() if document is not None else ""
 
 
 async def write(opening: AgentSpec, tree: str, name: str) -> None:

@@ -49,12 +49,12 @@ class PreviousUsage:
 async def trees_over(opening: AgentSpec) -> PreviousUsage:
     """Return the stored usage of the agent's ended trees. Raises Damaged, StoreFailed."""
     store = await opening.runtime.open_store()
-    found = await store.get(KIND, opening.id) if opening.run else None  # A new agent has no earlier trees.
+    document = await store.get(KIND, opening.id) if opening.run else None  # A new agent has no earlier trees.
     try:
-        used = msgspec.json.decode(found.data, type=dict[str, Usage]) if found is not None else {}
+        used = msgspec.json.decode(document.data, type=dict[str, Usage]) if document is not None else {}
     except (msgspec.DecodeError, UnicodeError) as problem:
         raise Damaged(KIND, opening.id, str(problem)) from None
-    return PreviousUsage(store, opening.id, used, found.version if found is not None else 0)
+    return PreviousUsage(store, opening.id, used, document.version if document is not None else 0)
 
 
 async def clear(store: Store, agent: str) -> None:
@@ -84,5 +84,5 @@ async def said_before(
 def left_of(limits: Limits, used: Usage) -> Limits:
     """Return the limits of the next tree, after `used` was permanently used. Time is limited per turn."""
     spent = as_spent(used)
-    given = {name: most for name in RESOURCES if (most := getattr(limits, name)) is not None}
-    return Limits(seconds=limits.seconds, **{name: max(0, most - spent[name]) for name, most in given.items()})
+    limit_values = {name: limit for name in RESOURCES if (limit := getattr(limits, name)) is not None}
+    return Limits(seconds=limits.seconds, **{name: max(0, limit - spent[name]) for name, limit in limit_values.items()})

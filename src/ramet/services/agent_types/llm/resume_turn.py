@@ -54,24 +54,24 @@ class ReplayFilter:
 
         Return False if a part of it has passed already: then the reader needs a note.
         """
-        is_unheard = self._at < len(self._said) or not self._reply
-        if is_unheard:
+        is_unsent = self._at < len(self._said) or not self._reply
+        if is_unsent:
             self._at, self._reply = self._mark, ""
-        return is_unheard
+        return is_unsent
 
     def pass_on(self, text: str) -> str:
         """Return the part of this text that comes after everything that was sent."""
-        left = len(self._said) - self._at
-        if not left:
+        remaining = len(self._said) - self._at
+        if not remaining:
             self._reply = self._reply or text
             return text
         self._reply += text
         if self._said.startswith(text, self._at):
             self._at += len(text)
             return ""
-        rest = self._said[self._at : self._at + len(text)]
+        expected = self._said[self._at : self._at + len(text)]
         self._at = len(self._said)
-        return text[left:] if len(rest) == left and text.startswith(rest) else self._again()
+        return text[remaining:] if len(expected) == remaining and text.startswith(expected) else self._again()
 
     def rest(self) -> str:
         """Return the text to send at the end, if more was sent before than came again."""

@@ -46,15 +46,15 @@ class AgentSettings:
 
     def put_on(self) -> None:
         """Apply exactly the bundles that are loaded now, from the next turn on."""
-        shelf, info = self._opening.shelf, self._opening.info
-        if shelf is None:
+        loaded_bundles, info = self._opening.shelf, self._opening.info
+        if loaded_bundles is None:
             return
-        place = plugin_places([shelf.folder], SKILLS)
-        skills = load_skills([name for bundle in shelf.loaded for name in bundle.skills], place)
+        place = plugin_places([loaded_bundles.folder], SKILLS)
+        skills = load_skills([name for bundle in loaded_bundles.loaded for name in bundle.skills], place)
         code: Sequence[Capability] = ()
         if PYTHON in info.tools and info.modules is None:
-            code = tuple(Capability("module", each) for each in imports.top_level([shelf.folder]))
-        tools = code_tools(tool for bundle in shelf.loaded for tool in bundle.tools)
+            code = tuple(Capability("module", each) for each in imports.top_level([loaded_bundles.folder]))
+        tools = code_tools(tool for bundle in loaded_bundles.loaded for tool in bundle.tools)
         self._equipment.put_on(tools, render_skills(skills), code)
 
     def restore(self, model: str | BaseChatModel | None) -> None:

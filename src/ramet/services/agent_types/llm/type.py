@@ -113,13 +113,13 @@ class LlmType:
         """
         policy = self._policy(opening)
         isolation = await isolation_of(opening.runtime, policy)
-        over = await trees_over(opening)
+        previous_usage = await trees_over(opening)
         if opening.run:
-            session, outfit = await self._taken_up(opening, policy, over)
+            session, settings = await self._resume_session(opening, policy, previous_usage)
         else:
-            session = await self._begun(opening, policy, over)
-            outfit = AgentSettings(opening, session.handle(session.id).run)
-        return LlmAgent(session, opening, isolation, self.model, outfit, over.used_before(session.id))
+            session = await self._begun(opening, policy, previous_usage)
+            settings = AgentSettings(opening, session.handle(session.id).run)
+        return LlmAgent(session, opening, isolation, self.model, settings, previous_usage.used_before(session.id))
 
     def model(self, name: str) -> str | BaseChatModel:
         """Return the server's model of that name, or the name itself for a provider's model.
@@ -151,34 +151,36 @@ class LlmType:
         )
         return await session.start()  # A policy adapter may need to be called.
 
-    async def _taken_up(
-        self, opening: AgentSpec, policy: Policy | None, over: PreviousUsage
+    async def _resume_session(
+        self, opening: AgentSpec, policy: Policy | None, previous_usage: PreviousUsage
     ) -> tuple[Session, AgentSettings]:
         try:
-            return await self._resumed(opening, policy)
+            return await self._resume_tree(opening, policy)
         except Unknown:  # An older version closed it with its server.
             gate = await gate_of(opening.runtime, opening.info.gate)
-            said = await said_before(opening, over, self.model(opening.info.model), await _tools(opening), gate)
-            session = await self._begun(opening, policy, over)
-            for message in said:
+            messages = await said_before(
+                opening, previous_usage, self.model(opening.info.model), await _tools(opening), gate
+            )
+            session = await self._begun(opening, policy, previous_usage)
+            for message in messages:
                 record_message(session.context, message)
-            outfit = AgentSettings(opening, session.handle(session.id).run)
+            settings = AgentSettings(opening, session.handle(session.id).run)
             try:
-                outfit.restore(await self._set(opening))
+                settings.restore(await self._set(opening))
             except BaseException:
                 await run_shielded(session.close("it could not be gone on with"))
                 raise
-            return session, outfit
+            return session, settings
 
-    async def _resumed(self, opening: AgentSpec, policy: Policy | None) -> tuple[Session, AgentSettings]:
+    async def _resume_tree(self, opening: AgentSpec, policy: Policy | None) -> tuple[Session, AgentSettings]:
         model, last = self.model(opening.info.model), await self._set(opening)
-        found: list[AgentSettings] = []
+        settings: list[AgentSettings] = []
 
         def prepare(run: Run) -> None:
             if opening.shelf is not None:
                 run.request = dataclasses.replace(run.request, shelf=opening.shelf.folder)
-            found.append(AgentSettings(opening, run))
-            found[-1].restore(last)
+            settings.append(AgentSettings(opening, run))
+            settings[-1].restore(last)
 
         session = await Session.resume(
             opening.run,
@@ -191,7 +193,7 @@ class LlmType:
             gate=await gate_of(opening.runtime, opening.info.gate),
             prepare=prepare,
         )
-        return session, found[-1]
+        return session, settings[-1]
 
     async def _set(self, opening: AgentSpec) -> str | BaseChatModel | None:
         """Return the model that was set last; None if none was.
@@ -258,22 +260,22 @@ def _read_tools(opening: AgentSpec) -> tuple[BaseTool, ...]:
     if len(opening.info.tools) > MAX_TOOLS:
         raise InvalidValue(FIELD, f"{len(opening.info.tools)} names", f"at most {MAX_TOOLS}")
     workspace = [each.name for each in workspace_tools()]
-    stock, chosen = builtin_tools({}), dict[str, BaseTool]()
-    named = [each for each in opening.info.tools if ":" in each]
-    if named and opening.policy is None:
-        raise InvalidValue(FIELD, named[0], "it with a policy only: code of an image does not run in the host")
-    declared = {each.reference: each for each in opening.image.tools}
-    declared |= {each.reference: each for each in tools_of(named, opening.image.folders, FIELD)}
+    stock, tools = builtin_tools({}), dict[str, BaseTool]()
+    references = [each for each in opening.info.tools if ":" in each]
+    if references and opening.policy is None:
+        raise InvalidValue(FIELD, references[0], "it with a policy only: code of an image does not run in the host")
+    declared_tools = {each.reference: each for each in opening.image.tools}
+    declared_tools |= {each.reference: each for each in tools_of(references, opening.image.folders, FIELD)}
     for name in (each for each in opening.info.tools if ":" not in each):
         if name == PYTHON and opening.policy is None:
             raise InvalidValue(FIELD, name, "it with a policy only: code does not run in the host")
         if name != "*" and name not in (*workspace, PYTHON):
-            raise Unknown("tool", name, (*workspace, PYTHON, "*", *declared))
-        chosen |= {each: stock[each] for each in (workspace if name == "*" else [name])}
-    opening.rules.check_tools(FIELD, (*chosen, *declared))
-    leading = {each.name for each in spawning_tools()} if opening.info.spawn else set[str]()
-    for each in code_tools(declared.values()):
-        if each.name in chosen or each.name in leading:
+            raise Unknown("tool", name, (*workspace, PYTHON, "*", *declared_tools))
+        tools |= {each: stock[each] for each in (workspace if name == "*" else [name])}
+    opening.rules.check_tools(FIELD, (*tools, *declared_tools))
+    spawning_names = {each.name for each in spawning_tools()} if opening.info.spawn else set[str]()
+    for each in code_tools(declared_tools.values()):
+        if each.name in tools or each.name in spawning_names:
             raise InvalidValue(FIELD, each.name, "one tool of each name")
-        chosen[each.name] = each
-    return tuple(chosen.values())
+        tools[each.name] = each
+    return tuple(tools.values())

@@ -23,24 +23,24 @@ from ramet.services.http.schemas import AgentFilter, AgentList, Rotated
 
 async def _spawn(call: RequestContext) -> SpawnedAgent:
     await call.team()
-    asked = await call.json(SpawnAgent)
+    request = await call.json(SpawnAgent)
     spawner, attempt = call.parts.spawner, call.attempt
     if attempt is not None and attempt.is_again:
-        if (found := spawner.spawned_agent(asked.team, call.key, attempt.entropy)) is not None:
-            return found
+        if (agent := spawner.spawned_agent(request.team, call.key, attempt.entropy)) is not None:
+            return agent
     entropy = attempt.entropy if attempt is not None else None
-    return await call.unless_left(spawner.spawn_agent(asked, call.key, entropy))
+    return await call.unless_left(spawner.spawn_agent(request, call.key, entropy))
 
 
 async def _list(call: RequestContext) -> AgentList:
-    asked = call.query(AgentFilter)
+    query = call.query(AgentFilter)
     labels = {}
-    for each in asked.label:
+    for each in query.label:
         name, equals, value = each.partition("=")
         if not equals:
             raise InvalidValue("label", each, "name=value")
         labels[name] = value
-    wanted = ListAgents(team=asked.team, state=asked.state, labels=labels, under=asked.under)
+    wanted = ListAgents(team=query.team, state=query.state, labels=labels, under=query.under)
     return AgentList(await call.parts.spawner.list_agents(wanted, call.key))
 
 
@@ -56,19 +56,19 @@ async def _supply_values(call: RequestContext) -> AgentInfo:
     spawner, agent = call.parts.spawner, call.path("agent")
     spawner.roster.admit(agent, call.key, "delegate")  # before reading bytes of a stranger
     try:
-        asked = await call.json(SupplyValues)
+        request = await call.json(SupplyValues)
     except BodyTooLarge:
         raise
-    except InvalidValue as refused:  # The sent data may be a secret value.
-        raise type(refused)(refused.field, "what was sent", refused.accepted) from None
-    return await spawner.supply_values(agent, call.key, asked)
+    except InvalidValue as error:  # The sent data may be a secret value.
+        raise type(error)(error.field, "what was sent", error.accepted) from None
+    return await spawner.supply_values(agent, call.key, request)
 
 
 async def _delegate(call: RequestContext) -> DelegatedKey:
     if call.sender is None:
         call.parts.spawner.roster.admit(call.path("agent"), call.key, "delegate")  # before reading bytes of a stranger
-    asked, entropy = await call.json(Delegate), call.attempt.entropy if call.attempt is not None else None
-    return await call.parts.spawner.delegate(call.path("agent"), call.key, asked, entropy)
+    request, entropy = await call.json(Delegate), call.attempt.entropy if call.attempt is not None else None
+    return await call.parts.spawner.delegate(call.path("agent"), call.key, request, entropy)
 
 
 async def _revoke(call: RequestContext) -> None:

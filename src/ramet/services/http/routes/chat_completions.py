@@ -87,8 +87,8 @@ async def _events(
     except RametError as error:
         if turn.lost is not None:
             raise StreamMoved from None
-        found = provider_problem(error)
-        yield _written(format, format.error(found.detail, found.status))
+        problem = provider_problem(error)
+        yield _written(format, format.error(problem.detail, problem.status))
         return
     if closing:
         yield b"data: %s\n\n" % closing
@@ -130,7 +130,7 @@ def _error(format: Format, chunk: Chunk) -> tuple[bytes, int]:
 
 
 async def _whole(format: Format, batches: AsyncGenerator[Batch, None]) -> Response:
-    said: list[bytes] = []
+    chunks: list[bytes] = []
     size = 0
     try:
         async with aclosing(batches):
@@ -140,11 +140,11 @@ async def _whole(format: Format, batches: AsyncGenerator[Batch, None]) -> Respon
                         body, status = _error(format, chunk)
                         return Response(body, status, media_type="application/json")
                     if chunk.kind == "chunk":
-                        said.append(chunk.body)
+                        chunks.append(chunk.body)
                         size += len(chunk.body)
                     if size > WHOLE_BYTES:
                         raise OutputTooLarge("an answer that was asked for as a whole", size=size, limit=WHOLE_BYTES)
-        return Response(_folded(format, said), media_type="application/json")
+        return Response(_folded(format, chunks), media_type="application/json")
     except RametError as error:
         return provider_refusal(format, error)
 

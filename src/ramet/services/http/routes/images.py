@@ -50,8 +50,8 @@ async def _delete_image(call: RequestContext) -> None:
 
 async def _create(call: RequestContext) -> Job:
     team = await call.team()
-    asked = await call.json(CreateImage)
-    return await call.parts.packaging.create_image(asked.base, asked.bundles, team)
+    request = await call.json(CreateImage)
+    return await call.parts.packaging.create_image(request.base, request.bundles, team)
 
 
 async def _list(call: RequestContext) -> ImageList:

@@ -79,14 +79,14 @@ async def _approvals(call: RequestContext) -> ApprovalPage:
 async def _answer(call: RequestContext) -> None:
     approval = call.path("approval")
     kernel = call.parts.kernel.open(call.key, "approval", approval)
-    word = await call.json(AnswerApproval)
-    await kernel.answer(approval, word.allowed, word.reason)
+    answer = await call.json(AnswerApproval)
+    await kernel.answer(approval, answer.allowed, answer.reason)
 
 
 def _merged(call: RequestContext, pages: Sequence[ApprovalPage]) -> ApprovalPage:
-    asked = call.query(Paging)
+    query = call.query(Paging)
     waiting = {each.id: each for page in pages for each in page.approvals}
-    return paged(sorted(waiting.values(), key=lambda each: each.asked_at), asked)
+    return paged(sorted(waiting.values(), key=lambda each: each.asked_at), query)
 
 
 OPERATIONS: Final = (

@@ -17,8 +17,8 @@ async def _create(call: RequestContext) -> CreatedTeam:
         raise NotYours("team", "")
     spawner, attempt = call.parts.spawner, call.attempt
     if attempt is not None and attempt.is_again:
-        if (found := await spawner.created_team(call.key, attempt.entropy)) is not None:
-            return found
+        if (team := await spawner.created_team(call.key, attempt.entropy)) is not None:
+            return team
     entropy = attempt.entropy if attempt is not None else None
     return await spawner.create_team(await call.json(CreateTeam), call.key, entropy)
 

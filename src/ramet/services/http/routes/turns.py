@@ -48,8 +48,8 @@ def _stream(call: RequestContext, turn: Turn, after: int) -> EventStream:
                 raise StreamMoved from None
             yield encode("error", to_problem(error).encode())
 
-    where = f"/v1/agents/{call.path('agent')}/turns/{turn.id}"
-    return call.parts.streams.stream(events(), headers={"location": where, "ramet-turn": turn.id})
+    path = f"/v1/agents/{call.path('agent')}/turns/{turn.id}"
+    return call.parts.streams.stream(events(), headers={"location": path, "ramet-turn": turn.id})
 
 
 async def _interrupt(call: RequestContext) -> Interrupted:
@@ -77,8 +77,8 @@ async def _history(call: RequestContext) -> History:
 
 async def _events(call: RequestContext) -> EventStream:
     after = call.after(call.query(After).after)
-    found = call.parts.agents.events(call.path("agent"), call.key, after)
-    return call.parts.streams.stream(told(found))
+    events = call.parts.agents.events(call.path("agent"), call.key, after)
+    return call.parts.streams.stream(told(events))
 
 
 OPERATIONS: Final = (

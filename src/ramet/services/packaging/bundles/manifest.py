@@ -58,14 +58,14 @@ def manifest_of(folder: Path) -> BundleManifest:
     if (marks := marks_of(data.decode(errors="replace"))) > MAX_MARKS:
         raise InvalidValue(MANIFEST, marks, f"at most {MAX_MARKS} dots and brackets outside of texts")
     try:
-        said = msgspec.toml.decode(data, type=BundleManifest)
+        manifest = msgspec.toml.decode(data, type=BundleManifest)
     except (msgspec.DecodeError, ValueError, RecursionError) as problem:  # ValueError: not UTF-8, or too many digits
         raise InvalidValue(MANIFEST, data[:80].decode(errors="replace"), f"TOML ({problem})") from None
     for field in ("tools", "skills"):
-        names = getattr(said, field)
+        names = getattr(manifest, field)
         if len(names) > _MOST or len(set(names)) < len(names):
             raise InvalidValue(f"{MANIFEST}: {field}", names[:_MOST], f"at most {_MOST}, each once")
-    return said
+    return manifest
 
 
 def marks_of(text: str) -> int:
@@ -74,21 +74,23 @@ def marks_of(text: str) -> int:
     Python's reader needs time and memory in proportion to the square of the number of parts of a key. The count is
     never less than the number of parts of a key, or the depth of the data, beyond the first.
     """
-    bare = _TEXTS.sub("", text)
-    return sum(map(bare.count, ".[{"))
+    code = _TEXTS.sub("", text)
+    return sum(map(code.count, ".[{"))
 
 
 def checked_manifest(folder: Path) -> BundleManifest:
     """Return the manifest, and check that every tool and skill in it exists. Raises InvalidValue."""
-    said = manifest_of(folder)
-    tools_of(said.tools, [folder], f"{MANIFEST}: tools")
-    for name in said.skills:
+    manifest = manifest_of(folder)
+    tools_of(manifest.tools, [folder], f"{MANIFEST}: tools")
+    for name in manifest.skills:
         try:
             load_skill(name, plugin_places([folder], SKILLS))
         except RametError as problem:
-            why = str(problem).replace(f"{folder}/", "")
-            raise InvalidValue(f"{MANIFEST}: skills", name, f"a folder in {SKILLS}/ with a SKILL.md ({why})") from None
-    return said
+            reason = str(problem).replace(f"{folder}/", "")
+            raise InvalidValue(
+                f"{MANIFEST}: skills", name, f"a folder in {SKILLS}/ with a SKILL.md ({reason})"
+            ) from None
+    return manifest
 
 
 def declared_tools(folder: Path) -> tuple[CodeTool, ...]:

@@ -29,11 +29,11 @@ def charge_of(size: int, files: Sequence[str]) -> int:
     The charge is the bytes of the files and of their paths, plus ENTRY_BYTES for each file, for each folder and for the
     bundle.
     """
-    made: set[str] = set()
+    folders: set[str] = set()
     for path in files:
-        while (path := path.rpartition("/")[0]) and path not in made:
-            made.add(path)
-    return size + sum(len(path.encode()) for path in files) + (len(files) + len(made) + 1) * ENTRY_BYTES
+        while (path := path.rpartition("/")[0]) and path not in folders:
+            folders.add(path)
+    return size + sum(len(path.encode()) for path in files) + (len(files) + len(folders) + 1) * ENTRY_BYTES
 
 
 class Summary(Struct, frozen=True, kw_only=True):

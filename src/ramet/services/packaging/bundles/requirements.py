@@ -86,8 +86,8 @@ class Packages:
 
     def place(self, requirements: Iterable[str]) -> Path:
         """Return the folder of these requirements for this version of Python. Their order does not matter."""
-        wanted = "\n".join((f"python {sys.version_info[0]}.{sys.version_info[1]}", *sorted(set(requirements))))
-        return self._folder / hashlib.sha256(wanted.encode()).hexdigest()
+        text = "\n".join((f"python {sys.version_info[0]}.{sys.version_info[1]}", *sorted(set(requirements))))
+        return self._folder / hashlib.sha256(text.encode()).hexdigest()
 
     def refuse(self, requirements: Sequence[str], bundle: str) -> None:
         """Raise InvalidValue for requirements if the operator allows none."""
@@ -98,12 +98,12 @@ class Packages:
 
     async def install(self, requirements: Sequence[str]) -> Path:
         """Install requirements once, and return their folder. Raises InstallFailed, and leaves no files then."""
-        place = self.place(requirements)
+        target = self.place(requirements)
         # A concurrent request for the same set waits, and then finds it installed.
-        async with self._gates.setdefault(place.name, asyncio.Lock()):
-            if not place.is_dir():
-                await self._fill(place, sorted(set(requirements)))
-        return place
+        async with self._gates.setdefault(target.name, asyncio.Lock()):
+            if not target.is_dir():
+                await self._fill(target, sorted(set(requirements)))
+        return target
 
     async def _fill(self, place: Path, requirements: Sequence[str]) -> None:
         assert self._installs is not None, "refused before"

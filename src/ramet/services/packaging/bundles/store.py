@@ -62,11 +62,11 @@ class Bundles:
     def open(self) -> None:
         """Create the folder, and remove the unfinished files of an earlier process."""
         atomic_dirs.open_place(self._folder)
-        for left in self._folder.glob("*.json"):
-            if not self.place(left.stem).is_dir():  # Else its owners would also become owners of a later upload.
-                left.unlink()
+        for record in self._folder.glob("*.json"):
+            if not self.place(record.stem).is_dir():  # Else its owners would also become owners of a later upload.
+                record.unlink()
             else:
-                renew(left)
+                renew(record)
         self._kept_charge = sum(each.charge for each in self._all().values())
 
     async def upload(self, data: bytes | AsyncIterator[bytes], owner: str = OPERATOR) -> Bundle:
@@ -101,19 +101,19 @@ class Bundles:
 
     def pack(self, bundle: Bundle) -> IO[bytes]:
         """Return an archive of a stored bundle, in a file without a name. Waits for the disk. Raises OSError."""
-        out: IO[bytes] = tempfile.TemporaryFile(dir=self._folder)
+        spool: IO[bytes] = tempfile.TemporaryFile(dir=self._folder)
         try:
-            with tarfile.open(fileobj=out, mode="w:gz", compresslevel=1) as tar:
+            with tarfile.open(fileobj=spool, mode="w:gz", compresslevel=1) as tar:
                 for path in bundle.files:
                     header = tarfile.TarInfo(path)
                     with (bundle.folder / path).open("rb") as content:
-                        found = os.fstat(content.fileno())
-                        header.size, header.mode = found.st_size, found.st_mode & 0o777
+                        status = os.fstat(content.fileno())
+                        header.size, header.mode = status.st_size, status.st_mode & 0o777
                         tar.addfile(header, content)
         except BaseException:
-            out.close()
+            spool.close()
             raise
-        return out
+        return spool
 
     async def get(self, id: str) -> Bundle:
         """Return the bundle of that id. Raises Unknown."""
@@ -121,17 +121,17 @@ class Bundles:
 
     def load(self, id: str) -> Bundle:
         """Return the bundle of that id, and wait for the disk. Raises Unknown."""
-        found = self.find(id)
-        if found is None:
+        info = self.find(id)
+        if info is None:
             raise Unknown("bundle", id)
-        return found
+        return info
 
     def find(self, id: str) -> Bundle | None:
         """Return the bundle of that id, or None if there is none. Waits for the disk."""
         if self.has(id):
             with contextlib.suppress(FileNotFoundError):
-                found = read_record(self._described(id))
-                return Bundle(id, self.place(id), found.summary.size, found.files, found.summary.owners)
+                record = read_record(self._described(id))
+                return Bundle(id, self.place(id), record.summary.size, record.files, record.summary.owners)
         return None
 
     def has(self, id: str) -> bool:
@@ -147,8 +147,8 @@ class Bundles:
 
     async def owned(self, id: str) -> OwnedBundle | None:
         """Return the bundle and its owners; None if there is none."""
-        found = await in_thread(lambda: self.summary(id), name="ramet-bundle")
-        return found.owned(id) if found is not None else None
+        summary = await in_thread(lambda: self.summary(id), name="ramet-bundle")
+        return summary.owned(id) if summary is not None else None
 
     def whole(self, id: str) -> Bundle:
         """Return the bundle of that id, after all its files were read again.
@@ -177,26 +177,26 @@ class Bundles:
 
     def delete(self, id: str) -> None:
         """Remove a bundle. The caller ensures that it has no users. Waits for the disk. Raises Unknown."""
-        found = self.summary(id)
-        if found is None:
+        summary = self.summary(id)
+        if summary is None:
             raise Unknown("bundle", id)
-        place = self.place(id)
+        path = self.place(id)
         with atomic_dirs.draft(self._folder) as draft, self._describing:
-            place.chmod(0o755)  # A read-only folder cannot be moved.
-            place.rename(draft / id)  # Atomic: from now on the bundle does not exist.
+            path.chmod(0o755)  # A read-only folder cannot be moved.
+            path.rename(draft / id)  # Atomic: from now on the bundle does not exist.
             self._described(id).unlink(missing_ok=True)
-            self._take(-found.charge)
+            self._take(-summary.charge)
 
     def _all(self) -> Mapping[str, Summary]:
         names = sorted(each.name for each in self._folder.iterdir())
-        return {id: found for id in names if (found := self.summary(id)) is not None}
+        return {id: summary for id in names if (summary := self.summary(id)) is not None}
 
     def _take(self, size: int) -> None:
         """Add to the bytes in use. Raises BundleTooLarge."""
         with self._counting:
             if size > 0 and self._kept_charge + size > self._limits.kept:
-                whole = self._kept_charge + size
-                raise BundleTooLarge("bytes of all bundles that are kept", size=whole, limit=self._limits.kept)
+                total = self._kept_charge + size
+                raise BundleTooLarge("bytes of all bundles that are kept", size=total, limit=self._limits.kept)
             self._kept_charge += size
 
     async def _kept(self, archive: IO[bytes], id: str = "", owners: tuple[str, ...] = ()) -> Bundle:
@@ -214,8 +214,8 @@ class Bundles:
         content = scan(archive, self._limits)
         if id not in ("", content.digest):
             raise Damaged("the bundle", id, f"what is kept of it is that of {content.digest}")
-        place = self.place(content.digest)
-        bundle = Bundle(content.digest, place, content.size, content.files, owners)
+        path = self.place(content.digest)
+        bundle = Bundle(content.digest, path, content.size, content.files, owners)
         if not self._share(bundle):
             charge = bundle.charge
             self._take(charge)
@@ -240,10 +240,10 @@ class Bundles:
     def _share(self, bundle: Bundle) -> bool:
         """Add the owners of an existing bundle. Return whether the bundle exists."""
         with self._describing:
-            found = self.summary(bundle.id)
-            if found is not None and not set(bundle.owners) <= set(found.owners):
+            summary = self.summary(bundle.id)
+            if summary is not None and not set(bundle.owners) <= set(summary.owners):
                 self._describe(bundle)
-            return found is not None
+            return summary is not None
 
     def _describe(self, bundle: Bundle) -> None:
         """Write the record of a bundle, and add its owners to those before.
@@ -251,8 +251,8 @@ class Bundles:
         The same bundle may be uploaded concurrently.
         """
         file = self._described(bundle.id)
-        before = read_summary(file).owners if file.exists() else ()
-        BundleRecord.of(bundle.size, bundle.files, tuple(dict.fromkeys((*before, *bundle.owners)))).write(file)
+        owners = read_summary(file).owners if file.exists() else ()
+        BundleRecord.of(bundle.size, bundle.files, tuple(dict.fromkeys((*owners, *bundle.owners)))).write(file)
 
     def _described(self, id: str) -> Path:
         return self._folder / f"{id}.json"

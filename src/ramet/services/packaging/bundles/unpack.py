@@ -28,31 +28,31 @@ class Content(NamedTuple):
 
 def scan(archive: IO[bytes], limits: BundleLimits) -> Content:
     """Check a whole archive, from its beginning. Raises InvalidValue, which names the member, and BundleTooLarge."""
-    taken, total, seen = Taken(), 0, 0
+    used_paths, total, count = Taken(), 0, 0
     files: list[tuple[str, bytes]] = []
-    tar = _opened(archive, limits)
+    tar = _open_tar(archive, limits)
     for member in tar.members():
-        seen += 1
-        if seen > limits.members:
-            raise BundleTooLarge("members of the bundle", size=seen, limit=limits.members)
+        count += 1
+        if count > limits.members:
+            raise BundleTooLarge("members of the bundle", size=count, limit=limits.members)
         parts = checked_path(member.name, limits)
         if member.is_folder:
-            taken.folder(parts)
+            used_paths.folder(parts)
             continue
         if not parts:
             raise InvalidValue("member", member.name.decode(), "a file's name")
-        path = taken.file(parts)
-        if taken.folders > limits.members:
-            raise BundleTooLarge("folders of the bundle", size=taken.folders, limit=limits.members)
+        path = used_paths.file(parts)
+        if used_paths.folders > limits.members:
+            raise BundleTooLarge("folders of the bundle", size=used_paths.folders, limit=limits.members)
         if member.size > limits.file:
             raise BundleTooLarge(f"bytes of member {path[:100]!r}", size=member.size, limit=limits.file)
         total += member.size
         if total > limits.total:
             raise BundleTooLarge("bytes of the bundle's files", size=total, limit=limits.total)
-        hashed = hashlib.sha256()
+        hasher = hashlib.sha256()
         for piece in tar.content():
-            hashed.update(piece)
-        files.append((path, (b"x" if member.executable else b"-") + hashed.digest()))
+            hasher.update(piece)
+        files.append((path, (b"x" if member.executable else b"-") + hasher.digest()))
     if not files:
         raise InvalidValue("archive", "no files", "a tar, plain or with gzip, that holds at least one file")
     files.sort()
@@ -71,10 +71,10 @@ def digest_of(folder: Path, paths: Sequence[str]) -> str:
 
 
 def _digest(files: Sequence[tuple[str, bytes]]) -> str:
-    whole = hashlib.sha256(b"ramet bundle 1\n")
+    hasher = hashlib.sha256(b"ramet bundle 1\n")
     for path, content in files:
-        whole.update(len(path.encode()).to_bytes(4) + path.encode() + content)
-    return whole.hexdigest()
+        hasher.update(len(path.encode()).to_bytes(4) + path.encode() + content)
+    return hasher.hexdigest()
 
 
 def extract(archive: IO[bytes], folder: Path, limits: BundleLimits) -> None:
@@ -82,26 +82,26 @@ def extract(archive: IO[bytes], folder: Path, limits: BundleLimits) -> None:
 
     No other code may write to that folder.
     """
-    tar, made = _opened(archive, limits), {str(folder)}
+    tar, folders = _open_tar(archive, limits), {str(folder)}
     for member in tar.members():
         if member.is_folder:
             continue
         target = "/".join((str(folder), *checked_path(member.name, limits)))
-        top = target.rpartition("/")[0]
-        if top not in made:
-            Path(top).mkdir(parents=True, exist_ok=True)
-            made.add(top)
+        parent = target.rpartition("/")[0]
+        if parent not in folders:
+            Path(parent).mkdir(parents=True, exist_ok=True)
+            folders.add(parent)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(target, flags, 0o555 if member.executable else 0o444)
-        with os.fdopen(file, "wb") as out:
-            out.writelines(tar.content())
+        with os.fdopen(file, "wb") as output:
+            output.writelines(tar.content())
 
 
-def _opened(archive: IO[bytes], limits: BundleLimits) -> Tar:
+def _open_tar(archive: IO[bytes], limits: BundleLimits) -> Tar:
     archive.seek(0)
-    packed = archive.read(len(_GZIP)) == _GZIP
+    is_gzip = archive.read(len(_GZIP)) == _GZIP
     archive.seek(0)
-    return Tar(_Counted(_Unpacked(archive) if packed else archive, limits).read)
+    return Tar(_Counted(_Unpacked(archive) if is_gzip else archive, limits).read)
 
 
 class _Counted:
@@ -129,14 +129,14 @@ class _Unpacked:
         """Read like a file. Raises InvalidValue for incomplete gzip data, and for data after the first member."""
         data = bytearray()
         while len(data) < size and not self._inflater.eof:
-            packed = self._inflater.unconsumed_tail or self._source.read(_PIECE)
+            compressed = self._inflater.unconsumed_tail or self._source.read(_PIECE)
             try:
-                piece = self._inflater.decompress(packed, size - len(data))
+                piece = self._inflater.decompress(compressed, size - len(data))
             except zlib.error as problem:
                 raise InvalidValue("archive", str(problem), "whole gzip data") from None
-            if not packed and not piece:
+            if not compressed and not piece:
                 raise InvalidValue("archive", "its end", "whole gzip data: this is cut short")
             data += piece
-        if self._inflater.eof and (rest := self._inflater.unused_data or self._source.read(1)):
-            raise InvalidValue("archive", rest[:40], "one member of gzip data, and nothing after it")
+        if self._inflater.eof and (trailing := self._inflater.unused_data or self._source.read(1)):
+            raise InvalidValue("archive", trailing[:40], "one member of gzip data, and nothing after it")
         return bytes(data)

@@ -82,13 +82,13 @@ class KernelEpochs:
 
     async def me(self) -> KernelEpoch:
         """Return this kernel and its epoch."""
-        seats = await self._store.kernels()
-        return next(KernelEpoch(each.name, each.epoch) for each in seats if each.name == self._store.kernel)
+        kernels = await self._store.kernels()
+        return next(KernelEpoch(each.name, each.epoch) for each in kernels if each.name == self._store.kernel)
 
     async def is_at_work(self, worker: KernelEpoch) -> bool:
         """Return whether that epoch of a kernel has not ended."""
-        seats = await self._store.kernels()
-        return any(each.alive and worker == KernelEpoch(each.name, each.epoch) for each in seats)
+        kernels = await self._store.kernels()
+        return any(each.alive and worker == KernelEpoch(each.name, each.epoch) for each in kernels)
 
 
 class Documents(Generic[S]):
@@ -99,8 +99,8 @@ class Documents(Generic[S]):
 
     async def get(self, key: str) -> S | None:
         """Return a document; None if there is none, or a living kernel is removing it. Raises Damaged."""
-        found = await self._find(key)
-        return None if found is None or await self._is_going(found.said) else found.said
+        entry = await self._find(key)
+        return None if entry is None or await self._is_going(entry.said) else entry.said
 
     async def all(self) -> list[S]:
         """Return all documents of the kind, in order of the keys.
@@ -112,9 +112,9 @@ class Documents(Generic[S]):
     async def settled(self, key: str) -> VersionedDocument[S] | None:
         """Return a document with its version, once no living kernel is removing it. Return None if there is none."""
         while True:
-            found = await self._find(key)
-            if found is None or not await self._is_going(found.said):
-                return found
+            entry = await self._find(key)
+            if entry is None or not await self._is_going(entry.said):
+                return entry
             await self._clock.sleep(_LOOK_S)
 
     async def put(self, key: str, said: S, *, expected: int | None = None) -> int:
@@ -142,17 +142,17 @@ class Documents(Generic[S]):
         """
         me = await self._workers.me()
         while True:
-            found = await self._find(key)
-            if found is None or await self._is_going(found.said):
+            entry = await self._find(key)
+            if entry is None or await self._is_going(entry.said):
                 raise Unknown(what, key)
-            stays = replace(found.said, going=None)
+            restored = replace(entry.said, going=None)
             with contextlib.suppress(Conflict):
-                version = await self.put(key, replace(stays, going=me), expected=found.version)
+                version = await self.put(key, replace(restored, going=me), expected=entry.version)
                 break
         try:
-            yield stays
+            yield restored
         except BaseException:
-            await self.put(key, stays, expected=version)
+            await self.put(key, restored, expected=version)
             raise
         await self.delete(key, expected=version)
 
@@ -165,9 +165,9 @@ class Documents(Generic[S]):
 
     def _read(self, document: Document) -> VersionedDocument[S]:
         try:
-            said = msgspec.json.decode(document.data, type=self._type)
+            value = msgspec.json.decode(document.data, type=self._type)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
             raise Damaged(self._kind, document.key, str(problem)) from None
-        if said.version > VERSION:
-            raise Damaged(self._kind, document.key, f"it is of version {said.version}, and this ramet reads {VERSION}")
-        return VersionedDocument(said, document.version)
+        if value.version > VERSION:
+            raise Damaged(self._kind, document.key, f"it is of version {value.version}, and this ramet reads {VERSION}")
+        return VersionedDocument(value, document.version)

@@ -60,20 +60,20 @@ class SharedJobs:
         """
         id, base = recorded.info.id, recorded.info.base
         while True:
-            found = await self._jobs.settled(id)
-            if found is not None and await self._is_at_work(found.said, elsewhere=True):
-                return _told(found.said)
+            job = await self._jobs.settled(id)
+            if job is not None and await self._is_at_work(job.said, elsewhere=True):
+                return _told(job.said)
             with contextlib.suppress(Conflict):
-                await self._put(recorded, "queued", expected=found.version if found is not None else 0)
+                await self._put(recorded, "queued", expected=job.version if job is not None else 0)
                 break
         # From now on its parts cannot be deleted; until now they could.
-        kind, gone = "image", "" if not base or await self._images.get(base) is not None else base
+        kind, missing_id = "image", "" if not base or await self._images.get(base) is not None else base
         for each in recorded.bundles:
-            if not gone and await self._bundles.get(each) is None:
-                kind, gone = "bundle", each
-        if gone:
+            if not missing_id and await self._bundles.get(each) is None:
+                kind, missing_id = "bundle", each
+        if missing_id:
             await self._jobs.delete(id)
-            raise Unknown(kind, gone)
+            raise Unknown(kind, missing_id)
         return None
 
     async def running(self, recorded: Recorded) -> None:
@@ -94,15 +94,15 @@ class SharedJobs:
 
     async def job(self, id: str) -> OwnedJob | None:
         """Return the state of a job of any kernel; None if no job is recorded, or it failed long ago."""
-        found = await self._jobs.get(id)  # First: the job is deleted after the image is recorded.
-        if (made := await self._images.get(id)) is not None:
-            return OwnedJob(Job(id=id, state="done", image=id), made.image.owner)
-        if found is None:
+        document = await self._jobs.get(id)  # First: the job is deleted after the image is recorded.
+        if (image := await self._images.get(id)) is not None:
+            return OwnedJob(Job(id=id, state="done", image=id), image.image.owner)
+        if document is None:
             return None
-        if found.state == "failed" or await self._is_at_work(found):
-            return OwnedJob(_told(found), found.owner)
-        why = f"kernel {found.by.kernel!r} was lost while it made this image; ask for the image again"
-        return OwnedJob(Job(id=id, state="failed", error=error_of(Gone(why))), found.owner)
+        if document.state == "failed" or await self._is_at_work(document):
+            return OwnedJob(_told(document), document.owner)
+        reason = f"kernel {document.by.kernel!r} was lost while it made this image; ask for the image again"
+        return OwnedJob(Job(id=id, state="failed", error=error_of(Gone(reason))), document.owner)
 
     async def makers(self, id: str) -> Sequence[str]:
         """Return the images that living kernels are making from a bundle, or on top of an image."""

@@ -109,8 +109,8 @@ class OwnCatalogue:
 
     async def is_for(self, id: str, asker: str) -> bool:
         """Return whether a bundle is for an asker. A missing bundle reveals nothing, and its image is damaged."""
-        found = await self._bundles.owned(id)
-        return found is None or found.is_for(asker)
+        summary = await self._bundles.owned(id)
+        return summary is None or summary.is_for(asker)
 
     async def delete_bundle(self, id: str, elsewhere: Elsewhere) -> None:
         """Delete a bundle that no image contains; `elsewhere` is not used. Raises Unknown, InUse."""
@@ -145,5 +145,5 @@ class OwnCatalogue:
 
     async def job(self, id: str) -> OwnedJob | None:
         """Return the job of a finished image; None if there is no image."""
-        made = await self.image(id)
-        return OwnedJob(Job(id=id, state="done", image=id), made.owner) if made is not None else None
+        image = await self.image(id)
+        return OwnedJob(Job(id=id, state="done", image=id), image.owner) if image is not None else None

@@ -69,9 +69,9 @@ class SharedCatalogue:
             draft = msgspec.json.decode(each.data, type=_Draft)
             if await self._workers.is_at_work(draft.by):
                 continue
-            found = await self._kept.settled(draft.bundle)
+            document = await self._kept.settled(draft.bundle)
             with contextlib.suppress(Conflict):  # Another kernel continues it.
-                if found is None or found.said.draft != each.key:
+                if document is None or document.said.draft != each.key:
                     await self._drop(each.key, draft.parts)
                 await self._store.delete(DRAFT, each.key, expected=each.version)
         self._cached.update(each.info.id for each in await self._local.list())
@@ -111,20 +111,20 @@ class SharedCatalogue:
     async def _share(self, id: str, owner: str) -> None:
         """Record an owner of a bundle, which may have other owners already. Raises Aborted if it was deleted."""
         while True:
-            found = await self._kept.settled(id)
-            if found is None:
+            document = await self._kept.settled(id)
+            if document is None:
                 raise Aborted(f"bundle {id} was deleted while it was uploaded")
-            if owner in found.said.owners:
+            if owner in document.said.owners:
                 return
             with contextlib.suppress(Conflict):
-                shared = replace(found.said, owners=(*found.said.owners, owner))
-                await self._kept.put(id, shared, expected=found.version)
+                shared = replace(document.said, owners=(*document.said.owners, owner))
+                await self._kept.put(id, shared, expected=document.version)
 
     async def _keep(self, bundle: Bundle, owner: str) -> None:
         charge = await in_thread(lambda: bundle.charge, name="ramet-bundle")
-        whole = charge + sum(each.charged for each in await self._kept.all())
-        if whole > self._limits.kept:
-            raise BundleTooLarge("bytes of all bundles that are kept", size=whole, limit=self._limits.kept)
+        total = charge + sum(each.charged for each in await self._kept.all())
+        if total > self._limits.kept:
+            raise BundleTooLarge("bytes of all bundles that are kept", size=total, limit=self._limits.kept)
         if not await self._is_here(bundle.id):
             raise Aborted(f"bundle {bundle.id} was deleted while it was uploaded")
         with await in_thread(lambda: self._local.pack(bundle), name="ramet-bundle") as archive:
@@ -137,10 +137,10 @@ class SharedCatalogue:
                 for number in range(parts):
                     await self._store.put(PART, f"{key}/{number}", archive.read(PART_BYTES))
                 size, files = bundle.size, len(bundle.files)
-                said = KeptBundle(
+                kept_bundle = KeptBundle(
                     id=bundle.id, size=size, files=files, draft=key, parts=parts, owners=(owner,), charge=charge
                 )
-                is_mine = await self._kept.add(bundle.id, said)
+                is_mine = await self._kept.add(bundle.id, kept_bundle)
             finally:
                 if not is_mine:
                     await self._drop(key, parts)
@@ -175,16 +175,16 @@ class SharedCatalogue:
         for number in range(bundle.parts):
             part = await self._store.get(PART, f"{bundle.draft}/{number}")
             if part is None:
-                now = await self._kept.get(id)
-                if now is None or now.draft != bundle.draft:  # It was deleted meanwhile.
+                current = await self._kept.get(id)
+                if current is None or current.draft != bundle.draft:  # It was deleted meanwhile.
                     raise Unknown("bundle", id)
                 raise Damaged("the bundle", id, f"part {number + 1} of {bundle.parts} is not in the store")
             yield part.data
 
     async def bundle(self, id: str) -> OwnedBundle | None:
         """Return the bundle of that id, None if there is none."""
-        found = await self._kept.get(id)
-        return _owned(found) if found is not None else None
+        document = await self._kept.get(id)
+        return _owned(document) if document is not None else None
 
     async def bundles(self) -> Sequence[OwnedBundle]:
         """Return all stored bundles, by their ids."""
@@ -195,8 +195,8 @@ class SharedCatalogue:
 
         A bundle that a kernel is about to remove may still stay, so wait for that.
         """
-        found = await self._kept.settled(id)
-        return found is not None and _owned(found.said).is_for(asker)
+        document = await self._kept.settled(id)
+        return document is not None and _owned(document.said).is_for(asker)
 
     async def delete_bundle(self, id: str, elsewhere: Elsewhere) -> None:
         """Delete a bundle that no image, no job of a living kernel, and no user that `elsewhere` returns needs.
@@ -217,13 +217,13 @@ class SharedCatalogue:
 
     async def image(self, id: str) -> Recorded | None:
         """Return the image of that id, None if there is none."""
-        found = await self._made.get(id)
-        return found.image if found is not None else None
+        document = await self._made.get(id)
+        return document.image if document is not None else None
 
     async def images(self) -> Sequence[Recorded]:
         """Return every image, the oldest first."""
-        found = [each.image for each in await self._made.all()]
-        return sorted(found, key=lambda each: (each.info.created_at, each.info.id))
+        all_images = [each.image for each in await self._made.all()]
+        return sorted(all_images, key=lambda each: (each.info.created_at, each.info.id))
 
     async def delete_image(self, id: str, elsewhere: Elsewhere) -> None:
         """Delete an image that no job of a living kernel, and no user that `elsewhere` returns needs.
@@ -273,12 +273,12 @@ class SharedCatalogue:
 
         Return whether there were any.
         """
-        gone = self._cached - {each.info.id for each in await self.bundles()} - {but}
-        for id in gone:
+        removed = self._cached - {each.info.id for each in await self.bundles()} - {but}
+        for id in removed:
             async with self._gate(id):
                 if await self._kept.settled(id) is None:  # It may have been uploaded again.
                     await self._clear(id)
-        return bool(gone)
+        return bool(removed)
 
     async def _clear(self, id: str) -> None:
         self._cached.discard(id)

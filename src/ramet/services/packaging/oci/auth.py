@@ -63,37 +63,37 @@ async def authorization(
         return login.basic
     if scheme.lower() != "bearer":
         return ""
-    name, said = registry.netloc.decode(), dict(_PARAMETER.findall(rest))
-    realm = httpx2.URL(said.get("realm", ""))
+    name, parameters = registry.netloc.decode(), dict(_PARAMETER.findall(rest))
+    realm = httpx2.URL(parameters.get("realm", ""))
     if realm.scheme != "https" and not (realm.scheme == "http" == registry.scheme and _is_same(realm, registry)):
-        where = str(realm.copy_with(query=None, userinfo=b""))
-        raise RegistryFailed(name, "authentication", 401, f"its tokens come unencrypted, from {where or 'nowhere'}")
-    service = said.get("service", "")
+        address = str(realm.copy_with(query=None, userinfo=b""))
+        raise RegistryFailed(name, "authentication", 401, f"its tokens come unencrypted, from {address or 'nowhere'}")
+    service = parameters.get("service", "")
     if login.identity_token:
-        wanted = {
+        token_query = {
             "grant_type": "refresh_token",
             "service": service,
             "client_id": _CLIENT,
             "scope": " ".join(scopes),
             "refresh_token": login.identity_token,
         }
-        request = client.build_request("POST", realm, data=wanted)
+        request = client.build_request("POST", realm, data=token_query)
     else:
         query = [("service", service), *(("scope", each) for each in scopes)]
         headers = {"authorization": login.basic} if login else {}
         request = client.build_request("GET", realm.copy_merge_params(query), headers=headers)
-    answer = await client.send(request, stream=True)
+    response = await client.send(request, stream=True)
     try:
         data = bytearray()
-        async for piece in answer.aiter_bytes():
+        async for piece in response.aiter_bytes():
             data += piece
             if len(data) > MAX_TOKEN:
-                raise RegistryFailed(name, "authentication", answer.status_code, f"more than {MAX_TOKEN} bytes")
+                raise RegistryFailed(name, "authentication", response.status_code, f"more than {MAX_TOKEN} bytes")
     finally:
-        await answer.aclose()
-    token = _token(data) if answer.status_code == 200 else ""
+        await response.aclose()
+    token = _token(data) if response.status_code == 200 else ""
     if not token:  # The body of the answer may repeat the credentials.
-        raise RegistryFailed(name, "authentication", answer.status_code, "it gave no token")
+        raise RegistryFailed(name, "authentication", response.status_code, "it gave no token")
     return f"Bearer {token}"
 
 
@@ -103,8 +103,8 @@ def _is_same(one: httpx2.URL, other: httpx2.URL) -> bool:
 
 def _token(data: bytearray) -> str:
     try:
-        said = json.loads(data)
-        token = said.get("token") or said.get("access_token")
+        document = json.loads(data)
+        token = document.get("token") or document.get("access_token")
     except (ValueError, RecursionError, AttributeError):
         return ""
     return token if isinstance(token, str) and token.isascii() and token.isprintable() else ""

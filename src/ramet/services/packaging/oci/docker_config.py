@@ -74,16 +74,16 @@ async def login_for(
     file = _file(environ)
     config = await in_thread(lambda: _read(file), name="ramet-docker-config")
     host = _host(registry)
-    written = next((each for each in config.auths if _host(each) == host), "")
-    listed = next((each for each in config.cred_helpers if _host(each) == host), "")
-    if helper := config.cred_helpers.get(listed) or config.creds_store:
+    auth_name = next((each for each in config.auths if _host(each) == host), "")
+    helper_name = next((each for each in config.cred_helpers if _host(each) == host), "")
+    if helper := config.cred_helpers.get(helper_name) or config.creds_store:
         if not _HELPER.fullmatch(helper):
             raise InvalidValue(f"credential helper in {file}", helper, "the NAME of a program docker-credential-NAME")
-        server = listed or written or (_HUB if host == _host(_HUB) else registry)
-        found = await _asked(f"docker-credential-{helper}", server, environ, clock or SystemClock(), limit_s)
-        if found:
-            return found
-    return _login(config.auths[written], written, file) if written else Login()
+        server = helper_name or auth_name or (_HUB if host == _host(_HUB) else registry)
+        answer = await _ask_helper(f"docker-credential-{helper}", server, environ, clock or SystemClock(), limit_s)
+        if answer:
+            return answer
+    return _login(config.auths[auth_name], auth_name, file) if auth_name else Login()
 
 
 def pull_secret(registry: str, login: Login) -> bytes:
@@ -95,9 +95,9 @@ def pull_secret(registry: str, login: Login) -> bytes:
     if not login.username:
         raise InvalidValue("login", "an identity token" if login else "none", "a name and a password, for nodes to use")
     auth = base64.b64encode(f"{login.username}:{login.password}".encode()).decode()
-    said = {"username": login.username, "password": login.password, "auth": auth}
+    entry = {"username": login.username, "password": login.password, "auth": auth}
     server = _HUB if _host(registry) == _host(_HUB) else registry
-    return json.dumps({"auths": {server: said}}, separators=(",", ":")).encode()
+    return json.dumps({"auths": {server: entry}}, separators=(",", ":")).encode()
 
 
 def _file(environ: Mapping[str, str]) -> Path:
@@ -110,8 +110,8 @@ def _file(environ: Mapping[str, str]) -> Path:
 def _read(file: Path) -> _Config:
     accepted = "Docker's configuration: JSON with auths, credHelpers and credsStore"
     try:
-        with file.open("rb") as opened:
-            data = opened.read(MAX_CONFIG + 1)
+        with file.open("rb") as stream:
+            data = stream.read(MAX_CONFIG + 1)
     except (FileNotFoundError, NotADirectoryError):
         return _Config()
     except OSError as problem:
@@ -143,12 +143,14 @@ def _login(said: _Auth, key: str, file: Path) -> Login:
     return Login("", "", said.identitytoken) if said.identitytoken else Login(username, password.rstrip("\0"))
 
 
-async def _asked(helper: str, server: str, environ: Mapping[str, str], clock: Clock, limit_s: float) -> Login | None:
+async def _ask_helper(
+    helper: str, server: str, environ: Mapping[str, str], clock: Clock, limit_s: float
+) -> Login | None:
     """Return the login that a helper has for a server; None if it has none. Raises HelperFailed."""
     program = shutil.which(helper, path=environ.get("PATH", os.defpath))
     if program is None:
         raise HelperFailed(helper, server, "there is no such program on PATH")
-    answer, aside = Capture(head=_MAX_ANSWER, stops=True), Capture(head=0)
+    output, stderr = Capture(head=_MAX_ANSWER, stops=True), Capture(head=0)
     try:
         ended = await processes.run(
             [program, "get"],
@@ -156,22 +158,22 @@ async def _asked(helper: str, server: str, environ: Mapping[str, str], clock: Cl
             timeout_s=limit_s,
             cwd="/",
             env=dict(environ),
-            stdout=answer,
-            stderr=aside,
+            stdout=output,
+            stderr=stderr,
             stdin=server.encode(),
         )
     except OSError as problem:
         raise HelperFailed(helper, server, f"it could not be started: {problem.strerror}") from None
     if ended.why == "timeout":
         raise HelperFailed(helper, server, f"not done within {limit_s:g} s")
-    if ended.code and answer.data().strip() == _NOT_FOUND:
+    if ended.code and output.data().strip() == _NOT_FOUND:
         return None
     if ended.code or ended.why == "enough":
         raise HelperFailed(helper, server, f"exit code {ended.code}" if ended.why == "exit" else "it says too much")
     try:
-        said = msgspec.json.decode(answer.data(), type=_Answer)
+        credentials = msgspec.json.decode(output.data(), type=_Answer)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         raise HelperFailed(helper, server, "its answer is not JSON with Username and Secret") from None
-    if said.username == _IDENTITY:
-        return Login(identity_token=said.secret)
-    return Login(said.username, said.secret)
+    if credentials.username == _IDENTITY:
+        return Login(identity_token=credentials.secret)
+    return Login(credentials.username, credentials.secret)

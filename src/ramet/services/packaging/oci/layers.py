@@ -36,38 +36,38 @@ def write_layer(out: IO[bytes], folders: Mapping[str, Path]) -> Layer:
 
     Links and special files are left out. `__pycache__` is left out too, because imports may have written it meanwhile.
     """
-    return write_entries(out, _found(folders))
+    return write_entries(out, _entries(folders))
 
 
 def write_entries(out: IO[bytes], entries: Iterable[Entry]) -> Layer:
     """Pack files and folders in the given order, each after its parent folders. Waits for the disk."""
-    packed = _Packed(out)
-    made: set[str] = set()
-    with tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
+    output = _Packed(out)
+    folders: set[str] = set()
+    with tarfile.open(fileobj=output, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
         for place, file, executable in entries:
             steps = place.split("/")
             for end in range(1, len(steps) + (file is None)):
-                top = "/".join(steps[:end])
-                if top not in made:
-                    made.add(top)
-                    tar.addfile(_header(top, tarfile.DIRTYPE, 0o755))
+                parent = "/".join(steps[:end])
+                if parent not in folders:
+                    folders.add(parent)
+                    tar.addfile(_header(parent, tarfile.DIRTYPE, 0o755))
             if file is not None:
                 header = _header(place, tarfile.REGTYPE, 0o555 if executable else 0o444)
                 with file.open("rb") as content:
                     header.size = file.stat().st_size
                     tar.addfile(header, content)
-    return packed.finish()
+    return output.finish()
 
 
 def write_tar(out: IO[bytes], source: IO[bytes]) -> Layer:
     """Pack an existing tar. Waits for the disk."""
-    packed = _Packed(out)
+    output = _Packed(out)
     while piece := source.read(_PIECE):
-        packed.write(piece)
-    return packed.finish()
+        output.write(piece)
+    return output.finish()
 
 
-def _found(folders: Mapping[str, Path]) -> Iterator[Entry]:
+def _entries(folders: Mapping[str, Path]) -> Iterator[Entry]:
     for place in sorted(folders):
         for path in (folders[place], *sorted(folders[place].rglob("*"))):
             parts = (place, *path.relative_to(folders[place]).parts)

@@ -77,12 +77,14 @@ def places(image: Image) -> dict[str, Path]:
 
 def read_manifest(body: bytes, media_type: str) -> ImageManifest:
     """Return a manifest with the blobs that it names. Raises InvalidValue for invalid data."""
-    said = _json(body, "manifest")
+    document = _json(body, "manifest")
     try:
         kinds = [each["manifest"] for each in TYPES.values()]
         if media_type not in kinds:
             raise InvalidValue("manifest", media_type, " or ".join(kinds))
-        return ImageManifest(body, media_type, _descriptor(said["config"]), tuple(map(_descriptor, said["layers"])))
+        return ImageManifest(
+            body, media_type, _descriptor(document["config"]), tuple(map(_descriptor, document["layers"]))
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         if isinstance(problem, InvalidValue):
             raise
@@ -99,17 +101,17 @@ def of_platform(index: bytes, platform: str) -> str:
 
     Raises Unknown, with the existing platforms, if there is none.
     """
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     try:
         for each in _json(index, "index")["manifests"]:
             where = each.get("platform") or {}
-            named = f"{where.get('os')}/{where.get('architecture')}"
-            found.setdefault(named, _descriptor(each).digest)
+            platform_name = f"{where.get('os')}/{where.get('architecture')}"
+            digests.setdefault(platform_name, _descriptor(each).digest)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise InvalidValue("index", index[:100], "manifests, each with its platform and digest") from None
-    if platform not in found:
-        raise Unknown("platform", platform, tuple(sorted(found)))
-    return found[platform]
+    if platform not in digests:
+        raise Unknown("platform", platform, tuple(sorted(digests)))
+    return digests[platform]
 
 
 def append(
@@ -126,43 +128,52 @@ def append(
     Everything else of the base stays unchanged.
     """
     kinds = next(each for each in TYPES.values() if each["manifest"] == base.media_type)
-    said, inner = _json(base.body, "manifest"), _json(config, "config")
+    manifest_document, config_document = _json(base.body, "manifest"), _json(config, "config")
     try:
-        inner["rootfs"]["diff_ids"].append(layer.diff_id)
-        inner.setdefault("history", []).append({"created": _EPOCH, "created_by": "ramet", "comment": comment})
-        run = inner["config"] = inner.get("config") or {}
+        config_document["rootfs"]["diff_ids"].append(layer.diff_id)
+        config_document.setdefault("history", []).append({"created": _EPOCH, "created_by": "ramet", "comment": comment})
+        run = config_document["config"] = config_document.get("config") or {}
         if paths:
             run["Env"] = _importing(run.get("Env") or [], paths)
         run["Labels"] = {**(run.get("Labels") or {}), **labels}
     except (KeyError, TypeError, AttributeError):
         raise InvalidValue("config", config[:100], "the config of an image, with its rootfs") from None
-    changed = _written(inner)
-    said["config"] = {**said["config"], "digest": digest_of(changed), "size": len(changed)}
-    said["layers"] = [*said["layers"], Descriptor(kinds["layer"], layer.digest, layer.size).said()]
-    return Appended(changed, _written(said), base.media_type)
+    new_config = _written(config_document)
+    manifest_document["config"] = {
+        **manifest_document["config"],
+        "digest": digest_of(new_config),
+        "size": len(new_config),
+    }
+    manifest_document["layers"] = [
+        *manifest_document["layers"],
+        Descriptor(kinds["layer"], layer.digest, layer.size).said(),
+    ]
+    return Appended(new_config, _written(manifest_document), base.media_type)
 
 
 def _importing(env: list[str], paths: Sequence[str]) -> list[str]:
-    before = [each.partition("=")[2] for each in env if each.startswith("PYTHONPATH=")]
-    whole = ":".join((*paths, *filter(None, before)))
-    return [*(each for each in env if not each.startswith("PYTHONPATH=")), f"PYTHONPATH={whole}"]
+    previous = [each.partition("=")[2] for each in env if each.startswith("PYTHONPATH=")]
+    python_path = ":".join((*paths, *filter(None, previous)))
+    return [*(each for each in env if not each.startswith("PYTHONPATH=")), f"PYTHONPATH={python_path}"]
 
 
 def _descriptor(said: Any) -> Descriptor:
-    found = Descriptor(said["mediaType"], said["digest"], said["size"])
-    if not (isinstance(found.media_type, str) and isinstance(found.digest, str) and type(found.size) is int):
+    descriptor = Descriptor(said["mediaType"], said["digest"], said["size"])
+    if not (
+        isinstance(descriptor.media_type, str) and isinstance(descriptor.digest, str) and type(descriptor.size) is int
+    ):
         raise TypeError
-    return found
+    return descriptor
 
 
 def _json(data: bytes, what: str) -> dict[str, Any]:
     try:
-        said = json.loads(data)
+        value = json.loads(data)
     except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
+        value = None
+    if not isinstance(value, dict):
         raise InvalidValue(what, data[:100], "an object in JSON")
-    return said
+    return value
 
 
 def _written(said: Mapping[str, Any]) -> bytes:

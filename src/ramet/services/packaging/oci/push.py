@@ -44,13 +44,13 @@ class Base(NamedTuple):
 
 async def base_of(registry: Registry, name: str, platform: str) -> Base:
     """Find an image for a platform. Raises InvalidValue, also if the image does not exist, and RegistryFailed."""
-    below = reference(name)
+    base_name = reference(name)
     try:
-        manifest = await registry.manifest(below, platform)
+        manifest = await registry.manifest(base_name, platform)
     except Unknown as problem:
         kinds = f", for {' or '.join(problem.known)}" if problem.known else ""
         raise InvalidValue("base", name, f"an image that {registry.name} has{kinds}") from None
-    return Base(registry, below, manifest, await registry.small_blob(below.repository, manifest.config))
+    return Base(registry, base_name, manifest, await registry.small_blob(base_name.repository, manifest.config))
 
 
 async def publish(
@@ -65,14 +65,14 @@ async def publish(
     name = reference(to)
     if name.tag.startswith("sha256:"):
         raise InvalidValue("to", to, "a repository, with a tag or without")
-    below = await base_of(registry, base, platform)
+    base_image = await base_of(registry, base, platform)
     folders = places(image)
     disk = next((each.parent for each in folders.values()), None)  # A /tmp may be memory, and small.
-    with tempfile.TemporaryFile(dir=disk) as packed:
+    with tempfile.TemporaryFile(dir=disk) as layer_file:
         told(Progress("packing"))
-        layer = await run_shielded(in_thread(lambda: write_layer(packed, folders), name="ramet-layer"))
+        layer = await run_shielded(in_thread(lambda: write_layer(layer_file, folders), name="ramet-layer"))
         paths, labels = [f"/{place}" for place in folders], {LABEL: image.id}
-        digest = await push(registry, name, below, layer, packed, paths=paths, labels=labels, told=told)
+        digest = await push(registry, name, base_image, layer, layer_file, paths=paths, labels=labels, told=told)
     return f"{name.repository}@{digest}"
 
 
@@ -89,12 +89,21 @@ async def push(
     told: Told = no_progress,
 ) -> str:
     """Push an image of a base and one layer, the tag last. Return the digest of its manifest. Raises RegistryFailed."""
-    whole = append(below.manifest, below.config, layer, paths=paths, labels=labels, comment=comment)
+    manifest_document = append(below.manifest, below.config, layer, paths=paths, labels=labels, comment=comment)
     of = below.name.repository if below.registry is registry else ""
     for blob in below.manifest.layers:
         body = _counted(_copied(below, blob), Progress("copying the base", 0, blob.size), told)
         await registry.push_blob(name.repository, blob, body, of=of)
-    return await push_whole(registry, name, layer, packed, whole.config, whole.manifest, whole.media_type, told=told)
+    return await push_whole(
+        registry,
+        name,
+        layer,
+        packed,
+        manifest_document.config,
+        manifest_document.manifest,
+        manifest_document.media_type,
+        told=told,
+    )
 
 
 async def push_whole(
@@ -114,8 +123,8 @@ async def push_whole(
     """
     body = _counted(lambda: _read(packed), Progress("pushing", 0, layer.size), told)
     await registry.push_blob(name.repository, Descriptor("", layer.digest, layer.size), body)
-    made = Descriptor("", digest_of(config), len(config))
-    await registry.push_blob(name.repository, made, lambda: _once(config))
+    config_descriptor = Descriptor("", digest_of(config), len(config))
+    await registry.push_blob(name.repository, config_descriptor, lambda: _once(config))
     return await registry.push_manifest(name, manifest, media_type)
 
 

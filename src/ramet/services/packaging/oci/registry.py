@@ -58,15 +58,17 @@ class Address(NamedTuple):
 def address(url: str) -> Address:
     """Parse the URL of a registry, or of a part of one. Raises InvalidValue."""
     try:
-        found = httpx2.URL(url)
+        parsed_url = httpx2.URL(url)
     except httpx2.InvalidURL:
-        found = httpx2.URL()
-    folder = found.path.strip("/")
-    is_plain = not (found.query or found.fragment or found.userinfo) and (not folder or _REPOSITORY.fullmatch(folder))
-    if found.scheme not in ("http", "https") or not found.host or not is_plain or " " in url:
+        parsed_url = httpx2.URL()
+    folder = parsed_url.path.strip("/")
+    is_plain = not (parsed_url.query or parsed_url.fragment or parsed_url.userinfo) and (
+        not folder or _REPOSITORY.fullmatch(folder)
+    )
+    if parsed_url.scheme not in ("http", "https") or not parsed_url.host or not is_plain or " " in url:
         accepted = "scheme and host of a registry, as in https://registry.example.org, and what names there begin with"
         raise InvalidValue("url", url, accepted)
-    return Address(found.copy_with(path="/"), folder)
+    return Address(parsed_url.copy_with(path="/"), folder)
 
 
 class Registry:
@@ -104,24 +106,26 @@ class Registry:
         Raises Unknown, InvalidValue, RegistryFailed.
         """
         kinds = [kind for each in TYPES.values() for kind in (each["manifest"], each["index"])]
-        answer = await self._ask("GET", name.repository, f"manifests/{name.tag}", accept=", ".join(kinds))
-        if answer.status == 404:
+        response = await self._ask("GET", name.repository, f"manifests/{name.tag}", accept=", ".join(kinds))
+        if response.status == 404:
             raise Unknown("image of the registry", f"{name.repository}:{name.tag}")
-        self._expect(answer, 200, f"manifest {name.tag}")
-        if name.tag.startswith("sha256:") and digest_of(answer.body) != name.tag:
+        self._expect(response, 200, f"manifest {name.tag}")
+        if name.tag.startswith("sha256:") and digest_of(response.body) != name.tag:
             raise RegistryFailed(self.name, f"manifest {name.tag}", 200, "its content has another digest")
-        kind = answer.headers.get("content-type", "").partition(";")[0]
+        kind = response.headers.get("content-type", "").partition(";")[0]
         if is_index(kind) and platform:
-            return await self.manifest(ImageReference(name.repository, of_platform(answer.body, platform)), platform="")
-        return read_manifest(answer.body, kind)
+            return await self.manifest(
+                ImageReference(name.repository, of_platform(response.body, platform)), platform=""
+            )
+        return read_manifest(response.body, kind)
 
     async def small_blob(self, repository: str, blob: Descriptor) -> bytes:
         """Return a blob of at most MAX_JSON bytes. Raises RegistryFailed, also for a wrong digest."""
-        answer = await self._ask("GET", repository, f"blobs/{_checked(blob.digest)}")
-        self._expect(answer, 200, f"blob {blob.digest}")
-        if digest_of(answer.body) != blob.digest:
+        response = await self._ask("GET", repository, f"blobs/{_checked(blob.digest)}")
+        self._expect(response, 200, f"blob {blob.digest}")
+        if digest_of(response.body) != blob.digest:
             raise RegistryFailed(self.name, f"blob {blob.digest}", 200, "its content has another digest")
-        return answer.body
+        return response.body
 
     async def has_blob(self, repository: str, blob: Descriptor) -> bool:
         """Return whether a blob is in a repository. Raises RegistryFailed."""
@@ -133,13 +137,13 @@ class Registry:
         Return None if the image, or any blob of it, is missing. Raises InvalidValue, RegistryFailed.
         """
         try:
-            found = await self.manifest(name, "")
+            manifest = await self.manifest(name, "")
         except Unknown:
             return None
-        for blob in (found.config, *found.layers):
+        for blob in (manifest.config, *manifest.layers):
             if not await self.has_blob(name.repository, blob):
                 return None
-        return digest_of(found.body)
+        return digest_of(manifest.body)
 
     # --- push
 
@@ -149,46 +153,46 @@ class Registry:
         if await self.has_blob(repository, blob):
             return
         mount = {"mount": digest, "from": of} if of and of != repository else {}
-        answer = await self._ask("POST", repository, "blobs/uploads/", query=mount, also=of)
-        if answer.status == 201 and mount:
+        response = await self._ask("POST", repository, "blobs/uploads/", query=mount, also=of)
+        if response.status == 201 and mount:
             return
-        self._expect(answer, 202, f"upload of blob {digest}")
-        where = httpx2.URL(str(self._url)).join(answer.headers.get("location", ""))
-        if (where.scheme, where.netloc) != (self._url.scheme, self._url.netloc):
-            raise RegistryFailed(self.name, f"upload of blob {digest}", 202, f"it leads to {where.netloc.decode()}")
-        where = where.copy_merge_params({"digest": digest})
-        answer = await self._send(
-            "PUT", where, repository, {"content-type": "application/octet-stream"}, body, blob.size
+        self._expect(response, 202, f"upload of blob {digest}")
+        url = httpx2.URL(str(self._url)).join(response.headers.get("location", ""))
+        if (url.scheme, url.netloc) != (self._url.scheme, self._url.netloc):
+            raise RegistryFailed(self.name, f"upload of blob {digest}", 202, f"it leads to {url.netloc.decode()}")
+        url = url.copy_merge_params({"digest": digest})
+        response = await self._send(
+            "PUT", url, repository, {"content-type": "application/octet-stream"}, body, blob.size
         )
-        self._expect(answer, 201, f"upload of blob {digest}")
+        self._expect(response, 201, f"upload of blob {digest}")
 
     async def push_manifest(self, name: ImageReference, body: bytes, media_type: str) -> str:
         """Push a manifest under its name, and return its digest. All its blobs must exist."""
-        where = self._url.join(f"/v2/{name.repository}/manifests/{name.tag}")
-        answer = await self._send(
-            "PUT", where, name.repository, {"content-type": media_type}, lambda: _once(body), len(body)
+        url = self._url.join(f"/v2/{name.repository}/manifests/{name.tag}")
+        response = await self._send(
+            "PUT", url, name.repository, {"content-type": media_type}, lambda: _once(body), len(body)
         )
-        self._expect(answer, 201, f"manifest {name.tag}")
+        self._expect(response, 201, f"manifest {name.tag}")
         return digest_of(body)
 
     async def pieces(self, repository: str, blob: Descriptor) -> AsyncIterator[bytes]:
         """Yield a blob of any size in pieces. Raises RegistryFailed, at the end also if the digest is wrong."""
-        hashed = hashlib.sha256()
-        where = self._url.join(f"/v2/{repository}/blobs/{_checked(blob.digest)}")
+        hasher = hashlib.sha256()
+        url = self._url.join(f"/v2/{repository}/blobs/{_checked(blob.digest)}")
         await self._ask("HEAD", repository, f"blobs/{blob.digest}")  # for the token
         request = self._client.build_request(
-            "GET", where, headers={**self._headers(repository), "accept-encoding": "identity"}
+            "GET", url, headers={**self._headers(repository), "accept-encoding": "identity"}
         )
-        answer = await self._client.send(request, stream=True, follow_redirects=True)
+        response = await self._client.send(request, stream=True, follow_redirects=True)
         try:
-            if answer.status_code != 200:
-                raise RegistryFailed(self.name, f"blob {blob.digest}", answer.status_code, answer.reason_phrase)
-            async for piece in answer.aiter_raw(_PIECE):
-                hashed.update(piece)
+            if response.status_code != 200:
+                raise RegistryFailed(self.name, f"blob {blob.digest}", response.status_code, response.reason_phrase)
+            async for piece in response.aiter_raw(_PIECE):
+                hasher.update(piece)
                 yield piece
         finally:
-            await answer.aclose()
-        if f"sha256:{hashed.hexdigest()}" != blob.digest:
+            await response.aclose()
+        if f"sha256:{hasher.hexdigest()}" != blob.digest:
             raise RegistryFailed(self.name, f"blob {blob.digest}", 200, "its content has another digest")
 
     # --- one request
@@ -203,8 +207,8 @@ class Registry:
         query: Mapping[str, str] = {},
         also: str = "",
     ) -> _Answer:
-        where = self._url.join(f"/v2/{repository}/{path}").copy_merge_params(query)
-        return await self._send(method, where, repository, {"accept": accept} if accept else {}, also=also)
+        url = self._url.join(f"/v2/{repository}/{path}").copy_merge_params(query)
+        return await self._send(method, url, repository, {"accept": accept} if accept else {}, also=also)
 
     async def _send(
         self,
@@ -216,33 +220,33 @@ class Registry:
         size: int = 0,
         also: str = "",
     ) -> _Answer:
-        sized = {"content-length": str(size)} if body else {}
+        length_header = {"content-length": str(size)} if body else {}
         try:
             for attempt in (1, 2):
                 request = self._client.build_request(
                     method,
                     where,
-                    headers={**self._headers(repository), **headers, **sized},
+                    headers={**self._headers(repository), **headers, **length_header},
                     content=body() if body else None,
                 )
-                answer = await self._client.send(request, stream=True, follow_redirects=method in ("GET", "HEAD"))
+                response = await self._client.send(request, stream=True, follow_redirects=method in ("GET", "HEAD"))
                 try:
-                    if answer.status_code == 401 and attempt == 1:
-                        if await self._opened(repository, also, answer.headers.get("www-authenticate", "")):
+                    if response.status_code == 401 and attempt == 1:
+                        if await self._opened(repository, also, response.headers.get("www-authenticate", "")):
                             continue
                     data = bytearray()
-                    async for piece in answer.aiter_bytes(_PIECE):
+                    async for piece in response.aiter_bytes(_PIECE):
                         data += piece
                         if len(data) > MAX_JSON:
                             raise RegistryFailed(
                                 self.name, f"{method} {where.path}", 200, f"more than {MAX_JSON} bytes"
                             )
-                    return _Answer(answer.status_code, dict(answer.headers), bytes(data))
+                    return _Answer(response.status_code, dict(response.headers), bytes(data))
                 finally:
-                    await answer.aclose()
+                    await response.aclose()
         except (httpx2.HTTPError, httpx2.InvalidURL) as problem:
-            said = f"{type(problem).__name__}: {problem}"
-            raise RegistryFailed(self.name, f"{method} {where.path}", 0, said) from None
+            reason = f"{type(problem).__name__}: {problem}"
+            raise RegistryFailed(self.name, f"{method} {where.path}", 0, reason) from None
         raise AssertionError("the second attempt is the last")
 
     def _headers(self, repository: str) -> dict[str, str]:
@@ -252,10 +256,10 @@ class Registry:
     async def _opened(self, repository: str, also: str, challenge: str) -> bool:
         """Answer a challenge. Return whether the request can be repeated. Raises RegistryFailed."""
         scopes = [f"repository:{repository}:pull,push"] + ([f"repository:{also}:pull"] if also else [])
-        found = await authorization(self._client, self._url, challenge, self._login, scopes)
-        if found:
-            self._tokens[repository] = found
-        return bool(found)
+        header = await authorization(self._client, self._url, challenge, self._login, scopes)
+        if header:
+            self._tokens[repository] = header
+        return bool(header)
 
     def _expect(self, answer: _Answer, status: int, what: str) -> None:
         if answer.status != status:

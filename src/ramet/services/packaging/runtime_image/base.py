@@ -31,9 +31,9 @@ async def push_base(registry: Registry, root: Path, to: str, *, told: Told = no_
     name = reference(registry.below(to))
     if name.tag.startswith("sha256:"):
         raise InvalidValue("to", to, "a repository, with a tag or without")
-    with tempfile.TemporaryFile() as packed:
+    with tempfile.TemporaryFile() as archive:
         told(Progress("packing"))
-        layer = await run_shielded(in_thread(lambda: _pack(root, packed), name="ramet-layer"))
+        layer = await run_shielded(in_thread(lambda: _pack(root, archive), name="ramet-layer"))
         system, _, architecture = here().partition("/")
         config = {
             "architecture": architecture,
@@ -50,15 +50,15 @@ async def push_base(registry: Registry, root: Path, to: str, *, told: Told = no_
             "layers": [Descriptor(kinds["layer"], layer.digest, layer.size).said()],
         }
         body = json.dumps(manifest, separators=(",", ":")).encode()
-        digest = await push_whole(registry, name, layer, packed, data, body, kinds["manifest"], told=told)
+        digest = await push_whole(registry, name, layer, archive, data, body, kinds["manifest"], told=told)
     return f"{registry.name}/{name.repository}@{digest}"
 
 
 def _pack(root: Path, packed: IO[bytes]) -> Layer:
-    with root.open("rb") as opened:
-        first = opened.read(len(_GZIP))
-        opened.seek(0)
-        source = cast(IO[bytes], gzip.GzipFile(fileobj=opened) if first == _GZIP else opened)
+    with root.open("rb") as source_file:
+        magic = source_file.read(len(_GZIP))
+        source_file.seek(0)
+        source = cast(IO[bytes], gzip.GzipFile(fileobj=source_file) if magic == _GZIP else source_file)
         try:
             if source.read(_AT + len(_MAGIC))[_AT:] != _MAGIC:
                 raise InvalidValue("tar", str(root), "a tar, plain or with gzip")

@@ -41,11 +41,11 @@ async def library_of(base: Base, version: str, folder: Path, told: Told) -> Base
     versions: set[str] = set()
 
     def keep(place: str, content: Callable[[], bytes]) -> None:
-        found = _PLACE.fullmatch(place)
-        if found is None or _UNUSED.intersection(found["path"].split("/")):
+        match = _PLACE.fullmatch(place)
+        if match is None or _UNUSED.intersection(match["path"].split("/")):
             return
-        versions.add(found["version"])
-        if found["version"] == version:
+        versions.add(match["version"])
+        if match["version"] == version:
             data = content()
             # A later layer wins.
             sources.setdefault(PurePosixPath("/", place), folder / f"{len(sources)}.py").write_bytes(data)
@@ -75,7 +75,7 @@ def _read(file: IO[bytes], keep: Callable[[str, Callable[[], bytes]], None]) -> 
 
 
 def _content(layer: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    opened = layer.extractfile(member)
-    assert opened is not None, "a regular file"
-    with opened:
-        return opened.read()
+    stream = layer.extractfile(member)
+    assert stream is not None, "a regular file"
+    with stream:
+        return stream.read()

@@ -62,15 +62,15 @@ async def runtime_image(
     Python or platform or does not exist, and for an installation that cannot be packed; RegistryFailed, NotCompiled.
     """
     repository = registry.below(_repository(into or f"ramet-{kind}"))
-    below = await base_of(source or registry, base, here())
-    _refuse_other(base, below)
+    base_image = await base_of(source or registry, base, here())
+    _refuse_other(base, base_image)
     files = await in_thread(lambda: runtime_files(kind), name="ramet-runtime")
     content = await in_thread(lambda: content_digest(kind, files), name="ramet-runtime")
-    made_of = digest_of(f"{_FORM}\n{digest_of(below.manifest.body)}\n{content}".encode())
-    name = ImageReference(repository, made_of.partition(":")[2])
+    source_digest = digest_of(f"{_FORM}\n{digest_of(base_image.manifest.body)}\n{content}".encode())
+    name = ImageReference(repository, source_digest.partition(":")[2])
     digest = await registry.digest(name)
     if digest is None:
-        digest = await _push(registry, name, base, below, files, {RUNTIME_LABEL: kind, PYTHON_LABEL: PYTHON}, told)
+        digest = await _push(registry, name, base, base_image, files, {RUNTIME_LABEL: kind, PYTHON_LABEL: PYTHON}, told)
     return RuntimeImage(f"{registry.name}/{name.repository}@{digest}", digest, f"python{PYTHON}")
 
 
@@ -85,20 +85,20 @@ async def image_on(
     if not image.folders and not image.packages:
         return runtime
     base = runtime.reference.removeprefix(f"{registry.name}/")
-    made_of = digest_of(f"{_FORM}\n{runtime.digest}\n{image.id}".encode())
-    name = ImageReference(registry.below(_repository(into)), made_of.partition(":")[2])
+    source_digest = digest_of(f"{_FORM}\n{runtime.digest}\n{image.id}".encode())
+    name = ImageReference(registry.below(_repository(into)), source_digest.partition(":")[2])
     digest = await registry.digest(name)
     if digest is None:
-        to = f"{name.repository}:{name.tag}"
-        published = await publish(image, registry, base=base, to=to, platform=here(), told=told)
+        target = f"{name.repository}:{name.tag}"
+        published = await publish(image, registry, base=base, to=target, platform=here(), told=told)
         digest = published.rpartition("@")[2]
-    inside = {folder: f"/{place}" for place, folder in places(image).items()}
+    container_paths = {folder: f"/{place}" for place, folder in places(image).items()}
     return RuntimeImage(
         f"{registry.name}/{name.repository}@{digest}",
         digest,
         runtime.python,
-        tuple(inside.values()),
-        tuple(f"{inside[each.parent]}/{each.name}" for each in image.skills),
+        tuple(container_paths.values()),
+        tuple(f"{container_paths[each.parent]}/{each.name}" for each in image.skills),
     )
 
 
@@ -117,28 +117,28 @@ async def _push(
     labels: Mapping[str, str],
     told: Told,
 ) -> str:
-    with tempfile.TemporaryDirectory(prefix="ramet-runtime-") as folder, tempfile.TemporaryFile() as packed:
+    with tempfile.TemporaryDirectory(prefix="ramet-runtime-") as folder, tempfile.TemporaryFile() as layer_file:
         library = await library_of(below, PYTHON, Path(folder), told)
         if library.versions and PYTHON not in library.versions:
             _refuse(base, ", ".join(sorted(library.versions)))
         told(Progress("compiling"))
-        ours = {PurePosixPath(LIB, place): file for place, file in files.items()}
-        sources = library.sources | {place: file for place, file in ours.items() if place.suffix == ".py"}
-        made = await compiled(sources, Path(folder))
-        whole = ours | {PurePosixPath(BYTECODE, *place.parts[1:]): out for place, out in made.items()}
-        entries = [Entry(str(place)[1:], file) for place, file in whole.items()]
+        library_files = {PurePosixPath(LIB, place): file for place, file in files.items()}
+        sources = library.sources | {place: file for place, file in library_files.items() if place.suffix == ".py"}
+        bytecode = await compiled(sources, Path(folder))
+        all_files = library_files | {PurePosixPath(BYTECODE, *place.parts[1:]): out for place, out in bytecode.items()}
+        entries = [Entry(str(place)[1:], file) for place, file in all_files.items()]
         told(Progress("packing"))
-        layer = await run_shielded(in_thread(lambda: write_entries(packed, entries), name="ramet-layer"))
-        return await push(registry, name, below, layer, packed, labels=labels, comment="runtime", told=told)
+        layer = await run_shielded(in_thread(lambda: write_entries(layer_file, entries), name="ramet-layer"))
+        return await push(registry, name, below, layer, layer_file, labels=labels, comment="runtime", told=told)
 
 
 def _refuse_other(base: str, below: Base) -> None:
     """Raise InvalidValue if a base states another version of Python or another platform."""
-    said = json.loads(below.config)
-    platform = f"{said.get('os')}/{said.get('architecture')}"
+    config = json.loads(below.config)
+    platform = f"{config.get('os')}/{config.get('architecture')}"
     if platform != here():
         raise InvalidValue("base", f"{base} ({platform})", f"an image for {here()}, which this Python is for")
-    run = said.get("config") or {}
+    run = config.get("config") or {}
     version = (run.get("Labels") or {}).get(PYTHON_LABEL, "")
     for each in run.get("Env") or ():
         name, _, value = each.partition("=")

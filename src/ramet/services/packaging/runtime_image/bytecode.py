@@ -31,16 +31,16 @@ async def compiled(files: Mapping[PurePosixPath, Path], folder: Path) -> dict[Pu
 
     The keys of `files` are the paths in the container. Files that are no Python of this version are skipped.
     """
-    made: dict[PurePosixPath, Path] = {}
-    work: list[list[tuple[str, str, str]]] = [[] for _ in range(_PARTS)]
+    outputs: dict[PurePosixPath, Path] = {}
+    batches: list[list[tuple[str, str, str]]] = [[] for _ in range(_PARTS)]
     for number, (place, source) in enumerate(files.items()):
-        out = folder / f"{number}.pyc"
-        made[place.with_name(f"{place.stem}.{sys.implementation.cache_tag}.pyc")] = out
-        work[number % _PARTS].append((str(source), str(place), str(out)))
+        output = folder / f"{number}.pyc"
+        outputs[place.with_name(f"{place.stem}.{sys.implementation.cache_tag}.pyc")] = output
+        batches[number % _PARTS].append((str(source), str(place), str(output)))
     async with asyncio.TaskGroup() as group:
-        for part in work:
+        for part in batches:
             group.create_task(_compile(part, folder))
-    return {place: out for place, out in made.items() if out.exists()}
+    return {place: output for place, output in outputs.items() if output.exists()}
 
 
 async def _compile(part: list[tuple[str, str, str]], folder: Path) -> None:

@@ -45,19 +45,19 @@ def runtime_files(kind: Kind) -> dict[PurePosixPath, Path]:
     folder from which this process imports them. Raises InvalidValue for a distribution that is missing, has no list, or
     is installed as a link to sources.
     """
-    ours = Path(__file__).parents[3]
-    found = {PurePosixPath(_OURS, path.relative_to(ours)): path for path in _sources(ours)}
+    package_root = Path(__file__).parents[3]
+    files = {PurePosixPath(_OURS, path.relative_to(package_root)): path for path in _sources(package_root)}
     for each in _required(ROOTS[kind]):
-        found |= _files(each)
-    return {place: found[place] for place in sorted(found)}
+        files |= _files(each)
+    return {place: files[place] for place in sorted(files)}
 
 
 def content_digest(kind: Kind, files: Mapping[PurePosixPath, Path]) -> str:
     """Return one digest of all files, for this version of Python and this platform. Waits for the disk."""
-    whole = hashlib.sha256(f"ramet runtime 1\n{kind}\npython {PYTHON}\n{here()}\n".encode())
+    hasher = hashlib.sha256(f"ramet runtime 1\n{kind}\npython {PYTHON}\n{here()}\n".encode())
     for place, file in files.items():
-        whole.update(f"{hashlib.sha256(file.read_bytes()).hexdigest()} {place}\n".encode())
-    return whole.hexdigest()
+        hasher.update(f"{hashlib.sha256(file.read_bytes()).hexdigest()} {place}\n".encode())
+    return hasher.hexdigest()
 
 
 def _sources(home: Path) -> Iterator[Path]:
@@ -69,22 +69,22 @@ def _sources(home: Path) -> Iterator[Path]:
 
 def _required(roots: tuple[str, ...]) -> Iterator[Distribution]:
     """Yield the roots and everything that they require here, including requested extras; ramet itself is skipped."""
-    seen: set[tuple[str, str]] = set()
-    given: set[str] = set()
+    visited: set[tuple[str, str]] = set()
+    names: set[str] = set()
     waiting = [Requirement(each) for each in roots]
     while waiting:
-        wanted = waiting.pop()
-        name = canonicalize_name(wanted.name)
-        distribution = _distribution(wanted.name)
-        if name not in given and name != _OURS:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        distribution = _distribution(requirement.name)
+        if name not in names and name != _OURS:
             yield distribution
-        given.add(name)
-        for extra in {"", *wanted.extras} - {each for of, each in seen if of == name}:
-            seen.add((name, extra))
+        names.add(name)
+        for extra in {"", *requirement.extras} - {each for of, each in visited if of == name}:
+            visited.add((name, extra))
             for line in distribution.requires or ():
-                below = Requirement(line)
-                if below.marker is None or below.marker.evaluate({"extra": extra}):
-                    waiting.append(below)
+                dependency = Requirement(line)
+                if dependency.marker is None or dependency.marker.evaluate({"extra": extra}):
+                    waiting.append(dependency)
 
 
 def _distribution(name: str) -> Distribution:
@@ -96,18 +96,18 @@ def _distribution(name: str) -> Distribution:
 
 def _files(distribution: Distribution) -> dict[PurePosixPath, Path]:
     """Return the importable files of a distribution, and the metadata files that a program may read."""
-    name, listed = distribution.metadata["Name"], distribution.files
+    name, paths = distribution.metadata["Name"], distribution.files
     origin = json.loads(distribution.read_text("direct_url.json") or "{}")
-    if listed is None or origin.get("dir_info", {}).get("editable"):
+    if paths is None or origin.get("dir_info", {}).get("editable"):
         accepted = "one that was installed from a wheel, with a list of its files"
         raise InvalidValue("distribution", name, accepted)
-    found = {}
-    for each in listed:
+    files = {}
+    for each in paths:
         place = PurePosixPath(each)
         file = Path(str(distribution.locate_file(each)))
         if _is_wanted(place) and file.is_file():
-            found[place] = file
-    return found
+            files[place] = file
+    return files
 
 
 def _is_wanted(place: PurePosixPath) -> bool:

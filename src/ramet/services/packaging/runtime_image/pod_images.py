@@ -50,17 +50,19 @@ class PodImages:
 
         A request after a failure tries again.
         """
-        below = await self.image() if image.id else None
+        base_image = await self.image() if image.id else None
         async with self._gates.setdefault(image.id, asyncio.Lock()):
-            if (found := self._made.get(image.id)) is None:
-                async with self._opening() as at:
-                    if below is not None:
-                        found = await image_on(below, image, at.registry, told=self._told)
+            if (made := self._made.get(image.id)) is None:
+                async with self._opening() as registry:
+                    if base_image is not None:
+                        made = await image_on(base_image, image, registry.registry, told=self._told)
                     else:
-                        found = await runtime_image(at.registry, at.base, self._kind, source=at.source, told=self._told)
-                self._made[image.id] = found
-                self._of.setdefault(found.reference, image)  # An image without bundles is the plain one.
-            return found
+                        made = await runtime_image(
+                            registry.registry, registry.base, self._kind, source=registry.source, told=self._told
+                        )
+                self._made[image.id] = made
+                self._of.setdefault(made.reference, image)  # An image without bundles is the plain one.
+            return made
 
     async def again(self, image: PodImage) -> bool:
         """Push an image again that a node could not pull, if the registry has lost it or a part of it.
@@ -68,20 +70,20 @@ class PodImages:
         Return False if the image is complete, or was not pushed here. Return True to each caller that received the
         image before it was lost, and may now request it again. Raises like `image`.
         """
-        lost = self._of.get(image.reference)
-        if lost is None:
+        source_image = self._of.get(image.reference)
+        if source_image is None:
             return False
-        if lost.id and (below := self._made.get(PLAIN.id)) is not None:
-            await self.again(below)
-        async with self._gates[lost.id]:
-            if self._made.get(lost.id) is image:
+        if source_image.id and (base_image := self._made.get(PLAIN.id)) is not None:
+            await self.again(base_image)
+        async with self._gates[source_image.id]:
+            if self._made.get(source_image.id) is image:
                 name = reference(image.reference.partition("/")[2])  # without the registry's
-                async with self._opening() as at:
-                    if await at.registry.digest(name) is not None:
+                async with self._opening() as registry:
+                    if await registry.registry.digest(name) is not None:
                         return False
                 _log.warning("image %s is not in its registry any more, and is pushed again", image.reference)
-                del self._made[lost.id]
-        await self.image(lost)
+                del self._made[source_image.id]
+        await self.image(source_image)
         return True
 
     async def having(self, mounts: Sequence[str]) -> ImageWithMounts | None:
@@ -90,8 +92,8 @@ class PodImages:
         Return None if there is no such image, for example for a run that may see only a part of one. Raises like
         `image`.
         """
-        wanted = frozenset(each for each in mounts if _DIGEST.fullmatch(Path(each).name))
-        if not wanted or (image := await self._having(wanted)) is None:
+        digests = frozenset(each for each in mounts if _DIGEST.fullmatch(Path(each).name))
+        if not digests or (image := await self._having(digests)) is None:
             return None
         return ImageWithMounts(await self.image(image), _seen(image))
 
