@@ -319,7 +319,7 @@ async def test_what_cannot_be_spawned_holds_nothing(client: Client, place: Place
         *((InvalidValue, "colour", each, {"colour": "red"}, "") for each in TYPES),
         *((InvalidValue, "transport_format", each, place.spawn_info(each), "klingon") for each in TYPES),
         (InvalidValue, "spawn_info.argv", "command", missing, ""),
-        (SpawnRefused, "never ready", "command", {"argv": [PYTHON, "-c", "exit(3)"]}, ""),
+        (SpawnRefused, "did not become ready", "command", {"argv": [PYTHON, "-c", "exit(3)"]}, ""),
         (InvalidValue, "spawn_info.function", "function", {"function": "no.where:to_be_found"}, ""),
         (Unknown, "Teleport", "llm", {"tools": ["Teleport"]}, ""),
     ]

@@ -24,7 +24,7 @@ class UnknownKey(NotYours):
 
     def __init__(self) -> None:
         super().__init__("key", "")
-        self.args = ("this key opens nothing: it is wrong, revoked, past its time, or of what is gone",)
+        self.args = ("this key is not valid: it is wrong, revoked or expired, or its team or agent was removed",)
 
 
 class Missed(Gone):
@@ -43,7 +43,9 @@ class Withdrawn(Aborted):
     """A turn that was never begun, because its key has lost the right to turns."""
 
     def __init__(self) -> None:
-        super().__init__("the turn was withdrawn before it began: the key that asked for it has no right to turns now")
+        super().__init__(
+            "the turn was withdrawn before it began: the key that requested it has no right to turns any more"
+        )
 
 
 class TakenOver(RametError):
@@ -51,7 +53,9 @@ class TakenOver(RametError):
 
     def __init__(self, kind: str, name: str) -> None:
         self.kind, self.name = kind, name[:200]
-        super().__init__(f"{kind} {self.name!r} is another kernel's by now: nothing was done here, ask again")
+        super().__init__(
+            f"{kind} {self.name!r} is owned by another kernel now: nothing was done here, repeat the request"
+        )
 
 
 class ValuesMissing(RametError):
@@ -60,7 +64,7 @@ class ValuesMissing(RametError):
     def __init__(self, path: str, missing: Mapping[str, Sequence[str]]) -> None:
         self.path, self.missing = path, {field: list(names) for field, names in missing.items() if names}
         shown = "; ".join(f"{field}: {', '.join(names)}" for field, names in self.missing.items())
-        super().__init__(f"agent {path!r} waits for values that are not on record ({shown}); supply them")
+        super().__init__(f"agent {path!r} waits for values that are not recorded ({shown}); supply them")
 
 
 class KeyReused(InvalidValue):
@@ -76,7 +80,7 @@ class RequestInProgress(RametError):
     """A request with the same `Idempotency-Key` that is being executed: repeat it later to get its answer."""
 
     def __init__(self) -> None:
-        super().__init__("a request with this Idempotency-Key is being done; ask again for its answer")
+        super().__init__("a request with this Idempotency-Key is being executed; repeat the request to get its answer")
 
 
 class OutcomeUnknown(Gone):
@@ -85,8 +89,8 @@ class OutcomeUnknown(Gone):
     def __init__(self, where: str) -> None:
         self.where = where
         super().__init__(
-            "the first request with this Idempotency-Key was begun by a server that was killed, so it may have been "
-            f"done or not; look at {where}, and ask with another key"
+            "the first request with this Idempotency-Key was started by a server that was killed, so it may have "
+            f"been executed or not; look at {where}, and use another key"
         )
 
 

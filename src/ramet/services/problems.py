@@ -93,14 +93,14 @@ def to_problem(error: BaseException) -> Problem:
                 detail=_plain(str(error)),
                 fields={_name(name): _plain(getattr(error, name)) for name in kind.fields},
             )
-    detail = "the server could not do this, and it is not the request's fault"
+    detail = "the server failed; the request is not the cause"
     return Problem(type=PREFIX + "internal-error", title="Internal error", status=500, detail=detail)
 
 
 def error_of(problem: BaseException) -> ErrorInfo:
     """Return an error as agents and jobs store it for their clients: without paths of the server's host."""
     is_inside = not isinstance(problem, errors.RametError) or isinstance(problem, errors.Damaged | errors.StoreFailed)
-    message = "it is not the request's fault; the server's log says more" if is_inside else str(problem)
+    message = "the request is not the cause; see the log of the server" if is_inside else str(problem)
     return public_message(ErrorInfo(type=type(problem).__name__, message=message))
 
 

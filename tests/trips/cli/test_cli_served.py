@@ -248,7 +248,7 @@ async def test_an_address_and_the_key_of_the_environment(
         assert "does not accept this key" in each.err
         assert "RAMET_OPERATOR_TOKEN" in each.err
     assert "no server answers at" in elsewhere.err
-    assert elsewhere.err.endswith(": No such file or directory; is `ramet serve` at work there?\n")
+    assert elsewhere.err.endswith(": No such file or directory; is `ramet serve` running there?\n")
     assert "there is no journal in" in here.err
     for each in (without, elsewhere, here, *wrong):
         assert (each.status, each.out, each.err.count("\n")) == (1, "", 1), each

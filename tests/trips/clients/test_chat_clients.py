@@ -109,7 +109,7 @@ async def test_errors_are_the_clients_own(served: Served, as_openai: openai.Asyn
     """A wrong key, a body that is none, an answer that fails: before it begins by status, in the middle as an event."""
     wrong = openai.AsyncOpenAI(base_url=f"{served.server.where}/v1", api_key="agent_no", max_retries=0)
     async with wrong, anthropic.AsyncAnthropic(base_url=served.server.where, api_key="x", max_retries=0) as other:
-        with pytest.raises(openai.AuthenticationError, match="opens no agent"):
+        with pytest.raises(openai.AuthenticationError, match="is not valid for an agent"):
             await wrong.chat.completions.create(model="any", messages=[said("a")])
         with pytest.raises(openai.AuthenticationError):
             await wrong.models.list()

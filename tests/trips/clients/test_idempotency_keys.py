@@ -138,7 +138,7 @@ async def test_while_the_first_is_being_done(both: Served) -> None:
     await eventually(lambda: parrots.heard)  # type: ignore[attr-defined]
     second = await ask()
     assert (second.status_code, second.headers["retry-after"]) == (409, "1")
-    assert "being done" in second.json()["error"]["message"]
+    assert "being executed" in second.json()["error"]["message"]
     parrots.go_on.set()  # type: ignore[attr-defined]
     assert (await first).json()["choices"][0]["message"]["content"] == "1: a wait "
     see_that_it_is_the_first_answer(await first, await ask())

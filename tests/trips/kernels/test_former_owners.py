@@ -65,8 +65,8 @@ async def test_a_write_of_what_was_taken_over_is_refused_as_what_it_is(served: S
     made = (await served.ask("POST", "/v1/agents", key, json=asked)).json()
     agent, nonce = made["agent"]["id"], made["nonce"]
     await taken_over(store)
-    its_agent = f"agent '{agent}' is another kernel's by now: nothing was done here, ask again"
-    its_team = f"team '{team}' is another kernel's by now: nothing was done here, ask again"
+    its_agent = f"agent '{agent}' is owned by another kernel now: nothing was done here, repeat the request"
+    its_team = f"team '{team}' is owned by another kernel now: nothing was done here, repeat the request"
 
     is_told_to_come_again(await served.ask("POST", f"/v1/agents/{agent}/rotate", nonce), its_agent)
     is_told_to_come_again(await served.ask("POST", "/v1/agents", key, json={**asked, "name": "eve"}), its_team)
@@ -81,10 +81,14 @@ async def test_a_turn_that_another_kernel_wrote_first_is_not_begun_here(served: 
 
     answer = await served.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
 
-    is_told_to_come_again(answer, f"agent '{agent}' is another kernel's by now: nothing was done here, ask again")
+    is_told_to_come_again(
+        answer, f"agent '{agent}' is owned by another kernel now: nothing was done here, repeat the request"
+    )
     assert served.echo.opened[0].heard == []
     again = await served.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
-    is_told_to_come_again(again, f"agent '{agent}' is another kernel's by now: nothing was done here, ask again")
+    is_told_to_come_again(
+        again, f"agent '{agent}' is owned by another kernel now: nothing was done here, repeat the request"
+    )
 
 
 async def test_who_was_let_in_is_not_turned_away_when_it_goes_elsewhere_meanwhile(
@@ -134,7 +138,9 @@ async def test_a_spawn_that_waits_is_not_aborted_when_its_team_goes_elsewhere(
     await taken_over(store)
     await served.server.spawner.take_over()
 
-    is_told_to_come_again(await waiting, f"team '{team}' is another kernel's by now: nothing was done here, ask again")
+    is_told_to_come_again(
+        await waiting, f"team '{team}' is owned by another kernel now: nothing was done here, repeat the request"
+    )
 
 
 async def test_an_agent_that_cannot_be_taken_up_keeps_no_other_from_it(

@@ -205,7 +205,7 @@ async def test_a_run_that_nobody_takes_up_is_told_of_at_once(both: Two, postgres
 
     assert told["state"] == "interrupted"
     assert (stopped.status_code, kept.status_code) == (410, 200), stopped.text
-    assert "nobody has gone on with it" in stopped.json()["detail"]
+    assert "it was not resumed" in stopped.json()["detail"]
 
 
 async def test_a_kernel_whose_store_is_away_is_not_ready(both: Two, postgres: Server) -> None:

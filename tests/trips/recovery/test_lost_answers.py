@@ -198,7 +198,9 @@ async def test_a_kernel_that_answers_nothing_keeps_no_list_waiting_for_ever(
         others = one.server.kernels.directory.others
         await eventually(lambda: "stopped" in [each.name for each in others()])
         answer = await one.ask("GET", "/v1/teams", TOKEN)
-        await eventually(lambda: "kernel stopped does not say what it has: it does not answer" in caplog.text)
+        await eventually(
+            lambda: "kernel stopped does not answer a request to all kernels: it does not answer" in caplog.text
+        )
     finally:
         await stopped.close()
         deaf.close()

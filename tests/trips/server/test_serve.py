@@ -107,7 +107,7 @@ async def test_a_turn_that_a_stop_cuts_goes_on_at_the_next_start(folder: pathlib
             chunks.append(chunk)
         assert await first.process.wait() == 0
         assert chunks[-1].kind == "error"
-        assert b"goes on at the next start" in chunks[-1].body
+        assert b"is resumed at the next start" in chunks[-1].body
 
     (folder / "go").touch()
     async with serve(folder), ramet.connect(socket) as client:

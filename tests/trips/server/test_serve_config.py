@@ -188,7 +188,7 @@ async def test_teams_are_there_from_the_start_and_once(folder: pathlib.Path, cap
         teams = {each.name: each for each in await server.spawner.list_teams(server.operator)}
     assert set(teams) == {"red", "blue"}
     assert (teams["red"].id, teams["red"].resources) == (first.id, first.resources)
-    assert "team red: kept as it is, with agents 2, usd 1.5; the settings say agents 9" in caplog.messages
+    assert "team red: not changed; it has agents 2, usd 1.5, but the settings have agents 9" in caplog.messages
 
 
 async def test_limits_are_the_servers(folder: pathlib.Path) -> None:
@@ -198,7 +198,7 @@ async def test_limits_are_the_servers(folder: pathlib.Path) -> None:
     async with configured(folder, settings, {}, types=types) as server, ramet.connect(server.where) as client:
         agent, nonce = await an_agent(client, server.operator, "red")
         await an_agent(client, server.operator, "blue")
-        with pytest.raises(SpawnRefused, match="as many as it may"):
+        with pytest.raises(SpawnRefused, match="which is its limit"):
             await client.spawn_agent("blue", "eve", "echo", key=server.operator)
         assert (await client.say(agent, b"x" * 1024, key=nonce)) == b"x" * 1024
         with pytest.raises(BodyTooLarge, match="1024"):

@@ -200,7 +200,7 @@ async def test_requests_are_logged_by_level_and_keys_never(served: Served, caplo
     assert ("WARNING", f"GET /v1/agents/{agent} 422: x: expected no parameter in the query of this path") in lines
     line = "GET /v1/agents/\\nWARNING 404: there is no agent '\\\\nWARNING' that this key may access"
     assert ("WARNING", line) in lines
-    assert any(line.startswith("POST /v1/teams 401: this key opens nothing: ") for _, line in lines)
+    assert any(line.startswith("POST /v1/teams 401: this key is not valid: ") for _, line in lines)
     assert any(line.startswith("POST /v1/teams 422: label: expected ") for _, line in lines)
     secrets = (nonce, served.server.operator, "agent_wrong", "sought", "personal")
     assert not any(secret in caplog.text for secret in secrets)

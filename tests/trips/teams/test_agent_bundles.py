@@ -313,7 +313,7 @@ async def test_a_bundle_that_cannot_be_had_is_refused_and_changes_nothing(folder
             (InvalidValue, "plain", await here.uploaded({"plain/__init__.py": b""})),
             (InvalidValue, "requirements", await here.uploaded({"requirements.txt": b"left-pad", "a.py": b""})),
             (InvalidValue, "shout", await here.uploaded({**KIT, "textkit.py": COUNT.encode() + b"\n"})),
-            (RametError, "not the request's fault", damaged),
+            (RametError, "the request is not the cause", damaged),
         ]
         for error, named, bundle in refusals:
             with pytest.raises(error, match=named):

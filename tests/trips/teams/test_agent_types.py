@@ -793,6 +793,6 @@ async def test_a_turn_of_a_function_that_nobody_can_go_on_with_is_over_and_says_
         start = opening(runtime, tmp_path / "ada", **function("shout", policy=Policy()))
         async with opened(OURS, start) as again:
             assert isinstance(again, FunctionAgent)
-            with pytest.raises(Aborted, match="nobody can go on with it: the journal names secret 'KEY'"):
+            with pytest.raises(Aborted, match="the turn cannot be resumed: the journal names secret 'KEY'"):
                 _ = [chunk async for chunk in again.go_on(1, b"", "openai", said)]
             assert await say(again, "on") == "ON"

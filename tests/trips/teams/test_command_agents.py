@@ -123,10 +123,10 @@ async def test_a_daemon_that_keeps_the_stdout_of_a_program_keeps_nobody(tmp_path
 
 NEVER_READY: list[tuple[dict[str, Any], type[RametError], str]] = [
     ({"argv": ["nowhere/to/be/found"]}, InvalidValue, "No such file"),
-    (sh("echo no chance >&2; exit 3"), SpawnRefused, "exit status 3; the last on its stderr: no chance"),
+    (sh("echo no chance >&2; exit 3"), SpawnRefused, "exit status 3; end of its stderr: no chance"),
     (sh("kill -9 $$"), SpawnRefused, "SIGKILL"),
     (sh("echo Loading; sleep 600"), SpawnRefused, "'Loading' arrived where a frame must begin"),
-    (sh("""echo '{"type":"done","turn":1}'; sleep 600"""), SpawnRefused, "before it said that it is ready"),
+    (sh("""echo '{"type":"done","turn":1}'; sleep 600"""), SpawnRefused, "before its ready message"),
     (sh("head -c 100000 /dev/zero; sleep 600"), SpawnRefused, "no end of a line"),
     ({**sh("sleep 600 & sleep 600"), "start_s": 0.2}, SpawnRefused, r"within 0\.2 s"),
 ]
@@ -164,7 +164,7 @@ async def test_a_program_that_is_never_ready_again(tmp_path: pathlib.Path, backe
     async with runtime_of(tmp_path, backend) as runtime:
         start = opening(runtime, tmp_path / "a", backend, run="run-0", start_s=0.05, **sh("read line; exec sleep 60"))
         async with opened(start) as agent:
-            with pytest.raises(TaskFailed, match="did not say that it is ready"):
+            with pytest.raises(TaskFailed, match="did not send its ready message"):
                 await say(agent, "one")
             error = agent.ended.result()
             assert error is not None
@@ -211,11 +211,11 @@ async def test_what_is_no_command_is_refused_by_its_field(tmp_path: pathlib.Path
 
 
 GOES_WRONG = [
-    ("echo too bad >&2; exit 4", "crashed", "exit status 4; the last on its stderr: too bad"),
+    ("echo too bad >&2; exit 4", "crashed", "exit status 4; end of its stderr: too bad"),
     ("kill -9 $$", "crashed", "SIGKILL"),
     ("echo oops; sleep 600", "cancelled", "'oops' arrived where a frame must begin"),
     ("""echo '{"type":"chunk","turn":1,"size":2000000}'; sleep 600""", "cancelled", "2000000 bytes; at most"),
-    ("""echo '{"type":"chunk","turn":9}'; sleep 600""", "cancelled", "turn 9, which nobody has asked"),
+    ("""echo '{"type":"chunk","turn":9}'; sleep 600""", "cancelled", "turn 9, which was never requested"),
     ("""printf '{"type":"chunk","turn":1,"size":9}\nhalf'; exit""", "c", "middle of a frame"),  # It ends, or is ended.
 ]
 

@@ -113,7 +113,7 @@ async def test_a_helper_may_give_an_identity_or_know_nothing(environ: dict[str, 
     [
         ("broken.example.org", "its answer is not JSON with Username and Secret"),
         ("failing.example.org", "exit code 3"),
-        ("endless.example.org", "it says too much"),
+        ("endless.example.org", "its output is too large"),
         ("slow.example.org", "not done within 0.3 s"),
     ],
 )

@@ -315,7 +315,7 @@ async def test_a_job_is_asked_about_anywhere_and_has_failed_when_its_kernel_is_l
 
     assert failed.state == "failed"
     assert failed.error is not None
-    assert "kernel 'one' was lost while it made this image; ask for the image again" in failed.error.message
+    assert "kernel 'one' was lost while it made this image; request the image again" in failed.error.message
     with pytest.raises(Unknown, match="image"):
         await two.image(job.id)
     assert await two.list_images() == []
@@ -376,7 +376,7 @@ async def test_a_bundle_that_the_store_has_not_whole_is_refused(kernels: Kernels
     await store.put(PART, small.key, small.data)
     parts = sorted(await store.list(PART), key=lambda each: -len(each.data))
     await store.put(PART, parts[0].key, parts[-1].data)
-    with pytest.raises(Damaged, match="what is kept of it is none"):
+    with pytest.raises(Damaged, match="its record cannot be read"):
         await two.image(image.id)
     await store.delete(PART, parts[0].key)
     with pytest.raises(Damaged, match="is not in the store"):

@@ -137,7 +137,7 @@ async def test_kernels_of_the_same_settings_have_their_teams_once(
         made = [each.name for site in sites for each in await site.spawner.list_teams(OPERATOR)]
         assert sorted(made) == sorted(teams)
         assert [each for each in caplog.messages if "settings" in each] == [
-            "team red: kept as it is, with agents 2; the settings say agents 3"
+            "team red: not changed; it has agents 2, but the settings have agents 3"
         ]
 
 
@@ -182,7 +182,7 @@ async def test_a_row_that_cannot_be_read_keeps_nothing_but_itself_from_changing_
             assert document is not None
             assert document.data == data
         assert await store.get(AGENT, crew.agent.id) is not None
-        told = [each.getMessage() for each in caplog.records if "somebody to mend" in each.getMessage()]
+        told = [each.getMessage() for each in caplog.records if "must be repaired by hand" in each.getMessage()]
         assert sorted(key for each in told for _, key in spoilt if key in each) == sorted(key for _, key in spoilt)
 
         third = Site(tmp_path / "three", PostgresStore(postgres.dsn, schema=schema, kernel="three"))

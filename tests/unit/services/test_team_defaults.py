@@ -57,7 +57,10 @@ async def test_an_agent_gets_the_default_of_its_team_for_what_it_does_not_state(
         ({"gpu": 1}, r"defaults\.gpu: 'gpu' is not accepted; expected one of the fields tokens, usd$"),
         ({"cpu": 1}, r"defaults\.cpu: 'cpu' is not accepted; expected one of the fields tokens, usd$"),
         ({"tokens": 1.5}, r"defaults\.tokens: 1.5 is not accepted; expected a whole number"),
-        ({"tokens": 1001}, r"defaults\.tokens: 1001 is not accepted; expected at most 1000, which is all that it has$"),
+        (
+            {"tokens": 1001},
+            r"defaults\.tokens: 1001 is not accepted; expected at most 1000, the amount that the team has$",
+        ),
     ],
 )
 async def test_a_default_is_of_what_the_team_counts_and_fits_into_it(

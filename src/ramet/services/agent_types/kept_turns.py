@@ -76,7 +76,7 @@ class CommandTurnLog:
         try:
             await self._store.put(KIND, key, msgspec.json.encode(turn))
         except StoreFailed as problem:
-            _log.error("a turn of agent %s is not on record: %s", self._agent, problem)
+            _log.error("a turn of agent %s could not be recorded: %s", self._agent, problem)
 
     def newest(self, most: int) -> bytes:
         """Return the end of `history` as JSON: whole messages, at most `most` bytes."""

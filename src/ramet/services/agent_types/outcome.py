@@ -18,7 +18,7 @@ def problem_of(result: Result, run: str) -> RametError | None:
     """Return the error to raise for a turn with this result; None if the turn completed."""
     if result.status is Status.COMPLETED:
         return None
-    error = result.error or ErrorInfo(type=str(result.status), message="it ended without a word")
+    error = result.error or ErrorInfo(type=str(result.status), message="it ended without an error message")
     match result.status:
         case Status.CANCELLED:
             return Aborted(error.message)

@@ -26,9 +26,9 @@ def policy_of(opening: AgentSpec, *, may_spawn: bool = False) -> Policy | None:
     code = (*image.folders, *image.packages)
     if policy is None:
         if opening.env:
-            raise InvalidValue("env", sorted(opening.env), "none for an agent that works in the host: say a policy")
+            raise InvalidValue("env", sorted(opening.env), "none for an agent that works in the host: set a policy")
         if code:
-            raise InvalidValue("image", image.id, "none with code for an agent that works in the host: say a policy")
+            raise InvalidValue("image", image.id, "none with code for an agent that works in the host: set a policy")
         return None
     if may_spawn and policy.allow_sub_agents is False:
         raise InvalidValue("policy.allow_sub_agents", False, "true, or nothing, where spawn_info.spawn is true")

@@ -419,7 +419,7 @@ class Client:
     def _unreachable(self, problem: Exception) -> Gone:
         address = self._place.socket or self._place.url
         reason = re.sub(r"^\[Errno \d+\] ", "", str(problem)) or type(problem).__name__
-        hint = "; is `ramet serve` at work there?" if self._place.socket else ""
+        hint = "; is `ramet serve` running there?" if self._place.socket else ""
         return Lost(f"no server answers at {address}: {reason}{hint}")
 
 
@@ -427,13 +427,13 @@ def _answer(ask: RequestSpec[T], data: bytes) -> T:
     try:
         return ask.answer(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise ProtocolError(f"the answer to {ask.method} {ask.path} is none: {problem}") from None
+        raise ProtocolError(f"the answer to {ask.method} {ask.path} is not valid: {problem}") from None
 
 
 def _chunk(event: ServerSentEvent) -> Chunk:
     turn, _, number = event.id.rpartition(":")
     if event.event not in ("chunk", "error", "done"):
-        raise ProtocolError(f"an event that is no chunk: {event.event!r}")
+        raise ProtocolError(f"an event that is not a chunk: {event.event!r}")
     if not number:  # an error of the server itself: the reader was too slow
         raise error_of(event.data, 0)
     return Chunk(turn, number_of(number), event.event, event.data)  # type: ignore[arg-type]  # one of the three

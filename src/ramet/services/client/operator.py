@@ -329,5 +329,5 @@ class OperatorClient:
 def _passage(row: PassageRow) -> GateEvent:
     event = decode(msgspec.json.encode(row.event))
     if not isinstance(event, IntentionRecorded | IntentionDecided | ToolEnded):
-        raise ProtocolError(f"a passage that is none: {row.event.get('type')!r}")
+        raise ProtocolError(f"an invalid gate event: {row.event.get('type')!r}")
     return GateEvent(row.cursor, row.kind, event)

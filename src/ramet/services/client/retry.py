@@ -60,7 +60,7 @@ async def followed(
                         case "done":
                             return
                 else:
-                    broken = Lost(f"the events broke off behind cursor {after}")
+                    broken = Lost(f"the events were interrupted after cursor {after}")
         except RametError as problem:
             broken = problem
         await reader.again(broken)
@@ -69,5 +69,5 @@ async def followed(
 def number_of(text: str) -> int:
     """Return the number of an event. Raises ProtocolError."""
     if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise ProtocolError(f"an event that is of no number: {text[:80]!r}")
+        raise ProtocolError(f"an event without a number: {text[:80]!r}")
     return int(text)

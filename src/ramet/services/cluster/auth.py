@@ -37,7 +37,7 @@ class PeerAuth:
         if not name and not presented:
             return ""
         if not hmac.compare_digest(presented.encode(), self._pass(name, self.me).encode()):
-            raise Denied("a request in the name of a kernel", "its pass is none of this store's")
+            raise Denied("a request in the name of a kernel", "its pass was not issued by a kernel of this store")
         return name
 
     def _pass(self, sender: str, receiver: str) -> str:

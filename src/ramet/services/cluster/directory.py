@@ -206,7 +206,7 @@ class Directory:
             try:
                 await self._refresh()
             except RametError as problem:  # The store sends another change once it is available again.
-                _log.warning("the other kernels are not known for now: %s", problem)
+                _log.warning("the other kernels cannot be looked up for now: %s", problem)
             if not self._is_stale:
                 return
 

@@ -15,15 +15,17 @@ PASS_REFUSED: Final = "ramet-pass"
 
 def misdirected() -> Refusal:
     """Return the refusal for a forwarding kernel: it must ask another kernel."""
-    return Refusal(NOT_MINE, "this kernel has it no more")
+    return Refusal(NOT_MINE, "this kernel does not own it any more")
 
 
 def outcome_unknown() -> Refusal:
     """Return the refusal for a request that another kernel may have executed, with unknown outcome."""
-    return Refusal(HTTPStatus.BAD_GATEWAY, "the kernel that has it was lost meanwhile: this may have been done, or not")
+    return Refusal(
+        HTTPStatus.BAD_GATEWAY, "the kernel that owned it was lost meanwhile: this may have been done, or not"
+    )
 
 
 def unavailable() -> Refusal:
     """Return the refusal for an object that exists, while no kernel can answer for it."""
-    detail = "the kernel that has it is away, and no other has taken over from it yet; try again soon"
+    detail = "the kernel that owns it is unavailable, and no other kernel has taken over yet; try again soon"
     return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, detail, {"retry-after": "1"})

@@ -74,7 +74,11 @@ class FanOut:
                 response = await self._peers.on(call, Body(call), kernel, target)
                 data = await response.read()
         except (Unreachable, TimeoutError) as problem:
-            _log.warning("kernel %s does not say what it has: %s", kernel.name, str(problem) or "it does not answer")
+            _log.warning(
+                "kernel %s does not answer a request to all kernels: %s",
+                kernel.name,
+                str(problem) or "it does not answer",
+            )
             raise unavailable() from None
         if response.status in _UNKNOWN_STATUSES:
             return None

@@ -283,7 +283,7 @@ class ForwardedResponse:
         if not transfer.cancelled() and (problem := transfer.exception()) is not None:
             if not isinstance(problem, self._transport_error):
                 raise problem
-            _log.warning("an answer of kernel %s broke off: %s", self._kernel, problem)
+            _log.warning("an answer of kernel %s was interrupted: %s", self._kernel, problem)
 
     async def _transfer(self, send: Send) -> None:
         headers = [(name.lower(), value) for name, value in self._response.headers.raw]

@@ -78,7 +78,7 @@ class Kernels:
                     await self._take_over()
             except Exception as problem:  # Any error: other teams may still need a takeover.
                 reason = problem if isinstance(problem, RametError) else f"{type(problem).__name__}: {problem}"
-                _log.error("what other kernels left cannot be gone on with for now: %s", reason)
+                _log.error("the teams of other kernels cannot be taken over for now: %s", reason)
                 self._is_requested = True
                 await asyncio.sleep(_RETRY_S)
 

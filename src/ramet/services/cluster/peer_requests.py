@@ -30,7 +30,7 @@ class PeerRequests:
         try:
             return self._auth.check(headers)
         except Denied as error:
-            _log.error("a request bears a pass that no kernel of this store gave; do all have the same token?")
+            _log.error("a request has a pass that no kernel of this store issued; do all kernels have the same token?")
             raise Refusal(HTTPStatus.FORBIDDEN, str(error), {PASS_REFUSED: "refused"}) from None
 
     async def on(
@@ -44,7 +44,9 @@ class PeerRequests:
         response = await self._forwarder.send(call, body, seat.name, seat.address, headers, target)
         if response.header(PASS_REFUSED):
             await response.close()
-            _log.error("kernel %s refuses the pass of this one: all kernels of a store have the same token", seat.name)
+            _log.error(
+                "kernel %s refuses the pass of this kernel: all kernels of a store have the same token", seat.name
+            )
             raise unavailable()
         return response
 

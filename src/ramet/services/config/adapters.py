@@ -20,8 +20,8 @@ STORES_GROUP: Final = "ramet.stores"
 #: The pattern of a reference to an object of a module.
 OBJECT: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*\Z", re.ASCII)
 _OWN_STORES: Final = ("memory", "sqlite", "postgres")
-_POLICY: Final = "what makes a policy adapter (ramet.host.policy_adapters.PolicyAdapter) when it is called"
-_STORE: Final = "what makes a store (ramet.store.contract.Store) when it is called with `url` and `kernel`"
+_POLICY: Final = "a callable that returns a policy adapter (ramet.host.policy_adapters.PolicyAdapter)"
+_STORE: Final = "a callable with `url` and `kernel` that returns a store (ramet.store.contract.Store)"
 
 
 def is_adapter_named(group: str, name: str) -> bool:

@@ -17,7 +17,7 @@ from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.config.validators import BACKENDS_GROUP
 
 _METHODS: Final = ("probe", "start", "adopt", "reap", "close")
-_ACCEPTED: Final = "what makes a backend (ramet.isolation.contract.Backend) when it is called with `runs`"
+_ACCEPTED: Final = "a callable with `runs` that returns a backend (ramet.isolation.contract.Backend)"
 
 
 def find_backend(name: str, working_dir: pathlib.Path) -> BackendName | Backend:

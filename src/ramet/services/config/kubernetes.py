@@ -67,7 +67,7 @@ def door_of(config: Config) -> SharedListener | None:
     if dial is None:
         for name, value in (("listen", pods.listen), ("certificate", pods.certificate), ("key", pods.key)):
             if value is not None:
-                raise InvalidValue(f"pods.{name}", str(value), "nothing, without a pods.dial")
+                raise InvalidValue(f"pods.{name}", str(value), "nothing, unless pods.dial is set")
         return None
     if any(files) and not all(files):
         accepted = "files of pods.certificate, pods.key and pods.ca, all three or none"
@@ -95,7 +95,7 @@ class KernelIdentities:
         store = self._store
         live_kernels = {each.name: f"{each.name}@{each.epoch}" for each in await store.kernels() if each.alive}
         if store.kernel not in live_kernels:
-            raise SandboxFailed(f"kernel {store.kernel} is not one of those that live")
+            raise SandboxFailed(f"kernel {store.kernel} is not one of the live kernels")
         return KernelIdentity(await self._place(), live_kernels[store.kernel], tuple(live_kernels.values()))
 
     async def _place(self) -> str:
@@ -103,7 +103,7 @@ class KernelIdentities:
             if await self._store.get(_KIND, _PLACE) is None:
                 await self._store.put(_KIND, _PLACE, secrets.token_hex(16).encode(), expected=0)
         document = await self._store.get(_KIND, _PLACE)
-        assert document is not None, "whoever was first has written it"
+        assert document is not None, "the kernel that was first has written it"
         return document.data.decode()
 
 

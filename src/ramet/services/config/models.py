@@ -48,7 +48,7 @@ def _made(name: str, alias: ModelAlias, key: str) -> BaseChatModel:
     except (MissingExtra, Unknown):  # raised before the key is looked at
         raise
     except Exception as problem:  # A provider's error text may contain the key or a part of it.
-        reason = f"it cannot be made with its key from {alias.key} ({type(problem).__name__})"
+        reason = f"the model cannot be created with its key from {alias.key} ({type(problem).__name__})"
         raise ModelFailed(alias.model, reason) from None
     if not any("api_key" in _names(each, about) for each, about in type(model).model_fields.items()):
         raise InvalidValue(f"models.{name}.key", str(alias.key), f"none: {type(model).__name__} takes no key")

@@ -42,11 +42,11 @@ def _refused(why: str, *accepted: Any) -> Parameter:
 _SAMPLING: Final = _refused("the agent's model is set up by its owner")
 _TOOLS: Final = _refused("the agent has its own tools, and calls them itself", [])
 _HINT: Final = _ignored("a hint for the provider's own operation")
-_MODEL: Final = _ignored("the key says which agent answers; the answer names the model that it has")
+_MODEL: Final = _ignored("the key selects the agent; the answer names the agent's model")
 
 #: The parameters of `POST /v1/chat/completions`.
 OPENAI: Final[Mapping[str, Parameter]] = {
-    "messages": _honoured("the newest one, a user's, is what is said; the agent has those before it on record"),
+    "messages": _honoured("the last message, from the user, is sent to the agent, which has recorded the earlier ones"),
     "stream": _honoured("the answer in pieces", True, False),
     "stream_options": _honoured(
         "the usage comes with the last chunk, whether it is asked for or not",
@@ -82,7 +82,7 @@ OPENAI: Final[Mapping[str, Parameter]] = {
     "presence_penalty": _SAMPLING,
     "reasoning_effort": _SAMPLING,
     "seed": _SAMPLING,
-    "service_tier": _refused("the agent's model is asked as its owner says", "auto", "default"),
+    "service_tier": _refused("the owner of the agent configures its model", "auto", "default"),
     "stop": _SAMPLING,
     "temperature": _SAMPLING,
     "top_p": _SAMPLING,
@@ -103,26 +103,26 @@ ANTHROPIC: Final[Mapping[str, Parameter]] = {
     "tool_choice": _refused(_TOOLS.why, {"type": "none"}),
     "mcp_servers": _refused(_TOOLS.why, []),
     "betas": _refused("none of them is offered", []),
-    "billing_policy": _refused("the agent's model is asked as its owner says"),
+    "billing_policy": _refused("the owner of the agent configures its model"),
     "compaction": _refused("the agent shortens its conversation itself"),
     "container": _refused("the agent has its own sandbox"),
     "context_management": _refused("the agent shortens its conversation itself"),
     "diagnostics": _refused("there are none"),
-    "fallback_credit_token": _refused("the agent's model is asked as its owner says"),
-    "fallbacks": _refused("the agent's model is asked as its owner says", []),
-    "inference_geo": _refused("the agent's model is asked as its owner says"),
+    "fallback_credit_token": _refused("the owner of the agent configures its model"),
+    "fallbacks": _refused("the owner of the agent configures its model", []),
+    "inference_geo": _refused("the owner of the agent configures its model"),
     "output_config": _refused("the agent's model is set up by its owner"),
     "output_format": _refused("the agent answers with text"),
-    "service_tier": _refused("the agent's model is asked as its owner says", "auto"),
-    "speed": _refused("the agent's model is asked as its owner says", "standard"),
+    "service_tier": _refused("the owner of the agent configures its model", "auto"),
+    "speed": _refused("the owner of the agent configures its model", "standard"),
     "stop_sequences": _refused(_SAMPLING.why, []),
     "temperature": _SAMPLING,
     "thinking": _refused(_SAMPLING.why, {"type": "disabled"}),
-    "thread": _refused("the key says which conversation it is"),
+    "thread": _refused("the key selects the conversation"),
     "top_k": _SAMPLING,
     "top_p": _SAMPLING,
-    "user_profile_id": _refused("the key says who asks"),
-    "workspace_id": _refused("the key says who asks"),
+    "user_profile_id": _refused("the key identifies the client"),
+    "workspace_id": _refused("the key identifies the client"),
 }
 
 #: Ignored fields of the parts of the last message.

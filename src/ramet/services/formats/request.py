@@ -52,7 +52,7 @@ def read(body: bytes) -> str:
         raise InvalidValue(f"{at}.role", last.role, "'user' in the last message: it is what the agent answers")
     text = _text(last.content, f"{at}.content")
     if not text.strip():
-        raise InvalidValue(f"{at}.content", text, "text that says something")
+        raise InvalidValue(f"{at}.content", text, "text that is not empty")
     return text
 
 

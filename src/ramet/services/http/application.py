@@ -91,7 +91,7 @@ class Application:
             if _log.isEnabledFor(level):
                 took_ms = (time.perf_counter() - started) * 1000
                 request = f"{scope['method']} {ascii(scope['path'])[1:-1]}"
-                _log.log(level, "%s %s %.1f ms%s", request, status or "left by its client", took_ms, why)
+                _log.log(level, "%s %s %.1f ms%s", request, status or "its client disconnected", took_ms, why)
 
 
 class _Endpoint:

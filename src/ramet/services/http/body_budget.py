@@ -68,4 +68,4 @@ class BodyHold:
 
 
 def _refusal(status: HTTPStatus, most: str) -> Refusal:
-    return Refusal(status, f"{most} of bodies are read at once; nothing was done, ask again", _RETRY)
+    return Refusal(status, f"{most} of request bodies are read concurrently; nothing was done, try again", _RETRY)

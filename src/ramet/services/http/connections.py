@@ -132,7 +132,7 @@ class _Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         if len(self._connections) >= self._bounds.connections and not _make_room(self._connections):
             transport.set_protocol(asyncio.Protocol())
-            detail = f"{self._bounds.connections} connections are being answered, as many as may be at once"
+            detail = f"{self._bounds.connections} connections are open, which is the limit"
             transport.write(_refusal(503, detail))
             transport.close()
             return

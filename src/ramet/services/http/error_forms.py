@@ -56,7 +56,10 @@ def provider_problem(error: BaseException) -> Problem:
         _log.error("an answer failed", exc_info=error)
     if isinstance(error, NotYours):
         return Problem(
-            type=problem.type, title=problem.title, status=HTTPStatus.UNAUTHORIZED, detail="this key opens no agent"
+            type=problem.type,
+            title=problem.title,
+            status=HTTPStatus.UNAUTHORIZED,
+            detail="this key is not valid for an agent",
         )
     if isinstance(error, InvalidValue) and not isinstance(error, BodyTooLarge | KeyReused):
         return Problem(type=problem.type, title=problem.title, status=HTTPStatus.BAD_REQUEST, detail=problem.detail)

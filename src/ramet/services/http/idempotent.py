@@ -123,7 +123,7 @@ async def _replayed(call: RequestContext, found: Answered, sender: Sender) -> Re
         if await _streamed(call) != record.digest:
             raise KeyReused(sender.key)
     if body is None:
-        raise Gone("the request was done, and its first answer was too large to be kept for a repetition")
+        raise Gone("the request was executed, but its first answer was too large to be stored for a repetition")
     return Response(body, record.status, {**record.headers, REPLAYED: "true"})
 
 

@@ -182,7 +182,7 @@ class RequestContext:
                 async with asyncio.timeout_at(min(end, asyncio.get_running_loop().time() + PIECE_S)):
                     message = await self.request.receive()
             except TimeoutError:
-                raise Refusal(HTTPStatus.REQUEST_TIMEOUT, "the body did not come in time") from None
+                raise Refusal(HTTPStatus.REQUEST_TIMEOUT, "the body did not arrive in time") from None
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
             if not message.get("more_body"):

@@ -29,7 +29,7 @@ async def begun(
         except (Unknown, Missed):
             if not attempt.has_begun_turn:
                 raise OutcomeUnknown(_HISTORY) from None
-            message = f"turn {attempt.turn_id!r} of this request is not kept any more; {_HISTORY} has its answer"
+            message = f"turn {attempt.turn_id!r} of this request is not stored any more; {_HISTORY} has its answer"
             raise Gone(message) from None
     else:
         turn = agents.turn(agent, call.key, body, format=format, on_leave=on_leave, id=attempt.turn_id)

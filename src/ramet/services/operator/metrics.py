@@ -99,10 +99,13 @@ class Metrics:
         agents = Counter(str(active_runs.state) for active_runs in self._roster)
         teams = {active_runs.row.team for active_runs in self._roster}
         yield Family("ramet_trees", "gauge", "Trees that are open.", [Sample(len(trees))])
-        yield Family("ramet_trees_kept", "gauge", "Trees that ended and can be asked for.", [Sample(finished)])
-        yield Family("ramet_mail_unread", "gauge", "Mail that no run has read yet.", [Sample(unread)])
+        yield Family("ramet_trees_kept", "gauge", "Ended trees that can still be queried.", [Sample(finished)])
+        yield Family("ramet_mail_unread", "gauge", "Messages that no run has read yet.", [Sample(unread)])
         yield Family(
-            "ramet_sandboxes", "gauge", "Sandboxes of runs, and processes that wait to be one.", by("state", sandboxes)
+            "ramet_sandboxes",
+            "gauge",
+            "Sandboxes of runs, and warm processes for new sandboxes.",
+            by("state", sandboxes),
         )
         yield Family("ramet_runs", "gauge", "Runs that have not ended, by state.", by("state", runs))
         yield Family("ramet_agents", "gauge", "Agents of teams, by state.", by("state", agents))
@@ -117,11 +120,13 @@ class Metrics:
         yield Family(
             "ramet_journal_events_total",
             "counter",
-            "Events on record for good since the journal was opened.",
+            "Events recorded durably since the journal was opened.",
             [Sample(journal.store.committed, store)],
         )
-        yield Family("ramet_journal_commits_total", "counter", "Batches of them.", [Sample(self._batches, store)])
-        yield Family("ramet_journal_waiting", "gauge", "Events that are not on record yet.", [Sample(waiting, store)])
+        yield Family(
+            "ramet_journal_commits_total", "counter", "Batches of recorded events.", [Sample(self._batches, store)]
+        )
+        yield Family("ramet_journal_waiting", "gauge", "Events that are not recorded yet.", [Sample(waiting, store)])
 
     def _disk(self) -> Iterator[Family]:
         if self._database is not None:
@@ -130,12 +135,12 @@ class Metrics:
             yield Family("ramet_journal_bytes", "gauge", "Files of the journal.", by("file", bytes_of))
         if self._sizes is not None:
             sizes = by("part", self._sizes.known())
-            yield Family("ramet_folder_bytes", "gauge", "What the state folder takes of the disk.", sizes)
+            yield Family("ramet_folder_bytes", "gauge", "Disk usage of the state folder.", sizes)
 
     def _stalls(self) -> Iterator[Family]:
         if (watch := self._runtime.stalls) is None:
             return
-        so_far, stood_still = watch.so_far, "the event loop stood still."
+        so_far, stood_still = watch.so_far, "the event loop was blocked."
         yield Family("ramet_event_loop_stalls_total", "counter", f"Times that {stood_still}", [Sample(so_far.count)])
         seconds = [Sample(so_far.seconds)]
         yield Family("ramet_event_loop_stalled_seconds_total", "counter", f"Seconds that {stood_still}", seconds)
@@ -149,40 +154,44 @@ def _size(path: pathlib.Path) -> int | None:
 
 
 def _totals(counts: Counts) -> Iterator[Family]:
-    yield Family("ramet_runs_spawned_total", "counter", "Runs that were born.", [Sample(counts.spawned)])
-    yield Family("ramet_runs_resumed_total", "counter", "Runs taken up after a kill.", [Sample(counts.resumed)])
+    yield Family("ramet_runs_spawned_total", "counter", "Runs that were spawned.", [Sample(counts.spawned)])
+    yield Family("ramet_runs_resumed_total", "counter", "Runs resumed after a kill.", [Sample(counts.resumed)])
     yield Family("ramet_runs_ended_total", "counter", "Runs that ended, by status.", by("status", counts.ended))
     yield Family(
-        "ramet_run_start_seconds", "histogram", "From a run's birth to its first turn.", buckets(counts.starts)
+        "ramet_run_start_seconds", "histogram", "From the spawn of a run to its first turn.", buckets(counts.starts)
     )
     yield Family("ramet_turns_total", "counter", "Turns that ended, by status.", by("status", counts.turns))
     yield Family("ramet_turn_seconds", "histogram", "From a turn's start to its end.", buckets(counts.turn_seconds))
     yield Family("ramet_tool_calls_total", "counter", "Tool calls that ended, by status.", by("status", counts.tools))
     yield Family("ramet_model_requests_total", "counter", "Requests to models.", [Sample(counts.asked)])
-    yield Family("ramet_model_retries_total", "counter", "Those that were to be made again.", [Sample(counts.retried)])
+    yield Family(
+        "ramet_model_retries_total", "counter", "Requests to models that had to be repeated.", [Sample(counts.retried)]
+    )
     yield Family(
         "ramet_tokens_total",
         "counter",
         "Tokens, by kind; input counts those read from a cache.",
         by("kind", counts.tokens),
     )
-    yield Family("ramet_spent_usd_total", "counter", "What models cost, in US dollars.", [Sample(counts.usd)])
+    yield Family("ramet_spent_usd_total", "counter", "Cost of models, in US dollars.", [Sample(counts.usd)])
     yield Family(
-        "ramet_budget_refusals_total", "counter", "What budgets refused, by resource.", by("resource", counts.refused)
+        "ramet_budget_refusals_total", "counter", "Refusals of budgets, by resource.", by("resource", counts.refused)
     )
     yield Family(
         "ramet_spawn_refusals_total",
         "counter",
-        "Births that were refused, by limit.",
+        "Spawns that were refused, by limit.",
         by("limit", counts.spawn_refusals),
     )
-    yield Family("ramet_gate_decisions_total", "counter", "Of safety gates, by decision.", by("decision", counts.gate))
+    yield Family(
+        "ramet_gate_decisions_total", "counter", "Decisions of safety gates, by decision.", by("decision", counts.gate)
+    )
     yield Family("ramet_approvals_total", "counter", "Questions to people, by step.", by("step", counts.approvals))
     yield Family("ramet_sandboxes_started_total", "counter", "Sandboxes, by backend.", by("backend", counts.sandboxes))
     yield Family(
         "ramet_journal_lag_seconds",
         "histogram",
-        "From when an event happened to when it was on record for good.",
+        "From an event to its durable record.",
         buckets(counts.lag),
     )
 
@@ -220,4 +229,4 @@ def _process() -> Iterator[Family]:
     yield Family("process_resident_memory_bytes", "gauge", "Resident memory.", [Sample(resident)])
     yield Family("process_open_fds", "gauge", "Open descriptors.", [Sample(descriptors)])
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield Family("process_max_fds", "gauge", "Descriptors that may be open.", [Sample(soft)])
+    yield Family("process_max_fds", "gauge", "The limit of open file descriptors.", [Sample(soft)])

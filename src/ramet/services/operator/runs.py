@@ -70,7 +70,7 @@ class RunViews:
                     tree_rows = await self._rows(root.id)
                 except DamagedTree as problem:
                     if root.id not in self._damaged:
-                        _log.error("a tree is passed over: %s", problem)
+                        _log.error("a tree is skipped: %s", problem)
                     self._damaged.add(root.id)
                     continue
                 rows = _behind(tree_rows, asked.after if root.id == last else "")

@@ -50,9 +50,9 @@ class ScheduleViews:
                 given_names[-1] if given_names else "every_s", times[given_names[-1]] if given_names else None, _TIMES
             )
         if bool(asked.tz) != bool(asked.cron):
-            raise InvalidValue("tz", asked.tz, "a zone beside cron, whose clocks it means, and only there")
+            raise InvalidValue("tz", asked.tz, "a zone only together with cron, whose times it applies to")
         if asked.anchor is not None and asked.every_s is None:
-            raise InvalidValue("anchor", asked.anchor, "none: only every_s counts from one")
+            raise InvalidValue("anchor", asked.anchor, "none: only every_s has a start time")
         if asked.every_s is not None:
             return await scheduler.schedule_agent_interval(asked.every_s, agent, anchor=asked.anchor, **options)
         if asked.in_s is not None:
@@ -64,7 +64,7 @@ class ScheduleViews:
     def _check(self, asked: AddSchedule) -> None:
         self._rules.grant_of(asked.policy)
         if asked.in_process and self._rules.sandboxed is not False:
-            raise InvalidValue("in_process", True, "false, as rules.sandboxed of this server does not say false")
+            raise InvalidValue("in_process", True, "false, because rules.sandboxed of this server is not false")
         if isinstance(asked.agent, PlainAgent):
             self._rules.check_model("agent.model", asked.agent.model)
             _check_model(asked.agent.model)

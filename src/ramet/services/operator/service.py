@@ -66,7 +66,7 @@ class KernelViews:
             receipt = await self._steering.stop(run, reason or STOPPED)
         except Unknown:
             row = await self.runs.run(run)
-            raise Gone(f"run {run!r} is not at work: {_where(row)}") from None
+            raise Gone(f"run {run!r} is not active: {_where(row)}") from None
         return Stopped(stopped=list(receipt.stopped), left=list(receipt.left))
 
     async def read_file(self, run: str, path: str) -> bytes:
@@ -80,7 +80,7 @@ class KernelViews:
             if problem.kind == "file":
                 raise
             row = await self.runs.run(run)
-            raise Gone(f"run {run!r} is not at work: {_where(row)}") from None
+            raise Gone(f"run {run!r} is not active: {_where(row)}") from None
 
     async def keep(self, run: str, on: bool) -> KeptTree:
         """Exempt the tree of a run from retention, or end the exemption. Raises Unknown."""
@@ -135,7 +135,7 @@ def _where(row: RunRow) -> str:
     """Return why a recorded run cannot be reached."""
     if row.is_over:
         return f"it has ended ({row.state}), and this server does not have it any more"
-    return "it was interrupted with the process that it was in, and nobody has gone on with it"
+    return "it was interrupted with the process that it was in, and it was not resumed"
 
 
 def _shown(pending: Pending) -> Approval:

@@ -49,7 +49,7 @@ class SessionViews:
         if row.state == OPEN:
             raise InUse("session", name, ("the kernel that has it open",))
         if row.root in await needed_trees(self._journal.store):
-            raise InUse("session", name, ("an agent of a team that goes on from it",))
+            raise InUse("session", name, ("an agent of a team that resumes it",))
         try:
             root = await remove(self._records(), self._working_dir, name)
         except BusyError:  # It was opened concurrently.

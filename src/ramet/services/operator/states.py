@@ -106,7 +106,7 @@ class StateViews:
 
     async def _as_of(self, run: str, own: _Own, asked: StateQuery) -> Versioned:
         if asked.at and asked.commit:
-            raise InvalidValue("commit", asked.commit, "none beside `at`, which says when")
+            raise InvalidValue("commit", asked.commit, "none together with `at`, which sets the time")
         if asked.at:
             return await state_at(self._registries, on_record(self._journal, run), run, asked.at)
         state = await (await self._registries.state(own.owner)).beside(own.branch)

@@ -104,5 +104,5 @@ class BundlesClash(InvalidValue):
     """Two bundles of one image that contain the same file, or the same module: one would hide the other."""
 
     def __init__(self, path: str, first: str, second: str) -> None:
-        super().__init__("bundles", path, f"a path that only one of them brings; {first} and {second} both do")
+        super().__init__("bundles", path, f"a path of only one of them; {first} and {second} both have it")
         self.path, self.first, self.second = path, first, second

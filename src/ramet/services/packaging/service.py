@@ -161,7 +161,7 @@ class PackagingService:
                 return Job(id=id, state="done", image=id)
             count = len(await self._catalogue.images()) + len(self._tasks)
             if image is None and id not in self._tasks and count >= MAX_IMAGES:
-                accepted = f"at most {MAX_IMAGES} on record; the operator deletes those that nobody needs"
+                accepted = f"at most {MAX_IMAGES} on record; the operator deletes unused images"
                 raise InvalidValue("images", count, accepted)
             await self._catalogue.bring(parts)
             recorded = await self._comparing(lambda: self._assembly.planned(base, bundles, parts, asker))
@@ -305,7 +305,7 @@ class PackagingService:
             raise Unknown(kind, id)
         images_being_made = [image for image, parts in self._making.items() if id in parts]
         if not images_being_made and self._asked[id] > 0:
-            images_being_made = ["an image that is asked for"]
+            images_being_made = ["an image that is being requested"]
         if in_use_by := (*users(), *images_being_made):
             raise InUse(kind, id, in_use_by)
         self._going.add(id)

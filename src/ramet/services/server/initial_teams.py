@@ -29,7 +29,7 @@ async def reserve(teams: Mapping[str, Mapping[str, float]], spawner: AgentSpawne
                 continue
         if reserved != amounts:
             _log.warning(
-                "team %s: kept as it is, with %s; the settings say %s", name, _words(reserved), _words(amounts)
+                "team %s: not changed; it has %s, but the settings have %s", name, _words(reserved), _words(amounts)
             )
 
 

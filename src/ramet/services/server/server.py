@@ -304,10 +304,10 @@ class Server:
 
     def _unready(self) -> str:
         if self.leaves:
-            return "it is about to end, and takes no new work"
+            return "it is shutting down and accepts no new work"
         if self.runtime.is_fenced:
-            return "its store is lost, or another kernel's"
-        return "its store is away; it tries to have it back" if self.runtime.is_away else ""
+            return "its store is lost or owned by another kernel"
+        return "its store is unavailable; the server tries to reconnect" if self.runtime.is_away else ""
 
     def _listener(self) -> Listener:
         return unix_listener(self._socket) if self._listen is None else tcp_listener(*self._listen)

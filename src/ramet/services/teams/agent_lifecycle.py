@@ -54,7 +54,7 @@ class AgentLifecycle:
         self._agents, self._team_states, self._tables, self._folder = roster, rooms, books, folder
         self._clock, self._failed_limit = runtime.clock, most_failed
         self._failed = FailedAgents(
-            runtime.clock, runtime.sandboxes, folder, lambda each: self.end(each, "it was kept")
+            runtime.clock, runtime.sandboxes, folder, lambda each: self.end(each, "its retention time is over")
         )
         self._tasks: set[asyncio.Task[Any]] = set()
         #: called with the id of each agent that is removed permanently, before its row is removed
@@ -89,7 +89,7 @@ class AgentLifecycle:
                 async with entry.changing:
                     await entry.write(entry.as_row())
             except BaseException:
-                await run_shielded(_close_and_measure(entry, "it could not be put on record"))
+                await run_shielded(_close_and_measure(entry, "it could not be recorded"))
                 raise
         except BaseException:
             await run_shielded(self.forget(room, row, {}))
@@ -116,7 +116,7 @@ class AgentLifecycle:
         try:
             await _wait_recorded(entry, spec.runtime)
         except BaseException:
-            await run_shielded(_close_and_measure(entry, "it could not be put on record"))
+            await run_shielded(_close_and_measure(entry, "it could not be recorded"))
             raise
         return entry
 
@@ -221,14 +221,19 @@ class AgentLifecycle:
             try:
                 await self.release(team_state, entry.id, used, entry.row)
             except TakenOver as problem:  # Likewise, and this kernel will be informed.
-                return _log.warning("what became of agent %s is not for this kernel to say: %s", entry.id, problem)
+                return _log.warning("the end of agent %s is not recorded by this kernel: %s", entry.id, problem)
         await self._failed.keep(entry)
         self._end_oldest_failed(entry.row.team)
 
     def _end_oldest_failed(self, team: str) -> None:
         """Start to end the agents that failed first, if a team has more than `most_failed` of them."""
         for each in oldest_beyond(self._failed_limit, self._agents.of(team)):
-            _log.info("agent %s (%s), which has %s, makes room for newer ones", each.row.path, each.id, each.state)
+            _log.info(
+                "agent %s (%s), which has %s, is removed to make room for newer agents",
+                each.row.path,
+                each.id,
+                each.state,
+            )
             self.begin(self._failed.end(each))
 
     async def _end(self, entry: AgentEntry, reason: str) -> None:
@@ -270,13 +275,13 @@ async def _close_and_measure(entry: AgentEntry, reason: str) -> Mapping[str, flo
     try:
         await entry.served.close(reason)
     except Exception:
-        _log.exception("agent %s (%s) was not closed in good order", entry.row.path, entry.id)
+        _log.exception("agent %s (%s) could not be closed cleanly", entry.row.path, entry.id)
     if entry.opening is not None:
         await _unload_bundles(entry.opening)
     try:
         return {name: amount(f"spent.{name}", value) for name, value in entry.served.spent().items()}
     except Exception:
-        _log.exception("agent %s (%s) does not say what it used", entry.row.path, entry.id)
+        _log.exception("the usage of agent %s (%s) is unknown", entry.row.path, entry.id)
         return None
 
 
@@ -286,7 +291,7 @@ async def _unload_bundles(spec: AgentSpec) -> None:
         if spec.shelf is not None:
             await spec.shelf.close()
     except OSError as problem:
-        _log.error("what was loaded into agent %s (%s) cannot be removed: %s", spec.path, spec.id, problem)
+        _log.error("the bundles of agent %s (%s) cannot be removed: %s", spec.path, spec.id, problem)
 
 
 def _end_error(ended: asyncio.Future[ErrorInfo | None]) -> ErrorInfo | None:

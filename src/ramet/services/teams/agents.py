@@ -76,7 +76,7 @@ class AgentEntry:
     def type(self) -> AgentType:
         """The type of the agent. Raises Gone for an agent that could not be opened again."""
         if self._type is None:
-            raise Gone(f"agent {self.row.path!r} is not there any more")
+            raise Gone(f"agent {self.row.path!r} does not exist any more")
         return self._type
 
     @property

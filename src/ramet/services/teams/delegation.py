@@ -33,7 +33,7 @@ class Owners:
             return DelegatedKey(made.id, new, made.rights)
         if asked.owner:
             if asked.rights or asked.seconds is not None:
-                raise InvalidValue("owner", True, "neither rights nor seconds: an owner has all, for good")
+                raise InvalidValue("owner", True, "neither rights nor seconds: an owner has all rights permanently")
             await self._change(agent, key, lambda _, ring: keys.transfer(ring, hash), owner=True)
             return DelegatedKey(keys.OWNER, new, RIGHTS)
         id = f"key-{entropy(8).hex()}"

@@ -103,7 +103,7 @@ class FailedAgents:
         try:
             await self._end(living)
         except Exception:  # The next server finds the agent.
-            _log.exception("agent %s (%s), which is to go, stays", living.row.path, living.id)
+            _log.exception("agent %s (%s) could not be removed", living.row.path, living.id)
 
     async def _keep_sandbox_folder(self, row: AgentRow, *, keep: bool) -> pathlib.Path | None:
         """Keep the folder of the agent's run from retention, or remove it.

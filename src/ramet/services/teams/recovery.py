@@ -47,7 +47,7 @@ class Recovery:
         for id in teams:
             team_state = self.rooms[id]
             for agent in team_state.team.held.keys() - known_ids:
-                with noted(f"what agent {agent} held of team {team_state.label}"):
+                with noted(f"the reservation of agent {agent} in team {team_state.label}"):
                     await team_state.release(agent, {})
         semaphore = asyncio.Semaphore(_MAX_CONCURRENT)
 
@@ -86,7 +86,7 @@ class Recovery:
                 await self.taken_up(reopened)
                 self._team_state_of(living)
             except BaseException:
-                await run_shielded(self.lives.give_up(reopened, "it cannot be gone on with"))
+                await run_shielded(self.lives.give_up(reopened, "it cannot be resumed"))
                 raise
             living.state = "idle"  # A second request that waits for the lock is then refused.
             self.lives.add(reopened)
@@ -133,10 +133,10 @@ class Recovery:
             await self.taken_up(entry)
         except Exception as problem:
             if entry is not None:
-                used = await self.lives.give_up(entry, "it cannot be gone on with")
+                used = await self.lives.give_up(entry, "it cannot be resumed")
             if isinstance(problem, StoreFailed):  # The next kernel of the store resumes the agent.
                 raise
-            _log.warning("agent %s (%s) cannot be gone on with: %s", row.path, row.id, problem)
+            _log.warning("agent %s (%s) cannot be resumed: %s", row.path, row.id, problem)
             row = self.lives.failed(row, error_of(problem))
             await self.lives.release(team_state, row.id, used, row)
             await self.lives.add_departed(row)
@@ -153,9 +153,9 @@ def noted(what: str) -> Iterator[None]:
     except StoreFailed:
         raise
     except TakenOver as problem:  # This kernel will be informed.
-        _log.info("%s is not for this one to take up: %s", what, problem)
+        _log.info("%s is owned by another kernel: %s", what, problem)
     except Exception as problem:
-        _log.error("%s cannot be taken up: %s: %s", what, type(problem).__name__, problem)
+        _log.error("%s cannot be resumed: %s: %s", what, type(problem).__name__, problem)
 
 
 def _usage_of(row: AgentRow) -> Mapping[str, float] | None:

@@ -195,7 +195,7 @@ class AgentSpawnerService:
         ends = [lifecycle.end(each, "the server stopped") for each in self.roster]
         for outcome in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(outcome, BaseException):
-                _log.error("an agent was not ended in good order: %s", outcome)
+                _log.error("an agent could not be ended cleanly: %s", outcome)
         await lifecycle.join()
 
     async def leave(self) -> None:
@@ -465,7 +465,7 @@ class AgentSpawnerService:
         limit, count = self._rules.agents, sum(len(each.team.held) for each in self._rooms.values())
         if limit is not None and count > limit:
             await team_state.release(agent, {})
-            raise SpawnRefused("agents", f"this server has {limit} agents in all, as many as it may", free=0)
+            raise SpawnRefused("agents", f"this server has {limit} agents in all, which is its limit", free=0)
 
     async def _end_unclaimed(self, spawn_task: asyncio.Task[SpawnedAgent], lifecycle: AgentLifecycle) -> None:
         """Wait for a spawn whose caller has gone, and end the agent: no client has its key."""
@@ -473,7 +473,7 @@ class AgentSpawnerService:
         if not spawn_task.cancelled() and spawn_task.exception() is None:
             for entry in self.roster:
                 if entry.id == spawn_task.result().agent.id:
-                    await lifecycle.end(entry, "whoever asked for it has gone")
+                    await lifecycle.end(entry, "its client has disconnected")
 
     async def _undo_create(self, team_state: TeamState) -> None:
         await self._runtime.sandboxes.disband(team_state.id)

@@ -78,7 +78,7 @@ class Takeover:
         for text in map(str, damaged):
             if text not in self.told:
                 self.told.add(text)
-                _log.error("%s; it is left as it is, for somebody to mend", text)
+                _log.error("%s; it is not changed, and must be repaired by hand", text)
 
     def _drop_lost_teams(self, own_states: Iterable[TeamState], teams: Rows[TeamRow]) -> None:
         """Drop the teams of this kernel that another kernel has by now, or has removed.
@@ -91,7 +91,7 @@ class Takeover:
             if self.rooms.get(team_state.id) is team_state and (
                 is_gone or kernels.get(team_state.id, self.kernel) != self.kernel
             ):
-                _log.warning("team %s is another kernel's now", team_state.label)
+                _log.warning("team %s is owned by another kernel now", team_state.label)
                 del self.rooms[team_state.id]
                 self.books.lose(team_state.row)
                 self.lost(team_state)
@@ -122,7 +122,7 @@ class Takeover:
         for agent in agents:
             if agent.team not in known_teams:
                 self.books.hold(agent)
-                with noted(f"what agent {agent.path} ({agent.id}) of a team that is gone has left"):
+                with noted(f"the leftovers of agent {agent.path} ({agent.id}) of a removed team"):
                     await self.recovery.lives.clear(agent)
 
 

@@ -118,7 +118,9 @@ class TeamState:
                     raise
         self.team.check(need)
         if len(self._line) >= MOST_WAITING:
-            raise BusyError(f"{MOST_WAITING} spawns wait in the line of team {self.label!r}, as many as may; ask again")
+            raise BusyError(
+                f"{MOST_WAITING} spawns wait in the queue of team {self.label!r}, which is the limit; try again"
+            )
         entry = QueueEntry(agent, need)
         self._line.append(entry)
         try:

@@ -129,7 +129,7 @@ class Checks:
         uses_code = bool(image.folders or image.packages or row.env)
         policy = self._rules.policy_of(row.policy, needs_sandbox=uses_code or needs_sandbox(type, info, image))
         if row.run and policy is not None and row.policy is None:
-            accepted = "a policy; it worked in the host, and rules.sandboxed of this server does not say false"
+            accepted = "a policy; it worked in the host, and rules.sandboxed of this server is not false"
             raise InvalidValue("policy", None, accepted)
         return policy
 
@@ -167,7 +167,7 @@ def checked_defaults(defaults: Mapping[str, float], counted: Mapping[str, float]
             raise unknown_field(f"defaults.{name}", name, accepted)
         amount(f"defaults.{name}", value, whole=name in WHOLE)
         if value > counted[name]:
-            raise InvalidValue(f"defaults.{name}", value, f"at most {counted[name]:.12g}, which is all that it has")
+            raise InvalidValue(f"defaults.{name}", value, f"at most {counted[name]:.12g}, the amount that the team has")
     return dict(defaults)
 
 

@@ -220,7 +220,7 @@ class TurnQueue:
             and self._stop_task is None
         ):
             self._is_detached = True
-            self._end_turn(self._current, Gone(f"{reason}; the turn goes on at the next start"))
+            self._end_turn(self._current, Gone(f"{reason}; the turn is resumed at the next start"))
             await self._index.close()
             return
         tasks = [task for task in (self._stop_task, self._answering) if task is not None]
@@ -253,7 +253,7 @@ class TurnQueue:
         self._writer.end()
         await self._writer.idle()
         for turn in self._index:
-            turn.lose(Gone("it goes on in another kernel"))
+            turn.lose(Gone("it is resumed by another kernel"))
 
     # ---- records
 
@@ -284,10 +284,10 @@ class TurnQueue:
 
         Idempotent.
         """
-        _log.warning("the conversation of run %r does not go on here: %s", self._served.run, why)
+        _log.warning("the conversation of run %r does not continue in this kernel: %s", self._served.run, why)
         self._is_detached = True
         self._closed = self._closed or (
-            why if isinstance(why, _MOVED_ERRORS) else Gone(f"it does not go on here: {why}")
+            why if isinstance(why, _MOVED_ERRORS) else Gone(f"it does not continue in this kernel: {why}")
         )
         self._waiting.clear()
         self._writer.end()
@@ -312,9 +312,9 @@ class TurnQueue:
     def _check_capacity(self, body: bytes) -> None:
         limit, bytes_limit = self.limits.waiting, self.limits.waiting_bytes
         if len(self._waiting) >= limit:
-            raise BusyError(f"{limit} turns wait already, which is all that may; try again when one is over")
+            raise BusyError(f"{limit} turns wait already, which is the limit; try again when a turn has ended")
         if sum(len(each.body) for each in self._waiting) + len(body) > bytes_limit:
-            raise BusyError(f"the turns that wait would take more than {bytes_limit} bytes, which is all that they may")
+            raise BusyError(f"the waiting turns would take more than {bytes_limit} bytes, which is the limit")
 
     def _start_next(self) -> None:
         """Begin the next turn, unless a turn is running, or the agent is ending one."""
@@ -338,7 +338,7 @@ class TurnQueue:
         elif isinstance(self._served, ResumableAgent):
             pieces = self._served.go_on(turn.before[0], body, turn.format, turn.before[1])
         else:
-            raise Aborted("its kernel was lost in the middle of this turn, and nobody knows what it did")
+            raise Aborted("its kernel was lost in the middle of this turn, and the outcome of the turn is unknown")
         count = size = 0
         try:
             async for piece in pieces:
@@ -357,7 +357,7 @@ class TurnQueue:
                 await aclose()
 
     def _on_answered(self, turn: Turn, task: asyncio.Task[None]) -> None:
-        problem: BaseException | None = Aborted("the turn was cut") if task.cancelled() else task.exception()
+        problem: BaseException | None = Aborted("the turn was cancelled") if task.cancelled() else task.exception()
         if problem is not None and not isinstance(problem, RametError):
             _log.error(
                 "turn %s of run %r failed by a bug of its agent type", turn.id, self._served.run, exc_info=problem
@@ -409,9 +409,11 @@ class TurnQueue:
             await wait_with_timeout(end(), clock=self._clock, seconds=self.limits.patience_s)
         except TimeoutError:
             patience_s = self.limits.patience_s
-            _log.warning("the agent of run %r did not end its turn in %s s: it is left", self._served.run, patience_s)
+            _log.warning(
+                "the agent of run %r did not end its turn in %s s; its turn is abandoned", self._served.run, patience_s
+            )
         except Exception:
-            _log.exception("the agent of run %r could not interrupt its turn: it is left", self._served.run)
+            _log.exception("the agent of run %r could not interrupt its turn; the turn is abandoned", self._served.run)
         finally:
             if answer_task is not None and not answer_task.done():
                 answer_task.cancel()
@@ -426,7 +428,7 @@ class TurnQueue:
 
     def _on_reader_gone(self, turn: Turn) -> None:
         """End a turn whose last reader has left, and that was requested with `on_leave="interrupt"`."""
-        self._stop_turn(turn, Aborted("whoever asked for the turn has left"))
+        self._stop_turn(turn, Aborted("the client of the turn has disconnected"))
 
     def _on_agent_ended(self, ended: asyncio.Future[ErrorInfo | None]) -> None:
         was_closed = ended.cancelled() or (ended.exception() is None and ended.result() is None)

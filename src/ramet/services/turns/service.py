@@ -145,7 +145,7 @@ class AgentService:
         entry = self._require_alive(self._authorized_agent(agent, key, "turn"))
         kind = self._type(entry)
         spec = entry.opening
-        assert spec is not None, "who lives was opened"
+        assert spec is not None, "a live agent was opened"
         return isinstance(kind, ReadsParameters) and kind.reads_parameters(spec.info, format)
 
     def read_turn(self, agent: str, key: str, turn: str, after: int = 0) -> AsyncGenerator[Chunk]:
@@ -196,7 +196,9 @@ class AgentService:
         try:
             return msgspec.json.encode(answer)
         except (TypeError, ValueError) as problem:
-            raise Bug(f"an operation of the agent type {type.name!r} answered with no data: {problem}") from None
+            raise Bug(
+                f"an operation of the agent type {type.name!r} answered with a value that is not data: {problem}"
+            ) from None
 
     async def mail(self, agent: str, key: str, text: str, dedupe_s: float | None = None) -> None:
         """Send a message that the agent reads at its next step.
@@ -277,7 +279,7 @@ class AgentService:
         return existing
 
     def _log(self, entry: ActiveAgent) -> TurnLog:
-        assert self._log_of is not None, "looked at before"
+        assert self._log_of is not None, "checked before"
         served = entry.served
         return self._log_of(entry.info().id, served.tree if isinstance(served, ResumableAgent) else "")
 
@@ -301,11 +303,11 @@ class AgentService:
         try:
             await entry.keep()
         except RametError as problem:
-            _log.error("what became of agent %s could not be put on record: %s", entry.info().id, problem)
+            _log.error("the state of agent %s could not be recorded: %s", entry.info().id, problem)
 
     def _format(self, entry: ActiveAgent, requested: str) -> str:
         spec = entry.opening
-        assert spec is not None, "who lives was opened"
+        assert spec is not None, "a live agent was opened"
         formats = formats_of(self._type(entry), spec.info)
         if requested and requested not in formats:
             raise InvalidValue("format", requested, " or ".join(formats))

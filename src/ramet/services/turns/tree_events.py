@@ -48,7 +48,7 @@ async def tree_events(
         elif (tree := {str(root): each for root, each in runtime.trees.items()}.get(served.run)) is not None:
             events = _recent_events(tree.recorder, after, grant)
         else:
-            raise Gone(f"the events of the tree {served.run} were kept in memory only, and it is over")
+            raise Gone(f"the events of the tree {served.run} were stored in memory only, and it has ended")
         async with aclosing(events):
             async for event in events:
                 yield event
@@ -87,7 +87,7 @@ async def _recent_events(recorder: Recorder, after: int, grant: Grant) -> AsyncG
                 if not isinstance(item, Event) or 0 < item.seq <= after:
                     continue
                 if item.seq != after + 1:  # Some events were lost, now or before this subscription.
-                    raise Gone(f"the events behind number {after} are not kept any more")
+                    raise Gone(f"the events after number {after} are not stored any more")
                 after = item.seq
                 yield TreeEvent(after, encode(item))
         grant.check()

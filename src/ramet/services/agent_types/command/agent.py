@@ -96,7 +96,7 @@ class CommandAgent:
             why = f"the program {self._not_ready_text()}{last_words(self._log())}"
             raise SpawnRefused("spawn_info.start_s", why) from None
         except BaseException:
-            await run_shielded(self.close("it could not be begun with"))
+            await run_shielded(self.close("the program could not be started"))
             raise
 
     def begin_again(self) -> None:
@@ -216,8 +216,8 @@ class CommandAgent:
         if broken is None:
             await asyncio.wait({result_task}, timeout=LEAVE_S)
         elif not isinstance(broken, ProtocolError):  # A defect of ramet: waiters must not wait forever.
-            _log.error("a program cannot be heard any more", exc_info=broken)
-        reason = self._masked(f"it broke the rules: {broken}") if broken else "it closed its stdout"
+            _log.error("the output of a program cannot be read any more", exc_info=broken)
+        reason = self._masked(f"it violated the protocol: {broken}") if broken else "it closed its stdout"
         await self._handle.cancel(reason)
         result = await result_task
         self._line.close()
@@ -238,11 +238,11 @@ class CommandAgent:
     async def _handle_frame(self, frame: Frame) -> None:
         message = command_protocol.decode(frame, self._masked)
         if not self._ready.done() and not isinstance(message, command_protocol.Ready):
-            raise ProtocolError("it said something before it said that it is ready")
+            raise ProtocolError("it sent a message before its ready message")
         match message:
             case command_protocol.Ready():
                 if self._ready.done():
-                    raise ProtocolError("it said twice that it is ready")
+                    raise ProtocolError("it sent a second ready message")
                 self._ready.set_result(message)
             case command_protocol.Chunk() | command_protocol.Done() | command_protocol.Error():
                 await self._handle_reply(message, frame.body)
@@ -253,7 +253,7 @@ class CommandAgent:
         self, message: command_protocol.Chunk | command_protocol.Done | command_protocol.Error, body: bytes
     ) -> None:
         if message.turn > self._number:
-            raise ProtocolError(f"it answers turn {message.turn}, which nobody has asked")
+            raise ProtocolError(f"it answers turn {message.turn}, which was never requested")
         reply = self._answering
         if reply is None or message.turn != reply.number:
             return  # A late answer to a turn that its reader left.
@@ -313,7 +313,7 @@ class CommandAgent:
             await self._handle.cancel(f"it {self._not_ready_text()}")
 
     def _not_ready_text(self) -> str:
-        return f"did not say that it is ready within {self._spec.info.start_s:g} s"
+        return f"did not send its ready message within {self._spec.info.start_s:g} s"
 
     def _send_interrupt(self, reply: Answering) -> None:
         if not reply.is_interrupted:
@@ -330,5 +330,7 @@ class CommandAgent:
         """Return the error to raise for a program that ended before it was ready."""
         message = error.message if error is not None else "it was closed"
         if error is not None and error.type == NOT_STARTED:
-            return InvalidValue("spawn_info.argv", self._spec.info.argv[0], f"what can be started ({message})")
-        return SpawnRefused("spawn_info.argv", f"the program was never ready: {message}")
+            return InvalidValue(
+                "spawn_info.argv", self._spec.info.argv[0], f"a program that can be started ({message})"
+            )
+        return SpawnRefused("spawn_info.argv", f"the program did not become ready: {message}")

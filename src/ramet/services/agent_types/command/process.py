@@ -84,7 +84,7 @@ async def start_inside(
         await _wait_any(is_ready.wait(), handle.result())
         line = await Line.over(*(_open_pipes(handle) if is_ready.is_set() else _closed_pipes()))
     except BaseException:
-        await run_shielded(handle.cancel("it could not be talked with"))
+        await run_shielded(handle.cancel("the connection to the program could not be opened"))
         raise
     return Started(handle, line, lambda: masked_text(handle.run, _text(log)))
 
@@ -126,7 +126,7 @@ async def start_in_host(
     try:
         line = await Line.over(write_fd, read_fd)
     except BaseException:
-        await run_shielded(handle.cancel("it could not be talked with"))
+        await run_shielded(handle.cancel("the connection to the program could not be opened"))
         raise
     return Started(handle, line, lambda: masked_text(handle.run, _text(log)))
 
@@ -160,7 +160,7 @@ class Line:
             return
         frame = encode(told, body)
         if self._write_transport.get_write_buffer_size() + len(frame) > UNREAD_BYTES:
-            raise BusyError(f"the program has not read what it was told before; {UNREAD_BYTES} bytes may wait")
+            raise BusyError(f"the program has not read earlier messages; at most {UNREAD_BYTES} bytes may wait")
         self._write_transport.write(frame)
 
     async def frames(self, masked: Callable[[str], str]) -> AsyncGenerator[Frame]:
@@ -188,7 +188,7 @@ def _open_pipes(handle: Handle) -> tuple[int, int]:
 
     Raises OSError, and ProtocolError for a file that is no pipe.
     """
-    assert handle.run.folder is not None, "who works inside has a folder"
+    assert handle.run.folder is not None, "a run in a sandbox has a folder"
     folder = os.open(handle.run.folder.workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, folder)
@@ -204,7 +204,7 @@ def _open_pipe(folder: int, name: str, flags: int) -> int:
     fd = os.open(name, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     if not stat.S_ISFIFO(os.fstat(fd).st_mode):
         os.close(fd)
-        raise ProtocolError(f"{name} in its folder is no pipe")
+        raise ProtocolError(f"{name} in its folder is not a pipe")
     return fd
 
 

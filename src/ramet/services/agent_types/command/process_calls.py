@@ -45,7 +45,7 @@ class Calls:
     def take(self, said: Answer | Refusal, body: bytes) -> None:
         """Take an answer of the program. Raises ProtocolError if its number was never asked."""
         if said.id > self._last:
-            raise ProtocolError(f"it answers operation {said.id}, which nobody has asked for")
+            raise ProtocolError(f"it answers operation {said.id}, which was never requested")
         answer = self._open.get(said.id)
         if answer is None or answer.done():
             return  # Too late.
@@ -55,7 +55,7 @@ class Calls:
         try:
             answer.set_result(msgspec.json.decode(body or b"null"))
         except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-            answer.set_exception(TaskFailed(f"what the program answered is no JSON: {problem}"))
+            answer.set_exception(TaskFailed(f"the answer of the program is not JSON: {problem}"))
 
     def fail(self, error: RametError) -> None:
         """Fail all open operations with this error."""

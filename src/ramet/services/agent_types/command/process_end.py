@@ -16,9 +16,9 @@ def how_it_ended(result: Result, broken: BaseException | None, log: str) -> Erro
     """Return why the program ended; `broken` is the error in its frames, `log` its stderr."""
     value = result.value
     if broken is not None:
-        error = ErrorInfo(type=BROKEN, message=f"what the program says is no frames: {broken}")
+        error = ErrorInfo(type=BROKEN, message=f"the output of the program is not valid frames: {broken}")
     elif result.status is not Status.COMPLETED:
-        error = result.error or ErrorInfo(type=str(result.status), message="it ended without a word")
+        error = result.error or ErrorInfo(type=str(result.status), message="it ended without an error message")
     elif isinstance(value, int):
         status = f"exit status {value}" if value >= 0 else f"signal {_name(-value)}"
         error = ErrorInfo(type=EXITED, message=f"the program ended by itself: {status}")
@@ -35,7 +35,7 @@ def status_of(result: Result) -> str:
 def last_words(log: str) -> str:
     """Return the end of the program's stderr, as the end of a sentence."""
     tail = log[-_STDERR_CHARS:].strip()
-    return f"; the last on its stderr: {tail}" if tail else ""
+    return f"; end of its stderr: {tail}" if tail else ""
 
 
 def _name(number: int) -> str:

@@ -85,7 +85,9 @@ class CommandType:
         policy = policy_of(opening)
         if policy is None and info.argv[0] not in self._allowed:
             programs = ", ".join(self._allowed) or "nothing"
-            raise InvalidValue("spawn_info.argv", info.argv[0], f"in the host one of: {programs}; else say a policy")
+            raise InvalidValue(
+                "spawn_info.argv", info.argv[0], f"in the host one of: {programs}; set a policy for other programs"
+            )
         await isolation_of(opening.runtime, policy)
 
     async def open(self, opening: AgentSpec) -> RunningAgent:
@@ -141,9 +143,9 @@ def _working_folder(spec: AgentSpec) -> pathlib.Path | None:
     info: CommandInfo = spec.info
     if info.in_image:
         if spec.policy is None or len(spec.image.folders) != 1:
-            raise InvalidValue("spawn_info.in_image", True, "it with a policy, and an image of one bundle")
+            raise InvalidValue("spawn_info.in_image", True, "it only with a policy and an image of one bundle")
         if info.cwd:
-            raise InvalidValue("spawn_info.cwd", info.cwd, "none beside in_image")
+            raise InvalidValue("spawn_info.cwd", info.cwd, "none together with in_image")
         return spec.image.folders[0].resolve()
     if info.cwd and (not info.cwd.startswith("/") or "\0" in info.cwd):
         raise InvalidValue("spawn_info.cwd", info.cwd, "an absolute path, as the program sees it")

@@ -120,7 +120,7 @@ class FunctionAgent:
         elif (ended_turn := await self._turns.of(number)) is not None:
             reply = self._reply(RunningCall.known(ended_turn), shape, said)
         else:
-            raise Bug(f"turn {number} is not on record, and later ones are")
+            raise Bug(f"turn {number} is not recorded, but later turns are")
         async with aclosing(reply) as chunks:
             async for chunk in chunks:
                 yield chunk
@@ -176,7 +176,7 @@ class FunctionAgent:
         try:
             await self._begin_task
         except asyncio.CancelledError:
-            await call.cancel("the reader left")  # The call may already be active.
+            await call.cancel("its reader disconnected")  # The call may already be active.
             if is_being_cancelled():
                 raise
             raise _ended_error() from None
@@ -214,7 +214,7 @@ class FunctionAgent:
                         yield chunk
         finally:
             if not call.is_over:
-                await call.cancel("the reader left")
+                await call.cancel("its reader disconnected")
         full_text = "".join((sent_text, *pieces_text))
         if (
             sent_text and call.place != "from the beginning" and full_text != call.turn.said
@@ -266,7 +266,9 @@ class FunctionAgent:
             await self._turns.forget(turn)
             return None
         except _NOT_RESUMABLE as problem:
-            error = Aborted(f"its kernel was lost in the middle of this turn, and nobody can go on with it: {problem}")
+            error = Aborted(
+                f"its kernel was lost in the middle of this turn, and the turn cannot be resumed: {problem}"
+            )
             result = Result(status=Status.CANCELLED, error=ErrorInfo(type="Aborted", message=str(error)))
             await call.ended(result, in_the_host=self._policy is None)
         return call
@@ -297,8 +299,8 @@ class FunctionAgent:
         if not omitted:
             return
         total = omitted + len(self._turns.recent_history())
-        limit = f"as many of the newest as have {HISTORY_BYTES} bytes"
-        text = f"its function is told {total - omitted} of {total} messages of its history, {limit}"
+        limit = f"the newest that fit into {HISTORY_BYTES} bytes"
+        text = f"its function gets {total - omitted} of {total} messages of its history, {limit}"
         handle.run.context.emit(Notice, text=text)
         if not self._has_warned:
             self._has_warned = True

@@ -93,5 +93,5 @@ class FunctionType:
 async def _gate(spec: AgentSpec) -> SafetyGate | None:
     """Return the agent's safety gate. Raises InvalidValue for a function in the host, where a gate has no effect."""
     if spec.info.gate and spec.policy is None:
-        raise InvalidValue("spawn_info.gate", spec.info.gate, "none for a function in the host: say a policy")
+        raise InvalidValue("spawn_info.gate", spec.info.gate, "none for a function in the host: set a policy")
     return await gate_of(spec.runtime, spec.info.gate)

@@ -156,7 +156,7 @@ class LlmAgent:
                     yield chunk
             return
         shape, journal = format_of(format), self._opening.runtime.journal
-        assert journal is not None, "there is nothing to go on with where nothing is on record"
+        assert journal is not None, "a turn cannot be resumed if it was never recorded"
         created = int(self._clock.now().timestamp())
         new = shape.Writer(f"{self.run}-{number}", self._root.model, created)
         writer, first = shape.writer_of(said[0]) if said else new, new.begin()

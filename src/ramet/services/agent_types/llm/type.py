@@ -168,7 +168,7 @@ class LlmType:
             try:
                 settings.restore(await self._set(opening))
             except BaseException:
-                await run_shielded(session.close("it could not be gone on with"))
+                await run_shielded(session.close("it could not be resumed"))
                 raise
             return session, settings
 
@@ -241,7 +241,7 @@ def _works_in(opening: AgentSpec) -> pathlib.Path | None:
     """Return the agent's working folder; None for an empty folder of its sandbox. Raises InvalidValue."""
     if opening.info.in_image:
         if opening.policy is None or len(opening.image.folders) != 1:
-            raise InvalidValue("spawn_info.in_image", True, "it with a policy, and an image of one bundle")
+            raise InvalidValue("spawn_info.in_image", True, "it only with a policy and an image of one bundle")
         return opening.image.folders[0]
     return opening.folder if opening.policy is None else None  # Inside, only mounts exist.
 
@@ -263,12 +263,12 @@ def _read_tools(opening: AgentSpec) -> tuple[BaseTool, ...]:
     stock, tools = builtin_tools({}), dict[str, BaseTool]()
     references = [each for each in opening.info.tools if ":" in each]
     if references and opening.policy is None:
-        raise InvalidValue(FIELD, references[0], "it with a policy only: code of an image does not run in the host")
+        raise InvalidValue(FIELD, references[0], "it only with a policy: code of an image does not run in the host")
     declared_tools = {each.reference: each for each in opening.image.tools}
     declared_tools |= {each.reference: each for each in tools_of(references, opening.image.folders, FIELD)}
     for name in (each for each in opening.info.tools if ":" not in each):
         if name == PYTHON and opening.policy is None:
-            raise InvalidValue(FIELD, name, "it with a policy only: code does not run in the host")
+            raise InvalidValue(FIELD, name, "it only with a policy: code does not run in the host")
         if name != "*" and name not in (*workspace, PYTHON):
             raise Unknown("tool", name, (*workspace, PYTHON, "*", *declared_tools))
         tools |= {each: stock[each] for each in (workspace if name == "*" else [name])}

@@ -110,16 +110,16 @@ def _one_line(body: bytes) -> bytes:
         msgspec.json.decode(body, type=dict[str, Raw])
         return msgspec.json.format(body, indent=-1) if b"\n" in body or b"\r" in body else body
     except _NO_CHUNK as problem:
-        raise Bug(f"an agent answered a client of models with what is no chunk: {problem}") from None
+        raise Bug(f"an agent answered an API client with an invalid chunk: {problem}") from None
 
 
 def _written(format: Format, data: bytes) -> bytes:
     try:
         name = format.event_name(data)
     except _NO_CHUNK as problem:
-        raise Bug(f"an agent answered a client of models with what is no event: {problem}") from None
+        raise Bug(f"an agent answered an API client with an invalid event: {problem}") from None
     if not _EVENT_NAME.fullmatch(name):
-        raise Bug(f"an agent answered a client of models with an event of the type {name[:80]!r}")
+        raise Bug(f"an agent answered an API client with an event of the type {name[:80]!r}")
     return b"event: %s\ndata: %s\n\n" % (name.encode(), data) if name else b"data: %s\n\n" % data
 
 
@@ -143,7 +143,9 @@ async def _whole(format: Format, batches: AsyncGenerator[Batch, None]) -> Respon
                         chunks.append(chunk.body)
                         size += len(chunk.body)
                     if size > WHOLE_BYTES:
-                        raise OutputTooLarge("an answer that was asked for as a whole", size=size, limit=WHOLE_BYTES)
+                        raise OutputTooLarge(
+                            "an answer that was requested without a stream", size=size, limit=WHOLE_BYTES
+                        )
         return Response(_folded(format, chunks), media_type="application/json")
     except RametError as error:
         return provider_refusal(format, error)
@@ -153,7 +155,7 @@ def _folded(format: Format, said: Sequence[bytes]) -> bytes:
     try:
         return format.fold(said)
     except _NO_CHUNK as problem:
-        raise Bug(f"an agent answered a client of models with what is no answer: {problem!r}") from None
+        raise Bug(f"an agent answered an API client with an invalid answer: {problem!r}") from None
 
 
 async def _models(call: RequestContext) -> Any:
@@ -171,7 +173,7 @@ OPERATIONS: Final = (
         of="key",
         method="POST",
         path="/v1/chat/completions",
-        summary="Talk with the agent that the key is of, as clients of OpenAI do",
+        summary="Send a message to the agent of the key, in the format of OpenAI clients",
         handle=_asks(openai.NAME),
         takes=dict[str, Any],
         answers=dict[str, Any],
@@ -186,7 +188,7 @@ OPERATIONS: Final = (
         of="key",
         method="POST",
         path="/v1/messages",
-        summary="Talk with the agent that the key is of, as clients of Anthropic do",
+        summary="Send a message to the agent of the key, in the format of Anthropic clients",
         handle=_asks(anthropic.NAME),
         takes=dict[str, Any],
         answers=dict[str, Any],
@@ -199,7 +201,7 @@ OPERATIONS: Final = (
         of="key",
         method="GET",
         path="/v1/models",
-        summary="The agent that the key is of, as clients of models list it",
+        summary="List the agent of the key as a model",
         handle=_models,
         answers=ModelList,
         own_refusals=True,

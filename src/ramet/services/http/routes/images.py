@@ -22,7 +22,7 @@ async def _upload(call: RequestContext) -> BundleInfo:
     if call.parts.rules.bundles == "teams":
         owner = await call.team()
     elif not call.parts.spawner.roster.is_operator(call.key):
-        raise Denied("uploading a bundle", "only the operator does so here (rules.bundles: operator)")
+        raise Denied("uploading a bundle", "only the operator may do this here (rules.bundles: operator)")
     return await call.parts.packaging.upload(call.pieces(is_held=False), owner)
 
 
@@ -74,7 +74,7 @@ OPERATIONS: Final = (
         repetition="again",
         method="POST",
         path="/v1/bundles",
-        summary="Keep what is in a tar, plain or with gzip; for the operator, unless a rule lets teams",
+        summary="Upload a bundle as a tar, plain or with gzip; for the operator, and for teams if a rule allows it",
         handle=_upload,
         media=TAR,
         has_body=True,
@@ -86,7 +86,7 @@ OPERATIONS: Final = (
         id="list_bundles",
         method="GET",
         path="/v1/bundles",
-        summary="The bundles of the key's team and of the operator; for the operator all",
+        summary="List the bundles of the key's team and of the operator; all bundles for the operator",
         handle=_list_bundles,
         answers=BundleList,
     ),
@@ -94,7 +94,7 @@ OPERATIONS: Final = (
         id="delete_bundle",
         method="DELETE",
         path="/v1/bundles/{id}",
-        summary="Remove a bundle that no image has and no living agent has loaded; for the operator",
+        summary="Remove a bundle that no image contains and no live agent has loaded; for the operator",
         handle=_delete_bundle,
         status=204,
         refuses=(409,),
@@ -104,7 +104,7 @@ OPERATIONS: Final = (
         repetition="again",
         method="POST",
         path="/v1/images",
-        summary="Have an image made of bundles, on top of another one",
+        summary="Build an image of bundles, on top of another image",
         handle=_create,
         takes=CreateImage,
         answers=Job,
@@ -114,7 +114,7 @@ OPERATIONS: Final = (
         id="list_images",
         method="GET",
         path="/v1/images",
-        summary="The images that agents of the key's team can be spawned from; for the operator all",
+        summary="List the images for agents of the key's team; all images for the operator",
         handle=_list,
         answers=ImageList,
     ),
@@ -130,7 +130,7 @@ OPERATIONS: Final = (
         id="delete_image",
         method="DELETE",
         path="/v1/images/{id}",
-        summary="Forget an image that no living agent was spawned from; for the operator",
+        summary="Remove an image that no live agent was spawned from; for the operator",
         handle=_delete_image,
         status=204,
         refuses=(409,),
@@ -139,7 +139,7 @@ OPERATIONS: Final = (
         id="get_job",
         method="GET",
         path="/v1/jobs/{id}",
-        summary="How far the making of an image is",
+        summary="Return the progress of the build of an image",
         handle=_job,
         answers=Job,
     ),

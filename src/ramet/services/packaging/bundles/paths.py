@@ -65,7 +65,7 @@ class Taken:
             if path in self._folders:
                 return
             if path in self._files:
-                raise InvalidValue("member", "/".join(parts), f"one path for one thing: {path!r} is a file already")
+                raise InvalidValue("member", "/".join(parts), f"each path once: {path!r} is a file already")
             self._spell(path)
             self._folders.add(path)
 
@@ -74,7 +74,7 @@ class Taken:
         self.folder(parts[:-1])
         path = "/".join(parts)
         if path in self._files or path in self._folders:
-            raise InvalidValue("member", path, "one path for one thing: this one came already")
+            raise InvalidValue("member", path, "each path once: this one occurred already")
         self._spell(path)
         self._files.add(path)
         return path

@@ -97,7 +97,7 @@ class Bundles:
             try:
                 return await self._kept(spool.file, id)
             except InvalidValue as problem:
-                raise Damaged("the bundle", id, f"what is kept of it is none ({problem})") from None
+                raise Damaged("the bundle", id, f"its record cannot be read ({problem})") from None
 
     def pack(self, bundle: Bundle) -> IO[bytes]:
         """Return an archive of a stored bundle, in a file without a name. Waits for the disk. Raises OSError."""
@@ -213,7 +213,7 @@ class Bundles:
     def _keep(self, archive: IO[bytes], id: str, owners: tuple[str, ...]) -> Bundle:
         content = scan(archive, self._limits)
         if id not in ("", content.digest):
-            raise Damaged("the bundle", id, f"what is kept of it is that of {content.digest}")
+            raise Damaged("the bundle", id, f"its recorded content is that of {content.digest}")
         path = self.place(content.digest)
         bundle = Bundle(content.digest, path, content.size, content.files, owners)
         if not self._share(bundle):

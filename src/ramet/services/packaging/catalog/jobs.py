@@ -101,7 +101,7 @@ class SharedJobs:
             return None
         if document.state == "failed" or await self._is_at_work(document):
             return OwnedJob(_told(document), document.owner)
-        reason = f"kernel {document.by.kernel!r} was lost while it made this image; ask for the image again"
+        reason = f"kernel {document.by.kernel!r} was lost while it made this image; request the image again"
         return OwnedJob(Job(id=id, state="failed", error=error_of(Gone(reason))), document.owner)
 
     async def makers(self, id: str) -> Sequence[str]:

@@ -169,7 +169,9 @@ async def _ask_helper(
     if ended.code and output.data().strip() == _NOT_FOUND:
         return None
     if ended.code or ended.why == "enough":
-        raise HelperFailed(helper, server, f"exit code {ended.code}" if ended.why == "exit" else "it says too much")
+        raise HelperFailed(
+            helper, server, f"exit code {ended.code}" if ended.why == "exit" else "its output is too large"
+        )
     try:
         credentials = msgspec.json.decode(output.data(), type=_Answer)
     except (msgspec.DecodeError, RecursionError, UnicodeError):

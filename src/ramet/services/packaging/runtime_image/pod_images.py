@@ -81,7 +81,7 @@ class PodImages:
                 async with self._opening() as registry:
                     if await registry.registry.digest(name) is not None:
                         return False
-                _log.warning("image %s is not in its registry any more, and is pushed again", image.reference)
+                _log.warning("image %s is missing in its registry and is pushed again", image.reference)
                 del self._made[source_image.id]
         await self.image(source_image)
         return True
