@@ -197,7 +197,7 @@ class Client:
         """Return a new key for the owner; the old key becomes invalid."""
         return (await self.send(requests.rotate(agent).once(idempotency_key), key)).nonce
 
-    # ---- talking
+    # ---- turns
 
     async def turn(
         self,

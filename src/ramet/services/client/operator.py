@@ -260,7 +260,7 @@ class OperatorClient:
         """
         return (await self._transport.send(asks.schedule_results(id))).results
 
-    # ---- what agents wrote down
+    # ---- registered agents
 
     async def recipes(self, place: str = "") -> Sequence[RecipeRow]:
         """Return the agents that agents have made: those of the agent at `place`, or all."""
@@ -315,7 +315,7 @@ class OperatorClient:
                         raise error_of(each.data, 0)
         raise Gone("the server ended")
 
-    # ---- inside
+    # ---- internal
 
     async def _pages(self, ask: Callable[[str], RequestSpec[P]]) -> AsyncIterator[P]:
         after = ""

@@ -243,7 +243,7 @@ def rotate(agent: str) -> RequestSpec[Rotated]:
     return RequestSpec("POST", agent_path(agent, "rotate"), Rotated)
 
 
-# ---- talking
+# ---- turns
 
 
 def turn(agent: str, body: bytes, format: str, on_leave: str) -> RequestSpec[None]:

@@ -91,7 +91,7 @@ class Directory:
         """Return whether a kernel is alive, as far as this kernel knows."""
         return kernel == self.me or (kernel in self.seats and self.seats[kernel].alive)
 
-    # ---- whose it is
+    # ---- owners
 
     async def of_agent(self, agent: str) -> Owner | None:
         """Return the team of an agent and the team's kernel; None if the agent does not exist."""
@@ -192,7 +192,7 @@ class Directory:
                 rows.append((_read(each, _Team), each))
         return rows
 
-    # ---- news
+    # ---- changes of the kernels
 
     def _on_change(self) -> None:
         if self._refresh_task is None or self._refresh_task.done():

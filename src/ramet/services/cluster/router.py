@@ -140,7 +140,7 @@ class KernelRouter:
             raise unavailable()
         return self._local.knows_key(call.key)  # It may have moved here meanwhile.
 
-    # ---- of one
+    # ---- requests for one object
 
     async def _name(self, call: RequestContext, operation: Operation, body: Body) -> str | None:
         """Return the id or name of the request's object; None if the request names none."""
@@ -279,7 +279,7 @@ class KernelRouter:
                 return owner if owner is not None and owner.kernel else None  # Any kernel can answer for an ended run.
         return await self._directory.of_team(name)
 
-    # ---- of a key
+    # ---- requests by key
 
     async def _forward_by_key(self, call: RequestContext, operation: Operation) -> ForwardedResponse | None:
         """Forward the request to the kernel that has the agent of the key; None if this kernel must answer."""

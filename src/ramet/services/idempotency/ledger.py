@@ -105,7 +105,7 @@ class Ledger:
             attempt.is_released = True
             self._under_way.pop(attempt.sender.place, None)
 
-    # ---- inside
+    # ---- internal
 
     async def _claim(self, sender: Sender, owner: str, digest: str) -> Attempt | Answered:
         while True:

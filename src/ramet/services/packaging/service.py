@@ -161,7 +161,7 @@ class PackagingService:
                 return Job(id=id, state="done", image=id)
             count = len(await self._catalogue.images()) + len(self._tasks)
             if image is None and id not in self._tasks and count >= MAX_IMAGES:
-                accepted = f"at most {MAX_IMAGES} on record; the operator deletes unused images"
+                accepted = f"at most {MAX_IMAGES} recorded images; the operator deletes unused images"
                 raise InvalidValue("images", count, accepted)
             await self._catalogue.bring(parts)
             recorded = await self._comparing(lambda: self._assembly.planned(base, bundles, parts, asker))

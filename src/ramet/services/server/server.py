@@ -283,7 +283,7 @@ class Server:
             return False
         return True
 
-    # ---- inside
+    # ---- internal
 
     async def _is_elsewhere(self, tree: str) -> bool:
         """Return whether another living kernel has a tree."""

@@ -74,7 +74,7 @@ class AgentLifecycle:
             await asyncio.wait(self._tasks)
             await self._failed.close()  # Agents may have failed meanwhile.
 
-    # ---- how an agent comes
+    # ---- start of agents
 
     async def bear(self, room: TeamState, row: AgentRow, checked: Checked) -> AgentEntry:
         """Start an agent that its team has admitted.
@@ -153,7 +153,7 @@ class AgentLifecycle:
         """Return the row of an agent that has failed just now."""
         return what_stays(replace(row, state="failed", error=error, failed_at=self._clock.now()))
 
-    # ---- how an agent goes
+    # ---- end of agents
 
     def end(self, living: AgentEntry, reason: str) -> asyncio.Future[None]:
         """Close an agent and remove everything of it, once. A caller that stops waiting does not stop the removal.

@@ -399,7 +399,7 @@ class AgentSpawnerService:
         """
         return await self._owners.rotate(agent, key, entropy)
 
-    # ---- what agents need
+    # ---- users of images and bundles
 
     def users_of_image(self, image: str) -> list[str]:
         """Return the paths of live agents that were spawned from an image, and of agents being spawned."""
@@ -416,7 +416,7 @@ class AgentSpawnerService:
         rows = [row for row in await self._parts.tables.others(self._rooms) if row.state not in ("failed", "ended")]
         return sorted({row.path for row in rows if (image and row.image == image) or bundle in row.bundles})
 
-    # ---- how an agent comes
+    # ---- start of agents
 
     async def _spawn(
         self, team_state: TeamState, request: SpawnAgent, lifecycle: AgentLifecycle, entropy: Entropy

@@ -303,7 +303,7 @@ class TurnQueue:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # Retrieved; waiters still get it.
         return task
 
-    # ---- one after the other
+    # ---- one turn at a time
 
     @property
     def _is_busy(self) -> bool:
@@ -374,7 +374,7 @@ class TurnQueue:
         turn.end(error)
         self._index.over(turn)
 
-    # ---- before its end
+    # ---- early end of a turn
 
     def _stop_turn(self, turn: Turn, error: RametError) -> bool:
         """End the running turn, or remove a waiting one. Return False if the turn has ended by itself."""

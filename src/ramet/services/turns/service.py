@@ -253,7 +253,7 @@ class AgentService:
         grant = self._grant(agent, key, "events")
         return tree_events(entry.served, entry.opening.runtime, self._clock, after, grant)
 
-    # ---- inside
+    # ---- internal
 
     def _authorized_agent(self, agent: str, key: str, right: Right) -> ActiveAgent:
         return self._authorize(agent, key, right).living

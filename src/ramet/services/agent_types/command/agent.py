@@ -107,7 +107,7 @@ class CommandAgent:
         self._send_start()
         self._start_task = asyncio.create_task(self._end_unless_ready(), name=f"ramet waits for {self._spec.path}")
 
-    # ---- talking
+    # ---- turns
 
     async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
         """Have the program answer a message. Leaving the iteration interrupts the turn.
@@ -172,7 +172,7 @@ class CommandAgent:
         if self._start_task is not None:
             await asyncio.wait({self._start_task})
 
-    # ---- looking
+    # ---- state
 
     async def history(self) -> Sequence[Mapping[str, Any]]:
         """Return `role` (user, assistant) and `content` of each message, as this host received them."""
@@ -182,7 +182,7 @@ class CommandAgent:
         """Return the usage of the program's tree. The program's own usage is unknown."""
         return as_spent(self._handle.run.subtree)
 
-    # ---- changing
+    # ---- operations
 
     async def control(self, operation: Any) -> Any:
         """Call an operation of the program, or read its log.

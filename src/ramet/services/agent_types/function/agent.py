@@ -75,7 +75,7 @@ class FunctionAgent:
         if self._turns.under_way is not None:
             self._call = self._resumed_call = await self._resume_call(self._turns.under_way)
 
-    # ---- talking
+    # ---- turns
 
     async def turn(self, body: bytes, format: str) -> AsyncGenerator[bytes]:
         """Answer the last message of a body. Leaving the iteration interrupts the turn.
@@ -145,7 +145,7 @@ class FunctionAgent:
             await self._call.cancel(reason)
         self._turns.close()
 
-    # ---- looking
+    # ---- state
 
     async def history(self) -> Sequence[Mapping[str, Any]]:
         """Return `role` (user, assistant) and `content` of each message. Raises Damaged, StoreFailed."""

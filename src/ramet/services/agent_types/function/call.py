@@ -87,7 +87,7 @@ class RunningCall:
         call.problem = problem_of(turn.result, turn.run)
         return call
 
-    # ---- what becomes of it
+    # ---- the call
 
     def begun(self, handle: Handle, *, was_begun: bool = False) -> None:
         """Follow a call that is running. `was_begun` says that an earlier kernel began it."""
@@ -179,7 +179,7 @@ class RunningCall:
         self._said.append(piece)
         self._has_news.set()
 
-    # ---- for the reader
+    # ---- text for the reader
 
     async def text(self, before: str = "") -> AsyncGenerator[str]:
         """Yield the text after what the turn's reader has received before, piece by piece, to any end of the call."""

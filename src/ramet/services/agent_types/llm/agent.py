@@ -90,7 +90,7 @@ class LlmAgent:
         """Return the id of the root of the agent's tree."""
         return self._session.id
 
-    # ---- talking
+    # ---- turns
 
     async def turn(self, body: bytes, format: str) -> AsyncGenerator[bytes]:
         """Answer the last message of a body. Leaving the iteration interrupts the turn.
@@ -211,7 +211,7 @@ class LlmAgent:
         if not self.ended.done():
             self.ended.set_result(None)
 
-    # ---- looking
+    # ---- state
 
     async def history(self) -> Sequence[Mapping[str, Any]]:
         """Return `role` (user, assistant, tool) and `content` of each message, and the tool calls."""
@@ -221,7 +221,7 @@ class LlmAgent:
         """Return the usage of the whole tree: tokens, usd, model_calls, tool_calls, agents."""
         return as_spent(self._used_before + self._session.usage)
 
-    # ---- changing
+    # ---- operations
 
     async def control(self, operation: Any) -> Any:
         """List the tools, load or unload a bundle, set the model, or compact the conversation.

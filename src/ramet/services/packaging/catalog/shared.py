@@ -260,7 +260,7 @@ class SharedCatalogue:
         """Return the state of a job of any kernel."""
         return await self._jobs.job(id)
 
-    # ---- what is here
+    # ---- local copies
 
     def _gate(self, id: str) -> asyncio.Lock:
         return self._gates.setdefault(id, asyncio.Lock())
