@@ -85,10 +85,10 @@ def to_problem(error: BaseException) -> Problem:
     """Return an error as a document. Internal errors become "Internal error", without any internal detail."""
     for kind in _KINDS:
         if isinstance(error, kind.error):
-            words = re.sub(r"(?<!^)(?=[A-Z])", " ", kind.error.__name__.removesuffix("Error")).lower().split()
+            title_words = re.sub(r"(?<!^)(?=[A-Z])", " ", kind.error.__name__.removesuffix("Error")).lower().split()
             return Problem(
-                type=PREFIX + "-".join(words),
-                title=" ".join(words).capitalize(),
+                type=PREFIX + "-".join(title_words),
+                title=" ".join(title_words).capitalize(),
                 status=kind.status,
                 detail=_plain(str(error)),
                 fields={_name(name): _plain(getattr(error, name)) for name in kind.fields},

@@ -51,10 +51,10 @@ def invalid_value_of(
 
 def _fields_at(kind: Any, path: str) -> dict[str, inspect.Type]:
     """Return the fields of the object at a path, with their types. For a union of objects, return the fields of all."""
-    found = list(_alternatives(inspect.type_info(kind)))
+    infos = list(_alternatives(inspect.type_info(kind)))
     for step in _TYPE_STEP.finditer(path):
-        found = [one for each in found for below in _below(each, step[1]) for one in _alternatives(below)]
-    objects = [each for each in found if isinstance(each, _OBJECTS)]
+        infos = [one for each in infos for below in _below(each, step[1]) for one in _alternatives(below)]
+    objects = [each for each in infos if isinstance(each, _OBJECTS)]
     return {field.encode_name: field.type for each in objects for field in each.fields}
 
 
@@ -82,7 +82,7 @@ def _type_words(info: inspect.Type | None) -> str:
         (inspect.CollectionType, "a list"),
         ((inspect.DictType, *_OBJECTS), "an object"),
     )
-    return next((said for kinds, said in texts if isinstance(info, kinds)), "a value")
+    return next((text for kinds, text in texts if isinstance(info, kinds)), "a value")
 
 
 def _words(said: str) -> str:

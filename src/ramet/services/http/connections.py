@@ -55,7 +55,7 @@ class HttpServer:
             from uvicorn.server import ServerState
         except ImportError:
             raise MissingExtra("serving over HTTP", "server") from None
-        self.listener, self._bounds = listener, _within_what_may_be_open(bounds or Bounds())
+        self.listener, self._bounds = listener, _limit_connections(bounds or Bounds())
         self._config = Config(
             app,
             lifespan="off",
@@ -116,7 +116,7 @@ class _Connection(asyncio.Protocol):
         self, config: Config, state: ServerState, bounds: Bounds, connections: dict[_Connection, None]
     ) -> None:
         self._http: Any = config.http_protocol_class(
-            config=config, server_state=state, app_state={ANSWERED: self._answered}
+            config=config, server_state=state, app_state={ANSWERED: self._on_answered}
         )  # type: ignore[call-arg]
         self._bounds, self._connections = bounds, connections
         self._loop = asyncio.get_running_loop()
@@ -210,13 +210,13 @@ class _Connection(asyncio.Protocol):
         """
         return self._is_answered or self.is_between()
 
-    def _answered(self) -> None:
+    def _on_answered(self) -> None:
         self._is_answered = True
 
     def _await_head(self) -> None:
-        self._head_timer = self._loop.call_later(self._bounds.head_s, self._is_late)
+        self._head_timer = self._loop.call_later(self._bounds.head_s, self._on_head_timeout)
 
-    def _is_late(self) -> None:
+    def _on_head_timeout(self) -> None:
         if self._head:
             self._refuse(408, f"the head of a request was not complete after {self._bounds.head_s:g} s")
         else:
@@ -230,7 +230,7 @@ class _Connection(asyncio.Protocol):
         self._transport.close()
 
 
-def _within_what_may_be_open(bounds: Bounds) -> Bounds:
+def _limit_connections(bounds: Bounds) -> Bounds:
     """Limit the connections to half of the process's file descriptors; the rest is for agents, files and other uses."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return replace(bounds, connections=min(bounds.connections, descriptors // 2))

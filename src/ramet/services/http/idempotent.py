@@ -33,11 +33,13 @@ from ramet.services.idempotency.records import Answered
 from ramet.services.problems import to_problem
 
 REPLAYED: Final = "idempotent-replayed"
-_KEPT_HEADERS: Final = ("content-type", "location")
+_STORED_HEADERS: Final = ("content-type", "location")
 #: Statuses above 499 of requests that had no effect.
-_NOT_DONE: Final = frozenset({HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE})
+_NO_EFFECT_STATUSES: Final = frozenset(
+    {HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE}
+)
 #: Failures after the start of an operation that is not repeated: such a failure is stored as the first answer.
-_MAY_BE_DONE: Final = (TaskFailed, Aborted, OutputInvalid, OutputTooLarge)
+_STORED_FAILURES: Final = (TaskFailed, Aborted, OutputInvalid, OutputTooLarge)
 
 
 def sender_of(call: RequestContext) -> Sender | None:
@@ -92,15 +94,15 @@ async def _attempt(call: RequestContext, operation: Operation, ledger: Ledger, a
         try:
             result = await operation.handle(call)
         except BaseException as error:
-            if operation.repetition == "refused" and isinstance(error, _MAY_BE_DONE):
-                await run_shielded(_keep(ledger, attempt, digest, responses.problem(error)))
+            if operation.repetition == "refused" and isinstance(error, _STORED_FAILURES):
+                await run_shielded(_store_answer(ledger, attempt, digest, responses.problem(error)))
             elif not attempt.has_begun_turn and _is_refusal(error):
                 await run_shielded(ledger.drop(attempt))
             raise
         response = _response(result, operation)
         if response is None or (response.status_code >= 400 and attempt.has_begun_turn):
             return result
-        await run_shielded(_keep(ledger, attempt, digest or await _streamed(call), response))
+        await run_shielded(_store_answer(ledger, attempt, digest or await _streamed(call), response))
     finally:
         ledger.release(attempt)
     if is_repeated:
@@ -108,8 +110,8 @@ async def _attempt(call: RequestContext, operation: Operation, ledger: Ledger, a
     return response
 
 
-async def _keep(ledger: Ledger, attempt: Attempt, digest: str, response: Response) -> None:
-    headers = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
+async def _store_answer(ledger: Ledger, attempt: Attempt, digest: str, response: Response) -> None:
+    headers = {name: response.headers[name] for name in _STORED_HEADERS if name in response.headers}
     try:
         await ledger.answer(attempt, digest, response.status_code, headers, bytes(response.body))
     except Conflict:  # Another kernel answers it, too, with the same turn.
@@ -117,8 +119,8 @@ async def _keep(ledger: Ledger, attempt: Attempt, digest: str, response: Respons
             raise
 
 
-async def _replayed(call: RequestContext, found: Answered, sender: Sender) -> Response:
-    record, body = found
+async def _replayed(call: RequestContext, stored: Answered, sender: Sender) -> Response:
+    record, body = stored
     if call.hasher is not None:
         if await _streamed(call) != record.digest:
             raise KeyReused(sender.key)
@@ -146,7 +148,7 @@ def _is_refusal(error: BaseException) -> bool:
         status = error.problem.status
     else:
         status = to_problem(error).status if isinstance(error, RametError) else 500
-    return status < 500 or status in _NOT_DONE
+    return status < 500 or status in _NO_EFFECT_STATUSES
 
 
 async def _streamed(call: RequestContext) -> str:

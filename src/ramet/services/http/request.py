@@ -46,8 +46,8 @@ class RequestContext:
         self.request, self.parts = request, parts
         self.has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
         self._is_read = not self.has_body
-        self._is_given_up = False  #: set if the rest of the body is too slow or too large
-        self._put_back: list[bytes] = []
+        self._is_abandoned = False  #: set if the rest of the body is too slow or too large
+        self._restored: list[bytes] = []
         self.attempt: Attempt | None = None  #: set for a request with an `Idempotency-Key`
         self.sender: Sender | None = None  #: the sender whose revoked key is still valid for a repetition
         self.hasher: Hasher | None = None  #: updated with the body as it arrives
@@ -146,34 +146,34 @@ class RequestContext:
         if self._hold is not None:
             self._hold.release()
 
-    async def _read(self, most: int) -> bytes:
+    async def _read(self, limit: int) -> bytes:
         length = self.request.headers.get("content-length", "")
-        if length.isdigit() and int(length) > most:
-            raise BodyTooLarge("body", size=int(length), limit=most)
+        if length.isdigit() and int(length) > limit:
+            raise BodyTooLarge("body", size=int(length), limit=limit)
         pieces, size = [], 0
         async for piece in self.pieces():
             size += len(piece)
-            if size > most:
-                raise BodyTooLarge("body", size=size, limit=most)
+            if size > limit:
+                raise BodyTooLarge("body", size=size, limit=limit)
             pieces.append(piece)
         return b"".join(pieces)
 
     def put_back(self, pieces: Sequence[bytes]) -> None:
         """Put back pieces of the body; the next reader gets them before the rest."""
-        self._put_back = [*pieces, *self._put_back]
+        self._restored = [*pieces, *self._restored]
 
     def begin_again(self, body: bytes) -> None:
         """Put back the whole body; the next reader gets only it."""
-        self._put_back = [body] if body else []
+        self._restored = [body] if body else []
 
     async def pieces(self, *, is_held: bool = True) -> AsyncGenerator[bytes]:
         """Yield the body as it arrives. Raises ClientDisconnect, and Refusal if it does not arrive in time.
 
         With `is_held`, the pieces count in the budget of all bodies, and Refusal is raised if that is used up.
         """
-        is_first = not self._put_back
-        while self._put_back:
-            yield self._put_back.pop(0)
+        is_first = not self._restored
+        while self._restored:
+            yield self._restored.pop(0)
         if self.has_body and self._is_read:
             return
         end = asyncio.get_running_loop().time() + BODY_S
@@ -225,7 +225,7 @@ class RequestContext:
         """
         if self._is_read:
             return True
-        if self._is_given_up or "expect" in self.request.headers:
+        if self._is_abandoned or "expect" in self.request.headers:
             return False
         size = 0
         try:
@@ -233,10 +233,10 @@ class RequestContext:
                 async for piece in self.pieces(is_held=False):
                     size += len(piece)
                     if size > _SPILL_BYTES:
-                        self._is_given_up = True
+                        self._is_abandoned = True
                         return False
         except (TimeoutError, Refusal):
-            self._is_given_up = seconds > 0
+            self._is_abandoned = seconds > 0
             return False
         return True
 

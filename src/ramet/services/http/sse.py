@@ -33,7 +33,7 @@ class Streams:
 
     def __init__(self) -> None:
         self._open: set[EventStream] = set()
-        self._is_over = self._is_broken = False
+        self._has_ended = self._is_broken = False
 
     def stream(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None) -> EventStream:
         """Return a response of these events."""
@@ -41,7 +41,7 @@ class Streams:
 
     def end(self) -> None:
         """End all streams after their queued events; later streams end at once."""
-        self._is_over = True
+        self._has_ended = True
         for each in tuple(self._open):
             each.end()
 
@@ -59,7 +59,7 @@ class Streams:
         self._open.add(stream)
         if self._is_broken:
             stream.break_off()
-        elif self._is_over:
+        elif self._has_ended:
             stream.end()
 
     def leave(self, stream: EventStream) -> None:
@@ -81,16 +81,16 @@ class EventStream:
     ) -> None:
         self._events, self._streams = events, streams
         extra_headers = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-        self._headers, self._heartbeat_s, self._most = [*_HEADERS, *extra_headers], heartbeat_s, held
-        self._held: list[bytes] = []
+        self._headers, self._heartbeat_s, self._limit = [*_HEADERS, *extra_headers], heartbeat_s, held
+        self._waiting: list[bytes] = []
         self._size = 0
-        self._ready, self._room = asyncio.Event(), asyncio.Event()
-        self._is_over = self._is_broken = self._is_gone = self._is_silent = False
-        self._wrote = 0.0  #: the time of the last write, by the loop's clock
+        self._ready, self._has_space = asyncio.Event(), asyncio.Event()
+        self._has_ended = self._is_broken = self._has_disconnected = self._is_silent = False
+        self._last_write = 0.0  #: the time of the last write, by the loop's clock
 
     def end(self) -> None:
         """Send the queued events, and no more."""
-        self._is_over = True
+        self._has_ended = True
         self._ready.set()
 
     def break_off(self) -> None:
@@ -101,48 +101,48 @@ class EventStream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send all events, until they end, the reader leaves or the server stops."""
         self._streams.enter(self)
-        reading = asyncio.create_task(self._read(), name="ramet stream")
+        read_task = asyncio.create_task(self._read(), name="ramet stream")
         watch_task = asyncio.create_task(self._watch(receive), name="ramet stream's reader")
-        self._wrote = asyncio.get_running_loop().time()
+        self._last_write = asyncio.get_running_loop().time()
         self._send_heartbeat()
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self._headers})
             await self._write(send)
-            if self._is_broken and reading.done():
+            if self._is_broken and read_task.done():
                 with suppress(StreamMoved):
-                    await reading  # If reading failed, raise: the connection breaks off without an end.
+                    await read_task  # If reading failed, raise: the connection breaks off without an end.
         finally:
             self._streams.leave(self)
             self._timer.cancel()
-            reading.cancel()
+            read_task.cancel()
             watch_task.cancel()
-            await asyncio.wait({reading, watch_task})
+            await asyncio.wait({read_task, watch_task})
 
     async def _write(self, send: Send) -> None:
-        is_over = False
-        while not (is_over or self._is_gone):
-            if not (self._held or self._is_over or self._is_silent):
+        is_last = False
+        while not (is_last or self._has_disconnected):
+            if not (self._waiting or self._has_ended or self._is_silent):
                 self._ready.clear()
                 await self._ready.wait()
                 continue
-            is_over = self._is_over
-            piece = b"".join(self._held) if self._held or is_over else HEARTBEAT
-            self._held.clear()
+            is_last = self._has_ended
+            piece = b"".join(self._waiting) if self._waiting or is_last else HEARTBEAT
+            self._waiting.clear()
             self._size = 0
-            self._room.set()
-            self._is_silent, self._wrote = False, asyncio.get_running_loop().time()
-            await send({"type": "http.response.body", "body": piece, "more_body": not is_over or self._is_broken})
+            self._has_space.set()
+            self._is_silent, self._last_write = False, asyncio.get_running_loop().time()
+            await send({"type": "http.response.body", "body": piece, "more_body": not is_last or self._is_broken})
 
     async def _read(self) -> None:
         try:
             async with aclosing(self._events) as events:
                 async for each in events:
-                    self._held.append(each)
+                    self._waiting.append(each)
                     self._size += len(each)
                     self._ready.set()
-                    while self._size >= self._most:
-                        self._room.clear()
-                        await self._room.wait()
+                    while self._size >= self._limit:
+                        self._has_space.clear()
+                        await self._has_space.wait()
         except Exception:
             self._is_broken = True
             raise
@@ -152,7 +152,7 @@ class EventStream:
     def _send_heartbeat(self) -> None:
         """Request a heartbeat after a silence, and schedule the next check. So writing needs no timer."""
         loop = asyncio.get_running_loop()
-        remaining_s = self._wrote + self._heartbeat_s - loop.time()
+        remaining_s = self._last_write + self._heartbeat_s - loop.time()
         if remaining_s <= 0:
             self._is_silent, remaining_s = True, self._heartbeat_s
             self._ready.set()
@@ -162,5 +162,5 @@ class EventStream:
         with suppress(asyncio.CancelledError):
             while (await receive())["type"] != "http.disconnect":
                 pass
-            self._is_gone = True
+            self._has_disconnected = True
             self.end()

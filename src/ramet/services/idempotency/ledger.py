@@ -37,9 +37,9 @@ class Ledger:
     ) -> None:
         self._store, self._clock, self._entropy = store, clock, entropy
         self._retention = retention or Retention(store, clock)
-        self._life = entropy(8).hex()
+        self._instance_id = entropy(8).hex()
         self._epoch: int | None = None
-        self._under_way: dict[str, str] = {}  #: digests of running requests, by place
+        self._running: dict[str, str] = {}  #: digests of running requests, by place
 
     async def is_known(self, sender: Sender) -> bool:
         """Return whether a request of this sender is recorded, and not expired."""
@@ -51,16 +51,16 @@ class Ledger:
         Raises KeyReused if the first request had another digest, and RequestInProgress while it is being executed.
         """
         slot = sender.place
-        if (running := self._under_way.get(slot)) is not None:
+        if (running := self._running.get(slot)) is not None:
             raise RequestInProgress() if running == digest else KeyReused(sender.key)
-        self._under_way[slot] = digest
+        self._running[slot] = digest
         try:
             result = await self._claim(sender, owner, digest)
         except BaseException:
-            del self._under_way[slot]
+            del self._running[slot]
             raise
         if isinstance(result, Answered):
-            del self._under_way[slot]
+            del self._running[slot]
         return result
 
     async def begin_turn(self, attempt: Attempt) -> None:
@@ -103,7 +103,7 @@ class Ledger:
         """Mark the attempt as no longer running. Its record stays. Idempotent."""
         if not attempt.is_released:  # Else the place may belong to a later attempt.
             attempt.is_released = True
-            self._under_way.pop(attempt.sender.place, None)
+            self._running.pop(attempt.sender.place, None)
 
     # ---- internal
 
@@ -124,7 +124,9 @@ class Ledger:
                 await self._retention.begun()
                 record = await self._new(owner, digest)
             else:
-                record = replace(record, kernel=self._store.kernel, epoch=await self._own_epoch(), life=self._life)
+                record = replace(
+                    record, kernel=self._store.kernel, epoch=await self._own_epoch(), life=self._instance_id
+                )
             version = document.version if document is not None else 0
             try:
                 put = await self._store.put(REQUEST, sender.place, msgspec.json.encode(record), expected=version)
@@ -153,7 +155,7 @@ class Ledger:
             at=self._clock.now().timestamp(),
             kernel=self._store.kernel,
             epoch=await self._own_epoch(),
-            life=self._life,
+            life=self._instance_id,
             salt=self._entropy(_SALT_BYTES).hex(),
         )
 

@@ -53,8 +53,8 @@ class GateViews:
 
     async def passed(self, asked: PassageFilter) -> PassagePage:
         """Return a page of the events at the gates after a cursor."""
-        limit, wanted = checked_limit(asked.limit), _filter(asked)
-        page = await passages(self._journal.store, wanted, after=asked.after, limit=limit)
+        limit, query_filter = checked_limit(asked.limit), _filter(asked)
+        page = await passages(self._journal.store, query_filter, after=asked.after, limit=limit)
         return PassagePage(entries=[_row(each) for each in page.entries], cursor=page.cursor, more=page.more)
 
     def passing(self, asked: PassageFilter) -> AsyncGenerator[TreeEvent]:

@@ -112,16 +112,16 @@ def refuse_clashes(bundles: Sequence[Bundle]) -> None:
         for path in bundle.files:
             if path not in FOR_PACKAGING and files.setdefault(path, bundle.id) != bundle.id:
                 raise BundlesClash(path, files[path], bundle.id)
-        for name, whole in _modules(bundle).items():
-            first, shared = modules.setdefault(name, (bundle.id, not whole))
-            if first != bundle.id and (whole or not shared):
+        for name, is_whole in _modules(bundle).items():
+            first, shared = modules.setdefault(name, (bundle.id, not is_whole))
+            if first != bundle.id and (is_whole or not shared):
                 raise BundlesClash(name, first, bundle.id)
 
 
 def refuse_shadows(bundle: Bundle) -> None:
     """Raise InvalidValue for a module with the name of a module of Python or of ramet."""
-    for name, whole in _modules(bundle).items():
-        has_code = whole or any(each.startswith(f"{name}/") and each.endswith(_MODULES) for each in bundle.files)
+    for name, is_whole in _modules(bundle).items():
+        has_code = is_whole or any(each.startswith(f"{name}/") and each.endswith(_MODULES) for each in bundle.files)
         if has_code and name in _TAKEN:
             raise InvalidValue("bundle", name, "modules of names that neither Python nor ramet has")
 

@@ -31,7 +31,7 @@ from ramet.store.sqlite.lock import KernelLock
 
 T = TypeVar("T")
 MAX_IMAGES: Final = 1_000  #: recorded images and images being made
-_TOGETHER = 2  #: images that are made concurrently, and comparisons of bundles
+_MAX_CONCURRENT = 2  #: images that are made concurrently, and comparisons of bundles
 _FAILED = 1_000  #: failed jobs that are remembered
 _LOOK_S = 0.1  #: between two reads of the job of another kernel
 
@@ -68,21 +68,21 @@ class PackagingService:
         self.upload_bytes = limits.upload  #: of one upload at most
         self._bundles = Bundles(self._folder / "bundles", limits)
         self._packages = Packages(self._folder / "packages", installs, self._clock)
-        self._assembly = ImageBuilder(self._bundles, self._packages, self._clock)
+        self._builder = ImageBuilder(self._bundles, self._packages, self._clock)
         self._push = push
         own = OwnCatalogue(self._folder, self._bundles)
         self._catalogue: Catalogue = (
             own if store is None else SharedCatalogue(store, own, self._bundles, limits, self._clock)
         )
         self._lock: KernelLock | None = None
-        self._slots = Slots(_TOGETHER)
-        self._comparisons = Slots(_TOGETHER)
+        self._slots = Slots(_MAX_CONCURRENT)
+        self._comparisons = Slots(_MAX_CONCURRENT)
         self._jobs: dict[str, OwnedJob] = {}  #: jobs that are not done; a job that is done is an image
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._making: dict[str, frozenset[str]] = {}  #: by image: its parts, and the image itself
-        self._asked: Counter[str] = Counter()  #: the ids that pending requests need
-        self._going: set[str] = set()  #: ids that are being deleted
-        self._beginning = asyncio.Lock()
+        self._parts_in_use: dict[str, frozenset[str]] = {}  #: by image: its parts, and the image itself
+        self._pending_needs: Counter[str] = Counter()  #: the ids that pending requests need
+        self._deleting_ids: set[str] = set()  #: ids that are being deleted
+        self._begin_lock = asyncio.Lock()
 
     async def open(self) -> Self:
         """Lock the folder, and remove the unfinished work of an earlier process. Raises StoreInUse, StoreFailed."""
@@ -103,7 +103,7 @@ class PackagingService:
             await asyncio.wait(tasks)
         self._tasks.clear()  # A task that had not begun did not remove itself.
         self._jobs.clear()
-        self._making.clear()
+        self._parts_in_use.clear()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -128,10 +128,10 @@ class PackagingService:
 
     async def bundle(self, id: str, asker: str = OPERATOR) -> BundleInfo:
         """Return the bundle of that id. Raises Unknown."""
-        bundle_info = await self._catalogue.bundle(id)
-        if bundle_info is None or not bundle_info.is_for(asker):
+        owned = await self._catalogue.bundle(id)
+        if owned is None or not owned.is_for(asker):
             raise Unknown("bundle", id)
-        return bundle_info.info
+        return owned.info
 
     async def list_bundles(self, asker: str = OPERATOR) -> Sequence[BundleInfo]:
         """Return all bundles that an asker may use, by their ids."""
@@ -148,14 +148,14 @@ class PackagingService:
         if asker != OPERATOR:  # First: a request for a foreign bundle must not protect it from deletion.
             for each in bundles:
                 await self.bundle(each, asker)
-        with self._needing(base, *bundles):
+        with self._protected(base, *bundles):
             parts = parts_of(base, bundles, await self._catalogue.image(base))
             return await self._create(base, bundles, parts, asker)
 
     async def _create(self, base: str, bundles: Sequence[str], parts: tuple[str, ...], asker: str) -> Job:
         """Start the making of an image of these parts, unless it exists."""
         id = image_id(parts, asker)
-        with self._needing(id, *parts):
+        with self._protected(id, *parts):
             image = await self._catalogue.image(id)
             if image is not None and (self._catalogue.fetches or not await self._missing(image)):
                 return Job(id=id, state="done", image=id)
@@ -164,7 +164,7 @@ class PackagingService:
                 accepted = f"at most {MAX_IMAGES} recorded images; the operator deletes unused images"
                 raise InvalidValue("images", count, accepted)
             await self._catalogue.bring(parts)
-            recorded = await self._comparing(lambda: self._assembly.planned(base, bundles, parts, asker))
+            recorded = await self._run_comparison(lambda: self._builder.planned(base, bundles, parts, asker))
             return await run_shielded(self._begin(recorded))
 
     async def job(self, id: str, asker: str = OPERATOR) -> Job:
@@ -201,7 +201,7 @@ class PackagingService:
         An image of another kernel is copied here, and the packages that it needs are installed. Raises InvalidValue if
         the installation is not allowed, and SpawnRefused if it fails.
         """
-        if id in self._going:
+        if id in self._deleting_ids:
             raise Unknown("image", id)
         if not id:
             return PLAIN
@@ -211,7 +211,7 @@ class PackagingService:
         if self._catalogue.fetches and await self._missing(recorded):
             await self._catalogue.bring(recorded.bundles)
             await self._install(recorded)
-        return await in_thread(lambda: self._assembly.image(recorded), name="ramet-image")
+        return await in_thread(lambda: self._builder.image(recorded), name="ramet-image")
 
     async def loadable(self, id: str, beside: Sequence[str], asker: str = OPERATOR) -> LoadableBundle:
         """Return a bundle, with all its files checked, to be loaded into an agent that has the bundles `beside`.
@@ -220,12 +220,12 @@ class PackagingService:
         of ramet, and for a bundle that needs packages, which only an image can have. Raises InvalidValue if the agent
         would have too many bundles.
         """
-        if id in self._going:
+        if id in self._deleting_ids:
             raise Unknown("bundle", id)
         await self.bundle(id, asker)
         if self._catalogue.fetches:
             await self._catalogue.bring((*beside, id))
-        return await self._comparing(lambda: self._assembly.loadable(id, beside))
+        return await self._run_comparison(lambda: self._builder.loadable(id, beside))
 
     async def list_images(self, asker: str = OPERATOR) -> Sequence[ImageInfo]:
         """Return all images from which an asker can spawn, the oldest first."""
@@ -264,7 +264,7 @@ class PackagingService:
         with self._deleting("bundle", id, users):
             await run_shielded(self._catalogue.delete_bundle(id, elsewhere))
 
-    async def _comparing(self, work: Callable[[], T]) -> T:
+    async def _run_comparison(self, work: Callable[[], T]) -> T:
         """Run `work` in a thread, few at a time: it reads the names of all files of bundles, which are large."""
         await self._comparisons.take()
         try:
@@ -288,31 +288,31 @@ class PackagingService:
         return record
 
     @contextlib.contextmanager
-    def _needing(self, *ids: str) -> Iterator[None]:
+    def _protected(self, *ids: str) -> Iterator[None]:
         """Protect these ids from deletion during the block. Raises Unknown for an id that is being deleted."""
-        if going := self._going.intersection(ids):
-            raise Unknown("bundle or image", min(going))
-        self._asked.update(ids)
+        if deleted := self._deleting_ids.intersection(ids):
+            raise Unknown("bundle or image", min(deleted))
+        self._pending_needs.update(ids)
         try:
             yield
         finally:
-            self._asked.subtract(ids)
+            self._pending_needs.subtract(ids)
 
     @contextlib.contextmanager
     def _deleting(self, kind: str, id: str, users: Callable[[], Sequence[str]]) -> Iterator[None]:
         """Block new use of an image or a bundle during the block. Raises InUse if it has users, or will have one."""
-        if id in self._going:
+        if id in self._deleting_ids:
             raise Unknown(kind, id)
-        images_being_made = [image for image, parts in self._making.items() if id in parts]
-        if not images_being_made and self._asked[id] > 0:
+        images_being_made = [image for image, parts in self._parts_in_use.items() if id in parts]
+        if not images_being_made and self._pending_needs[id] > 0:
             images_being_made = ["an image that is being requested"]
         if in_use_by := (*users(), *images_being_made):
             raise InUse(kind, id, in_use_by)
-        self._going.add(id)
+        self._deleting_ids.add(id)
         try:
             yield
         finally:
-            self._going.discard(id)
+            self._deleting_ids.discard(id)
 
     # --- in a thread
 
@@ -332,22 +332,22 @@ class PackagingService:
     async def _begin(self, recorded: Recorded) -> Job:
         """Start the making of an image here, unless another kernel makes it already. Must not be cancelled."""
         id = recorded.info.id
-        async with self._beginning:
+        async with self._begin_lock:
             if id not in self._tasks:
                 if (running_job := await self._catalogue.begin(recorded)) is not None:
                     return running_job
                 self._jobs.pop(id, None)  # one that failed before
                 self._jobs[id] = OwnedJob(Job(id=id, state="queued"), recorded.owner)
-                self._making[id] = frozenset((id, recorded.info.base, *recorded.bundles))
+                self._parts_in_use[id] = frozenset((id, recorded.info.base, *recorded.bundles))
                 self._tasks[id] = asyncio.create_task(self._work(recorded), name=f"ramet-image-{id[:12]}")
             return self._jobs[id].job
 
     async def _missing(self, recorded: Recorded) -> bool:
-        return bool(await in_thread(lambda: self._assembly.missing(recorded), name="ramet-image"))
+        return bool(await in_thread(lambda: self._builder.missing(recorded), name="ramet-image"))
 
     async def _install(self, recorded: Recorded) -> None:
         """Install the packages of an image of another kernel here. Raises InvalidValue, SpawnRefused."""
-        await in_thread(lambda: self._assembly.required_by(recorded.bundles), name="ramet-image")
+        await in_thread(lambda: self._builder.required_by(recorded.bundles), name="ramet-image")
         if recorded.info.requirements:
             try:
                 await self._packages.install(recorded.info.requirements)
@@ -364,7 +364,7 @@ class PackagingService:
                 if recorded.info.requirements:
                     await self._packages.install(recorded.info.requirements)
                 if self._push is not None:
-                    await self._push(await in_thread(lambda: self._assembly.image(recorded), name="ramet-image"))
+                    await self._push(await in_thread(lambda: self._builder.image(recorded), name="ramet-image"))
                 await run_shielded(self._catalogue.done(recorded))
                 del self._jobs[id]
             finally:
@@ -378,7 +378,7 @@ class PackagingService:
             await self._failed(recorded, error_of(problem))
         finally:
             self._tasks.pop(id, None)
-            self._making.pop(id, None)
+            self._parts_in_use.pop(id, None)
 
     async def _failed(self, recorded: Recorded, error: ErrorInfo) -> None:
         with contextlib.suppress(RametError):  # A kernel that lost its store ends, and this job with it.

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
 _ROLES = {"human": "user", "ai": "assistant"}
-_NO_ROOM = frozenset({"length", "max_tokens", "MAX_TOKENS"})  #: providers' stop reasons of a cut-off reply
-_MOST_SHOWN = 200  #: characters of a tool call's arguments
+_LENGTH_REASONS = frozenset({"length", "max_tokens", "MAX_TOKENS"})  #: providers' stop reasons of a cut-off reply
+_MAX_ARGS_CHARS = 200  #: characters of a tool call's arguments
 BEGINS_AGAIN = "[the reply was cut off; it begins again]"
 
 
@@ -75,15 +75,15 @@ class LlmAgent:
         self.isolation = isolation
         self._session, self._clock, self._gateway = session, opening.runtime.clock, opening.runtime.gateway
         self._show_tools: bool = opening.info.show_tools
-        self._model, self._outfit, self._opening = model, outfit, opening
+        self._model, self._settings, self._opening = model, outfit, opening
         self._root = session.handle(session.id).run
         self._used_before = used_before
-        self._changing: asyncio.Future[None] | None = None  #: set while the conversation is being compacted
+        self._compaction: asyncio.Future[None] | None = None  #: set while the conversation is being compacted
         self._closing = False
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
         #: the stream of a turn that another kernel began, until the turn is continued
-        self._listening = session.listen() if session.id == opening.run else None
-        self._root.ended().add_done_callback(lambda end: self._over(end.result()))
+        self._turn_stream = session.listen() if session.id == opening.run else None
+        self._root.ended().add_done_callback(lambda end: self._on_run_ended(end.result()))
 
     @property
     def run(self) -> str:
@@ -100,7 +100,7 @@ class LlmAgent:
         """
         shape = format_of(format)
         text = shape.read(body)
-        await self._rested()
+        await self._wait_idle()
         previous_usage = self._session.usage
         created = int(self._clock.now().timestamp())
         writer = shape.Writer(f"{self.run}-{self._root.turns + 1}", self._root.model, created)
@@ -126,7 +126,7 @@ class LlmAgent:
         if remaining := assembler.rest(result):
             for chunk in writer.text(remaining):
                 yield chunk
-        for chunk in writer.end(used_since(previous_usage, self._session.usage), self._stop()):
+        for chunk in writer.end(used_since(previous_usage, self._session.usage), self._stop_reason()):
             yield chunk
 
     @property
@@ -163,7 +163,7 @@ class LlmAgent:
         for chunk in first[len(said) :]:
             yield chunk
         texts = [shape.text_of(each) for each in said[len(first) :]]
-        turn = ResumedTurn(self._session, journal.store, self._listening, number)
+        turn = ResumedTurn(self._session, journal.store, self._turn_stream, number)
         assembler, replay_filter = TextAssembler(self._show_tools), ReplayFilter("".join(texts), BEGINS_AGAIN)
         is_over = False
         try:
@@ -180,7 +180,7 @@ class LlmAgent:
                         replay_filter.begin()
             is_over = True
         finally:
-            self._stop_listening()
+            self._close_turn_stream()
             if not is_over:
                 await self.interrupt()
         result = turn.result or Result(status=Status(turn.status), value=self._newest_text())
@@ -189,7 +189,7 @@ class LlmAgent:
         for piece in (replay_filter.rest(), replay_filter.pass_on(assembler.rest(result))):
             for chunk in writer.text(piece) if piece else ():
                 yield chunk
-        for chunk in writer.end(turn.used, self._stop())[texts.count("") :]:
+        for chunk in writer.end(turn.used, self._stop_reason())[texts.count("") :]:
             yield chunk
 
     async def interrupt(self) -> None:
@@ -231,9 +231,11 @@ class LlmAgent:
         """
         match operation:
             case ListTools():
-                return [_told(tool) for tool in self._outfit.tools]
+                return [_tool_document(tool) for tool in self._settings.tools]
             case LoadBundle() | UnloadBundle():
-                return await bundle_operations.change(self._opening, operation, self._outfit.check, self._outfit.put_on)
+                return await bundle_operations.change(
+                    self._opening, operation, self._settings.check, self._settings.put_on
+                )
             case SetModel():
                 self._opening.rules.check_model("model", operation.model)
                 name = reconfigure.set_model(self._root, self._model(operation.model), self._gateway)
@@ -244,22 +246,22 @@ class LlmAgent:
         raise Bug(f"an operation that was not declared: {type(operation).__name__}")
 
     async def _compact(self) -> bool:
-        if self._changing is not None:
-            await asyncio.shield(self._changing)
-        self._changing = asyncio.get_running_loop().create_future()
+        if self._compaction is not None:
+            await asyncio.shield(self._compaction)
+        self._compaction = asyncio.get_running_loop().create_future()
         try:
             return await reconfigure.compact(self._root)
         finally:
-            self._changing.set_result(None)
-            self._changing = None
+            self._compaction.set_result(None)
+            self._compaction = None
 
     # ----
 
-    async def _rested(self) -> None:
+    async def _wait_idle(self) -> None:
         """Wait until a compaction has ended, and until the turn that a killed server began has ended."""
-        self._stop_listening()
-        while self._changing is not None:
-            await asyncio.shield(self._changing)
+        self._close_turn_stream()
+        while self._compaction is not None:
+            await asyncio.shield(self._compaction)
         if self._is_free():
             return
         async with aclosing(self._session.events(tree=False)) as events:
@@ -271,24 +273,24 @@ class LlmAgent:
         run = self._root
         return run.turns == 0 or run.state is State.IDLE or run.waking or not run.is_living
 
-    def _stop_listening(self) -> None:
-        if self._listening is not None:
-            self._listening.close()
-            self._listening = None
+    def _close_turn_stream(self) -> None:
+        if self._turn_stream is not None:
+            self._turn_stream.close()
+            self._turn_stream = None
 
     def _newest_text(self) -> str:
         newest = self._session.messages[-1] if self._session.messages else None
         return str(newest.text) if isinstance(newest, AIMessage) else ""
 
-    def _over(self, result: Result) -> None:
+    def _on_run_ended(self, result: Result) -> None:
         if not self.ended.done():
             error = result.error or ErrorInfo(type="Ended", message="its run has ended")
             self.ended.set_result(None if self._closing else error)
 
-    def _stop(self) -> Stop:
+    def _stop_reason(self) -> Stop:
         newest = self._session.messages[-1] if self._session.messages else None
         metadata = newest.response_metadata if isinstance(newest, AIMessage) else {}
-        return "length" if _NO_ROOM & {metadata.get("finish_reason"), metadata.get("stop_reason")} else "end"
+        return "length" if _LENGTH_REASONS & {metadata.get("finish_reason"), metadata.get("stop_reason")} else "end"
 
 
 class TextAssembler:
@@ -296,45 +298,47 @@ class TextAssembler:
 
     def __init__(self, show_tools: bool) -> None:
         self._show_tools = show_tools
-        self._newest = ""  #: the last two characters of the text so far
-        self._apart = False  #: whether the next text begins another reply
+        self._tail = ""  #: the last two characters of the text so far
+        self._needs_gap = False  #: whether the next text begins another reply
 
     def piece(self, item: AIMessageChunk | Event) -> str:
         """Return the text that this item adds; empty for most items."""
         if isinstance(item, AIMessageChunk):
             return self._add(str(item.text))
         if isinstance(item, MessageRecorded):
-            self._apart = True
-        elif isinstance(item, MessageDiscarded) and self._newest:
+            self._needs_gap = True
+        elif isinstance(item, MessageDiscarded) and self._tail:
             return self._note(BEGINS_AGAIN)
         elif isinstance(item, ToolStarted) and self._show_tools:
             shown = json.dumps(item.args, ensure_ascii=False, default=str)
-            return self._note(f"[{item.tool} {shown if len(shown) <= _MOST_SHOWN else shown[:_MOST_SHOWN] + '…'}]")
+            return self._note(
+                f"[{item.tool} {shown if len(shown) <= _MAX_ARGS_CHARS else shown[:_MAX_ARGS_CHARS] + '…'}]"
+            )
         return ""
 
     def rest(self, result: Result) -> str:
         """Return the text of a result that no reply contains."""
         if isinstance(result.value, str):
-            return "" if self._newest else result.value
+            return "" if self._tail else result.value
         return self._note(json.dumps(result.value, ensure_ascii=False, default=str))
 
     def _note(self, text: str) -> str:
-        self._apart = True
+        self._needs_gap = True
         added = self._add(text)
-        self._apart = True
+        self._needs_gap = True
         return added
 
     def _add(self, text: str) -> str:
         if not text:
             return ""
-        if self._apart and self._newest:
-            text = f"{_gap(self._newest)}{text}"
-        self._apart, self._newest = False, (self._newest + text)[-2:]
+        if self._needs_gap and self._tail:
+            text = f"{_gap(self._tail)}{text}"
+        self._needs_gap, self._tail = False, (self._tail + text)[-2:]
         return text
 
 
-def _gap(newest: str) -> str:
-    return "\n" * (2 - (len(newest) - len(newest.rstrip("\n"))))
+def _gap(tail: str) -> str:
+    return "\n" * (2 - (len(tail) - len(tail.rstrip("\n"))))
 
 
 def _plain(message: BaseMessage) -> dict[str, Any]:
@@ -347,6 +351,6 @@ def _plain(message: BaseMessage) -> dict[str, Any]:
     return plain
 
 
-def _told(tool: BaseTool) -> dict[str, Any]:
+def _tool_document(tool: BaseTool) -> dict[str, Any]:
     schema = convert_to_openai_tool(tool)["function"].get("parameters", {"type": "object", "properties": {}})
     return {"name": tool.name, "description": tool.description, "input_schema": schema}

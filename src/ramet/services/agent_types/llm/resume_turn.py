@@ -28,8 +28,8 @@ from ramet.services.agent_types.outcome import used_since
 from ramet.store.contract import Store
 
 PAGE: Final = 1_000
-_TOLD: Final = (TurnStarted, TurnEnded, MessageRecorded, MessageDiscarded, SandboxStarted, ToolStarted, RunEnded)
-_TAGS: Final = frozenset(str(each.__struct_config__.tag) for each in _TOLD)
+_EVENT_TYPES: Final = (TurnStarted, TurnEnded, MessageRecorded, MessageDiscarded, SandboxStarted, ToolStarted, RunEnded)
+_TAGS: Final = frozenset(str(each.__struct_config__.tag) for each in _EVENT_TYPES)
 
 
 class ReplayFilter:
@@ -41,46 +41,46 @@ class ReplayFilter:
     """
 
     def __init__(self, said: str, note: str) -> None:
-        self._said, self._note = said, note
-        self._at = self._mark = 0
+        self._sent, self._note = said, note
+        self._position = self._reply_start = 0
         self._reply = ""
 
     def begin(self) -> None:
         """Begin another reply, or an item that is no reply."""
-        self._mark, self._reply = self._at, ""
+        self._reply_start, self._reply = self._position, ""
 
     def void(self) -> bool:
         """Discard the text of this reply.
 
         Return False if a part of it has passed already: then the reader needs a note.
         """
-        is_unsent = self._at < len(self._said) or not self._reply
+        is_unsent = self._position < len(self._sent) or not self._reply
         if is_unsent:
-            self._at, self._reply = self._mark, ""
+            self._position, self._reply = self._reply_start, ""
         return is_unsent
 
     def pass_on(self, text: str) -> str:
         """Return the part of this text that comes after everything that was sent."""
-        remaining = len(self._said) - self._at
+        remaining = len(self._sent) - self._position
         if not remaining:
             self._reply = self._reply or text
             return text
         self._reply += text
-        if self._said.startswith(text, self._at):
-            self._at += len(text)
+        if self._sent.startswith(text, self._position):
+            self._position += len(text)
             return ""
-        expected = self._said[self._at : self._at + len(text)]
-        self._at = len(self._said)
-        return text[remaining:] if len(expected) == remaining and text.startswith(expected) else self._again()
+        expected = self._sent[self._position : self._position + len(text)]
+        self._position = len(self._sent)
+        return text[remaining:] if len(expected) == remaining and text.startswith(expected) else self._restart_text()
 
     def rest(self) -> str:
         """Return the text to send at the end, if more was sent before than came again."""
-        if self._at == len(self._said):
+        if self._position == len(self._sent):
             return ""
-        self._at = len(self._said)
-        return self._again()
+        self._position = len(self._sent)
+        return self._restart_text()
 
-    def _again(self) -> str:
+    def _restart_text(self) -> str:
         return f"\n\n{self._note}\n\n{self._reply.lstrip()}"
 
 
@@ -88,52 +88,52 @@ class ResumedTurn:
     """The turn of a number: first its items in the session's journal, then its new items."""
 
     def __init__(self, session: Session, store: Store, listening: TurnStream | None, number: int) -> None:
-        self._session, self._store, self._listening, self._number = session, store, listening, number
+        self._session, self._store, self._turn_stream, self._number = session, store, listening, number
         self.result: Result | None = None  #: set once the turn has ended in this kernel
         self.status = ""  #: the status that the turn ended with
         self.used = NOTHING_USED
-        self._before: Usage = NOTHING_USED
-        self._seen = 0
+        self._previous_usage: Usage = NOTHING_USED
+        self._last_seq = 0
 
     async def items(self) -> AsyncGenerator[AIMessageChunk | Event]:
         """Yield items like `Session.submit_message`. Raises Aborted if the turn never ended."""
-        async with aclosing(self._on_record()) as events:
+        async with aclosing(self._recorded_events()) as events:
             async for event in events:
                 if isinstance(event, MessageRecorded) and event.step_id is not None:
                     yield whole_chunk(event)
                 yield event
         if self.status:
             return
-        if self._listening is None:
+        if self._turn_stream is None:
             raise Aborted("the agent ended before it answered")
-        async with aclosing(self._listening.items(after=self._seen)) as items:
+        async with aclosing(self._turn_stream.items(after=self._last_seq)) as items:
             async for item in items:
                 if isinstance(item, Event):
-                    self._tell(item)
+                    self._note_end(item)
                 yield item
-        self.result = self._listening.result
+        self.result = self._turn_stream.result
         if self.result is None and not self.status:
             raise Aborted("the agent ended before it answered")
 
-    async def _on_record(self) -> AsyncGenerator[Event]:
-        id, after, inside = self._session.id, 0, False
+    async def _recorded_events(self) -> AsyncGenerator[Event]:
+        id, after, is_in_turn = self._session.id, 0, False
         while page := await self._store.read(after, tree=id, run=id, limit=PAGE):
-            after, self._seen = page[-1].cursor, page[-1].seq
+            after, self._last_seq = page[-1].cursor, page[-1].seq
             for each in page:
                 if each.type not in _TAGS:
                     continue
                 event = decoded(self._store, each)
                 if isinstance(event, TurnStarted):
-                    inside = event.turn == self._number
+                    is_in_turn = event.turn == self._number
                 elif isinstance(event, TurnEnded) and event.turn < self._number:
-                    self._before = event.usage
-                if inside:
-                    self._tell(event)
+                    self._previous_usage = event.usage
+                if is_in_turn:
+                    self._note_end(event)
                     yield event
                 if self.status:
                     return
             await asyncio.sleep(0)
 
-    def _tell(self, event: Event) -> None:
+    def _note_end(self, event: Event) -> None:
         if isinstance(event, TurnEnded) and event.turn == self._number:
-            self.status, self.used = event.status, used_since(self._before, event.usage)
+            self.status, self.used = event.status, used_since(self._previous_usage, event.usage)

@@ -49,8 +49,8 @@ class AgentSettings:
         loaded_bundles, info = self._opening.shelf, self._opening.info
         if loaded_bundles is None:
             return
-        place = plugin_places([loaded_bundles.folder], SKILLS)
-        skills = load_skills([name for bundle in loaded_bundles.loaded for name in bundle.skills], place)
+        search_paths = plugin_places([loaded_bundles.folder], SKILLS)
+        skills = load_skills([name for bundle in loaded_bundles.loaded for name in bundle.skills], search_paths)
         code: Sequence[Capability] = ()
         if PYTHON in info.tools and info.modules is None:
             code = tuple(Capability("module", each) for each in imports.top_level([loaded_bundles.folder]))
@@ -74,7 +74,9 @@ def code_tools(declared: Iterable[CodeTool]) -> tuple[BaseTool, ...]:
 
 def image_skills(opening: AgentSpec) -> tuple[SearchPath, ...]:
     """Return the search paths of the image's skills: each skill folder of the image is one."""
-    return tuple(place._replace(folder=each) for each in opening.image.skills for place in plugin_places([each], ""))
+    return tuple(
+        search_path._replace(folder=each) for each in opening.image.skills for search_path in plugin_places([each], "")
+    )
 
 
 def served_skills(runtime: AgentRuntime) -> tuple[SearchPath, ...]:

@@ -117,7 +117,7 @@ class LlmType:
         if opening.run:
             session, settings = await self._resume_session(opening, policy, previous_usage)
         else:
-            session = await self._begun(opening, policy, previous_usage)
+            session = await self._start_session(opening, policy, previous_usage)
             settings = AgentSettings(opening, session.handle(session.id).run)
         return LlmAgent(session, opening, isolation, self.model, settings, previous_usage.used_before(session.id))
 
@@ -136,12 +136,12 @@ class LlmType:
     def _policy(self, opening: AgentSpec) -> Policy | None:
         return policy_of(opening, may_spawn=opening.info.spawn)
 
-    async def _begun(self, opening: AgentSpec, policy: Policy | None, over: PreviousUsage) -> Session:
+    async def _start_session(self, opening: AgentSpec, policy: Policy | None, previous_usage: PreviousUsage) -> Session:
         session = Session(
             agent=await self._definition(opening),
             tools=await _tools(opening),
-            cwd=_works_in(opening),
-            limits=left_of(opening.limits, over.used_before("")),
+            cwd=_working_folder(opening),
+            limits=left_of(opening.limits, previous_usage.used_before("")),
             spawn=opening.info.spawn,
             runtime=opening.runtime,
             root_policy=policy,
@@ -161,32 +161,32 @@ class LlmType:
             messages = await said_before(
                 opening, previous_usage, self.model(opening.info.model), await _tools(opening), gate
             )
-            session = await self._begun(opening, policy, previous_usage)
+            session = await self._start_session(opening, policy, previous_usage)
             for message in messages:
                 record_message(session.context, message)
             settings = AgentSettings(opening, session.handle(session.id).run)
             try:
-                settings.restore(await self._set(opening))
+                settings.restore(await self._chosen_model(opening))
             except BaseException:
                 await run_shielded(session.close("it could not be resumed"))
                 raise
             return session, settings
 
     async def _resume_tree(self, opening: AgentSpec, policy: Policy | None) -> tuple[Session, AgentSettings]:
-        model, last = self.model(opening.info.model), await self._set(opening)
+        model, chosen = self.model(opening.info.model), await self._chosen_model(opening)
         settings: list[AgentSettings] = []
 
         def prepare(run: Run) -> None:
             if opening.shelf is not None:
                 run.request = dataclasses.replace(run.request, shelf=opening.shelf.folder)
             settings.append(AgentSettings(opening, run))
-            settings[-1].restore(last)
+            settings[-1].restore(chosen)
 
         session = await Session.resume(
             opening.run,
             None if isinstance(model, str) else model,
             await _tools(opening),
-            cwd=_works_in(opening),
+            cwd=_working_folder(opening),
             runtime=opening.runtime,
             secrets=secrets_of(policy),
             env_vars=variables_of(policy),
@@ -195,7 +195,7 @@ class LlmType:
         )
         return session, settings[-1]
 
-    async def _set(self, opening: AgentSpec) -> str | BaseChatModel | None:
+    async def _chosen_model(self, opening: AgentSpec) -> str | BaseChatModel | None:
         """Return the model that was set last; None if none was.
 
         Raises like `model`, and if no rule allows the model.
@@ -215,7 +215,7 @@ class LlmType:
     def _read_definition(self, opening: AgentSpec) -> Agent:
         info: LlmInfo = opening.info
         _read_tools(opening)
-        _works_in(opening)
+        _working_folder(opening)
         code: tuple[Capability, ...] = ()
         if PYTHON in info.tools:
             names = info.modules if info.modules is not None else imports.top_level(opening.image.folders)
@@ -237,7 +237,7 @@ def _skills(opening: AgentSpec) -> Sequence[SearchPath]:
     return (*image_skills(opening), *served_skills(opening.runtime))
 
 
-def _works_in(opening: AgentSpec) -> pathlib.Path | None:
+def _working_folder(opening: AgentSpec) -> pathlib.Path | None:
     """Return the agent's working folder; None for an empty folder of its sandbox. Raises InvalidValue."""
     if opening.info.in_image:
         if opening.policy is None or len(opening.image.folders) != 1:

@@ -40,8 +40,8 @@ async def _list(call: RequestContext) -> AgentList:
         if not equals:
             raise InvalidValue("label", each, "name=value")
         labels[name] = value
-    wanted = ListAgents(team=query.team, state=query.state, labels=labels, under=query.under)
-    return AgentList(await call.parts.spawner.list_agents(wanted, call.key))
+    filters = ListAgents(team=query.team, state=query.state, labels=labels, under=query.under)
+    return AgentList(await call.parts.spawner.list_agents(filters, call.key))
 
 
 async def _get(call: RequestContext) -> AgentInfo:

@@ -31,8 +31,8 @@ async def _turn(call: RequestContext) -> EventStream:
 
 async def _read_turn(call: RequestContext) -> EventStream:
     agent, turn = call.path("agent"), call.path("turn")
-    found = call.parts.agents.turn_of(agent, call.key, turn)
-    return _stream(call, found, call.after(call.query(After).after, turn))
+    started = call.parts.agents.turn_of(agent, call.key, turn)
+    return _stream(call, started, call.after(call.query(After).after, turn))
 
 
 def _stream(call: RequestContext, turn: Turn, after: int) -> EventStream:

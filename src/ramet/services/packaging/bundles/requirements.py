@@ -62,15 +62,15 @@ def parsed(data: bytes, where: str) -> tuple[str, ...]:
     except UnicodeDecodeError:
         raise InvalidValue(where, data[:80], "text in UTF-8") from None
     lines = re.sub(r"\\\r?\n", " ", text).splitlines()
-    wanted = [" ".join(re.sub(r"(^|\s)#.*", "", line).split()) for line in lines]
-    for line in filter(None, wanted):
+    packages = [" ".join(re.sub(r"(^|\s)#.*", "", line).split()) for line in lines]
+    for line in filter(None, packages):
         head, *hashes = line.split(" --hash=")
         # Wherever a word begins with a dash, pip takes the rest of the line for options.
         if not _LINE.fullmatch(head) or " -" in head or not all(map(_HASH.fullmatch, hashes)):
             raise InvalidValue(
                 where, line, "packages with versions, markers and hashes; no options, addresses or paths"
             )
-    return tuple(filter(None, wanted))
+    return tuple(filter(None, packages))
 
 
 class Packages:

@@ -26,7 +26,7 @@ from ramet.services.packaging.contract import OPERATOR, BundleInfo, BundleLimits
 T = TypeVar("T")
 REQUIREMENTS = "requirements.txt"
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
-_TOGETHER = 4  #: uploads that are checked concurrently
+_MAX_CONCURRENT = 4  #: uploads that are checked concurrently
 _PIECE = 1 << 20
 
 
@@ -55,9 +55,9 @@ class Bundles:
 
     def __init__(self, folder: Path, limits: BundleLimits) -> None:
         self._folder, self._limits = folder, limits
-        self._slots = Slots(_TOGETHER)
-        self._kept_charge, self._counting = 0, threading.Lock()
-        self._describing = threading.Lock()
+        self._slots = Slots(_MAX_CONCURRENT)
+        self._total_charge, self._charge_lock = 0, threading.Lock()
+        self._record_lock = threading.Lock()
 
     def open(self) -> None:
         """Create the folder, and remove the unfinished files of an earlier process."""
@@ -67,7 +67,7 @@ class Bundles:
                 record.unlink()
             else:
                 renew(record)
-        self._kept_charge = sum(each.charge for each in self._all().values())
+        self._total_charge = sum(each.charge for each in self._all().values())
 
     async def upload(self, data: bytes | AsyncIterator[bytes], owner: str = OPERATOR) -> Bundle:
         """Check an archive and store its content. Raises InvalidValue, BundleTooLarge, and stores nothing then.
@@ -75,15 +75,15 @@ class Bundles:
         `owner` becomes an owner of the bundle, in addition to the owners who uploaded the same content before.
         """
         if isinstance(data, bytes):
-            self._within(len(data))
-            return await self._kept(io.BytesIO(data), owners=(owner,))
+            self._check_upload_size(len(data))
+            return await self._store_archive(io.BytesIO(data), owners=(owner,))
         with _Spool(self._folder) as spool:
             async for piece in data:
-                self._within(spool.size + len(piece))
+                self._check_upload_size(spool.size + len(piece))
                 if spool.add(piece):
-                    await _off(spool.flush)
-            await _off(spool.flush)
-            return await self._kept(spool.file, owners=(owner,))
+                    await _run_in_thread(spool.flush)
+            await _run_in_thread(spool.flush)
+            return await self._store_archive(spool.file, owners=(owner,))
 
     async def receive(self, id: str, archive: AsyncIterator[bytes]) -> Bundle:
         """Check and store an archive that `pack` made of the bundle of that id.
@@ -93,9 +93,9 @@ class Bundles:
         with _Spool(self._folder) as spool:
             async for piece in archive:
                 spool.add(piece)
-                await _off(spool.flush)
+                await _run_in_thread(spool.flush)
             try:
-                return await self._kept(spool.file, id)
+                return await self._store_archive(spool.file, id)
             except InvalidValue as problem:
                 raise Damaged("the bundle", id, f"its record cannot be read ({problem})") from None
 
@@ -121,16 +121,16 @@ class Bundles:
 
     def load(self, id: str) -> Bundle:
         """Return the bundle of that id, and wait for the disk. Raises Unknown."""
-        info = self.find(id)
-        if info is None:
+        bundle = self.find(id)
+        if bundle is None:
             raise Unknown("bundle", id)
-        return info
+        return bundle
 
     def find(self, id: str) -> Bundle | None:
         """Return the bundle of that id, or None if there is none. Waits for the disk."""
         if self.has(id):
             with contextlib.suppress(FileNotFoundError):
-                record = read_record(self._described(id))
+                record = read_record(self._record_path(id))
                 return Bundle(id, self.place(id), record.summary.size, record.files, record.summary.owners)
         return None
 
@@ -142,7 +142,7 @@ class Bundles:
         """Return the record of a bundle without the names of its files; None if there is none. Waits for the disk."""
         if self.has(id):
             with contextlib.suppress(FileNotFoundError):
-                return read_summary(self._described(id))
+                return read_summary(self._record_path(id))
         return None
 
     async def owned(self, id: str) -> OwnedBundle | None:
@@ -181,51 +181,51 @@ class Bundles:
         if summary is None:
             raise Unknown("bundle", id)
         path = self.place(id)
-        with atomic_dirs.draft(self._folder) as draft, self._describing:
+        with atomic_dirs.draft(self._folder) as draft, self._record_lock:
             path.chmod(0o755)  # A read-only folder cannot be moved.
             path.rename(draft / id)  # Atomic: from now on the bundle does not exist.
-            self._described(id).unlink(missing_ok=True)
-            self._take(-summary.charge)
+            self._record_path(id).unlink(missing_ok=True)
+            self._charge(-summary.charge)
 
     def _all(self) -> Mapping[str, Summary]:
         names = sorted(each.name for each in self._folder.iterdir())
         return {id: summary for id in names if (summary := self.summary(id)) is not None}
 
-    def _take(self, size: int) -> None:
+    def _charge(self, size: int) -> None:
         """Add to the bytes in use. Raises BundleTooLarge."""
-        with self._counting:
-            if size > 0 and self._kept_charge + size > self._limits.kept:
-                total = self._kept_charge + size
+        with self._charge_lock:
+            if size > 0 and self._total_charge + size > self._limits.kept:
+                total = self._total_charge + size
                 raise BundleTooLarge("bytes of all bundles that are kept", size=total, limit=self._limits.kept)
-            self._kept_charge += size
+            self._total_charge += size
 
-    async def _kept(self, archive: IO[bytes], id: str = "", owners: tuple[str, ...] = ()) -> Bundle:
+    async def _store_archive(self, archive: IO[bytes], id: str = "", owners: tuple[str, ...] = ()) -> Bundle:
         await self._slots.take()
         try:
-            return await _off(lambda: self._keep(archive, id, owners))
+            return await _run_in_thread(lambda: self._add(archive, id, owners))
         finally:
             self._slots.give_back()
 
-    def _within(self, size: int) -> None:
+    def _check_upload_size(self, size: int) -> None:
         if size > self._limits.upload:
             raise BundleTooLarge("bytes of the upload", size=size, limit=self._limits.upload)
 
-    def _keep(self, archive: IO[bytes], id: str, owners: tuple[str, ...]) -> Bundle:
+    def _add(self, archive: IO[bytes], id: str, owners: tuple[str, ...]) -> Bundle:
         content = scan(archive, self._limits)
         if id not in ("", content.digest):
             raise Damaged("the bundle", id, f"its recorded content is that of {content.digest}")
         path = self.place(content.digest)
         bundle = Bundle(content.digest, path, content.size, content.files, owners)
-        if not self._share(bundle):
+        if not self._add_owners(bundle):
             charge = bundle.charge
-            self._take(charge)
+            self._charge(charge)
             try:
                 is_new = self._publish(archive, bundle)
             except BaseException:
-                self._take(-charge)
+                self._charge(-charge)
                 raise
             if not is_new:  # The same bundle was uploaded twice concurrently.
-                self._take(-charge)
+                self._charge(-charge)
         return bundle
 
     def _publish(self, archive: IO[bytes], bundle: Bundle) -> bool:
@@ -233,28 +233,28 @@ class Bundles:
             extract(archive, draft, self._limits)
             checked_manifest(draft)
             # Before the folder: once the folder exists, its files and owners must be recorded.
-            with self._describing:
-                self._describe(bundle)
+            with self._record_lock:
+                self._write_record(bundle)
             return atomic_dirs.publish(draft, bundle.folder)
 
-    def _share(self, bundle: Bundle) -> bool:
+    def _add_owners(self, bundle: Bundle) -> bool:
         """Add the owners of an existing bundle. Return whether the bundle exists."""
-        with self._describing:
+        with self._record_lock:
             summary = self.summary(bundle.id)
             if summary is not None and not set(bundle.owners) <= set(summary.owners):
-                self._describe(bundle)
+                self._write_record(bundle)
             return summary is not None
 
-    def _describe(self, bundle: Bundle) -> None:
+    def _write_record(self, bundle: Bundle) -> None:
         """Write the record of a bundle, and add its owners to those before.
 
         The same bundle may be uploaded concurrently.
         """
-        file = self._described(bundle.id)
+        file = self._record_path(bundle.id)
         owners = read_summary(file).owners if file.exists() else ()
         BundleRecord.of(bundle.size, bundle.files, tuple(dict.fromkeys((*owners, *bundle.owners)))).write(file)
 
-    def _described(self, id: str) -> Path:
+    def _record_path(self, id: str) -> Path:
         return self._folder / f"{id}.json"
 
 
@@ -287,7 +287,7 @@ class _Spool:
         self._pending.clear()
 
 
-async def _off(work: Callable[[], T]) -> T:
+async def _run_in_thread(work: Callable[[], T]) -> T:
     """Run `work` in a thread and return its result.
 
     A cancellation waits for the end, because `work` uses open files.

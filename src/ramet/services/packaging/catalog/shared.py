@@ -54,11 +54,11 @@ class SharedCatalogue:
     fetches = True
 
     def __init__(self, store: Store, own: OwnCatalogue, local: Bundles, limits: BundleLimits, clock: Clock) -> None:
-        self._store, self._own, self._local, self._limits = store, own, local, limits
+        self._store, self._own_catalogue, self._local, self._limits = store, own, local, limits
         self._workers = KernelEpochs(store)
-        self._kept = Documents(store, self._workers, "bundle", KeptBundle, clock)
-        self._made = Documents(store, self._workers, "image", KeptImage, clock)
-        self._jobs = SharedJobs(store, self._workers, self._kept, self._made, clock)
+        self._bundles = Documents(store, self._workers, "bundle", KeptBundle, clock)
+        self._images = Documents(store, self._workers, "image", KeptImage, clock)
+        self._jobs = SharedJobs(store, self._workers, self._bundles, self._images, clock)
         self._cached: set[str] = set()  #: bundles that are here, and were recorded once
         self._gates: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
@@ -69,26 +69,26 @@ class SharedCatalogue:
             draft = msgspec.json.decode(each.data, type=_Draft)
             if await self._workers.is_at_work(draft.by):
                 continue
-            document = await self._kept.settled(draft.bundle)
+            document = await self._bundles.settled(draft.bundle)
             with contextlib.suppress(Conflict):  # Another kernel continues it.
                 if document is None or document.said.draft != each.key:
-                    await self._drop(each.key, draft.parts)
+                    await self._drop_parts(each.key, draft.parts)
                 await self._store.delete(DRAFT, each.key, expected=each.version)
         self._cached.update(each.info.id for each in await self._local.list())
-        await self._tidy()
+        await self._remove_deleted()
 
     async def _adopt(self) -> None:
         """Record in the store the bundles and images that this kernel had before it used the store."""
-        await self._own.open()
-        if self._own.mark.exists():
+        await self._own_catalogue.open()
+        if self._own_catalogue.mark.exists():
             return
         for each in await self._local.list():
             bundle = await self._local.get(each.info.id)
             for owner in each.owners:
                 await self.keep(bundle, owner)
-        for image in await self._own.images():
-            await self._made.add(image.info.id, KeptImage(image=image))
-        self._own.mark.touch()
+        for image in await self._own_catalogue.images():
+            await self._images.add(image.info.id, KeptImage(image=image))
+        self._own_catalogue.mark.touch()
 
     # ---- bundles
 
@@ -99,39 +99,39 @@ class SharedCatalogue:
         yet. Raises Aborted if the same bundle was deleted meanwhile. Must not be cancelled: see `run_shielded`.
         """
         async with self._gate(bundle.id):
-            if await self._kept.settled(bundle.id) is None:
+            if await self._bundles.settled(bundle.id) is None:
                 try:
-                    await self._keep(bundle, owner)
+                    await self._store_bundle(bundle, owner)
                 except BaseException:
-                    await self._clear(bundle.id)
+                    await self._remove_local(bundle.id)
                     raise
             self._cached.add(bundle.id)
-            await self._share(bundle.id, owner)
+            await self._add_owner(bundle.id, owner)
 
-    async def _share(self, id: str, owner: str) -> None:
+    async def _add_owner(self, id: str, owner: str) -> None:
         """Record an owner of a bundle, which may have other owners already. Raises Aborted if it was deleted."""
         while True:
-            document = await self._kept.settled(id)
+            document = await self._bundles.settled(id)
             if document is None:
                 raise Aborted(f"bundle {id} was deleted while it was uploaded")
             if owner in document.said.owners:
                 return
             with contextlib.suppress(Conflict):
                 shared = replace(document.said, owners=(*document.said.owners, owner))
-                await self._kept.put(id, shared, expected=document.version)
+                await self._bundles.put(id, shared, expected=document.version)
 
-    async def _keep(self, bundle: Bundle, owner: str) -> None:
+    async def _store_bundle(self, bundle: Bundle, owner: str) -> None:
         charge = await in_thread(lambda: bundle.charge, name="ramet-bundle")
-        total = charge + sum(each.charged for each in await self._kept.all())
+        total = charge + sum(each.charged for each in await self._bundles.all())
         if total > self._limits.kept:
             raise BundleTooLarge("bytes of all bundles that are kept", size=total, limit=self._limits.kept)
-        if not await self._is_here(bundle.id):
+        if not await self._is_local(bundle.id):
             raise Aborted(f"bundle {bundle.id} was deleted while it was uploaded")
         with await in_thread(lambda: self._local.pack(bundle), name="ramet-bundle") as archive:
             parts = -(-archive.seek(0, os.SEEK_END) // PART_BYTES)
             archive.seek(0)
             key = secrets.token_hex(16)
-            await self._note(key, bundle.id, parts)
+            await self._record_draft(key, bundle.id, parts)
             is_mine = False
             try:
                 for number in range(parts):
@@ -140,10 +140,10 @@ class SharedCatalogue:
                 kept_bundle = KeptBundle(
                     id=bundle.id, size=size, files=files, draft=key, parts=parts, owners=(owner,), charge=charge
                 )
-                is_mine = await self._kept.add(bundle.id, kept_bundle)
+                is_mine = await self._bundles.add(bundle.id, kept_bundle)
             finally:
                 if not is_mine:
-                    await self._drop(key, parts)
+                    await self._drop_parts(key, parts)
                 await self._store.delete(DRAFT, key)
 
     async def bring(self, ids: Iterable[str]) -> None:
@@ -153,29 +153,29 @@ class SharedCatalogue:
         """
         for id in ids:
             async with self._gate(id):
-                if not await self._is_here(id):
+                if not await self._is_local(id):
                     with contextlib.suppress(Unknown):
-                        await self._bring(id)
+                        await self._fetch(id)
 
-    async def _bring(self, id: str) -> None:
+    async def _fetch(self, id: str) -> None:
         try:
             async with aclosing(self._archive(id)) as archive:
                 await self._local.receive(id, archive)
         except BundleTooLarge:  # Some bundles here may be deleted in the store.
-            if not await self._tidy(but=id):
+            if not await self._remove_deleted(but=id):
                 raise
             async with aclosing(self._archive(id)) as archive:
                 await self._local.receive(id, archive)
         self._cached.add(id)
 
     async def _archive(self, id: str) -> AsyncGenerator[bytes]:
-        bundle = await self._kept.get(id)
+        bundle = await self._bundles.get(id)
         if bundle is None:
             raise Unknown("bundle", id)
         for number in range(bundle.parts):
             part = await self._store.get(PART, f"{bundle.draft}/{number}")
             if part is None:
-                current = await self._kept.get(id)
+                current = await self._bundles.get(id)
                 if current is None or current.draft != bundle.draft:  # It was deleted meanwhile.
                     raise Unknown("bundle", id)
                 raise Damaged("the bundle", id, f"part {number + 1} of {bundle.parts} is not in the store")
@@ -183,19 +183,19 @@ class SharedCatalogue:
 
     async def bundle(self, id: str) -> OwnedBundle | None:
         """Return the bundle of that id, None if there is none."""
-        document = await self._kept.get(id)
+        document = await self._bundles.get(id)
         return _owned(document) if document is not None else None
 
     async def bundles(self) -> Sequence[OwnedBundle]:
         """Return all stored bundles, by their ids."""
-        return [_owned(each) for each in await self._kept.all()]
+        return [_owned(each) for each in await self._bundles.all()]
 
     async def is_for(self, id: str, asker: str) -> bool:
         """Return whether a bundle is for an asker.
 
         A bundle that a kernel is about to remove may still stay, so wait for that.
         """
-        document = await self._kept.settled(id)
+        document = await self._bundles.settled(id)
         return document is not None and _owned(document.said).is_for(asker)
 
     async def delete_bundle(self, id: str, elsewhere: Elsewhere) -> None:
@@ -204,25 +204,25 @@ class SharedCatalogue:
         Raises Unknown, InUse. Must not be cancelled: see `run_shielded`.
         """
         async with self._gate(id):
-            async with self._kept.removing("bundle", id) as bundle:
-                images = [each.image.info.id for each in await self._made.all() if id in each.image.bundles]
+            async with self._bundles.removing("bundle", id) as bundle:
+                images = [each.image.info.id for each in await self._images.all() if id in each.image.bundles]
                 if users := (*images, *await self._jobs.makers(id), *await elsewhere()):
                     raise InUse("bundle", id, users)
-                await self._note(bundle.draft, id, bundle.parts)
-            await self._drop(bundle.draft, bundle.parts)
+                await self._record_draft(bundle.draft, id, bundle.parts)
+            await self._drop_parts(bundle.draft, bundle.parts)
             await self._store.delete(DRAFT, bundle.draft)
-            await self._clear(id)
+            await self._remove_local(id)
 
     # ---- images
 
     async def image(self, id: str) -> Recorded | None:
         """Return the image of that id, None if there is none."""
-        document = await self._made.get(id)
-        return document.image if document is not None else None
+        kept_image = await self._images.get(id)
+        return kept_image.image if kept_image is not None else None
 
     async def images(self) -> Sequence[Recorded]:
         """Return every image, the oldest first."""
-        all_images = [each.image for each in await self._made.all()]
+        all_images = [each.image for each in await self._images.all()]
         return sorted(all_images, key=lambda each: (each.info.created_at, each.info.id))
 
     async def delete_image(self, id: str, elsewhere: Elsewhere) -> None:
@@ -230,7 +230,7 @@ class SharedCatalogue:
 
         Raises Unknown, InUse. Must not be cancelled: see `run_shielded`.
         """
-        async with self._made.removing("image", id):
+        async with self._images.removing("image", id):
             if users := (*await self._jobs.makers(id), *await elsewhere()):
                 raise InUse("image", id, users)
 
@@ -265,10 +265,10 @@ class SharedCatalogue:
     def _gate(self, id: str) -> asyncio.Lock:
         return self._gates.setdefault(id, asyncio.Lock())
 
-    async def _is_here(self, id: str) -> bool:
+    async def _is_local(self, id: str) -> bool:
         return await in_thread(lambda: self._local.summary(id) is not None, name="ramet-bundle")
 
-    async def _tidy(self, but: str = "") -> bool:
+    async def _remove_deleted(self, but: str = "") -> bool:
         """Remove bundles from this kernel's folder that were deleted at another kernel.
 
         Return whether there were any.
@@ -276,22 +276,22 @@ class SharedCatalogue:
         removed = self._cached - {each.info.id for each in await self.bundles()} - {but}
         for id in removed:
             async with self._gate(id):
-                if await self._kept.settled(id) is None:  # It may have been uploaded again.
-                    await self._clear(id)
+                if await self._bundles.settled(id) is None:  # It may have been uploaded again.
+                    await self._remove_local(id)
         return bool(removed)
 
-    async def _clear(self, id: str) -> None:
+    async def _remove_local(self, id: str) -> None:
         self._cached.discard(id)
         with contextlib.suppress(Unknown):
             await run_shielded(in_thread(lambda: self._local.delete(id), name="ramet-bundle"))
 
     # ---- parts
 
-    async def _note(self, key: str, bundle: str, parts: int) -> None:
+    async def _record_draft(self, key: str, bundle: str, parts: int) -> None:
         draft = _Draft(by=await self._workers.me(), bundle=bundle, parts=parts)
         await self._store.put(DRAFT, key, msgspec.json.encode(draft))
 
-    async def _drop(self, key: str, parts: int) -> None:
+    async def _drop_parts(self, key: str, parts: int) -> None:
         for number in range(parts):
             await self._store.delete(PART, f"{key}/{number}")
 

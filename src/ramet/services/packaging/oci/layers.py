@@ -44,15 +44,15 @@ def write_entries(out: IO[bytes], entries: Iterable[Entry]) -> Layer:
     output = _Packed(out)
     folders: set[str] = set()
     with tarfile.open(fileobj=output, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
-        for place, file, executable in entries:
-            steps = place.split("/")
+        for path, file, executable in entries:
+            steps = path.split("/")
             for end in range(1, len(steps) + (file is None)):
                 parent = "/".join(steps[:end])
                 if parent not in folders:
                     folders.add(parent)
                     tar.addfile(_header(parent, tarfile.DIRTYPE, 0o755))
             if file is not None:
-                header = _header(place, tarfile.REGTYPE, 0o555 if executable else 0o444)
+                header = _header(path, tarfile.REGTYPE, 0o555 if executable else 0o444)
                 with file.open("rb") as content:
                     header.size = file.stat().st_size
                     tar.addfile(header, content)

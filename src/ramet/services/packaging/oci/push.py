@@ -71,7 +71,7 @@ async def publish(
     with tempfile.TemporaryFile(dir=disk) as layer_file:
         told(Progress("packing"))
         layer = await run_shielded(in_thread(lambda: write_layer(layer_file, folders), name="ramet-layer"))
-        paths, labels = [f"/{place}" for place in folders], {LABEL: image.id}
+        paths, labels = [f"/{path}" for path in folders], {LABEL: image.id}
         digest = await push(registry, name, base_image, layer, layer_file, paths=paths, labels=labels, told=told)
     return f"{name.repository}@{digest}"
 

@@ -92,7 +92,7 @@ async def image_on(
         target = f"{name.repository}:{name.tag}"
         published = await publish(image, registry, base=base, to=target, platform=here(), told=told)
         digest = published.rpartition("@")[2]
-    container_paths = {folder: f"/{place}" for place, folder in places(image).items()}
+    container_paths = {folder: f"/{path}" for path, folder in places(image).items()}
     return RuntimeImage(
         f"{registry.name}/{name.repository}@{digest}",
         digest,
@@ -122,11 +122,11 @@ async def _push(
         if library.versions and PYTHON not in library.versions:
             _refuse(base, ", ".join(sorted(library.versions)))
         told(Progress("compiling"))
-        library_files = {PurePosixPath(LIB, place): file for place, file in files.items()}
-        sources = library.sources | {place: file for place, file in library_files.items() if place.suffix == ".py"}
+        library_files = {PurePosixPath(LIB, path): file for path, file in files.items()}
+        sources = library.sources | {path: file for path, file in library_files.items() if path.suffix == ".py"}
         bytecode = await compiled(sources, Path(folder))
-        all_files = library_files | {PurePosixPath(BYTECODE, *place.parts[1:]): out for place, out in bytecode.items()}
-        entries = [Entry(str(place)[1:], file) for place, file in all_files.items()]
+        all_files = library_files | {PurePosixPath(BYTECODE, *path.parts[1:]): out for path, out in bytecode.items()}
+        entries = [Entry(str(path)[1:], file) for path, file in all_files.items()]
         told(Progress("packing"))
         layer = await run_shielded(in_thread(lambda: write_entries(layer_file, entries), name="ramet-layer"))
         return await push(registry, name, below, layer, layer_file, labels=labels, comment="runtime", told=told)

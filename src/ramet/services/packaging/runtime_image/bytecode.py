@@ -33,14 +33,14 @@ async def compiled(files: Mapping[PurePosixPath, Path], folder: Path) -> dict[Pu
     """
     outputs: dict[PurePosixPath, Path] = {}
     batches: list[list[tuple[str, str, str]]] = [[] for _ in range(_PARTS)]
-    for number, (place, source) in enumerate(files.items()):
+    for number, (path, source) in enumerate(files.items()):
         output = folder / f"{number}.pyc"
-        outputs[place.with_name(f"{place.stem}.{sys.implementation.cache_tag}.pyc")] = output
-        batches[number % _PARTS].append((str(source), str(place), str(output)))
+        outputs[path.with_name(f"{path.stem}.{sys.implementation.cache_tag}.pyc")] = output
+        batches[number % _PARTS].append((str(source), str(path), str(output)))
     async with asyncio.TaskGroup() as group:
         for part in batches:
             group.create_task(_compile(part, folder))
-    return {place: output for place, output in outputs.items() if output.exists()}
+    return {path: output for path, output in outputs.items() if output.exists()}
 
 
 async def _compile(part: list[tuple[str, str, str]], folder: Path) -> None:

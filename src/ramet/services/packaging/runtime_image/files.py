@@ -55,8 +55,8 @@ def runtime_files(kind: Kind) -> dict[PurePosixPath, Path]:
 def content_digest(kind: Kind, files: Mapping[PurePosixPath, Path]) -> str:
     """Return one digest of all files, for this version of Python and this platform. Waits for the disk."""
     hasher = hashlib.sha256(f"ramet runtime 1\n{kind}\npython {PYTHON}\n{here()}\n".encode())
-    for place, file in files.items():
-        hasher.update(f"{hashlib.sha256(file.read_bytes()).hexdigest()} {place}\n".encode())
+    for path, file in files.items():
+        hasher.update(f"{hashlib.sha256(file.read_bytes()).hexdigest()} {path}\n".encode())
     return hasher.hexdigest()
 
 
@@ -103,10 +103,10 @@ def _files(distribution: Distribution) -> dict[PurePosixPath, Path]:
         raise InvalidValue("distribution", name, accepted)
     files = {}
     for each in paths:
-        place = PurePosixPath(each)
+        path = PurePosixPath(each)
         file = Path(str(distribution.locate_file(each)))
-        if _is_wanted(place) and file.is_file():
-            files[place] = file
+        if _is_wanted(path) and file.is_file():
+            files[path] = file
     return files
 
 

@@ -95,7 +95,7 @@ class PodImages:
         digests = frozenset(each for each in mounts if _DIGEST.fullmatch(Path(each).name))
         if not digests or (image := await self._having(digests)) is None:
             return None
-        return ImageWithMounts(await self.image(image), _seen(image))
+        return ImageWithMounts(await self.image(image), _mount_paths(image))
 
     async def _having(self, wanted: frozenset[str]) -> Image | None:
         if wanted not in self._known and self.store is not None:
@@ -104,10 +104,10 @@ class PodImages:
                 if names.issuperset(info.bundles):
                     with suppress(RametError):  # The image is being deleted, or cannot be spawned from.
                         image = await self.store.image(info.id)
-                        self._known.setdefault(frozenset(_seen(image)), image)
+                        self._known.setdefault(frozenset(_mount_paths(image)), image)
         return self._known.get(wanted)
 
 
-def _seen(image: Image) -> Mapping[str, str]:
+def _mount_paths(image: Image) -> Mapping[str, str]:
     """Return the path of each folder of an image in a pod, by the path that mounts use."""
-    return {str(folder.resolve()): f"/{place}" for place, folder in places(image).items()}
+    return {str(folder.resolve()): f"/{path}" for path, folder in places(image).items()}
