@@ -86,7 +86,7 @@ with Agent(name="helper", primer="x") as helper: pass
     _, shown = await converse(tmp_path, backend, agent(MATH), code("Agent"), code(around))
 
     assert "NameError: name 'Agent' is not defined" in shown[0]
-    assert "Denied: making agents denied: coder has not the capability class Agent" in shown[1]
+    assert "Denied: creating agents denied: coder does not have the capability class Agent" in shown[1]
 
 
 @both

@@ -221,7 +221,7 @@ async def test_a_guest_that_takes_nobody_is_left_after_a_while(
     handle = await serving(runtime, agents.take_nobody, PORTS, 8000)
     ports = opened(handle, folder / "ports", PortLimits(connect_s=0.2))
     try:
-        with pytest.raises(PortRefused, match=r"took none within 0\.2 s"):  # Its queue holds one or two.
+        with pytest.raises(PortRefused, match=r"accepted no connection within 0\.2 s"):  # Its queue holds one or two.
             await connected_until_refused(ports)
         reader, writer = await asyncio.open_unix_connection(str(ports.path("web")))
         assert await rest(reader) == b""
@@ -396,7 +396,7 @@ async def test_what_stands_in_place_of_a_socket_is_neither_used_nor_removed(
             place.symlink_to(target)
         before = place.lstat()
 
-        with pytest.raises(InvalidValue, match=r"remove what is there") as refused:
+        with pytest.raises(InvalidValue, match=r"remove the existing file") as refused:
             opened(handle, folder / "ports")
 
         assert (refused.value.field, refused.value.value) == ("ports.web", str(place))

@@ -286,7 +286,7 @@ class Inbox:
         if self._closed is not None:
             return ApprovalAnswer(False, self._closed)
         if self._unattended and self._approver is None:
-            return ApprovalAnswer(False, "nobody is there to answer")
+            return ApprovalAnswer(False, "no person is available to answer")
         return None
 
     async def _wait(
@@ -294,7 +294,7 @@ class Inbox:
     ) -> ApprovalAnswer:
         left = (entry.deadline - self._clock.now()).total_seconds() if entry.deadline is not None else None
         if left is not None and left <= 0:  # It passed while no process was running.
-            return ApprovalAnswer(False, f"nobody answered within {self._timeout_s:g} s")
+            return ApprovalAnswer(False, f"no answer within {self._timeout_s:g} s")
         context.slot.begin_wait()
         try:
             return await wait_with_timeout(
@@ -303,7 +303,7 @@ class Inbox:
         except TimeoutError:
             if word.done():  # Answered in the same moment: the answer was accepted, so it counts.
                 return word.result()
-            return ApprovalAnswer(False, f"nobody answered within {self._timeout_s:g} s")
+            return ApprovalAnswer(False, f"no answer within {self._timeout_s:g} s")
         finally:
             context.slot.end_wait()
 

@@ -123,7 +123,7 @@ class Session(Generic[T]):
         self._own_runtime = runtime is None
         self.runtime = runtime or AgentRuntime(self._cwd, backend=backend)
         if runtime is not None and backend is not None:
-            raise InvalidValue("backend", backend, "none beside a runtime, which has one of its own")
+            raise InvalidValue("backend", backend, "None with a runtime, which has its own backend")
         if policy is None and backend is not None:
             policy = sandboxed_children(self._cwd)
         call = definitions_of(agents)
@@ -308,7 +308,7 @@ class Session(Generic[T]):
             raise RametError("the conversation has not begun yet: use `async with` or start()")
         return self._conversation
 
-    # ---- talking
+    # ---- prompts and messages
 
     async def submit_message(self, text: str) -> AsyncGenerator[AIMessageChunk | Event]:
         """Work on a prompt: yield the root's text as `AIMessageChunk`s, and its events, until the answer is complete.
@@ -422,13 +422,13 @@ class Session(Generic[T]):
         try:
             return await self.start()
         except BaseException:
-            await self.close("it could not be begun")
+            await self.close("it could not begin")
             raise
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # ---- looking
+    # ---- inspection
 
     @property
     def id(self) -> str:
@@ -527,7 +527,7 @@ class Session(Generic[T]):
             return text
         decision = await context.hooks.fire("UserPromptSubmit", context, {"prompt": text})
         if decision.verdict == "deny":
-            raise Denied("prompt", decision.reason or "a hook said no")
+            raise Denied("prompt", decision.reason or "a hook denied it")
         return f"{text}\n\n{decision.context}" if decision.context else text
 
 
@@ -538,7 +538,7 @@ def _check_arguments(
     check_model("llm", llm)
     check_model("model", model)
     if llm is not None and model is not None:
-        raise InvalidValue("model", model, "None beside llm: a session has one model")
+        raise InvalidValue("model", model, "None with llm: a session has one model")
     check_instance("limits", limits, Limits, "ramet.Limits")
     check_instance("runtime", runtime, (AgentRuntime, NoneType), "ramet.AgentRuntime")
     check_instance("root_policy", root_policy, (Policy, NoneType), "ramet.Policy")

@@ -71,7 +71,7 @@ class SyncSession(Generic[T]):
             raise
         self._closed = False
 
-    # ---- talking
+    # ---- prompts and messages
 
     def submit_message(self, text: str) -> Generator[AIMessageChunk | Event]:
         """Work on a prompt, and yield the items of `Session.submit_message`. Leaving early interrupts the turn."""
@@ -144,7 +144,7 @@ class SyncSession(Generic[T]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- looking
+    # ---- inspection
 
     @property
     def session(self) -> Session[T]:

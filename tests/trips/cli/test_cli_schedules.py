@@ -170,7 +170,7 @@ async def test_many_change_one_schedule_beside_a_kernel_and_none_is_lost(project
                     await desk.trigger("nobody")
             assert found is not None
             changed = PutSchedule(id="another", data=found.data, expected=0)
-            with pytest.raises(Refused, match="that of the schedule itself"):
+            with pytest.raises(Refused, match="the id in the schedule itself"):
                 await send_request(project, changed)
             with pytest.raises(Refused, match="schedule"):
                 await send_request(project, PutSchedule(id="shared", data=b"[]", expected=found.version))

@@ -380,7 +380,7 @@ async def test_a_tool_may_ask_the_host_for_nothing() -> None:
 
     answer = await say(Call("spawn"), StructuredTool.from_function(spawn))
     assert answer.status == "error"
-    assert "may ask its host for nothing" in str(answer.content)
+    assert "may send no request to its host" in str(answer.content)
 
 
 # --- what is refused

@@ -270,7 +270,7 @@ def test_a_program_goes_on_with_the_other_trees(
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(go_on())
-    assert [each.name for each in caplog.records if roots[0] in each.getMessage()] == ["ramet.adopting"]
+    assert [each.name for each in caplog.records if roots[0] in each.getMessage()] == ["ramet.recovery"]
 
 
 def test_a_server_lists_the_other_trees(folder: Path, roots: list[str], caplog: pytest.LogCaptureFixture) -> None:

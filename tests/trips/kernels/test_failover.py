@@ -106,7 +106,7 @@ async def test_a_tree_that_cannot_be_read_keeps_no_other_from_going_on(
         document = await stores["two"].get(TREES, spoilt)
         assert document is not None
         assert document.data == b"{"
-        named = [each for each in caplog.records if each.name == "ramet.adopting" and spoilt in each.getMessage()]
+        named = [each for each in caplog.records if each.name == "ramet.recovery" and spoilt in each.getMessage()]
         assert len(named) == 2
         await eventually(lambda: one.trees == {})
 
@@ -210,9 +210,9 @@ async def test_what_cannot_go_on_is_named_and_waits_for_a_resume_that_has_what_i
         await one.stop()
     async with AgentRuntime(store=stores["two"]) as two:
         model = ScriptedModel(["done"])
-        with caplog.at_level(logging.ERROR, "ramet.adopting"):
+        with caplog.at_level(logging.ERROR, "ramet.recovery"):
             assert [each.id for each in await two.adopt(llm=model)] == [session.id]
-        (said,) = [each.getMessage() for each in caplog.records if each.name == "ramet.adopting"]
+        (said,) = [each.getMessage() for each in caplog.records if each.name == "ramet.recovery"]
         assert lead.id in said
         assert "'gate'" in said
         gate.open.set()
@@ -239,14 +239,14 @@ async def test_what_goes_wrong_with_one_tree_keeps_no_other_from_being_adopted(
 
     async with AgentRuntime(store=stores["two"]) as two:
         await two.adopt(heard, llm=ScriptedModel(["second"]))
-        with caplog.at_level(logging.ERROR, "ramet.adopting"):
+        with caplog.at_level(logging.ERROR, "ramet.recovery"):
             await stores["one"].close()
             await eventually(lambda: len(there) == 2)
         with contextlib.suppress(StoreFailed):
             await one.stop()
 
         assert set(there) == {each.id for each in sessions} == set(two.trees)
-        (line,) = [each for each in caplog.records if each.name == "ramet.adopting" and each.levelno == logging.ERROR]
+        (line,) = [each for each in caplog.records if each.name == "ramet.recovery" and each.levelno == logging.ERROR]
         assert there[0] in line.getMessage()
         assert "no place for it" in line.getMessage()
         assert line.exc_info is None

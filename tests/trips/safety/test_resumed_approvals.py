@@ -150,4 +150,4 @@ async def test_a_deadline_that_passed_while_no_process_lived_means_no(place: str
     _, answered = await on_record(place)
     assert isinstance(answered, ApprovalAnswered)
     assert (answered.approval_id, answered.allowed) == (id, False)
-    assert answered.reason == "nobody answered within 600 s"
+    assert answered.reason == "no answer within 600 s"

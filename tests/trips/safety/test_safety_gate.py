@@ -183,11 +183,11 @@ async def test_a_run_that_is_stopped_during_a_vote_leaves_an_aborted_intention()
         (ConnectionError("it is gone"), "it is gone"),
         (SystemExit(0), "SystemExit"),
         (StoreFailed("there", "full"), "full"),
-        (True, "no ballot"),
-        ("allow", "no ballot"),
-        (("allow", ""), "no ballot"),
-        (VoterAnswer("yes"), "no ballot"),  # type: ignore[arg-type]  # that is the point
-        (VoterAnswer("allow", reason=None), "no ballot"),  # type: ignore[arg-type]
+        (True, "not a valid answer"),
+        ("allow", "not a valid answer"),
+        (("allow", ""), "not a valid answer"),
+        (VoterAnswer("yes"), "not a valid answer"),  # type: ignore[arg-type]  # that is the point
+        (VoterAnswer("allow", reason=None), "not a valid answer"),  # type: ignore[arg-type]
     ],
     ids=["gone", "exit", "its-store", "true", "word", "tuple", "other-word", "no-reason"],
 )

@@ -783,7 +783,7 @@ async def test_a_zone_that_this_machine_does_not_know_stops_no_other(
 
     assert len(await stage.ended(other.id, 1)) == 1
     assert [each.next for each in await scheduler.list() if each.id == view.id] == [None]
-    assert "schedule far rests: tz: 'No/Where'" in caplog.text
+    assert "schedule far does not fire here: tz: 'No/Where'" in caplog.text
 
 
 REFUSED: list[tuple[str, Callable[[Any], Any]]] = [

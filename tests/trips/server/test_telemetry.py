@@ -499,7 +499,7 @@ def test_a_listener_that_fails_hurts_nobody(
 
     assert len(recorder.kept) == 3
     assert [record.message for record in caplog.records].count(
-        "a listener failed; the tree goes on without what it misses"
+        "a listener failed; the tree continues, and the listener misses this event"
     ) == 1
 
 

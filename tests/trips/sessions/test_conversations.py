@@ -282,7 +282,7 @@ async def test_a_fork_is_a_conversation_of_its_own(make: MakeStore) -> None:
         async with await Session.fork(session.id, model, runtime=runtime, session_id="what-if") as fork:
             assert (await fork.ask("And if not?")).value == "other"
             assert [message.text for message in model.requests[0].messages] == ["first", "one", "And if not?"]
-        with pytest.raises(BusyError, match="'what-if' is on record already"):
+        with pytest.raises(BusyError, match="'what-if' is recorded already"):
             await Session.fork(session.id, model, runtime=runtime, session_id="what-if")
         await session.ask("second")
         assert [message.text for message in session.messages] == ["first", "one", "second", "two"]

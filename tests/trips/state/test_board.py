@@ -126,7 +126,7 @@ async def test_the_task_of_an_agent_that_was_killed_waits_for_it_to_be_resumed(p
 
     async with AgentRuntime(store=store_at(place)) as runtime:
         board = boards(runtime)("list")
-        with pytest.raises(TaskRefused, match="main is at it"):
+        with pytest.raises(TaskRefused, match="main is working on it"):
             await board.claim("1", BOB)
         (handle,) = await runtime.resume(llm=model(), tools=tools(runtime))
         assert (await handle.result()).value == "it is dug"
@@ -169,7 +169,7 @@ async def test_what_lives_keeps_its_task() -> None:
     await board.create("dig")
     await board.claim("1", ANN)
     for attempt in (board.claim, board.complete, board.release, board.delete):
-        with pytest.raises(TaskRefused, match="main/ann is at it"):
+        with pytest.raises(TaskRefused, match="main/ann is working on it"):
             await attempt("1", BOB)
 
     assert (await board.claim("1", ANN)).owner == ANN

@@ -263,7 +263,7 @@ async def test_a_client_asks_no_agent_of_the_program(folder: pathlib.Path, bound
 
         for each in (run, fork):
             for handle, task in ((str(made.ref), "solve"), ("solver", "solve"), ("specialist", "work")):
-                with pytest.raises(AgentNotResolved, match="is not asked by what a client began"):
+                with pytest.raises(AgentNotResolved, match="cannot be asked in a tree that a client started"):
                     await authoring.asked(each, handle, task, {})
 
         run.request = dataclasses.replace(run.request, state_owner="")

@@ -176,7 +176,7 @@ async def test_the_deadline_means_no() -> None:
     assert await asking is False
     assert box.pending == ()
     assert isinstance(events[-1], ApprovalAnswered)
-    assert events[-1].reason == "nobody answered within 30 s"
+    assert events[-1].reason == "no answer within 30 s"
 
 
 async def test_an_answer_in_the_moment_of_the_deadline_counts_if_it_was_accepted() -> None:
@@ -272,7 +272,7 @@ async def test_unattended_denies_at_once_and_says_why() -> None:
 
     assert await ask(inbox(unattended=True), context_with(events)) is False
     assert isinstance(events[-1], ApprovalAnswered)
-    assert events[-1].reason == "nobody is there to answer"
+    assert events[-1].reason == "no person is available to answer"
     assert len(events) == 2
 
 

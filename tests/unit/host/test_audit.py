@@ -286,7 +286,7 @@ def test_a_line_with_a_new_hash_of_its_own_is_found_by_the_next(at: int, tmp_pat
     path.write_bytes(b"".join(forged(written(path), at)))
 
     [fault] = verify(path).faults
-    assert fault == (at + 2, f"line {at + 2} does not follow: it was written behind another line {at + 1}")
+    assert fault == (at + 2, f"line {at + 2} does not follow: it was written after another line {at + 1}")
 
 
 @pytest.mark.parametrize("at", range(4))
@@ -308,7 +308,7 @@ def test_lines_that_changed_places_are_found(at: int, tmp_path: Path) -> None:
     path.write_bytes(b"".join(lines))
 
     assert verify(path).faults == (
-        (at + 2, f"line {at + 2} is out of its place: entry {at + 1} stands behind entry {at + 2}"),
+        (at + 2, f"line {at + 2} is out of order: entry {at + 1} comes after entry {at + 2}"),
     )
 
 
@@ -338,7 +338,7 @@ def test_a_head_that_was_kept_finds_what_the_file_alone_cannot_show(
     path.write_bytes(b"".join(change(lines)))
 
     assert verify(path).ok
-    assert "not behind the given head" in verify(path, head=head).faults[0].what
+    assert "does not follow the given head" in verify(path, head=head).faults[0].what
 
 
 def test_a_head_holds_while_the_file_grows(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_what_is_no_line_is_found(tmp_path: Path) -> None:
 
     assert [fault.what for fault in verify(path).faults] == [
         "line 3 is not a line of an audit log",
-        "line 6 is there twice: entry 4",
+        "line 6 is a duplicate: entry 4",
         "line 7 is cut off, or too long",
     ]
 

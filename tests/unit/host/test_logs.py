@@ -194,7 +194,7 @@ def test_nothing_is_raised_and_nothing_is_lost_by_what_is_broken(out: io.StringI
     lines = read(out)
     assert len(lines) == 7
     assert all({"timestamp", "level", "logger", "message"} <= set(line) for line in lines)
-    assert lines[2]["message"] == "'%d' % ('no number',) (it could not be put together: TypeError)"
+    assert lines[2]["message"] == "'%d' % ('no number',) (it could not be formatted: TypeError)"
 
 
 @pytest.mark.parametrize("kind", ["closed", "raises", "none"])

@@ -269,7 +269,7 @@ async def test_a_closed_door_is_gone_and_may_be_opened_again(tmp_path: pathlib.P
         proxy, path = Proxy(), tmp_path / "s"
         listed = (f"127.0.0.1:{port}",)
         first = await proxy.open(path, listed, owner=None, on_event=lambda event: None)
-        with pytest.raises(InvalidValue, match="at which no door is open"):
+        with pytest.raises(InvalidValue, match="at which no proxy is open"):
             await proxy.open(path, (), owner=None, on_event=lambda event: None)
         async with client(path) as tunnel:
             assert await tunnel.ask(f"127.0.0.1:{port}") == 200

@@ -239,7 +239,7 @@ def test_without_a_file_the_oldest_events_are_dropped(
 
     assert kept == events[-len(kept) :]
     assert 1 <= len(kept) <= 5
-    assert "kept no longer" in caplog.text
+    assert "the oldest events are dropped" in caplog.text
 
 
 def no_file(**_: object) -> None:

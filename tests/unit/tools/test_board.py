@@ -51,7 +51,7 @@ async def test_a_list_is_worked_off_in_the_order_of_its_dependencies(board: Boar
     freed = await call(two, "TaskUpdate", taskId="2", status="in_progress")
 
     assert (early.status, early.content) == ("error", "task '2': it waits for 1")
-    assert (late.status, late.content) == ("error", "task '1': main/a1 is at it")
+    assert (late.status, late.content) == ("error", "task '1': main/a1 is working on it")
     assert listed.content == "#1 [in_progress] dig (main/a1)\n#2 [pending] fill [blocked by #1]"
     assert freed.content == "#2 [in_progress] fill (main/a2)"
     got = await call(two, "TaskGet", taskId="1")
@@ -66,7 +66,7 @@ async def test_nobody_acts_in_the_name_of_another(board: Board) -> None:
 
     for args in ({"status": "completed"}, {"status": "pending"}, {"status": "deleted"}, {"subject": "mine"}):
         answer = await call(two, "TaskUpdate", taskId="1", **args)
-        assert (answer.status, answer.content) == ("error", "task '1': main/a1 is at it")
+        assert (answer.status, answer.content) == ("error", "task '1': main/a1 is working on it")
     assert (await call(two, "TaskUpdate", taskId="1", owner="run-01")).status == "error"
     assert (await call(one, "TaskUpdate", taskId="1", status="pending")).content == "#1 [pending] dig"
 

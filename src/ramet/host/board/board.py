@@ -85,9 +85,9 @@ class Board:
                 if key and row.key == key:
                     return task_of(page, known)
             if len(page.rows) >= MAX_TASKS:
-                raise InvalidValue("board", f"{len(page.rows)} tasks", f"at most {MAX_TASKS}: delete what is completed")
+                raise InvalidValue("board", f"{len(page.rows)} tasks", f"at most {MAX_TASKS}: delete completed tasks")
             if id is not None and (id in page.rows or id not in map(str, range(1, page.newest + 1))):
-                raise InvalidValue("id", id, "one that was reserved")
+                raise InvalidValue("id", id, "a reserved id")
             new = id or next_id(page)
             page.rows[new] = Row(checked_subject(subject), checked_description(description), key=key)
             wait_for(page, new, blocked_by)
@@ -110,7 +110,7 @@ class Board:
             if row.status == "completed":
                 raise TaskRefused(id, "it is completed", owner=name_of(row))
             if row.owner is not None and row.owner != gone:
-                raise TaskRefused(id, f"{name_of(row)} is at it", owner=name_of(row))
+                raise TaskRefused(id, f"{name_of(row)} is working on it", owner=name_of(row))
             if task.open_blockers:
                 names = ", ".join(task.open_blockers)
                 raise TaskRefused(id, f"it waits for {names}", blocked_by=task.open_blockers)
@@ -125,7 +125,9 @@ class Board:
         def complete(page: BoardDocument) -> Task:
             row = row_of(page, id)
             if row.owner is None or row.owner.run != by.run:
-                raise TaskRefused(id, f"{name_of(row)} is at it" if row.owner else "claim it first", owner=name_of(row))
+                raise TaskRefused(
+                    id, f"{name_of(row)} is working on it" if row.owner else "claim it first", owner=name_of(row)
+                )
             row.status = "completed"
             return task_of(page, id)
 
@@ -219,7 +221,7 @@ class Board:
             if data == before:
                 return outcome
             if len(data) > MAX_BOARD and len(data) > len(before):
-                raise InvalidValue("board", f"{len(data)} bytes", f"at most {MAX_BOARD}: delete what is completed")
+                raise InvalidValue("board", f"{len(data)} bytes", f"at most {MAX_BOARD}: delete completed tasks")
             try:
                 await self._store.put(KIND, self._list_id, data, expected=version)
             except Conflict:

@@ -43,7 +43,7 @@ def decode(list_id: str, data: bytes) -> BoardDocument:
     try:
         version = msgspec.json.decode(data, type=_Version).version
         if version > VERSION:
-            raise Damaged("board", list_id, f"it is of version {version}, and this ramet reads {VERSION}")
+            raise Damaged("board", list_id, f"its version is {version}, and this ramet reads versions up to {VERSION}")
         return msgspec.json.decode(data, type=BoardDocument)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         raise Damaged("board", list_id, str(problem)) from None
@@ -66,7 +66,7 @@ def changeable(page: BoardDocument, id: str, by: Owner | None, gone: Owner | Non
     if row.status == "completed":
         raise TaskRefused(id, "it is completed", owner=name_of(row))
     if by is not None and row.owner is not None and row.owner.run != by.run and row.owner != gone:
-        raise TaskRefused(id, f"{name_of(row)} is at it", owner=name_of(row))
+        raise TaskRefused(id, f"{name_of(row)} is working on it", owner=name_of(row))
     return row
 
 

@@ -98,7 +98,7 @@ def journal_in(working_dir: pathlib.Path) -> pathlib.Path:
     """Return the path of a working directory's journal. Raises NoJournal if there is none, InvalidValue for a link."""
     path = checked_state_folder(working_dir) / JOURNAL
     if not path.is_file():
-        raise NoJournal(f"there is no journal in {working_dir}: no agent has worked there on record")
+        raise NoJournal(f"there is no journal in {working_dir}: no run was recorded there")
     return path
 
 

@@ -32,7 +32,7 @@ from ramet.host.schedules.control import DropSchedule, PutSchedule, answer
 if TYPE_CHECKING:
     from ramet.store.contract import Store
 
-_log = logging.getLogger("ramet.doorbell")
+_log = logging.getLogger("ramet.control")
 
 SOCKET = "kernel.sock"
 MAX_LINE = 1024 * 1024
@@ -121,7 +121,9 @@ class ControlSocket:
         """Listen; idempotent. Only the holder of the journal may call this. A problem is logged."""
         if self._hanging is None:
             # In a context of its own: the answers do not belong to the call that opens the journal.
-            self._hanging = asyncio.create_task(self._hang(), name="ramet doorbell", context=contextvars.Context())
+            self._hanging = asyncio.create_task(
+                self._hang(), name="ramet control socket", context=contextvars.Context()
+            )
         await asyncio.shield(self._hanging)
 
     async def take_down(self) -> None:
@@ -150,7 +152,7 @@ class ControlSocket:
             return None
 
     def _met(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._serve(reader, writer), name="ramet doorbell")
+        task = asyncio.create_task(self._serve(reader, writer), name="ramet control socket")
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
@@ -175,7 +177,7 @@ class ControlSocket:
         except RametError as refusal:
             said = {"type": type(refusal).__name__, "message": str(refusal)}
         except Exception as bug:
-            _log.exception("a request from outside failed")
+            _log.exception("a request of another process failed")
             said = {"type": "Bug", "message": f"{type(bug).__name__}: {bug}"[:2_000]}
         return msgspec.json.encode({"error": said})
 
@@ -202,7 +204,7 @@ class ControlSocket:
                 collected: dict[str, Any] = msgspec.to_builtins(await self.collect(request))
                 return collected
             case Collect():
-                raise InvalidValue("request", "collect", "another: this kernel removes nothing")
+                raise InvalidValue("request", "collect", "another request: this kernel removes nothing")
             case PutSchedule() | DropSchedule():
                 return await answer(self._store, request)
 

@@ -40,7 +40,7 @@ class DynamicAgents:
         Raises InvalidValue for an invalid recipe, Denied if the creator may create no agents.
         """
         if not any(each.type == "class" and each.name == AGENT_CLASS for each in creator.capabilities):
-            raise Denied("making agents", f"{creator.name} has not the capability class {AGENT_CLASS}")
+            raise Denied("creating agents", f"{creator.name} does not have the capability class {AGENT_CLASS}")
         asked = entry if isinstance(entry, Recipe) else Recipe.from_entry(entry)
         granted, dropped = intersect(asked.capabilities, creator.capabilities)
         recipe = Recipe(
@@ -90,7 +90,7 @@ class DynamicAgents:
                 ref=ref,
             )
         except InvalidValue as problem:
-            raise AgentNotResolved(told, "recipe", recipe.name, f"cannot be made again: {problem}") from None
+            raise AgentNotResolved(told, "recipe", recipe.name, f"cannot be created again: {problem}") from None
 
     async def task(self, handle: str) -> Task:
         """Return the task of a handle such as `root@…/solver@…:solve`. Raises AgentNotResolved."""
@@ -100,7 +100,9 @@ class DynamicAgents:
         agent = await self.load(agent_handle)
         found = agent.tasks.get(name)
         if found is None:
-            raise AgentNotResolved(handle, "task", name, f"is none of {agent.name}: {', '.join(sorted(agent.tasks))}")
+            raise AgentNotResolved(
+                handle, "task", name, f"is no task of {agent.name}; expected one of: {', '.join(sorted(agent.tasks))}"
+            )
         return found
 
     async def current(self, agent: Agent) -> Agent:
@@ -214,7 +216,7 @@ def _above(ref: AgentRef) -> AgentRef:
 
 
 def _root(agent: Any) -> Agent:
-    assert isinstance(agent, Agent), "nothing else is remembered"
+    assert isinstance(agent, Agent), "only agents are registered"
     return agent
 
 
@@ -235,4 +237,4 @@ def _check_importable(held: Sequence[Capability], handle: str) -> None:
         except (ImportError, ValueError):
             found = None
         if found is None:
-            raise AgentNotResolved(handle, "capability", each.name, f"is gone: there is no package {package} here")
+            raise AgentNotResolved(handle, "capability", each.name, f"is missing: there is no package {package} here")

@@ -43,17 +43,17 @@ class HostAuthoring:
         mine = ref_of(run.agent)
         if state_location(run).owner and not run.agent.concludes:
             # A client wrote its definition, which may equal that of an agent of the program word for word.
-            raise AgentNotResolved(ref, "agent", ref, "is not asked by what a client began")
+            raise AgentNotResolved(ref, "agent", ref, "cannot be asked in a tree that a client started")
         found = AgentRef.parse(ref) if "@" in ref else await self._agents.local(mine, ref)
         above = found.path[:-1]
         is_seen = found.root == mine.root and mine.path[: len(above)] == above and is_known(mine)
         if found.path and not is_seen:
-            raise AgentNotResolved(ref, "agent", found.local_id, f"is none of those that {mine.place} can see")
+            raise AgentNotResolved(ref, "agent", found.local_id, f"is not visible to {mine.place}")
         agent = await self._agents.load(found)
         wanted = agent.tasks.get(task)
         if wanted is None:
-            names = ", ".join(sorted(agent.tasks)) or "it has none"
-            raise AgentNotResolved(ref, "task", task, f"is none of {agent.name}: {names}")
+            names = ", ".join(sorted(agent.tasks)) or "none"
+            raise AgentNotResolved(ref, "task", task, f"is no task of {agent.name}; expected one of: {names}")
         granted = intersect(agent.capabilities, run.agent.capabilities).capabilities
         # Keep the agent's own handle: later lookups find the agent, not the reduced copy of this run.
         wanted = wanted.for_agent(agent.replace(capabilities=granted, ref=ref_of(agent)))

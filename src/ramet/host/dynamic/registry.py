@@ -99,10 +99,12 @@ class Registries:
             return found
         old = await mine.entry_json(REPLACED, f"{name}@{version}")
         if old is None:
-            raise AgentNotResolved(handle, "version", str(version), f"of {name} is unknown; now it is {found.version}")
+            raise AgentNotResolved(
+                handle, "version", str(version), f"of {name} is unknown; the current version is {found.version}"
+            )
         again = _read(old, name, handle)
         if again.version != version:
-            raise AgentNotResolved(handle, "version", str(version), f"of {name} was changed where it is kept")
+            raise AgentNotResolved(handle, "version", str(version), f"of {name} was changed in the store")
         return again
 
     async def names(self, place: str) -> list[str]:
@@ -137,9 +139,9 @@ def _read(entry_json: bytes, name: str, handle: str) -> Recipe:
         named = {"name": name, **entry} if isinstance(entry, dict) else entry
         recipe = Recipe.from_entry(named, where=name)
     except InvalidValue as problem:
-        raise AgentNotResolved(handle, "recipe", name, f"is none: {problem}") from None
+        raise AgentNotResolved(handle, "recipe", name, f"is invalid: {problem}") from None
     if recipe.name != name:
-        raise AgentNotResolved(handle, "recipe", name, f"is that of another agent, {recipe.name!r}")
+        raise AgentNotResolved(handle, "recipe", name, f"belongs to another agent, {recipe.name!r}")
     return recipe
 
 

@@ -118,7 +118,7 @@ class RunState:
         if others + size > MAX_UNSAVED:
             raise InvalidValue(key, f"{size} bytes", f"changes of at most {MAX_UNSAVED} bytes; commit() some first")
         if len(self._changed) >= MAX_CHANGED and key not in self._changed:
-            raise InvalidValue(key, "one key more", f"changes of at most {MAX_CHANGED} keys; commit() some first")
+            raise InvalidValue(key, "one more key", f"changes of at most {MAX_CHANGED} keys; commit() some first")
 
     # ---- commits
 
@@ -171,7 +171,7 @@ class RunState:
         commit = None
         if asked.name:
             if self._strangers >= MAX_STRANGERS:
-                raise Denied("checkout", f"{MAX_STRANGERS} times it was none of the commits of its own history")
+                raise Denied("checkout", f"{MAX_STRANGERS} requested commits were not in the history of the run")
             commit = await self.state.before(asked.name)
             if commit is None:
                 self._strangers += 1
@@ -232,9 +232,9 @@ class _Decided:
     """The decisions on keys that both sides changed, for the values that the keys had then."""
 
     def __init__(self, body: bytes, below: str) -> None:
-        said = _data(body, "what was decided") if body else {}
+        said = _data(body, "decisions") if body else {}
         if not isinstance(said, dict) or len(said) > MAX_NAMES or len(body) > MAX_UNSAVED:
-            raise InvalidValue("what was decided", f"{len(body)} bytes", "an object of keys, not too large")
+            raise InvalidValue("decisions", f"{len(body)} bytes", "an object of keys, not too large")
         self._said: Mapping[str, Any] = said
         self._below = below
         self._open: list[dict[str, Any]] = []
@@ -289,7 +289,7 @@ def _writable(name: str) -> str:
     """
     key = checked_key(name)
     if not {REGISTRY, REPLACED}.isdisjoint(key.split("/")):
-        raise Denied(f"writing {REGISTRY}", "agents are put there by making them")
+        raise Denied(f"writing {REGISTRY}", "only the creation of an agent changes a registry")
     return key
 
 

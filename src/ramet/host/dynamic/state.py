@@ -34,7 +34,7 @@ class HostState:
         if state.is_changed:
             raise UnsavedChanges(tuple(state.unsaved), "a branch begins at a commit", "commit() or discard() first")
         if state.is_detached:
-            raise UnsavedChanges((), "a branch begins where a branch ends", "checkout() goes back to it")
+            raise UnsavedChanges((), "a branch begins at the newest commit of a branch", "checkout() returns to it")
         return (state.head or await state.commit("")).id
 
     async def branch(self, run: Run) -> None:

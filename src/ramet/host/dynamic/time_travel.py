@@ -37,7 +37,7 @@ async def state_at(registries: Registries, events: AsyncIterator[Event], run: st
     if not commit:
         whole = await state.beside()
         now = told[-1].at
-        assert now is not None, "what is on record has a time"
+        assert now is not None, "every recorded event has a time"
         commit = next((each.id for each in await whole.history(_MOST) if each.at <= now), "")
     return await state.beside(at=commit) if commit else Versioned()
 

@@ -65,7 +65,7 @@ class Proxy:
         proxy of this proxy is open at `path`, OSError if the socket cannot be created.
         """
         if path in self._doors:
-            raise InvalidValue("path", str(path), "a path at which no door is open")
+            raise InvalidValue("path", str(path), "a path at which no proxy is open")
         door = self._doors[path] = RunProxy(
             listen(path, owner),
             Dialer(endpoints, lookup=self._lookup, private_networks=self._private),

@@ -46,7 +46,7 @@ PAGE = 10_000  #: events that are read at once
 #: The journals of working directories, as long as they are in use.
 _shared: weakref.WeakValueDictionary[pathlib.Path, Journal] = weakref.WeakValueDictionary()
 
-#: Called with None, or with the reason why the awaited events cannot be kept.
+#: Called with None, or with the reason why the awaited events cannot be stored.
 After = Callable[[RametError | None], None]
 
 
@@ -82,7 +82,7 @@ class Journal:
     def __init__(self, store: Store, folder: pathlib.Path | None = None) -> None:
         self.store, self.folder = store, folder
         self.door: BackgroundService | None = None
-        self.caretaker: BackgroundService | None = None  #: removes what has expired
+        self.caretaker: BackgroundService | None = None  #: removes expired trees
         self.is_open = False
         self.users: weakref.WeakSet[JournalUser] = weakref.WeakSet()  #: runtimes that have not stopped
         self.living: set[str] = set()  #: roots of trees that one of them has
@@ -132,7 +132,9 @@ class Journal:
     async def leave(self, user: JournalUser) -> None:
         """Stop using the journal; the last user closes the store after all appended events are written. Idempotent."""
         self.users.discard(user)
-        if self.users:  # They write what is left; each tree of this user was written when it was closed.
+        if (
+            self.users
+        ):  # The other users write the remaining events; each tree of this user was written when it was closed.
             return
         while self._closing:
             await asyncio.wait(list(self._closing))
@@ -401,7 +403,7 @@ class TreeJournal:
     def _fail(self, error: RametError) -> None:
         """Stop keeping events: call the waiting callbacks with the error, in order; do not publish the lost events."""
         if self._failure is None:
-            _log.critical("nothing more of tree %s can be kept: %s", self._root, error)
+            _log.critical("no more events of tree %s can be recorded: %s", self._root, error)
             self._failure = error
         waiting, self._waiting = self._waiting, deque()
         for _, each in waiting:

@@ -115,14 +115,14 @@ class KeptEvents:
     def _move_out(self) -> None:
         """Move the oldest event that is in memory to a file."""
         event = self._events[-len(self._sizes)]
-        assert not isinstance(event, _Place), "what has a size is in memory"
+        assert not isinstance(event, _Place), "an event with a size is in memory"
         try:
             place = self._file().add(encode(event))
             self._events[-len(self._sizes)] = place
         except InvalidValue:
             pass  # The event cannot be encoded: it stays in memory.
         except OSError as problem:
-            _log.warning("the oldest events are kept no longer, for there is no file for them: %s", problem)
+            _log.warning("the oldest events are dropped, since no file can be written for them: %s", problem)
             self._files.clear()
             while len(self._events) > len(self._sizes):
                 self._drop()

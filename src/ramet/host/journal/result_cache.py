@@ -53,7 +53,7 @@ class KeptResults:
                 data = found.data if found is not None else None
             entry = msgspec.json.decode(data, type=CacheEntry) if data is not None else None
         except (RametError, msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
-            _log.warning("a kept result cannot be used, and its agent works again: %s", problem)
+            _log.warning("a cached result cannot be used, so its agent runs again: %s", problem)
             return None
         now = self._clock.now()
         if entry is None or not timedelta() <= now - entry.at < timedelta(seconds=ttl_s) or now >= entry.until:
@@ -75,7 +75,7 @@ class KeptResults:
                 await self._journal.open()
                 await self._journal.store.put(RESULTS, key, data)
         except (RametError, TypeError, ValueError) as problem:
-            _log.warning("a result cannot be kept: %s", problem)
+            _log.warning("a result cannot be cached: %s", problem)
 
 
 async def forget_results(store: Store, *, before: datetime) -> int:

@@ -12,7 +12,7 @@ from ramet.host.journal.recorder import Recorder, Subscription
 if TYPE_CHECKING:
     from langchain_core.messages import AIMessageChunk
 
-_log = logging.getLogger("ramet.listening")
+_log = logging.getLogger("ramet.subscription")
 
 
 class Listening(Subscription):
@@ -53,7 +53,7 @@ class Listening(Subscription):
     def _failed(self) -> None:
         if not self._has_failed:
             self._has_failed = True
-            _log.exception("a listener failed; the tree goes on without what it misses")
+            _log.exception("a listener failed; the tree continues, and the listener misses this event")
 
 
 def listen(recorder: Recorder, take: Callable[[Event], None], over: Callable[[], None] = lambda: None) -> Listening:

@@ -14,7 +14,7 @@ from ramet.core.errors import DamagedTree, InvalidValue, Unknown
 from ramet.host.journal.journal import change_tree
 from ramet.store.contract import Document, Store
 
-_log = logging.getLogger("ramet.keeping")
+_log = logging.getLogger("ramet.retention")
 LONGEST_S = 100 * 366 * 86_400.0
 
 

@@ -89,12 +89,12 @@ class AuditFile:
             line = _last_line(fd, end)
             read = _read(line)
             if read is None or not read.is_whole:
-                raise Damaged("an audit log", self.path, "its last line is not as it was written; verify() says more")
+                raise Damaged("an audit log", self.path, "its last line was changed; verify() has the details")
             self._n, self.head = read.n, _sha(line)
         if end < status.st_size:
             torn = status.st_size - end
             os.ftruncate(fd, end)
-            _log.warning("%s: %d bytes of a line that was never finished were cut off", self.path, torn)
+            _log.warning("%s: %d bytes of an unfinished line were cut off", self.path, torn)
             self._append({"type": "line_cut_off", "bytes": torn})
         if self._fsync:
             folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -201,7 +201,7 @@ class _Reading:
         for number, at in self._missing.items():
             self._fault(at, f"does not follow: entry {number} before it was removed")
         if not self._seen_wanted:
-            self._fault(lines, "is not behind the given head: the end was cut off, or all of it was made anew")
+            self._fault(lines, "does not follow the given head: the end was cut off, or the whole file was recreated")
         return Verified(lines, digest, tuple(sorted(self._faults)[:MAX_FAULTS]))
 
     def _place(self, line: int, read: _Read, before: _Read | None, digest: str) -> None:
@@ -211,14 +211,14 @@ class _Reading:
         elif read.n == self._top + 1:
             is_known = line == 1 if before is None else before.is_whole and before.n == self._top
             if is_known and read.prev != digest:
-                self._fault(line, f"does not follow: it was written behind another line {line - 1}")
+                self._fault(line, f"does not follow: it was written after another line {line - 1}")
         elif read.n > self._top:
             for number in range(self._top + 1, min(read.n, self._top + 1 + MAX_FAULTS)):
                 self._missing[number] = line
         elif self._missing.pop(read.n, None) is not None:
-            self._fault(line, f"is out of its place: entry {read.n} stands behind entry {self._top}")
+            self._fault(line, f"is out of order: entry {read.n} comes after entry {self._top}")
         else:
-            self._fault(line, f"is there twice: entry {read.n}")
+            self._fault(line, f"is a duplicate: entry {read.n}")
         self._top = max(self._top, read.n)
 
     def _fault(self, line: int, what: str) -> None:

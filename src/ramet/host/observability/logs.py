@@ -63,7 +63,7 @@ def setup_logging(
     if not isinstance(structured, bool):
         raise InvalidValue("structured", structured, "True or False")
     if stream is not None and not callable(getattr(stream, "write", None)):
-        raise InvalidValue("stream", stream, "something to write text to, or None")
+        raise InvalidValue("stream", stream, "a text stream, or None")
     handler = Lines(stream, Redaction(secrets), structured=structured)
     with _setting_up:
         root = logging.getLogger()
@@ -111,7 +111,7 @@ class Lines(logging.Handler):
             few = {name: value for name, value in fields.items() if name in _OURS}
             return self._written(_cut(few, _CHARS[-1]) | {"left_out": len(fields) - len(few)})
         except Exception as problem:  # The logging code must not fail because of a bad record.
-            said = f"a record could not be shown: {type(problem).__name__}"
+            said = f"a record could not be formatted: {type(problem).__name__}"
             now = _utc(time.time())
             return self._written({"timestamp": now, "level": "ERROR", "logger": "ramet.logs", "message": said})
 
@@ -206,7 +206,7 @@ def _message(record: logging.LogRecord) -> str:
         return str.__str__(record.getMessage())
     except Exception as problem:
         template = f"{safe_repr(record.msg)} % {safe_repr(record.args)}"
-        return f"{template} (it could not be put together: {type(problem).__name__})"
+        return f"{template} (it could not be formatted: {type(problem).__name__})"
 
 
 def _whose() -> dict[str, str]:

@@ -70,7 +70,7 @@ class StallWatch:
         if StallWatch._of_process is self:
             return self
         if StallWatch._of_process is not None:
-            raise BusyError("another StallWatch of this process is at work: it has one thread that dumps")
+            raise BusyError("another StallWatch of this process is active: a process has one thread that dumps")
         StallWatch._of_process = self
         self._loop = asyncio.get_running_loop()
         self._beat_at = self._loop.time()
@@ -94,16 +94,16 @@ class StallWatch:
         self.stop()
 
     def _beat(self) -> None:
-        assert self._loop is not None, "its timer goes with it"
+        assert self._loop is not None, "stop() cancels the timer"
         now = self._loop.time()
         since, self._beat_at = now - self._beat_at, now
         if since > self.after_s:
             past = self.so_far
             self.so_far = Stalls(past.count + 1, past.seconds + since, max(past.longest_s, since))
             _log.warning(
-                "the event loop stood still for %.1f s, and every agent with it; a dump that begins with 'Timeout' "
-                "says where each thread was after %g s. A tool that does that belongs into a process: "
-                'sync_tools="process". A process that was stopped (SIGSTOP, a debugger) is counted as well',
+                "the event loop was blocked for %.1f s, and every agent with it; a dump that begins with 'Timeout' "
+                "shows where each thread was after %g s. Run a tool that blocks in a process: "
+                'sync_tools="process". A process that was stopped (SIGSTOP, a debugger) is counted, too',
                 since,
                 self.after_s,
             )
@@ -111,7 +111,7 @@ class StallWatch:
 
     def _put_off(self) -> None:
         """Request a dump `after_s` from now; the next call postpones it."""
-        assert self._loop is not None, "it is watched"
+        assert self._loop is not None, "a loop is watched"
         self._ask_for_dump()
         self._timer = self._loop.call_later(self.after_s / _BEATS, self._beat)
 

@@ -75,7 +75,7 @@ class Telemetry:
 
             provider = trace.get_tracer_provider()
         except Exception as error:  # The variable names a provider that is not installed, or cannot be loaded.
-            _log.error("no spans will be seen: the provider cannot be loaded: %s", error)
+            _log.error("no spans are recorded: the provider cannot be loaded: %s", error)
             return None
         nobody = isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider)
         return None if nobody else provider

@@ -93,7 +93,7 @@ class PolicyDecider:
         if abort is not None and abort.reason is not None:
             raise Aborted(abort.reason)
         if len(self._stuck) >= MAX_STUCK:
-            raise _NoAnswer(f"{MAX_STUCK} calls of it do not end")
+            raise _NoAnswer(f"{MAX_STUCK} earlier calls have not ended")
         task = asyncio.ensure_future(_decided(self._adapter, request))
         timer: asyncio.Future[Any] = asyncio.ensure_future(self._clock.sleep(self._timeout_s))
         stopped = asyncio.ensure_future(abort.wait_aborted()) if abort is not None else None
@@ -139,7 +139,7 @@ def _checked(answer: object) -> PolicyAnswer:
     if not isinstance(answer, Allow | Narrow | Refuse):
         raise _NoAnswer(f"a value of type {type(answer).__name__} is no Allow, Narrow or Refuse")
     if not isinstance(answer.reason, str):
-        raise _NoAnswer("its reason is no text")
+        raise _NoAnswer("its reason is not a string")
     reason = answer.reason[:MAX_REASON]
     if isinstance(answer, Allow):
         return Allow(reason)

@@ -13,7 +13,7 @@ from ramet.host.journal.journal import Journal
 
 AT_A_TIME = 16  #: trees that a kernel claims at a time: the other kernels share the rest
 
-_log = logging.getLogger("ramet.adopting")
+_log = logging.getLogger("ramet.recovery")
 
 
 class FailoverTask:
@@ -36,7 +36,7 @@ class FailoverTask:
         await self._journal.open()
         if self._serving is None:
             leave = self._journal.store.on_kernels(self._news.set)
-            self._serving = asyncio.create_task(self._serve(), name="ramet adopting", context=contextvars.Context())
+            self._serving = asyncio.create_task(self._serve(), name="ramet failover", context=contextvars.Context())
             self._serving.add_done_callback(lambda _: leave())
 
     async def stop(self) -> None:
@@ -53,7 +53,7 @@ class FailoverTask:
                 self._news.clear()
                 if any(not each.alive for each in await store.kernels()):
                     while roots := await store.claim_fallen(AT_A_TIME):
-                        _log.warning("%d trees of kernels that have fallen are this one's now", len(roots))
+                        _log.warning("claimed %d trees of failed kernels", len(roots))
                         await self._given(roots)
                 await self._news.wait()
 
@@ -63,4 +63,4 @@ class FailoverTask:
         except StoreFailed:
             raise
         except Exception as problem:
-            _log.exception("trees that were claimed cannot be taken up here: %s", problem)
+            _log.exception("claimed trees cannot be resumed here: %s", problem)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
 
 
-_log = logging.getLogger("ramet.adopting")
+_log = logging.getLogger("ramet.recovery")
 
 #: The keys of a tree's document in every version.
 _ALWAYS_SAID = frozenset({"number", "cwd", "spawn_limits", "session", "unattended", "omitted_type", "children"})
@@ -179,7 +179,7 @@ class UnfinishedTree:
         """
         about = self.about
         if missing := sorted(_ALWAYS_SAID - about.keys()):
-            why = f"its document does not say {', '.join(missing)}"
+            why = f"its document does not have {', '.join(missing)}"
             raise DamagedTree(self.root, location_of(self._journal.store), why)
         cwd = pathlib.Path(about["cwd"]) if about["cwd"] is not None else None
         if cwd is not None and not cwd.is_dir():
@@ -224,7 +224,7 @@ def _hooks(about: Mapping[str, Any], supplied: ResolvedInputs, project: Project)
     hooks = (*supplied.hooks, *project.hooks)
     had = about.get("hooks", 0)
     if len(hooks) < had:
-        raise DefinitionMissing("hooks", f"{had} that it had, of which {len(hooks)} are here")
+        raise DefinitionMissing("hooks", f"{had} of the tree, of which {len(hooks)} are supplied")
     return hooks
 
 
@@ -245,7 +245,7 @@ def _gate(about: Mapping[str, Any], supplied: ResolvedInputs) -> SafetyGate | No
 
 
 def _log_damage(problem: DamagedTree) -> None:
-    _log.error("a tree cannot be gone on with: %s", problem)
+    _log.error("a tree cannot be resumed: %s", problem)
 
 
 async def unfinished_trees(
@@ -279,7 +279,7 @@ async def orphaned_trees(journal: Journal, roots: Sequence[str]) -> list[Unfinis
         try:
             found.append(UnfinishedTree(root, await journal.about(root), journal))
         except Damaged as problem:
-            _log.error("tree %s is this kernel's now, and cannot go on here: %s", root, problem)
+            _log.error("this kernel owns tree %s, and cannot resume it: %s", root, problem)
     for each in found:
         if not each.about or each.about.get("over"):
             await journal.store.let_go(each.root)
@@ -300,7 +300,7 @@ class ForkPoint(NamedTuple):
 def point_of_run(run: Run, at: int | None) -> ForkPoint:
     """Return the fork point of a run of this process without a journal. Raises InvalidValue."""
     if run.agent.function is not None or at is not None:
-        raise InvalidValue("run", run.info.id, "a run of a model, as far as it came: there is no journal here")
+        raise InvalidValue("run", run.info.id, "a run of a model, without at: this runtime has no journal")
     tools = tuple(tool for tool in run.context.tools if tool.name not in SPAWNING)
     messages, owner = repair(list(run.context.history)), state_location(run).owner
     return ForkPoint(run.agent, tools, messages, run.context.cwd, run.subtree, owner)
@@ -315,7 +315,7 @@ async def fork_point(journal: Journal | None, run: str, at: int | None, supplied
     _gate(about, supplied)
     told = story.runs[run]
     if "agent" not in told.born.birth or told.born.birth["agent"].get("function"):
-        raise InvalidValue("run", run, "a run of a model: a function has no conversation to go on from")
+        raise InvalidValue("run", run, "a run of a model: a function has no conversation to continue")
     agents = {each.name: each for each in supplied.agents}
     agent = agent_of(told.born.birth["agent"], agents=agents, model=supplied.model)
     here = {tool.name: tool for tool in (*builtin_tools({}).values(), *supplied.tools)}

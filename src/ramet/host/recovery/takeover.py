@@ -26,7 +26,7 @@ from ramet.spawn.lifecycle.supervisor import MAX_WAKES
 from ramet.spawn.recovery import resume_tree
 from ramet.spawn.run import Run
 
-_log = logging.getLogger("ramet.adopting")
+_log = logging.getLogger("ramet.recovery")
 
 
 class TreeOwner(Protocol):
@@ -68,7 +68,7 @@ class Takeover:
                 except DamagedTree as problem:
                     if not passes_over:
                         raise
-                    _log.error("a tree cannot be gone on with: %s", problem)
+                    _log.error("a tree cannot be resumed: %s", problem)
                     continue
                 if handle is not None:
                     handles.append(handle)
@@ -87,7 +87,7 @@ class Takeover:
                 raise
             except Exception as problem:  # Whatever the error is, this kernel owns the other trees, too.
                 why = problem if isinstance(problem, RametError) else f"{type(problem).__name__}: {problem}"
-                _log.error("tree %s is this kernel's now, and cannot go on here: %s", left.root, why)
+                _log.error("this kernel owns tree %s, and cannot resume it: %s", left.root, why)
 
     async def _take_up(self, left: UnfinishedTree) -> Handle | None:
         owner = self.owner
@@ -137,7 +137,7 @@ async def _restore_worktrees(story: TreeReplay, git: Git) -> None:
         try:
             await worktree.restore(repo, made["path"], branch=made["branch"], base=made["base"], git=git)
         except (NoWorktree, OSError) as problem:  # The code that needs the worktree reports that it is missing.
-            _log.warning("the worktree of %s cannot be made anew: %s", run.path, problem)
+            _log.warning("the worktree of %s cannot be restored: %s", run.path, problem)
 
 
 def _without_folder(story: TreeReplay) -> Iterator[tuple[RunSpawned, pathlib.Path]]:

@@ -30,7 +30,7 @@ LOOK_S = 600.0  #: interval, in seconds, at which a kernel looks for expired tre
 BATCH = 500  #: trees that one answer to `Collect` removes at most
 NOTED = timedelta(days=30)  #: how long a note of a removed tree stays
 
-_log = logging.getLogger("ramet.keeping")
+_log = logging.getLogger("ramet.retention")
 
 
 class Collected(Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class RetentionJob:
     async def hang(self) -> None:
         """Begin; idempotent."""
         if self._serving is None:
-            self._serving = asyncio.create_task(self._serve(), name="ramet keeping", context=contextvars.Context())
+            self._serving = asyncio.create_task(self._serve(), name="ramet retention", context=contextvars.Context())
 
     async def take_down(self) -> None:
         """End; idempotent. An interrupted removal is finished by the next one."""
@@ -88,7 +88,7 @@ class RetentionJob:
                 await self.tidy()
                 await self.shrink()
             except RametError as problem:
-                _log.warning("what has expired could not be removed: %s", problem)
+                _log.warning("expired trees could not be removed: %s", problem)
             await asyncio.sleep(LOOK_S)
 
     async def tidy(self) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ class RetentionJob:
         try:
             return await self._folders.tidy(self._needs)
         except (OSError, InvalidValue) as problem:
-            _log.warning("the folders of runs could not be tidied: %s", problem)
+            _log.warning("the folders of runs could not be cleaned up: %s", problem)
             return ()
 
     async def sweep(self, asked: Collect) -> Collected:
@@ -107,7 +107,7 @@ class RetentionJob:
         Raises Unknown for a run to keep that is unknown, Damaged.
         """
         if self._working_dir is None:
-            raise InvalidValue("working_dir", None, "one: this kernel has none")
+            raise InvalidValue("working_dir", None, "a working directory: this kernel has none")
         async with self._sweeping:
             gone = await sweep(
                 self._store,
@@ -148,7 +148,7 @@ class RetentionJob:
             try:
                 await self._removal.clear(others, told if told is not None else await self._removal.index())
             except OSError as problem:
-                _log.warning("what trees left here that are removed could not be: %s", problem)
+                _log.warning("files of removed trees could not be removed here: %s", problem)
         self._cleared = set(notes)
         await self._forget_notes(notes, now)
         return gone

@@ -39,7 +39,7 @@ async def result_on_record(journal: Journal | None, run: str, now: datetime) -> 
     await see_that_it_is_kept(journal, story.root.id, run, now)
     found = story.runs[run].result
     if found is None:
-        raise BusyError(f"{story.runs[run].born.path} has not ended; resume() goes on with it")
+        raise BusyError(f"{story.runs[run].born.path} has not ended; resume() continues it")
     return found
 
 

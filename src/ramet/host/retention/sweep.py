@@ -30,7 +30,7 @@ from ramet.isolation import safe_walk
 from ramet.isolation.workspace.run_dirs import RunFolder, RunFolders
 from ramet.store.contract import Document, Store
 
-_log = logging.getLogger("ramet.keeping")
+_log = logging.getLogger("ramet.retention")
 #: Folders of transcripts by the root of their tree.
 Transcripts = Mapping[str, list[pathlib.Path]]
 EXPIRED = "expired"  #: the kind of the documents about expired trees
@@ -179,7 +179,7 @@ async def sweep(
         try:
             rows = await rows_to_remove(records, root, lifetime)
         except DamagedTree as problem:  # This includes trees of a newer version, which this version cannot assess.
-            _log.warning("nothing is removed of what cannot be read: %s", problem)
+            _log.warning("a tree that cannot be read is not removed: %s", problem)
             continue
         is_aside = lifetime is not None and lifetime.set_aside
         ended = lifetime.ended if lifetime and is_aside else _ended(rows) if lifetime else _newest(rows)

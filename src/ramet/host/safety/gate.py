@@ -48,7 +48,7 @@ class SafetyGate:
         names = [getattr(each, "name", None) for each in self._voters]
         for place, (voter, name) in enumerate(zip(self._voters, names, strict=True)):
             if not callable(getattr(voter, "vote", None)) or not isinstance(name, str) or name in names[:place]:
-                raise InvalidValue(f"voters[{place - 1}]", voter, "a Voter, with a name that no other has")
+                raise InvalidValue(f"voters[{place - 1}]", voter, "a Voter with a name of its own")
         self._timeout_s = timeout_s
 
     async def __call__(
@@ -70,7 +70,7 @@ class SafetyGate:
         )
         intention = context.record(intention)  # type: ignore[assignment]  # it is the same event, numbered
         votes: list[Vote] = []
-        decision = VoterAnswer("deny", "it was not decided: the run was stopped, or its journal failed")
+        decision = VoterAnswer("deny", "there is no decision: the run was stopped, or its journal failed")
         try:
             await context.settled()
             decision = (
@@ -97,7 +97,7 @@ class SafetyGate:
             context.abort.raise_if_aborted()
             return None, f"its policy {self._source.name!r} cannot be read: {_told(problem)}"
         if not isinstance(pinned, PolicyVersion) or not isinstance(pinned.policy, SafetyPolicy):
-            return None, f"its policy {self._source.name!r} cannot be read: it is none"
+            return None, f"its policy {self._source.name!r} cannot be read: it is not a safety policy"
         return pinned, ""
 
     async def _poll(
@@ -128,23 +128,27 @@ class SafetyGate:
             context.abort.raise_if_aborted()
             return Vote(voter=voter.name, verdict="deny", reason=f"it could not vote: {_told(problem)}")
         if not isinstance(ballot, VoterAnswer) or ballot.verdict not in VERDICTS or not isinstance(ballot.reason, str):
-            return Vote(voter=voter.name, verdict="deny", reason=f"it could not vote: {_shown(ballot)} is no ballot")
+            return Vote(
+                voter=voter.name, verdict="deny", reason=f"it could not vote: {_shown(ballot)} is not a valid answer"
+            )
         return Vote(voter=voter.name, verdict=ballot.verdict, reason=ballot.reason[:MAX_REASON])
 
     async def _person(self, context: ToolUseContext, intention: IntentionRecorded, question: str) -> Vote:
         """Return a person's vote, from the tree's inbox."""
-        question, tool = question or "May it?", intention.tool
+        question, tool = question or "Allow this call?", intention.tool
         if context.hooks is not None and context.hooks.listens("Notification"):
             payload = {"message": f"{tool} waits for approval: {question}", "notification_type": "permission_prompt"}
             await context.hooks.fire("Notification", context, payload, matcher="permission_prompt")
         if context.approve is None:
-            return Vote(voter="person", verdict="deny", reason="nobody is there to approve it")
-        token = current_call.set(CurrentCall(context, CallId(intention.call_id or ""), StepId("")))  # whose question
+            return Vote(voter="person", verdict="deny", reason="no person is available to approve it")
+        token = current_call.set(
+            CurrentCall(context, CallId(intention.call_id or ""), StepId(""))
+        )  # the call that asks
         try:
             allowed = await context.approve(context, tool=tool, question=question, args=intention.args)
         except Exception as problem:
             context.abort.raise_if_aborted()
-            return Vote(voter="person", verdict="deny", reason=f"nobody could be asked: {_told(problem)}")
+            return Vote(voter="person", verdict="deny", reason=f"no person could be asked: {_told(problem)}")
         finally:
             current_call.reset(token)
         if not allowed:
@@ -158,7 +162,7 @@ class SafetyGate:
 async def _asked(voter: Voter, intention: IntentionRecorded, policy: SafetyPolicy) -> VoterAnswer:
     try:
         if inspect.iscoroutinefunction(voter.vote):
-            return await voter.vote(intention, policy)  # type: ignore[no-any-return]  # looked at by who asks
+            return await voter.vote(intention, policy)  # type: ignore[no-any-return]  # the caller checks the type
         said = await in_thread(lambda: voter.vote(intention, policy), name="ramet-voter")
         return await said if inspect.isawaitable(said) else said
     except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:  # These would end the event loop.

@@ -61,7 +61,9 @@ class GateEventFilter(Struct, frozen=True, kw_only=True):
         if kind is None or kind not in self.kinds:
             return None
         event = events.decode(stored.data)
-        assert isinstance(event, IntentionRecorded | IntentionDecided | ToolEnded), "as its type says"
+        assert isinstance(event, IntentionRecorded | IntentionDecided | ToolEnded), (
+            "a gate event has one of these types"
+        )
         if self.path is not None and not fnmatchcase(event.path, self.path):
             return None
         if self.tool is not None and not fnmatchcase(event.tool, self.tool):
@@ -182,7 +184,7 @@ class _Reader:
         error = damaged(self._store, stored, problem)
         if self._wanted.tree is not None or self._wanted.run is not None:
             raise error from None
-        _log.error("an event of a gate is passed over: %s", error)
+        _log.error("an event of a gate is skipped: %s", error)
 
     async def _read(self, after: int, *, tree: str | None, run: str | None) -> list[StoredEvent]:
         return await self._store.read(after, tree=tree, run=run, limit=_READ)

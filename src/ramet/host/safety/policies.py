@@ -73,7 +73,7 @@ class SafetyPolicies:
         if not isinstance(policy, SafetyPolicy):
             raise InvalidValue("policy", policy, "a SafetyPolicy")
         if not isinstance(expected, int) or isinstance(expected, bool) or expected < 0:
-            raise InvalidValue("expected", expected, "the version that this one follows, 0 for none")
+            raise InvalidValue("expected", expected, "the version before this one, 0 for the first")
         data, version = encode(policy), expected + 1
         newest = DocumentWrite(POLICY, checked_name("name", name), data, expected)
         await self._store.put_together((), (newest, DocumentWrite(PAST, _past(name, version), data, 0)))

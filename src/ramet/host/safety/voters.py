@@ -59,7 +59,7 @@ class ModelVoter:
 
     def __init__(self, llm: BaseChatModel, instructions: str, *, name: str = "model") -> None:
         if not isinstance(instructions, str) or not instructions.strip():
-            raise InvalidValue("instructions", instructions, "what calls are to be judged by")
+            raise InvalidValue("instructions", instructions, "a text that says how to judge calls")
         self._llm, self._instructions, self.name = llm, instructions, name
 
     async def vote(self, intention: IntentionRecorded, policy: SafetyPolicy) -> VoterAnswer:

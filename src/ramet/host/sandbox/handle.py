@@ -110,7 +110,7 @@ class AgentHandle:
     def _box(self) -> Sandbox:
         box = self._handle.run.box
         if box is None:
-            raise Gone(f"no process of {self.path} lives now")
+            raise Gone(f"no process of {self.path} is running now")
         return box
 
 
@@ -135,7 +135,7 @@ async def wait_or_cancel(handle: AgentHandle) -> AgentResult:
     try:
         return await handle.result()
     except asyncio.CancelledError:
-        await run_shielded(handle.cancel("whoever waited for it was cancelled"))
+        await run_shielded(handle.cancel("the caller that waited for it was cancelled"))
         raise
 
 

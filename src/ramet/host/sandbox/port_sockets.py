@@ -21,6 +21,6 @@ def sockets_of(run: Run) -> Mapping[str, pathlib.Path]:
     if not declared:
         return {}
     if (ports := run.serving.now) is None:
-        state = "has ended" if not run.is_living else "has no sandbox at work now"
+        state = "has ended" if not run.is_living else "has no active sandbox now"
         raise Gone(f"{run.path} {state}")
     return {name: ports.path(name) for name in declared}

@@ -40,7 +40,7 @@ class PortRefused(RametError, ConnectionError):
 
     def __init__(self, port: str, reason: str) -> None:
         self.port, self.reason = port, reason
-        super().__init__(f"port {port!r} takes no connection: {reason}")
+        super().__init__(f"port {port!r} accepts no connection: {reason}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class RunPorts:
                     opened._accept_at(_listen(descriptor, name, folder), name)
         except OSError as error:
             opened._drop()
-            raise SandboxFailed(f"the sockets of its ports could not be made: {error.strerror}") from error
+            raise SandboxFailed(f"the sockets of its ports could not be created: {error.strerror}") from error
         except BaseException:
             opened._drop()
             raise
@@ -113,8 +113,10 @@ class RunPorts:
         self._check(name)
         path = self._folder / f"{name}{SOCKET_SUFFIX}"
         if (size := len(os.fsencode(path))) > _LONGEST_PATH:
-            accepted = f"a shorter path: a Unix socket's may have {_LONGEST_PATH} bytes, and this one has {size}"
-            raise InvalidValue("working_dir", str(path), f"{accepted}. connect() and loopback_port() work with any")
+            accepted = f"a shorter path: that of a Unix socket may have {_LONGEST_PATH} bytes, and this one has {size}"
+            raise InvalidValue(
+                "working_dir", str(path), f"{accepted}. connect() and loopback_port() work with any path"
+            )
         return path
 
     async def connect(self, name: str) -> tuple[StreamReader, StreamWriter]:
@@ -149,7 +151,7 @@ class RunPorts:
             try:
                 listener = socket.create_server(("127.0.0.1", 0), backlog=self._limits.connections)
             except OSError as error:
-                raise SandboxFailed(f"no port of the loopback is to be had: {error.strerror}") from error
+                raise SandboxFailed(f"no loopback port is available: {error.strerror}") from error
             listener.setblocking(False)
             for option, value in _KEEPALIVE.items():  # Accepted sockets inherit these options.
                 listener.setsockopt(*option, value)
@@ -240,10 +242,10 @@ class RunPorts:
             async with asyncio.timeout(self._limits.connect_s):
                 return await self._box.dial(port)
         except TimeoutError:
-            reason = f"who listens on {port} took none within {self._limits.connect_s:g} s"
+            reason = f"the listener on port {port} accepted no connection within {self._limits.connect_s:g} s"
             raise PortRefused(name, reason) from None
         except OSError as error:
-            raise PortRefused(name, f"nobody listens on 127.0.0.1:{port} ({error.strerror})") from error
+            raise PortRefused(name, f"nothing listens on 127.0.0.1:{port} ({error.strerror})") from error
 
 
 @contextlib.contextmanager
@@ -270,7 +272,9 @@ def _listen(folder: int, name: str, shown: pathlib.Path) -> socket.socket:
     if not _is_socket(folder, name):
         with contextlib.suppress(FileNotFoundError):
             os.stat(file, dir_fd=folder, follow_symlinks=False)
-            raise InvalidValue(f"ports.{name}", str(shown / file), "a free place for its socket; remove what is there")
+            raise InvalidValue(
+                f"ports.{name}", str(shown / file), "a free path for its socket; remove the existing file"
+            )
     return listen(pathlib.Path(f"/proc/self/fd/{folder}/{file}"))
 
 

@@ -94,7 +94,7 @@ class Sandboxes:
         try:
             reap_groups(("bwrap-", "local-"))
         except (SandboxFailed, OSError) as problem:
-            _log.warning("control groups of kernels that have ended stay for now: %s", problem)
+            _log.warning("control groups of ended kernels could not be removed yet: %s", problem)
 
     @property
     def parked(self) -> int:
@@ -173,7 +173,7 @@ class Sandboxes:
             except (InvalidValue, MissingExtra):
                 raise
             except RametError as problem:
-                _log.warning("what earlier teams had reserved stays for now: %s", problem)
+                _log.warning("reservations of earlier teams could not be released yet: %s", problem)
 
     async def warm(self) -> None:
         """Prepare slow parts of a sandbox ahead of time, if the backend has any.
@@ -185,7 +185,7 @@ class Sandboxes:
             try:
                 await self._wanted.warm()
             except RametError as problem:
-                _log.warning("nothing waits for the first run: %s", problem)
+                _log.warning("nothing was prepared for the first run: %s", problem)
 
     async def reap(self) -> None:
         """Remove the remote resources of kernels that have ended. Errors are logged, and left to the next call."""
@@ -195,9 +195,9 @@ class Sandboxes:
         try:
             if (await backend.probe()).remote:
                 for each in await backend.reap():
-                    _log.info("removed, since its kernel lives no more: %s", each)
+                    _log.info("removed, since its kernel has ended: %s", each)
         except RametError as problem:
-            _log.warning("what kernels have left stays for now: %s", problem)
+            _log.warning("leftovers of ended kernels could not be removed yet: %s", problem)
 
     async def disband(self, name: str) -> None:
         """Release a reservation whose sandboxes have ended. Errors are logged, and left to the next runtime."""
@@ -206,7 +206,7 @@ class Sandboxes:
             try:
                 await backend.disband(name)
             except SandboxFailed as problem:
-                _log.warning("what %s has reserved stays for now: %s", name, problem)
+                _log.warning("the reservation of %s could not be released yet: %s", name, problem)
 
     async def _open(self) -> Backend:
         wanted = self._wanted
@@ -227,7 +227,9 @@ class Sandboxes:
         probe = await backend.probe()
         if backend.name == "bwrap" and probe.level.rank < Isolation.L2.rank:
             await backend.close()
-            way_out = probe.remedy if wanted else f"{probe.remedy}, or say backend='local' and accept less"
+            way_out = (
+                probe.remedy if wanted else f"{probe.remedy}, or set backend='local' and accept a lower isolation level"
+            )
             raise IsolationUnavailable(Isolation.L2, probe.level, probe.missing, way_out)
         await backend.reap()
         self._together = probe.together

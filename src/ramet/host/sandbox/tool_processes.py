@@ -75,14 +75,14 @@ class ToolProcesses:
             with context.holding_process():
                 finished, gone = await self._heard(context, tool, packed, spec)
         if finished is None:
-            assert gone is not None, "who said nothing was waited for"
+            assert gone is not None, "without a final message the exit was waited for"
             how = classify_exit(gone)
             raise RametError(f"{how.kind}: {how.message}")
         done = finished.done
         if done.oom or (gone is not None and gone.reason == "oom"):
             raise RametError(f"OutOfMemory: {(gone and gone.detail) or 'it ran out of memory'}")
         if not done.ok:
-            told = sanitize_error(done.error or ErrorInfo(type="Error", message="it failed without a word"))
+            told = sanitize_error(done.error or ErrorInfo(type="Error", message="it failed without a message"))
             if isinstance(said := decode_error(told, done.fields), OutputTooLarge):
                 raise values.result_too_large(said.size, self._grant.max_output_bytes)
             raise RametError(masked(f"{told.type}: {told.message}", forms_of_grant(self._grant)))
@@ -163,7 +163,7 @@ class _Deaf:
 
     async def answer(self, request: Request, body: bytes) -> Reply:
         """Refuse the request."""
-        raise Denied(type(request).__name__, "a tool in a process of its own may ask its host for nothing")
+        raise Denied(type(request).__name__, "a tool in a process of its own may send no request to its host")
 
     def hear(self, said: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
         """Ignore the message."""
@@ -176,6 +176,6 @@ class _Deaf:
 
 def _granted(policy: Policy) -> Grant:
     if policy.isolation is not None and policy.isolation.rank > Isolation.L1.rank:
-        accepted = f"'thread' beside a policy that asks for {policy.isolation}: a process of the kind local offers L1"
+        accepted = f"'thread' with a policy that asks for {policy.isolation}: a process of the kind local offers L1"
         raise InvalidValue("sync_tools", "process", accepted)
     return msgspec.structs.replace(resolve_root_policy(policy), allow_sub_agents=False)

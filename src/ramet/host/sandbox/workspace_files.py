@@ -26,9 +26,9 @@ async def workspace_of(run: Run) -> Workspace:
     Raises Gone; SandboxFailed if its files cannot be copied.
     """
     if run.grant is None or run.folder is None:
-        raise Gone(f"{run.path} works in no sandbox, and has no workspace of its own")
+        raise Gone(f"{run.path} runs in no sandbox, and has no workspace of its own")
     if not run.is_living:
-        raise Gone(f"{run.path} has ended: what it left is among the files of its result")
+        raise Gone(f"{run.path} has ended: its files are among the files of its result")
     if run.box is not None:
         await run.box.sync()
     return Workspace(run.folder.workspace, run.grant.max_output_bytes)

@@ -99,7 +99,7 @@ class TickDispatcher:
     async def follow(self, schedule: Schedule, claim: Claim, handle: Handle) -> None:
         """Wait for the end of a tick's run, and note it; if the wait is cancelled, end the run first."""
         task = asyncio.current_task()
-        assert task is not None, "it runs in one"
+        assert task is not None, "called in a task"
         self._following[task] = handle
         try:
             if self._leaves and _goes_on(handle):

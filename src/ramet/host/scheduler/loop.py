@@ -119,7 +119,7 @@ class SchedulerLoop:
         try:
             await self._consider(group, id, found)
         except InvalidValue as problem:
-            _log.error("schedule %s rests: %s", id, problem)
+            _log.error("schedule %s does not fire here: %s", id, problem)
 
     async def _consider(self, group: asyncio.TaskGroup, id: str, found: Versioned | None = None) -> None:
         """Reconcile one schedule, claim the ticks that may begin, and start them."""

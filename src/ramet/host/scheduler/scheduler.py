@@ -67,7 +67,7 @@ class AgentScheduler:
         entropy: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         if runtime is not None and working_dir is not None:
-            raise InvalidValue("working_dir", working_dir, "none beside a runtime, which has its own")
+            raise InvalidValue("working_dir", working_dir, "None with a runtime, which has its own")
         self._given_runtime, self._working_dir, self._given_store = runtime, working_dir, store
         self._entropy = entropy
         self._starting = asyncio.Lock()
@@ -77,7 +77,7 @@ class AgentScheduler:
         self._books: ScheduleTable
         self._lookout: SchedulerLoop
 
-    # ---- its life
+    # ---- start and close
 
     async def start(self) -> Self:
         """Begin; idempotent. Raises InvalidValue if several runtimes run here and none was named."""
@@ -167,7 +167,7 @@ class AgentScheduler:
         now = await self._now()
         at = utc("when", when)
         if at < now:
-            raise InvalidValue("when", when, f"a time to come; it is {now.isoformat()}")
+            raise InvalidValue("when", when, f"a future time; it is now {now.isoformat()}")
         return await self._add(Once(at=at), ["at", at], agent, just_before(now), options)
 
     async def schedule_agent_cron(

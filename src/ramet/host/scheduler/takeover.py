@@ -96,6 +96,6 @@ class TickTakeover:
 
     async def _lose(self, schedule: Schedule, claim: Claim, problem: Exception) -> None:
         why = f"{problem} ({problem.__cause__})" if isinstance(problem, DefinitionMissing) else str(problem)
-        _log.warning("run %s of schedule %s cannot go on: %s", claim.run, schedule.id, why[:500])
-        now, why = self._runtime.clock.now(), f"its process ended, and nobody can go on with it: {why}"
+        _log.warning("run %s of schedule %s cannot be resumed: %s", claim.run, schedule.id, why[:500])
+        now, why = self._runtime.clock.now(), f"its process ended, and no process can resume it: {why}"
         await self._books.change(schedule.id, lambda book: ticks.mark_lost(book, claim, now, why))

@@ -44,7 +44,7 @@ async def answer(shelf: Documents, request: PutSchedule | DropSchedule) -> dict[
             return {"was_there": False, "found": conflict.found}
     book = ticks.decode(request.id, request.data)
     if book.schedule.id != request.id:
-        raise InvalidValue("id", request.id, f"that of the schedule itself, {book.schedule.id!r}")
+        raise InvalidValue("id", request.id, f"the id in the schedule itself, {book.schedule.id!r}")
     try:
         written = await shelf.put(KIND, request.id, request.data, expected=request.expected)
     except Conflict as conflict:

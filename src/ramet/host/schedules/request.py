@@ -95,7 +95,7 @@ def schedule_of(
     elif schedule.args or schedule.kwargs:
         raise InvalidValue("args", (schedule.args, schedule.kwargs), "none: a model agent takes a prompt")
     elif not prompt:
-        raise InvalidValue("prompt", prompt, "what the agent is to do")
+        raise InvalidValue("prompt", prompt, "the task of the agent")
     digest = _digest(asked, schedule)
     # Without a name, the id of an interval or cron line depends on its content: a restarted program that asks again
     # gets the existing schedule.

@@ -112,9 +112,9 @@ def checked_policy(policy: object) -> Policy | None:
     if not isinstance(policy, Policy):
         raise InvalidValue("policy", policy, "ramet.Policy")
     if policy.secrets:
-        raise InvalidValue("policy.secrets", sorted(policy.secrets), "none: a schedule does not keep secrets")
+        raise InvalidValue("policy.secrets", sorted(policy.secrets), "none: a schedule does not store secrets")
     if policy.env_vars:
-        accepted = "none: a schedule does not keep values; allowed_env_vars takes them from the kernel's environment"
+        accepted = "none: a schedule does not store values; allowed_env_vars takes them from the kernel's environment"
         raise InvalidValue("policy.env_vars", sorted(policy.env_vars), accepted)
     return policy
 
@@ -168,5 +168,5 @@ def _agent_of(fields: Mapping[str, Any]) -> Agent:
 
 def _check_model(agent: Agent) -> None:
     if agent.function is None and not isinstance(agent.model, str):
-        accepted = "a string such as 'anthropic:claude-sonnet-4-5': nobody is above it, and objects cannot be kept"
+        accepted = "a string such as 'anthropic:claude-sonnet-4-5': a scheduled agent has no parent, and objects cannot be stored"
         raise InvalidValue("agent.model", agent.model, accepted)

@@ -84,7 +84,7 @@ def _problem(function: Any) -> str:
     if name == "<lambda>":
         return "this is a lambda"
     if "<locals>" in qualname:
-        return "this one lives inside another function"
+        return "this one is defined inside another function"
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     if module is None:
         return "its module is not loaded"

@@ -107,7 +107,7 @@ class Beginning:
         journal.users.add(self.runtime)
         await journal.open()
         if self.history and await unfinished_trees(journal, session):
-            raise BusyError(f"the conversation {session!r} is on record already: it has a history of its own")
+            raise BusyError(f"the conversation {session!r} is recorded already: it has a history of its own")
         while (found := await _resumed(self.runtime, journal, session, **self.brought)) is None:
             _, version = await session_ids.root_of(journal.store, session)
             begun = await self._begin()
@@ -117,7 +117,7 @@ class Beginning:
             root = begun.root.info.id
             if await session_ids.register(journal.store, session, root, expected=version):
                 return begun
-            await self.runtime.close_tree(root, "another process began this conversation in the same moment")
+            await self.runtime.close_tree(root, "another process began this conversation at the same time")
         return found
 
 
@@ -179,7 +179,7 @@ async def remove(records: JournalReader, working_dir: pathlib.Path | None, sessi
         or lifetime_of(found.data).keep
         or await removal.remove(row.root, rows, told, dry_run=True) is None
     ):
-        raise Denied("removal", f"the tree of {session!r} is to be kept (ramet keep --off {row.root})")
+        raise Denied("removal", f"the tree of {session!r} is marked to be kept (ramet keep --off {row.root})")
     if not await removal.mark(found):  # From here on no kernel opens it.
         raise BusyError(f"the conversation {session!r} was opened meanwhile: close it first")
     await removal.remove(row.root, rows, told)

@@ -86,7 +86,9 @@ async def _call(task: Task, arguments: Mapping[str, Any]) -> Any:
 async def _submit(task: Task, arguments: Mapping[str, Any]) -> HostTaskFuture:
     runtime, context = _living()
     if runtime is None:
-        raise RametError(f"{task.name}.submit() needs a runtime that lives on: `async with AgentRuntime(…):` around it")
+        raise RametError(
+            f"{task.name}.submit() needs a runtime that stays open: `async with AgentRuntime(…):` around it"
+        )
     return HostTaskFuture(runtime, task, await begin(runtime, task, arguments, context))
 
 
@@ -130,7 +132,9 @@ def _living() -> tuple[AgentRuntime | None, ToolUseContext | None]:
             if RunId(call.context.run.root) in each.trees:
                 return each, call.context
     if len(running) > 1:
-        raise InvalidValue("runtime", f"{len(running)} that run", "one in this process, or a call from inside a run")
+        raise InvalidValue(
+            "runtime", f"{len(running)} running runtimes", "one in this process, or a call from inside a run"
+        )
     return (running[0] if running else None), None
 
 
@@ -156,4 +160,4 @@ def _needs_loop(what: str) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        raise RametError(f"{what}() goes on while the program does something else: it needs an event loop") from None
+        raise RametError(f"{what}() continues while the program does other work: it needs an event loop") from None

@@ -87,7 +87,7 @@ async def begin(
     if context is not None and context.tree is not None:
         return await context.tree.spawn(context, request)
     if request.branch:
-        raise InvalidValue("on_branch", task.name, "a call from inside a run, of whose state it is a branch")
+        raise InvalidValue("on_branch", task.name, "a call from inside a run, at whose state the branch begins")
     return await runtime.spawn(request.agent, request.prompt)
 
 
@@ -97,12 +97,12 @@ async def answer(runtime: AgentRuntime, task: Task, token: str, text: str) -> An
         raise InvalidValue("answer", text, "text")
     asking = await runtime.result(token)
     if asking.status is not Status.NEEDS_INPUT:
-        raise InvalidValue("token", token, f"the token of a run that asked back; that one is {asking.status}")
+        raise InvalidValue("token", token, f"the token of a run that asked a question; that run is {asking.status}")
     store = await runtime.open_store()
     before = await store.get(ANSWERS, token)
     said = msgspec.json.decode(before.data) if before is not None else None
     if said is not None and said["text"] != text:
-        raise BusyError(f"{token} was answered already, otherwise")
+        raise BusyError(f"{token} was already answered with another text")
     if said is not None and said["run"]:
         return await value(runtime, task, await runtime.result(said["run"]), said["run"])
     noted = await store.put(ANSWERS, token, _answered(text, ""), expected=before.version if before else 0)
@@ -147,10 +147,10 @@ async def _task(runtime: AgentRuntime, task: Task, said: Any, run: str) -> Task:
             agent = await agents.load(await agents.local(mine, local))
             names = [name] if name else list(agent.tasks)
             if len(names) != 1 or names[0] not in agent.tasks:
-                raise TaskFailed(f"{said!r} names none of the tasks of {local}: {', '.join(agent.tasks)}", **failed)
+                raise TaskFailed(f"{said!r} is no task of {local}; expected one of: {', '.join(agent.tasks)}", **failed)
             found = agent.tasks[names[0]]
     except (AgentNotResolved, InvalidValue) as problem:
-        raise TaskFailed(f"{str(said)[:200]!r} is no task of an agent that it made: {problem}", **failed) from None
+        raise TaskFailed(f"{str(said)[:200]!r} is no task of an agent that it created: {problem}", **failed) from None
     ref = ref_of(found.agent) if isinstance(found.agent, Agent) else mine
     if (ref.root, ref.path[: len(mine.path)]) != (mine.root, mine.path):
         raise TaskFailed(f"{text} is not an agent below {mine.place}", **failed)

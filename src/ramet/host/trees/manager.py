@@ -70,7 +70,7 @@ class Trees:
         found = opened.tree.register.runs.get(run)
         return found is not None and found.can_go_on
 
-    # ---- beginning
+    # ---- opening
 
     def open(self, plan: TreeOptions) -> OpenTree:
         """Open a tree without a root. Raises RametError once stopped, StoreFailed once fenced."""
@@ -80,7 +80,7 @@ class Trees:
     def check_open(self) -> None:
         """Raise RametError once stopped, StoreFailed once fenced: nothing begins any more."""
         if self.is_stopped:
-            raise RametError("this runtime was stopped; start() it again, or make another")
+            raise RametError("this runtime was stopped; start() it again, or create another")
         if self.fenced is not None:
             raise StoreFailed(self.fenced.where, self.fenced.why)
 
@@ -91,12 +91,12 @@ class Trees:
             self._journal.living.add(root.info.id)
         _log.info("Agent session started", extra={"session_id": root.info.id})
 
-    # ---- ending
+    # ---- closing
 
     def fence(self, error: StoreFailed) -> None:
         """Open no more trees, and end the open ones: another kernel may own the recorded trees."""
         self.fenced = error
-        _log.critical("another kernel may own what is on record, so %d trees end here: %s", len(self._open), error)
+        _log.critical("another kernel may own the recorded trees, so %d trees end here: %s", len(self._open), error)
         for root in list(self._open):
             self._closing_of(root, f"its journal is lost: {error}")
 
@@ -104,7 +104,7 @@ class Trees:
         """End the work on a tree here: another kernel owns and continues the tree."""
         if RunId(root) in self._open:
             _log.critical("a tree ends here: %s", error)
-            self._closing_of(RunId(root), f"another kernel goes on with it: {error}")
+            self._closing_of(RunId(root), f"another kernel continues it: {error}")
 
     async def close(self, root: RunId, reason: str) -> None:
         """End a tree, wait until the tree has ended, and end its readers.

@@ -26,7 +26,7 @@ from ramet.wire.code.bundle import is_user_module
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
 
-_MAY_USE = "What your code, and the agents that you make, may use:"
+_MAY_USE = "Your code, and the agents that you create, may use:"
 
 
 def _found(agent: Agent, capability: Capability) -> tuple[Capability, Any]:
@@ -94,7 +94,7 @@ class Prompts:
         if agent.memory is None:
             return None
         if base is None:
-            raise InvalidValue("memory", agent.memory, f"a session with a {agent.memory} folder to keep it in")
+            raise InvalidValue("memory", agent.memory, f"a session with a {agent.memory} folder to store it in")
         # A session id separates the notes of one user from those of another; no agent's name has an "@".
         owner = f"{agent.name}@{self._session}" if self._session else agent.name
         return memory_folder(owner, agent.memory, project_dir=self._project or base, user_dir=self._user or base)

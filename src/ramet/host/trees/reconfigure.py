@@ -32,7 +32,7 @@ def set_model(run: Run, model: str | BaseChatModel, gateway: Gateway) -> str:
     run.agent = run.agent.replace(model=model)
     if run.compaction is not None:
         run.compaction = Compaction(window_tokens=port.window or UNKNOWN_WINDOW)
-    run.context.emit(Notice, text=f"from now on it asks {port.label}")
+    run.context.emit(Notice, text=f"from now on the model is {port.label}")
     return port.label
 
 
@@ -57,7 +57,7 @@ class Equipment:
         """Check whether these tools can be added to the present ones. Raises InvalidValue."""
         names = [each.name for each in (*self.tools, *tools)]
         if twice := next((each for each in names if names.count(each) > 1), None):
-            raise InvalidValue("tools", twice, f"one tool of each name at {self._run.info.path}")
+            raise InvalidValue("tools", twice, f"tools with different names at {self._run.info.path}")
 
     def put_on(self, tools: Sequence[BaseTool], instructions: str, capabilities: Sequence[Capability]) -> None:
         """Set the additional equipment from the next turn on, replacing the previous additional equipment."""
@@ -88,7 +88,7 @@ async def compact(run: Run) -> bool:
     """
     _check_at_rest(run)
     if run.compaction is None:
-        raise InvalidValue("compact", run.info.path, "an agent whose conversation may be shortened")
+        raise InvalidValue("compact", run.info.path, "an agent whose conversation may be compacted")
     shortened = await run.compaction.compact(run.context, trigger="manual")
     await run.context.settled()
     return shortened
