@@ -19,9 +19,7 @@ def is_own(address: IPAddress) -> bool:
     """Return whether `address` is this machine's own: a listener on all addresses would be reached through it."""
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-        if _may_bind_any(
-            address.version
-        ):  # Then only the route shows whose address it is; a route ignores second addresses.
+        if _may_bind_any(address.version):  # Then only the route shows it; a route ignores second addresses.
             probe.connect((str(address), 9))  # of a datagram socket: nothing is sent
             return bool(probe.getsockname()[0] == str(address))
         probe.bind((str(address), 0))

@@ -132,9 +132,7 @@ class Journal:
     async def leave(self, user: JournalUser) -> None:
         """Stop using the journal; the last user closes the store after all appended events are written. Idempotent."""
         self.users.discard(user)
-        if (
-            self.users
-        ):  # The other users write the remaining events; each tree of this user was written when it was closed.
+        if self.users:  # They write the remaining events; each tree of this user was written when it was closed.
             return
         while self._closing:
             await asyncio.wait(list(self._closing))

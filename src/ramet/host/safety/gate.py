@@ -141,9 +141,8 @@ class SafetyGate:
             await context.hooks.fire("Notification", context, payload, matcher="permission_prompt")
         if context.approve is None:
             return Vote(voter="person", verdict="deny", reason="no person is available to approve it")
-        token = current_call.set(
-            CurrentCall(context, CallId(intention.call_id or ""), StepId(""))
-        )  # the call that asks
+        # The question belongs to this call.
+        token = current_call.set(CurrentCall(context, CallId(intention.call_id or ""), StepId("")))
         try:
             allowed = await context.approve(context, tool=tool, question=question, args=intention.args)
         except Exception as problem:
