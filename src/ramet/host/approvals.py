@@ -65,7 +65,7 @@ class ApprovalAnswer(NamedTuple):
 Tell = Callable[..., Event]
 
 
-class _Waiting(NamedTuple):
+class _PendingEntry(NamedTuple):
     """A question that was asked in this process."""
 
     entry: Pending
@@ -73,7 +73,7 @@ class _Waiting(NamedTuple):
     tell: Tell
 
 
-class _Recalled(NamedTuple):
+class _RestoredEntry(NamedTuple):
     """A question that another process asked."""
 
     entry: Pending
@@ -96,10 +96,10 @@ class Inbox:
         "_closed",
         "_mint",
         "_recalled",
+        "_recording_ids",
         "_timeout_s",
-        "_told",
         "_unattended",
-        "_used",
+        "_used_ids",
         "_waiting",
     )
 
@@ -120,10 +120,10 @@ class Inbox:
             raise InvalidValue("timeout_s", timeout_s, "seconds above 0, or None")
         self._mint, self._clock, self._timeout_s = mint, clock, timeout_s
         self._approver, self._unattended = approver, unattended
-        self._waiting: dict[str, _Waiting] = {}
-        self._recalled: dict[str, _Recalled] = {}  #: not asked here yet
-        self._used: set[str] = set()  #: ids: an answer is valid for one question, even if call ids are reused
-        self._told: set[str] = set()  #: ids: the answer is being recorded
+        self._waiting: dict[str, _PendingEntry] = {}
+        self._recalled: dict[str, _RestoredEntry] = {}  #: not asked here yet
+        self._used_ids: set[str] = set()  #: ids: an answer is valid for one question, even if call ids are reused
+        self._recording_ids: set[str] = set()  #: ids: the answer is being recorded
         self._closed: str | None = None
 
     @property
@@ -141,23 +141,23 @@ class Inbox:
         """
         if not isinstance(allowed, bool):
             raise InvalidValue("allowed", allowed, "True or False")
-        asked: _Waiting | _Recalled | None = self._waiting.pop(approval_id, None)
+        question: _PendingEntry | _RestoredEntry | None = self._waiting.pop(approval_id, None)
         recalled = self._recalled.get(approval_id)
-        if asked is None and recalled is not None and self._can_be_answered(recalled):
-            asked = recalled
-        if asked is None:
+        if question is None and recalled is not None and self._can_be_answered(recalled):
+            question = recalled
+        if question is None:
             raise Unknown("approval", str(approval_id), tuple(each.id for each in self.pending))
-        asked.tell(ApprovalAnswered, approval_id=approval_id, allowed=allowed, reason=reason[:MAX_TEXT])
-        self._told.add(approval_id)
-        asked.word.set_result(ApprovalAnswer(allowed, reason))
+        question.tell(ApprovalAnswered, approval_id=approval_id, allowed=allowed, reason=reason[:MAX_TEXT])
+        self._recording_ids.add(approval_id)
+        question.word.set_result(ApprovalAnswer(allowed, reason))
 
     def close(self, reason: str = "the session ended") -> None:
         """Deny all pending questions, and all questions that are asked from now on."""
         self._closed = reason
-        words = [*(each.word for each in self._waiting.values()), *(each.word for each in self._recalled.values())]
-        for word in words:
-            if not word.done():
-                word.set_result(ApprovalAnswer(False, reason))
+        futures = [*(each.word for each in self._waiting.values()), *(each.word for each in self._recalled.values())]
+        for future in futures:
+            if not future.done():
+                future.set_result(ApprovalAnswer(False, reason))
         self._waiting.clear()
 
     def recall(self, story: RunReplay, still_waits: Callable[[CallId], bool], tell: Tell) -> None:
@@ -165,27 +165,27 @@ class Inbox:
 
         `still_waits` returns whether the question of a call is still to be asked; `tell` records an event of the run.
         """
-        self._used.update(story.past_approvals)
-        for asked in story.approvals.values():
-            call = CallId(asked.call_id or "")
-            if not call or asked.at is None:
+        self._used_ids.update(story.past_approvals)
+        for question in story.approvals.values():
+            call = CallId(question.call_id or "")
+            if not call or question.at is None:
                 continue  # No call asks this question again under this id.
             entry = Pending(
-                id=asked.approval_id,
-                run=RunId(asked.run),
-                path=Path(asked.path),
-                agent=asked.agent,
-                depth=asked.depth,
-                tool=asked.tool,
-                question=asked.question,
-                args=asked.args,
-                asked_at=asked.at,
-                deadline=self._deadline(asked.at),
+                id=question.approval_id,
+                run=RunId(question.run),
+                path=Path(question.path),
+                agent=question.agent,
+                depth=question.depth,
+                tool=question.tool,
+                question=question.question,
+                args=question.args,
+                asked_at=question.at,
+                deadline=self._deadline(question.at),
             )
-            word = asyncio.get_running_loop().create_future()
-            answered = story.words.get(entry.id)
-            said = ApprovalAnswer(answered.allowed, answered.reason) if answered is not None else None
-            self._recalled[entry.id] = _Recalled(entry, word, said, partial(still_waits, call), tell)
+            future = asyncio.get_running_loop().create_future()
+            recorded = story.words.get(entry.id)
+            answer = ApprovalAnswer(recorded.allowed, recorded.reason) if recorded is not None else None
+            self._recalled[entry.id] = _RestoredEntry(entry, future, answer, partial(still_waits, call), tell)
 
     async def ask(self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]) -> Approval:
         """Return an approval only if a PermissionRequest hook, the approver or a person approves before the deadline.
@@ -202,16 +202,16 @@ class Inbox:
         if recalled is not None and recalled.said is not None:
             del self._recalled[approval_id]
             return _approval(recalled.said)
-        at_once = await self._decided_at_once(context, tool, question, args)
+        decision = await self._decided_at_once(context, tool, question, args)
         recalled = self._recalled.pop(approval_id, None)
         if recalled is None:
             entry = self._entry(approval_id, context, tool, question, args)
-            word: asyncio.Future[ApprovalAnswer] = asyncio.get_running_loop().create_future()
+            future: asyncio.Future[ApprovalAnswer] = asyncio.get_running_loop().create_future()
         else:
-            entry, word = recalled.entry, recalled.word
-        answered = ApprovalAnswer(False, "the run was stopped")
-        if at_once is None and not word.done():  # Before the question is announced, so that its readers can answer.
-            self._waiting[entry.id] = _Waiting(entry, word, context.emit)
+            entry, future = recalled.entry, recalled.word
+        answer = ApprovalAnswer(False, "the run was stopped")
+        if decision is None and not future.done():  # Before the question is announced, so that its readers can answer.
+            self._waiting[entry.id] = _PendingEntry(entry, future, context.emit)
         try:
             if recalled is None:  # Otherwise it was announced and is recorded.
                 context.emit(
@@ -222,15 +222,15 @@ class Inbox:
                     args=entry.args,
                     call_id=call.call_id if call is not None else None,
                 )
-            answered = word.result() if word.done() else at_once or await self._wait(context, entry, word)
-            return _approval(answered)
+            answer = future.result() if future.done() else decision or await self._wait(context, entry, future)
+            return _approval(answer)
         finally:
             self._waiting.pop(entry.id, None)
-            if entry.id in self._told:
-                self._told.remove(entry.id)
+            if entry.id in self._recording_ids:
+                self._recording_ids.remove(entry.id)
             else:
                 context.emit(
-                    ApprovalAnswered, approval_id=entry.id, allowed=answered.allowed, reason=answered.reason[:MAX_TEXT]
+                    ApprovalAnswered, approval_id=entry.id, allowed=answer.allowed, reason=answer.reason[:MAX_TEXT]
                 )
 
     def _entry(self, id: str, context: ToolUseContext, tool: str, question: str, args: dict[str, Any]) -> Pending:
@@ -258,14 +258,16 @@ class Inbox:
         """
         if call is None or not call.call_id:
             return self._mint()
-        about = repr((call.context.run.id, call.call_id, call.step_id, tool, args)).encode("utf-8", "backslashreplace")
-        times = 0
-        while (id := hashlib.sha256(b"%d %s" % (times, about)).hexdigest()[:16]) in self._used:
-            times += 1
-        self._used.add(id)
+        content = repr((call.context.run.id, call.call_id, call.step_id, tool, args)).encode(
+            "utf-8", "backslashreplace"
+        )
+        count = 0
+        while (id := hashlib.sha256(b"%d %s" % (count, content)).hexdigest()[:16]) in self._used_ids:
+            count += 1
+        self._used_ids.add(id)
         return id
 
-    def _can_be_answered(self, recalled: _Recalled) -> bool:
+    def _can_be_answered(self, recalled: _RestoredEntry) -> bool:
         deadline = recalled.entry.deadline
         in_time = deadline is None or self._clock.now() < deadline
         return recalled.said is None and not recalled.word.done() and in_time and recalled.still_waits()
@@ -290,53 +292,53 @@ class Inbox:
         return None
 
     async def _wait(
-        self, context: ToolUseContext, entry: Pending, word: asyncio.Future[ApprovalAnswer]
+        self, context: ToolUseContext, entry: Pending, future: asyncio.Future[ApprovalAnswer]
     ) -> ApprovalAnswer:
-        left = (entry.deadline - self._clock.now()).total_seconds() if entry.deadline is not None else None
-        if left is not None and left <= 0:  # It passed while no process was running.
+        remaining_s = (entry.deadline - self._clock.now()).total_seconds() if entry.deadline is not None else None
+        if remaining_s is not None and remaining_s <= 0:  # It passed while no process was running.
             return ApprovalAnswer(False, f"no answer within {self._timeout_s:g} s")
         context.slot.begin_wait()
         try:
             return await wait_with_timeout(
-                self._first(entry, word), clock=self._clock, seconds=left, abort=context.abort
+                self._first(entry, future), clock=self._clock, seconds=remaining_s, abort=context.abort
             )
         except TimeoutError:
-            if word.done():  # Answered in the same moment: the answer was accepted, so it counts.
-                return word.result()
+            if future.done():  # Answered in the same moment: the answer was accepted, so it counts.
+                return future.result()
             return ApprovalAnswer(False, f"no answer within {self._timeout_s:g} s")
         finally:
             context.slot.end_wait()
 
-    async def _first(self, entry: Pending, word: asyncio.Future[ApprovalAnswer]) -> ApprovalAnswer:
+    async def _first(self, entry: Pending, future: asyncio.Future[ApprovalAnswer]) -> ApprovalAnswer:
         """Wait for the approver's answer or an answer by id, whichever comes first."""
         if self._approver is None:
-            return await asyncio.shield(word)
-        asking = asyncio.ensure_future(_ask_approver(self._approver, entry))
+            return await asyncio.shield(future)
+        approver_task = asyncio.ensure_future(_ask_approver(self._approver, entry))
         try:
-            await asyncio.wait({asking, word}, return_when=asyncio.FIRST_COMPLETED)
-            return word.result() if word.done() else asking.result()
+            await asyncio.wait({approver_task, future}, return_when=asyncio.FIRST_COMPLETED)
+            return future.result() if future.done() else approver_task.result()
         finally:
-            asking.cancel()
-            await asyncio.wait({asking})
+            approver_task.cancel()
+            await asyncio.wait({approver_task})
 
 
 async def _ask_approver(approver: Approver, entry: Pending) -> ApprovalAnswer:
     """Return the approver's answer; an approver that fails denies."""
     try:
         if inspect.iscoroutinefunction(approver):
-            returned = await approver(entry)
+            result = await approver(entry)
         else:
-            returned = await in_thread(lambda: approver(entry), name="ramet-approver")
-            if inspect.isawaitable(returned):
-                returned = await returned
+            result = await in_thread(lambda: approver(entry), name="ramet-approver")
+            if inspect.isawaitable(result):
+                result = await result
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         return ApprovalAnswer(False, f"{APPROVER_FAILED}: {type(error).__name__}: {error}")
-    return ApprovalAnswer(returned is True, BY_APPROVER)
+    return ApprovalAnswer(result is True, BY_APPROVER)
 
 
-def _approval(word: ApprovalAnswer) -> Approval:
+def _approval(answer: ApprovalAnswer) -> Approval:
     """Return an answer as the model may read it: the text of an error of the host's code is only recorded."""
-    if word.allowed or word.reason in (BY_HOOK, BY_APPROVER):
-        return Approval(word.allowed)
-    reason = APPROVER_FAILED if word.reason.startswith(APPROVER_FAILED) else word.reason
+    if answer.allowed or answer.reason in (BY_HOOK, BY_APPROVER):
+        return Approval(answer.allowed)
+    reason = APPROVER_FAILED if answer.reason.startswith(APPROVER_FAILED) else answer.reason
     return Approval(False, reason[:MAX_TEXT])

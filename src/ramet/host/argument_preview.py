@@ -14,13 +14,13 @@ MAX_DEPTH = 5
 
 def shown(args: dict[str, Any]) -> dict[str, Any]:
     """Return `args` as bounded JSON for people to read. Every omission is marked."""
-    room = MAX_SHOWN
+    remaining_chars = MAX_SHOWN
 
     def show(value: Any, depth: int) -> Any:
-        nonlocal room
-        if room <= 0:
+        nonlocal remaining_chars
+        if remaining_chars <= 0:
             return "… not shown"
-        room -= 10
+        remaining_chars -= 10
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, int) and abs(value) <= 2**53:
@@ -36,9 +36,9 @@ def shown(args: dict[str, Any]) -> dict[str, Any]:
         return text(value if isinstance(value, str) else repr(value))
 
     def text(whole: str) -> str:
-        nonlocal room
+        nonlocal remaining_chars
         part = cut(whole)
-        room -= len(part)
+        remaining_chars -= len(part)
         return part
 
     plain: dict[str, Any] = show(args, 0)

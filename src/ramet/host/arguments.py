@@ -22,8 +22,8 @@ def check_messages(field: str, messages: object) -> None:
     """Raise InvalidValue if `messages` is not a list of messages; the error names the first wrong entry."""
     if isinstance(messages, str) or not isinstance(messages, Sequence):
         raise InvalidValue(field, messages, "a list of LangChain messages")
-    for place, each in enumerate(messages):
-        check_instance(f"{field}[{place}]", each, BaseMessage, "a LangChain message")
+    for index, each in enumerate(messages):
+        check_instance(f"{field}[{index}]", each, BaseMessage, "a LangChain message")
 
 
 def definitions_of(agents: Any) -> tuple[Agent, ...]:

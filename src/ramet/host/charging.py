@@ -84,20 +84,22 @@ class Account:
         usd_left = budget.left("usd", last_word=request.last_word)
         if tokens_left != math.inf or usd_left != math.inf:
             bound = input_bound(request.messages, self._schema_bytes())
-            asked = request.max_tokens or provider.output_limit() or DEFAULT_OUTPUT_TOKENS
-            room = tokens_left - bound
+            requested_tokens = request.max_tokens or provider.output_limit() or DEFAULT_OUTPUT_TOKENS
+            available_tokens = tokens_left - bound
             price = None
             if usd_left != math.inf:
                 price = provider.price()
-                spare = usd_left - most_usd(bound, 0, price)
+                spare_usd = usd_left - most_usd(bound, 0, price)
                 per_token = most_usd(bound, 1, price) - most_usd(bound, 0, price)
-                room = min(room, spare / per_token if per_token > 0 else (math.inf if spare >= 0 else -1))
+                available_tokens = min(
+                    available_tokens, spare_usd / per_token if per_token > 0 else (math.inf if spare_usd >= 0 else -1)
+                )
             if self._is_whole:
-                max_tokens = asked
-            elif room >= min(asked, LEAST_OUTPUT_TOKENS):
-                max_tokens = int(min(asked, room))
+                max_tokens = requested_tokens
+            elif available_tokens >= min(requested_tokens, LEAST_OUTPUT_TOKENS):
+                max_tokens = int(min(requested_tokens, available_tokens))
             else:
-                max_tokens = min(asked, LEAST_OUTPUT_TOKENS)
+                max_tokens = min(requested_tokens, LEAST_OUTPUT_TOKENS)
             tokens = (bound + max_tokens) * calls
             usd = most_usd(bound, max_tokens, price) * calls if price is not None else 0.0
         hold = budget.reserve(Amount(tokens=tokens, usd=usd, model_calls=calls), last_word=request.last_word)
@@ -117,19 +119,21 @@ class Account:
 
         Without a report, the whole reservation is settled and marked as estimated.
         """
-        said = reply.usage_metadata
-        if said is None:
-            most = hold.amount
-            usage = Usage(model_calls=most.model_calls, output_tokens=most.tokens, usd=most.usd, estimated=True)
+        reported = reply.usage_metadata
+        if reported is None:
+            reserved = hold.amount
+            usage = Usage(
+                model_calls=reserved.model_calls, output_tokens=reserved.tokens, usd=reserved.usd, estimated=True
+            )
             self._spend(hold, usage, is_kept=not self._request.aside)
             return
-        details = said.get("input_token_details") or {}
+        details = reported.get("input_token_details") or {}
         usage = Usage(
             model_calls=hold.amount.model_calls,  # More than one where the client may have retried by itself.
-            input_tokens=said["input_tokens"],
-            output_tokens=said["output_tokens"],
+            input_tokens=reported["input_tokens"],
+            output_tokens=reported["output_tokens"],
             cache_read_tokens=details.get("cache_read") or 0,
-            usd=self._cost(said),
+            usd=self._cost(reported),
         )
         self._spend(hold, usage, is_kept=not self._request.aside)
 
@@ -170,9 +174,10 @@ class Account:
         if not is_kept:
             self._context.emit(ModelCharged, step_id=self._request.step, usage=usage)
 
-    def _cost(self, said: UsageMetadata) -> float:
+    def _cost(self, reported: UsageMetadata) -> float:
         price = self._provider.known_price()
-        return cost_usd(said, price) if price is not None else 0.0  # No money limit here: `reserve` would have raised.
+        # Without a price there is no money limit: `reserve` would have raised.
+        return cost_usd(reported, price) if price is not None else 0.0
 
 
 class ForeignCharge:

@@ -57,14 +57,14 @@ class Gateway:
         if isinstance(model, str):
             if self.accepted is not None and model not in self.accepted:
                 raise InvalidValue("model", model, f"one of {', '.join(sorted(self.accepted)) or 'none'}")
-            found = self._by_name.get(model)
-            if found is None:
-                found = self._by_name[model] = self._made(resolve(model))
+            model_port = self._by_name.get(model)
+            if model_port is None:
+                model_port = self._by_name[model] = self._create_port(resolve(model))
         else:
-            found = self._by_object.get(id(model))
-            if found is None:
-                found = self._by_object[id(model)] = self._made(model)
-        return ModelPort(found.ask, found.name, found.window)
+            model_port = self._by_object.get(id(model))
+            if model_port is None:
+                model_port = self._by_object[id(model)] = self._create_port(model)
+        return ModelPort(model_port.ask, model_port.name, model_port.window)
 
     def meter(self, context: ToolUseContext, request: ForeignRequest) -> Charge:
         """Reserve for a request that another framework makes. Raises BudgetExceeded, Unknown.
@@ -73,15 +73,15 @@ class Gateway:
         request is not made.
         """
         provider = Provider(request.model, request.requests, lambda: request.max_tokens, self._prices)
-        asked = ModelRequest(messages=request.messages, step=request.step, last_word=True, aside=True)
-        return ForeignCharge(Account(provider, context, asked, lambda: request.schema_bytes, is_whole=True))
+        model_request = ModelRequest(messages=request.messages, step=request.step, last_word=True, aside=True)
+        return ForeignCharge(Account(provider, context, model_request, lambda: request.schema_bytes, is_whole=True))
 
-    def _made(self, model: BaseChatModel) -> _Port:
+    def _create_port(self, model: BaseChatModel) -> _Port:
         check_key(model)
         return _Port(model, self._gates, self._prices, self._clock)
 
 
-class _Shown:
+class _BoundTools:
     """A model bound to a list of tools. The list is kept, so that the ids of its tools are not reused."""
 
     def __init__(self, tools: tuple[BaseTool, ...], bound: Bound) -> None:
@@ -104,7 +104,7 @@ class _Port:
         self._gate = gates.of(self.name)
         self._clock = clock
         self.window: int | None = (self._model.profile or {}).get("max_input_tokens")
-        self._shown: dict[tuple[int, ...], _Shown] = {}
+        self._shown: dict[tuple[int, ...], _BoundTools] = {}
 
     async def ask(self, context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessageChunk | AIMessage]:
         """Ask until there is a reply or no retry is left: yield chunks as they arrive, then the whole message.
@@ -125,27 +125,27 @@ class _Port:
             finally:
                 pieces.put_nowait(None)
 
-        asking = asyncio.create_task(run(), name=f"{context.run.path}: model")
+        task = asyncio.create_task(run(), name=f"{context.run.path}: model")
         try:
-            while (piece := await pieces.get()) is not None:
-                yield piece
-            yield await asking
+            while (chunk := await pieces.get()) is not None:
+                yield chunk
+            yield await task
         finally:
-            if not asking.done():
-                asking.cancel()
-                await asyncio.wait([asking])
-            if not asking.cancelled():
-                asking.exception()  # Mark the exception as retrieved, even if the reader has left.
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()  # Mark the exception as retrieved, even if the reader has left.
 
-    def _show(self, request: ModelRequest) -> _Shown:
-        key = tuple(map(id, request.tools))  # `_Shown` keeps the tools, so that no id is reused
-        shown = self._shown.get(key)
-        if shown is None:
+    def _show(self, request: ModelRequest) -> _BoundTools:
+        key = tuple(map(id, request.tools))  # `_BoundTools` keeps the tools, so that no id is reused
+        bound_tools = self._shown.get(key)
+        if bound_tools is None:
             tools = tuple(request.tools)
-            shown = self._shown[key] = _Shown(tools, bind(self._model, tools))
+            bound_tools = self._shown[key] = _BoundTools(tools, bind(self._model, tools))
             if len(self._shown) > MAX_SHOWN:
                 del self._shown[next(iter(self._shown))]
-        return shown
+        return bound_tools
 
 
 class _Call:
@@ -153,7 +153,7 @@ class _Call:
 
     __slots__ = ("_account", "_context", "_port", "_request", "_shown", "_usage", "pieces")
 
-    def __init__(self, port: _Port, context: ToolUseContext, request: ModelRequest, shown: _Shown) -> None:
+    def __init__(self, port: _Port, context: ToolUseContext, request: ModelRequest, shown: _BoundTools) -> None:
         self._port, self._context, self._request, self._shown = port, context, request, shown
         self._account = Account(port.provider, context, request, lambda: shown.schema_bytes)
         self._usage = True  #: False once an attempt was refused because it asked for the usage of its stream
@@ -161,7 +161,7 @@ class _Call:
 
     async def whole(self, attempt: int) -> AIMessage:
         """Make one attempt that receives the reply in one piece."""
-        hold, max_tokens = await self._reserved(attempt)
+        hold, max_tokens = await self._reserve(attempt)
         try:
             reply = await complete(
                 self._shown.bound, self._request.messages, max_tokens=max_tokens, clock=self._port._clock
@@ -180,13 +180,13 @@ class _Call:
         """
         try:
             return await self._streamed(attempt)
-        except UsageRefused as refused:
-            self.note_retry(Retry(attempt, 0.0, refused))
+        except UsageRefused as error:
+            self.note_retry(Retry(attempt, 0.0, error))
         self._usage = False
         return await self._streamed(attempt)
 
     async def _streamed(self, attempt: int) -> AIMessage:
-        hold, max_tokens = await self._reserved(attempt)
+        hold, max_tokens = await self._reserve(attempt)
         chunks: list[AIMessageChunk] = []
         assert self.pieces is not None
         try:
@@ -219,7 +219,7 @@ class _Call:
             wait_s=round(retry.wait_s, 3),
         )
 
-    async def _reserved(self, attempt: int) -> tuple[Hold, int | None]:
+    async def _reserve(self, attempt: int) -> tuple[Hold, int | None]:
         """Return a reservation that is recorded durably before any request is sent."""
         hold, max_tokens = self._account.reserve(attempt)
         try:

@@ -71,7 +71,7 @@ class RuntimeLoop:
     def __init__(self, not_open: str) -> None:
         """Set `not_open`, the error text of a call before `begin` or after `end`."""
         self._not_open = not_open
-        self._portal: LoopThread | None = None
+        self._loop_thread: LoopThread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -91,19 +91,19 @@ class RuntimeLoop:
 
         Raises RametError if the component runs in a loop already. Must not be called in a loop.
         """
-        if self._portal is None:
+        if self._loop_thread is None:
             if is_running:
                 raise RametError("this runtime was started in an event loop; use it there")
-            self._portal = LoopThread()
-            self._portal.call(start())
+            self._loop_thread = LoopThread()
+            self._loop_thread.call(start())
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop, from a thread without a loop, and wait for its result.
 
         Raises RametError if there is no loop yet.
         """
-        if self._portal is not None:
-            return self._portal.call(work)
+        if self._loop_thread is not None:
+            return self._loop_thread.call(work)
         if self._loop is None or self._loop.is_closed():
             work.close()
             raise RametError(self._not_open)
@@ -111,7 +111,7 @@ class RuntimeLoop:
 
     def end(self, stop: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         """Call `stop` in the loop, then end the loop and its thread; idempotent. Must not be called in a loop."""
-        portal, self._portal = self._portal, None
-        if portal is not None:
-            portal.call(stop())
-            portal.close()
+        thread, self._loop_thread = self._loop_thread, None
+        if thread is not None:
+            thread.call(stop())
+            thread.close()

@@ -81,18 +81,18 @@ class Board:
         """
 
         def create(page: BoardDocument) -> Task:
-            for known, row in page.rows.items():
+            for task_id, row in page.rows.items():
                 if key and row.key == key:
-                    return task_of(page, known)
+                    return task_of(page, task_id)
             if len(page.rows) >= MAX_TASKS:
                 raise InvalidValue("board", f"{len(page.rows)} tasks", f"at most {MAX_TASKS}: delete completed tasks")
             if id is not None and (id in page.rows or id not in map(str, range(1, page.newest + 1))):
                 raise InvalidValue("id", id, "a reserved id")
-            new = id or next_id(page)
-            page.rows[new] = Row(checked_subject(subject), checked_description(description), key=key)
-            wait_for(page, new, blocked_by)
-            note(page.rows[new], metadata)
-            return task_of(page, new)
+            new_id = id or next_id(page)
+            page.rows[new_id] = Row(checked_subject(subject), checked_description(description), key=key)
+            wait_for(page, new_id, blocked_by)
+            note(page.rows[new_id], metadata)
+            return task_of(page, new_id)
 
         return await self._change(create)
 
@@ -101,7 +101,7 @@ class Board:
 
         Refused while the task waits for other tasks; idempotent.
         """
-        gone = await self._owner_that_ended(id, by)
+        ended_owner = await self._find_ended_owner(id, by)
 
         def claim(page: BoardDocument) -> Task:
             task, row = task_of(page, id), row_of(page, id)
@@ -109,7 +109,7 @@ class Board:
                 return task
             if row.status == "completed":
                 raise TaskRefused(id, "it is completed", owner=name_of(row))
-            if row.owner is not None and row.owner != gone:
+            if row.owner is not None and row.owner != ended_owner:
                 raise TaskRefused(id, f"{name_of(row)} is working on it", owner=name_of(row))
             if task.open_blockers:
                 names = ", ".join(task.open_blockers)
@@ -135,10 +135,10 @@ class Board:
 
     async def release(self, id: str, by: Owner | None = None) -> Task:
         """Release a task uncompleted; `by=None` is the host, which needs no claim. Idempotent."""
-        gone = await self._owner_that_ended(id, by)
+        ended_owner = await self._find_ended_owner(id, by)
 
         def release(page: BoardDocument) -> Task:
-            row = changeable(page, id, by, gone)
+            row = changeable(page, id, by, ended_owner)
             row.status, row.owner = "pending", None
             return task_of(page, id)
 
@@ -146,12 +146,12 @@ class Board:
 
     async def delete(self, id: str, by: Owner | None = None) -> Task:
         """Delete a task from the board, unless another run works on it; no task waits for it any more."""
-        gone = await self._owner_that_ended(id, by)
+        ended_owner = await self._find_ended_owner(id, by)
 
         def delete(page: BoardDocument) -> Task:
             row = row_of(page, id)
             if row.status != "completed":
-                changeable(page, id, by, gone)
+                changeable(page, id, by, ended_owner)
             row.status = "deleted"
             task = task_of(page, id)
             del page.rows[id]
@@ -173,10 +173,10 @@ class Board:
         metadata: Mapping[str, Any] | None = None,
     ) -> Task:
         """Change a task, unless another run works on it, or it is completed. In `metadata` None removes a key."""
-        gone = await self._owner_that_ended(id, by)
+        ended_owner = await self._find_ended_owner(id, by)
 
         def update(page: BoardDocument) -> Task:
-            row = changeable(page, id, by, gone)
+            row = changeable(page, id, by, ended_owner)
             if subject is not None:
                 row.subject = checked_subject(subject)
             if description is not None:
@@ -216,19 +216,19 @@ class Board:
         while True:
             page, version = await self._read()
             before = msgspec.json.encode(page)
-            outcome = step(page)
+            result = step(page)
             data = msgspec.json.encode(page)
             if data == before:
-                return outcome
+                return result
             if len(data) > MAX_BOARD and len(data) > len(before):
                 raise InvalidValue("board", f"{len(data)} bytes", f"at most {MAX_BOARD}: delete completed tasks")
             try:
                 await self._store.put(KIND, self._list_id, data, expected=version)
             except Conflict:
                 continue  # Another writer was faster: each round some writer succeeds.
-            return outcome
+            return result
 
-    async def _owner_that_ended(self, id: str, by: Owner | None) -> Owner | None:
+    async def _find_ended_owner(self, id: str, by: Owner | None) -> Owner | None:
         """Return the owner of a task whose lease has ended; None if the task has no owner, or a living one."""
         page, _ = await self._read()
         owner = row_of(page, id).owner
@@ -236,26 +236,26 @@ class Board:
             return None
         if self._is_living is not None and self._is_living(owner.run):
             return None
-        return None if await self._was_left_behind(owner.run) else owner
+        return None if await self._is_resumable(owner.run) else owner
 
-    async def _was_left_behind(self, run: str) -> bool:
+    async def _is_resumable(self, run: str) -> bool:
         """Return whether the journal has a run without its end: the run can be resumed."""
-        cursor, lives = 0, False
+        cursor, is_open = 0, False
         while stored := await self._store.read(cursor, run=run, limit=_PAGE):
             for each in stored:
                 if each.type in ("run_spawned", "run_resumed", "turn_started"):
-                    lives = True
+                    is_open = True
                 elif each.type == "run_ended":
-                    lives = False
+                    is_open = False
             cursor = stored[-1].cursor
-        return lives
+        return is_open
 
 
 def boards(runtime: AgentRuntime) -> Callable[[str], Board]:
     """Return the boards of a runtime, by a name: in its journal's store, or in memory if it has no journal."""
     journal = runtime.journal
     store: Store = MemoryStore() if journal is None else journal.store
-    opening = store.open if journal is None else journal.open
+    open_store = store.open if journal is None else journal.open
 
     def is_living(run: str) -> bool:
         try:
@@ -263,4 +263,4 @@ def boards(runtime: AgentRuntime) -> Callable[[str], Board]:
         except Unknown:
             return False
 
-    return lambda list_id: Board(store, list_id, is_living=is_living, open=opening)
+    return lambda list_id: Board(store, list_id, is_living=is_living, open=open_store)

@@ -97,21 +97,21 @@ def wait_for(page: BoardDocument, id: str, blockers: Sequence[str]) -> None:
         raise TaskRefused(id, f"it is {row.status}: it cannot wait any more", owner=name_of(row))
     for blocker in new:
         row_of(page, blocker)
-        if id in _all_before(page, blocker):
+        if id in _transitive_blockers(page, blocker):
             raise InvalidValue("blocked_by", blocker, f"a task that does not itself wait for {id}")
     row.blocked_by = sorted([*row.blocked_by, *new], key=int)
     if len(row.blocked_by) > MAX_BLOCKERS:
         raise InvalidValue("blocked_by", len(row.blocked_by), f"at most {MAX_BLOCKERS} tasks")
 
 
-def _all_before(page: BoardDocument, id: str) -> set[str]:
+def _transitive_blockers(page: BoardDocument, id: str) -> set[str]:
     """Return a task and all tasks that it waits for, directly or indirectly."""
-    found, looking = {id}, [id]
-    while looking:
-        new = set(page.rows[looking.pop()].blocked_by) - found
-        found |= new
-        looking += new
-    return found
+    reached, pending = {id}, [id]
+    while pending:
+        added = set(page.rows[pending.pop()].blocked_by) - reached
+        reached |= added
+        pending += added
+    return reached
 
 
 def checked_ids(field: str, ids: Sequence[str]) -> list[str]:
@@ -138,12 +138,12 @@ def note(row: Row, metadata: Mapping[str, Any] | None) -> None:
     merged = {key: value for key, value in {**row.metadata, **metadata}.items() if value is not None}
     try:
         data = msgspec.json.encode(merged)
-        plain = msgspec.json.decode(data, type=dict[str, Any])
+        decoded = msgspec.json.decode(data, type=dict[str, Any])
     except (TypeError, ValueError, RecursionError):
         raise InvalidValue("metadata", metadata, "JSON with text as its keys") from None
     if len(data) > MAX_METADATA:
         raise InvalidValue("metadata", f"{len(data)} bytes", f"at most {MAX_METADATA}")
-    row.metadata = plain
+    row.metadata = decoded
 
 
 def _is_unicode(text: str) -> bool:

@@ -44,17 +44,17 @@ class OperatorControl:
 
         `houses` may change meanwhile; each is a `RuntimeAccess`. `store` is open as long as this object is used.
         """
-        self._given, self._store = houses, store
+        self._runtime_set, self._store = houses, store
 
     def trees(self) -> list[str]:
         """Return the ids of the roots of all open trees."""
-        return [root for house in self._houses() for root in house.trees]
+        return [root for runtime in self._runtimes() for root in runtime.trees]
 
     def find(self, run: str) -> Handle:
         """Return a handle on a run. Raises Unknown for a run that is not active here, and has not just ended."""
-        for house in self._houses():
+        for runtime in self._runtimes():
             with suppress(Unknown):
-                return house.get(run)
+                return runtime.get(run)
         raise Unknown("run", run)
 
     async def reach(self, run: str) -> Handle:
@@ -62,7 +62,7 @@ class OperatorControl:
         try:
             return self.find(run)
         except Unknown:
-            await self._see_that_it_is_ours(run)
+            await self._check_ownership(run)
             raise
 
     async def send(self, run: str, text: str, dedupe_s: float | None = None) -> str:
@@ -89,8 +89,8 @@ class OperatorControl:
         receipt = await handle.cancel(reason)
         try:
             await handle.run.context.settled()
-        except StoreFailed as failed:
-            if isinstance(failed.__cause__, OwnedElsewhere):
+        except StoreFailed as error:
+            if isinstance(error.__cause__, OwnedElsewhere):
                 raise
         return receipt
 
@@ -108,19 +108,21 @@ class OperatorControl:
 
     def approvals(self) -> list[Pending]:
         """Return the pending questions, the oldest first."""
-        waiting = [each for house in self._houses() for opened in house.trees.values() for each in opened.inbox.pending]
-        return sorted(waiting, key=lambda each: each.asked_at)
+        pending = [
+            each for runtime in self._runtimes() for opened in runtime.trees.values() for each in opened.inbox.pending
+        ]
+        return sorted(pending, key=lambda each: each.asked_at)
 
     async def answer(self, approval: str, allowed: bool, reason: str) -> None:
         """Answer a question for a person, and record the answer.
 
         Raises Unknown for a question that is not (or no longer) pending, StoreFailed.
         """
-        inboxes = [opened.inbox for house in self._houses() for opened in house.trees.values()]
-        waiting = {each.id: (inbox, each.run) for inbox in inboxes for each in inbox.pending}
-        if approval not in waiting:
-            raise Unknown("approval", approval, tuple(waiting))
-        inbox, run = waiting[approval]
+        inboxes = [opened.inbox for runtime in self._runtimes() for opened in runtime.trees.values()]
+        pending = {each.id: (inbox, each.run) for inbox in inboxes for each in inbox.pending}
+        if approval not in pending:
+            raise Unknown("approval", approval, tuple(pending))
+        inbox, run = pending[approval]
         handle = self.find(run)
         inbox.answer(approval, allowed, reason)
         await handle.run.context.settled()
@@ -129,12 +131,12 @@ class OperatorControl:
         """Keep the tree of a run whatever its retention time is, or no longer; return its root's id. Raises Unknown."""
         return await set_keep(self._store, run, on)
 
-    async def _see_that_it_is_ours(self, run: str) -> None:
+    async def _check_ownership(self, run: str) -> None:
         with suppress(InvalidValue):  # An id that cannot be recorded.
-            found = await self._store.read(run=run, limit=1)
-            owner = await self._store.owner_of(found[0].tree) if found else None
+            events = await self._store.read(run=run, limit=1)
+            owner = await self._store.owner_of(events[0].tree) if events else None
             if owner is not None and owner.alive and owner.name != self._store.kernel:
-                raise OwnedElsewhere(found[0].tree, owner.name, owner.address)
+                raise OwnedElsewhere(events[0].tree, owner.name, owner.address)
 
-    def _houses(self) -> list[RuntimeAccess]:
-        return [cast("RuntimeAccess", each) for each in list(self._given)]
+    def _runtimes(self) -> list[RuntimeAccess]:
+        return [cast("RuntimeAccess", each) for each in list(self._runtime_set)]

@@ -117,13 +117,13 @@ def _pid_in(lock_file: pathlib.Path) -> str | None:
     except OSError:
         return None
     try:
-        said = os.pread(lock, 20, 0).strip()
-        if not said:
+        content = os.pread(lock, 20, 0).strip()
+        if not content:
             return None  # The last holder left it empty. Trying the lock would disturb a kernel that begins.
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return said.decode("ascii", "replace")
+            return content.decode("ascii", "replace")
         return None
     finally:
         os.close(lock)
@@ -158,7 +158,7 @@ class JournalReader:
         A tree whose document cannot be read is skipped, and is then in `damaged`. A tree that was set aside is left
         out.
         """
-        said, aside = list[tuple[str, str]](), set[str]()
+        entries, set_aside = list[tuple[str, str]](), set[str]()
         for each in await self.store.list(TREES):
             try:
                 about = said_of(each, location_of(self.store))
@@ -166,23 +166,23 @@ class JournalReader:
                 self.damaged[each.key] = problem
                 continue
             if about.get("set_aside"):
-                aside.add(each.key)
+                set_aside.add(each.key)
             elif ended or not about.get("over"):
-                said.append((str(about.get("began", "")), each.key))
-        said.sort(key=lambda each: each[0])  # Older kernels did not record when; their trees come first.
-        known = [root for _, root in said]
-        return [root for root in await self._with_events(known) if root not in aside] if ended else known
+                entries.append((str(about.get("began", "")), each.key))
+        entries.sort(key=lambda each: each[0])  # Older kernels did not record when; their trees come first.
+        roots = [root for _, root in entries]
+        return [root for root in await self._with_events(roots) if root not in set_aside] if ended else roots
 
     async def _with_events(self, known: list[str]) -> list[str]:
         """Return every tree that has events, in the order of their spawns; the known ones if a table cannot be read."""
-        found, cursor = dict[str, None](), 0
+        roots, cursor = dict[str, None](), 0
         try:
             while page := await self.store.read(cursor, limit=PAGE):
-                found |= dict.fromkeys(each.tree for each in page)
+                roots |= dict.fromkeys(each.tree for each in page)
                 cursor = page[-1].cursor
         except (Damaged, StoreFailed):
-            found |= dict.fromkeys(known)  # A reader of such a tree gets the error.
-        return list(found)
+            roots |= dict.fromkeys(known)  # A reader of such a tree gets the error.
+        return list(roots)
 
     async def rows_of_all(self, *, ended: bool = False) -> list[RunRow]:
         """Return the runs of all trees, in the order of their spawns.
@@ -199,17 +199,17 @@ class JournalReader:
 
     async def tree_of(self, run: str) -> str:
         """Return the root of the tree that a run belongs to. Raises Unknown."""
-        found = await self.store.read(run=run, limit=1)
-        if not found:
+        stored = await self.store.read(run=run, limit=1)
+        if not stored:
             raise Unknown("run", run, tuple(await self.trees())[-20:])
-        return found[0].tree
+        return stored[0].tree
 
     async def rows(self, root: str) -> list[RunRow]:
         """Return every run of a tree, in the order of their spawns. Raises DamagedTree."""
-        telling = TreeFold()
+        fold = TreeFold()
         async for event in self.events(root):
-            telling.tell(event)
-        return telling.rows(self.lives(root))
+            fold.tell(event)
+        return fold.rows(self.lives(root))
 
     async def events(self, root: str, *, run: str | None = None, after: int = 0) -> AsyncGenerator[Event]:
         """Yield the recorded events of a tree, or of one run of it, in order. Raises DamagedTree."""
@@ -218,15 +218,15 @@ class JournalReader:
 
     async def follow(self, root: str, *, run: str | None = None) -> AsyncGenerator[Event]:
         """Yield recorded events, then new ones, until the run or tree is over, or no kernel is active in the tree."""
-        telling, cursor = TreeFold(), 0
+        fold, cursor = TreeFold(), 0
         while True:
             is_alone, head = self._is_alone(), await self.store.head()  # Before reading: no event is missed.
             async for each in self._stored(root, None, cursor):
                 cursor, event = each.cursor, decoded(self.store, each)
-                telling.tell(event)
+                fold.tell(event)
                 if run is None or event.run == run:
                     yield event
-            if telling.is_over(run) or is_alone or not self.lives(root):
+            if fold.is_over(run) or is_alone or not self.lives(root):
                 return
             await self.store.wait(head, timeout_s=LOOK_S)
 
@@ -301,9 +301,9 @@ async def records_of(working_dir: pathlib.Path) -> JournalReader:
     from ramet.host.control.socket import ControlledTrees, NoKernel, send_request
 
     path = journal_in(working_dir)
-    held: Collection[str] | None = ()
+    live_roots: Collection[str] | None = ()
     if kernel_of(path) is not None:
-        held = None
+        live_roots = None
         with contextlib.suppress(NoKernel):  # If the kernel does not answer, open trees count as active in it.
-            held = (await send_request(working_dir, ControlledTrees(), patience_s=PATIENCE_S)).get("trees", ())
-    return JournalReader(SqliteStore(path, read_only=True), held, is_alone=lambda: kernel_of(path) is None)
+            live_roots = (await send_request(working_dir, ControlledTrees(), patience_s=PATIENCE_S)).get("trees", ())
+    return JournalReader(SqliteStore(path, read_only=True), live_roots, is_alone=lambda: kernel_of(path) is None)

@@ -112,46 +112,46 @@ class ControlSocket:
         `houses` may change meanwhile; each is a `RuntimeAccess`. `store` is open as long as this object listens.
         """
         self.path, self._store = folder / SOCKET, store
-        self._steering = OperatorControl(houses, store)
+        self._operator = OperatorControl(houses, store)
         self.collect: Callable[[Collect], Awaitable[Struct]] | None = None  #: removes what has ended
-        self._hanging: asyncio.Task[asyncio.Server | None] | None = None
+        self._listening: asyncio.Task[asyncio.Server | None] | None = None
         self._answering: set[asyncio.Task[None]] = set()
 
     async def hang(self) -> None:
         """Listen; idempotent. Only the holder of the journal may call this. A problem is logged."""
-        if self._hanging is None:
+        if self._listening is None:
             # In a context of its own: the answers do not belong to the call that opens the journal.
-            self._hanging = asyncio.create_task(
+            self._listening = asyncio.create_task(
                 self._hang(), name="ramet control socket", context=contextvars.Context()
             )
-        await asyncio.shield(self._hanging)
+        await asyncio.shield(self._listening)
 
     async def take_down(self) -> None:
         """Stop listening, and remove the socket; idempotent."""
-        hanging, self._hanging = self._hanging, None
-        if hanging is None:
+        listening, self._listening = self._listening, None
+        if listening is None:
             return
-        server = await hanging
+        server = await listening
         if server is None:
             return
         server.close()
         with contextlib.suppress(OSError):
             self.path.unlink()
-        answering = [task for task in self._answering if task is not asyncio.current_task()]
-        for task in answering:
+        tasks = [task for task in self._answering if task is not asyncio.current_task()]
+        for task in tasks:
             task.cancel()
-        if answering:
-            await asyncio.wait(answering)
+        if tasks:
+            await asyncio.wait(tasks)
         await server.wait_closed()
 
     async def _hang(self) -> asyncio.Server | None:
         try:
-            return await asyncio.start_unix_server(self._met, sock=_listener(self.path), limit=MAX_LINE)
+            return await asyncio.start_unix_server(self._on_connection, sock=_listener(self.path), limit=MAX_LINE)
         except OSError as problem:
             _log.warning("no other process can reach this kernel: %s: %s", self.path, problem.strerror)
             return None
 
-    def _met(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._serve(reader, writer), name="ramet control socket")
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
@@ -175,31 +175,31 @@ class ControlSocket:
         try:
             return msgspec.json.encode({"ok": await self._do(_request(line))})
         except RametError as refusal:
-            said = {"type": type(refusal).__name__, "message": str(refusal)}
+            error = {"type": type(refusal).__name__, "message": str(refusal)}
         except Exception as bug:
             _log.exception("a request of another process failed")
-            said = {"type": "Bug", "message": f"{type(bug).__name__}: {bug}"[:2_000]}
-        return msgspec.json.encode({"error": said})
+            error = {"type": "Bug", "message": f"{type(bug).__name__}: {bug}"[:2_000]}
+        return msgspec.json.encode({"error": error})
 
     async def _do(self, request: Request) -> dict[str, Any]:
         match request:
             case ControlledTrees():
-                return {"pid": os.getpid(), "trees": self._steering.trees()}
+                return {"pid": os.getpid(), "trees": self._operator.trees()}
             case Send(run=run, text=text, dedupe_s=dedupe_s):
-                return {"mail": await self._steering.send(run, text, dedupe_s)}
+                return {"mail": await self._operator.send(run, text, dedupe_s)}
             case Stop(run=run, reason=reason):
-                receipt = await self._steering.stop(run, reason)
+                receipt = await self._operator.stop(run, reason)
                 return {"stopped": receipt.stopped, "left": receipt.left}
             case FindWorkspace(run=run):
-                found = await self._steering.workspace(run)
-                return {"folder": str(found.folder), "max_bytes": found.max_bytes}
+                workspace = await self._operator.workspace(run)
+                return {"folder": str(workspace.folder), "max_bytes": workspace.max_bytes}
             case FindPorts(run=run):
-                return {name: str(path) for name, path in (await self._steering.ports(run)).items()}
+                return {name: str(path) for name, path in (await self._operator.ports(run)).items()}
             case Answer(approval=approval, allowed=allowed, reason=reason):
-                await self._steering.answer(approval, allowed, reason)
+                await self._operator.answer(approval, allowed, reason)
                 return {"approval": approval, "allowed": allowed}
             case Keep(run=run, on=on):
-                return {"tree": await self._steering.keep(run, on), "kept": on}
+                return {"tree": await self._operator.keep(run, on), "kept": on}
             case Collect() if self.collect is not None:
                 collected: dict[str, Any] = msgspec.to_builtins(await self.collect(request))
                 return collected
@@ -211,17 +211,17 @@ class ControlSocket:
 
 async def send_request(working_dir: pathlib.Path, request: Request, *, patience_s: float = ANSWER_S) -> dict[str, Any]:
     """Send a request to the kernel of a working directory. Raises NoKernel if none answers in time, and Refused."""
-    here = f"no kernel runs in {working_dir}"
+    no_kernel = f"no kernel runs in {working_dir}"
     data = msgspec.json.encode(request)
     if len(data) >= MAX_LINE:
         raise InvalidValue("request", f"{len(data)} bytes", f"less than {MAX_LINE}")
     try:
         connection = _connected(_own_socket(working_dir))
     except (OSError, InvalidValue):
-        raise NoKernel(here) from None
+        raise NoKernel(no_kernel) from None
     try:
         if _user_of(connection) not in (os.geteuid(), 0):
-            raise NoKernel(f"{here} that belongs to this user")
+            raise NoKernel(f"{no_kernel} that belongs to this user")
         reader, writer = await asyncio.open_unix_connection(sock=connection, limit=MAX_LINE)
     except BaseException:
         connection.close()
@@ -230,16 +230,16 @@ async def send_request(working_dir: pathlib.Path, request: Request, *, patience_
         async with asyncio.timeout(patience_s):
             writer.write(data + b"\n")
             await writer.drain()
-            said = msgspec.json.decode(await _line(reader))
+            reply = msgspec.json.decode(await _line(reader))
     except TimeoutError:
         raise NoKernel(f"the kernel in {working_dir} does not answer") from None
     except (ConnectionError, msgspec.DecodeError):
         raise KernelEnded(f"the kernel in {working_dir} ended before it had answered") from None
     finally:
         writer.close()
-    if "error" in said:
-        raise Refused(said["error"]["type"], said["error"]["message"])
-    answer: dict[str, Any] = said["ok"]
+    if "error" in reply:
+        raise Refused(reply["error"]["type"], reply["error"]["message"])
+    answer: dict[str, Any] = reply["ok"]
     return answer
 
 

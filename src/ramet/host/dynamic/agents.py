@@ -41,22 +41,22 @@ class DynamicAgents:
         """
         if not any(each.type == "class" and each.name == AGENT_CLASS for each in creator.capabilities):
             raise Denied("creating agents", f"{creator.name} does not have the capability class {AGENT_CLASS}")
-        asked = entry if isinstance(entry, Recipe) else Recipe.from_entry(entry)
-        granted, dropped = intersect(asked.capabilities, creator.capabilities)
+        requested = entry if isinstance(entry, Recipe) else Recipe.from_entry(entry)
+        granted, dropped = intersect(requested.capabilities, creator.capabilities)
         recipe = Recipe(
-            name=asked.name,
-            primer=asked.primer,
-            model=asked.model,
+            name=requested.name,
+            primer=requested.primer,
+            model=requested.model,
             capabilities=granted,
-            tasks=asked.tasks,
-            types=asked.types,
-            limits=asked.limits,
-            setup=asked.setup,
+            tasks=requested.tasks,
+            types=requested.types,
+            limits=requested.limits,
+            setup=requested.setup,
         )
         agent_of(recipe)  # Check that its types and tasks can be rebuilt.
         ref = ref_of(creator)
-        kept = await self.registries.keep(ref.place, recipe)
-        return Made(below(_above(ref), recipe), dropped, kept.commit)
+        stored = await self.registries.keep(ref.place, recipe)
+        return Made(below(_creation_root(ref), recipe), dropped, stored.commit)
 
     async def load(self, handle: str | AgentRef) -> Agent:
         """Return the agent of a handle, in the version of the handle.
@@ -66,31 +66,31 @@ class DynamicAgents:
         The agent has those of its capabilities that all agents above it have now.
         """
         ref = handle if isinstance(handle, AgentRef) else AgentRef.parse(handle)
-        told = str(ref)
-        agent = root_agent(ref.root, ref.root_version, told)
-        held, model = agent.capabilities, agent.model
+        handle_text = str(ref)
+        agent = root_agent(ref.root, ref.root_version, handle_text)
+        capabilities, model = agent.capabilities, agent.model
         if not ref.path:
             return _root(agent)
         place, recipe = ref.root, None
         for depth, name in enumerate(ref.path):
             is_last = depth == len(ref.path) - 1
-            recipe = await self.registries.find(place, name, ref.version if is_last else None, told)
-            held = intersect(recipe.capabilities, held).capabilities
+            recipe = await self.registries.find(place, name, ref.version if is_last else None, handle_text)
+            capabilities = intersect(recipe.capabilities, capabilities).capabilities
             model = recipe.model or model
             place = f"{place}/{name}"
         assert recipe is not None, "there is a path"
-        _check_importable(held, told)
+        _check_importable(capabilities, handle_text)
         try:
             return agent_of(
                 recipe,
-                capabilities=held,
+                capabilities=capabilities,
                 source_modules=agent.source_modules,
-                tools=_tools(held, agent),
+                tools=_tools(capabilities, agent),
                 model=model,
                 ref=ref,
             )
         except InvalidValue as problem:
-            raise AgentNotResolved(told, "recipe", recipe.name, f"cannot be created again: {problem}") from None
+            raise AgentNotResolved(handle_text, "recipe", recipe.name, f"cannot be created again: {problem}") from None
 
     async def task(self, handle: str) -> Task:
         """Return the task of a handle such as `root@…/solver@…:solve`. Raises AgentNotResolved."""
@@ -98,12 +98,12 @@ class DynamicAgents:
         if not agent_handle:
             raise InvalidValue("handle", handle, "the handle of an agent, ':', and the name of a task")
         agent = await self.load(agent_handle)
-        found = agent.tasks.get(name)
-        if found is None:
+        task_definition = agent.tasks.get(name)
+        if task_definition is None:
             raise AgentNotResolved(
                 handle, "task", name, f"is no task of {agent.name}; expected one of: {', '.join(sorted(agent.tasks))}"
             )
-        return found
+        return task_definition
 
     async def current(self, agent: Agent) -> Agent:
         """Return an agent that was loaded earlier, reduced to the capabilities and tools of its present definition.
@@ -112,13 +112,15 @@ class DynamicAgents:
         """
         if agent.ref is None or not agent.ref.path:
             return agent
-        now = await self.load(agent.ref)
-        lost = {each.name for each in agent.capabilities if each.type == "tool"}
-        lost -= {each.name for each in now.capabilities if each.type == "tool"}
+        current_agent = await self.load(agent.ref)
+        removed_tools = {each.name for each in agent.capabilities if each.type == "tool"}
+        removed_tools -= {each.name for each in current_agent.capabilities if each.type == "tool"}
         tools = agent.tool_entries
         if tools is not None:
-            tools = tuple(each for each in tools if (each if isinstance(each, str) else each.name) not in lost)
-        return agent.replace(capabilities=intersect(agent.capabilities, now.capabilities).capabilities, tools=tools)
+            tools = tuple(each for each in tools if (each if isinstance(each, str) else each.name) not in removed_tools)
+        return agent.replace(
+            capabilities=intersect(agent.capabilities, current_agent.capabilities).capabilities, tools=tools
+        )
 
     async def rebind(self, handle: str | AgentRef) -> AgentRef:
         """Return the handle of the same agent in the same version, below the root agent that this process now declares.
@@ -130,11 +132,11 @@ class DynamicAgents:
         root = find_registered(ref.root)
         if root is None:
             raise AgentNotResolved(str(ref), "root agent", ref.root, "is not declared in this process")
-        now = handle_of(root)
+        rebound = handle_of(root)
         if ref.path:
-            now = ref._replace(root_version=_above(now).root_version)
-        await self.load(now)
-        return now
+            rebound = ref._replace(root_version=_creation_root(rebound).root_version)
+        await self.load(rebound)
+        return rebound
 
     async def local(self, creator: Agent | AgentRef | str, name: str) -> AgentRef:
         """Return the handle of a name: from the creator's registry, else the nearest one above, else declared by code.
@@ -142,20 +144,20 @@ class DynamicAgents:
         `creator` is an agent, or its handle. Raises AgentNotResolved.
         """
         creator = _creator(creator)
-        path, above = creator.path, _above(creator)
+        path, root_ref = creator.path, _creation_root(creator)
         while True:
             place = "/".join((creator.root, *path))
             try:
                 recipe = await self.registries.find(place, name, None, f"{creator.place}/{name}")
             except AgentNotResolved:
                 if not path:
-                    found = find_registered(name)
-                    if found is None:
+                    definition = find_registered(name)
+                    if definition is None:
                         raise
-                    return ref_of(_root(found))
+                    return ref_of(_root(definition))
                 path = path[:-1]
                 continue
-            return above._replace(path=(*path, name), version=recipe.version)
+            return root_ref._replace(path=(*path, name), version=recipe.version)
 
     async def made_by(self, creator: Agent | AgentRef) -> Sequence[str]:
         """Return the local ids of the agents that an agent has created."""
@@ -195,18 +197,18 @@ def is_known(ref: AgentRef) -> bool:
     return True
 
 
-def _creator(given: object) -> AgentRef:
-    if isinstance(given, Agent):
-        return ref_of(given)
-    if isinstance(given, AgentRef):
-        return given
-    if isinstance(given, str):
+def _creator(creator: object) -> AgentRef:
+    if isinstance(creator, Agent):
+        return ref_of(creator)
+    if isinstance(creator, AgentRef):
+        return creator
+    if isinstance(creator, str):
         with suppress(InvalidValue):
-            return AgentRef.parse(given)
-    raise InvalidValue("creator", given, "a ramet.Agent, or its handle as root@version/name/…@version")
+            return AgentRef.parse(creator)
+    raise InvalidValue("creator", creator, "a ramet.Agent, or its handle as root@version/name/…@version")
 
 
-def _above(ref: AgentRef) -> AgentRef:
+def _creation_root(ref: AgentRef) -> AgentRef:
     """Return the handle below which agents are created: it has the root's identity, without the root's capabilities."""
     try:
         root = root_agent(ref.root, ref.root_version, str(ref))
@@ -220,21 +222,21 @@ def _root(agent: Any) -> Agent:
     return agent
 
 
-def _tools(held: Sequence[Capability], root: Any) -> tuple[Any, ...]:
+def _tools(capabilities: Sequence[Capability], root: Any) -> tuple[Any, ...]:
     """Return the remaining tools; as objects if the root agent has them as objects."""
     objects = {each.name: each for each in root.tools or () if not isinstance(each, str)}
-    return tuple(objects.get(each.name, each.name) for each in held if each.type == "tool")
+    return tuple(objects.get(each.name, each.name) for each in capabilities if each.type == "tool")
 
 
-def _check_importable(held: Sequence[Capability], handle: str) -> None:
+def _check_importable(capabilities: Sequence[Capability], handle: str) -> None:
     """Check that the packages of non-root capabilities exist; nothing is imported. Raises AgentNotResolved."""
-    for each in held:
+    for each in capabilities:
         if each.type == "tool" or (each.type == "class" and ":" not in each.name):
             continue
         package = each.name.partition(":")[0].partition(".")[0]
         try:
-            found = importlib.util.find_spec(package)
+            spec = importlib.util.find_spec(package)
         except (ImportError, ValueError):
-            found = None
-        if found is None:
+            spec = None
+        if spec is None:
             raise AgentNotResolved(handle, "capability", each.name, f"is missing: there is no package {package} here")

@@ -30,9 +30,11 @@ class HostAuthoring:
     async def create(self, run: Run, entry: Mapping[str, Any]) -> Made:
         """Create an agent in the run's own registry. Raises InvalidValue, Denied, StoreFailed."""
         recipe = Recipe.from_entry(entry)
-        made = await self._agents.create(run.agent, recipe)
-        run.context.emit(AgentCreated, name=recipe.name, handle=str(made.ref), commit=made.commit, dropped=made.dropped)
-        return made
+        created = await self._agents.create(run.agent, recipe)
+        run.context.emit(
+            AgentCreated, name=recipe.name, handle=str(created.ref), commit=created.commit, dropped=created.dropped
+        )
+        return created
 
     async def asked(self, run: Run, ref: str, task: str, arguments: Mapping[str, Any]) -> SpawnRequest:
         """Return the spawn request of a run that works on an agent's task. Raises AgentNotResolved, InvalidValue.
@@ -40,21 +42,23 @@ class HostAuthoring:
         A run in a tree of a server's client cannot ask agents of the program. Exempt is an agent of the program that
         concludes a task in that tree.
         """
-        mine = ref_of(run.agent)
+        own_ref = ref_of(run.agent)
         if state_location(run).owner and not run.agent.concludes:
             # A client wrote its definition, which may equal that of an agent of the program word for word.
             raise AgentNotResolved(ref, "agent", ref, "cannot be asked in a tree that a client started")
-        found = AgentRef.parse(ref) if "@" in ref else await self._agents.local(mine, ref)
-        above = found.path[:-1]
-        is_seen = found.root == mine.root and mine.path[: len(above)] == above and is_known(mine)
-        if found.path and not is_seen:
-            raise AgentNotResolved(ref, "agent", found.local_id, f"is not visible to {mine.place}")
-        agent = await self._agents.load(found)
-        wanted = agent.tasks.get(task)
-        if wanted is None:
+        target_ref = AgentRef.parse(ref) if "@" in ref else await self._agents.local(own_ref, ref)
+        creator_path = target_ref.path[:-1]
+        is_seen = (
+            target_ref.root == own_ref.root and own_ref.path[: len(creator_path)] == creator_path and is_known(own_ref)
+        )
+        if target_ref.path and not is_seen:
+            raise AgentNotResolved(ref, "agent", target_ref.local_id, f"is not visible to {own_ref.place}")
+        agent = await self._agents.load(target_ref)
+        task_definition = agent.tasks.get(task)
+        if task_definition is None:
             names = ", ".join(sorted(agent.tasks)) or "none"
             raise AgentNotResolved(ref, "task", task, f"is no task of {agent.name}; expected one of: {names}")
         granted = intersect(agent.capabilities, run.agent.capabilities).capabilities
         # Keep the agent's own handle: later lookups find the agent, not the reduced copy of this run.
-        wanted = wanted.for_agent(agent.replace(capabilities=granted, ref=ref_of(agent)))
-        return task_request(wanted, wanted.take(arguments))
+        task_definition = task_definition.for_agent(agent.replace(capabilities=granted, ref=ref_of(agent)))
+        return task_request(task_definition, task_definition.take(arguments))

@@ -47,18 +47,18 @@ def state_location(run: Run) -> StateLocation:
 
 def standing_on_record(runs: Mapping[str, RunReplay], id: str) -> StateLocation:
     """Return the state location of a recorded run, in whichever process it ran."""
-    born = runs[id].born
-    agent, ref = born.birth.get("agent", {}), born.birth.get("agent", {}).get("ref")
-    parent = standing_on_record(runs, born.parent) if born.parent is not None and born.parent in runs else None
+    spawn = runs[id].born
+    agent, ref = spawn.birth.get("agent", {}), spawn.birth.get("agent", {}).get("ref")
+    parent = standing_on_record(runs, spawn.parent) if spawn.parent is not None and spawn.parent in runs else None
     return StateLocation(
         id=id,
-        name=agent.get("name", born.agent),
+        name=agent.get("name", spawn.agent),
         ref=AgentRef.parse(ref) if ref is not None else None,
         parent=parent,
-        owner=parent.owner if parent is not None else born.birth.get("state_owner", ""),
-        is_branch=bool(born.birth.get("begins_at")) and parent is not None,
+        owner=parent.owner if parent is not None else spawn.birth.get("state_owner", ""),
+        is_branch=bool(spawn.birth.get("begins_at")) and parent is not None,
         is_function="function" in agent,
-        is_sandboxed="grant" in born.birth,
+        is_sandboxed="grant" in spawn.birth,
     )
 
 
@@ -97,7 +97,7 @@ def branch_below(parent: StateLocation, id: str) -> str:
 def prefix_below(parent: StateLocation) -> str:
     """Return the prefix of the branches of a run's delegates alone; only an id follows the prefix."""
     branch = branch_of(parent)
-    above, sign = (place_of(parent), "/") if branch == MAIN else (branch, "+")  # No agent's name has a "+".
-    if len(above) > _MOST:
-        above = f"~{hashlib.sha256(above.encode()).hexdigest()}"
-    return f"{above}{sign}"
+    base, separator = (place_of(parent), "/") if branch == MAIN else (branch, "+")  # No agent's name has a "+".
+    if len(base) > _MOST:
+        base = f"~{hashlib.sha256(base.encode()).hexdigest()}"
+    return f"{base}{separator}"

@@ -40,23 +40,23 @@ class Registries:
 
     def __init__(self, store: Callable[[], Any]) -> None:
         """Set `store`, which returns the open store, or an awaitable of it, when it is first needed."""
-        self._find = store
+        self._open_store = store
         self._state: Versioned | None = None
         self._changing = asyncio.Lock()
 
     async def state(self, owner: str = "") -> Versioned:
         """Return the state with the namespaces of the program's agents, or of the trees that have this owner."""
         if owner:
-            return await Versioned.open(await self._find(), _state_of(owner))
+            return await Versioned.open(await self._open_store(), _state_of(owner))
         if self._state is None:
-            store: Store = await self._find()
+            store: Store = await self._open_store()
             if self._state is None:
                 self._state = await Versioned.open(store, STATE)
         return self._state
 
     async def remove_state(self, owner: str) -> None:
         """Remove the state of an owner with all its branches."""
-        await Versioned.remove_state(await self._find(), _state_of(owner))
+        await Versioned.remove_state(await self._open_store(), _state_of(owner))
 
     async def namespace(self, place: str) -> Namespaced:
         """Return the state of one agent, for reading and writing, by its place: `architect/math_solver`."""
@@ -69,43 +69,43 @@ class Registries:
         """
         async with self._changing:
             state = await self.state()
-            mine = Namespaced(state, place)
-            before = await mine.entry_json(REGISTRY, recipe.name)
-            if before is not None:
-                version, entry = _hash_of(before, recipe.name), msgspec.json.decode(before)
+            namespace = Namespaced(state, place)
+            previous = await namespace.entry_json(REGISTRY, recipe.name)
+            if previous is not None:
+                version, entry = _hash_of(previous, recipe.name), msgspec.json.decode(previous)
                 if version == recipe.version:
                     return Kept(recipe, state.head.id if state.head is not None else "")
-                mine.set_entry(REPLACED, f"{recipe.name}@{version}", entry)
-            mine.set_entry(REGISTRY, recipe.name, recipe.entry())
+                namespace.set_entry(REPLACED, f"{recipe.name}@{version}", entry)
+            namespace.set_entry(REGISTRY, recipe.name, recipe.entry())
             commit = await state.commit(f"{place} made {recipe.name}", on_conflict="retry")
             return Kept(recipe, commit.id)
 
     async def find(self, place: str, name: str, version: str | None, handle: str) -> Recipe:
         """Return a recipe by name: the current version, or the given one. Raises AgentNotResolved."""
         try:
-            return await self._found(place, name, version, handle)
+            return await self._lookup(place, name, version, handle)
         except AgentNotResolved:  # Another process may have written it since the last read.
             async with self._changing:
                 await (await self.state()).checkout()
-        return await self._found(place, name, version, handle)
+        return await self._lookup(place, name, version, handle)
 
-    async def _found(self, place: str, name: str, version: str | None, handle: str) -> Recipe:
-        mine = Namespaced(await self.state(), place)
-        entry = await mine.entry_json(REGISTRY, name)
+    async def _lookup(self, place: str, name: str, version: str | None, handle: str) -> Recipe:
+        namespace = Namespaced(await self.state(), place)
+        entry = await namespace.entry_json(REGISTRY, name)
         if entry is None:
             raise AgentNotResolved(handle, "agent", name, f"is not in the registry of {place}")
-        found = _read(entry, name, handle)
-        if version in (None, found.version):
-            return found
-        old = await mine.entry_json(REPLACED, f"{name}@{version}")
-        if old is None:
+        recipe = _read(entry, name, handle)
+        if version in (None, recipe.version):
+            return recipe
+        replaced = await namespace.entry_json(REPLACED, f"{name}@{version}")
+        if replaced is None:
             raise AgentNotResolved(
-                handle, "version", str(version), f"of {name} is unknown; the current version is {found.version}"
+                handle, "version", str(version), f"of {name} is unknown; the current version is {recipe.version}"
             )
-        again = _read(old, name, handle)
-        if again.version != version:
+        replaced_recipe = _read(replaced, name, handle)
+        if replaced_recipe.version != version:
             raise AgentNotResolved(handle, "version", str(version), f"of {name} was changed in the store")
-        return again
+        return replaced_recipe
 
     async def names(self, place: str) -> list[str]:
         """Return the names of the agents that the agent at `place` has created."""
@@ -115,12 +115,12 @@ class Registries:
         """Remove an agent with its versions, its state, and all agents that it created. Raises AgentNotResolved."""
         async with self._changing:
             state = await self.state()
-            mine = Namespaced(state, place)
-            if not mine.remove_entry(REGISTRY, checked_name("agent", name)):
+            namespace = Namespaced(state, place)
+            if not namespace.remove_entry(REGISTRY, checked_name("agent", name)):
                 raise AgentNotResolved(f"{place}/{name}", "agent", name, f"is not in the registry of {place}")
-            for each in mine.entries(REPLACED, prefix=f"{name}@"):
-                mine.remove_entry(REPLACED, each)
-            mine.remove_namespace(name)
+            for each in namespace.entries(REPLACED, prefix=f"{name}@"):
+                namespace.remove_entry(REPLACED, each)
+            namespace.remove_namespace(name)
             await state.commit(f"{place} removed {name}", on_conflict="retry")
 
 
@@ -136,8 +136,8 @@ def _state_of(owner: str) -> str:
 def _read(entry_json: bytes, name: str, handle: str) -> Recipe:
     entry = msgspec.json.decode(entry_json)
     try:
-        named = {"name": name, **entry} if isinstance(entry, dict) else entry
-        recipe = Recipe.from_entry(named, where=name)
+        data = {"name": name, **entry} if isinstance(entry, dict) else entry
+        recipe = Recipe.from_entry(data, where=name)
     except InvalidValue as problem:
         raise AgentNotResolved(handle, "recipe", name, f"is invalid: {problem}") from None
     if recipe.name != name:

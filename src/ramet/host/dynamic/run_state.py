@@ -50,10 +50,10 @@ class RunState:
         self._context, self._delegates = context, delegates
         self._changed: dict[str, int] = {}  #: bytes by key, of uncommitted changes
         self._written = self._commits = 0
-        self._strangers = 0  #: requests for commits that are not its own
-        self._seen: tuple[Commit | None, int, _Answer] | None = None  #: the newest history, cached
+        self._foreign_requests = 0  #: requests for commits that are not its own
+        self._cached_history: tuple[Commit | None, int, _Answer] | None = None  #: the newest history, cached
         self._turn = asyncio.Lock()
-        self._told = ""  #: the newest commit that is recorded for the run
+        self._recorded_commit = ""  #: the newest commit that is recorded for the run
         self._do: dict[str, Callable[[UseState, bytes], Coroutine[Any, Any, _Answer]]] = {
             "get": self._get,
             "has": self._has,
@@ -103,10 +103,10 @@ class RunState:
     async def _remove(self, asked: UseState, _: bytes) -> _Answer:
         key = _writable(asked.name)
         self._check_room(key, 0)
-        was_there = await self.state.read(key, MISSING) is not MISSING and self.state.remove(key)
-        if was_there:
+        existed = await self.state.read(key, MISSING) is not MISSING and self.state.remove(key)
+        if existed:
             self._changed[key] = 0
-        return _answer(None, found=was_there)
+        return _answer(None, found=existed)
 
     async def _discard(self, _asked: UseState, _: bytes) -> _Answer:
         self.state.discard()
@@ -123,7 +123,7 @@ class RunState:
     # ---- commits
 
     async def _commit(self, asked: UseState, body: bytes) -> _Answer:
-        decided = _Decided(body, self._below)
+        decisions = _Decisions(body, self._below)
         changed, size = set(self._changed), sum(self._changed.values())
         if self._changed:
             self._check_written(size)
@@ -131,9 +131,9 @@ class RunState:
             if asked.on_conflict == "abandon":
                 commit = await self.state.commit(_message(asked), on_conflict="abandon")
             else:
-                commit = await self.state.commit(_message(asked), on_conflict="merge", resolve=decided.resolve)
+                commit = await self.state.commit(_message(asked), on_conflict="merge", resolve=decisions.resolve)
         except UnresolvedConflict:
-            return decided.asked()
+            return decisions.asked()
         except Conflict as conflict:
             if asked.on_conflict == "abandon" and not isinstance(conflict, MergeConflict):
                 self._changed.clear()
@@ -145,8 +145,8 @@ class RunState:
 
     async def _committed(self, commit: Commit, keys: int) -> _Answer:
         """Record a durable commit; also one that was written by a process that was killed before recording it."""
-        if commit.author == self._context.run.id and commit.id != self._told:
-            self._told = commit.id
+        if commit.author == self._context.run.id and commit.id != self._recorded_commit:
+            self._recorded_commit = commit.id
             self._commits += 1
             self._context.emit(
                 StateCommitted, state=self.state.name, branch=self.state.branch, commit=commit.id, keys=keys
@@ -164,60 +164,60 @@ class RunState:
 
     def _check_written(self, size: int) -> None:
         if self._written + size > MAX_WRITTEN or self._commits >= MAX_COMMITS:
-            most = f"a run commits at most {MAX_WRITTEN} bytes, and {MAX_COMMITS} times"
-            raise Denied("commit", most)
+            reason = f"a run commits at most {MAX_WRITTEN} bytes, and {MAX_COMMITS} times"
+            raise Denied("commit", reason)
 
     async def _checkout(self, asked: UseState, _: bytes) -> _Answer:
         commit = None
         if asked.name:
-            if self._strangers >= MAX_STRANGERS:
+            if self._foreign_requests >= MAX_STRANGERS:
                 raise Denied("checkout", f"{MAX_STRANGERS} requested commits were not in the history of the run")
             commit = await self.state.before(asked.name)
             if commit is None:
-                self._strangers += 1
+                self._foreign_requests += 1
                 raise Unknown("commit", asked.name[:64])
-        found = await self.state.checkout(commit)
+        head = await self.state.checkout(commit)
         self._changed.clear()
-        return _answer(await self._shown(found) if found is not None else None, found=found is not None)
+        return _answer(await self._shown(head) if head is not None else None, found=head is not None)
 
     async def _history(self, asked: UseState, _: bytes) -> _Answer:
         head, limit = self.state.head, min(asked.limit, MAX_HISTORY)
-        if self._seen is None or self._seen[:2] != (head, limit):
-            found = await self.state.own_history(limit)
-            self._seen = head, limit, _answer([_shown(each) for each in found])
-        return self._seen[2]
+        if self._cached_history is None or self._cached_history[:2] != (head, limit):
+            commits = await self.state.own_history(limit)
+            self._cached_history = head, limit, _answer([_shown(each) for each in commits])
+        return self._cached_history[2]
 
     # ---- branches of delegates
 
     async def _branches(self, _asked: UseState, _: bytes) -> _Answer:
-        found = await self.state.branches(self._delegates)
-        return _answer(self._own_branches(found))
+        heads = await self.state.branches(self._delegates)
+        return _answer(self._own_branches(heads))
 
-    def _own_branches(self, found: Mapping[str, str]) -> dict[str, str]:
+    def _own_branches(self, heads: Mapping[str, str]) -> dict[str, str]:
         """Return the branches of the run's own delegates, by their runs, out of branches with the delegates' prefix."""
-        mine = {each.removeprefix(self._delegates): head for each, head in found.items()}
-        return {run: head for run, head in mine.items() if not set(run) & {"/", "+"}}
+        own = {each.removeprefix(self._delegates): head for each, head in heads.items()}
+        return {run: head for run, head in own.items() if not set(run) & {"/", "+"}}
 
     async def _merge(self, asked: UseState, body: bytes) -> _Answer:
-        decided = _Decided(body, self._below)
-        branch, before = self._branch(asked), self.state.head
-        known = await self.state.branches(self._delegates)
-        if branch not in known:
-            raise Unknown("branch", asked.name, tuple(self._own_branches(known)))
+        decisions = _Decisions(body, self._below)
+        branch, old_head = self._branch(asked), self.state.head
+        heads = await self.state.branches(self._delegates)
+        if branch not in heads:
+            raise Unknown("branch", asked.name, tuple(self._own_branches(heads)))
         self._check_written(0)
         message = _message(asked) or f"merge the branch of {asked.name}"
         try:
-            commit = await self.state.merge(branch, resolve=decided.resolve, message=message)
+            commit = await self.state.merge(branch, resolve=decisions.resolve, message=message)
         except UnresolvedConflict:
-            return decided.asked()
-        keys = len(await self.state.diff(before, commit)) if before is None or before.id != commit.id else 0
+            return decisions.asked()
+        keys = len(await self.state.diff(old_head, commit)) if old_head is None or old_head.id != commit.id else 0
         return await self._committed(commit, keys)
 
     async def _drop(self, asked: UseState, _: bytes) -> _Answer:
-        other = await self.state.beside(self._branch(asked))
-        if other.head is None:
+        delegate_state = await self.state.beside(self._branch(asked))
+        if delegate_state.head is None:
             return _answer(None, found=False)
-        await other.delete()
+        await delegate_state.delete()
         return _answer(None)
 
     def _branch(self, asked: UseState) -> str:
@@ -228,14 +228,14 @@ class RunState:
         return f"{self.state.path}/"
 
 
-class _Decided:
+class _Decisions:
     """The decisions on keys that both sides changed, for the values that the keys had then."""
 
     def __init__(self, body: bytes, below: str) -> None:
-        said = _data(body, "decisions") if body else {}
-        if not isinstance(said, dict) or len(said) > MAX_NAMES or len(body) > MAX_UNSAVED:
+        decisions = _data(body, "decisions") if body else {}
+        if not isinstance(decisions, dict) or len(decisions) > MAX_NAMES or len(body) > MAX_UNSAVED:
             raise InvalidValue("decisions", f"{len(body)} bytes", "an object of keys, not too large")
-        self._said: Mapping[str, Any] = said
+        self._said: Mapping[str, Any] = decisions
         self._below = below
         self._open: list[dict[str, Any]] = []
 
@@ -245,11 +245,11 @@ class _Decided:
             raise Denied("merge", "the branch has changes of another agent's state")
         key = key.removeprefix(self._below)
         sides = [[] if each is MISSING else [each] for each in (base, ours, theirs)]
-        mark = hashlib.sha256(_json(sides)).hexdigest()
-        said = self._said.get(key)
-        if isinstance(said, dict) and said.get("sides") == mark and isinstance(said.get("value"), list):
-            return said["value"][0] if said["value"] else MISSING
-        self._open.append({"key": key, "sides": mark, "base": sides[0], "ours": sides[1], "theirs": sides[2]})
+        digest = hashlib.sha256(_json(sides)).hexdigest()
+        decision = self._said.get(key)
+        if isinstance(decision, dict) and decision.get("sides") == digest and isinstance(decision.get("value"), list):
+            return decision["value"][0] if decision["value"] else MISSING
+        self._open.append({"key": key, "sides": digest, "base": sides[0], "ours": sides[1], "theirs": sides[2]})
         raise UnresolvedConflict
 
     def asked(self) -> _Answer:
@@ -261,10 +261,10 @@ def _answer(value: Any, *, found: bool = True) -> _Answer:
     return StateReply(found=found), _bounded(_json(value))
 
 
-def _names(found: list[str]) -> _Answer:
-    if len(found) > MAX_NAMES:
-        raise OutputTooLarge("names of one answer", size=len(found), limit=MAX_NAMES)
-    return _answer(found)
+def _names(names: list[str]) -> _Answer:
+    if len(names) > MAX_NAMES:
+        raise OutputTooLarge("names of one answer", size=len(names), limit=MAX_NAMES)
+    return _answer(names)
 
 
 def _bounded(body: bytes) -> bytes:

@@ -39,24 +39,24 @@ class HostState:
 
     async def branch(self, run: Run) -> None:
         """Create the branch on which a run was spawned; idempotent."""
-        standing = state_location(run)
-        state = await self._registries.state(standing.owner)
-        at = await state.beside(at=run.request.begins_at)
+        location = state_location(run)
+        state = await self._registries.state(location.owner)
+        base_state = await state.beside(at=run.request.begins_at)
         with suppress(Conflict):  # The branch exists: an ended process created it, or an earlier call did.
-            await at.fork(branch_of(standing))
+            await base_state.fork(branch_of(location))
 
     async def _own(self, run: Run) -> RunState:
         async with self._opening:
             if run.memory is None:
                 if run.request.begins_at:
                     await self.branch(run)
-                standing = state_location(run)
-                state = await self._registries.state(standing.owner)
-                beside = await state.beside(branch_of(standing), author=run.info.id)
-                run.memory = RunState(run.context, Namespaced(beside, place_of(standing)), prefix_below(standing))
+                location = state_location(run)
+                state = await self._registries.state(location.owner)
+                branch_state = await state.beside(branch_of(location), author=run.info.id)
+                run.memory = RunState(run.context, Namespaced(branch_state, place_of(location)), prefix_below(location))
                 run.ended().add_done_callback(lambda _: _forget(run))
-        found: RunState = run.memory
-        return found
+        run_state: RunState = run.memory
+        return run_state
 
 
 def _forget(run: Run) -> None:

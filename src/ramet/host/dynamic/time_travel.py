@@ -22,40 +22,40 @@ async def state_at(registries: Registries, events: AsyncIterator[Event], run: st
     """
     if isinstance(seq, bool) or not isinstance(seq, int) or seq < 1:
         raise InvalidValue("seq", seq, "the number of an event, from 1")
-    told = [each async for each in events if each.seq <= seq]
-    mine = [each for each in told if each.run == run]
-    if not mine:
+    past_events = [each async for each in events if each.seq <= seq]
+    run_events = [each for each in past_events if each.run == run]
+    if not run_events:
         raise Unknown("run", run)
-    state = await registries.state(_owner(told))
+    state = await registries.state(_owner(past_events))
     branch, begins_at = MAIN, ""
-    for each in mine:
+    for each in run_events:
         if isinstance(each, RunSpawned):
             begins_at = each.birth.get("begins_at", begins_at)
         elif isinstance(each, StateCommitted) and each.state == state.name:
             branch = each.branch
-    commit = _newest(told, state.name, branch) if branch != MAIN or not begins_at else begins_at
+    commit = _newest(past_events, state.name, branch) if branch != MAIN or not begins_at else begins_at
     if not commit:
-        whole = await state.beside()
-        now = told[-1].at
-        assert now is not None, "every recorded event has a time"
-        commit = next((each.id for each in await whole.history(_MOST) if each.at <= now), "")
+        full_state = await state.beside()
+        moment = past_events[-1].at
+        assert moment is not None, "every recorded event has a time"
+        commit = next((each.id for each in await full_state.history(_MOST) if each.at <= moment), "")
     return await state.beside(at=commit) if commit else Versioned()
 
 
-def _owner(told: Iterable[Event]) -> str:
+def _owner(past_events: Iterable[Event]) -> str:
     """Return the owner of the tree's state, which is recorded in the spawn of its root."""
-    births = (each for each in told if isinstance(each, RunSpawned) and each.run == each.root)
-    return next((str(each.birth.get("state_owner", "")) for each in births), "")
+    spawns = (each for each in past_events if isinstance(each, RunSpawned) and each.run == each.root)
+    return next((str(each.birth.get("state_owner", "")) for each in spawns), "")
 
 
-def _newest(told: Iterable[Event], state: str, branch: str) -> str:
-    found = ""
-    for each in told:
+def _newest(past_events: Iterable[Event], state: str, branch: str) -> str:
+    commit = ""
+    for each in past_events:
         if (isinstance(each, StateCommitted) and (each.state, each.branch) == (state, branch)) or (
             isinstance(each, AgentCreated) and (state, branch) == (STATE, MAIN)
         ):
-            found = each.commit
-    return found
+            commit = each.commit
+    return commit
 
 
 async def on_record(journal: Journal, run: str) -> AsyncIterator[Event]:

@@ -38,5 +38,5 @@ def _may_bind_any(version: int) -> bool:
 def look_up(host: str, port: int) -> list[str]:
     """Return the addresses of a name, as this machine resolves it, each once. Blocks. Raises OSError (gaierror)."""
     # As bytes, so that the codec for international names is not used.
-    found = socket.getaddrinfo(host.encode("ascii"), port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    results = socket.getaddrinfo(host.encode("ascii"), port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in results))

@@ -16,7 +16,7 @@ from ramet.host.egress.tunnel import End, Tunnel
 from ramet.host.unix_listener import accepted
 from ramet.wire.http_connect import ESTABLISHED, ConnectRefusal, RequestReader, Target, answer
 
-_BREATH_S = 1.0  #: pause before accepting is tried again if no descriptor is left
+_RETRY_S = 1.0  #: pause before accepting is tried again if no descriptor is left
 
 
 class ProxyDecision(NamedTuple):
@@ -75,7 +75,7 @@ class RunProxy:
         self._on_event, self._on_closed = on_event, on_closed
         self._half_open = asyncio.Semaphore(limits.half_open)
         self._is_closing = False
-        self._taken = 0
+        self._open_tunnels = 0
         self._tunnels: set[Tunnel] = set()
         self._sent = self._received = 0
         self._connections: set[asyncio.Task[None]] = set()
@@ -105,7 +105,7 @@ class RunProxy:
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
-        step = 1 / self._limits.per_second
+        interval_s = 1 / self._limits.per_second
         due = -math.inf  #: when the next connection would come, if they came at an even rate
         while True:
             await self._half_open.acquire()
@@ -113,68 +113,68 @@ class RunProxy:
                 sock = await accepted(self._listener)
             except OSError:  # No descriptor is left, of the process or of the machine.
                 self._half_open.release()
-                await asyncio.sleep(_BREATH_S)
+                await asyncio.sleep(_RETRY_S)
                 continue
             self._room.taken += 1
             task = loop.create_task(self._serve(sock))
             self._connections.add(task)
-            task.add_done_callback(lambda done, sock=sock: self._served(done, sock))  # type: ignore[misc]
-            due = max(due, loop.time() - (self._limits.burst - 1) * step) + step
+            task.add_done_callback(lambda done, sock=sock: self._on_served(done, sock))  # type: ignore[misc]
+            due = max(due, loop.time() - (self._limits.burst - 1) * interval_s) + interval_s
             await asyncio.sleep(max(0.0, due - loop.time()))
 
-    def _served(self, task: asyncio.Task[None], sock: socket.socket) -> None:
+    def _on_served(self, task: asyncio.Task[None], sock: socket.socket) -> None:
         self._room.taken -= 1
         self._connections.discard(task)
         sock.close()  # Still open only if the task was cancelled before it began.
 
     async def _serve(self, sock: socket.socket) -> None:
-        async with contextlib.AsyncExitStack() as leaving:
-            half_open = leaving.enter_context(contextlib.ExitStack())
+        async with contextlib.AsyncExitStack() as stack:
+            half_open = stack.enter_context(contextlib.ExitStack())
             half_open.callback(self._half_open.release)
             reader = RequestReader()
-            client = await leaving.enter_async_context(End.on(sock))
-            asked = await self._request(client, reader)
-            if not isinstance(asked, Target):
-                return await self._refuse(client, None, asked)
-            if self._taken >= self._limits.tunnels:
-                return await self._refuse(client, asked, ConnectRefusal(503, f"{self._taken} tunnels are open"))
-            self._taken += 1
-            leaving.callback(self._give_back)
-            way = await self._way(asked)
-            if isinstance(way, ConnectRefusal):
-                return await self._refuse(client, asked, way)
-            server = await leaving.enter_async_context(End.on(way))
+            client = await stack.enter_async_context(End.on(sock))
+            target = await self._request(client, reader)
+            if not isinstance(target, Target):
+                return await self._refuse(client, None, target)
+            if self._open_tunnels >= self._limits.tunnels:
+                return await self._refuse(client, target, ConnectRefusal(503, f"{self._open_tunnels} tunnels are open"))
+            self._open_tunnels += 1
+            stack.callback(self._release_tunnel)
+            server_socket = await self._connect(target)
+            if isinstance(server_socket, ConnectRefusal):
+                return await self._refuse(client, target, server_socket)
+            server = await stack.enter_async_context(End.on(server_socket))
             half_open.close()
             client.transport.write(ESTABLISHED)
-            await self._run(client, server, asked, reader.rest)
+            await self._run(client, server, target, reader.rest)
 
-    def _give_back(self) -> None:
-        self._taken -= 1
+    def _release_tunnel(self) -> None:
+        self._open_tunnels -= 1
 
     async def _request(self, client: End, reader: RequestReader) -> Target | ConnectRefusal | None:
         """Return the request of the client; None if the client has disconnected without one."""
         if self._room.taken > self._room.most:
             return ConnectRefusal(503, f"{self._room.most} connections of all sandboxes are open")
-        asked: asyncio.Future[Target | ConnectRefusal | None] = asyncio.get_running_loop().create_future()
+        request: asyncio.Future[Target | ConnectRefusal | None] = asyncio.get_running_loop().create_future()
 
         def take(data: bytes) -> None:
-            if (found := reader.feed(data)) is not None and not asked.done():
+            if (target := reader.feed(data)) is not None and not request.done():
                 client.stop()
-                asked.set_result(found)
+                request.set_result(target)
 
         def at_end() -> None:
-            if not asked.done():
-                asked.set_result(None)
+            if not request.done():
+                request.set_result(None)
 
         client.take, client.at_end = take, at_end
         client.start()
         try:
             async with asyncio.timeout(self._limits.header_s):
-                return await asked
+                return await request
         except TimeoutError:
             return ConnectRefusal(408, f"the request was not complete after {self._limits.header_s:g} s")
 
-    async def _way(self, target: Target) -> socket.socket | ConnectRefusal:
+    async def _connect(self, target: Target) -> socket.socket | ConnectRefusal:
         """Return a connection to the target, if it is allowed.
 
         The decision is reported before the connection is tried.
@@ -182,23 +182,23 @@ class RunProxy:
         end = asyncio.get_running_loop().time() + self._limits.connect_s
         try:
             async with asyncio.timeout_at(end):
-                found = await self._dialer.find(target)
+                addresses = await self._dialer.find(target)
         except TimeoutError:
             return ConnectRefusal(504, f"{target.host} was not looked up in {self._limits.connect_s:g} s")
-        if isinstance(found, ConnectRefusal):
-            return found
+        if isinstance(addresses, ConnectRefusal):
+            return addresses
         self._on_event(ProxyDecision(True, target.host, target.port, "", 200))
-        return await connect(found, target.port, end=end)
+        return await connect(addresses, target.port, end=end)
 
     async def _refuse(self, client: End, target: Target | None, refusal: ConnectRefusal | None) -> None:
         if refusal is None:
             return
-        self._tell(target, refusal)
+        self._report_refusal(target, refusal)
         client.transport.write(answer(refusal))
         client.transport.close()
         await asyncio.wait({client.lost}, timeout=self._limits.header_s)
 
-    def _tell(self, target: Target | None, refusal: ConnectRefusal) -> None:
+    def _report_refusal(self, target: Target | None, refusal: ConnectRefusal) -> None:
         host, port = (target.host, target.port) if target else ("", 0)
         self._on_event(ProxyDecision(False, host, port, refusal.reason, refusal.status))
 
@@ -208,7 +208,7 @@ class RunProxy:
             server,
             host=target.host,
             hello_s=self._limits.header_s,
-            on_refused=lambda reason: self._tell(target, ConnectRefusal(403, reason)),
+            on_refused=lambda reason: self._report_refusal(target, ConnectRefusal(403, reason)),
         )
         self._tunnels.add(tunnel)
         try:

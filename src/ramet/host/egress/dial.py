@@ -37,33 +37,33 @@ class Dialer:
         if target.is_ip:
             address = ipaddress.ip_address(target.host)
             # Only an authorized source puts a numeric private address into a list: it is intended.
-            return [address] if target.authority in self._endpoints else self._judged([address], target)
+            return [address] if target.authority in self._endpoints else self._checked([address], target)
         try:
             texts = await self._look_up(target)
         except OSError as error:
-            return ConnectRefusal(502, f"{target.host} could not be looked up: {_words(error)}")
+            return ConnectRefusal(502, f"{target.host} could not be looked up: {_describe(error)}")
         if not texts:
             return ConnectRefusal(502, f"{target.host} has no address")
-        return self._judged([ipaddress.ip_address(text) for text in texts], target)
+        return self._checked([ipaddress.ip_address(text) for text in texts], target)
 
-    def _judged(self, found: Sequence[IPAddress], target: Target) -> Sequence[IPAddress] | ConnectRefusal:
+    def _checked(self, addresses: Sequence[IPAddress], target: Target) -> Sequence[IPAddress] | ConnectRefusal:
         is_named = allowed(self._endpoints - {"*"}, target.host, target.port)
-        for address in found:
+        for address in addresses:
             if is_named and any(address in network for network in self._private):
                 continue
-            why = objection(address) or ("it is an address of the host itself" if is_own(address) else None)
-            if why:
-                return ConnectRefusal(403, f"{target.host} leads to {address}: {why}")
-        return found
+            problem = objection(address) or ("it is an address of the host itself" if is_own(address) else None)
+            if problem:
+                return ConnectRefusal(403, f"{target.host} leads to {address}: {problem}")
+        return addresses
 
     async def _look_up(self, target: Target) -> Sequence[str]:
         await self._lookups.acquire()
         # Not the executor of asyncio: a name server that never answers would block its few threads for all users.
         thread = in_thread(lambda: self._lookup(target.host, target.port), name="ramet-lookup")
-        thread.add_done_callback(self._looked_up)
+        thread.add_done_callback(self._on_lookup_done)
         return await asyncio.shield(thread)
 
-    def _looked_up(self, thread: asyncio.Future[Sequence[str]]) -> None:
+    def _on_lookup_done(self, thread: asyncio.Future[Sequence[str]]) -> None:
         self._lookups.release()
         thread.exception()  # Mark the exception as retrieved: the lookup may have been abandoned.
 
@@ -73,17 +73,17 @@ async def connect(found: Sequence[IPAddress], port: int, *, end: float) -> socke
 
     `end` is in the event loop's time.
     """
-    tries = _in_turn(found)[:_MAX_TRIED]
+    candidates = _interleaved(found)[:_MAX_TRIED]
     refusal = ConnectRefusal(502, "there is no address to connect to")
-    for at, address in enumerate(tries):
-        share = (end - asyncio.get_running_loop().time()) / (len(tries) - at)
+    for index, address in enumerate(candidates):
+        share = (end - asyncio.get_running_loop().time()) / (len(candidates) - index)
         try:
             async with asyncio.timeout(share):
                 return await _connected(address, port)
         except TimeoutError:
             refusal = ConnectRefusal(504, "the server did not answer in time")
         except OSError as error:
-            refusal = ConnectRefusal(502, f"no connection to the server: {_words(error)}")
+            refusal = ConnectRefusal(502, f"no connection to the server: {_describe(error)}")
     return refusal
 
 
@@ -98,14 +98,14 @@ async def _connected(address: IPAddress, port: int) -> socket.socket:
     return sock
 
 
-def _in_turn(found: Sequence[IPAddress]) -> list[IPAddress]:
+def _interleaved(addresses: Sequence[IPAddress]) -> list[IPAddress]:
     """Return the addresses with alternating families, the first one's first, so that no family uses up all tries."""
-    first = [address for address in found if address.version == found[0].version]
-    second = [address for address in found if address.version != found[0].version]
+    first = [address for address in addresses if address.version == addresses[0].version]
+    second = [address for address in addresses if address.version != addresses[0].version]
     return [address for pair in itertools.zip_longest(first, second) for address in pair if address is not None]
 
 
-def _words(error: OSError) -> str:
+def _describe(error: OSError) -> str:
     if isinstance(error, socket.gaierror):
         return str(error.strerror)
     return os.strerror(error.errno) if error.errno else type(error).__name__

@@ -48,7 +48,7 @@ class Proxy:
         self._lookup = lookup
         self._private = tuple(map(_network, private_networks))
         self._room = ProxyQuota(max_connections or resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
-        self._doors: dict[pathlib.Path, RunProxy] = {}
+        self._run_proxies: dict[pathlib.Path, RunProxy] = {}
 
     async def open(
         self,
@@ -64,27 +64,27 @@ class Proxy:
         replaced. An exception of `on_event` ends the connection that it was called for. Raises InvalidValue if a run
         proxy of this proxy is open at `path`, OSError if the socket cannot be created.
         """
-        if path in self._doors:
+        if path in self._run_proxies:
             raise InvalidValue("path", str(path), "a path at which no proxy is open")
-        door = self._doors[path] = RunProxy(
+        run_proxy = self._run_proxies[path] = RunProxy(
             listen(path, owner),
             Dialer(endpoints, lookup=self._lookup, private_networks=self._private),
             path=path,
             limits=self._limits,
             room=self._room,
             on_event=on_event,
-            on_closed=lambda: self._doors.pop(path, None),
+            on_closed=lambda: self._run_proxies.pop(path, None),
         )
-        return door
+        return run_proxy
 
     def unlink(self) -> None:
         """Remove the sockets of all runs, so that no new client connects; for a process that exits next."""
-        for path in self._doors:
+        for path in self._run_proxies:
             path.unlink(missing_ok=True)
 
     async def close(self) -> None:
         """Close the proxies of all runs; idempotent."""
-        await asyncio.gather(*(door.close() for door in tuple(self._doors.values())))
+        await asyncio.gather(*(run_proxy.close() for run_proxy in tuple(self._run_proxies.values())))
 
 
 def _network(text: str) -> IPNetwork:

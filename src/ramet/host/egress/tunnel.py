@@ -13,7 +13,7 @@ from ramet.core.errors import ProtocolError
 from ramet.wire.client_hello import ClientHelloParser
 
 _CHUNK = 64 * 1024
-_LOOK_S = 1.0  #: interval of checks for a disconnected client: while it is not read from, no event reports that
+_CHECK_S = 1.0  #: interval of checks for a disconnected client: while it is not read from, no event reports that
 
 
 class _Buffers(threading.local):
@@ -80,9 +80,9 @@ class End(asyncio.BufferedProtocol):
         """Return whether the peer has disconnected; a peer that only closed its sending side may still receive."""
         if self.lost.done():
             return True
-        look = select.poll()
-        look.register(self.transport.get_extra_info("socket").fileno(), 0)
-        return bool(look.poll(0))  # POLLHUP or POLLERR, which are always reported.
+        poller = select.poll()
+        poller.register(self.transport.get_extra_info("socket").fileno(), 0)
+        return bool(poller.poll(0))  # POLLHUP or POLLERR, which are always reported.
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the read buffer of the thread. Called by asyncio."""
@@ -138,21 +138,21 @@ class Joined:
         client, server = self._client, self._server
         client.start()
         server.start()
-        gone_at: float | None = None
+        disconnected_at: float | None = None
         while waiting := {each for each in (client.lost, server.lost) if not each.done()}:
             moved_at = max(client.moved_at, server.moved_at)
-            left = look_s = moved_at + idle_s - self._loop.time()
+            remaining_s = check_s = moved_at + idle_s - self._loop.time()
             if self._gone_s is not None:
-                look_s = _LOOK_S
-                if gone_at is None and client.has_gone():
-                    gone_at = self._loop.time()
-                if gone_at is not None:
+                check_s = _CHECK_S
+                if disconnected_at is None and client.has_gone():
+                    disconnected_at = self._loop.time()
+                if disconnected_at is not None:
                     if client.is_ended and not server.transport.get_write_buffer_size():
                         return
-                    left = min(left, max(gone_at, moved_at) + self._gone_s - self._loop.time())
-            if left <= 0:
+                    remaining_s = min(remaining_s, max(disconnected_at, moved_at) + self._gone_s - self._loop.time())
+            if remaining_s <= 0:
                 return
-            await asyncio.wait(waiting, timeout=min(left, look_s), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiting, timeout=min(remaining_s, check_s), return_when=asyncio.FIRST_COMPLETED)
 
     def _end(self, other: End) -> None:
         """Forward an end of file; the second one closes both ends."""
@@ -205,10 +205,10 @@ class Tunnel(Joined):
     def _open(self, data: bytes) -> None:
         assert self._opening is not None
         try:
-            opening = self._opening.feed(data)
+            hello = self._opening.feed(data)
         except ProtocolError as error:
             return self._refuse(str(error))
-        if opening is None:
+        if hello is None:
             if self._deadline is None:
                 self._deadline = self._loop.call_later(
                     self._hello_s, self._refuse, f"the TLS ClientHello was not complete after {self._hello_s:g} s"
@@ -216,11 +216,11 @@ class Tunnel(Joined):
             return None
         if self._deadline is not None:
             self._deadline.cancel()
-        if opening.server_name not in (None, self._host):
-            return self._refuse(f"TLS asks for another server: {opening.server_name}")
-        held, self._opening = bytes(self._opening.held), None
+        if hello.server_name not in (None, self._host):
+            return self._refuse(f"TLS asks for another server: {hello.server_name}")
+        hello_bytes, self._opening = bytes(self._opening.held), None
         self._client.take = self._server.transport.write
-        return self._server.transport.write(held)
+        return self._server.transport.write(hello_bytes)
 
     def _refuse(self, reason: str) -> None:
         if self._client.transport.is_closing():

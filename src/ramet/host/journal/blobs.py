@@ -27,32 +27,32 @@ async def keep_blob(store: Store, root: str, data: bytes) -> str:
 
     Raises StoreFailed, InvalidValue if the bytes are too large.
     """
-    kept = _MARK + data
+    stored = _MARK + data
     async with _gate(store):
-        await store.put(BLOB_OF, f"{root}/{hashlib.sha256(kept).hexdigest()}", b"{}")
-        return await store.put_blob(kept)
+        await store.put(BLOB_OF, f"{root}/{hashlib.sha256(stored).hexdigest()}", b"{}")
+        return await store.put_blob(stored)
 
 
 async def blob_of(store: Store, name: str) -> bytes | None:
     """Return the bytes that `keep_blob` kept under a name; None if they are missing, or another kind of blob."""
-    kept = await store.get_blob(name)
-    return kept.removeprefix(_MARK) if kept is not None and kept.startswith(_MARK) else None
+    stored = await store.get_blob(name)
+    return stored.removeprefix(_MARK) if stored is not None and stored.startswith(_MARK) else None
 
 
 async def drop_blobs(store: Store, root: str) -> int:
     """Remove the blobs of a removed tree that no other tree has; return their number."""
     async with _gate(store):
-        held = [each.key for each in await store.list(BLOB_OF, prefix=f"{root}/")]
-        if not held:
+        keys = [each.key for each in await store.list(BLOB_OF, prefix=f"{root}/")]
+        if not keys:
             return 0
-        others = {each.key.rpartition("/")[2] for each in await store.list(BLOB_OF) if each.key not in held}
-        gone = 0
-        for key in held:  # The reference last: an interrupted removal is found again.
+        shared_names = {each.key.rpartition("/")[2] for each in await store.list(BLOB_OF) if each.key not in keys}
+        removed = 0
+        for key in keys:  # The reference last: an interrupted removal is found again.
             name = key.rpartition("/")[2]
-            if name not in others:
-                gone += await store.delete_blob(name)
+            if name not in shared_names:
+                removed += await store.delete_blob(name)
             await store.delete(BLOB_OF, key)
-        return gone
+        return removed
 
 
 def _gate(store: Store) -> asyncio.Lock:

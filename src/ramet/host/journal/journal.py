@@ -90,8 +90,8 @@ class Journal:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._has_indexed = False  #: every session is found by its id
-        self._deaf: Callable[[], None] = lambda: None
-        self._deaf_to_trees: Callable[[], None] = lambda: None
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._unsubscribe_trees: Callable[[], None] = lambda: None
         self._pages: weakref.WeakValueDictionary[str, TreeJournal] = weakref.WeakValueDictionary()
 
     async def open(self) -> None:
@@ -110,18 +110,21 @@ class Journal:
         if self.folder is not None:
             await asyncio.to_thread(made_state_folder, self.folder.parent)
         store = await self.store.open()
-        self._deaf, self._deaf_to_trees = store.on_loss(self._lost), store.on_tree_loss(self._tree_lost)
+        self._unsubscribe, self._unsubscribe_trees = (
+            store.on_loss(self._on_loss),
+            store.on_tree_loss(self._on_tree_loss),
+        )
         for each in (self.door, self.caretaker):
             if each is not None:
                 await each.hang()
         return store
 
-    def _lost(self, error: StoreFailed) -> None:
+    def _on_loss(self, error: StoreFailed) -> None:
         """Fence all runtimes: the lock is lost, and another kernel may have it, and the trees."""
         for user in list(self.users):
             user._fence(error)
 
-    def _tree_lost(self, error: OwnedElsewhere) -> None:
+    def _on_tree_loss(self, error: OwnedElsewhere) -> None:
         """Fence a tree in all runtimes: another kernel adopted and continues it, as this one could not be reached."""
         page = self._pages.get(error.tree)
         if page is not None:
@@ -142,15 +145,15 @@ class Journal:
         for each in (self.door, self.caretaker):
             if each is not None:
                 await each.take_down()
-        self._deaf()
-        self._deaf_to_trees()
+        self._unsubscribe()
+        self._unsubscribe_trees()
         await self.store.close()
         self._loop = None
 
     def can_go_on(self, root: str, run: str) -> bool:
         """Return whether a run of an active tree can have another turn; True for a tree that is being opened."""
-        said = [answer for user in list(self.users) if (answer := user._can_go_on(root, run)) is not None]
-        return any(said) or not said
+        answers = [answer for user in list(self.users) if (answer := user._can_go_on(root, run)) is not None]
+        return any(answers) or not answers
 
     def keep_page(self, root: str, page: TreeJournal) -> None:
         """Register the page of a tree."""
@@ -163,15 +166,15 @@ class Journal:
     async def trees(self, root: str | None = None) -> list[Document]:
         """Return the documents of all trees, or of the one with that root or of that session."""
         await self.open()
-        return await self.store.list(TREES) if root is None else await self._named(root)
+        return await self.store.list(TREES) if root is None else await self._find_tree(root)
 
-    async def _named(self, name: str) -> list[Document]:
-        found = await self.store.get(TREES, name)
-        if found is None:
+    async def _find_tree(self, name: str) -> list[Document]:
+        document = await self.store.get(TREES, name)
+        if document is None:
             await self._index_sessions()
             root, _ = await session_ids.root_of(self.store, name)
-            found = await self.store.get(TREES, root) if root else None
-        return [found] if found is not None else []
+            document = await self.store.get(TREES, root) if root else None
+        return [document] if document is not None else []
 
     async def _index_sessions(self) -> None:
         """Register the sessions of older versions, once: from then on each is found by its id."""
@@ -227,8 +230,8 @@ class Journal:
 
     async def about(self, root: str) -> dict[str, Any]:
         """Return the recorded facts of a whole tree; an empty dict for an unknown tree. Raises Damaged."""
-        found = await self.store.get(TREES, root)
-        return said_of(found, location_of(self.store)) if found is not None else {}
+        document = await self.store.get(TREES, root)
+        return said_of(document, location_of(self.store)) if document is not None else {}
 
     async def close_tree(self, root: str, now: datetime) -> None:
         """Mark a tree as over and release its ownership: there is nothing to resume. Raises OwnedElsewhere."""
@@ -239,12 +242,12 @@ class Journal:
         """Note that a conversation is open again. Returns False if its tree was removed. Raises OwnedElsewhere."""
         if self._closing:
             await asyncio.wait(list(self._closing))  # One of them may close this tree.
-        while (found := await self.store.get(TREES, root)) is not None:
-            about = {**msgspec.json.decode(found.data), "over": False, "ended": None}
-            if REMOVING in about:
+        while (document := await self.store.get(TREES, root)) is not None:
+            facts = {**msgspec.json.decode(document.data), "over": False, "ended": None}
+            if REMOVING in facts:
                 return False
             with contextlib.suppress(Conflict):
-                await self.store.put(TREES, root, msgspec.json.encode(about), expected=found.version, tree=root)
+                await self.store.put(TREES, root, msgspec.json.encode(facts), expected=document.version, tree=root)
                 return True
         return False
 
@@ -262,11 +265,11 @@ async def change_tree(store: Store, root: str, *, as_owner: bool = False, **fact
 
     With `as_owner` only while this kernel owns the tree. Raises OwnedElsewhere.
     """
-    while (found := await store.get(TREES, root)) is not None:
-        about = {**msgspec.json.decode(found.data), **facts}
+    while (document := await store.get(TREES, root)) is not None:
+        new_facts = {**msgspec.json.decode(document.data), **facts}
         with contextlib.suppress(Conflict):
             tree = root if as_owner else None
-            await store.put(TREES, root, msgspec.json.encode(about), expected=found.version, tree=tree)
+            await store.put(TREES, root, msgspec.json.encode(new_facts), expected=document.version, tree=tree)
             return True
     return False
 
@@ -280,13 +283,13 @@ class TreeJournal:
         self._journal, self._publish, self._about = journal, publish, about
         self.is_known = False  #: the store has the tree's document
         self._root = ""
-        self._early: list[Entry] = []  #: from before the store was open, and had the tree's document
+        self._unregistered: list[Entry] = []  #: from before the store was open, and had the tree's document
         self._waiting: deque[tuple[int, Event | After]] = deque()  #: in order, each with the ticket that it waits for
         self._newest = 0  #: ticket
         self._failure: RametError | None = None
         self._listening: Callable[[], None] | None = None
-        self._pressing: asyncio.Task[None] | None = None
-        self._introducing: asyncio.Task[None] | None = None
+        self._flushing: asyncio.Task[None] | None = None
+        self._registering: asyncio.Task[None] | None = None
 
     @property
     def waiting(self) -> int:
@@ -303,10 +306,10 @@ class TreeJournal:
         entry = Entry(event.root, event.run, event.seq, type(event).__struct_config__.tag, encode(event))  # type: ignore[arg-type]  # every event has a tag
         if not (self._journal.is_open and self.is_known):
             # A spawn that is recorded without its tree would never be found: the tree is registered in the store first.
-            self._early.append(entry)
+            self._unregistered.append(entry)
             self._waiting.append((0, event))
             if self._journal.is_open:
-                self._introduced()
+                self._registration()
             return
         self._flush_early()
         try:
@@ -323,15 +326,15 @@ class TreeJournal:
         if self._failure is not None or not self._waiting:
             return do(self._failure)
         self._waiting.append((self._newest, do))
-        if hurry and self._pressing is None:
-            self._pressing = asyncio.create_task(self._press(), name="ramet journal")
+        if hurry and self._flushing is None:
+            self._flushing = asyncio.create_task(self._flush_for_callbacks(), name="ramet journal")
 
     async def durable(self) -> None:
         """Wait until all appended events are durable. Raises StoreFailed."""
         try:
             await self._journal.open()
             if not self.is_known and self._root:
-                await asyncio.shield(self._introduced())
+                await asyncio.shield(self._registration())
             self._flush_early()
             if self._failure is None and self._newest:
                 await self._journal.store.durable(self._newest)
@@ -350,22 +353,22 @@ class TreeJournal:
             self._listening()
             self._listening = None
 
-    def _introduced(self) -> asyncio.Task[None]:
-        if self._introducing is None:
-            self._introducing = asyncio.create_task(self._introduce(), name="ramet journal")
-        return self._introducing
+    def _registration(self) -> asyncio.Task[None]:
+        if self._registering is None:
+            self._registering = asyncio.create_task(self._register_tree(), name="ramet journal")
+        return self._registering
 
-    async def _introduce(self) -> None:
+    async def _register_tree(self) -> None:
         """Register the tree in the store, so that other processes find it; then write the events of the tree."""
         try:
-            about = msgspec.json.encode(self._about())
-            await self._journal.store.put(TREES, self._root, about, tree=self._root)
+            facts = msgspec.json.encode(self._about())
+            await self._journal.store.put(TREES, self._root, facts, tree=self._root)
         except RametError as error:
             return self._fail(error)
         self.is_known = True
         self._flush_early()
 
-    async def _press(self) -> None:
+    async def _flush_for_callbacks(self) -> None:
         """Have the events written at once while callbacks wait for them."""
         try:
             while any(not isinstance(each, Event) for _, each in self._waiting):
@@ -373,20 +376,20 @@ class TreeJournal:
         except StoreFailed:
             pass  # The callbacks have received the error.
         finally:
-            self._pressing = None
+            self._flushing = None
 
     def _flush_early(self) -> None:
         if self._failure is not None:
             return
         if self._listening is None:
             self._listening = self._journal.store.on_commit(self._committed)
-        early, self._early = self._early, []
+        entries, self._unregistered = self._unregistered, []
         try:
-            for entry in early:
+            for entry in entries:
                 self._newest = self._journal.store.append(entry)
         except RametError as error:
             return self._fail(error)
-        if early:
+        if entries:
             self._waiting = deque((ticket or self._newest, each) for ticket, each in self._waiting)
             self._committed(self._journal.store.committed)
 
@@ -418,7 +421,7 @@ def journal_of(working_dir: pathlib.Path | None, store: Store | None) -> Journal
     from ramet.store.sqlite.store import SqliteStore
 
     folder = state_folder(working_dir)
-    found = _shared.get(folder)
-    if found is None:
-        found = _shared[folder] = Journal(SqliteStore(folder / JOURNAL), folder)
-    return found
+    journal = _shared.get(folder)
+    if journal is None:
+        journal = _shared[folder] = Journal(SqliteStore(folder / JOURNAL), folder)
+    return journal

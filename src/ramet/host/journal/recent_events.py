@@ -37,18 +37,18 @@ class _File:
         weakref.finalize(self, os.close, self.fd)
         self.size = 0
 
-    def add(self, line: bytes) -> _Place:
+    def add(self, line: bytes) -> _FileSlice:
         """Write one event. Raises OSError."""
-        rest = memoryview(line)
-        while rest:
-            rest = rest[os.pwrite(self.fd, rest, self.size + len(line) - len(rest)) :]
-        place = _Place(file=self, offset=self.size, size=len(line))
+        remaining = memoryview(line)
+        while remaining:
+            remaining = remaining[os.pwrite(self.fd, remaining, self.size + len(line) - len(remaining)) :]
+        file_slice = _FileSlice(file=self, offset=self.size, size=len(line))
         self.size += len(line)
-        return place
+        return file_slice
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Place:
+class _FileSlice:
     """The place in a file of an event that is not in memory."""
 
     file: _File
@@ -65,7 +65,7 @@ class KeptEvents:
     def __init__(self, folder: pathlib.Path | None = None) -> None:
         """Set `folder`, where files are created; None: the system's folder for temporary files."""
         self._folder = folder
-        self._events: deque[Event | _Place] = deque()
+        self._events: deque[Event | _FileSlice] = deque()
         self._sizes: deque[int] = deque()  #: of the newest events, which are in memory
         self._bytes = 0
         self._files: deque[_File] = deque()
@@ -85,7 +85,7 @@ class KeptEvents:
     def __getitem__(self, index: int) -> Event:
         """Return the event at an index of the kept events; a negative index counts back from the newest."""
         event = self._events[index]
-        return event.read() if isinstance(event, _Place) else event
+        return event.read() if isinstance(event, _FileSlice) else event
 
     @property
     def end(self) -> int:
@@ -115,10 +115,10 @@ class KeptEvents:
     def _move_out(self) -> None:
         """Move the oldest event that is in memory to a file."""
         event = self._events[-len(self._sizes)]
-        assert not isinstance(event, _Place), "an event with a size is in memory"
+        assert not isinstance(event, _FileSlice), "an event with a size is in memory"
         try:
-            place = self._file().add(encode(event))
-            self._events[-len(self._sizes)] = place
+            file_slice = self._file().add(encode(event))
+            self._events[-len(self._sizes)] = file_slice
         except InvalidValue:
             pass  # The event cannot be encoded: it stays in memory.
         except OSError as problem:
@@ -147,9 +147,9 @@ class KeptEvents:
         return self._files[-1]
 
     @staticmethod
-    def _is_in(file: _File, event: Event | _Place) -> bool:
+    def _is_in(file: _File, event: Event | _FileSlice) -> bool:
         """Return whether an event is in a file, or stayed in memory among the events of files."""
-        return not isinstance(event, _Place) or event.file is file
+        return not isinstance(event, _FileSlice) or event.file is file
 
     def _drop(self) -> None:
         if len(self._sizes) == len(self._events):

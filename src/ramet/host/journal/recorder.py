@@ -49,7 +49,7 @@ class Subscription:
         #: Positions of the past: it is read on demand, since it may be larger than the memory.
         self._at, self._live = (recorder.kept.start if past else recorder.kept.end), recorder.kept.end
         self._waiting: deque[Event | AIMessageChunk] = deque()
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._closed = False
         self._lost = 0
 
@@ -64,12 +64,12 @@ class Subscription:
             self._waiting.popleft()
             self._lost += 1
         self._waiting.append(item)
-        self._news.set()
+        self._wakeup.set()
 
     def close(self) -> None:
         """End the reader once it has read the waiting items."""
         self._closed = True
-        self._news.set()
+        self._wakeup.set()
 
     async def items(self) -> AsyncGenerator[Event | AIMessageChunk]:
         """Yield the requested items, in order, until this reader is closed."""
@@ -85,18 +85,18 @@ class Subscription:
                     yield self._waiting.popleft()
                 if self._closed:
                     return
-                self._news.clear()
-                await self._news.wait()
+                self._wakeup.clear()
+                await self._wakeup.wait()
         finally:
             self._recorder.drop(self)
 
     def _next_of_past(self) -> Event | None:
-        kept = self._recorder.kept
-        self._at = max(self._at, kept.start)
+        events = self._recorder.kept
+        self._at = max(self._at, events.start)
         if self._at >= self._live:
             return None
         self._at += 1
-        return kept.at(self._at - 1)
+        return events.at(self._at - 1)
 
 
 class Recorder:
@@ -271,8 +271,8 @@ class _Transcripts:
                     ignore(self._folder.parent)
                 self._is_made = True
             with opened_folder(file.parent, make=True) as folder:
-                out = os.open(file.name, _APPEND, 0o600, dir_fd=folder)  # It holds private text of agents.
-            with open(out, "ab") as transcript:  # noqa: PTH123 - a descriptor
+                descriptor = os.open(file.name, _APPEND, 0o600, dir_fd=folder)  # It holds private text of agents.
+            with open(descriptor, "ab") as transcript:  # noqa: PTH123 - a descriptor
                 transcript.write(b"\n".join(lines) + b"\n")
         except OSError as error:
             self._broken = True

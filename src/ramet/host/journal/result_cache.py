@@ -41,16 +41,16 @@ class KeptResults:
         self.computing: dict[str, InFlight] = {}
         self.waiting: dict[Run, Run] = {}
         self._journal, self._clock = journal, clock
-        self._near: OrderedDict[str, bytes] = OrderedDict()
+        self._in_memory: OrderedDict[str, bytes] = OrderedDict()
 
     async def get(self, key: str, ttl_s: float) -> CachedResult | None:
         """Return a readable result that is not older than `ttl_s`, if there is one."""
-        data = self._near.get(key)
+        data = self._in_memory.get(key)
         try:
             if data is None and self._journal is not None:
                 await self._journal.open()
-                found = await self._journal.store.get(RESULTS, key)
-                data = found.data if found is not None else None
+                document = await self._journal.store.get(RESULTS, key)
+                data = document.data if document is not None else None
             entry = msgspec.json.decode(data, type=CacheEntry) if data is not None else None
         except (RametError, msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
             _log.warning("a cached result cannot be used, so its agent runs again: %s", problem)
@@ -67,10 +67,10 @@ class KeptResults:
             data = msgspec.json.encode(CacheEntry(kept.value, kept.run, kept.at, until))
             if len(data) > MAX_BYTES:
                 return
-            self._near[key] = data
-            self._near.move_to_end(key)
-            while len(self._near) > MOST:
-                self._near.popitem(last=False)
+            self._in_memory[key] = data
+            self._in_memory.move_to_end(key)
+            while len(self._in_memory) > MOST:
+                self._in_memory.popitem(last=False)
             if self._journal is not None:
                 await self._journal.open()
                 await self._journal.store.put(RESULTS, key, data)
@@ -80,12 +80,12 @@ class KeptResults:
 
 async def forget_results(store: Store, *, before: datetime) -> int:
     """Remove results that expire at a moment or before, and documents that are not results; return their number."""
-    gone = 0
+    removed = 0
     for each in await store.list(RESULTS):
         try:
             if msgspec.json.decode(each.data, type=CacheEntry).until > before:
                 continue
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             pass  # It cannot be used.
-        gone += await store.delete(RESULTS, each.key)
-    return gone
+        removed += await store.delete(RESULTS, each.key)
+    return removed

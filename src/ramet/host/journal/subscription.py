@@ -58,11 +58,11 @@ class Listening(Subscription):
 
 def listen(recorder: Recorder, take: Callable[[Event], None], over: Callable[[], None] = lambda: None) -> Listening:
     """Listen to a tree until the tree, or the returned listener, is closed."""
-    listening = Listening(recorder, take, over)
+    listener = Listening(recorder, take, over)
     for event in recorder.kept:
-        listening.offer(event)
+        listener.offer(event)
     if recorder._closed:
-        listening.close()
+        listener.close()
     else:
-        recorder._readers.append(listening)
-    return listening
+        recorder._readers.append(listener)
+    return listener

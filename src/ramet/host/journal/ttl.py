@@ -57,13 +57,13 @@ def read_lifetime(tree: Document, where: str) -> Lifetime:
 
 def lifetimes_of(trees: Iterable[Document]) -> dict[str, Lifetime]:
     """Return the lifetimes in trees' documents, by root. A document that cannot be read is logged, and left out."""
-    found = dict[str, Lifetime]()
+    lifetimes = dict[str, Lifetime]()
     for each in trees:
         try:
-            found[each.key] = lifetime_of(each.data)
+            lifetimes[each.key] = lifetime_of(each.data)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
             _log.warning("the document of tree %s cannot be read, so nothing of it is removed: %s", each.key, problem)
-    return found
+    return lifetimes
 
 
 def checked_keep(seconds: float | None) -> float | None:
@@ -92,10 +92,10 @@ class Collect(Struct, frozen=True, kw_only=True, tag="collect", forbid_unknown_f
 
 async def set_keep(store: Store, run: str, on: bool) -> str:
     """Keep the tree of a run until further notice, or no longer; return its root's id. Raises Unknown."""
-    found = await store.read(run=run, limit=1)
-    if not found:
+    stored = await store.read(run=run, limit=1)
+    if not stored:
         raise Unknown("run", run)
-    root = found[0].tree
+    root = stored[0].tree
     if not await change_tree(store, root, keep=on):
         raise Unknown("run", run)
     return root
