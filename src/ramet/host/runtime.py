@@ -140,9 +140,9 @@ class AgentRuntime:
         show_logs()
         self.working_dir = pathlib.Path(working_dir).absolute() if working_dir is not None else None
         if transcripts is None and self.working_dir is not None:
-            kept_in: pathlib.Path | None = state_folder(self.working_dir) / "transcripts"
+            transcripts_dir: pathlib.Path | None = state_folder(self.working_dir) / "transcripts"
         else:
-            kept_in = pathlib.Path(transcripts).resolve() if transcripts is not None else None
+            transcripts_dir = pathlib.Path(transcripts).resolve() if transcripts is not None else None
         self.clock: Clock = clock or SystemClock()
         self._decide = (
             PolicyDecider(policy_adapter, self.clock, timeout_s=policy_timeout_s)
@@ -165,18 +165,18 @@ class AgentRuntime:
             if journal.folder is not None and journal.door is None:
                 journal.door = ControlSocket(journal.users, journal.folder, journal.store)
             if not journal.users:
-                journal.caretaker = caretaker = RetentionJob(
+                journal.caretaker = retention_job = RetentionJob(
                     journal.store,
                     journal.living,
                     self.clock,
                     self.working_dir,
-                    kept_in,
+                    transcripts_dir,
                     folders=self.sandboxes.folders if self.working_dir is not None else None,
                     can_go_on=journal.can_go_on,
                 )
                 if isinstance(journal.door, ControlSocket):
-                    journal.door.collect = caretaker.sweep
-        opening = TreeFactory(
+                    journal.door.collect = retention_job.sweep
+        factory = TreeFactory(
             dynamic=self.dynamic,
             journal=self.journal,
             telemetry=self.telemetry,
@@ -186,15 +186,15 @@ class AgentRuntime:
             gateway=self.gateway,
             sandboxes=self.sandboxes,
             clock=self.clock,
-            transcripts=kept_in,
+            transcripts=transcripts_dir,
             user_dir=user_dir,
             user_texts=user_texts,
             grace_s=grace_s,
             entropy=entropy,
             keep_s=checked_keep(keep_results_seconds),
         )
-        self._trees = Trees(opening, self.journal, self.clock, keep_trees)
-        self._adoption: FailoverTask | None = None
+        self._trees = Trees(factory, self.journal, self.clock, keep_trees)
+        self._failover: FailoverTask | None = None
         self._running = False
         self.stalls: StallWatch | None = None  #: of its event loop, if one is running
 
@@ -323,7 +323,7 @@ class AgentRuntime:
             TreeOptions(
                 definitions=agents or {},
                 cwd=cwd,
-                spawn_limits=spawn_limits or _room_for(policy, definition),
+                spawn_limits=spawn_limits or _spawn_limits_for(policy, definition),
                 keep_s=checked_keep(keep_results_seconds),
                 gate=gate,
                 root=run,
@@ -331,10 +331,12 @@ class AgentRuntime:
             )
         )
         asked_limits = limits or definition.limits
-        decided = await opened.tree.spawner.decide_root(definition, request, asked_limits)
-        if (wanted := decided.request.policy) is not None:
-            grant = resolve_root_policy(wanted)
-            await self.sandboxes.placement().backend(grant if decided.most is None else within(grant, decided.most))
+        decided_request = await opened.tree.spawner.decide_root(definition, request, asked_limits)
+        if (wanted_policy := decided_request.request.policy) is not None:
+            grant = resolve_root_policy(wanted_policy)
+            await self.sandboxes.placement().backend(
+                grant if decided_request.most is None else within(grant, decided_request.most)
+            )
         self.check_open()  # The runtime may have been stopped while the policy adapter was asked.
         root = opened.tree.spawner.root(
             definition,
@@ -342,7 +344,7 @@ class AgentRuntime:
             cwd=cwd or pathlib.Path.cwd(),
             limits=asked_limits,
             persistent=False,
-            request=decided,
+            request=decided_request,
             history=history,
         )
         self.keep(opened, root)
@@ -496,8 +498,8 @@ class AgentRuntime:
         """
         if self.journal is not None:
             self.journal.users.add(self)
-        taking = Takeover(self, supplied_by(**brought), self._close_with, prepare, reopens=only is not None)
-        return await resume_all(taking, self.journal, only=only)
+        takeover = Takeover(self, supplied_by(**brought), self._close_with, prepare, reopens=only is not None)
+        return await resume_all(takeover, self.journal, only=only)
 
     async def adopt(
         self,
@@ -514,23 +516,23 @@ class AgentRuntime:
         one gets a tree.
         """
         handles: list[Handle] = []
-        taking = Takeover(self, supplied_by(**brought), self._close_with, prepare)
+        takeover = Takeover(self, supplied_by(**brought), self._close_with, prepare)
         if (journal := self.journal) is None:
             return handles
         journal.users.add(self)
         await self.stop_adopting()
-        await taking.take_over(await claim_orphans(journal), handles.append)
+        await takeover.take_over(await claim_orphans(journal), handles.append)
 
         async def take(roots: Sequence[str]) -> None:
-            await taking.take_over(await orphaned_trees(journal, roots), adopted or (lambda handle: None))
+            await takeover.take_over(await orphaned_trees(journal, roots), adopted or (lambda handle: None))
 
-        self._adoption = FailoverTask(journal, take)
-        await self._adoption.start()
+        self._failover = FailoverTask(journal, take)
+        await self._failover.start()
         return handles
 
     async def stop_adopting(self) -> None:
         """Stop adopting; the adopted trees continue. Idempotent."""
-        adoption, self._adoption = self._adoption, None
+        adoption, self._failover = self._failover, None
         if adoption is not None:
             await adoption.stop()
 
@@ -550,8 +552,8 @@ class AgentRuntime:
         """Return the bytes of a tool result's artifact, by the recorded name. Raises Unknown."""
         if self.journal is not None:
             await self.journal.open()
-            if (found := await blob_of(self.journal.store, name)) is not None:
-                return found
+            if (data := await blob_of(self.journal.store, name)) is not None:
+                return data
         raise Unknown("blob", name)
 
     async def retain(self, run: str, on: bool = True) -> None:
@@ -679,14 +681,14 @@ class AgentRuntime:
         """
 
         def over(_: object) -> None:
-            living = self._trees.leave(root.info.id)
-            if living is not None:  # The tree outlives its root: check again when that run has ended.
-                self._close_with(root, living)
+            living_run = self._trees.leave(root.info.id)
+            if living_run is not None:  # The tree outlives its root: check again when that run has ended.
+                self._close_with(root, living_run)
 
         (last or root).ended().add_done_callback(over)
 
 
-def _room_for(policy: Policy | None, agent: Agent) -> SpawnLimits:
+def _spawn_limits_for(policy: Policy | None, agent: Agent) -> SpawnLimits:
     """Return the spawn limits of a tree: its root's policy depth or the default, plus nested compositions."""
     depth = resolve_root_policy(policy).max_sub_agent_depth if policy is not None else 0
     return SpawnLimits(depth=max(depth, SpawnLimits().depth) + nesting_depth(agent.function))

@@ -38,7 +38,7 @@ Sink = Callable[[AuditEntry], None]
 MAX_CHARS, MAX_ITEMS, MAX_DEPTH = 2_000, 64, 6
 
 #: The reported types, and for each type the fields that are left out: they hold conversation text, or are too large.
-_TOLD: Mapping[type[Event], frozenset[str]] = {
+_REPORTED: Mapping[type[Event], frozenset[str]] = {
     events.RunSpawned: frozenset({"prompt", "description", "birth"}),
     events.RunResumed: frozenset(),
     events.RunEnded: frozenset(),
@@ -64,7 +64,7 @@ _TOLD: Mapping[type[Event], frozenset[str]] = {
     events.Notice: frozenset(),  # only with an error
 }
 #: Fields that are left out of a result.
-_NOT_TOLD_OF_RESULTS = ("value", "partial", "stdout", "stderr")
+_OMITTED_RESULT_FIELDS = ("value", "partial", "stdout", "stderr")
 
 
 class Audit:
@@ -91,7 +91,7 @@ class Audit:
 
     def take(self, event: Event) -> None:
         """Send an event to every sink, if the event is consequential."""
-        if type(event) not in _TOLD or not _matters(event):
+        if type(event) not in _REPORTED or not _is_reported(event):
             return
         entry = self._entry(event)
         for index, sink in enumerate(self._sinks):
@@ -115,16 +115,16 @@ class Audit:
             self._failing.discard(index)
 
     def _entry(self, event: Event) -> AuditEntry:
-        told = msgspec.to_builtins(_lean(event), str_keys=True, enc_hook=safe_repr)
-        for name in _TOLD[type(event)]:
-            told.pop(name, None)
-        for name in _NOT_TOLD_OF_RESULTS:
-            told.get("result", {}).pop(name, None)
+        fields = msgspec.to_builtins(_without_large_parts(event), str_keys=True, enc_hook=safe_repr)
+        for name in _REPORTED[type(event)]:
+            fields.pop(name, None)
+        for name in _OMITTED_RESULT_FIELDS:
+            fields.get("result", {}).pop(name, None)
         at = event.at or datetime.now(UTC)
-        first = {"time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"), "type": told.pop("type")}
-        told.pop("at", None)
+        header = {"time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"), "type": fields.pop("type")}
+        fields.pop("at", None)
         self._redaction.look()
-        return first | {name: self._bounded(value, name) for name, value in told.items()}
+        return header | {name: self._bounded(value, name) for name, value in fields.items()}
 
     def _bounded(self, value: Any, name: str = "", depth: int = 0) -> Any:
         """Return plain data, without secrets, bounded to the limits of an entry."""
@@ -136,10 +136,12 @@ class Audit:
         if isinstance(value, dict | list) and depth >= MAX_DEPTH:
             return f"… ({len(value)} items)"
         if isinstance(value, dict):
-            labels = {self._redaction.clean(str(key)[:MAX_SECRET])[:200]: each for key, each in _some(value.items())}
+            labels = {
+                self._redaction.clean(str(key)[:MAX_SECRET])[:200]: each for key, each in _first_items(value.items())
+            }
             return {label: self._bounded(item, label, depth + 1) for label, item in labels.items()}
         if isinstance(value, list | tuple):
-            return [self._bounded(item, "", depth + 1) for item in _some(value)]
+            return [self._bounded(item, "", depth + 1) for item in _first_items(value)]
         return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -148,7 +150,7 @@ def to_log(entry: AuditEntry) -> None:
     _log.info("%s %s", entry["type"], entry.get("path", ""), extra={"session_id": entry.get("root"), "audit": entry})
 
 
-def _matters(event: Event) -> bool:
+def _is_reported(event: Event) -> bool:
     match event:
         case events.ToolEnded():
             return event.status == "denied"
@@ -158,7 +160,7 @@ def _matters(event: Event) -> bool:
             return True
 
 
-def _lean(event: Event) -> Event:
+def _without_large_parts(event: Event) -> Event:
     """Return the event without its large unreported parts: a conversation, a result."""
     match event:
         case events.RunSpawned():
@@ -169,7 +171,7 @@ def _lean(event: Event) -> Event:
             return event
 
 
-def _some(items: Iterable[Any]) -> list[Any]:
+def _first_items(items: Iterable[Any]) -> list[Any]:
     return [each for each, _ in zip(items, range(MAX_ITEMS), strict=False)]
 
 

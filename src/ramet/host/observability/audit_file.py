@@ -59,8 +59,8 @@ class AuditFile:
     def __call__(self, entry: AuditEntry) -> None:
         """Append an entry as one whole line. Raises OSError; then the file is unchanged."""
         if self._lost:
-            missed = {"time": entry.get("time"), "type": "entries_lost", "count": self._lost}
-            self._try(missed)
+            loss_entry = {"time": entry.get("time"), "type": "entries_lost", "count": self._lost}
+            self._try(loss_entry)
             self._lost = 0
         self._try(entry)
 
@@ -92,10 +92,10 @@ class AuditFile:
                 raise Damaged("an audit log", self.path, "its last line was changed; verify() has the details")
             self._n, self.head = read.n, _sha(line)
         if end < status.st_size:
-            torn = status.st_size - end
+            partial_bytes = status.st_size - end
             os.ftruncate(fd, end)
-            _log.warning("%s: %d bytes of an unfinished line were cut off", self.path, torn)
-            self._append({"type": "line_cut_off", "bytes": torn})
+            _log.warning("%s: %d bytes of an unfinished line were cut off", self.path, partial_bytes)
+            self._append({"type": "line_cut_off", "bytes": partial_bytes})
         if self._fsync:
             folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
             try:
@@ -115,22 +115,22 @@ class AuditFile:
         if fd is None:
             raise OSError(f"{self.path} was closed")
         if self._is_torn:
-            self._mend(fd)
-        first = {"n": self._n + 1, "prev": self.head}
-        body = json.dumps(first | entry | first, separators=(",", ":"))[:-1].encode()
+            self._remove_partial_line(fd)
+        header = {"n": self._n + 1, "prev": self.head}
+        body = json.dumps(header | entry | header, separators=(",", ":"))[:-1].encode()
         line = body + f',"own":"{_sha(body)}"}}'.encode()
         try:
-            rest = memoryview(line + b"\n")
-            while rest:
-                rest = rest[os.write(fd, rest) :]
+            remaining = memoryview(line + b"\n")
+            while remaining:
+                remaining = remaining[os.write(fd, remaining) :]
             if self._fsync:
                 os.fdatasync(fd)
         except OSError:
-            self._mend(fd)
+            self._remove_partial_line(fd)
             raise
         self._n, self.head, self._size = self._n + 1, _sha(line), self._size + len(line) + 1
 
-    def _mend(self, fd: int) -> None:
+    def _remove_partial_line(self, fd: int) -> None:
         """Remove a partly written line."""
         self._is_torn = True
         os.ftruncate(fd, self._size)
@@ -179,7 +179,7 @@ class _Reading:
         self._wanted, self._seen_wanted = head, head in (None, NOTHING)
         self._faults: list[Fault] = []
         self._missing: dict[int, int] = {}  #: numbers that are missing, by the line before which they are missing
-        self._top = 0
+        self._highest = 0
 
     def of(self, file: BinaryIO) -> Verified:
         lines, before, digest = 0, None, NOTHING
@@ -207,19 +207,19 @@ class _Reading:
     def _place(self, line: int, read: _Read, before: _Read | None, digest: str) -> None:
         """Check whether a line is in its original place."""
         if not read.is_whole:
-            self._top += read.n == self._top + 1  # Its number may have been changed.
-        elif read.n == self._top + 1:
-            is_known = line == 1 if before is None else before.is_whole and before.n == self._top
+            self._highest += read.n == self._highest + 1  # Its number may have been changed.
+        elif read.n == self._highest + 1:
+            is_known = line == 1 if before is None else before.is_whole and before.n == self._highest
             if is_known and read.prev != digest:
                 self._fault(line, f"does not follow: it was written after another line {line - 1}")
-        elif read.n > self._top:
-            for number in range(self._top + 1, min(read.n, self._top + 1 + MAX_FAULTS)):
+        elif read.n > self._highest:
+            for number in range(self._highest + 1, min(read.n, self._highest + 1 + MAX_FAULTS)):
                 self._missing[number] = line
         elif self._missing.pop(read.n, None) is not None:
-            self._fault(line, f"is out of order: entry {read.n} comes after entry {self._top}")
+            self._fault(line, f"is out of order: entry {read.n} comes after entry {self._highest}")
         else:
             self._fault(line, f"is a duplicate: entry {read.n}")
-        self._top = max(self._top, read.n)
+        self._highest = max(self._highest, read.n)
 
     def _fault(self, line: int, what: str) -> None:
         self._faults.append(Fault(line, f"line {line} {what}"))
@@ -228,10 +228,10 @@ class _Reading:
 
 
 def _read(line: bytes) -> _Read | None:
-    found = _LINE.fullmatch(line)
-    if found is None:
+    match = _LINE.fullmatch(line)
+    if match is None:
         return None
-    return _Read(int(found[1]), found[2].decode(), _sha(line[: found.start(3)]) == found[4].decode())
+    return _Read(int(match[1]), match[2].decode(), _sha(line[: match.start(3)]) == match[4].decode())
 
 
 def _sha(data: bytes) -> str:

@@ -29,25 +29,25 @@ class Histogram:
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds, self.sum = tuple(bounds), 0.0
-        self._found = [0] * (len(self.bounds) + 1)  #: between a bound and the one below it; the last is above all
+        self._counts = [0] * (len(self.bounds) + 1)  #: between a bound and the one below it; the last is above all
 
     def observe(self, value: float) -> None:
         """Count one value."""
-        self._found[bisect_left(self.bounds, value)] += 1
+        self._counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
     @property
     def count(self) -> int:
         """The number of counted values."""
-        return sum(self._found)
+        return sum(self._counts)
 
     def cumulative(self) -> list[tuple[float, int]]:
         """Return each bound with the number of values that were at most that large."""
-        total, made = 0, list[tuple[float, int]]()
-        for bound, found in zip(self.bounds, self._found, strict=False):
-            total += found
-            made.append((bound, total))
-        return made
+        total, buckets = 0, list[tuple[float, int]]()
+        for bound, count in zip(self.bounds, self._counts, strict=False):
+            total += count
+            buckets.append((bound, total))
+        return buckets
 
 
 class Counts:
@@ -85,9 +85,9 @@ class _Tree:
 
     def __init__(self, counts: Counts) -> None:
         self._all = counts
-        self._born: dict[str, datetime] = {}  #: runs without a turn so far
-        self._turning: dict[str, datetime] = {}  #: when a run's turn began
-        self._takes: dict[type[Event], Callable[[Any], None]] = {
+        self._spawned_at: dict[str, datetime] = {}  #: runs without a turn so far
+        self._turn_started_at: dict[str, datetime] = {}  #: when a run's turn began
+        self._handlers: dict[type[Event], Callable[[Any], None]] = {
             events.RunSpawned: self._spawned,
             events.RunResumed: self._resumed,
             events.RunEnded: self._ended,
@@ -109,34 +109,34 @@ class _Tree:
         """Count an event."""
         if event.at is not None:
             self._all.lag.observe(max(0.0, (self._all.now() - event.at).total_seconds()))
-        if (take := self._takes.get(type(event))) is not None:
-            take(event)
+        if (handler := self._handlers.get(type(event))) is not None:
+            handler(event)
 
     def _spawned(self, event: events.RunSpawned) -> None:
         self._all.spawned += 1
         if event.at is not None:
-            self._born[event.run] = event.at
+            self._spawned_at[event.run] = event.at
 
     def _resumed(self, event: events.RunResumed) -> None:
         self._all.resumed += 1
 
     def _turn(self, event: events.TurnStarted) -> None:
-        born = self._born.pop(event.run, None)
-        if born is not None and event.at is not None:
-            self._all.starts.observe(max(0.0, (event.at - born).total_seconds()))
+        spawned_at = self._spawned_at.pop(event.run, None)
+        if spawned_at is not None and event.at is not None:
+            self._all.starts.observe(max(0.0, (event.at - spawned_at).total_seconds()))
 
         if event.at is not None:
-            self._turning[event.run] = event.at
+            self._turn_started_at[event.run] = event.at
 
     def _turn_ended(self, event: events.TurnEnded) -> None:
         _count(self._all.turns, event.status)
-        began = self._turning.pop(event.run, None)
-        if began is not None and event.at is not None:
-            self._all.turn_seconds.observe(max(0.0, (event.at - began).total_seconds()))
+        started_at = self._turn_started_at.pop(event.run, None)
+        if started_at is not None and event.at is not None:
+            self._all.turn_seconds.observe(max(0.0, (event.at - started_at).total_seconds()))
 
     def _ended(self, event: events.RunEnded) -> None:
-        self._born.pop(event.run, None)
-        self._turning.pop(event.run, None)
+        self._spawned_at.pop(event.run, None)
+        self._turn_started_at.pop(event.run, None)
         _count(self._all.ended, str(event.result.status))
 
     def _asked(self, event: events.ModelAsked) -> None:

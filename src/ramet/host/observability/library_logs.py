@@ -17,10 +17,10 @@ def show_logs(*, verbose: bool = False) -> None:
 
     If the program has handlers of its own, records go only there. Idempotent. Raises InvalidValue for an unknown level.
     """
-    named = os.environ.get(LOG_LEVEL, "").strip().upper()
-    if named and named not in logging.getLevelNamesMapping():
-        raise InvalidValue(LOG_LEVEL, named, "DEBUG, INFO, WARNING, ERROR or CRITICAL")
-    level = "DEBUG" if verbose else named
+    level_name = os.environ.get(LOG_LEVEL, "").strip().upper()
+    if level_name and level_name not in logging.getLevelNamesMapping():
+        raise InvalidValue(LOG_LEVEL, level_name, "DEBUG, INFO, WARNING, ERROR or CRITICAL")
+    level = "DEBUG" if verbose else level_name
     if not level:
         return
     logger = logging.getLogger("ramet")

@@ -35,13 +35,13 @@ _MAX_NAME = 200
 _MAX_BITS, _MAX_BYTES = 1_024, 2_000
 
 #: The attributes of every record; any other attribute was given as `extra`.
-_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {
+_STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {
     "message",
     "asctime",
     "taskName",
     "color_message",  # uvicorn's second copy of the message, for terminals
 }
-_OURS = frozenset({"timestamp", "level", "logger", "message", "exception", "stack"})
+_OWN_FIELDS = frozenset({"timestamp", "level", "logger", "message", "exception", "stack"})
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _setting_up = threading.Lock()
 
@@ -105,15 +105,15 @@ class Lines(logging.Handler):
             self._redaction.look()
             fields = self._fields(record)
             for chars in _CHARS:
-                written = self._written(_cut(fields, chars))
-                if len(written.encode("utf-8", "replace")) <= MAX_LINE:
-                    return written
-            few = {name: value for name, value in fields.items() if name in _OURS}
-            return self._written(_cut(few, _CHARS[-1]) | {"left_out": len(fields) - len(few)})
+                text = self._render(_cut(fields, chars))
+                if len(text.encode("utf-8", "replace")) <= MAX_LINE:
+                    return text
+            main_fields = {name: value for name, value in fields.items() if name in _OWN_FIELDS}
+            return self._render(_cut(main_fields, _CHARS[-1]) | {"left_out": len(fields) - len(main_fields)})
         except Exception as problem:  # The logging code must not fail because of a bad record.
-            said = f"a record could not be formatted: {type(problem).__name__}"
+            message = f"a record could not be formatted: {type(problem).__name__}"
             now = _utc(time.time())
-            return self._written({"timestamp": now, "level": "ERROR", "logger": "ramet.logs", "message": said})
+            return self._render({"timestamp": now, "level": "ERROR", "logger": "ramet.logs", "message": message})
 
     def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
         """Return all fields, as JSON, in order, without secrets, not yet shortened."""
@@ -124,11 +124,11 @@ class Lines(logging.Handler):
             "logger": clean(record.name),
             "message": clean(_message(record)),
         }
-        extras = {str(name): value for name, value in vars(record).items() if name not in _USUAL}
-        extras = _whose() | extras
+        extras = {str(name): value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES}
+        extras = _current_run_fields() | extras
         for name, value in list(extras.items())[:_MAX_EXTRAS]:
             label = clean(name)[:_MAX_NAME]
-            fields[f"extra.{label}" if label in _OURS else label] = self._plain(value, label)
+            fields[f"extra.{label}" if label in _OWN_FIELDS else label] = self._plain(value, label)
         if len(extras) > _MAX_EXTRAS:
             fields["left_out"] = len(extras) - _MAX_EXTRAS
         if record.exc_info:
@@ -154,12 +154,12 @@ class Lines(logging.Handler):
         if isinstance(value, str):
             return self._clean(str.__str__(value))
         if depth < _MAX_DEPTH and kind is dict:
-            some = list(value.items())[:_MAX_ITEMS]
+            items = list(value.items())[:_MAX_ITEMS]
             return {
                 (label := self._clean(key if isinstance(key, str) else safe_repr(key))[:_MAX_NAME]): self._plain(
                     item, label, depth + 1
                 )
-                for key, item in some
+                for key, item in items
             }
         if depth < _MAX_DEPTH and kind in (list, tuple):
             return [self._plain(item, depth=depth + 1) for item in value[:_MAX_ITEMS]]
@@ -171,10 +171,10 @@ class Lines(logging.Handler):
 
     def _clean(self, text: str, *, end: bool = False) -> str:
         """Return a text without secrets, including those that cross the later cut."""
-        most = _CHARS[0] + MAX_SECRET
-        return self._redaction.clean(text[-most:] if end else text[:most])
+        limit = _CHARS[0] + MAX_SECRET
+        return self._redaction.clean(text[-limit:] if end else text[:limit])
 
-    def _written(self, fields: Mapping[str, Any]) -> str:
+    def _render(self, fields: Mapping[str, Any]) -> str:
         if self._structured:
             return json.dumps(fields, allow_nan=False)
         rest = [f"{name}={_value(value)}" for name, value in list(fields.items())[4:]]
@@ -209,7 +209,7 @@ def _message(record: logging.LogRecord) -> str:
         return f"{template} (it could not be formatted: {type(problem).__name__})"
 
 
-def _whose() -> dict[str, str]:
+def _current_run_fields() -> dict[str, str]:
     """Return the run in whose tool call, or function, the record is logged."""
     call = current_call.get()
     if call is None:

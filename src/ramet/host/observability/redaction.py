@@ -30,7 +30,7 @@ _FIELD = re.compile(rf"(?:\A|[_.-]){_NAMED}\Z", re.IGNORECASE)
 _VARIABLE = re.compile(rf"(?:(?:\A|_){_NAMED}|_(?:key|pass|pwd|dsn|cookie|pat|auth))\Z", re.IGNORECASE)
 
 
-class _Look(NamedTuple):
+class _SecretPattern(NamedTuple):
     """The pattern of a kind of secret. It is only searched if one of `marks` is in the text, in lower case.
 
     The first group of a match stays. Every repetition is bounded, or possessive: hostile text costs time in proportion
@@ -38,31 +38,33 @@ class _Look(NamedTuple):
     """
 
     marks: tuple[str, ...]
-    found: re.Pattern[str]
+    pattern: re.Pattern[str]
 
 
-_APART = r"()(?<![A-Za-z0-9])"
-_LOOKS: Final = (
-    _Look(
+_WORD_START = r"()(?<![A-Za-z0-9])"
+_SECRET_PATTERNS: Final = (
+    _SecretPattern(
         ("private key-----",),
         re.compile(r"()-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)"),
     ),
     # OpenAI, Anthropic, Stripe, OpenRouter, …
-    _Look(("sk-", "sk_", "pk-", "pk_", "rk-", "rk_"), re.compile(_APART + r"[spr]k[-_][A-Za-z0-9_-]{16,}")),
-    _Look(("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), re.compile(_APART + r"gh[pousr]_[A-Za-z0-9]{20,}")),
-    _Look(("github_pat_",), re.compile(_APART + r"github_pat_\w{20,}")),
-    _Look(("glpat-", "gldt-", "glrt-"), re.compile(_APART + r"gl(?:pat|dt|rt)-[\w-]{16,}")),
-    _Look(("xox", "xapp-"), re.compile(_APART + r"(?:xox[a-z]|xapp)-[A-Za-z0-9-]{10,}")),
-    _Look(("akia", "asia"), re.compile(_APART + r"(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])")),
-    _Look(("aiza", "ya29."), re.compile(_APART + r"(?:AIza[\w-]{30,}|ya29\.[\w-]{20,})")),
-    _Look(("hf_", "npm_"), re.compile(_APART + r"(?:hf|npm)_[A-Za-z0-9]{20,}")),
-    _Look(("pypi-", "lsv2_", "dop_v1_"), re.compile(_APART + r"(?:pypi-|lsv2_|dop_v1_)[\w-]{20,}")),
+    _SecretPattern(
+        ("sk-", "sk_", "pk-", "pk_", "rk-", "rk_"), re.compile(_WORD_START + r"[spr]k[-_][A-Za-z0-9_-]{16,}")
+    ),
+    _SecretPattern(("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), re.compile(_WORD_START + r"gh[pousr]_[A-Za-z0-9]{20,}")),
+    _SecretPattern(("github_pat_",), re.compile(_WORD_START + r"github_pat_\w{20,}")),
+    _SecretPattern(("glpat-", "gldt-", "glrt-"), re.compile(_WORD_START + r"gl(?:pat|dt|rt)-[\w-]{16,}")),
+    _SecretPattern(("xox", "xapp-"), re.compile(_WORD_START + r"(?:xox[a-z]|xapp)-[A-Za-z0-9-]{10,}")),
+    _SecretPattern(("akia", "asia"), re.compile(_WORD_START + r"(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])")),
+    _SecretPattern(("aiza", "ya29."), re.compile(_WORD_START + r"(?:AIza[\w-]{30,}|ya29\.[\w-]{20,})")),
+    _SecretPattern(("hf_", "npm_"), re.compile(_WORD_START + r"(?:hf|npm)_[A-Za-z0-9]{20,}")),
+    _SecretPattern(("pypi-", "lsv2_", "dop_v1_"), re.compile(_WORD_START + r"(?:pypi-|lsv2_|dop_v1_)[\w-]{20,}")),
     # JSON web tokens
-    _Look(("eyj",), re.compile(_APART + r"eyJ[\w-]{8,1000}+\.[\w-]{8,}(?:\.[\w-]*)?")),
-    _Look(("bearer",), re.compile(r"(\b[Bb]earer\s)\s{0,8}[A-Za-z0-9._~+/=-]{8,}")),
+    _SecretPattern(("eyj",), re.compile(_WORD_START + r"eyJ[\w-]{8,1000}+\.[\w-]{8,}(?:\.[\w-]*)?")),
+    _SecretPattern(("bearer",), re.compile(r"(\b[Bb]earer\s)\s{0,8}[A-Za-z0-9._~+/=-]{8,}")),
     # the password of a URL
-    _Look(("://",), re.compile(r"(://[^\s/:@]{0,200}:)[^\s/@]{1,1000}+(?=@)")),
-    _Look(
+    _SecretPattern(("://",), re.compile(r"(://[^\s/:@]{0,200}:)[^\s/@]{1,1000}+(?=@)")),
+    _SecretPattern(
         ("key", "secret", "token", "passw", "passphrase", "credential", "authorization"),
         re.compile(
             rf"((?i:{_NAMED})[\"']{{0,2}}\s{{0,3}}[:=]\s{{0,3}}[\"']?(?:(?i:basic|bearer|token)\s)?+)"
@@ -89,20 +91,20 @@ class Redaction:
         shown = self._mask.feed(data, last=True)
         if shown != data:
             text = shown.decode("utf-8", "replace")
-        small = text.lower()
-        for marks, found in _LOOKS:
+        lowercase = text.lower()
+        for marks, pattern in _SECRET_PATTERNS:
             for mark in marks:
-                if mark in small:
-                    text = found.sub(rf"\1{STARS}", text)
+                if mark in lowercase:
+                    text = pattern.sub(rf"\1{STARS}", text)
                     break
         return text
 
     def look(self) -> None:
         """Read the environment again; called once for each line to be cleaned."""
         values = [self._environ.get(name, "") for name in self._environ if _holds_secret(name)]
-        held = [value for value in values if len(value) >= MIN_SECRET]
-        if held != self._held:
-            self._held, self._mask = held, Mask(self._given.union(held))
+        variable_values = [value for value in values if len(value) >= MIN_SECRET]
+        if variable_values != self._held:
+            self._held, self._mask = variable_values, Mask(self._given.union(variable_values))
 
 
 def names_secret(name: str, value: object) -> bool:
@@ -124,8 +126,8 @@ def _checked(secrets: Iterable[str]) -> list[str]:
     accepted = "a list of texts that are not empty"
     if isinstance(secrets, str | bytes) or not isinstance(secrets, Iterable):
         raise InvalidValue("secrets", type(secrets), accepted)
-    found = list(secrets)
-    for index, each in enumerate(found):
+    listed = list(secrets)
+    for index, each in enumerate(listed):
         if not isinstance(each, str) or not each:
             raise InvalidValue(f"secrets[{index}]", type(each), accepted)
-    return found
+    return listed

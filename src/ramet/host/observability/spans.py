@@ -34,9 +34,9 @@ Attributes = dict[str, AttributeValue]
 #: Characters of a name from a model, a provider or a guest.
 MAX_NAME = 100
 #: Final statuses that are not failures.
-_FINE = frozenset({outcome.Status.COMPLETED, outcome.Status.CANCELLED, outcome.Status.NEEDS_INPUT})
+_SUCCESS_STATUSES = frozenset({outcome.Status.COMPLETED, outcome.Status.CANCELLED, outcome.Status.NEEDS_INPUT})
 #: Events that are shown as events of the run's present span: the fields of each type.
-_NOTED: Mapping[type[Event], tuple[str, ...]] = {
+_EVENT_FIELDS: Mapping[type[Event], tuple[str, ...]] = {
     events.ApprovalAsked: ("approval_id", "tool"),
     events.ApprovalAnswered: ("approval_id", "allowed"),
     events.AgentCreated: ("name", "handle"),
@@ -89,9 +89,9 @@ class TreeSpans:
     def __init__(self, tracer: Tracer, outside: Context, runs: dict[str, RunSpans]) -> None:
         """Create spans below the span of `outside`, if it has one. `runs` receives the spans of the tree's runs."""
         self._tracer, self._outside, self._runs = tracer, outside, runs
-        self._own: dict[str, RunSpans] = {}
+        self._spans_by_run: dict[str, RunSpans] = {}
         self._last = 0  #: time of the newest event
-        self._do: Mapping[type[Event], Callable[[Any, int], None]] = {  # Any: each takes its own kind of event
+        self._handlers: Mapping[type[Event], Callable[[Any, int], None]] = {  # Any: each takes its own kind of event
             events.RunSpawned: self._spawned,
             events.RunResumed: self._resumed,
             events.RunEnded: self._run_ended,
@@ -108,22 +108,22 @@ class TreeSpans:
     def take(self, event: Event) -> None:
         """Process an event."""
         kind = type(event)
-        do, noted = self._do.get(kind), _NOTED.get(kind)
-        if do is None and noted is None:
+        do, field_names = self._handlers.get(kind), _EVENT_FIELDS.get(kind)
+        if do is None and field_names is None:
             return
         at = self._last = _ns(event.at) if event.at is not None else self._last
         if do is not None:
             do(event, at)
-        elif noted is not None and (run := self._own.get(event.run)) is not None:
-            said = {f"ramet.{name}": getattr(event, name) for name in noted}
-            (run.turn or run.span).add_event(f"ramet.{kind.__struct_config__.tag}", said, timestamp=at)
+        elif field_names is not None and (run := self._spans_by_run.get(event.run)) is not None:
+            attributes = {f"ramet.{name}": getattr(event, name) for name in field_names}
+            (run.turn or run.span).add_event(f"ramet.{kind.__struct_config__.tag}", attributes, timestamp=at)
 
     def close(self) -> None:
         """End all open spans: no more events will come."""
-        for run_id, run in reversed(list(self._own.items())):
+        for run_id, run in reversed(list(self._spans_by_run.items())):
             self._end_run(run, self._last, genai.OTHER)
             self._runs.pop(run_id, None)
-        self._own.clear()
+        self._spans_by_run.clear()
 
     # ---- runs
 
@@ -136,43 +136,43 @@ class TreeSpans:
         }
         if event.model:
             attributes[genai.REQUEST_MODEL] = genai.model_of(event.model).name
-        run = self._begin(event, at, self._above(event), attributes)
+        run = self._begin(event, at, self._parent_context(event), attributes)
         if event.depth:
             name = event.agent[:MAX_NAME]
-            born: Attributes = {genai.OPERATION: genai.CREATE_AGENT, **_who(event)}
-            run.birth = self._start(f"{genai.CREATE_AGENT} {name}", at, run.below, born)
+            spawn_attributes: Attributes = {genai.OPERATION: genai.CREATE_AGENT, **_agent_attributes(event)}
+            run.birth = self._start(f"{genai.CREATE_AGENT} {name}", at, run.below, spawn_attributes)
 
     def _resumed(self, event: events.RunResumed, at: int) -> None:
-        self._living(event, at)
+        self._open_spans(event, at)
 
-    def _living(self, event: Event, at: int) -> RunSpans:
+    def _open_spans(self, event: Event, at: int) -> RunSpans:
         """Return the spans of an event's run. A run that had ended, or began in another process, gets a new span."""
-        run = self._own.get(event.run)
+        run = self._spans_by_run.get(event.run)
         if run is not None and run.is_open:
             return run
-        above = run.above if run is not None else self._above(event)
+        above = run.above if run is not None else self._parent_context(event)
         return self._begin(event, at, above, {genai.RESUMED: True, genai.CONVERSATION_ID: event.root})
 
     def _begin(self, event: Event, at: int, above: Context, attributes: Attributes) -> RunSpans:
-        if (before := self._own.get(event.run)) is not None:
-            self._end_run(before, at, genai.OTHER)
-        named: Attributes = {
+        if (previous := self._spans_by_run.get(event.run)) is not None:
+            self._end_run(previous, at, genai.OTHER)
+        base_attributes: Attributes = {
             genai.OPERATION: genai.INVOKE_AGENT,
-            **_who(event),
+            **_agent_attributes(event),
             genai.ROOT: event.root,
             genai.PATH: event.path,
             genai.DEPTH: event.depth,
         }
         if event.parent is not None:
-            named[genai.PARENT] = event.parent
-        span = self._start(f"{genai.INVOKE_AGENT} {event.agent[:MAX_NAME]}", at, above, named | attributes)
+            base_attributes[genai.PARENT] = event.parent
+        span = self._start(f"{genai.INVOKE_AGENT} {event.agent[:MAX_NAME]}", at, above, base_attributes | attributes)
         run = RunSpans(above, span, set_span_in_context(span, above))
-        self._own[event.run] = self._runs[event.run] = run
+        self._spans_by_run[event.run] = self._runs[event.run] = run
         return run
 
-    def _above(self, event: Event) -> Context:
+    def _parent_context(self, event: Event) -> Context:
         """Return the context of the call that spawned a run, else of the turn, else of the parent run."""
-        parent = self._own.get(event.parent or "")
+        parent = self._spans_by_run.get(event.parent or "")
         if parent is None:
             return self._outside
         call = parent.tools.get(event.parent_call or "")
@@ -180,12 +180,12 @@ class TreeSpans:
         return below if call is None else set_span_in_context(call, below)
 
     def _run_ended(self, event: events.RunEnded, at: int) -> None:
-        run, result = self._living(event, at), event.result
-        run.span.set_attributes({genai.STATUS: str(result.status), **_used(result.usage)})
-        why = str(result.status)
-        if result.error is not None and result.status not in _FINE:
-            why = result.error.type[:MAX_NAME]
-        self._end_run(run, at, why, cut=str(result.status))
+        run, result = self._open_spans(event, at), event.result
+        run.span.set_attributes({genai.STATUS: str(result.status), **_usage_attributes(result.usage)})
+        error = str(result.status)
+        if result.error is not None and result.status not in _SUCCESS_STATUSES:
+            error = result.error.type[:MAX_NAME]
+        self._end_run(run, at, error, cut=str(result.status))
 
     def _end_run(self, run: RunSpans, at: int, error: str, *, cut: str = genai.OTHER) -> None:
         """End a run's spans, from the innermost. `cut` is the status of the spans that were still running."""
@@ -201,22 +201,22 @@ class TreeSpans:
     # ---- turns
 
     def _turn_started(self, event: events.TurnStarted, at: int) -> None:
-        run = self._living(event, at)
+        run = self._open_spans(event, at)
         self._end_turn(run, at, genai.OTHER)
         if run.birth is not None:
             _end(run.birth, at)
             run.birth = None
-        run.turn = self._start(genai.TURN, at, run.below, {**_who(event), genai.TURN_NUMBER: event.turn})
+        run.turn = self._start(genai.TURN, at, run.below, {**_agent_attributes(event), genai.TURN_NUMBER: event.turn})
         run.in_turn = set_span_in_context(run.turn, run.below)
 
     def _turn_ended(self, event: events.TurnEnded, at: int) -> None:
-        run = self._own.get(event.run)
+        run = self._spans_by_run.get(event.run)
         if run is not None:
             self._end_turn(run, at, event.status)
 
     def _end_turn(self, run: RunSpans, at: int, status: str) -> None:
-        for asked in run.asked.values():
-            _end(asked.span, asked.failed_at or at, status)
+        for model_span in run.asked.values():
+            _end(model_span.span, model_span.failed_at or at, status)
         for tool in run.tools.values():
             _end(tool, at, status)
         run.asked.clear()
@@ -229,10 +229,10 @@ class TreeSpans:
     # ---- models
 
     def _model_asked(self, event: events.ModelAsked, at: int) -> None:
-        run = self._living(event, at)
-        for step, before in list(run.asked.items()):  # A failed attempt without a reported reason.
-            if before.failed_at is not None or step == event.step_id:
-                _end(before.span, before.failed_at or at, genai.OTHER)
+        run = self._open_spans(event, at)
+        for step, previous in list(run.asked.items()):  # A failed attempt without a reported reason.
+            if previous.failed_at is not None or step == event.step_id:
+                _end(previous.span, previous.failed_at or at, genai.OTHER)
                 del run.asked[step]
         model = genai.model_of(event.model)
         attributes: Attributes = {
@@ -242,7 +242,7 @@ class TreeSpans:
             genai.CONVERSATION_ID: event.root,
             genai.STEP_ID: event.step_id,
             genai.ATTEMPT: event.attempt,
-            **_who(event),
+            **_agent_attributes(event),
         }
         if event.reserved_tokens:
             attributes[genai.RESERVED_TOKENS] = event.reserved_tokens
@@ -252,67 +252,67 @@ class TreeSpans:
         )
 
     def _message(self, event: events.MessageRecorded, at: int) -> None:
-        asked = self._answered(event, event.step_id)
-        if asked is None:
+        model_span = self._answered(event, event.step_id)
+        if model_span is None:
             return
-        said = event.message.get("response_metadata") or {}
+        metadata = event.message.get("response_metadata") or {}
         attributes: Attributes = {}
         for name, value in (
-            (genai.RESPONSE_MODEL, said.get("model_name") or said.get("model")),
+            (genai.RESPONSE_MODEL, metadata.get("model_name") or metadata.get("model")),
             (genai.RESPONSE_ID, event.message.get("id")),
         ):
             if isinstance(value, str):
                 attributes[name] = value[:MAX_NAME]
-        reason = said.get("finish_reason") or said.get("stop_reason")
+        reason = metadata.get("finish_reason") or metadata.get("stop_reason")
         if isinstance(reason, str):
             attributes[genai.FINISH_REASONS] = (reason[:MAX_NAME],)
         if event.usage is not None:
-            attributes |= _used(event.usage)
-        asked.span.set_attributes(attributes)
-        _end(asked.span, at)
+            attributes |= _usage_attributes(event.usage)
+        model_span.span.set_attributes(attributes)
+        _end(model_span.span, at)
 
     def _model_charged(self, event: events.ModelCharged, at: int) -> None:
         """Handle a failed request, or one outside the conversation; a provider that reports usage has answered."""
-        run = self._own.get(event.run)
-        asked = run.asked.get(event.step_id) if run is not None else None
-        if asked is None or run is None:
+        run = self._spans_by_run.get(event.run)
+        model_span = run.asked.get(event.step_id) if run is not None else None
+        if model_span is None or run is None:
             return
-        asked.span.set_attributes(_used(event.usage))
+        model_span.span.set_attributes(_usage_attributes(event.usage))
         if event.usage.tokens and not event.usage.estimated:
             del run.asked[event.step_id]
-            _end(asked.span, at)
+            _end(model_span.span, at)
         else:
-            asked.failed_at = at
+            model_span.failed_at = at
 
     def _model_retried(self, event: events.ModelRetried, at: int) -> None:
-        asked = self._answered(event, event.step_id)
-        if asked is not None:
+        model_span = self._answered(event, event.step_id)
+        if model_span is not None:
             status = _HTTP.search(event.reason)
-            _end(asked.span, asked.failed_at or at, status[1] if status else genai.OTHER)
+            _end(model_span.span, model_span.failed_at or at, status[1] if status else genai.OTHER)
 
     def _answered(self, event: Event, step: str | None) -> ModelSpan | None:
-        run = self._own.get(event.run)
+        run = self._spans_by_run.get(event.run)
         return run.asked.pop(step, None) if run is not None and step is not None else None
 
     # ---- tools
 
     def _tool_started(self, event: events.ToolStarted, at: int) -> None:
-        run, call = self._living(event, at), event.call_id or ""
-        if (before := run.tools.pop(call, None)) is not None:
-            _end(before, at, genai.OTHER)
+        run, call = self._open_spans(event, at), event.call_id or ""
+        if (previous := run.tools.pop(call, None)) is not None:
+            _end(previous, at, genai.OTHER)
         run.tools[call] = self._tool(run, event, event.tool, at)
         run.tools[call].set_attribute(genai.STEP_ID, event.step_id)
 
     def _tool_ended(self, event: events.ToolEnded, at: int) -> None:
-        run = self._living(event, at)
+        run = self._open_spans(event, at)
         span = run.tools.pop(event.call_id or "", None) or self._tool(run, event, event.tool, at)  # It never ran.
         span.set_attribute(genai.STATUS, event.status)
         match event.status:
             case "ok":
                 _end(span, at)
             case "error":
-                raised = _RAISED.match(event.preview)
-                _end(span, at, raised[1] if raised else genai.OTHER)
+                match = _RAISED.match(event.preview)
+                _end(span, at, match[1] if match else genai.OTHER)
             case _:
                 _end(span, at, event.status)
 
@@ -321,7 +321,7 @@ class TreeSpans:
             genai.OPERATION: genai.EXECUTE_TOOL,
             genai.TOOL_NAME: tool[:MAX_NAME],
             genai.TOOL_TYPE: "function",
-            **_who(event),
+            **_agent_attributes(event),
         }
         if event.call_id:
             attributes[genai.TOOL_CALL_ID] = event.call_id
@@ -342,22 +342,22 @@ def _end(span: Span, at: int, error: str | None = None) -> None:
     span.end(end_time=at)
 
 
-def _who(event: Event) -> Attributes:
+def _agent_attributes(event: Event) -> Attributes:
     return {genai.AGENT_NAME: event.agent[:MAX_NAME], genai.AGENT_ID: event.run}
 
 
-def _used(usage: Usage) -> Attributes:
+def _usage_attributes(usage: Usage) -> Attributes:
     """Return the usage attributes, without values of zero except input and output tokens."""
-    used: Attributes = {genai.INPUT_TOKENS: usage.input_tokens, genai.OUTPUT_TOKENS: usage.output_tokens}
+    attributes: Attributes = {genai.INPUT_TOKENS: usage.input_tokens, genai.OUTPUT_TOKENS: usage.output_tokens}
     if usage.cache_read_tokens:
-        used[genai.CACHE_READ_TOKENS] = usage.cache_read_tokens
+        attributes[genai.CACHE_READ_TOKENS] = usage.cache_read_tokens
     if usage.usd:
-        used[genai.USD] = usage.usd
+        attributes[genai.USD] = usage.usd
     if usage.estimated:
-        used[genai.ESTIMATED] = True
-    return used
+        attributes[genai.ESTIMATED] = True
+    return attributes
 
 
 def _ns(at: datetime) -> int:
-    passed = at - _EPOCH
-    return ((passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds) * 1_000
+    elapsed = at - _EPOCH
+    return ((elapsed.days * 86_400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds) * 1_000

@@ -74,7 +74,7 @@ class StallWatch:
         StallWatch._of_process = self
         self._loop = asyncio.get_running_loop()
         self._beat_at = self._loop.time()
-        self._put_off()
+        self._postpone_dump()
         return self
 
     def stop(self) -> None:
@@ -96,30 +96,30 @@ class StallWatch:
     def _beat(self) -> None:
         assert self._loop is not None, "stop() cancels the timer"
         now = self._loop.time()
-        since, self._beat_at = now - self._beat_at, now
-        if since > self.after_s:
-            past = self.so_far
-            self.so_far = Stalls(past.count + 1, past.seconds + since, max(past.longest_s, since))
+        elapsed_s, self._beat_at = now - self._beat_at, now
+        if elapsed_s > self.after_s:
+            totals = self.so_far
+            self.so_far = Stalls(totals.count + 1, totals.seconds + elapsed_s, max(totals.longest_s, elapsed_s))
             _log.warning(
                 "the event loop was blocked for %.1f s, and every agent with it; a dump that begins with 'Timeout' "
                 "shows where each thread was after %g s. Run a tool that blocks in a process: "
                 'sync_tools="process". A process that was stopped (SIGSTOP, a debugger) is counted, too',
-                since,
+                elapsed_s,
                 self.after_s,
             )
-        self._put_off()
+        self._postpone_dump()
 
-    def _put_off(self) -> None:
+    def _postpone_dump(self) -> None:
         """Request a dump `after_s` from now; the next call postpones it."""
         assert self._loop is not None, "a loop is watched"
-        self._ask_for_dump()
+        self._request_dump()
         self._timer = self._loop.call_later(self.after_s / _BEATS, self._beat)
 
-    def _ask_for_dump(self) -> None:
-        to = self._dump_to if self._dump_to is not None else _stderr()
+    def _request_dump(self) -> None:
+        descriptor = self._dump_to if self._dump_to is not None else _stderr()
         with _guard:
-            if to is not None and StallWatch._of_process is self:
-                faulthandler.dump_traceback_later(self.after_s, file=to)
+            if descriptor is not None and StallWatch._of_process is self:
+                faulthandler.dump_traceback_later(self.after_s, file=descriptor)
 
     @classmethod
     def _before_fork(cls) -> None:
@@ -130,7 +130,7 @@ class StallWatch:
     @classmethod
     def _after_fork_in_parent(cls) -> None:
         if cls._of_process is not None:
-            cls._of_process._ask_for_dump()
+            cls._of_process._request_dump()
         _guard.release()
 
     @classmethod

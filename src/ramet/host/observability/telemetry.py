@@ -47,7 +47,7 @@ class Telemetry:
             return None
         from ramet.host.observability.spans import TreeSpans
 
-        spans = TreeSpans(provider.get_tracer("ramet"), _outside(), self._runs)
+        spans = TreeSpans(provider.get_tracer("ramet"), _outer_context(), self._runs)
         return listen(recorder, spans.take, spans.close)
 
     def spawn_refused(self, refusal: SpawnRefused) -> None:
@@ -77,11 +77,11 @@ class Telemetry:
         except Exception as error:  # The variable names a provider that is not installed, or cannot be loaded.
             _log.error("no spans are recorded: the provider cannot be loaded: %s", error)
             return None
-        nobody = isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider)
-        return None if nobody else provider
+        is_noop = isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider)
+        return None if is_noop else provider
 
 
-def _outside() -> Context:
+def _outer_context() -> Context:
     """Return the context in which a tree begins: the present span here, else the span of the parent process."""
     from opentelemetry import context, trace
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -89,5 +89,5 @@ def _outside() -> Context:
     current = context.get_current()
     if trace.get_current_span(current).get_span_context().is_valid:
         return current
-    carried = {name: os.environ[name.upper()] for name in ("traceparent", "tracestate") if name.upper() in os.environ}
-    return TraceContextTextMapPropagator().extract(carried, current)
+    headers = {name: os.environ[name.upper()] for name in ("traceparent", "tracestate") if name.upper() in os.environ}
+    return TraceContextTextMapPropagator().extract(headers, current)

@@ -94,22 +94,22 @@ class PolicyDecider:
             raise Aborted(abort.reason)
         if len(self._stuck) >= MAX_STUCK:
             raise _NoAnswer(f"{MAX_STUCK} earlier calls have not ended")
-        task = asyncio.ensure_future(_decided(self._adapter, request))
+        task = asyncio.ensure_future(_decide(self._adapter, request))
         timer: asyncio.Future[Any] = asyncio.ensure_future(self._clock.sleep(self._timeout_s))
-        stopped = asyncio.ensure_future(abort.wait_aborted()) if abort is not None else None
-        waits = {task, timer} if stopped is None else {task, timer, stopped}
+        abort_task = asyncio.ensure_future(abort.wait_aborted()) if abort is not None else None
+        tasks = {task, timer} if abort_task is None else {task, timer, abort_task}
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 if task.cancelled():
                     raise _NoAnswer("it cancelled itself")
                 return task.result()
-            if stopped is not None and stopped.done():
-                raise Aborted(stopped.result())
+            if abort_task is not None and abort_task.done():
+                raise Aborted(abort_task.result())
             raise _NoAnswer(f"none within {self._timeout_s:g} s")
         finally:
             # A call that does not end when it is cancelled delays no one.
-            for each in waits:
+            for each in tasks:
                 each.cancel()
             if not task.done():
                 self._stuck.add(task)
@@ -125,7 +125,7 @@ class _NoAnswer(Exception):
     """A missing answer, with a reason that the agent may read."""
 
 
-async def _decided(adapter: PolicyAdapter, request: PolicyRequest) -> object:
+async def _decide(adapter: PolicyAdapter, request: PolicyRequest) -> object:
     try:
         return await adapter.decide(request)
     except (Exception, asyncio.CancelledError):

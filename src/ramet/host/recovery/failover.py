@@ -25,7 +25,7 @@ class FailoverTask:
 
     def __init__(self, journal: Journal, take: Callable[[Sequence[str]], Awaitable[None]]) -> None:
         self._journal, self._take = journal, take
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -35,9 +35,9 @@ class FailoverTask:
         """
         await self._journal.open()
         if self._serving is None:
-            leave = self._journal.store.on_kernels(self._news.set)
+            unsubscribe = self._journal.store.on_kernels(self._wakeup.set)
             self._serving = asyncio.create_task(self._serve(), name="ramet failover", context=contextvars.Context())
-            self._serving.add_done_callback(lambda _: leave())
+            self._serving.add_done_callback(lambda _: unsubscribe())
 
     async def stop(self) -> None:
         """Stop claiming, and wait until the claimed trees are resumed or given up; idempotent."""
@@ -50,14 +50,14 @@ class FailoverTask:
         store = self._journal.store
         with contextlib.suppress(StoreFailed):
             while True:
-                self._news.clear()
+                self._wakeup.clear()
                 if any(not each.alive for each in await store.kernels()):
                     while roots := await store.claim_fallen(AT_A_TIME):
                         _log.warning("claimed %d trees of failed kernels", len(roots))
-                        await self._given(roots)
-                await self._news.wait()
+                        await self._pass_on(roots)
+                await self._wakeup.wait()
 
-    async def _given(self, roots: Sequence[str]) -> None:
+    async def _pass_on(self, roots: Sequence[str]) -> None:
         try:
             await self._take(roots)
         except StoreFailed:

@@ -53,13 +53,15 @@ async def set_aside(store: Store, run: str, now: datetime) -> str:
     again. No other kernel may have the tree.
     """
     root = await _root_of(store, run)
-    found = await store.get(TREES, root)
-    about = _known_facts(found) if found is not None else {}
-    session = about.get("session") or about.get("was_session")  # A kill may have come before its id was released.
-    said = {**about, "over": True, "ended": now, "set_aside": True, "session": None, "conversation": False}
+    document = await store.get(TREES, root)
+    facts = _known_facts(document) if document is not None else {}
+    session = facts.get("session") or facts.get("was_session")  # A kill may have come before its id was released.
+    new_facts = {**facts, "over": True, "ended": now, "set_aside": True, "session": None, "conversation": False}
     if session is not None:
-        said["was_session"] = session
-    await store.put(TREES, root, msgspec.json.encode(said), expected=found.version if found is not None else 0)
+        new_facts["was_session"] = session
+    await store.put(
+        TREES, root, msgspec.json.encode(new_facts), expected=document.version if document is not None else 0
+    )
     if session is not None:
         await unregister(store, session, root)
     await store.let_go(root)
@@ -70,19 +72,19 @@ async def _root_of(store: Store, run: str) -> str:
     if await store.get(TREES, run) is not None:
         return run
     try:
-        found = await store.read(run=run, limit=1)
+        events = await store.read(run=run, limit=1)
     except DamagedTree as problem:
         return problem.tree
-    if not found:
+    if not events:
         raise Unknown("run", run)
-    return found[0].tree
+    return events[0].tree
 
 
 def _known_facts(tree: Document) -> dict[str, Any]:
     """Return the facts of a tree's document; of an unreadable document its text, under `damaged`."""
     try:
         msgspec.json.decode(tree.data, type=Lifetime)
-        about: dict[str, Any] = msgspec.json.decode(tree.data, type=dict[str, Any])
+        facts: dict[str, Any] = msgspec.json.decode(tree.data, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return {"damaged": tree.data[:_MOST_KEPT].decode("utf-8", "replace")}
-    return about
+    return facts

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ramet.recovery")
 
 #: The keys of a tree's document in every version.
-_ALWAYS_SAID = frozenset({"number", "cwd", "spawn_limits", "session", "unattended", "omitted_type", "children"})
+_REQUIRED_KEYS = frozenset({"number", "cwd", "spawn_limits", "session", "unattended", "omitted_type", "children"})
 #: The tools that `AgentRuntime.spawn` gives every root by itself.
 SPAWNING = frozenset(tool.name for tool in spawning_tools())
 
@@ -71,10 +71,10 @@ class ResolvedInputs:
 
     def model(self, name: str) -> BaseChatModel:
         """Return the model object of that name. Raises DefinitionMissing."""
-        found = self.models.get(name, self.llm)
-        if found is None:
+        llm = self.models.get(name, self.llm)
+        if llm is None:
             raise DefinitionMissing("model", name)
-        return found
+        return llm
 
     @cached_property
     def supplies(self) -> ResumeInputs:
@@ -178,9 +178,9 @@ class UnfinishedTree:
         Raises DamagedTree for a document without a required key.
         """
         about = self.about
-        if missing := sorted(_ALWAYS_SAID - about.keys()):
-            why = f"its document does not have {', '.join(missing)}"
-            raise DamagedTree(self.root, location_of(self._journal.store), why)
+        if missing_keys := sorted(_REQUIRED_KEYS - about.keys()):
+            reason = f"its document does not have {', '.join(missing_keys)}"
+            raise DamagedTree(self.root, location_of(self._journal.store), reason)
         cwd = pathlib.Path(about["cwd"]) if about["cwd"] is not None else None
         if cwd is not None and not cwd.is_dir():
             raise DefinitionMissing("folder", str(cwd))
@@ -210,21 +210,21 @@ def _policy(terms: Mapping[str, Any], supplied: ResolvedInputs) -> Policy:
     """Return a policy that is recorded with names alone. Raises DefinitionMissing for a value that is not supplied."""
     values = {"variable": supplied.env_vars, "secret": supplied.secrets}
     fields = {"variable": "env_vars", "secret": "secrets"}
-    given: dict[str, dict[str, str]] = {}
+    values_by_field: dict[str, dict[str, str]] = {}
     for kind, field in fields.items():
         for name in terms.get(field, ()):
             if name not in values[kind]:
                 raise DefinitionMissing(kind, name)
-            given.setdefault(field, {})[name] = values[kind][name]
-    return from_json({**terms, **given})
+            values_by_field.setdefault(field, {})[name] = values[kind][name]
+    return from_json({**terms, **values_by_field})
 
 
 def _hooks(about: Mapping[str, Any], supplied: ResolvedInputs, project: Project) -> tuple[HookRunner | HookConfig, ...]:
     """Return the hooks of a tree. Raises DefinitionMissing for fewer than the tree had: no gate may be missing."""
     hooks = (*supplied.hooks, *project.hooks)
-    had = about.get("hooks", 0)
-    if len(hooks) < had:
-        raise DefinitionMissing("hooks", f"{had} of the tree, of which {len(hooks)} are supplied")
+    required = about.get("hooks", 0)
+    if len(hooks) < required:
+        raise DefinitionMissing("hooks", f"{required} of the tree, of which {len(hooks)} are supplied")
     return hooks
 
 
@@ -258,15 +258,15 @@ async def unfinished_trees(
     """
     if journal is None:
         return []
-    found = list[UnfinishedTree]()
+    trees = list[UnfinishedTree]()
     for each in await journal.trees(only):
         try:
-            found.append(UnfinishedTree(each.key, said_of(each, location_of(journal.store)), journal))
+            trees.append(UnfinishedTree(each.key, said_of(each, location_of(journal.store)), journal))
         except DamagedTree as problem:
             passed_over(problem)
     if only is None:
-        return [each for each in found if not each.is_closed]
-    return [each for each in found if each.is_conversation or not each.is_closed]
+        return [each for each in trees if not each.is_closed]
+    return [each for each in trees if each.is_conversation or not each.is_closed]
 
 
 async def orphaned_trees(journal: Journal, roots: Sequence[str]) -> list[UnfinishedTree]:
@@ -274,16 +274,16 @@ async def orphaned_trees(journal: Journal, roots: Sequence[str]) -> list[Unfinis
 
     A tree whose document cannot be read is logged, and stays with this kernel.
     """
-    found = list[UnfinishedTree]()
+    trees = list[UnfinishedTree]()
     for root in roots:
         try:
-            found.append(UnfinishedTree(root, await journal.about(root), journal))
+            trees.append(UnfinishedTree(root, await journal.about(root), journal))
         except Damaged as problem:
             _log.error("this kernel owns tree %s, and cannot resume it: %s", root, problem)
-    for each in found:
+    for each in trees:
         if not each.about or each.about.get("over"):
             await journal.store.let_go(each.root)
-    return [each for each in found if each.about and not each.about.get("over")]
+    return [each for each in trees if each.about and not each.about.get("over")]
 
 
 class ForkPoint(NamedTuple):
@@ -313,19 +313,19 @@ async def fork_point(journal: Journal | None, run: str, at: int | None, supplied
         raise Unknown("run", run)
     about = await journal.about(story.root.id)
     _gate(about, supplied)
-    told = story.runs[run]
-    if "agent" not in told.born.birth or told.born.birth["agent"].get("function"):
+    replay = story.runs[run]
+    if "agent" not in replay.born.birth or replay.born.birth["agent"].get("function"):
         raise InvalidValue("run", run, "a run of a model: a function has no conversation to continue")
     agents = {each.name: each for each in supplied.agents}
-    agent = agent_of(told.born.birth["agent"], agents=agents, model=supplied.model)
-    here = {tool.name: tool for tool in (*builtin_tools({}).values(), *supplied.tools)}
-    missing = [name for name in told.born.tools if name not in here]
+    agent = agent_of(replay.born.birth["agent"], agents=agents, model=supplied.model)
+    tools_by_name = {tool.name: tool for tool in (*builtin_tools({}).values(), *supplied.tools)}
+    missing = [name for name in replay.born.tools if name not in tools_by_name]
     if missing:
         raise DefinitionMissing("tool", missing[0])
-    tools = tuple(here[name] for name in told.born.tools if name not in SPAWNING)
-    messages = repair([decode(each) for each in told.messages])
+    tools = tuple(tools_by_name[name] for name in replay.born.tools if name not in SPAWNING)
+    messages = repair([decode(each) for each in replay.messages])
     owner = story.root.born.birth.get("state_owner", "")
-    used = told.result.usage_subtree if told.result is not None else told.subtree
+    used = replay.result.usage_subtree if replay.result is not None else replay.subtree
     return ForkPoint(agent, tools, messages, cwd_of(about) if about.get("cwd") else None, used, owner)
 
 
@@ -348,13 +348,13 @@ def _check_gate(run: Run, story: RunReplay) -> None:
     hooks = run.context.hooks
     if run.context.safety is not None:
         return  # The gate is asked about every call, and a tree that had a gate has one.
-    waits = any(
+    is_waiting = any(
         id not in story.words
         and _still_asks(run, CallId(asked.call_id or ""))
         and ruling_on(run.context, asked.tool, asked.args).verdict is None
         for id, asked in story.approvals.items()
     )
-    if waits and (hooks is None or not hooks.listens("PreToolUse")):
+    if is_waiting and (hooks is None or not hooks.listens("PreToolUse")):
         raise DefinitionMissing("PreToolUse hook", f"of {run.info.path}")
 
 

@@ -62,9 +62,9 @@ class Takeover:
         """
         handles = []
         with gc_paused():
-            for left in trees:
+            for tree in trees:
                 try:
-                    handle = await self._take_up(left)
+                    handle = await self._take_up(tree)
                 except DamagedTree as problem:
                     if not passes_over:
                         raise
@@ -79,29 +79,29 @@ class Takeover:
 
         A tree that cannot continue here is logged. Raises StoreFailed.
         """
-        for left in trees:
+        for tree in trees:
             try:
-                for handle in await self.take_up([left]):
+                for handle in await self.take_up([tree]):
                     heard(handle)
             except StoreFailed:
                 raise
             except Exception as problem:  # Whatever the error is, this kernel owns the other trees, too.
-                why = problem if isinstance(problem, RametError) else f"{type(problem).__name__}: {problem}"
-                _log.error("this kernel owns tree %s, and cannot resume it: %s", left.root, why)
+                reason = problem if isinstance(problem, RametError) else f"{type(problem).__name__}: {problem}"
+                _log.error("this kernel owns tree %s, and cannot resume it: %s", tree.root, reason)
 
-    async def _take_up(self, left: UnfinishedTree) -> Handle | None:
+    async def _take_up(self, tree: UnfinishedTree) -> Handle | None:
         owner = self.owner
-        story = await left.story()
-        if left.is_alive:  # Another component resumed it meanwhile.
+        story = await tree.story()
+        if tree.is_alive:  # Another component resumed it meanwhile.
             return None
         reopens = self.reopens and story.is_over and _is_conversation(story)
         if reopens:
             story.reopen()
         elif story.is_over:
-            await left.close(owner.clock.now())
+            await tree.close(owner.clock.now())
             return None
         await _restore_worktrees(story, git_of(owner.user_dir))
-        plan = left.plan(self.supplied, owner.open_project)
+        plan = tree.plan(self.supplied, owner.open_project)
         opened = owner.open_tree(plan)
         try:
             root = take_up(opened, story, self.supplied)
@@ -111,7 +111,7 @@ class Takeover:
             if root.request.late_args is missing_late_args:
                 raise DefinitionMissing("late arguments", f"of {root.path}")
             if reopens:
-                await left.reopen()
+                await tree.reopen()
         except BaseException:
             opened.close()
             raise
@@ -126,16 +126,16 @@ class Takeover:
 
 
 def _is_conversation(story: TreeReplay) -> bool:
-    born = story.root.born.birth
-    return bool(born.get("persistent")) and not born.get("agent", {}).get("function")
+    birth = story.root.born.birth
+    return bool(birth.get("persistent")) and not birth.get("agent", {}).get("function")
 
 
 async def _restore_worktrees(story: TreeReplay, git: Git) -> None:
     """Restore the removed, unchanged worktrees of runs that had answered: their ends are still to come."""
     for run, repo in _without_folder(story):
-        made = run.birth["worktree"]
+        recorded = run.birth["worktree"]
         try:
-            await worktree.restore(repo, made["path"], branch=made["branch"], base=made["base"], git=git)
+            await worktree.restore(repo, recorded["path"], branch=recorded["branch"], base=recorded["base"], git=git)
         except (NoWorktree, OSError) as problem:  # The code that needs the worktree reports that it is missing.
             _log.warning("the worktree of %s cannot be restored: %s", run.path, problem)
 
@@ -143,10 +143,10 @@ async def _restore_worktrees(story: TreeReplay, git: Git) -> None:
 def _without_folder(story: TreeReplay) -> Iterator[tuple[RunSpawned, pathlib.Path]]:
     """Yield spawns of living runs whose worktree is missing, parents first, each with its source folder."""
     for each in story.runs.values():
-        born, parent = each.born, story.runs.get(each.born.parent or "")
-        is_made = not each.is_over and parent is not None and "worktree" in born.birth
-        if parent is not None and is_made and not pathlib.Path(born.birth["cwd"]).is_dir():
-            yield born, pathlib.Path(parent.born.birth["cwd"])
+        spawn, parent = each.born, story.runs.get(each.born.parent or "")
+        has_worktree = not each.is_over and parent is not None and "worktree" in spawn.birth
+        if parent is not None and has_worktree and not pathlib.Path(spawn.birth["cwd"]).is_dir():
+            yield spawn, pathlib.Path(parent.born.birth["cwd"])
 
 
 async def resume_all(taking: Takeover, journal: Journal | None, *, only: str | None) -> list[Handle]:
@@ -160,8 +160,8 @@ async def resume_all(taking: Takeover, journal: Journal | None, *, only: str | N
 
 async def claim_orphans(journal: Journal | None, only: str | None = None) -> list[UnfinishedTree]:
     """Claim the trees that are not over and that no living kernel owns, or `only` one; return the claimed trees."""
-    left = [each for each in await unfinished_trees(journal, only) if not each.is_alive]
-    if journal is None or not left:
+    trees = [each for each in await unfinished_trees(journal, only) if not each.is_alive]
+    if journal is None or not trees:
         return []
-    ours = set(await journal.store.claim([each.root for each in left]))
-    return [each for each in left if each.root in ours]
+    claimed = set(await journal.store.claim([each.root for each in trees]))
+    return [each for each in trees if each.root in claimed]

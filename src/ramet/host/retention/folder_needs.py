@@ -14,7 +14,7 @@ from ramet.isolation.workspace.run_dirs import RunFolder
 from ramet.store.contract import Store
 
 #: A younger folder may belong to a run whose spawn is not recorded yet.
-_BORN_S = 3600.0
+_SPAWN_GRACE_S = 3600.0
 
 
 class FolderNeeds:
@@ -40,14 +40,14 @@ class FolderNeeds:
         except Damaged:  # The owner is unknown: the store may be repaired.
             return True
         if not first:
-            return not _has_ended(folder) and (datetime.now(UTC) - folder.last_used()).total_seconds() < _BORN_S
+            return not _has_ended(folder) and (datetime.now(UTC) - folder.last_used()).total_seconds() < _SPAWN_GRACE_S
         root = first[0].tree
-        found = await self._store.get(TREES, root)
+        document = await self._store.get(TREES, root)
         if root in self._living:
             is_needed = self._can_go_on(root, folder.id)
         else:
-            is_needed = found is not None and not _is_over(found.data, is_root=folder.id == root)
-        return is_needed or (found is not None and _is_kept(found.data))
+            is_needed = document is not None and not _is_over(document.data, is_root=folder.id == root)
+        return is_needed or (document is not None and _is_kept(document.data))
 
 
 def _has_ended(folder: RunFolder) -> bool:

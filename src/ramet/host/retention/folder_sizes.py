@@ -26,7 +26,7 @@ class FolderSizes:
 
     def __init__(self, folder: pathlib.Path, *, most_entries: int = MOST_ENTRIES) -> None:
         """Set `most_entries`, the number of entries at which a measurement stops counting."""
-        self._folder, self._most, self._left = folder, most_entries, 0
+        self._folder, self._most, self._remaining_entries = folder, most_entries, 0
         self._measuring: asyncio.Future[Mapping[str, int]] | None = None
         self._known: Mapping[str, int] = {}
         self._due = 0.0
@@ -58,7 +58,7 @@ class FolderSizes:
             self._known = done.result()
 
     def _measure(self) -> Mapping[str, int]:
-        sizes, self._left = Counter[str](), self._most
+        sizes, self._remaining_entries = Counter[str](), self._most
         with contextlib.suppress(OSError), os.scandir(self._folder) as entries:
             for each in entries:
                 sizes[_part(each.name)] += self._size(each)
@@ -66,21 +66,21 @@ class FolderSizes:
 
     def _size(self, top: os.DirEntry[str]) -> int:
         """Return the bytes of an entry with all below it; a removed or unreadable entry counts nothing."""
-        waiting = list[str]()
-        total = self._count(top, waiting)
-        while waiting:
-            with contextlib.suppress(OSError), os.scandir(waiting.pop()) as below:
-                for each in below:
-                    if self._left <= 0 or self._is_over:
+        pending = list[str]()
+        total = self._count(top, pending)
+        while pending:
+            with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:
+                for each in entries:
+                    if self._remaining_entries <= 0 or self._is_over:
                         return total
-                    total += self._count(each, waiting)
+                    total += self._count(each, pending)
         return total
 
-    def _count(self, entry: os.DirEntry[str], waiting: list[str]) -> int:
-        self._left -= 1
+    def _count(self, entry: os.DirEntry[str], pending: list[str]) -> int:
+        self._remaining_entries -= 1
         try:
-            if entry.is_dir(follow_symlinks=False) and len(waiting) < MOST_WAITING:
-                waiting.append(entry.path)
+            if entry.is_dir(follow_symlinks=False) and len(pending) < MOST_WAITING:
+                pending.append(entry.path)
             return entry.stat(follow_symlinks=False).st_blocks * _BLOCK
         except OSError:
             return 0

@@ -109,7 +109,7 @@ class RetentionJob:
         if self._working_dir is None:
             raise InvalidValue("working_dir", None, "a working directory: this kernel has none")
         async with self._sweeping:
-            gone = await sweep(
+            removed = await sweep(
                 self._store,
                 self._working_dir,
                 before=asked.before,
@@ -119,9 +119,9 @@ class RetentionJob:
                 living=self._living,
                 most=BATCH,
             )
-            if not (more := len(gone) == BATCH):
+            if not (more := len(removed) == BATCH):
                 await self.shrink()
-        return Collected(gone=tuple(gone), more=more)
+        return Collected(gone=tuple(removed), more=more)
 
     async def shrink(self) -> None:
         """Have the store return the disk space of removed trees, if it is a file. Raises StoreFailed."""
@@ -130,28 +130,32 @@ class RetentionJob:
 
     async def collect(self) -> list[str]:
         """Remove every expired tree; return the ids of their roots."""
-        now, gone = self._clock.now(), []
+        now, removed = self._clock.now(), []
         lifetimes = lifetimes_of(await self._store.list(TREES))
-        over = [root for root, each in lifetimes.items() if root not in self._living and each.has_expired(now)]
-        needed = frozenset(await self.needed()) if over else frozenset[str]()
-        told = await self._removal.index() if over else None
-        for root in over:
+        expired = [root for root, each in lifetimes.items() if root not in self._living and each.has_expired(now)]
+        needed = frozenset(await self.needed()) if expired else frozenset[str]()
+        transcripts = await self._removal.index() if expired else None
+        for root in expired:
             if root in self._living or root in needed:  # Checked again: both may have changed meanwhile.
                 continue
             try:
-                if await self._removal.expire(root, lifetimes[root], now, told or {}):
-                    gone.append(root)
+                if await self._removal.expire(root, lifetimes[root], now, transcripts or {}):
+                    removed.append(root)
             except (OSError, Damaged) as problem:
                 _log.warning("%s could not be removed: %s", root, problem)
         notes = {each.key: msgspec.json.decode(each.data, type=Tombstone) for each in await self._store.list(EXPIRED)}
-        if others := {root: note for root, note in notes.items() if root not in self._cleared and root not in gone}:
+        if new_notes := {
+            root: note for root, note in notes.items() if root not in self._cleared and root not in removed
+        }:
             try:
-                await self._removal.clear(others, told if told is not None else await self._removal.index())
+                await self._removal.clear(
+                    new_notes, transcripts if transcripts is not None else await self._removal.index()
+                )
             except OSError as problem:
                 _log.warning("files of removed trees could not be removed here: %s", problem)
         self._cleared = set(notes)
         await self._forget_notes(notes, now)
-        return gone
+        return removed
 
     async def _forget_notes(self, notes: Mapping[str, Tombstone], now: datetime) -> None:
         for root, note in notes.items():

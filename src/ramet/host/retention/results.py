@@ -19,10 +19,10 @@ async def see_that_it_is_kept(journal: Journal | None, root: str, run: str, now:
     """Raise Expired for a run whose tree has expired, whether or not the tree was removed by now."""
     if journal is None or not journal.is_open or root in journal.living:
         return
-    found = await journal.store.get(TREES, root)
-    if found is None:
-        await _see_whether_it_expired(journal.store, run)
-    elif (lifetime := read_lifetime(found, location_of(journal.store))).has_expired(now):
+    document = await journal.store.get(TREES, root)
+    if document is None:
+        await _check_tombstones(journal.store, run)
+    elif (lifetime := read_lifetime(document, location_of(journal.store))).has_expired(now):
         raise Expired(run, lifetime.ended, lifetime.keep_s)
 
 
@@ -34,16 +34,16 @@ async def result_on_record(journal: Journal | None, run: str, now: datetime) -> 
     story = await journal.story_of(run) if journal is not None else None
     if journal is None or story is None or run not in story.runs:
         if journal is not None:
-            await _see_whether_it_expired(journal.store, run)
+            await _check_tombstones(journal.store, run)
         raise Unknown("run", run)
     await see_that_it_is_kept(journal, story.root.id, run, now)
-    found = story.runs[run].result
-    if found is None:
+    result = story.runs[run].result
+    if result is None:
         raise BusyError(f"{story.runs[run].born.path} has not ended; resume() continues it")
-    return found
+    return result
 
 
-async def _see_whether_it_expired(store: Store, run: str) -> None:
+async def _check_tombstones(store: Store, run: str) -> None:
     for each in await store.list(EXPIRED):
         note = msgspec.json.decode(each.data, type=Tombstone)
         if run in note.runs:

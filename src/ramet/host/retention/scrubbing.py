@@ -72,11 +72,11 @@ async def scrub(store: Rewritable, transcripts: pathlib.Path) -> Scrubbed:
 
 async def _roots(store: Rewritable) -> set[str]:
     """Return the trees that have events; the documents of some older trees are missing."""
-    found, cursor = set[str](), 0
+    roots, cursor = set[str](), 0
     while stored := await store.read(cursor, limit=PAGE):
-        found |= {each.tree for each in stored}
+        roots |= {each.tree for each in stored}
         cursor = stored[-1].cursor
-    return found
+    return roots
 
 
 async def _scrub_tree(store: Rewritable, root: str) -> bool:
@@ -123,18 +123,18 @@ def _scrub_transcripts(transcripts: pathlib.Path) -> list[str]:
 def _scrub_folder(folder: int) -> list[str]:
     """Replace values in the transcripts of one tree; return the skipped files, with the reasons."""
     values, size, problems = set[str](), 0, dict[str, str]()
-    for found in _transcripts(folder, problems):
-        for value in (each for line in found.lines for each in _values_in(line)):
+    for transcript in _transcripts(folder, problems):
+        for value in (each for line in transcript.lines for each in _values_in(line)):
             size += max(len(value), _LEAST_COST)
             if size > _MOST_VALUES:
-                return [f"{found.path}: it has too many values, so none of this tree was replaced"]
+                return [f"{transcript.path}: it has too many values, so none of this tree was replaced"]
             values.add(value)
     forms = forms_of(values)
-    for found in _transcripts(folder, problems):
+    for transcript in _transcripts(folder, problems):
         try:
-            _scrub_file(found, forms)
+            _scrub_file(transcript, forms)
         except OSError as problem:
-            problems[found.path] = problem.strerror or str(problem)
+            problems[transcript.path] = problem.strerror or str(problem)
     return [f"{path}: {why}" for path, why in problems.items()]
 
 
@@ -165,15 +165,15 @@ def _transcripts(folder: int, problems: dict[str, str]) -> Iterator[_Transcript]
                 problems[entry.path] = problem.strerror or str(problem)
 
 
-def _scrub_file(found: _Transcript, forms: frozenset[str]) -> None:
-    if all(_scrubbed(line, forms) is None for line in found.lines):
+def _scrub_file(transcript: _Transcript, forms: frozenset[str]) -> None:
+    if all(_scrubbed(line, forms) is None for line in transcript.lines):
         return
-    found.lines.seek(0)
+    transcript.lines.seek(0)
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(_DRAFT, dir_fd=found.folder)
-    with open(os.open(_DRAFT, _NEW, 0o600, dir_fd=found.folder), "wb") as draft:  # noqa: PTH123 - a descriptor
-        draft.writelines((_scrubbed(line, forms) or line.removesuffix(b"\n")) + b"\n" for line in found.lines)
-    os.rename(_DRAFT, found.name, src_dir_fd=found.folder, dst_dir_fd=found.folder)
+        os.unlink(_DRAFT, dir_fd=transcript.folder)
+    with open(os.open(_DRAFT, _NEW, 0o600, dir_fd=transcript.folder), "wb") as draft:  # noqa: PTH123 - a descriptor
+        draft.writelines((_scrubbed(line, forms) or line.removesuffix(b"\n")) + b"\n" for line in transcript.lines)
+    os.rename(_DRAFT, transcript.name, src_dir_fd=transcript.folder, dst_dir_fd=transcript.folder)
 
 
 def _values_in(line: bytes) -> Iterator[str]:
@@ -187,8 +187,8 @@ def _values_in(line: bytes) -> Iterator[str]:
 def _grants(data: Data) -> list[Data]:
     """Return the grants of a spawn event in which variables have values."""
     birth = data.get("birth")
-    found = [birth.get("grant"), birth.get("bound")] if isinstance(birth, dict) else []
-    return [each for each in found if isinstance(each, dict) and isinstance(each.get("env_vars"), dict)]
+    grants = [birth.get("grant"), birth.get("bound")] if isinstance(birth, dict) else []
+    return [each for each in grants if isinstance(each, dict) and isinstance(each.get("env_vars"), dict)]
 
 
 def _scrubbed(line: bytes, forms: Iterable[str]) -> bytes | None:
@@ -208,14 +208,14 @@ def _scrubbed(line: bytes, forms: Iterable[str]) -> bytes | None:
 
 def _mask_at(data: Data, path: tuple[str, ...], forms: frozenset[str]) -> bool:
     for key in path[:-1]:
-        below = data.get(key)
-        if not isinstance(below, dict):
+        child = data.get(key)
+        if not isinstance(child, dict):
             return False
-        data = below
+        data = child
     text = data.get(path[-1])
-    if not isinstance(text, str) or (shown := masked(text, forms)) == text:
+    if not isinstance(text, str) or (masked_text := masked(text, forms)) == text:
         return False
-    data[path[-1]] = shown
+    data[path[-1]] = masked_text
     return True
 
 

@@ -73,11 +73,15 @@ class TreeDeleter:
 
     async def expire(self, root: str, lifetime: Lifetime, now: datetime, told: Transcripts) -> DeletedTree | None:
         """Remove an expired tree, and write a note; return None if it is kept, or was opened again meanwhile."""
-        found = await self._store.get(TREES, root)
+        document = await self._store.get(TREES, root)
         rows = await rows_to_remove(self._records, root, lifetime)
-        if found is None or lifetime_of(found.data).keep or any(map(_is_kept, self._left(row.id for row in rows))):
+        if (
+            document is None
+            or lifetime_of(document.data).keep
+            or any(map(_is_kept, self._leftover_folders(row.id for row in rows)))
+        ):
             return None
-        if not await self.mark(found):
+        if not await self.mark(document):
             return None
         note = Tombstone(runs=tuple(row.id for row in rows), ended=lifetime.ended, keep_s=lifetime.keep_s, at=now)
         await self._store.put(EXPIRED, root, msgspec.json.encode(note))
@@ -98,24 +102,24 @@ class TreeDeleter:
         await asyncio.to_thread(self._clear, runs, transcripts)
 
     def _clear(self, runs: Collection[str], transcripts: list[pathlib.Path]) -> None:
-        _remove([each for each in self._left(runs) if not _is_kept(each)], transcripts)
+        _remove([each for each in self._leftover_folders(runs) if not _is_kept(each)], transcripts)
 
     async def remove(
         self, root: str, rows: list[RunRow], told: Transcripts, *, dry_run: bool = False
     ) -> DeletedTree | None:
         """Remove a tree, or with `dry_run` only report it; return None if a folder of it is marked to be kept."""
-        left = self._left(row.id for row in rows)
-        if any(map(_is_kept, left)):
+        leftover_folders = self._leftover_folders(row.id for row in rows)
+        if any(map(_is_kept, leftover_folders)):
             return None
         transcripts = told.get(root, [])
         events = 0
         if not dry_run:
             # Folders first, the document last: an interrupted removal is found again, and finished, by the next one.
-            await asyncio.to_thread(_remove, left, transcripts)
+            await asyncio.to_thread(_remove, leftover_folders, transcripts)
             await drop_blobs(self._store, root)
             events = await self._store.forget(root)
-            if (found := await self._store.get(TREES, root)) is not None:
-                if session := lifetime_of(found.data).session:
+            if (document := await self._store.get(TREES, root)) is not None:
+                if session := lifetime_of(document.data).session:
                     await unregister(self._store, session, root)
                 await self._store.delete(TREES, root)
         return DeletedTree(
@@ -126,13 +130,13 @@ class TreeDeleter:
             ended=_ended(rows),
             runs=len(rows),
             events=events,
-            folders=len(left) + len(transcripts),
+            folders=len(leftover_folders) + len(transcripts),
         )
 
-    def _left(self, runs: Iterable[str]) -> list[RunFolder]:
+    def _leftover_folders(self, runs: Iterable[str]) -> list[RunFolder]:
         if self._folders is None:
             return []
-        return [each for run in runs if (each := _folder(self._folders, run)) is not None]
+        return [each for run in runs if (each := _find_folder(self._folders, run)) is not None]
 
 
 async def sweep(
@@ -158,23 +162,25 @@ async def sweep(
     enough. Cached results that expire by then are removed, too. Raises Unknown for a run in `keep` that is not
     recorded.
     """
-    records, gone = JournalReader(store, ()), list[DeletedTree]()
+    records, removed_trees = JournalReader(store, ()), list[DeletedTree]()
     if not dry_run:
         await forget_results(store, before=before)
-    kept = {await _known(records, run) for run in keep}
-    kept |= {claim.run for found in await ScheduleTable(store).all() for claim in found.book.state.claims if claim.run}
+    kept_roots = {await _root_of_run(records, run) for run in keep}
+    kept_roots |= {
+        claim.run for entry in await ScheduleTable(store).all() for claim in entry.book.state.claims if claim.run
+    }
     removal = TreeDeleter(store, working_dir, transcripts or state_folder(working_dir) / "transcripts")
     documents = await store.list(TREES)
     known = lifetimes_of(documents)
     unreadable = {each.key for each in documents} - known.keys()
-    aside = [root for root, each in known.items() if each.set_aside]
-    roots, told = [*await records.trees(ended=True), *aside], await removal.index()
+    aside_roots = [root for root, each in known.items() if each.set_aside]
+    roots, indexed = [*await records.trees(ended=True), *aside_roots], await removal.index()
     await _drop_empty(store, set(known) - set(roots) - set(living), before, dry_run=dry_run)
     for root in roots:
-        if most is not None and len(gone) >= most:
+        if most is not None and len(removed_trees) >= most:
             break
         lifetime = known.get(root)
-        if root in kept or root in living or root in unreadable or (lifetime is not None and lifetime.keep):
+        if root in kept_roots or root in living or root in unreadable or (lifetime is not None and lifetime.keep):
             continue
         try:
             rows = await rows_to_remove(records, root, lifetime)
@@ -186,17 +192,17 @@ async def sweep(
         if ended is None or not (rows or is_aside):
             continue
         if lifetime is None or lifetime.keep_s is None or now is None:
-            removed = await removal.remove(root, rows, told, dry_run=dry_run) if ended < before else None
+            removed = await removal.remove(root, rows, indexed, dry_run=dry_run) if ended < before else None
         else:  # Its end may not be noted: its kernel was killed.
             lifetime = replace(lifetime, over=True, ended=lifetime.ended or ended)
             removed = None
             if lifetime.has_expired(now):
                 if dry_run:
-                    removed = await removal.remove(root, rows, told, dry_run=True)
+                    removed = await removal.remove(root, rows, indexed, dry_run=True)
                 else:
-                    removed = await removal.expire(root, lifetime, now, told)
-        gone += [removed] if removed is not None else []
-    return gone
+                    removed = await removal.expire(root, lifetime, now, indexed)
+        removed_trees += [removed] if removed is not None else []
+    return removed_trees
 
 
 async def rows_to_remove(records: JournalReader, root: str, lifetime: Lifetime | None) -> list[RunRow]:
@@ -204,7 +210,7 @@ async def rows_to_remove(records: JournalReader, root: str, lifetime: Lifetime |
     return [] if lifetime is not None and lifetime.set_aside else await records.rows(root)
 
 
-async def _known(records: JournalReader, run: str) -> str:
+async def _root_of_run(records: JournalReader, run: str) -> str:
     try:
         return await records.tree_of(run)
     except Unknown:
@@ -226,13 +232,13 @@ def _newest(rows: list[RunRow]) -> datetime | None:
 async def _drop_empty(store: Store, roots: Collection[str], before: datetime, *, dry_run: bool) -> None:
     """Remove the documents of trees without events: their kernel died before the first event."""
     for root in roots if not dry_run else ():
-        found = await store.get(TREES, root)
-        lifetime = lifetimes_of([found] if found is not None else []).get(root)
+        document = await store.get(TREES, root)
+        lifetime = lifetimes_of([document] if document is not None else []).get(root)
         if lifetime is not None and lifetime.began < before:
             await store.delete(TREES, root)
 
 
-def _folder(folders: RunFolders, run: str) -> RunFolder | None:
+def _find_folder(folders: RunFolders, run: str) -> RunFolder | None:
     try:
         return folders.left_by(run)
     except RametError:

@@ -15,7 +15,7 @@ _KIND = str(RunSpawned.__struct_config__.tag)
 _decoder = json.JSONDecoder()
 
 
-class _Told(NamedTuple):
+class _TranscriptRoot(NamedTuple):
     root: str
     folder: pathlib.Path
 
@@ -25,13 +25,13 @@ def transcripts_in(folder: pathlib.Path | None) -> dict[str, list[pathlib.Path]]
 
     Reads the disk once for each folder: use one result for all trees.
     """
-    found: dict[str, list[pathlib.Path]] = {}
-    for each in _told(folder) if folder is not None else ():
-        found.setdefault(each.root, []).append(each.folder)
-    return found
+    folders: dict[str, list[pathlib.Path]] = {}
+    for each in _transcript_roots(folder) if folder is not None else ():
+        folders.setdefault(each.root, []).append(each.folder)
+    return folders
 
 
-def _told(transcripts: pathlib.Path) -> Iterator[_Told]:
+def _transcript_roots(transcripts: pathlib.Path) -> Iterator[_TranscriptRoot]:
     if not transcripts.is_dir() or transcripts.is_symlink():
         return
     for folder in sorted(transcripts.iterdir()):
@@ -44,7 +44,7 @@ def _told(transcripts: pathlib.Path) -> Iterator[_Told]:
         except OSError:
             continue  # Not a readable transcript.
         if root:
-            yield _Told(root, folder)
+            yield _TranscriptRoot(root, folder)
 
 
 def root_in(begin: bytes) -> str:
@@ -52,18 +52,18 @@ def root_in(begin: bytes) -> str:
 
     The first line, a spawn event, may be as large as the prompt of its run: it is not read to its end.
     """
-    text, at, fields = begin.decode("utf-8", "replace"), 1, dict[str, object]()
+    text, position, fields = begin.decode("utf-8", "replace"), 1, dict[str, object]()
     if not text.startswith("{"):
         return ""
     try:
         while "root" not in fields or "type" not in fields:
-            name, at = _decoder.raw_decode(text, at)
-            if not isinstance(name, str) or text[at] != ":":
+            name, position = _decoder.raw_decode(text, position)
+            if not isinstance(name, str) or text[position] != ":":
                 return ""
-            fields[name], at = _decoder.raw_decode(text, at + 1)
-            if text[at] not in ",}":
+            fields[name], position = _decoder.raw_decode(text, position + 1)
+            if text[position] not in ",}":
                 return ""
-            at += 1
+            position += 1
     except (ValueError, IndexError, RecursionError):  # It is cut off here, or is not JSON.
         return ""
     root = fields["root"]
