@@ -134,7 +134,7 @@ class Session(Generic[T]):
         if sync_tools not in ("thread", "process"):
             raise InvalidValue("sync_tools", sync_tools, "'thread' or 'process'")
         if sync_tools == "process":
-            check_tools([*tools, *_brought_by(root, *definitions.values())])
+            check_tools([*tools, *_tool_objects_of(root, *definitions.values())])
         self._beginning: Beginning | None = Beginning(
             runtime=self.runtime,
             plan=TreeOptions(
@@ -288,22 +288,24 @@ class Session(Generic[T]):
             if self._conversation is None:
                 assert self._beginning is not None, "a session that was resumed has its conversation"
                 closings = self._closings
-                begun = await self._beginning.open()
+                conversation = await self._beginning.open()
                 if closings != self._closings:  # While this waited for a policy adapter, or for the journal.
-                    await run_shielded(self.runtime.close_tree(begun.root.info.id, "the session was closed meanwhile"))
+                    await run_shielded(
+                        self.runtime.close_tree(conversation.root.info.id, "the session was closed meanwhile")
+                    )
                     raise RametError("the session was closed before its conversation had begun")
-                self._conversation = begun
+                self._conversation = conversation
         return self
 
     @property
     def _opened(self) -> OpenTree:
-        return self._talk().opened
+        return self._require_conversation().opened
 
     @property
     def _root(self) -> Run:
-        return self._talk().root
+        return self._require_conversation().root
 
-    def _talk(self) -> Conversation:
+    def _require_conversation(self) -> Conversation:
         if self._conversation is None:
             raise RametError("the conversation has not begun yet: use `async with` or start()")
         return self._conversation
@@ -320,13 +322,13 @@ class Session(Generic[T]):
         _check_message(text)
         await self.start()
         run = self._check_free()
-        said = await self._hooked(text)
+        prompt = await self._run_prompt_hooks(text)
         if run.waking:  # Readers get only recorded events: wait, so that those of an earlier turn are not read here.
             await run.context.settled()
         self._check_free()  # Another prompt may have arrived while the hooks inspected this one.
         # After a kill the brief is pending already.
         brief = run.agent.initial_prompt if run.turns == 0 and not run.pending else ""
-        message = HumanMessage(content=f"{brief}\n\n{said}".strip() if brief else said)
+        message = HumanMessage(content=f"{brief}\n\n{prompt}".strip() if brief else prompt)
         turn = TurnStream(run, self._opened.recorder, self._turn_over)
         if run.state is State.IDLE or run.turns == 0:
             self._opened.tree.supervisor.prompt(run, message)
@@ -405,12 +407,12 @@ class Session(Generic[T]):
         self._closings += 1
         try:
             if self._conversation is not None:
-                await self._end_talk(self._conversation.root, reason)
+                await self._end_conversation(self._conversation.root, reason)
         finally:
             if self._own_runtime:
                 await self.runtime.stop()
 
-    async def _end_talk(self, root: Run, reason: str) -> None:
+    async def _end_conversation(self, root: Run, reason: str) -> None:
         context = root.context
         if not self._closed and context.hooks is not None and context.hooks.listens("SessionEnd"):
             await context.hooks.fire("SessionEnd", context, {"reason": "other"}, matcher="other")
@@ -521,7 +523,7 @@ class Session(Generic[T]):
         if result.status is Status.FAILED and result.error is not None:  # A text-only reader would see nothing.
             _log.error("%s failed: %s: %s", self._root.info.path, result.error.type, result.error.message)
 
-    async def _hooked(self, text: str) -> str:
+    async def _run_prompt_hooks(self, text: str) -> str:
         context = self._root.context
         if context.hooks is None or not context.hooks.listens("UserPromptSubmit"):
             return text
@@ -555,7 +557,7 @@ def sandboxed_children(cwd: pathlib.Path | None) -> Policy:
     return msgspec.structs.replace(read_only_policy(cwd), allow_sub_agents=True, max_sub_agents=64)
 
 
-def _brought_by(*agents: Agent) -> list[BaseTool]:
+def _tool_objects_of(*agents: Agent) -> list[BaseTool]:
     """Return the tool objects in the definitions; tools given by name are omitted."""
     return [entry for agent in agents for entry in agent.tool_entries or () if not isinstance(entry, str)]
 

@@ -36,13 +36,13 @@ async def root_of(store: Store, session: str) -> tuple[str, int]:
 
     The tree may have been removed. If the document is damaged, the newest tree that names the session is returned.
     """
-    found = await store.get(SESSIONS, session)
-    if found is None:
+    document = await store.get(SESSIONS, session)
+    if document is None:
         return "", 0
     try:
-        return msgspec.json.decode(found.data, type=SessionEntry).root, found.version
+        return msgspec.json.decode(document.data, type=SessionEntry).root, document.version
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return await _newest_of(store, session), found.version
+        return await _newest_of(store, session), document.version
 
 
 async def register(store: Store, session: str, root: str, *, expected: int = 0) -> bool:
@@ -55,8 +55,8 @@ async def register(store: Store, session: str, root: str, *, expected: int = 0) 
 
 async def unregister(store: Store, session: str, root: str) -> None:
     """Release the id of a session if it belongs to this tree. Idempotent."""
-    known, version = await root_of(store, session)
-    if known == root:
+    registered_root, version = await root_of(store, session)
+    if registered_root == root:
         with suppress(Conflict):
             await store.delete(SESSIONS, session, expected=version)
 
@@ -66,12 +66,12 @@ async def register_older(store: Store, trees: list[tuple[Document, Mapping[str, 
 
     If several trees have one id, the newest gets the id.
     """
-    known = {each.key for each in await store.list(SESSIONS)}
+    registered = {each.key for each in await store.list(SESSIONS)}
     for document, about in sorted(trees, key=lambda each: str(each[1].get("began", "")), reverse=True):
         session = about.get("session")
-        if session and session not in known:
+        if session and session not in registered:
             await register(store, session, document.key)
-            known.add(session)
+            registered.add(session)
 
 
 async def _newest_of(store: Store, session: str) -> str:

@@ -58,9 +58,9 @@ class SyncSession(Generic[T]):
 
     def _open(self, begin: Callable[[AgentRuntime], Coroutine[Any, Any, Session[T]]], options: dict[str, Any]) -> None:
         _refuse_in_loop()
-        given: AgentRuntime | None = options.pop("runtime", None)
-        self._own_runtime = given is None
-        self.runtime = given or _runtime(options)
+        runtime: AgentRuntime | None = options.pop("runtime", None)
+        self._own_runtime = runtime is None
+        self.runtime = runtime or _runtime(options)
         if self._own_runtime:
             self.runtime.start_sync()
         try:

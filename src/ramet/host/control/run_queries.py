@@ -140,7 +140,7 @@ class JournalReader:
         is_alone: Callable[[], bool] = lambda: False,
     ) -> None:
         """Set `is_alone`, which returns whether no process writes to the journal now."""
-        self.store, self._held, self._is_alone = store, held, is_alone
+        self.store, self._live_roots, self._is_alone = store, held, is_alone
         self.damaged: dict[str, Damaged] = {}  #: why trees were skipped, by their roots; "" for the journal
 
     async def __aenter__(self) -> JournalReader:
@@ -232,7 +232,7 @@ class JournalReader:
 
     def lives(self, root: str) -> bool:
         """Return whether a kernel has this tree active."""
-        return self._held is None or root in self._held
+        return self._live_roots is None or root in self._live_roots
 
     async def _stored(self, root: str, run: str | None, after: int) -> AsyncGenerator[StoredEvent]:
         while page := await self.store.read(after, tree=root, run=run, limit=PAGE):

@@ -235,7 +235,7 @@ class _Decisions:
         decisions = _data(body, "decisions") if body else {}
         if not isinstance(decisions, dict) or len(decisions) > MAX_NAMES or len(body) > MAX_UNSAVED:
             raise InvalidValue("decisions", f"{len(body)} bytes", "an object of keys, not too large")
-        self._said: Mapping[str, Any] = decisions
+        self._decisions: Mapping[str, Any] = decisions
         self._below = below
         self._open: list[dict[str, Any]] = []
 
@@ -246,7 +246,7 @@ class _Decisions:
         key = key.removeprefix(self._below)
         sides = [[] if each is MISSING else [each] for each in (base, ours, theirs)]
         digest = hashlib.sha256(_json(sides)).hexdigest()
-        decision = self._said.get(key)
+        decision = self._decisions.get(key)
         if isinstance(decision, dict) and decision.get("sides") == digest and isinstance(decision.get("value"), list):
             return decision["value"][0] if decision["value"] else MISSING
         self._open.append({"key": key, "sides": digest, "base": sides[0], "ours": sides[1], "theirs": sides[2]})

@@ -79,10 +79,10 @@ class Redaction:
 
     def __init__(self, secrets: Iterable[str] = (), environ: Mapping[str, str] | None = None) -> None:
         """Set `environ`, by default the process's own; variables that are added later count, too."""
-        self._given = frozenset(_checked(secrets))
+        self._secrets = frozenset(_checked(secrets))
         self._environ = os.environ if environ is None else environ
-        self._held: list[str] = []
-        self._mask = Mask(self._given)
+        self._variable_values: list[str] = []
+        self._mask = Mask(self._secrets)
         self.look()
 
     def clean(self, text: str) -> str:
@@ -103,8 +103,8 @@ class Redaction:
         """Read the environment again; called once for each line to be cleaned."""
         values = [self._environ.get(name, "") for name in self._environ if _holds_secret(name)]
         variable_values = [value for value in values if len(value) >= MIN_SECRET]
-        if variable_values != self._held:
-            self._held, self._mask = variable_values, Mask(self._given.union(variable_values))
+        if variable_values != self._variable_values:
+            self._variable_values, self._mask = variable_values, Mask(self._secrets.union(variable_values))
 
 
 def names_secret(name: str, value: object) -> bool:

@@ -46,9 +46,9 @@ class SafetyGate:
         self._source: PolicySource = FixedPolicy(policy) if isinstance(policy, SafetyPolicy) else policy
         self._voters: tuple[Voter, ...] = (RuleVoter(), *voters)
         names = [getattr(each, "name", None) for each in self._voters]
-        for place, (voter, name) in enumerate(zip(self._voters, names, strict=True)):
-            if not callable(getattr(voter, "vote", None)) or not isinstance(name, str) or name in names[:place]:
-                raise InvalidValue(f"voters[{place - 1}]", voter, "a Voter with a name of its own")
+        for index, (voter, name) in enumerate(zip(self._voters, names, strict=True)):
+            if not callable(getattr(voter, "vote", None)) or not isinstance(name, str) or name in names[:index]:
+                raise InvalidValue(f"voters[{index - 1}]", voter, "a Voter with a name of its own")
         self._timeout_s = timeout_s
 
     async def __call__(
@@ -59,14 +59,14 @@ class SafetyGate:
         Raises StoreFailed if the decision cannot be recorded, Aborted if the run is stopped meanwhile: then the call
         must not run.
         """
-        pinned, problem = await self._policy(context)
+        policy_version, problem = await self._policy(context)
         intention = IntentionRecorded(
             **context.run.stamp,
             call_id=call_id,
             tool=tool,
             args=copy.deepcopy(args),
-            policy=self._source.name if pinned is None else pinned.name,
-            version=0 if pinned is None else pinned.version,
+            policy=self._source.name if policy_version is None else policy_version.name,
+            version=0 if policy_version is None else policy_version.version,
         )
         intention = context.record(intention)  # type: ignore[assignment]  # it is the same event, numbered
         votes: list[Vote] = []
@@ -74,7 +74,9 @@ class SafetyGate:
         try:
             await context.settled()
             decision = (
-                VoterAnswer("deny", problem) if pinned is None else await self._poll(context, intention, pinned, votes)
+                VoterAnswer("deny", problem)
+                if policy_version is None
+                else await self._poll(context, intention, policy_version, votes)
             )
         finally:
             context.emit(
@@ -92,48 +94,50 @@ class SafetyGate:
     async def _policy(self, context: ToolUseContext) -> tuple[PolicyVersion | None, str]:
         """Return the present policy, or None and the reason why it cannot be read."""
         try:
-            pinned: Any = await self._in_time(context, self._source.read())  # Any: a source may give anything
+            policy_version: Any = await self._in_time(context, self._source.read())  # Any: a source may give anything
         except Exception as problem:
             context.abort.raise_if_aborted()
-            return None, f"its policy {self._source.name!r} cannot be read: {_told(problem)}"
-        if not isinstance(pinned, PolicyVersion) or not isinstance(pinned.policy, SafetyPolicy):
+            return None, f"its policy {self._source.name!r} cannot be read: {_describe_error(problem)}"
+        if not isinstance(policy_version, PolicyVersion) or not isinstance(policy_version.policy, SafetyPolicy):
             return None, f"its policy {self._source.name!r} cannot be read: it is not a safety policy"
-        return pinned, ""
+        return policy_version, ""
 
     async def _poll(
-        self, context: ToolUseContext, intention: IntentionRecorded, pinned: PolicyVersion, votes: list[Vote]
+        self, context: ToolUseContext, intention: IntentionRecorded, policy_version: PolicyVersion, votes: list[Vote]
     ) -> VoterAnswer:
         """Ask the voters in order until the call is decided; if the decision is "ask", ask a person."""
         decided: VoterAnswer | None = None
         for voter in self._voters:
-            votes.append(await self._vote(context, voter, intention, pinned.policy))
-            decided = decide(pinned.policy.decider, votes, len(self._voters))
+            votes.append(await self._vote(context, voter, intention, policy_version.policy))
+            decided = decide(policy_version.policy.decider, votes, len(self._voters))
             if decided is not None:
                 break
         if decided is None:  # An undecided call is not committed.
             return VoterAnswer("deny", "the votes came to no decision")
         if decided.verdict != "ask":
             return decided
-        votes.append(await self._person(context, intention, decided.reason))
+        votes.append(await self._ask_person(context, intention, decided.reason))
         return VoterAnswer("allow" if votes[-1].verdict == "allow" else "deny", votes[-1].reason)
 
     async def _vote(
         self, context: ToolUseContext, voter: Voter, intention: IntentionRecorded, policy: SafetyPolicy
     ) -> Vote:
         """Return one voter's vote; no answer is a denial. Raises Aborted if the run is stopped meanwhile."""
-        shown = replace(intention, args=copy.deepcopy(intention.args))
+        intention_copy = replace(intention, args=copy.deepcopy(intention.args))
         try:
-            ballot = await self._in_time(context, _asked(voter, shown, policy))
+            answer = await self._in_time(context, _ask_voter(voter, intention_copy, policy))
         except Exception as problem:
             context.abort.raise_if_aborted()
-            return Vote(voter=voter.name, verdict="deny", reason=f"it could not vote: {_told(problem)}")
-        if not isinstance(ballot, VoterAnswer) or ballot.verdict not in VERDICTS or not isinstance(ballot.reason, str):
+            return Vote(voter=voter.name, verdict="deny", reason=f"it could not vote: {_describe_error(problem)}")
+        if not isinstance(answer, VoterAnswer) or answer.verdict not in VERDICTS or not isinstance(answer.reason, str):
             return Vote(
-                voter=voter.name, verdict="deny", reason=f"it could not vote: {_shown(ballot)} is not a valid answer"
+                voter=voter.name,
+                verdict="deny",
+                reason=f"it could not vote: {_describe_type(answer)} is not a valid answer",
             )
-        return Vote(voter=voter.name, verdict=ballot.verdict, reason=ballot.reason[:MAX_REASON])
+        return Vote(voter=voter.name, verdict=answer.verdict, reason=answer.reason[:MAX_REASON])
 
-    async def _person(self, context: ToolUseContext, intention: IntentionRecorded, question: str) -> Vote:
+    async def _ask_person(self, context: ToolUseContext, intention: IntentionRecorded, question: str) -> Vote:
         """Return a person's vote, from the tree's inbox."""
         question, tool = question or "Allow this call?", intention.tool
         if context.hooks is not None and context.hooks.listens("Notification"):
@@ -147,7 +151,7 @@ class SafetyGate:
             allowed = await context.approve(context, tool=tool, question=question, args=intention.args)
         except Exception as problem:
             context.abort.raise_if_aborted()
-            return Vote(voter="person", verdict="deny", reason=f"no person could be asked: {_told(problem)}")
+            return Vote(voter="person", verdict="deny", reason=f"no person could be asked: {_describe_error(problem)}")
         finally:
             current_call.reset(token)
         if not allowed:
@@ -158,20 +162,20 @@ class SafetyGate:
         return await wait_with_timeout(work, clock=context.clock, seconds=self._timeout_s, abort=context.abort)
 
 
-async def _asked(voter: Voter, intention: IntentionRecorded, policy: SafetyPolicy) -> VoterAnswer:
+async def _ask_voter(voter: Voter, intention: IntentionRecorded, policy: SafetyPolicy) -> VoterAnswer:
     try:
         if inspect.iscoroutinefunction(voter.vote):
             return await voter.vote(intention, policy)  # type: ignore[no-any-return]  # the caller checks the type
-        said = await in_thread(lambda: voter.vote(intention, policy), name="ramet-voter")
-        return await said if inspect.isawaitable(said) else said
+        answer = await in_thread(lambda: voter.vote(intention, policy), name="ramet-voter")
+        return await answer if inspect.isawaitable(answer) else answer
     except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:  # These would end the event loop.
         raise RametError(f"it raised {error!r}") from None
 
 
-def _told(problem: Exception) -> str:
+def _describe_error(problem: Exception) -> str:
     text = str(problem)[: MAX_REASON // 2]
     return text if isinstance(problem, RametError | TimeoutError) else f"{type(problem).__name__}: {text}"
 
 
-def _shown(value: object) -> str:
+def _describe_type(value: object) -> str:
     return f"a value of type {type(value).__name__}"

@@ -111,76 +111,76 @@ class _Reader:
     """
 
     def __init__(self, store: Store, wanted: GateEventFilter, after: int) -> None:
-        self._store, self._wanted, self._began = store, wanted, after
-        self._intended: dict[str, set[str | None]] = {}  #: ids of calls without an output yet, by run
+        self._store, self._wanted, self._start = store, wanted, after
+        self._pending_calls: dict[str, set[str | None]] = {}  #: ids of calls without an output yet, by run
         self._searched = set[str]()  #: runs whose events before the first cursor were read
         self.after = after
 
     async def page(self, limit: int) -> GateEventPage:
         """Return the next gate events. Raises DamagedTree, StoreFailed."""
-        found: list[GateEvent] = []
+        entries: list[GateEvent] = []
         while True:
             stored = await self._read(self.after, tree=self._wanted.tree, run=self._wanted.run)
             for each in stored:
                 self.after = each.cursor
-                if await self._met(each) and (passage := self._taken(each)) is not None:
-                    found.append(passage)
-                if len(found) == limit:
-                    return GateEventPage(tuple(found), self.after, True)
+                if await self._passed_gate(each) and (gate_event := self._matching_event(each)) is not None:
+                    entries.append(gate_event)
+                if len(entries) == limit:
+                    return GateEventPage(tuple(entries), self.after, True)
             if len(stored) < _READ:
-                return GateEventPage(tuple(found), self.after, False)
+                return GateEventPage(tuple(entries), self.after, False)
 
-    async def _met(self, stored: StoredEvent) -> bool:
+    async def _passed_gate(self, stored: StoredEvent) -> bool:
         """Return whether an event belongs to a call that came to a gate; note that call."""
         if "output" not in self._wanted.kinds:
             return True
-        if stored.type == _OUTPUT and self._began and stored.run not in self._searched:
+        if stored.type == _OUTPUT and self._start and stored.run not in self._searched:
             self._searched.add(stored.run)
             await self._search(stored.tree, stored.run)
         return self._note(stored)
 
     async def _search(self, tree: str, run: str) -> None:
-        since, after = self._intended.pop(run, set()), 0
-        while after < self._began and (stored := await self._read(after, tree=tree, run=run)):
+        pending_ids, after = self._pending_calls.pop(run, set()), 0
+        while after < self._start and (stored := await self._read(after, tree=tree, run=run)):
             for each in stored:
                 after = each.cursor
-                if after > self._began:
+                if after > self._start:
                     break
                 self._note(each)
-        self._intended.setdefault(run, set()).update(since)
+        self._pending_calls.setdefault(run, set()).update(pending_ids)
 
     def _note(self, stored: StoredEvent) -> bool:
         if stored.type == _RUN_ENDED:
-            self._intended.pop(stored.run, None)
+            self._pending_calls.pop(stored.run, None)
         if stored.type not in (_INTENTION, _OUTPUT):
             return True
         event = self._event(stored)
         if event is None:
             return False
-        intended = self._intended.setdefault(stored.run, set())
+        pending_ids = self._pending_calls.setdefault(stored.run, set())
         if stored.type == _INTENTION:
-            intended.add(event.call_id)
+            pending_ids.add(event.call_id)
             return True
-        if event.call_id not in intended:
+        if event.call_id not in pending_ids:
             return False
-        intended.remove(event.call_id)
+        pending_ids.remove(event.call_id)
         return True
 
-    def _taken(self, stored: StoredEvent) -> GateEvent | None:
+    def _matching_event(self, stored: StoredEvent) -> GateEvent | None:
         try:
             return self._wanted.takes(stored)
         except InvalidValue as problem:
-            self._complain(stored, problem)
+            self._report_damage(stored, problem)
             return None
 
     def _event(self, stored: StoredEvent) -> events.Event | None:
         try:
             return events.decode(stored.data)
         except InvalidValue as problem:
-            self._complain(stored, problem)
+            self._report_damage(stored, problem)
             return None
 
-    def _complain(self, stored: StoredEvent, problem: InvalidValue) -> None:
+    def _report_damage(self, stored: StoredEvent, problem: InvalidValue) -> None:
         error = damaged(self._store, stored, problem)
         if self._wanted.tree is not None or self._wanted.run is not None:
             raise error from None

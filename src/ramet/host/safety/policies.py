@@ -55,12 +55,12 @@ class SafetyPolicies:
         Raises Unknown, and InvalidValue for an invalid policy.
         """
         if version is None:
-            found = await self._store.get(POLICY, checked_name("name", name))
+            document = await self._store.get(POLICY, checked_name("name", name))
         else:
-            found = await self._store.get(PAST, _past(checked_name("name", name), version))
-        if found is None:
+            document = await self._store.get(PAST, _version_key(checked_name("name", name), version))
+        if document is None:
             raise Unknown("safety policy", name if version is None else f"{name} of version {version}")
-        return PolicyVersion(name, found.version if version is None else version, decode(found.data))
+        return PolicyVersion(name, document.version if version is None else version, decode(document.data))
 
     async def put(self, name: str, policy: SafetyPolicy, *, expected: int) -> PolicyVersion:
         """Store a policy as the newest version; `expected` is the version before it, 0 for the first.
@@ -76,7 +76,7 @@ class SafetyPolicies:
             raise InvalidValue("expected", expected, "the version before this one, 0 for the first")
         data, version = encode(policy), expected + 1
         newest = DocumentWrite(POLICY, checked_name("name", name), data, expected)
-        await self._store.put_together((), (newest, DocumentWrite(PAST, _past(name, version), data, 0)))
+        await self._store.put_together((), (newest, DocumentWrite(PAST, _version_key(name, version), data, 0)))
         return PolicyVersion(name, version, policy)
 
     def named(self, name: str) -> StoredPolicy:
@@ -95,5 +95,5 @@ class StoredPolicy:
         return await self._policies.get(self.name)
 
 
-def _past(name: str, version: int) -> str:
+def _version_key(name: str, version: int) -> str:
     return f"{name}/{version:012d}"

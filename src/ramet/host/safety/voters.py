@@ -49,7 +49,7 @@ class RuleVoter:
         return policy.judge(intention.tool, intention.args)
 
 
-class _Said(Struct, frozen=True, forbid_unknown_fields=True):
+class _ModelAnswer(Struct, frozen=True, forbid_unknown_fields=True):
     verdict: Verdict
     reason: str = ""
 
@@ -64,12 +64,12 @@ class ModelVoter:
 
     async def vote(self, intention: IntentionRecorded, policy: SafetyPolicy) -> VoterAnswer:
         """Return the model's verdict. Raises InvalidValue for an invalid answer, and for a too large intention."""
-        about = {"agent": intention.agent, "path": intention.path, "tool": intention.tool, "args": intention.args}
-        asked = msgspec.json.encode(about, enc_hook=str).decode()
-        if len(asked) > MAX_JUDGED:
-            raise InvalidValue("intention", f"{len(asked)} characters", f"at most {MAX_JUDGED} to be judged")
+        data = {"agent": intention.agent, "path": intention.path, "tool": intention.tool, "args": intention.args}
+        question = msgspec.json.encode(data, enc_hook=str).decode()
+        if len(question) > MAX_JUDGED:
+            raise InvalidValue("intention", f"{len(question)} characters", f"at most {MAX_JUDGED} to be judged")
         system = SystemMessage(content=f"{self._instructions}\n\n{_FORM}")
-        reply = await self._llm.ainvoke([system, HumanMessage(content=asked)])
+        reply = await self._llm.ainvoke([system, HumanMessage(content=question)])
         return _read(reply)
 
 
@@ -77,7 +77,7 @@ def _read(reply: Any) -> VoterAnswer:
     """Return the answer in a reply that contains nothing else."""
     text = "" if reply.tool_calls else str(reply.text)
     try:
-        said = msgspec.json.decode(text.strip(), type=_Said)
+        answer = msgspec.json.decode(text.strip(), type=_ModelAnswer)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise InvalidValue("answer", text, "one JSON object with a verdict and a reason") from None
-    return VoterAnswer(said.verdict, said.reason[:MAX_REASON])
+    return VoterAnswer(answer.verdict, answer.reason[:MAX_REASON])

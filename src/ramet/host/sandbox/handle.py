@@ -64,9 +64,9 @@ class AgentHandle:
 
         Raises Gone, TimeoutError.
         """
-        ran = await self._box().run_command(argv, timeout_s=timeout_s, max_bytes=max_bytes)
-        self._handle.run.context.emit(CommandRun, argv=tuple(argv), code=ran.code)
-        return ran
+        result = await self._box().run_command(argv, timeout_s=timeout_s, max_bytes=max_bytes)
+        self._handle.run.context.emit(CommandRun, argv=tuple(argv), code=result.code)
+        return result
 
     async def read_file(self, path: str) -> bytes:
         """Return the content of a file of the workspace, by its name below it, while the agent is active.

@@ -25,7 +25,7 @@ from ramet.isolation.contract import Sandbox
 
 SOCKET_SUFFIX = ".sock"
 _LONGEST_PATH = 107  #: bytes of a socket's address on Linux
-_BREATH_S = 1.0  #: pause before accepting is tried again if no descriptor is left
+_RETRY_S = 1.0  #: pause before accepting is tried again if no descriptor is left
 #: Without keepalive, the loss of a client that had closed its sending side would not be noticed.
 _KEEPALIVE = {
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,
@@ -68,12 +68,12 @@ class RunPorts:
     ) -> None:
         self._box, self._ports, self._folder = box, dict(ports), folder
         self._limits, self._room, self._on_closed = limits, room, on_closed
-        self._free = asyncio.Semaphore(limits.connections)
+        self._free_slots = asyncio.Semaphore(limits.connections)
         self._listeners: list[socket.socket] = []
         self._accepting: set[asyncio.Task[None]] = set()
         self._connections: set[asyncio.Task[None]] = set()
         self._direct: set[StreamWriter] = set()
-        self._coming = 0  #: connections that are being opened for `connect`
+        self._opening_count = 0  #: connections that are being opened for `connect`
         self._loopback: dict[str, int] = {}
         self._is_closed = False
 
@@ -94,7 +94,7 @@ class RunPorts:
         """
         opened = cls(box, ports, folder, limits=limits or PortLimits(), room=room, on_closed=on_closed)
         try:
-            with _entered(folder, make=True) as descriptor:
+            with _opened_folder(folder, make=True) as descriptor:
                 for name in ports:
                     opened._accept_at(_listen(descriptor, name, folder), name)
         except OSError as error:
@@ -123,9 +123,9 @@ class RunPorts:
         """Open a connection of this process to a port. Raises Unknown, PortRefused, Gone."""
         self._check(name)
         self._direct = {each for each in self._direct if not each.transport.is_closing()}
-        if (count := len(self._direct) + self._coming) >= self._limits.connections:
+        if (count := len(self._direct) + self._opening_count) >= self._limits.connections:
             raise PortRefused(name, f"{count} connections of this program are open")
-        self._coming += 1
+        self._opening_count += 1
         try:
             sock = await self._dial(name)
             try:
@@ -134,7 +134,7 @@ class RunPorts:
                 sock.close()
                 raise
         finally:
-            self._coming -= 1
+            self._opening_count -= 1
         if self._is_closed:
             writer.transport.abort()
             raise Gone("the sandbox has ended")
@@ -162,7 +162,7 @@ class RunPorts:
     def unlink(self) -> None:
         """Remove the sockets, so that no new client connects. Other files in their place stay."""
         with contextlib.suppress(OSError):
-            with _entered(self._folder) as descriptor:
+            with _opened_folder(self._folder) as descriptor:
                 for name in self._ports:
                     if _is_socket(descriptor, name):
                         os.unlink(f"{name}{SOCKET_SUFFIX}", dir_fd=descriptor)
@@ -205,34 +205,34 @@ class RunPorts:
             try:
                 sock = await accepted(listener)
             except OSError:  # No descriptor is left, of the process or of the machine.
-                await asyncio.sleep(_BREATH_S)
+                await asyncio.sleep(_RETRY_S)
                 continue
             try:
-                await self._free.acquire()
+                await self._free_slots.acquire()
             except BaseException:
                 sock.close()
                 raise
             self._room.taken += 1
             task = loop.create_task(self._serve(sock, name))
             self._connections.add(task)
-            task.add_done_callback(lambda done, sock=sock: self._served(done, sock))  # type: ignore[misc]
+            task.add_done_callback(lambda done, sock=sock: self._on_served(done, sock))  # type: ignore[misc]
 
-    def _served(self, task: asyncio.Task[None], sock: socket.socket) -> None:
+    def _on_served(self, task: asyncio.Task[None], sock: socket.socket) -> None:
         self._room.taken -= 1
-        self._free.release()
+        self._free_slots.release()
         self._connections.discard(task)
         sock.close()  # Still open only if the task was cancelled before it began.
 
     async def _serve(self, sock: socket.socket, name: str) -> None:
         if self._room.taken > self._room.most:
             return
-        async with contextlib.AsyncExitStack() as leaving:
-            client = await leaving.enter_async_context(End.on(sock))
+        async with contextlib.AsyncExitStack() as stack:
+            client = await stack.enter_async_context(End.on(sock))
             try:
-                way = await self._dial(name)
+                target_socket = await self._dial(name)
             except RametError:
                 return  # The client's connection is closed, as for a port without a listener.
-            server = await leaving.enter_async_context(End.on(way))
+            server = await stack.enter_async_context(End.on(target_socket))
             await Joined(client, server, gone_s=self._limits.gone_s).run(idle_s=self._limits.idle_s)
 
     async def _dial(self, name: str) -> socket.socket:
@@ -249,16 +249,16 @@ class RunPorts:
 
 
 @contextlib.contextmanager
-def _entered(folder: pathlib.Path, *, make: bool = False) -> Iterator[int]:
+def _opened_folder(folder: pathlib.Path, *, make: bool = False) -> Iterator[int]:
     """Yield a descriptor of a folder that only this user may enter; no link to it is followed. Raises OSError."""
-    above = os.open(folder.parent, _FOLDER)
+    parent = os.open(folder.parent, _FOLDER)
     try:
         if make:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(folder.name, 0o700, dir_fd=above)
-        descriptor = os.open(folder.name, _FOLDER, dir_fd=above)
+                os.mkdir(folder.name, 0o700, dir_fd=parent)
+        descriptor = os.open(folder.name, _FOLDER, dir_fd=parent)
     finally:
-        os.close(above)
+        os.close(parent)
     try:
         if make:
             os.fchmod(descriptor, 0o700)
@@ -280,7 +280,7 @@ def _listen(folder: int, name: str, shown: pathlib.Path) -> socket.socket:
 
 def _is_socket(folder: int, name: str) -> bool:
     try:
-        found = os.stat(f"{name}{SOCKET_SUFFIX}", dir_fd=folder, follow_symlinks=False)
+        status = os.stat(f"{name}{SOCKET_SUFFIX}", dir_fd=folder, follow_symlinks=False)
     except OSError:
         return False
-    return stat.S_ISSOCK(found.st_mode)
+    return stat.S_ISSOCK(status.st_mode)

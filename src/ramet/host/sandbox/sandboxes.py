@@ -48,7 +48,7 @@ class Sandboxes:
     ) -> None:
         if isinstance(backend, str) and backend not in ("bwrap", "local"):
             raise InvalidValue("backend", backend, "'bwrap', 'local', None, or an object that is a backend")
-        self._working_dir, self._wanted = working_dir, backend
+        self._working_dir, self._requested = working_dir, backend
         self._folder_limits, self._clock = folder_limits, clock
         self.traceparent = traceparent
         #: Rules for folders that requesters other than the operator may name: nothing below them is reached through a
@@ -57,7 +57,7 @@ class Sandboxes:
         self._temporary: pathlib.Path | None = None
         self._folders: RunFolders | None = None
         self._backend: Backend | None = None
-        self._asked: Backend | None = None  #: may hold resources to release, without any sandbox
+        self._used: Backend | None = None  #: may hold resources to release, without any sandbox
         self._together: frozenset[str] = frozenset()
         self._opening = asyncio.Lock()
         self._later: set[asyncio.Task[None]] = set()
@@ -76,10 +76,10 @@ class Sandboxes:
     def folders(self) -> RunFolders:
         """The runs' folders: in the working directory, else in a temporary one that is removed with the runtime."""
         if self._folders is None:
-            where = self._working_dir
-            if where is None:
-                where = self._temporary = pathlib.Path(tempfile.mkdtemp(prefix="ramet-"))
-            self._folders = RunFolders(where, limits=self._folder_limits, clock=self._clock)
+            base_dir = self._working_dir
+            if base_dir is None:
+                base_dir = self._temporary = pathlib.Path(tempfile.mkdtemp(prefix="ramet-"))
+            self._folders = RunFolders(base_dir, limits=self._folder_limits, clock=self._clock)
         return self._folders
 
     def remove_leftovers(self) -> None:
@@ -143,32 +143,32 @@ class Sandboxes:
 
         Raises SpawnRefused, SandboxFailed, IsolationUnavailable.
         """
-        if isinstance(self._wanted, ReservingBackend):  # Built-in backends need no call: they bound each sandbox.
-            self._asked = self._wanted
-            await self._wanted.reserve(reservation)
+        if isinstance(self._requested, ReservingBackend):  # Built-in backends need no call: they bound each sandbox.
+            self._used = self._requested
+            await self._requested.reserve(reservation)
 
     def check_team(self, config: Any) -> None:
         """Raise InvalidValue for a team configuration that the backend does not accept; None means no configuration."""
-        if isinstance(self._wanted, ConfigurableBackend):
-            self._wanted.check_team(config)
+        if isinstance(self._requested, ConfigurableBackend):
+            self._requested.check_team(config)
         elif config is not None:
             raise InvalidValue("config", config, "null: the backend of this server takes no configuration of teams")
 
     async def configure_team(self, team: str, config: Any) -> None:
         """Pass the configuration of a team to the backend. Raises SpawnRefused, SandboxFailed, IsolationUnavailable."""
-        if config is not None and isinstance(self._wanted, ConfigurableBackend):
-            self._asked = self._wanted
-            await self._wanted.configure_team(team, config)
+        if config is not None and isinstance(self._requested, ConfigurableBackend):
+            self._used = self._requested
+            await self._requested.configure_team(team, config)
 
     async def keep(self, names: Callable[[], Awaitable[Collection[str]]]) -> None:
         """Release all reservations except those of these names. Other errors are logged, and left to the next runtime.
 
         Raises InvalidValue, MissingExtra if the backend is misconfigured: it would never work.
         """
-        if isinstance(self._wanted, ReservingBackend):
-            self._asked = self._wanted
+        if isinstance(self._requested, ReservingBackend):
+            self._used = self._requested
             try:
-                for each in await self._wanted.keep(names):
+                for each in await self._requested.keep(names):
                     _log.info("removed, since no team has it any more: %s", each)
             except (InvalidValue, MissingExtra):
                 raise
@@ -180,10 +180,10 @@ class Sandboxes:
 
         Errors are logged: the first run meets them.
         """
-        if isinstance(self._wanted, ReservingBackend):
-            self._asked = self._wanted
+        if isinstance(self._requested, ReservingBackend):
+            self._used = self._requested
             try:
-                await self._wanted.warm()
+                await self._requested.warm()
             except RametError as problem:
                 _log.warning("nothing was prepared for the first run: %s", problem)
 
@@ -201,7 +201,7 @@ class Sandboxes:
 
     async def disband(self, name: str) -> None:
         """Release a reservation whose sandboxes have ended. Errors are logged, and left to the next runtime."""
-        backend = self._backend or self._wanted  # A reservation may have had no sandbox.
+        backend = self._backend or self._requested  # A reservation may have had no sandbox.
         if isinstance(backend, ReservingBackend):
             try:
                 await backend.disband(name)
@@ -209,28 +209,30 @@ class Sandboxes:
                 _log.warning("the reservation of %s could not be released yet: %s", name, problem)
 
     async def _open(self) -> Backend:
-        wanted = self._wanted
-        if wanted == "local":
+        requested = self._requested
+        if requested == "local":
             from ramet.isolation.local import LocalBackend
 
-            backend: Backend = LocalBackend(runs=self.folders.root, on_threshold=self._crossed)
-        elif wanted in (None, "bwrap"):
+            backend: Backend = LocalBackend(runs=self.folders.root, on_threshold=self._on_threshold)
+        elif requested in (None, "bwrap"):
             from ramet.isolation.bwrap import BwrapBackend
 
-            backend = BwrapBackend(runs=self.folders.root, on_threshold=self._crossed)
+            backend = BwrapBackend(runs=self.folders.root, on_threshold=self._on_threshold)
         else:
-            assert not isinstance(wanted, str), "checked when it was given"
-            assert wanted is not None, "as above"
-            self._together = (await wanted.probe()).together
-            await wanted.reap()
-            return wanted
+            assert not isinstance(requested, str), "checked when it was given"
+            assert requested is not None, "as above"
+            self._together = (await requested.probe()).together
+            await requested.reap()
+            return requested
         probe = await backend.probe()
         if backend.name == "bwrap" and probe.level.rank < Isolation.L2.rank:
             await backend.close()
-            way_out = (
-                probe.remedy if wanted else f"{probe.remedy}, or set backend='local' and accept a lower isolation level"
+            remedy = (
+                probe.remedy
+                if requested
+                else f"{probe.remedy}, or set backend='local' and accept a lower isolation level"
             )
-            raise IsolationUnavailable(Isolation.L2, probe.level, probe.missing, way_out)
+            raise IsolationUnavailable(Isolation.L2, probe.level, probe.missing, remedy)
         await backend.reap()
         self._together = probe.together
         return backend
@@ -260,7 +262,7 @@ class Sandboxes:
         if self._tools is not None and (self._tools / root).exists():
             self.later(asyncio.to_thread(shutil.rmtree, self._tools / root, ignore_errors=True))
 
-    def _crossed(self, run: str, resource: str, used: float, limit: float) -> None:
+    def _on_threshold(self, run: str, resource: str, used: float, limit: float) -> None:
         context = self.attended.get(run)
         if context is not None:
             context.emit(ThresholdCrossed, resource=resource, used=round(used, 3), limit=limit)
@@ -269,9 +271,9 @@ class Sandboxes:
         """Run cleanup work concurrently; `close` waits for it."""
         task = asyncio.create_task(work)
         self._later.add(task)
-        task.add_done_callback(self._done_later)
+        task.add_done_callback(self._on_cleanup_done)
 
-    def _done_later(self, task: asyncio.Task[None]) -> None:
+    def _on_cleanup_done(self, task: asyncio.Task[None]) -> None:
         self._later.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a sandbox could not be cleaned up", exc_info=error)
@@ -281,8 +283,8 @@ class Sandboxes:
         await run_shielded(self._close())
 
     async def _close(self) -> None:
-        backend = self._backend or self._asked
-        self._backend = self._asked = None
+        backend = self._backend or self._used
+        self._backend = self._used = None
         if backend is not None:
             await backend.close()
         if self._local is not None:
@@ -313,8 +315,8 @@ class TreePlacement:
         probe = await backend.probe()
         if grant.isolation.rank > probe.level.rank and not _can_be_fresh(backend, probe.level, grant):
             missing = probe.missing or (f"a backend that offers {grant.isolation}",)
-            way_out = probe.remedy or f"ask for at most {probe.level}: {backend.name} offers no more anywhere"
-            raise IsolationUnavailable(grant.isolation, probe.level, missing, way_out)
+            remedy = probe.remedy or f"ask for at most {probe.level}: {backend.name} offers no more anywhere"
+            raise IsolationUnavailable(grant.isolation, probe.level, missing, remedy)
         return backend
 
     def folder(self, run: RunInfo, *, is_there: bool = False) -> RunFolder:
@@ -400,11 +402,11 @@ class TreePlacement:
                 reason=decision.reason,
             )
 
-        door = await self.sandboxes.proxy.open(path, grant.allowed_endpoints, owner=backend.owner, on_event=tell)
+        run_proxy = await self.sandboxes.proxy.open(path, grant.allowed_endpoints, owner=backend.owner, on_event=tell)
         try:
             yield
         finally:
-            await run_shielded(door.close())
+            await run_shielded(run_proxy.close())
 
 
 def _can_be_fresh(backend: Backend, offered: Isolation, grant: Grant) -> bool:

@@ -73,19 +73,19 @@ class ToolProcesses:
         """
         async with self._spec(context, packed) as spec:
             with context.holding_process():
-                finished, gone = await self._heard(context, tool, packed, spec)
+                finished, process_exit = await self._run_process(context, tool, packed, spec)
         if finished is None:
-            assert gone is not None, "without a final message the exit was waited for"
-            how = classify_exit(gone)
-            raise RametError(f"{how.kind}: {how.message}")
+            assert process_exit is not None, "without a final message the exit was waited for"
+            exit_info = classify_exit(process_exit)
+            raise RametError(f"{exit_info.kind}: {exit_info.message}")
         done = finished.done
-        if done.oom or (gone is not None and gone.reason == "oom"):
-            raise RametError(f"OutOfMemory: {(gone and gone.detail) or 'it ran out of memory'}")
+        if done.oom or (process_exit is not None and process_exit.reason == "oom"):
+            raise RametError(f"OutOfMemory: {(process_exit and process_exit.detail) or 'it ran out of memory'}")
         if not done.ok:
-            told = sanitize_error(done.error or ErrorInfo(type="Error", message="it failed without a message"))
-            if isinstance(said := decode_error(told, done.fields), OutputTooLarge):
-                raise values.result_too_large(said.size, self._grant.max_output_bytes)
-            raise RametError(masked(f"{told.type}: {told.message}", forms_of_grant(self._grant)))
+            error = sanitize_error(done.error or ErrorInfo(type="Error", message="it failed without a message"))
+            if isinstance(decoded := decode_error(error, done.fields), OutputTooLarge):
+                raise values.result_too_large(decoded.size, self._grant.max_output_bytes)
+            raise RametError(masked(f"{error.type}: {error.message}", forms_of_grant(self._grant)))
         if len(finished.body) > self._grant.max_output_bytes:
             raise values.result_too_large(len(finished.body), self._grant.max_output_bytes)
         return values.decode(finished.body, done.json_size, what=tool)
@@ -95,16 +95,18 @@ class ToolProcesses:
         if self._root:
             self._sandboxes.drop_tool_folders(self._root)
 
-    async def _heard(
+    async def _run_process(
         self, context: ToolUseContext, tool: str, packed: PackedCall, spec: SandboxSpec
     ) -> tuple[FinalMessage | None, Exit | None]:
         """Return the process's final message, and its exit if that was waited for."""
-        inside = RunningSandbox(await started((await self._sandboxes.local()).start(spec)), GuestChannel(_Deaf()))
-        box = inside.box
+        sandbox = RunningSandbox(
+            await started((await self._sandboxes.local()).start(spec)), GuestChannel(_RefusingHandler())
+        )
+        box = sandbox.box
         try:
             mask = forms_of_grant(spec.grant)
-            inside.streams = tuple(OutputStream(os.dup(fd), mask=mask) for fd in (box.stdout, box.stderr))
-            await inside.door.open(box.channel)
+            sandbox.streams = tuple(OutputStream(os.dup(fd), mask=mask) for fd in (box.stdout, box.stderr))
+            await sandbox.door.open(box.channel)
             start = StartFunction(
                 run=context.run.id,
                 path=context.run.path,
@@ -112,14 +114,14 @@ class ToolProcesses:
                 capsule_tag=packed.tag,
                 max_result_bytes=spec.grant.max_output_bytes,
             )
-            await inside.door.tell(start, packed.data)
-            finished = await wait_result(inside)
-            gone = await terminate(box, finished)
-            inside.is_gone = True
-            return finished, gone
+            await sandbox.door.tell(start, packed.data)
+            finished = await wait_result(sandbox)
+            process_exit = await terminate(box, finished)
+            sandbox.is_gone = True
+            return finished, process_exit
         finally:
             try:
-                await run_shielded(_end(inside, tool))
+                await run_shielded(_end(sandbox, tool))
             finally:
                 self._sandboxes.later(box.clean_up())
 
@@ -145,20 +147,20 @@ class ToolProcesses:
             yield replace(spec, proxy=proxy)
 
 
-async def _end(inside: RunningSandbox, tool: str) -> None:
+async def _end(sandbox: RunningSandbox, tool: str) -> None:
     """End a call: kill its process if it still runs, and close its channel and streams."""
     try:
-        if not inside.is_gone:
-            await inside.box.kill(KILL_GRACE_S)
+        if not sandbox.is_gone:
+            await sandbox.box.kill(KILL_GRACE_S)
     finally:
-        await inside.door.close()
-        for stream, name in zip(inside.streams, ("stdout", "stderr"), strict=False):
+        await sandbox.door.close()
+        for stream, name in zip(sandbox.streams, ("stdout", "stderr"), strict=False):
             stream.close()
             if stream.text:
                 _log.debug("%s wrote to %s: %s", tool, name, stream.text)
 
 
-class _Deaf:
+class _RefusingHandler:
     """The channel handler of a tool's process: it accepts nothing."""
 
     async def answer(self, request: Request, body: bytes) -> Reply:

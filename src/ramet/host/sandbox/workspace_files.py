@@ -40,5 +40,5 @@ async def file_of(run: Run, path: str) -> bytes:
     Raises Gone, InvalidValue if the file is not a plain file, Unknown, OutputTooLarge above the policy's
     `max_output_bytes`.
     """
-    found = await workspace_of(run)
-    return await asyncio.to_thread(read_file, found.folder, path, max_bytes=found.max_bytes)
+    workspace = await workspace_of(run)
+    return await asyncio.to_thread(read_file, workspace.folder, path, max_bytes=workspace.max_bytes)

@@ -41,8 +41,8 @@ class TickDispatcher:
         self, runtime: AgentRuntime, books: ScheduleTable, definitions: Callable[[], Mapping[str, Agent]]
     ) -> None:
         self._runtime, self._books, self._definitions = runtime, books, definitions
-        self._following: dict[asyncio.Task[None], Handle] = {}
-        self._leaves = False  #: other schedulers continue the runs that can be continued
+        self._handles_by_task: dict[asyncio.Task[None], Handle] = {}
+        self._is_leaving = False  #: other schedulers continue the runs that can be continued
 
     async def fire(self, schedule: Schedule, claim: Claim) -> None:
         """Run a claimed tick to its end and note that; if the wait is cancelled, end the run first.
@@ -54,27 +54,30 @@ class TickDispatcher:
         except Exception as problem:  # loading runs the user's own code
             await self._failed(schedule, claim, problem)
             return
-        begun = replace(claim, run=self._runtime.mint())
+        started_claim = replace(claim, run=self._runtime.mint())
         try:
-            if await self._books.change(schedule.id, lambda book: ticks.update_claim(book, claim, begun)) is None:
+            if (
+                await self._books.change(schedule.id, lambda book: ticks.update_claim(book, claim, started_claim))
+                is None
+            ):
                 return  # The schedule was cancelled, or a scheduler that considered this one dead took the claim over.
         except asyncio.CancelledError:
-            await run_shielded(self._give_back(schedule, claim))
+            await run_shielded(self._release_claim(schedule, claim))
             raise
-        await self.bear(schedule, begun, loaded)
+        await self.bear(schedule, started_claim, loaded)
 
     async def bear(self, schedule: Schedule, claim: Claim, loaded: Loaded) -> None:
         """Spawn the run that a claim names, and follow it to its end, like `fire`. Raises StoreFailed."""
         try:
             handle = await self._spawn(schedule, claim, loaded)
         except asyncio.CancelledError:  # A spawn does not wait once begun: none happened.
-            await run_shielded(self._give_back(schedule, claim))
+            await run_shielded(self._release_claim(schedule, claim))
             raise
         except StoreFailed:
             raise
         except Exception as problem:
             if self._runtime not in living():
-                await self._give_back(schedule, claim)
+                await self._release_claim(schedule, claim)
             else:
                 await self._failed(schedule, claim, problem)
             return
@@ -100,26 +103,26 @@ class TickDispatcher:
         """Wait for the end of a tick's run, and note it; if the wait is cancelled, end the run first."""
         task = asyncio.current_task()
         assert task is not None, "called in a task"
-        self._following[task] = handle
+        self._handles_by_task[task] = handle
         try:
-            if self._leaves and _goes_on(handle):
+            if self._is_leaving and _is_resumable(handle):
                 return
             result = await handle.result()
         except asyncio.CancelledError:
-            if not (self._leaves and (schedule.repeatable or _goes_on(handle))):
+            if not (self._is_leaving and (schedule.repeatable or _is_resumable(handle))):
                 await run_shielded(self._cut_off(schedule, claim, handle))
             raise
         finally:
-            del self._following[task]
-        told = result if result.status is Status.COMPLETED else await self._on_record(claim, result)
-        if told is not None:
-            await self.ended(schedule, claim, told)
+            del self._handles_by_task[task]
+        reported = result if result.status is Status.COMPLETED else await self._recorded_result(claim, result)
+        if reported is not None:
+            await self.ended(schedule, claim, reported)
 
     def leave(self) -> None:
         """Leave the runs that can continue in their middle to other schedulers; a later cancellation ends the rest."""
-        self._leaves = True
-        for task, handle in self._following.items():
-            if _goes_on(handle):
+        self._is_leaving = True
+        for task, handle in self._handles_by_task.items():
+            if _is_resumable(handle):
                 task.cancel()
 
     async def _cut_off(self, schedule: Schedule, claim: Claim, handle: Handle) -> None:
@@ -130,7 +133,7 @@ class TickDispatcher:
         """Note the result of a claim's run. Raises StoreFailed."""
         await self._note(schedule, claim, result.status, run=claim.run, text=result.text, error=result.error)
 
-    async def _on_record(self, claim: Claim, result: Result) -> Result | None:
+    async def _recorded_result(self, claim: Claim, result: Result) -> Result | None:
         """Return the result of a run that another kernel may have continued; None if another kernel still runs it."""
         journal, run = self._runtime.journal, claim.run or ""
         if journal is None or not journal.is_open:
@@ -142,12 +145,12 @@ class TickDispatcher:
         return result
 
     async def _failed(self, schedule: Schedule, claim: Claim, problem: Exception) -> None:
-        why = f"{problem} ({problem.__cause__})" if isinstance(problem, DefinitionMissing) else str(problem)
-        _log.warning("a tick of schedule %s was not run: %s: %s", schedule.id, type(problem).__name__, why[:500])
-        error = ErrorInfo(type=type(problem).__name__, message=why)
+        message = f"{problem} ({problem.__cause__})" if isinstance(problem, DefinitionMissing) else str(problem)
+        _log.warning("a tick of schedule %s was not run: %s: %s", schedule.id, type(problem).__name__, message[:500])
+        error = ErrorInfo(type=type(problem).__name__, message=message)
         await self._note(schedule, claim, Status.FAILED, error=error)
 
-    async def _give_back(self, schedule: Schedule, claim: Claim) -> None:
+    async def _release_claim(self, schedule: Schedule, claim: Claim) -> None:
         await self._books.change(schedule.id, lambda book: ticks.release(book, claim))
 
     async def _note(
@@ -181,7 +184,7 @@ def _policy_of(schedule: Schedule, agent: Agent) -> Policy | None:
     return Policy()
 
 
-def _goes_on(handle: Handle) -> bool:
+def _is_resumable(handle: Handle) -> bool:
     """Return whether another kernel can continue a run in its middle.
 
     A function can be continued only in a sandbox that outlives this kernel.

@@ -49,10 +49,10 @@ class SchedulerLoop:
         self._store = store
         self._id = f"scheduler-{entropy(8).hex()}"
         self._wake = asyncio.Event()
-        self._all_at = 0.0  #: when to check all schedules, by the monotonic clock
+        self._check_all_at = 0.0  #: when to check all schedules, by the monotonic clock
         self._agenda: dict[str, datetime] = {}  #: when to check which schedule
         self._taking_up: set[str] = set()  #: claims of dead schedulers that are being taken over
-        self._leaves = False  #: no more ticks are started
+        self._is_leaving = False  #: no more ticks are started
         self.failure: BaseException | None = None  #: the error that ended the loop, if its owner did not
 
     def look_at(self, id: str) -> None:
@@ -62,52 +62,52 @@ class SchedulerLoop:
 
     def leave(self) -> None:
         """Start no more ticks: `serve` returns once the started runs have ended, or are left to other schedulers."""
-        self._leaves = True
+        self._is_leaving = True
         self._firing.leave()
         self._wake.set()
 
     async def serve(self) -> None:
         """Fire due ticks until cancelled; the cancellation ends every run that was started here, and notes that."""
         clock = self._runtime.clock
-        leaves = [self._books.watch(self.look_at)]
+        unsubscribers = [self._books.watch(self.look_at)]
         try:
             if self._store is not None:
                 self._id = f"{self._id}@{await _seat_of(self._store)}"
-                leaves.append(self._store.on_kernels(self._look_again))
+                unsubscribers.append(self._store.on_kernels(self._look_again))
             _open.add(self._id)
             async with asyncio.TaskGroup() as group:
-                self._all_at = clock.monotonic()
-                while self._runtime in living() and not self._leaves:
-                    if clock.monotonic() >= self._all_at:
-                        self._all_at = clock.monotonic() + LOOK_S
-                        await self._look_at_all(group)
+                self._check_all_at = clock.monotonic()
+                while self._runtime in living() and not self._is_leaving:
+                    if clock.monotonic() >= self._check_all_at:
+                        self._check_all_at = clock.monotonic() + LOOK_S
+                        await self._check_all(group)
                     now = clock.now()
                     for id in [id for id, at in self._agenda.items() if at <= now]:
                         del self._agenda[id]  # before the store is read: a mark set meanwhile stays
                         await self._try(group, id)
-                    await self._rest()
+                    await self._wait_for_work()
         except* Exception as problem:
             self.failure = problem.exceptions[0]
             _log.error("the scheduler ends: %s: %s", type(self.failure).__name__, self.failure)
         finally:
-            for leave in leaves:
-                leave()
+            for unsubscribe in unsubscribers:
+                unsubscribe()
             _open.discard(self._id)
 
     def _look_again(self) -> None:
         """Check all schedules: a kernel appeared or failed, so that claims may have lost their owner."""
-        self._all_at = self._runtime.clock.monotonic()
+        self._check_all_at = self._runtime.clock.monotonic()
         self._wake.set()
 
-    async def _look_at_all(self, group: asyncio.TaskGroup) -> None:
+    async def _check_all(self, group: asyncio.TaskGroup) -> None:
         self._agenda.clear()  # before the store is read: entries added meanwhile stay
-        for found in await self._books.all():
-            await self._try(group, found.book.schedule.id, found)
+        for entry in await self._books.all():
+            await self._try(group, entry.book.schedule.id, entry)
 
-    async def _rest(self) -> None:
+    async def _wait_for_work(self) -> None:
         """Wait for the next time, or for a change."""
         clock = self._runtime.clock
-        wait = max(0.0, self._all_at - clock.monotonic())
+        wait = max(0.0, self._check_all_at - clock.monotonic())
         if self._agenda:
             wait = seconds_until(min(self._agenda.values()), clock.now(), most=wait)
         with suppress(TimeoutError):
@@ -146,11 +146,11 @@ class SchedulerLoop:
     async def _living(self, book: ScheduleRecord) -> set[str]:
         """Return the living owners of claims: open schedulers of this kernel, and those of other living kernels."""
         owners = {claim.owner for claim in book.state.claims}
-        here = {each for each in owners & _open if _seat_in(each) == _seat_in(self._id)}
-        if self._store is None or owners == here:
-            return here
+        own_owners = {each for each in owners & _open if _seat_in(each) == _seat_in(self._id)}
+        if self._store is None or owners == own_owners:
+            return own_owners
         seats = {_seat(each) for each in await self._store.kernels() if each.alive and each.name != self._store.kernel}
-        return here | {each for each in owners if _seat_in(each) in seats}
+        return own_owners | {each for each in owners if _seat_in(each) in seats}
 
     async def _read(self, id: str) -> Versioned | None:
         try:
@@ -170,8 +170,8 @@ class SchedulerLoop:
         if is_over:
             self.look_at(schedule.id)
         else:
-            again = self._runtime.clock.now() + AGAIN
-            self._agenda[schedule.id] = min(again, self._agenda.get(schedule.id, again))
+            next_check = self._runtime.clock.now() + AGAIN
+            self._agenda[schedule.id] = min(next_check, self._agenda.get(schedule.id, next_check))
             self._wake.set()
 
     def _claim_id(self) -> str:

@@ -22,7 +22,7 @@ class OfflineScheduler(AgentScheduler):
     While a kernel holds the working directory, this one reads the store itself and asks the kernel to write.
     """
 
-    _beside: KernelDocuments | None = None
+    _kernel_documents: KernelDocuments | None = None
 
     async def start(self) -> Self:
         """Begin; idempotent. No tick fires until another scheduler is active. Raises StoreInUse, StoreFailed."""
@@ -42,19 +42,19 @@ class OfflineScheduler(AgentScheduler):
         """Release the store; idempotent."""
         async with self._starting:
             if hasattr(self, "_lookout"):
-                if self._beside is not None:
-                    await self._beside.close()
+                if self._kernel_documents is not None:
+                    await self._kernel_documents.close()
                 await self._stop_own_runtime()
 
     async def _find_books(self) -> ScheduleTable:
         try:
             return ScheduleTable(await self._find_store())
-        except StoreInUse as refusal:
+        except StoreInUse as error:
             folder = self._runtime.working_dir
             if folder is None or self._given_store is not None:
                 raise
-            self._beside = await KernelDocuments(folder, refusal).open()
-            return ScheduleTable(self._beside)
+            self._kernel_documents = await KernelDocuments(folder, error).open()
+            return ScheduleTable(self._kernel_documents)
 
 
 class KernelDocuments:
@@ -62,7 +62,7 @@ class KernelDocuments:
 
     def __init__(self, working_dir: pathlib.Path, held: StoreInUse) -> None:
         """Set `held`, the error that names the holder; it is raised if the holder does not answer."""
-        self._working_dir, self._held = working_dir, held
+        self._working_dir, self._holder_error = working_dir, held
         self._read = SqliteStore(checked_state_folder(working_dir) / JOURNAL, read_only=True)
 
     async def open(self) -> Self:
@@ -84,20 +84,20 @@ class KernelDocuments:
 
     async def put(self, kind: str, key: str, data: bytes, *, expected: int | None = None) -> Document:
         """Have the kernel write a schedule. Raises Conflict; StoreInUse if the kernel does not answer; Refused."""
-        said = await self._ask(PutSchedule(id=key, data=data, expected=expected or 0))
-        if said["version"] is None:
-            raise Conflict(kind, key, expected=expected or 0, found=said["found"])
-        return Document(kind, key, said["version"], data)
+        reply = await self._ask(PutSchedule(id=key, data=data, expected=expected or 0))
+        if reply["version"] is None:
+            raise Conflict(kind, key, expected=expected or 0, found=reply["found"])
+        return Document(kind, key, reply["version"], data)
 
     async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
         """Have the kernel delete a schedule; return False if there was none. Raises Conflict, StoreInUse, Refused."""
-        said = await self._ask(DropSchedule(id=key, expected=expected))
-        if said["found"] is not None:
-            raise Conflict(kind, key, expected=expected or 0, found=said["found"])
-        return bool(said["was_there"])
+        reply = await self._ask(DropSchedule(id=key, expected=expected))
+        if reply["found"] is not None:
+            raise Conflict(kind, key, expected=expected or 0, found=reply["found"])
+        return bool(reply["was_there"])
 
     async def _ask(self, request: PutSchedule | DropSchedule) -> dict[str, Any]:
         try:
             return await send_request(self._working_dir, request)
         except NoKernel:
-            raise self._held from None
+            raise self._holder_error from None

@@ -235,9 +235,9 @@ class AgentScheduler:
     # ---- internal
 
     def _made_lookout(self, store: Store | None) -> SchedulerLoop:
-        firing = TickDispatcher(self._runtime, self._books, self._definitions)
-        heir = TickTakeover(self._runtime, self._books, firing, self._definitions)
-        return SchedulerLoop(self._runtime, self._books, firing, heir, self._entropy, store)
+        dispatcher = TickDispatcher(self._runtime, self._books, self._definitions)
+        takeover = TickTakeover(self._runtime, self._books, dispatcher, self._definitions)
+        return SchedulerLoop(self._runtime, self._books, dispatcher, takeover, self._entropy, store)
 
     def _find_runtime(self) -> tuple[AgentRuntime, bool]:
         if self._given_runtime is not None:
@@ -279,15 +279,15 @@ class AgentScheduler:
         if next_fire_time(schedule, decided, next_fire) is None:
             raise InvalidValue("until", options.get("until"), "a moment not before the first tick, or None")
         while True:
-            found = await self._books.read(schedule.id)
-            if found is None:
+            entry = await self._books.read(schedule.id)
+            if entry is None:
                 book, version = ScheduleRecord(schedule=schedule, state=TickState(decided=decided)), 0
-            elif found.book.schedule.asked == schedule.asked and not (
-                found.book.state.cancelled or ticks.is_over(found.book, next_fire)
+            elif entry.book.schedule.asked == schedule.asked and not (
+                entry.book.state.cancelled or ticks.is_over(entry.book, next_fire)
             ):
-                return self._touch(found.book)
+                return self._touch(entry.book)
             else:
-                book, version = ticks.replace_definition(found.book, schedule, decided), found.version
+                book, version = ticks.replace_definition(entry.book, schedule, decided), entry.version
             if await self._books.write(book, version):
                 return self._touch(book)
 
@@ -299,10 +299,10 @@ class AgentScheduler:
         return self._touch(book)
 
     async def _read(self, id: str) -> ScheduleRecord:
-        found = await self._books.read(id)
-        if found is None or found.book.state.cancelled:
+        entry = await self._books.read(id)
+        if entry is None or entry.book.state.cancelled:
             raise await self._unknown(id)
-        return found.book
+        return entry.book
 
     async def _unknown(self, id: str) -> Unknown:
         return Unknown("schedule", str(id), tuple(book.schedule.id for book in await self._books.listed()))

@@ -25,10 +25,10 @@ async def mark_starting(records: JournalReader, ticks: Iterable[TickResult]) -> 
 
     `records` has all their runs.
     """
-    return tuple([each if await _is_born(records, each) else _starting(each) for each in ticks])
+    return tuple([each if await _is_spawned(records, each) else _starting(each) for each in ticks])
 
 
-async def _is_born(records: JournalReader, tick: TickResult) -> bool:
+async def _is_spawned(records: JournalReader, tick: TickResult) -> bool:
     return tick.status is not TickStatus.RUNNING or bool(await records.store.read(run=tick.run, limit=1))
 
 

@@ -38,7 +38,7 @@ class TickTakeover:
         firing: TickDispatcher,
         definitions: Callable[[], Mapping[str, Agent]],
     ) -> None:
-        self._runtime, self._books, self._firing, self._definitions = runtime, books, firing, definitions
+        self._runtime, self._books, self._dispatcher, self._definitions = runtime, books, firing, definitions
 
     async def take_up(self, schedule: Schedule, claim: Claim, owner: str) -> bool:
         """Continue the run of a claim to its end, and note that; return False if a living kernel has the run.
@@ -47,24 +47,24 @@ class TickTakeover:
         allows that. Raises StoreFailed; any other error that prevents the run is the tick's result.
         """
         try:
-            found = await self._find(schedule, claim)
+            continuation = await self._find(schedule, claim)
         except BusyError:
             return False
         except StoreFailed:
             raise
         except Exception as problem:  # Any error, including errors of the user's own code at loading.
             if self._runtime in living():  # Otherwise the runtime is the problem, and not the run.
-                await self._lose(schedule, claim, problem)
+                await self._mark_lost(schedule, claim, problem)
             return True
-        mine = replace(claim, owner=owner)
-        if await self._books.change(schedule.id, lambda book: ticks.update_claim(book, claim, mine)) is None:
+        own_claim = replace(claim, owner=owner)
+        if await self._books.change(schedule.id, lambda book: ticks.update_claim(book, claim, own_claim)) is None:
             return True  # The schedule was cancelled, or another living scheduler has the claim.
-        if isinstance(found, Handle):
-            await self._firing.follow(schedule, mine, found)
-        elif isinstance(found, Result):
-            await self._firing.ended(schedule, mine, found)
+        if isinstance(continuation, Handle):
+            await self._dispatcher.follow(schedule, own_claim, continuation)
+        elif isinstance(continuation, Result):
+            await self._dispatcher.ended(schedule, own_claim, continuation)
         else:
-            await self._firing.bear(schedule, mine, found)
+            await self._dispatcher.bear(schedule, own_claim, continuation)
         return True
 
     async def _find(self, schedule: Schedule, claim: Claim) -> Handle | Result | Loaded:
@@ -91,11 +91,11 @@ class TickTakeover:
 
     def _policy(self, schedule: Schedule) -> Policy | None:
         """Return the policy of the schedule's definition, with its values: schedules and journals store none."""
-        named = self._definitions().get(schedule.target.name) if isinstance(schedule.target, NamedTarget) else None
-        return named.policy if named is not None else None
+        definition = self._definitions().get(schedule.target.name) if isinstance(schedule.target, NamedTarget) else None
+        return definition.policy if definition is not None else None
 
-    async def _lose(self, schedule: Schedule, claim: Claim, problem: Exception) -> None:
-        why = f"{problem} ({problem.__cause__})" if isinstance(problem, DefinitionMissing) else str(problem)
-        _log.warning("run %s of schedule %s cannot be resumed: %s", claim.run, schedule.id, why[:500])
-        now, why = self._runtime.clock.now(), f"its process ended, and no process can resume it: {why}"
-        await self._books.change(schedule.id, lambda book: ticks.mark_lost(book, claim, now, why))
+    async def _mark_lost(self, schedule: Schedule, claim: Claim, problem: Exception) -> None:
+        message = f"{problem} ({problem.__cause__})" if isinstance(problem, DefinitionMissing) else str(problem)
+        _log.warning("run %s of schedule %s cannot be resumed: %s", claim.run, schedule.id, message[:500])
+        now, message = self._runtime.clock.now(), f"its process ended, and no process can resume it: {message}"
+        await self._books.change(schedule.id, lambda book: ticks.mark_lost(book, claim, now, message))

@@ -99,8 +99,8 @@ def schedule_of(
     digest = _digest(asked, schedule)
     # Without a name, the id of an interval or cron line depends on its content: a restarted program that asks again
     # gets the existing schedule.
-    own = digest[:8] if not isinstance(timing, Once) else entropy.hex()
-    return msgspec.structs.replace(schedule, id=name if name is not None else f"{label}-{own}", asked=digest)
+    suffix = digest[:8] if not isinstance(timing, Once) else entropy.hex()
+    return msgspec.structs.replace(schedule, id=name if name is not None else f"{label}-{suffix}", asked=digest)
 
 
 def _digest(asked: object, schedule: Schedule) -> str:

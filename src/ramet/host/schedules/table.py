@@ -17,7 +17,7 @@ KIND = "schedule"
 
 _log = logging.getLogger("ramet.scheduler")
 #: The watchers of a store's schedules: called with the id of a schedule that another process changed.
-_watching: weakref.WeakKeyDictionary[Documents, set[Callable[[str], None]]] = weakref.WeakKeyDictionary()
+_watchers: weakref.WeakKeyDictionary[Documents, set[Callable[[str], None]]] = weakref.WeakKeyDictionary()
 
 
 class Documents(Protocol):
@@ -90,8 +90,8 @@ class ScheduleTable:
         """Delete a schedule, as soon as its active runs have ended; return False if there is none."""
         while (found := await self.read(id)) is not None and not found.book.state.cancelled:
             book = ticks.cancel(found.book)
-            gone = self.remove(id, found.version) if ticks.is_forgotten(book) else self.write(book, found.version)
-            if await gone:
+            change = self.remove(id, found.version) if ticks.is_forgotten(book) else self.write(book, found.version)
+            if await change:
                 return True
         return False
 
@@ -104,14 +104,14 @@ class ScheduleTable:
 
     def watch(self, heard: Callable[[str], None]) -> Callable[[], None]:
         """Call `heard` with the id of each schedule that `tell` reports; return a function that stops this."""
-        watching = _watching.setdefault(self._store, set())
-        watching.add(heard)
-        return lambda: watching.discard(heard)
+        watchers = _watchers.setdefault(self._store, set())
+        watchers.add(heard)
+        return lambda: watchers.discard(heard)
 
     def tell(self, id: str) -> None:
         """Report a schedule that was changed from outside: the watchers of this store check it now."""
-        for heard in list(_watching.get(self._store, ())):
-            heard(id)
+        for watcher in list(_watchers.get(self._store, ())):
+            watcher(id)
 
     def _readable(self, document: Document) -> Versioned | None:
         try:

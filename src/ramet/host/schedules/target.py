@@ -142,8 +142,8 @@ def _fields_of(agent: Agent) -> dict[str, Any]:
             value = dict(value)
         fields[each.name] = checked_size(f"agent.{each.name}", value)
     if agent.policy is not None:
-        kept = checked_policy(agent.policy)
-        fields["policy"] = msgspec.to_builtins(kept)
+        policy = checked_policy(agent.policy)
+        fields["policy"] = msgspec.to_builtins(policy)
     if agent.limits != Limits():
         fields["limits"] = msgspec.to_builtins(agent.limits)
     if agent.source is not None:
@@ -154,16 +154,16 @@ def _fields_of(agent: Agent) -> dict[str, Any]:
 
 
 def _agent_of(fields: Mapping[str, Any]) -> Agent:
-    given = dict(fields)
-    if "policy" in given:
-        given["policy"] = policies.from_json(given["policy"])
-    if "limits" in given:
-        given["limits"] = Limits(**given["limits"])
-    if "source" in given:
-        given["source"] = pathlib.Path(given["source"])
-    if "function" in given:
-        given["function"] = resolve(given["function"])
-    return Agent(**given)
+    values = dict(fields)
+    if "policy" in values:
+        values["policy"] = policies.from_json(values["policy"])
+    if "limits" in values:
+        values["limits"] = Limits(**values["limits"])
+    if "source" in values:
+        values["source"] = pathlib.Path(values["source"])
+    if "function" in values:
+        values["function"] = resolve(values["function"])
+    return Agent(**values)
 
 
 def _check_model(agent: Agent) -> None:

@@ -29,11 +29,11 @@ def encode(composition: Composed, recipe: Recipe, named: Named) -> dict[str, Any
     """Return the data from which a composition can be rebuilt."""
     match composition:
         case Chain(steps):
-            return {"kind": "chain", "steps": [_step(each, recipe) for each in steps]}
+            return {"kind": "chain", "steps": [_encode_step(each, recipe) for each in steps]}
         case Parallel(branches, for_each, max_parallel, on_failure):
             return {
                 "kind": "parallel",
-                "steps": [_step(each, recipe) for each in branches],
+                "steps": [_encode_step(each, recipe) for each in branches],
                 "for_each": for_each,
                 "max_parallel": max_parallel,
                 "on_failure": on_failure,
@@ -43,10 +43,10 @@ def encode(composition: Composed, recipe: Recipe, named: Named) -> dict[str, Any
                 "kind": "graph",
                 "name": composition.name,
                 "nodes": [
-                    {"name": name, "step": _step(node.agent, recipe), "input": node.input, "output": node.output}
+                    {"name": name, "step": _encode_step(node.agent, recipe), "input": node.input, "output": node.output}
                     for name, node in composition.nodes.items()
                 ],
-                "edges": {source: _edge(edge, named) for source, edge in composition.edges.items()},
+                "edges": {source: _encode_edge(edge, named) for source, edge in composition.edges.items()},
                 "max_steps": composition.max_steps,
                 "keys": list(composition.keys),
                 "reducers": {key: named(function) for key, function in composition.reducers.items()},
@@ -58,22 +58,22 @@ def decode(data: Mapping[str, Any], made: Made, found: Found) -> Composed:
     """Return the rebuilt composition. Raises DefinitionMissing for a part that was not written, or is not found."""
     match data["kind"]:
         case "chain":
-            return Chain(tuple(_again(each, made) for each in data["steps"]))
+            return Chain(tuple(_decode_step(each, made) for each in data["steps"]))
         case "parallel":
-            steps = tuple(_again(each, made) for each in data["steps"])
+            steps = tuple(_decode_step(each, made) for each in data["steps"])
             return Parallel(steps, data["for_each"], data["max_parallel"], data["on_failure"])
         case "graph":
             nodes = {
-                each["name"]: Node(each["name"], _again(each["step"], made), each["input"], each["output"])
+                each["name"]: Node(each["name"], _decode_step(each["step"], made), each["input"], each["output"])
                 for each in data["nodes"]
             }
-            edges = {source: _edge_again(edge, found) for source, edge in data["edges"].items()}
+            edges = {source: _decode_edge(edge, found) for source, edge in data["edges"].items()}
             reducers = {key: found(each) for key, each in data["reducers"].items()}
             return Graph(data["name"], nodes, edges, data["max_steps"], tuple(data["keys"]), reducers)
     raise DefinitionMissing("composition of kind", str(data["kind"]))
 
 
-def _step(agent: Agent, recipe: Recipe) -> dict[str, Any]:
+def _encode_step(agent: Agent, recipe: Recipe) -> dict[str, Any]:
     data: dict[str, Any] = {"agent": recipe(agent)}
     if agent.isolation is not None:
         data["isolation"] = agent.isolation
@@ -83,13 +83,13 @@ def _step(agent: Agent, recipe: Recipe) -> dict[str, Any]:
     return data | ({"tools": objects} if objects else {})
 
 
-def _again(data: Mapping[str, Any], made: Made) -> Agent:
+def _decode_step(data: Mapping[str, Any], made: Made) -> Agent:
     agent, policy = made(data["agent"]), data.get("policy")
     if isinstance(policy, Mapping) and "@object" in policy:
         raise DefinitionMissing("policy of", policy["@object"])
-    here = {each if isinstance(each, str) else each.name: each for each in agent.tool_entries or ()}
+    tools_by_name = {each if isinstance(each, str) else each.name: each for each in agent.tool_entries or ()}
     for name in data.get("tools", ()):
-        if isinstance(here.get(name, name), str):
+        if isinstance(tools_by_name.get(name, name), str):
             raise DefinitionMissing("tool", f"{name} of {agent.name}")
     return agent.replace(
         isolation=data.get("isolation"), policy=from_json(policy) if policy is not None else agent.policy
@@ -102,14 +102,14 @@ def _is_open(policy: Policy) -> bool:
     return not policy.env_vars and all(value is None for value in secrets)
 
 
-def _edge(edge: str | Route, named: Named) -> Any:
+def _encode_edge(edge: str | Route, named: Named) -> Any:
     if isinstance(edge, str):
         return edge
-    targets = None if edge.targets is None else [[said, target] for said, target in edge.targets.items()]
+    targets = None if edge.targets is None else [[answer, target] for answer, target in edge.targets.items()]
     return {"route": named(edge.function), "targets": targets}
 
 
-def _edge_again(edge: Any, found: Found) -> str | Route:
+def _decode_edge(edge: Any, found: Found) -> str | Route:
     if isinstance(edge, str):
         return edge
     targets = edge["targets"]

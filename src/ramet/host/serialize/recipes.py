@@ -46,9 +46,9 @@ def recipe(agent: Agent) -> dict[str, Any]:
     if agent.model is not None:
         data["model"] = agent.model if isinstance(agent.model, str) else {"@object": model_name(agent.model)}
     if agent.function is not None:
-        data["function"] = _function(agent.function)
+        data["function"] = _encode_function(agent.function)
     if agent.output is not None:
-        data["output"] = dict(agent.output) if isinstance(agent.output, Mapping) else _type(agent.output)
+        data["output"] = dict(agent.output) if isinstance(agent.output, Mapping) else _encode_type(agent.output)
     if agent.hooks is not None:
         data["hooks"] = {"@object": agent.name} if not _is_plain(agent.hooks) else msgspec.to_builtins(agent.hooks)
     if agent.policy is not None:
@@ -83,10 +83,12 @@ def agent_of(data: Mapping[str, Any], *, agents: Mapping[str, Agent], model: Cal
         else:
             fields["model"] = model(said["@object"])
     if "function" in data:
-        fields["function"] = _found(data["function"], known, lambda step: agent_of(step, agents=agents, model=model))
+        fields["function"] = _decode_function(
+            data["function"], known, lambda step: agent_of(step, agents=agents, model=model)
+        )
     if "output" in data:
         said = data["output"]
-        fields["output"] = known.output if known is not None and known.output is not None else _schema(said)
+        fields["output"] = known.output if known is not None and known.output is not None else _decode_type(said)
     if "hooks" in data:
         hooks = known.hooks if known is not None else data["hooks"]
         if isinstance(hooks, Mapping) and "@object" in hooks:
@@ -95,9 +97,9 @@ def agent_of(data: Mapping[str, Any], *, agents: Mapping[str, Agent], model: Cal
     return Agent(limits=Limits(**data.get("limits", {})), **fields)
 
 
-def _function(function: Any) -> dict[str, Any]:
+def _encode_function(function: Any) -> dict[str, Any]:
     if isinstance(function, Composed):
-        return {"@composition": compositions.encode(function, recipe, _function)}
+        return {"@composition": compositions.encode(function, recipe, _encode_function)}
     if isinstance(function, PackedFunction):
         return {"@capsule": function.__name__}
     try:
@@ -106,7 +108,7 @@ def _function(function: Any) -> dict[str, Any]:
         return {"@object": getattr(function, "__qualname__", repr(function))[:200]}
 
 
-def _found(
+def _decode_function(
     said: Mapping[str, Any], known: Agent | None, step: Callable[[Mapping[str, Any]], Agent]
 ) -> Callable[..., Any]:
     if "@reference" in said:
@@ -114,7 +116,7 @@ def _found(
     if known is not None and known.function is not None:
         return known.function
     if "@composition" in said:
-        return compositions.decode(said["@composition"], step, lambda each: _found(each, None, step))
+        return compositions.decode(said["@composition"], step, lambda each: _decode_function(each, None, step))
     name = said.get("@capsule") or said.get("@object") or "?"
 
     def missing(*_: Any, **__: Any) -> Any:
@@ -124,22 +126,22 @@ def _found(
     return missing
 
 
-def _type(kind: Any) -> dict[str, Any]:
+def _encode_type(kind: Any) -> dict[str, Any]:
     """Return a class by its name; as data if its name does not lead back to it.
 
     A class that was made from data, for example, has no such name.
     """
-    place = f"{getattr(kind, '__module__', '')}:{getattr(kind, '__qualname__', '')}"
+    reference = f"{getattr(kind, '__module__', '')}:{getattr(kind, '__qualname__', '')}"
     with suppress(DefinitionMissing, InvalidValue):
-        if resolve(place) is kind:
-            return {"@type": place}
+        if resolve(reference) is kind:
+            return {"@type": reference}
     types: Types = {}
     with suppress(InvalidValue):
         return {"@schema": schema_of(kind, types, "output"), "types": types}
-    return {"@type": place}
+    return {"@type": reference}
 
 
-def _schema(said: Mapping[str, Any]) -> Any:
+def _decode_type(said: Mapping[str, Any]) -> Any:
     if "@schema" in said:
         return hint_of(said["@schema"], said["types"], "output")
     return resolve(said["@type"]) if "@type" in said else said

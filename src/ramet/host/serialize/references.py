@@ -39,7 +39,7 @@ def reference_of(function: Callable[..., Any], *, field: str = "agent") -> str:
     if problem := _problem(function):
         raise InvalidValue(field, function, f"{ACCEPTED}; {problem}")
     module = sys.modules[function.__module__]
-    return f"{_place_of(module)}:{function.__qualname__}"
+    return f"{_location_of(module)}:{function.__qualname__}"
 
 
 def resolve(reference: str) -> Callable[..., Any]:
@@ -48,24 +48,24 @@ def resolve(reference: str) -> Callable[..., Any]:
     Raises DefinitionMissing if it is not there (any more), or if its module cannot be imported, which is then the
     cause; InvalidValue for an invalid reference.
     """
-    place, _, qualname = _checked(reference).rpartition(":")
+    location, _, qualname = _checked(reference).rpartition(":")
     try:
-        module = _module_at(place)
-        found: Any = module
+        module = _module_at(location)
+        value: Any = module
         for step in qualname.split("."):
-            found = getattr(found, step)
+            value = getattr(value, step)
     except (Exception, SystemExit) as problem:  # importing runs code that may raise anything
         raise DefinitionMissing("function", reference) from problem
-    found = _undecorated(found)
-    if not callable(found):
+    value = _undecorated(value)
+    if not callable(value):
         raise DefinitionMissing("function", reference)
-    return found  # type: ignore[no-any-return]  # it can be called
+    return value  # type: ignore[no-any-return]  # it can be called
 
 
 def is_reference(text: str) -> bool:
     """Return whether a text has the form of a reference."""
-    place, colon, qualname = text.rpartition(":")
-    return bool(colon and place and _QUALNAME.match(qualname))
+    location, colon, qualname = text.rpartition(":")
+    return bool(colon and location and _QUALNAME.match(qualname))
 
 
 def _checked(reference: str) -> str:
@@ -88,18 +88,18 @@ def _problem(function: Any) -> str:
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     if module is None:
         return "its module is not loaded"
-    found: Any = module
+    value: Any = module
     for step in qualname.split("."):
-        found = getattr(found, step, None)
-    return "" if _undecorated(found) is function else f"{function.__module__}.{qualname} is something else"
+        value = getattr(value, step, None)
+    return "" if _undecorated(value) is function else f"{function.__module__}.{qualname} is something else"
 
 
-def _undecorated(found: Any) -> Any:
+def _undecorated(value: Any) -> Any:
     """Return the function itself if its name stands for the definition that a decorator made of it."""
-    return found.function if isinstance(found, Agent) and found.function is not None else found
+    return value.function if isinstance(value, Agent) and value.function is not None else value
 
 
-def _place_of(module: types.ModuleType) -> str:
+def _location_of(module: types.ModuleType) -> str:
     if module is not sys.modules.get(_MAIN) and module.__name__ != _MAIN_OF_CHILD:
         return _script_of(module) or module.__name__
     spec = getattr(module, "__spec__", None)
@@ -109,13 +109,13 @@ def _place_of(module: types.ModuleType) -> str:
     return str(file) if file is not None else _PROMPT
 
 
-def _module_at(place: str) -> types.ModuleType:
+def _module_at(location: str) -> types.ModuleType:
     main = sys.modules[_MAIN]
-    if place == _place_of(main):
+    if location == _location_of(main):
         return main
-    if place.startswith("/"):
-        return _script(pathlib.Path(place))
-    return importlib.import_module(place)
+    if location.startswith("/"):
+        return _script(pathlib.Path(location))
+    return importlib.import_module(location)
 
 
 def _script(file: pathlib.Path) -> types.ModuleType:

@@ -43,7 +43,7 @@ async def sessions(records: JournalReader, limit: int = 0, after: str = "") -> t
     With the root of a conversation as `after`, only older ones are returned. A conversation that cannot be read is
     skipped, and is then in `records.damaged`. Raises Unknown if the root is not that of a conversation.
     """
-    found = list[tuple[str, Document, Mapping[str, Any]]]()
+    entries = list[tuple[str, Document, Mapping[str, Any]]]()
     for each in await records.store.list(TREES):
         try:
             about: Mapping[str, Any] = said_of(each, location_of(records.store))
@@ -51,21 +51,21 @@ async def sessions(records: JournalReader, limit: int = 0, after: str = "") -> t
             records.damaged[each.key] = problem
             continue
         if _is_conversation(about):
-            found.append((str(about.get("began", "")), each, about))
-    found.sort(key=lambda each: each[0], reverse=True)
+            entries.append((str(about.get("began", "")), each, about))
+    entries.sort(key=lambda each: each[0], reverse=True)
     if after:
-        begin = next((at + 1 for at, each in enumerate(found) if each[1].key == after), 0)
+        begin = next((index + 1 for index, each in enumerate(entries) if each[1].key == after), 0)
         if not begin:
             raise Unknown("session", after)
-        found = found[begin:]
-    shown = found[:limit] if limit else found
+        entries = entries[begin:]
+    page = entries[:limit] if limit else entries
     rows = list[SessionRow]()
-    for _, document, about in shown:
+    for _, document, about in page:
         try:
             rows.append(await _row(records, document, about))
         except DamagedTree as problem:
             records.damaged[document.key] = problem
-    return rows, len(found) - len(shown)
+    return rows, len(entries) - len(page)
 
 
 async def session_row(
@@ -78,13 +78,13 @@ async def session_row(
     if last is not None and last < 1:
         raise InvalidValue("last", last, "a whole number from 1")
     for root in (name, (await session_ids.root_of(records.store, name))[0]):
-        found = await records.store.get(TREES, root) if root else None
-        about = said_of(found, location_of(records.store)) if found is not None else {}
-        if found is not None and _is_conversation(about):
-            row = await _row(records, found, about)
-            story = await _story(records, found.key)
-            said = story.root.said if story.runs else []
-            return row, [each.data for each in (said if last is None else said[-last:])]
+        document = await records.store.get(TREES, root) if root else None
+        about = said_of(document, location_of(records.store)) if document is not None else {}
+        if document is not None and _is_conversation(about):
+            row = await _row(records, document, about)
+            story = await _story(records, document.key)
+            messages = story.root.said if story.runs else []
+            return row, [each.data for each in (messages if last is None else messages[-last:])]
     known = tuple(each.key for each in await records.store.list(session_ids.SESSIONS))
     raise Unknown("session", name, known)
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from ramet.host.runtime import AgentRuntime
 
-_MOST_NEAR = 5  #: ids that an error names
+_MAX_SIMILAR = 5  #: ids that an error names
 
 
 class Conversation(NamedTuple):
@@ -72,7 +72,7 @@ class Beginning:
         Raises like `AgentRuntime.open_tree`, and like the spawn of a root.
         """
         opened = self.runtime.open_tree(self.plan)
-        return self._born(opened, self.request)
+        return self._spawn_root(opened, self.request)
 
     async def _begin(self) -> Conversation:
         """Begin a conversation, once the policy adapter has answered. Also raises SpawnRefused."""
@@ -80,9 +80,9 @@ class Beginning:
         session = self.plan.session
         request = await opened.tree.spawner.decide_root(self.agent, self.request, self.limits, session=session)
         self.runtime.check_open()
-        return self._born(opened, request)
+        return self._spawn_root(opened, request)
 
-    def _born(self, opened: OpenTree, request: SpawnRequest | DecidedRequest) -> Conversation:
+    def _spawn_root(self, opened: OpenTree, request: SpawnRequest | DecidedRequest) -> Conversation:
         root = opened.tree.spawner.root(
             self.agent,
             tools=self.tools,
@@ -108,17 +108,17 @@ class Beginning:
         await journal.open()
         if self.history and await unfinished_trees(journal, session):
             raise BusyError(f"the conversation {session!r} is recorded already: it has a history of its own")
-        while (found := await _resumed(self.runtime, journal, session, **self.brought)) is None:
+        while (resumed := await _resumed(self.runtime, journal, session, **self.brought)) is None:
             _, version = await session_ids.root_of(journal.store, session)
-            begun = await self._begin()
-            if begun.opened.recorder.durable is not None:
+            conversation = await self._begin()
+            if conversation.opened.recorder.durable is not None:
                 # Before its id is registered: an id without a tree then always means that the tree was removed.
-                await begun.opened.recorder.durable()
-            root = begun.root.info.id
+                await conversation.opened.recorder.durable()
+            root = conversation.root.info.id
             if await session_ids.register(journal.store, session, root, expected=version):
-                return begun
+                return conversation
             await self.runtime.close_tree(root, "another process began this conversation at the same time")
-        return found
+        return resumed
 
 
 async def resume(
@@ -134,12 +134,12 @@ async def resume(
     """
     supplied_by(**brought)  # Refuse wrong types before a session is looked up.
     journal = runtime.journal
-    found = None
+    conversation = None
     if journal is not None:
-        found = await _resumed(runtime, journal, session, prepare, **brought)
-    if found is None:
-        raise Unknown("session", session, await _near(journal, session))
-    return found
+        conversation = await _resumed(runtime, journal, session, prepare, **brought)
+    if conversation is None:
+        raise Unknown("session", session, await _similar_ids(journal, session))
+    return conversation
 
 
 async def _resumed(
@@ -150,15 +150,15 @@ async def _resumed(
     **brought: Unpack[ResumeOptions],
 ) -> Conversation | None:
     journal.users.add(runtime)
-    for left in await unfinished_trees(journal, session):
-        if left.is_alive:
+    for tree in await unfinished_trees(journal, session):
+        if tree.is_alive:
             raise BusyError(f"the conversation {session!r} is open in this process already")
-        handles = await runtime.resume(only=left.root, prepare=prepare, **brought)
+        handles = await runtime.resume(only=tree.root, prepare=prepare, **brought)
         for handle in handles:
             return Conversation(runtime.trees[handle.run.info.id], handle.run)
-        owner = await journal.store.owner_of(left.root)
+        owner = await journal.store.owner_of(tree.root)
         if owner is not None and owner.alive and owner.name != journal.store.kernel:
-            raise OwnedElsewhere(left.root, owner.name, owner.address)
+            raise OwnedElsewhere(tree.root, owner.name, owner.address)
     return None
 
 
@@ -172,23 +172,23 @@ async def remove(records: JournalReader, working_dir: pathlib.Path | None, sessi
         raise BusyError(f"the conversation {session!r} is open: close it first")
     transcripts = state_folder(working_dir) / "transcripts" if working_dir is not None else None
     removal = TreeDeleter(records.store, working_dir, transcripts)
-    found = await records.store.get(TREES, row.root)
-    rows, told = await records.rows(row.root), await removal.index()
+    document = await records.store.get(TREES, row.root)
+    rows, transcript_folders = await records.rows(row.root), await removal.index()
     if (
-        found is None
-        or lifetime_of(found.data).keep
-        or await removal.remove(row.root, rows, told, dry_run=True) is None
+        document is None
+        or lifetime_of(document.data).keep
+        or await removal.remove(row.root, rows, transcript_folders, dry_run=True) is None
     ):
         raise Denied("removal", f"the tree of {session!r} is marked to be kept (ramet keep --off {row.root})")
-    if not await removal.mark(found):  # From here on no kernel opens it.
+    if not await removal.mark(document):  # From here on no kernel opens it.
         raise BusyError(f"the conversation {session!r} was opened meanwhile: close it first")
-    await removal.remove(row.root, rows, told)
+    await removal.remove(row.root, rows, transcript_folders)
     return row.root
 
 
-async def _near(journal: Journal | None, session: str) -> tuple[str, ...]:
+async def _similar_ids(journal: Journal | None, session: str) -> tuple[str, ...]:
     """Return recorded ids that are similar to this one; if there are none, the newest ids."""
     if journal is None:
         return ()
     ids = [each.key for each in await journal.store.list(session_ids.SESSIONS)]
-    return tuple(difflib.get_close_matches(session, ids, _MOST_NEAR, 0.5) or ids[-_MOST_NEAR:])
+    return tuple(difflib.get_close_matches(session, ids, _MAX_SIMILAR, 0.5) or ids[-_MAX_SIMILAR:])

@@ -26,24 +26,24 @@ class LazyTask:
 
     def __init__(self, task: Task, arguments: Mapping[str, Any]) -> None:
         self._task, self._arguments = task, arguments
-        self._asked: asyncio.Task[HostTaskFuture] | None = None
+        self._started: asyncio.Task[HostTaskFuture] | None = None
 
-    def _begun(self) -> asyncio.Task[HostTaskFuture]:
-        if self._asked is None:
-            self._asked = asyncio.ensure_future(_submit(self._task, self._arguments))
-        return self._asked
+    def _start(self) -> asyncio.Task[HostTaskFuture]:
+        if self._started is None:
+            self._started = asyncio.ensure_future(_submit(self._task, self._arguments))
+        return self._started
 
     async def __aiter__(self) -> AsyncGenerator[Event]:
-        async for event in (await self._begun()).events():
+        async for event in (await self._start()).events():
             yield event
 
     async def result(self) -> Any:
         """Wait for the value. Raises TaskFailed, NeedsInput."""
-        return await (await self._begun()).result()
+        return await (await self._start()).result()
 
     async def exception(self) -> RametError | None:
         """Wait for the end; return the reason for a missing value, or None if there is a value."""
-        return await (await self._begun()).exception()
+        return await (await self._start()).exception()
 
 
 class HostTaskRunner:
@@ -94,15 +94,15 @@ async def _submit(task: Task, arguments: Mapping[str, Any]) -> HostTaskFuture:
 
 async def _map(task: Task, several: list[Mapping[str, Any]], max_parallel: int) -> list[Outcome]:
     async with _runtime() as (runtime, context):
-        room = asyncio.Semaphore(max_parallel)
+        slots = asyncio.Semaphore(max_parallel)
 
         async def one(arguments: Mapping[str, Any]) -> Outcome:
-            async with room:
+            async with slots:
                 try:
-                    begun = await begin(runtime, task, arguments, context)
-                    return Outcome(await HostTaskFuture(runtime, task, begun).result(), None)
-                except RametError as failed:
-                    return Outcome(None, failed)
+                    future = await begin(runtime, task, arguments, context)
+                    return Outcome(await HostTaskFuture(runtime, task, future).result(), None)
+                except RametError as error:
+                    return Outcome(None, error)
 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(each)) for each in several]

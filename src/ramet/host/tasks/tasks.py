@@ -43,8 +43,8 @@ class HostTaskFuture:
         """Wait for the end; return the reason for a missing value, or None if there is a value."""
         try:
             await self.result()
-        except RametError as failed:
-            return failed
+        except RametError as error:
+            return error
         return None
 
     async def events(self) -> AsyncGenerator[Event]:
@@ -65,13 +65,13 @@ class Outcome:
     """The outcome of one item of a `map`."""
 
     def __init__(self, worth: Any, error: RametError | None) -> None:
-        self._worth, self._error = worth, error
+        self._value, self._error = worth, error
 
     def result(self) -> Any:
         """Return the value. Raises TaskFailed, NeedsInput, SpawnRefused as the reason for a missing value."""
         if self._error is not None:
             raise self._error
-        return self._worth
+        return self._value
 
     def exception(self) -> RametError | None:
         """Return the reason for a missing value; None if there is a value."""
@@ -95,23 +95,25 @@ async def answer(runtime: AgentRuntime, task: Task, token: str, text: str) -> An
     """Continue a run that asked back, once. Raises InvalidValue if it did not ask, BusyError for a second answer."""
     if not isinstance(text, str) or not text.strip():
         raise InvalidValue("answer", text, "text")
-    asking = await runtime.result(token)
-    if asking.status is not Status.NEEDS_INPUT:
-        raise InvalidValue("token", token, f"the token of a run that asked a question; that run is {asking.status}")
+    asking_result = await runtime.result(token)
+    if asking_result.status is not Status.NEEDS_INPUT:
+        raise InvalidValue(
+            "token", token, f"the token of a run that asked a question; that run is {asking_result.status}"
+        )
     store = await runtime.open_store()
-    before = await store.get(ANSWERS, token)
-    said = msgspec.json.decode(before.data) if before is not None else None
-    if said is not None and said["text"] != text:
+    previous = await store.get(ANSWERS, token)
+    recorded = msgspec.json.decode(previous.data) if previous is not None else None
+    if recorded is not None and recorded["text"] != text:
         raise BusyError(f"{token} was already answered with another text")
-    if said is not None and said["run"]:
-        return await value(runtime, task, await runtime.result(said["run"]), said["run"])
-    noted = await store.put(ANSWERS, token, _answered(text, ""), expected=before.version if before else 0)
+    if recorded is not None and recorded["run"]:
+        return await value(runtime, task, await runtime.result(recorded["run"]), recorded["run"])
+    document = await store.put(ANSWERS, token, _encode_answer(text, ""), expected=previous.version if previous else 0)
     handle = await runtime.fork(token, text, agents=(task_agent(task),))
-    await store.put(ANSWERS, token, _answered(text, handle.id), expected=noted.version)
+    await store.put(ANSWERS, token, _encode_answer(text, handle.id), expected=document.version)
     return await value(runtime, task, await handle.result(), handle.id)
 
 
-def _answered(text: str, run: str) -> bytes:
+def _encode_answer(text: str, run: str) -> bytes:
     return msgspec.json.encode({"text": text, "run": run})
 
 
@@ -136,26 +138,30 @@ async def value(runtime: AgentRuntime, task: Task, result: Result, run: str) -> 
 
 async def _task(runtime: AgentRuntime, task: Task, said: Any, run: str) -> Task:
     """Return the task that an agent returned: by its handle, or by the local id of an agent that it created."""
-    failed = {"task": f"{task.agent.name}.{task.name}", "run": run}
+    failure_fields = {"task": f"{task.agent.name}.{task.name}", "run": run}
     text = said.strip().strip("`'\"") if isinstance(said, str) else ""
-    agents, mine = runtime.dynamic, ref_of(task_agent(task))
+    agents, own_ref = runtime.dynamic, ref_of(task_agent(task))
     try:
         if "@" in text:
-            found = await agents.task(text)
+            named_task = await agents.task(text)
         else:
             local, _, name = text.replace(".", ":").partition(":")
-            agent = await agents.load(await agents.local(mine, local))
+            agent = await agents.load(await agents.local(own_ref, local))
             names = [name] if name else list(agent.tasks)
             if len(names) != 1 or names[0] not in agent.tasks:
-                raise TaskFailed(f"{said!r} is no task of {local}; expected one of: {', '.join(agent.tasks)}", **failed)
-            found = agent.tasks[names[0]]
+                raise TaskFailed(
+                    f"{said!r} is no task of {local}; expected one of: {', '.join(agent.tasks)}", **failure_fields
+                )
+            named_task = agent.tasks[names[0]]
     except (AgentNotResolved, InvalidValue) as problem:
-        raise TaskFailed(f"{str(said)[:200]!r} is no task of an agent that it created: {problem}", **failed) from None
-    ref = ref_of(found.agent) if isinstance(found.agent, Agent) else mine
-    if (ref.root, ref.path[: len(mine.path)]) != (mine.root, mine.path):
-        raise TaskFailed(f"{text} is not an agent below {mine.place}", **failed)
-    return found
+        raise TaskFailed(
+            f"{str(said)[:200]!r} is no task of an agent that it created: {problem}", **failure_fields
+        ) from None
+    ref = ref_of(named_task.agent) if isinstance(named_task.agent, Agent) else own_ref
+    if (ref.root, ref.path[: len(own_ref.path)]) != (own_ref.root, own_ref.path):
+        raise TaskFailed(f"{text} is not an agent below {own_ref.place}", **failure_fields)
+    return named_task
 
 
-def _is_data(found: Any) -> bool:
-    return found is None or isinstance(found, str | int | float | bool | list | dict)
+def _is_data(value: Any) -> bool:
+    return value is None or isinstance(value, str | int | float | bool | list | dict)

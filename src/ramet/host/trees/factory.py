@@ -144,8 +144,8 @@ class TreeFactory:
         if plan.gate is not None and not isinstance(plan.gate, SafetyGate):
             raise InvalidValue("gate", plan.gate, "a ramet.host.safety.SafetyGate")
         if plan.permissions is None:
-            found = find_permissions(plan.cwd or pathlib.Path.cwd(), user_dir=self.user_dir)
-            plan = dataclasses.replace(plan, permissions=found.held)
+            settings = find_permissions(plan.cwd or pathlib.Path.cwd(), user_dir=self.user_dir)
+            plan = dataclasses.replace(plan, permissions=settings.held)
         processes = None
         if plan.sync_tools == "process":
             processes = ToolProcesses(self.sandboxes, plan.children or read_only_policy(plan.cwd))

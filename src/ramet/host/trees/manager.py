@@ -20,7 +20,7 @@ from ramet.spawn.run import Run
 _log = logging.getLogger("ramet.runtime")
 #: Trees that closed with their root and whose handles can still be looked up by id.
 KEPT_TREES = 256
-_OVER = frozenset({"completed", "failed", "cancelled", "timeout", "budget_exhausted", "oom", "crashed", "lost"})
+_FINAL_STATES = frozenset({"completed", "failed", "cancelled", "timeout", "budget_exhausted", "oom", "crashed", "lost"})
 
 
 class Trees:
@@ -48,7 +48,7 @@ class Trees:
     def at_work(self) -> dict[RunId, list[dict[str, Any]]]:
         """Return the living runs of each open tree."""
         return {
-            root: [view._asdict() for view in opened.tree.views() if view.state not in _OVER]
+            root: [view._asdict() for view in opened.tree.views() if view.state not in _FINAL_STATES]
             for root, opened in self._open.items()
         }
 
@@ -67,8 +67,8 @@ class Trees:
         """Return whether a run of an open tree can have another turn; None for a tree that is not open."""
         if (opened := self._open.get(root)) is None:
             return None
-        found = opened.tree.register.runs.get(run)
-        return found is not None and found.can_go_on
+        active_run = opened.tree.register.runs.get(run)
+        return active_run is not None and active_run.can_go_on
 
     # ---- opening
 
@@ -136,12 +136,12 @@ class Trees:
         finally:
             opened.close()
             self._open.pop(root, None)
-            noting = self._let_go(root)
+            marking = self._mark_over(root)
             self._closing.pop(root, None)
-        if noting is not None:
-            await asyncio.wait({noting})  # From then on another kernel may open its conversation.
+        if marking is not None:
+            await asyncio.wait({marking})  # From then on another kernel may open its conversation.
 
-    def _let_go(self, root: RunId) -> asyncio.Task[None] | None:
+    def _mark_over(self, root: RunId) -> asyncio.Task[None] | None:
         return self._journal.tree_over(root, self._clock.now()) if self._journal is not None else None
 
     def leave(self, root: RunId) -> Run | None:
@@ -153,7 +153,7 @@ class Trees:
         if detached is not None:
             return detached
         opened.close()
-        self._let_go(root)
+        self._mark_over(root)
         self._finished[root] = self._open.pop(root)
         while len(self._finished) > self._keep:
             self._finished.popitem(last=False)

@@ -71,9 +71,9 @@ class Project(Mapping[str, Agent]):
             notes.append(UNTRUSTED)
         permissions = None
         if folder is not None:
-            found = find_permissions(folder, user_dir=user_dir, home=home)
-            permissions = found.held
-            notes += found.notes
+            settings_permissions = find_permissions(folder, user_dir=user_dir, home=home)
+            permissions = settings_permissions.held
+            notes += settings_permissions.notes
         notes += [str(note) for note in loaded.notes]
         return cls(loaded, [each for each in hooks if each], notes, permissions)
 

@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 _MAY_USE = "Your code, and the agents that you create, may use:"
 
 
-def _found(agent: Agent, capability: Capability) -> tuple[Capability, Any]:
+def _loaded_object(agent: Agent, capability: Capability) -> tuple[Capability, Any]:
     """Return a capability and its object, if this process has loaded the module: nothing is imported for a prompt.
 
     A module of the host's own that no program declared counts as not loaded: a client of a server may have named it.
     """
     module, _, name = (capability.name if ":" in capability.name else f"{capability.name}:").partition(":")
-    found: Any = sys.modules.get(module)
-    if found is not None and is_user_module(found) and module not in agent.source_modules:
-        found = None
+    value: Any = sys.modules.get(module)
+    if value is not None and is_user_module(value) and module not in agent.source_modules:
+        value = None
     for step in name.split(".") if name else ():
-        found = getattr(found, step, None)
-    return (capability if found is not None else replace(capability, visibility="low")), found
+        value = getattr(value, step, None)
+    return (capability if value is not None else replace(capability, visibility="low")), value
 
 
 class Prompts:
@@ -58,10 +58,10 @@ class Prompts:
         """Return the system prompt: stable, so that providers can cache it. Raises Unknown for a missing skill."""
         sections = [agent.primer, agent.instructions]
         if agent.capabilities:
-            sections.append(f"{_MAY_USE}\n{catalogue(_found(agent, each) for each in agent.capabilities)}")
+            sections.append(f"{_MAY_USE}\n{catalogue(_loaded_object(agent, each) for each in agent.capabilities)}")
         if agent.skills:
-            places = skill_places(self._project, self._user) if self._user else self._project_skills()
-            sections.append(render_skills(load_skills(agent.skills, places)))
+            search_paths = skill_places(self._project, self._user) if self._user else self._project_skills()
+            sections.append(render_skills(load_skills(agent.skills, search_paths)))
         folder = self.memory(agent)
         if folder is not None:
             sections.append(memory_prompt(folder))

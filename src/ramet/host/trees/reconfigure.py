@@ -45,35 +45,35 @@ class Equipment:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._system, self._capabilities = run.context.system_messages, run.agent.capabilities
-        self._worn: frozenset[str] = frozenset()  #: names of the additional tools that it has now
-        self._next = _Worn((), "", ())
+        self._added_names: frozenset[str] = frozenset()  #: names of the additional tools that it has now
+        self._next = _Additions((), "", ())
 
     @property
     def tools(self) -> tuple[BaseTool, ...]:
         """The tools of the next turn."""
-        return (*(each for each in self._run.context.tools if each.name not in self._worn), *self._next.tools)
+        return (*(each for each in self._run.context.tools if each.name not in self._added_names), *self._next.tools)
 
     def check(self, tools: Sequence[BaseTool]) -> None:
         """Check whether these tools can be added to the present ones. Raises InvalidValue."""
         names = [each.name for each in (*self.tools, *tools)]
-        if twice := next((each for each in names if names.count(each) > 1), None):
-            raise InvalidValue("tools", twice, f"tools with different names at {self._run.info.path}")
+        if duplicate := next((each for each in names if names.count(each) > 1), None):
+            raise InvalidValue("tools", duplicate, f"tools with different names at {self._run.info.path}")
 
     def put_on(self, tools: Sequence[BaseTool], instructions: str, capabilities: Sequence[Capability]) -> None:
         """Set the additional equipment from the next turn on, replacing the previous additional equipment."""
-        self._next = _Worn(tuple(tools), instructions, tuple(capabilities))
-        self._run.change = self._wear
+        self._next = _Additions(tuple(tools), instructions, tuple(capabilities))
+        self._run.change = self._apply
 
-    def _wear(self) -> None:
+    def _apply(self) -> None:
         run, (_, instructions, capabilities) = self._run, self._next
         texts = [*(str.__str__(each.text) for each in self._system), instructions]
         run.context.system_messages = (SystemMessage("\n\n".join(texts)),) if instructions else self._system
         run.context.tools = self.tools
         run.agent = run.agent.replace(capabilities=tuple(dict.fromkeys((*self._capabilities, *capabilities))))
-        self._worn = frozenset(each.name for each in self._next.tools)
+        self._added_names = frozenset(each.name for each in self._next.tools)
 
 
-class _Worn(NamedTuple):
+class _Additions(NamedTuple):
     tools: tuple[BaseTool, ...]
     instructions: str
     capabilities: tuple[Capability, ...]
@@ -86,7 +86,7 @@ async def compact(run: Run) -> bool:
 
     Raises BusyError in a turn, InvalidValue for an agent that keeps all of its conversation, BudgetExceeded.
     """
-    _check_at_rest(run)
+    _check_idle(run)
     if run.compaction is None:
         raise InvalidValue("compact", run.info.path, "an agent whose conversation may be compacted")
     shortened = await run.compaction.compact(run.context, trigger="manual")
@@ -94,6 +94,6 @@ async def compact(run: Run) -> bool:
     return shortened
 
 
-def _check_at_rest(run: Run) -> None:
+def _check_idle(run: Run) -> None:
     if run.state is not State.IDLE and run.turns > 0:
         raise BusyError(f"a turn of {run.info.path} is under way; wait for it, or interrupt it")

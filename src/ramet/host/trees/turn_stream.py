@@ -14,7 +14,7 @@ from ramet.models.messages import decode
 from ramet.spawn.run import Run
 
 #: Blocks of a chunk that repeat its text, or its `tool_call_chunks`.
-_SAID_AGAIN = frozenset({"text", "tool_use", "input_json_delta"})
+_REPEATED_BLOCKS = frozenset({"text", "tool_use", "input_json_delta"})
 
 
 class TurnStream:
@@ -25,7 +25,7 @@ class TurnStream:
     """
 
     def __init__(self, run: Run, recorder: Recorder, over: Callable[[Result], None] = lambda result: None) -> None:
-        self._run, self._tell = run, over
+        self._run, self._on_over = run, over
         self._reader = recorder.subscribe(run=run.info.id, chunks=True, past=False)
         self.result: Result | None = None
         run.on_turn = self._over
@@ -69,7 +69,7 @@ class TurnStream:
     def _over(self, result: Result) -> None:
         self.result = result
         self.close()
-        self._tell(result)
+        self._on_over(result)
 
 
 def whole_chunk(event: MessageRecorded) -> AIMessageChunk:
@@ -81,10 +81,10 @@ def whole_chunk(event: MessageRecorded) -> AIMessageChunk:
 def _readable(chunk: AIMessageChunk) -> AIMessageChunk:
     """Return the chunk with its text as the content if it has only text: with tools, some providers stream blocks."""
     blocks = chunk.content
-    if isinstance(blocks, str) or not all(_is_said_again(block) for block in blocks):
+    if isinstance(blocks, str) or not all(_is_repeated(block) for block in blocks):
         return chunk
     return chunk.model_copy(update={"content": str(chunk.text)})
 
 
-def _is_said_again(block: object) -> bool:
-    return isinstance(block, dict) and block.get("type") in _SAID_AGAIN and not block.get("citations")
+def _is_repeated(block: object) -> bool:
+    return isinstance(block, dict) and block.get("type") in _REPEATED_BLOCKS and not block.get("citations")
