@@ -62,25 +62,25 @@ class ApprovalAnswer(NamedTuple):
 
 
 #: Records an event of the run that asked.
-Tell = Callable[..., Event]
+EmitEvent = Callable[..., Event]
 
 
 class _PendingEntry(NamedTuple):
     """A question that was asked in this process."""
 
     entry: Pending
-    word: asyncio.Future[ApprovalAnswer]
-    tell: Tell
+    future: asyncio.Future[ApprovalAnswer]
+    emit: EmitEvent
 
 
 class _RestoredEntry(NamedTuple):
     """A question that another process asked."""
 
     entry: Pending
-    word: asyncio.Future[ApprovalAnswer]
-    said: ApprovalAnswer | None  #: the recorded answer
+    future: asyncio.Future[ApprovalAnswer]
+    answer: ApprovalAnswer | None  #: the recorded answer
     still_waits: Callable[[], bool]
-    tell: Tell
+    emit: EmitEvent
 
 
 #: Answers at once, in place of a person. Only True approves; a synchronous approver is called in a thread.
@@ -147,20 +147,23 @@ class Inbox:
             question = recalled
         if question is None:
             raise Unknown("approval", str(approval_id), tuple(each.id for each in self.pending))
-        question.tell(ApprovalAnswered, approval_id=approval_id, allowed=allowed, reason=reason[:MAX_TEXT])
+        question.emit(ApprovalAnswered, approval_id=approval_id, allowed=allowed, reason=reason[:MAX_TEXT])
         self._recording_ids.add(approval_id)
-        question.word.set_result(ApprovalAnswer(allowed, reason))
+        question.future.set_result(ApprovalAnswer(allowed, reason))
 
     def close(self, reason: str = "the session ended") -> None:
         """Deny all pending questions, and all questions that are asked from now on."""
         self._closed = reason
-        futures = [*(each.word for each in self._waiting.values()), *(each.word for each in self._recalled.values())]
+        futures = [
+            *(each.future for each in self._waiting.values()),
+            *(each.future for each in self._recalled.values()),
+        ]
         for future in futures:
             if not future.done():
                 future.set_result(ApprovalAnswer(False, reason))
         self._waiting.clear()
 
-    def recall(self, story: RunReplay, still_waits: Callable[[CallId], bool], tell: Tell) -> None:
+    def recall(self, story: RunReplay, still_waits: Callable[[CallId], bool], tell: EmitEvent) -> None:
         """Restore the recorded questions of a run: they can be answered from now on, and the run asks them again.
 
         `still_waits` returns whether the question of a call is still to be asked; `tell` records an event of the run.
@@ -199,16 +202,16 @@ class Inbox:
         call = call if call is not None and call.context is context else None
         approval_id = self._id_of(call, tool, args)
         recalled = self._recalled.get(approval_id)
-        if recalled is not None and recalled.said is not None:
+        if recalled is not None and recalled.answer is not None:
             del self._recalled[approval_id]
-            return _approval(recalled.said)
+            return _approval(recalled.answer)
         decision = await self._decided_at_once(context, tool, question, args)
         recalled = self._recalled.pop(approval_id, None)
         if recalled is None:
             entry = self._entry(approval_id, context, tool, question, args)
             future: asyncio.Future[ApprovalAnswer] = asyncio.get_running_loop().create_future()
         else:
-            entry, future = recalled.entry, recalled.word
+            entry, future = recalled.entry, recalled.future
         answer = ApprovalAnswer(False, "the run was stopped")
         if decision is None and not future.done():  # Before the question is announced, so that its readers can answer.
             self._waiting[entry.id] = _PendingEntry(entry, future, context.emit)
@@ -270,7 +273,7 @@ class Inbox:
     def _can_be_answered(self, recalled: _RestoredEntry) -> bool:
         deadline = recalled.entry.deadline
         in_time = deadline is None or self._clock.now() < deadline
-        return recalled.said is None and not recalled.word.done() and in_time and recalled.still_waits()
+        return recalled.answer is None and not recalled.future.done() and in_time and recalled.still_waits()
 
     async def _decided_at_once(
         self, context: ToolUseContext, tool: str, question: str, args: dict[str, Any]

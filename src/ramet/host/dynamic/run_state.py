@@ -133,7 +133,7 @@ class RunState:
             else:
                 commit = await self.state.commit(_message(asked), on_conflict="merge", resolve=decisions.resolve)
         except UnresolvedConflict:
-            return decisions.asked()
+            return decisions.undecided_reply()
         except Conflict as conflict:
             if asked.on_conflict == "abandon" and not isinstance(conflict, MergeConflict):
                 self._changed.clear()
@@ -209,7 +209,7 @@ class RunState:
         try:
             commit = await self.state.merge(branch, resolve=decisions.resolve, message=message)
         except UnresolvedConflict:
-            return decisions.asked()
+            return decisions.undecided_reply()
         keys = len(await self.state.diff(old_head, commit)) if old_head is None or old_head.id != commit.id else 0
         return await self._committed(commit, keys)
 
@@ -252,7 +252,7 @@ class _Decisions:
         self._open.append({"key": key, "sides": digest, "base": sides[0], "ours": sides[1], "theirs": sides[2]})
         raise UnresolvedConflict
 
-    def asked(self) -> _Answer:
+    def undecided_reply(self) -> _Answer:
         """Return the undecided keys."""
         return StateReply(found=False, is_open=True), _bounded(_json(self._open))
 

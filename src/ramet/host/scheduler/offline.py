@@ -23,11 +23,12 @@ class OfflineScheduler(AgentScheduler):
     """
 
     _kernel_documents: KernelDocuments | None = None
+    _is_started = False
 
     async def start(self) -> Self:
         """Begin; idempotent. No tick fires until another scheduler is active. Raises StoreInUse, StoreFailed."""
         async with self._starting:
-            if not hasattr(self, "_lookout"):
+            if not self._is_started:
                 self._runtime, self._own_runtime = self._find_runtime()
                 await self._runtime.start()
                 try:
@@ -36,12 +37,13 @@ class OfflineScheduler(AgentScheduler):
                     await self._stop_own_runtime()
                     raise
                 self._lookout = self._made_lookout(None)  # It never serves.
+                self._is_started = True
         return self
 
     async def close(self) -> None:
         """Release the store; idempotent."""
         async with self._starting:
-            if hasattr(self, "_lookout"):
+            if self._is_started:
                 if self._kernel_documents is not None:
                     await self._kernel_documents.close()
                 await self._stop_own_runtime()

@@ -20,12 +20,12 @@ from ramet.core.errors import Bug, DefinitionMissing
 from ramet.core.policy.policy import Policy, from_json
 
 Recipe = Callable[[Agent], dict[str, Any]]
-Named = Callable[[Any], dict[str, Any]]  #: returns a function as data
-Made = Callable[[Mapping[str, Any]], Agent]  #: returns the agent of a recipe
-Found = Callable[[Mapping[str, Any]], Callable[..., Any]]
+EncodeFunction = Callable[[Any], dict[str, Any]]  #: returns a function as data
+DecodeAgent = Callable[[Mapping[str, Any]], Agent]  #: returns the agent of a recipe
+DecodeFunction = Callable[[Mapping[str, Any]], Callable[..., Any]]
 
 
-def encode(composition: Composed, recipe: Recipe, named: Named) -> dict[str, Any]:
+def encode(composition: Composed, recipe: Recipe, encode_function: EncodeFunction) -> dict[str, Any]:
     """Return the data from which a composition can be rebuilt."""
     match composition:
         case Chain(steps):
@@ -46,29 +46,31 @@ def encode(composition: Composed, recipe: Recipe, named: Named) -> dict[str, Any
                     {"name": name, "step": _encode_step(node.agent, recipe), "input": node.input, "output": node.output}
                     for name, node in composition.nodes.items()
                 ],
-                "edges": {source: _encode_edge(edge, named) for source, edge in composition.edges.items()},
+                "edges": {source: _encode_edge(edge, encode_function) for source, edge in composition.edges.items()},
                 "max_steps": composition.max_steps,
                 "keys": list(composition.keys),
-                "reducers": {key: named(function) for key, function in composition.reducers.items()},
+                "reducers": {key: encode_function(function) for key, function in composition.reducers.items()},
             }
     raise Bug(f"a composition of an unknown kind: {type(composition).__qualname__}")
 
 
-def decode(data: Mapping[str, Any], made: Made, found: Found) -> Composed:
+def decode(data: Mapping[str, Any], decode_agent: DecodeAgent, decode_function: DecodeFunction) -> Composed:
     """Return the rebuilt composition. Raises DefinitionMissing for a part that was not written, or is not found."""
     match data["kind"]:
         case "chain":
-            return Chain(tuple(_decode_step(each, made) for each in data["steps"]))
+            return Chain(tuple(_decode_step(each, decode_agent) for each in data["steps"]))
         case "parallel":
-            steps = tuple(_decode_step(each, made) for each in data["steps"])
+            steps = tuple(_decode_step(each, decode_agent) for each in data["steps"])
             return Parallel(steps, data["for_each"], data["max_parallel"], data["on_failure"])
         case "graph":
             nodes = {
-                each["name"]: Node(each["name"], _decode_step(each["step"], made), each["input"], each["output"])
+                each["name"]: Node(
+                    each["name"], _decode_step(each["step"], decode_agent), each["input"], each["output"]
+                )
                 for each in data["nodes"]
             }
-            edges = {source: _decode_edge(edge, found) for source, edge in data["edges"].items()}
-            reducers = {key: found(each) for key, each in data["reducers"].items()}
+            edges = {source: _decode_edge(edge, decode_function) for source, edge in data["edges"].items()}
+            reducers = {key: decode_function(each) for key, each in data["reducers"].items()}
             return Graph(data["name"], nodes, edges, data["max_steps"], tuple(data["keys"]), reducers)
     raise DefinitionMissing("composition of kind", str(data["kind"]))
 
@@ -83,8 +85,8 @@ def _encode_step(agent: Agent, recipe: Recipe) -> dict[str, Any]:
     return data | ({"tools": objects} if objects else {})
 
 
-def _decode_step(data: Mapping[str, Any], made: Made) -> Agent:
-    agent, policy = made(data["agent"]), data.get("policy")
+def _decode_step(data: Mapping[str, Any], decode_agent: DecodeAgent) -> Agent:
+    agent, policy = decode_agent(data["agent"]), data.get("policy")
     if isinstance(policy, Mapping) and "@object" in policy:
         raise DefinitionMissing("policy of", policy["@object"])
     tools_by_name = {each if isinstance(each, str) else each.name: each for each in agent.tool_entries or ()}
@@ -102,15 +104,15 @@ def _is_open(policy: Policy) -> bool:
     return not policy.env_vars and all(value is None for value in secrets)
 
 
-def _encode_edge(edge: str | Route, named: Named) -> Any:
+def _encode_edge(edge: str | Route, encode_function: EncodeFunction) -> Any:
     if isinstance(edge, str):
         return edge
     targets = None if edge.targets is None else [[answer, target] for answer, target in edge.targets.items()]
-    return {"route": named(edge.function), "targets": targets}
+    return {"route": encode_function(edge.function), "targets": targets}
 
 
-def _decode_edge(edge: Any, found: Found) -> str | Route:
+def _decode_edge(edge: Any, decode_function: DecodeFunction) -> str | Route:
     if isinstance(edge, str):
         return edge
     targets = edge["targets"]
-    return Route(found(edge["route"]), None if targets is None else dict(targets))
+    return Route(decode_function(edge["route"]), None if targets is None else dict(targets))
