@@ -163,13 +163,13 @@ class Inbox:
                 future.set_result(ApprovalAnswer(False, reason))
         self._waiting.clear()
 
-    def recall(self, story: RunReplay, still_waits: Callable[[CallId], bool], tell: EmitEvent) -> None:
+    def recall(self, replay: RunReplay, still_waits: Callable[[CallId], bool], tell: EmitEvent) -> None:
         """Restore the recorded questions of a run: they can be answered from now on, and the run asks them again.
 
         `still_waits` returns whether the question of a call is still to be asked; `tell` records an event of the run.
         """
-        self._used_ids.update(story.past_approvals)
-        for question in story.approvals.values():
+        self._used_ids.update(replay.past_approvals)
+        for question in replay.approvals.values():
             call = CallId(question.call_id or "")
             if not call or question.at is None:
                 continue  # No call asks this question again under this id.
@@ -186,7 +186,7 @@ class Inbox:
                 deadline=self._deadline(question.at),
             )
             future = asyncio.get_running_loop().create_future()
-            recorded = story.words.get(entry.id)
+            recorded = replay.words.get(entry.id)
             answer = ApprovalAnswer(recorded.allowed, recorded.reason) if recorded is not None else None
             self._recalled[entry.id] = _RestoredEntry(entry, future, answer, partial(still_waits, call), tell)
 

@@ -104,16 +104,16 @@ class _Port:
         self._gate = gates.of(self.name)
         self._clock = clock
         self.window: int | None = (self._model.profile or {}).get("max_input_tokens")
-        self._shown: dict[tuple[int, ...], _BoundTools] = {}
+        self._bound_tools: dict[tuple[int, ...], _BoundTools] = {}
 
     async def ask(self, context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessageChunk | AIMessage]:
         """Ask until there is a reply or no retry is left: yield chunks as they arrive, then the whole message.
 
         Raises BudgetExceeded before a request that does not fit, ModelFailed after the last attempt.
         """
-        shown = self._show(request)
-        call = _Call(self, context, request, shown)
-        if not shown.bound.streams:
+        bound_tools = self._bind_tools(request)
+        call = _Call(self, context, request, bound_tools)
+        if not bound_tools.bound.streams:
             yield await self._gate.call(call.whole, before_wait=call.note_retry)
             return
         pieces: asyncio.Queue[AIMessageChunk | None] = asyncio.Queue()
@@ -137,25 +137,25 @@ class _Port:
             if not task.cancelled():
                 task.exception()  # Mark the exception as retrieved, even if the reader has left.
 
-    def _show(self, request: ModelRequest) -> _BoundTools:
+    def _bind_tools(self, request: ModelRequest) -> _BoundTools:
         key = tuple(map(id, request.tools))  # `_BoundTools` keeps the tools, so that no id is reused
-        bound_tools = self._shown.get(key)
+        bound_tools = self._bound_tools.get(key)
         if bound_tools is None:
             tools = tuple(request.tools)
-            bound_tools = self._shown[key] = _BoundTools(tools, bind(self._model, tools))
-            if len(self._shown) > MAX_SHOWN:
-                del self._shown[next(iter(self._shown))]
+            bound_tools = self._bound_tools[key] = _BoundTools(tools, bind(self._model, tools))
+            if len(self._bound_tools) > MAX_SHOWN:
+                del self._bound_tools[next(iter(self._bound_tools))]
         return bound_tools
 
 
 class _Call:
     """A request of one run, over all its attempts."""
 
-    __slots__ = ("_account", "_context", "_port", "_request", "_shown", "_usage", "pieces")
+    __slots__ = ("_account", "_bound_tools", "_context", "_port", "_request", "_usage", "pieces")
 
-    def __init__(self, port: _Port, context: ToolUseContext, request: ModelRequest, shown: _BoundTools) -> None:
-        self._port, self._context, self._request, self._shown = port, context, request, shown
-        self._account = Account(port.provider, context, request, lambda: shown.schema_bytes)
+    def __init__(self, port: _Port, context: ToolUseContext, request: ModelRequest, bound_tools: _BoundTools) -> None:
+        self._port, self._context, self._request, self._bound_tools = port, context, request, bound_tools
+        self._account = Account(port.provider, context, request, lambda: bound_tools.schema_bytes)
         self._usage = True  #: False once an attempt was refused because it asked for the usage of its stream
         self.pieces: asyncio.Queue[AIMessageChunk | None] | None = None
 
@@ -164,7 +164,7 @@ class _Call:
         hold, max_tokens = await self._reserve(attempt)
         try:
             reply = await complete(
-                self._shown.bound, self._request.messages, max_tokens=max_tokens, clock=self._port._clock
+                self._bound_tools.bound, self._request.messages, max_tokens=max_tokens, clock=self._port._clock
             )
         except BaseException as error:
             self._account.settle_failed(hold, error)
@@ -191,7 +191,7 @@ class _Call:
         assert self.pieces is not None
         try:
             async for chunk in stream_reply(
-                self._shown.bound,
+                self._bound_tools.bound,
                 self._request.messages,
                 max_tokens=max_tokens,
                 clock=self._port._clock,

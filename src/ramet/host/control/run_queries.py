@@ -173,7 +173,7 @@ class JournalReader:
         roots = [root for _, root in entries]
         return [root for root in await self._with_events(roots) if root not in set_aside] if ended else roots
 
-    async def _with_events(self, known: list[str]) -> list[str]:
+    async def _with_events(self, known_roots: list[str]) -> list[str]:
         """Return every tree that has events, in the order of their spawns; the known ones if a table cannot be read."""
         roots, cursor = dict[str, None](), 0
         try:
@@ -181,7 +181,7 @@ class JournalReader:
                 roots |= dict.fromkeys(each.tree for each in page)
                 cursor = page[-1].cursor
         except (Damaged, StoreFailed):
-            roots |= dict.fromkeys(known)  # A reader of such a tree gets the error.
+            roots |= dict.fromkeys(known_roots)  # A reader of such a tree gets the error.
         return list(roots)
 
     async def rows_of_all(self, *, ended: bool = False) -> list[RunRow]:
@@ -267,7 +267,7 @@ class TreeFold:
             children.setdefault(run.born.parent or "", []).append(run.id)
         return [self._row(run, tuple(children.get(run.id, ())), lives) for run in self.story.runs.values()]
 
-    def _row(self, run: RunReplay, children: tuple[str, ...], lives: bool) -> RunRow:
+    def _row(self, run: RunReplay, children: tuple[str, ...], is_active: bool) -> RunRow:
         born = run.born
         return RunRow(
             id=run.id,
@@ -276,7 +276,7 @@ class TreeFold:
             agent=born.agent,
             depth=born.depth,
             parent=born.parent,
-            state=str(run.result.status) if run.result is not None else run.state if lives else INTERRUPTED,
+            state=str(run.result.status) if run.result is not None else run.state if is_active else INTERRUPTED,
             is_over=run.is_over,
             born=born.at,
             ended=self._ended.get(run.id) if run.is_over else None,

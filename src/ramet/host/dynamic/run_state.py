@@ -70,29 +70,29 @@ class RunState:
             "drop": self._drop,
         }
 
-    async def use(self, asked: UseState, body: bytes) -> _Answer:
+    async def use(self, request: UseState, body: bytes) -> _Answer:
         """Execute a request. Raises InvalidValue, Conflict, UnsavedChanges, Unknown, Denied, OutputTooLarge."""
         async with self._turn:
-            return await self._do[asked.do](asked, body)
+            return await self._do[request.do](request, body)
 
     # ---- keys and values
 
-    async def _get(self, asked: UseState, _: bytes) -> _Answer:
-        value = await self.state.read(asked.name, MISSING)
+    async def _get(self, request: UseState, _: bytes) -> _Answer:
+        value = await self.state.read(request.name, MISSING)
         return _answer(None if value is MISSING else value, found=value is not MISSING)
 
-    async def _has(self, asked: UseState, _: bytes) -> _Answer:
-        return _answer(None, found=await self.state.read(asked.name, MISSING) is not MISSING)
+    async def _has(self, request: UseState, _: bytes) -> _Answer:
+        return _answer(None, found=await self.state.read(request.name, MISSING) is not MISSING)
 
-    async def _keys(self, asked: UseState, _: bytes) -> _Answer:
-        return _names(await self.state.read_keys(checked_prefix(asked.name), recursive=asked.recursive))
+    async def _keys(self, request: UseState, _: bytes) -> _Answer:
+        return _names(await self.state.read_keys(checked_prefix(request.name), recursive=request.recursive))
 
-    async def _namespaces(self, asked: UseState, _: bytes) -> _Answer:
+    async def _namespaces(self, request: UseState, _: bytes) -> _Answer:
         await self.state.read_keys()
-        return _names(self.state.namespaces(recursive=asked.recursive))
+        return _names(self.state.namespaces(recursive=request.recursive))
 
-    async def _set(self, asked: UseState, body: bytes) -> _Answer:
-        key = _writable(asked.name)
+    async def _set(self, request: UseState, body: bytes) -> _Answer:
+        key = _writable(request.name)
         if len(body) > MAX_VALUE:
             raise InvalidValue(key, f"{len(body)} bytes", f"a value of at most {MAX_VALUE} bytes of JSON")
         self._check_room(key, len(body))
@@ -100,8 +100,8 @@ class RunState:
         self._changed[key] = len(body)
         return _answer(None)
 
-    async def _remove(self, asked: UseState, _: bytes) -> _Answer:
-        key = _writable(asked.name)
+    async def _remove(self, request: UseState, _: bytes) -> _Answer:
+        key = _writable(request.name)
         self._check_room(key, 0)
         existed = await self.state.read(key, MISSING) is not MISSING and self.state.remove(key)
         if existed:
@@ -122,20 +122,20 @@ class RunState:
 
     # ---- commits
 
-    async def _commit(self, asked: UseState, body: bytes) -> _Answer:
+    async def _commit(self, request: UseState, body: bytes) -> _Answer:
         decisions = _Decisions(body, self._below)
         changed, size = set(self._changed), sum(self._changed.values())
         if self._changed:
             self._check_written(size)
         try:
-            if asked.on_conflict == "abandon":
-                commit = await self.state.commit(_message(asked), on_conflict="abandon")
+            if request.on_conflict == "abandon":
+                commit = await self.state.commit(_message(request), on_conflict="abandon")
             else:
-                commit = await self.state.commit(_message(asked), on_conflict="merge", resolve=decisions.resolve)
+                commit = await self.state.commit(_message(request), on_conflict="merge", resolve=decisions.resolve)
         except UnresolvedConflict:
             return decisions.undecided_reply()
         except Conflict as conflict:
-            if asked.on_conflict == "abandon" and not isinstance(conflict, MergeConflict):
+            if request.on_conflict == "abandon" and not isinstance(conflict, MergeConflict):
                 self._changed.clear()
             raise
         self._written += size
@@ -167,21 +167,21 @@ class RunState:
             reason = f"a run commits at most {MAX_WRITTEN} bytes, and {MAX_COMMITS} times"
             raise Denied("commit", reason)
 
-    async def _checkout(self, asked: UseState, _: bytes) -> _Answer:
+    async def _checkout(self, request: UseState, _: bytes) -> _Answer:
         commit = None
-        if asked.name:
+        if request.name:
             if self._foreign_requests >= MAX_STRANGERS:
                 raise Denied("checkout", f"{MAX_STRANGERS} requested commits were not in the history of the run")
-            commit = await self.state.before(asked.name)
+            commit = await self.state.before(request.name)
             if commit is None:
                 self._foreign_requests += 1
-                raise Unknown("commit", asked.name[:64])
+                raise Unknown("commit", request.name[:64])
         head = await self.state.checkout(commit)
         self._changed.clear()
         return _answer(await self._shown(head) if head is not None else None, found=head is not None)
 
-    async def _history(self, asked: UseState, _: bytes) -> _Answer:
-        head, limit = self.state.head, min(asked.limit, MAX_HISTORY)
+    async def _history(self, request: UseState, _: bytes) -> _Answer:
+        head, limit = self.state.head, min(request.limit, MAX_HISTORY)
         if self._cached_history is None or self._cached_history[:2] != (head, limit):
             commits = await self.state.own_history(limit)
             self._cached_history = head, limit, _answer([_shown(each) for each in commits])
@@ -198,14 +198,14 @@ class RunState:
         own = {each.removeprefix(self._delegates): head for each, head in heads.items()}
         return {run: head for run, head in own.items() if not set(run) & {"/", "+"}}
 
-    async def _merge(self, asked: UseState, body: bytes) -> _Answer:
+    async def _merge(self, request: UseState, body: bytes) -> _Answer:
         decisions = _Decisions(body, self._below)
-        branch, old_head = self._branch(asked), self.state.head
+        branch, old_head = self._branch(request), self.state.head
         heads = await self.state.branches(self._delegates)
         if branch not in heads:
-            raise Unknown("branch", asked.name, tuple(self._own_branches(heads)))
+            raise Unknown("branch", request.name, tuple(self._own_branches(heads)))
         self._check_written(0)
-        message = _message(asked) or f"merge the branch of {asked.name}"
+        message = _message(request) or f"merge the branch of {request.name}"
         try:
             commit = await self.state.merge(branch, resolve=decisions.resolve, message=message)
         except UnresolvedConflict:
@@ -213,15 +213,15 @@ class RunState:
         keys = len(await self.state.diff(old_head, commit)) if old_head is None or old_head.id != commit.id else 0
         return await self._committed(commit, keys)
 
-    async def _drop(self, asked: UseState, _: bytes) -> _Answer:
-        delegate_state = await self.state.beside(self._branch(asked))
+    async def _drop(self, request: UseState, _: bytes) -> _Answer:
+        delegate_state = await self.state.beside(self._branch(request))
         if delegate_state.head is None:
             return _answer(None, found=False)
         await delegate_state.delete()
         return _answer(None)
 
-    def _branch(self, asked: UseState) -> str:
-        return f"{self._delegates}{checked_name('branch', asked.name)}"
+    def _branch(self, request: UseState) -> str:
+        return f"{self._delegates}{checked_name('branch', request.name)}"
 
     @property
     def _below(self) -> str:
@@ -293,10 +293,10 @@ def _writable(name: str) -> str:
     return key
 
 
-def _message(asked: UseState) -> str:
-    if len(asked.message) > MAX_MESSAGE:
-        raise InvalidValue("message", asked.message, f"text of at most {MAX_MESSAGE} characters")
-    return asked.message
+def _message(request: UseState) -> str:
+    if len(request.message) > MAX_MESSAGE:
+        raise InvalidValue("message", request.message, f"text of at most {MAX_MESSAGE} characters")
+    return request.message
 
 
 def _shown(commit: Commit) -> StateCommit:

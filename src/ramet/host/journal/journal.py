@@ -189,22 +189,22 @@ class Journal:
 
     async def story(self, root: str, at: int | None = None) -> TreeReplay:
         """Return the recorded state of a tree, up to an event's number. Raises DamagedTree, also for a newer event."""
-        story, cursor, more = TreeReplay(), 0, True
+        replay, cursor, more = TreeReplay(), 0, True
         while more:
             stored = await self.store.read(cursor, tree=root, limit=PAGE)
             for each in stored:
                 if at is not None and each.seq > at:
                     continue
                 if each.type in codec.PASSED_OVER:
-                    story.pass_over(each.seq)
+                    replay.pass_over(each.seq)
                     continue
                 try:
-                    story.tell(codec.decode(each.data))
+                    replay.tell(codec.decode(each.data))
                 except InvalidValue as problem:  # Messages are checked as they are replayed.
                     raise damaged(self.store, each, problem) from None
             if more := len(stored) == PAGE:
                 cursor = stored[-1].cursor
-        return story
+        return replay
 
     async def story_of(self, run: str, at: int | None = None) -> TreeReplay | None:
         """Return the recorded state of a run's tree, up to an event's number; None if the run is not recorded."""
@@ -406,8 +406,8 @@ class TreeJournal:
         if self._failure is None:
             _log.critical("no more events of tree %s can be recorded: %s", self._root, error)
             self._failure = error
-        waiting, self._waiting = self._waiting, deque()
-        for _, each in waiting:
+        entries, self._waiting = self._waiting, deque()
+        for _, each in entries:
             if not isinstance(each, Event):
                 each(self._failure)
 

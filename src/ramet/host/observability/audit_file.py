@@ -176,13 +176,13 @@ class _Reading:
     """A pass through a file."""
 
     def __init__(self, head: str | None) -> None:
-        self._wanted, self._seen_wanted = head, head in (None, NOTHING)
+        self._expected_head, self._seen_wanted = head, head in (None, NOTHING)
         self._faults: list[Fault] = []
         self._missing: dict[int, int] = {}  #: numbers that are missing, by the line before which they are missing
         self._highest = 0
 
     def of(self, file: BinaryIO) -> Verified:
-        lines, before, digest = 0, None, NOTHING
+        lines, previous, digest = 0, None, NOTHING
         while line := file.readline(MAX_LINE):
             lines += 1
             is_ended = line.endswith(b"\n")
@@ -195,21 +195,21 @@ class _Reading:
             elif not read.is_whole:
                 self._fault(lines, f"was changed: entry {read.n}")
             if read is not None:
-                self._place(lines, read, before, digest)
-            before, digest = read, _sha(line)
-            self._seen_wanted = self._seen_wanted or digest == self._wanted
+                self._place(lines, read, previous, digest)
+            previous, digest = read, _sha(line)
+            self._seen_wanted = self._seen_wanted or digest == self._expected_head
         for number, at in self._missing.items():
             self._fault(at, f"does not follow: entry {number} before it was removed")
         if not self._seen_wanted:
             self._fault(lines, "does not follow the given head: the end was cut off, or the whole file was recreated")
         return Verified(lines, digest, tuple(sorted(self._faults)[:MAX_FAULTS]))
 
-    def _place(self, line: int, read: _Read, before: _Read | None, digest: str) -> None:
+    def _place(self, line: int, read: _Read, previous: _Read | None, digest: str) -> None:
         """Check whether a line is in its original place."""
         if not read.is_whole:
             self._highest += read.n == self._highest + 1  # Its number may have been changed.
         elif read.n == self._highest + 1:
-            is_known = line == 1 if before is None else before.is_whole and before.n == self._highest
+            is_known = line == 1 if previous is None else previous.is_whole and previous.n == self._highest
             if is_known and read.prev != digest:
                 self._fault(line, f"does not follow: it was written after another line {line - 1}")
         elif read.n > self._highest:

@@ -177,9 +177,9 @@ class Lines(logging.Handler):
     def _render(self, fields: Mapping[str, Any]) -> str:
         if self._structured:
             return json.dumps(fields, allow_nan=False)
-        rest = [f"{name}={_value(value)}" for name, value in list(fields.items())[4:]]
+        other_fields = [f"{name}={_value(value)}" for name, value in list(fields.items())[4:]]
         first = f"{fields['timestamp']} {fields['level']} {fields['logger']}: {fields['message']}"
-        return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], " ".join([first, *rest]))
+        return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], " ".join([first, *other_fields]))
 
 
 def _level(level: str | int) -> int:

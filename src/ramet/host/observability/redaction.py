@@ -88,9 +88,9 @@ class Redaction:
     def clean(self, text: str) -> str:
         """Return the text without the secrets that `look` found, and without texts that look like a secret."""
         data = text.encode("utf-8", "surrogatepass")
-        shown = self._mask.feed(data, last=True)
-        if shown != data:
-            text = shown.decode("utf-8", "replace")
+        masked_data = self._mask.feed(data, last=True)
+        if masked_data != data:
+            text = masked_data.decode("utf-8", "replace")
         lowercase = text.lower()
         for marks, pattern in _SECRET_PATTERNS:
             for mark in marks:

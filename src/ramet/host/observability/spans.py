@@ -150,10 +150,10 @@ class TreeSpans:
         run = self._spans_by_run.get(event.run)
         if run is not None and run.is_open:
             return run
-        above = run.above if run is not None else self._parent_context(event)
-        return self._begin(event, at, above, {genai.RESUMED: True, genai.CONVERSATION_ID: event.root})
+        parent_context = run.above if run is not None else self._parent_context(event)
+        return self._begin(event, at, parent_context, {genai.RESUMED: True, genai.CONVERSATION_ID: event.root})
 
-    def _begin(self, event: Event, at: int, above: Context, attributes: Attributes) -> RunSpans:
+    def _begin(self, event: Event, at: int, parent_context: Context, attributes: Attributes) -> RunSpans:
         if (previous := self._spans_by_run.get(event.run)) is not None:
             self._end_run(previous, at, genai.OTHER)
         base_attributes: Attributes = {
@@ -165,8 +165,10 @@ class TreeSpans:
         }
         if event.parent is not None:
             base_attributes[genai.PARENT] = event.parent
-        span = self._start(f"{genai.INVOKE_AGENT} {event.agent[:MAX_NAME]}", at, above, base_attributes | attributes)
-        run = RunSpans(above, span, set_span_in_context(span, above))
+        span = self._start(
+            f"{genai.INVOKE_AGENT} {event.agent[:MAX_NAME]}", at, parent_context, base_attributes | attributes
+        )
+        run = RunSpans(parent_context, span, set_span_in_context(span, parent_context))
         self._spans_by_run[event.run] = self._runs[event.run] = run
         return run
 
@@ -176,8 +178,8 @@ class TreeSpans:
         if parent is None:
             return self._outside
         call = parent.tools.get(event.parent_call or "")
-        below = parent.in_turn or parent.below
-        return below if call is None else set_span_in_context(call, below)
+        child_context = parent.in_turn or parent.below
+        return child_context if call is None else set_span_in_context(call, child_context)
 
     def _run_ended(self, event: events.RunEnded, at: int) -> None:
         run, result = self._open_spans(event, at), event.result
@@ -328,9 +330,9 @@ class TreeSpans:
         return self._start(f"{genai.EXECUTE_TOOL} {tool[:MAX_NAME]}", at, run.in_turn or run.below, attributes)
 
     def _start(
-        self, name: str, at: int, below: Context, attributes: Attributes, kind: SpanKind = SpanKind.INTERNAL
+        self, name: str, at: int, context: Context, attributes: Attributes, kind: SpanKind = SpanKind.INTERNAL
     ) -> Span:
-        return self._tracer.start_span(name, context=below, kind=kind, attributes=attributes, start_time=at)
+        return self._tracer.start_span(name, context=context, kind=kind, attributes=attributes, start_time=at)
 
 
 def _end(span: Span, at: int, error: str | None = None) -> None:

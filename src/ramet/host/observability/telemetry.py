@@ -31,7 +31,7 @@ class Telemetry:
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
-        self._given = provider
+        self._configured = provider
         self._runs: dict[str, RunSpans] = {}
         self.counts: Counts | None = None  #: if set, it counts every tree that begins from then on
 
@@ -66,8 +66,8 @@ class Telemetry:
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
     def _provider(self) -> TracerProvider | None:
-        if self._given is not None:
-            return self._given
+        if self._configured is not None:
+            return self._configured
         if "opentelemetry.trace" not in sys.modules and "OTEL_PYTHON_TRACER_PROVIDER" not in os.environ:
             return None  # A program that sets it up imports it first.
         try:

@@ -35,10 +35,10 @@ async def check(records: JournalReader) -> Checked:
         except DamagedTree as problem:
             records.damaged[each.key] = problem
     for root in await records.trees(ended=True):
-        story = TreeReplay()
+        replay = TreeReplay()
         try:
             async for event in records.events(root):
-                story.tell(event)
+                replay.tell(event)
         except DamagedTree as problem:
             records.damaged[root] = problem
         else:

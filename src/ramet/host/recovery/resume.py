@@ -308,12 +308,12 @@ def point_of_run(run: Run, at: int | None) -> ForkPoint:
 
 async def fork_point(journal: Journal | None, run: str, at: int | None, supplied: ResolvedInputs) -> ForkPoint:
     """Return the fork point of a run at the event numbered `at`. Raises Unknown, InvalidValue, DefinitionMissing."""
-    story = await journal.story_of(run, at) if journal is not None else None
-    if journal is None or story is None or run not in story.runs:
+    tree_replay = await journal.story_of(run, at) if journal is not None else None
+    if journal is None or tree_replay is None or run not in tree_replay.runs:
         raise Unknown("run", run)
-    about = await journal.about(story.root.id)
+    about = await journal.about(tree_replay.root.id)
     _gate(about, supplied)
-    replay = story.runs[run]
+    replay = tree_replay.runs[run]
     if "agent" not in replay.born.birth or replay.born.birth["agent"].get("function"):
         raise InvalidValue("run", run, "a run of a model: a function has no conversation to continue")
     agents = {each.name: each for each in supplied.agents}
@@ -324,23 +324,23 @@ async def fork_point(journal: Journal | None, run: str, at: int | None, supplied
         raise DefinitionMissing("tool", missing[0])
     tools = tuple(tools_by_name[name] for name in replay.born.tools if name not in SPAWNING)
     messages = repair([decode(each) for each in replay.messages])
-    owner = story.root.born.birth.get("state_owner", "")
+    owner = tree_replay.root.born.birth.get("state_owner", "")
     used = replay.result.usage_subtree if replay.result is not None else replay.subtree
     return ForkPoint(agent, tools, messages, cwd_of(about) if about.get("cwd") else None, used, owner)
 
 
-def take_up(opened: OpenTree, story: TreeReplay, supplied: ResolvedInputs) -> Run:
+def take_up(opened: OpenTree, replay: TreeReplay, supplied: ResolvedInputs) -> Run:
     """Put the recorded runs into a tree that was opened for them; return the root. Raises DefinitionMissing."""
-    opened.recorder.go_on(story.seq)
-    root = rebuild_tree(opened.tree, story, supplied.supplies)
-    for each in story.runs.values():
+    opened.recorder.go_on(replay.seq)
+    root = rebuild_tree(opened.tree, replay, supplied.supplies)
+    for each in replay.runs.values():
         run = opened.tree.register.runs[RunId(each.id)]
         _check_gate(run, each)
         opened.inbox.recall(each, partial(_still_asks, run), run.context.emit)
     return root
 
 
-def _check_gate(run: Run, story: RunReplay) -> None:
+def _check_gate(run: Run, replay: RunReplay) -> None:
     """Check that a call with a pending question is still gated.
 
     Raises DefinitionMissing if the hook that asked is missing.
@@ -349,10 +349,10 @@ def _check_gate(run: Run, story: RunReplay) -> None:
     if run.context.safety is not None:
         return  # The gate is asked about every call, and a tree that had a gate has one.
     is_waiting = any(
-        id not in story.words
-        and _still_asks(run, CallId(asked.call_id or ""))
-        and ruling_on(run.context, asked.tool, asked.args).verdict is None
-        for id, asked in story.approvals.items()
+        id not in replay.words
+        and _still_asks(run, CallId(question.call_id or ""))
+        and ruling_on(run.context, question.tool, question.args).verdict is None
+        for id, question in replay.approvals.items()
     )
     if is_waiting and (hooks is None or not hooks.listens("PreToolUse")):
         raise DefinitionMissing("PreToolUse hook", f"of {run.info.path}")

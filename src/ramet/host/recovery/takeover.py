@@ -91,20 +91,20 @@ class Takeover:
 
     async def _take_up(self, tree: UnfinishedTree) -> Handle | None:
         owner = self.owner
-        story = await tree.story()
+        replay = await tree.story()
         if tree.is_alive:  # Another component resumed it meanwhile.
             return None
-        reopens = self.reopens and story.is_over and _is_conversation(story)
+        reopens = self.reopens and replay.is_over and _is_conversation(replay)
         if reopens:
-            story.reopen()
-        elif story.is_over:
+            replay.reopen()
+        elif replay.is_over:
             await tree.close(owner.clock.now())
             return None
-        await _restore_worktrees(story, git_of(owner.user_dir))
+        await _restore_worktrees(replay, git_of(owner.user_dir))
         plan = tree.plan(self.supplied, owner.open_project)
         opened = owner.open_tree(plan)
         try:
-            root = take_up(opened, story, self.supplied)
+            root = take_up(opened, replay, self.supplied)
             root.repeatable = plan.repeatable
             if self.prepare is not None:
                 self.prepare(root)
@@ -119,20 +119,20 @@ class Takeover:
         if reopens:
             root.wakes = MAX_WAKES  # Its next turn begins with a prompt: the opening uses up no wake.
             root.context.emit(StateChanged, state=root.state.value, why="the conversation was opened again")
-        resume_tree(opened.tree, story)
+        resume_tree(opened.tree, replay)
         if not root.persistent:
             self.close_with(root)
         return opened.tree.handle(root)
 
 
-def _is_conversation(story: TreeReplay) -> bool:
-    birth = story.root.born.birth
+def _is_conversation(replay: TreeReplay) -> bool:
+    birth = replay.root.born.birth
     return bool(birth.get("persistent")) and not birth.get("agent", {}).get("function")
 
 
-async def _restore_worktrees(story: TreeReplay, git: Git) -> None:
+async def _restore_worktrees(replay: TreeReplay, git: Git) -> None:
     """Restore the removed, unchanged worktrees of runs that had answered: their ends are still to come."""
-    for run, repo in _without_folder(story):
+    for run, repo in _without_folder(replay):
         recorded = run.birth["worktree"]
         try:
             await worktree.restore(repo, recorded["path"], branch=recorded["branch"], base=recorded["base"], git=git)
@@ -140,10 +140,10 @@ async def _restore_worktrees(story: TreeReplay, git: Git) -> None:
             _log.warning("the worktree of %s cannot be restored: %s", run.path, problem)
 
 
-def _without_folder(story: TreeReplay) -> Iterator[tuple[RunSpawned, pathlib.Path]]:
+def _without_folder(replay: TreeReplay) -> Iterator[tuple[RunSpawned, pathlib.Path]]:
     """Yield spawns of living runs whose worktree is missing, parents first, each with its source folder."""
-    for each in story.runs.values():
-        spawn, parent = each.born, story.runs.get(each.born.parent or "")
+    for each in replay.runs.values():
+        spawn, parent = each.born, replay.runs.get(each.born.parent or "")
         has_worktree = not each.is_over and parent is not None and "worktree" in spawn.birth
         if parent is not None and has_worktree and not pathlib.Path(spawn.birth["cwd"]).is_dir():
             yield spawn, pathlib.Path(parent.born.birth["cwd"])

@@ -26,9 +26,9 @@ class FolderSizes:
 
     def __init__(self, folder: pathlib.Path, *, most_entries: int = MOST_ENTRIES) -> None:
         """Set `most_entries`, the number of entries at which a measurement stops counting."""
-        self._folder, self._most, self._remaining_entries = folder, most_entries, 0
+        self._folder, self._max_entries, self._remaining_entries = folder, most_entries, 0
         self._measuring: asyncio.Future[Mapping[str, int]] | None = None
-        self._known: Mapping[str, int] = {}
+        self._sizes: Mapping[str, int] = {}
         self._due = 0.0
         self._is_over = False
 
@@ -42,7 +42,7 @@ class FolderSizes:
             begin = loop.time()
             self._measuring = in_thread(self._measure, name="ramet-sizes")
             self._measuring.add_done_callback(lambda done: self._note(done, begin))
-        return self._known
+        return self._sizes
 
     async def stop(self) -> None:
         """Stop measuring, and wait for the thread; idempotent."""
@@ -55,10 +55,10 @@ class FolderSizes:
         self._due = now + max(EVERY_S, SHARE * (now - begin))
         self._measuring = None
         if not done.cancelled() and done.exception() is None and not self._is_over:
-            self._known = done.result()
+            self._sizes = done.result()
 
     def _measure(self) -> Mapping[str, int]:
-        sizes, self._remaining_entries = Counter[str](), self._most
+        sizes, self._remaining_entries = Counter[str](), self._max_entries
         with contextlib.suppress(OSError), os.scandir(self._folder) as entries:
             for each in entries:
                 sizes[_part(each.name)] += self._size(each)

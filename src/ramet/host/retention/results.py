@@ -31,15 +31,15 @@ async def result_on_record(journal: Journal | None, run: str, now: datetime) -> 
 
     Raises Unknown, Expired, BusyError while the run is open.
     """
-    story = await journal.story_of(run) if journal is not None else None
-    if journal is None or story is None or run not in story.runs:
+    replay = await journal.story_of(run) if journal is not None else None
+    if journal is None or replay is None or run not in replay.runs:
         if journal is not None:
             await _check_tombstones(journal.store, run)
         raise Unknown("run", run)
-    await see_that_it_is_kept(journal, story.root.id, run, now)
-    result = story.runs[run].result
+    await see_that_it_is_kept(journal, replay.root.id, run, now)
+    result = replay.runs[run].result
     if result is None:
-        raise BusyError(f"{story.runs[run].born.path} has not ended; resume() continues it")
+        raise BusyError(f"{replay.runs[run].born.path} has not ended; resume() continues it")
     return result
 
 

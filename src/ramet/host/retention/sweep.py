@@ -171,15 +171,15 @@ async def sweep(
     }
     removal = TreeDeleter(store, working_dir, transcripts or state_folder(working_dir) / "transcripts")
     documents = await store.list(TREES)
-    known = lifetimes_of(documents)
-    unreadable = {each.key for each in documents} - known.keys()
-    aside_roots = [root for root, each in known.items() if each.set_aside]
+    lifetimes = lifetimes_of(documents)
+    unreadable = {each.key for each in documents} - lifetimes.keys()
+    aside_roots = [root for root, each in lifetimes.items() if each.set_aside]
     roots, indexed = [*await records.trees(ended=True), *aside_roots], await removal.index()
-    await _drop_empty(store, set(known) - set(roots) - set(living), before, dry_run=dry_run)
+    await _drop_empty(store, set(lifetimes) - set(roots) - set(living), before, dry_run=dry_run)
     for root in roots:
         if most is not None and len(removed_trees) >= most:
             break
-        lifetime = known.get(root)
+        lifetime = lifetimes.get(root)
         if root in kept_roots or root in living or root in unreadable or (lifetime is not None and lifetime.keep):
             continue
         try:

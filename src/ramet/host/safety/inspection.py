@@ -110,8 +110,8 @@ class _Reader:
     first output of the run comes.
     """
 
-    def __init__(self, store: Store, wanted: GateEventFilter, after: int) -> None:
-        self._store, self._wanted, self._start = store, wanted, after
+    def __init__(self, store: Store, event_filter: GateEventFilter, after: int) -> None:
+        self._store, self._filter, self._start = store, event_filter, after
         self._pending_calls: dict[str, set[str | None]] = {}  #: ids of calls without an output yet, by run
         self._searched = set[str]()  #: runs whose events before the first cursor were read
         self.after = after
@@ -120,7 +120,7 @@ class _Reader:
         """Return the next gate events. Raises DamagedTree, StoreFailed."""
         entries: list[GateEvent] = []
         while True:
-            stored = await self._read(self.after, tree=self._wanted.tree, run=self._wanted.run)
+            stored = await self._read(self.after, tree=self._filter.tree, run=self._filter.run)
             for each in stored:
                 self.after = each.cursor
                 if await self._passed_gate(each) and (gate_event := self._matching_event(each)) is not None:
@@ -132,7 +132,7 @@ class _Reader:
 
     async def _passed_gate(self, stored: StoredEvent) -> bool:
         """Return whether an event belongs to a call that came to a gate; note that call."""
-        if "output" not in self._wanted.kinds:
+        if "output" not in self._filter.kinds:
             return True
         if stored.type == _OUTPUT and self._start and stored.run not in self._searched:
             self._searched.add(stored.run)
@@ -168,7 +168,7 @@ class _Reader:
 
     def _matching_event(self, stored: StoredEvent) -> GateEvent | None:
         try:
-            return self._wanted.takes(stored)
+            return self._filter.takes(stored)
         except InvalidValue as problem:
             self._report_damage(stored, problem)
             return None
@@ -182,7 +182,7 @@ class _Reader:
 
     def _report_damage(self, stored: StoredEvent, problem: InvalidValue) -> None:
         error = damaged(self._store, stored, problem)
-        if self._wanted.tree is not None or self._wanted.run is not None:
+        if self._filter.tree is not None or self._filter.run is not None:
             raise error from None
         _log.error("an event of a gate is skipped: %s", error)
 

@@ -267,13 +267,13 @@ def _opened_folder(folder: pathlib.Path, *, make: bool = False) -> Iterator[int]
         os.close(descriptor)
 
 
-def _listen(folder: int, name: str, shown: pathlib.Path) -> socket.socket:
+def _listen(folder: int, name: str, folder_path: pathlib.Path) -> socket.socket:
     file = f"{name}{SOCKET_SUFFIX}"
     if not _is_socket(folder, name):
         with contextlib.suppress(FileNotFoundError):
             os.stat(file, dir_fd=folder, follow_symlinks=False)
             raise InvalidValue(
-                f"ports.{name}", str(shown / file), "a free path for its socket; remove the existing file"
+                f"ports.{name}", str(folder_path / file), "a free path for its socket; remove the existing file"
             )
     return listen(pathlib.Path(f"/proc/self/fd/{folder}/{file}"))
 

@@ -114,38 +114,38 @@ class SchedulerLoop:
             await wait_with_timeout(self._wake.wait(), clock=clock, seconds=wait)
         self._wake.clear()
 
-    async def _try(self, group: asyncio.TaskGroup, id: str, found: Versioned | None = None) -> None:
+    async def _try(self, group: asyncio.TaskGroup, id: str, entry: Versioned | None = None) -> None:
         """Process one schedule; one with a zone that this machine does not know is logged and left unchanged."""
         try:
-            await self._consider(group, id, found)
+            await self._consider(group, id, entry)
         except InvalidValue as problem:
             _log.error("schedule %s does not fire here: %s", id, problem)
 
-    async def _consider(self, group: asyncio.TaskGroup, id: str, found: Versioned | None = None) -> None:
+    async def _consider(self, group: asyncio.TaskGroup, id: str, entry: Versioned | None = None) -> None:
         """Reconcile one schedule, claim the ticks that may begin, and start them."""
-        while (found := found or await self._read(id)) is not None:
-            owners = await self._living(found.book)
+        while (entry := entry or await self._read(id)) is not None:
+            owners = await self._living(entry.book)
             now = self._runtime.clock.now()
-            settled = ticks.reconcile(found.book, now, next_fire, owners.__contains__)
+            settled = ticks.reconcile(entry.book, now, next_fire, owners.__contains__)
             if ticks.is_forgotten(settled) or _is_old(settled, now):
-                await self._books.remove(id, found.version)
+                await self._books.remove(id, entry.version)
                 return
-            book, claims = ticks.begin(settled, now, self._id, self._claim_id)
-            if book is found.book or await self._books.write(book, found.version):
+            record, claims = ticks.begin(settled, now, self._id, self._claim_id)
+            if record is entry.book or await self._books.write(record, entry.version):
                 for claim in claims:
-                    group.create_task(self._fire(book.schedule, claim), name=f"ramet tick of {id}")
-                for claim in ticks.orphaned_claims(book, owners.__contains__):
+                    group.create_task(self._fire(record.schedule, claim), name=f"ramet tick of {id}")
+                for claim in ticks.orphaned_claims(record, owners.__contains__):
                     if claim.id not in self._taking_up:
                         self._taking_up.add(claim.id)
-                        group.create_task(self._take_up(book.schedule, claim), name=f"ramet tick of {id}")
-                if (at := ticks.next_tick(book, next_fire)) is not None and id not in self._agenda:
+                        group.create_task(self._take_up(record.schedule, claim), name=f"ramet tick of {id}")
+                if (at := ticks.next_tick(record, next_fire)) is not None and id not in self._agenda:
                     self._agenda[id] = at
                 return
-            found = None
+            entry = None
 
-    async def _living(self, book: ScheduleRecord) -> set[str]:
+    async def _living(self, record: ScheduleRecord) -> set[str]:
         """Return the living owners of claims: open schedulers of this kernel, and those of other living kernels."""
-        owners = {claim.owner for claim in book.state.claims}
+        owners = {claim.owner for claim in record.state.claims}
         own_owners = {each for each in owners & _open if _seat_in(each) == _seat_in(self._id)}
         if self._store is None or owners == own_owners:
             return own_owners
@@ -191,8 +191,8 @@ def _seat_in(scheduler: str) -> str:
     return scheduler.partition("@")[2]
 
 
-def _is_old(book: ScheduleRecord, now: datetime) -> bool:
+def _is_old(record: ScheduleRecord, now: datetime) -> bool:
     """Return whether a schedule has been over for a long time."""
-    results = book.state.results
-    last = results[-1].ended if results else book.state.decided
-    return last is not None and last + KEPT < now and ticks.is_over(book, next_fire)
+    results = record.state.results
+    last = results[-1].ended if results else record.state.decided
+    return last is not None and last + KEPT < now and ticks.is_over(record, next_fire)

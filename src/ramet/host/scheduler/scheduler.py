@@ -151,8 +151,8 @@ class AgentScheduler:
         """
         now = await self._now()
         timing = Interval(seconds=interval_seconds, anchor=now if anchor is None else anchor)
-        asked = ["interval", timing.seconds, None if anchor is None else timing.anchor]
-        return await self._add(timing, asked, agent, now if anchor is None else just_before(now), options)
+        requested = ["interval", timing.seconds, None if anchor is None else timing.anchor]
+        return await self._add(timing, requested, agent, now if anchor is None else just_before(now), options)
 
     async def schedule_agent_in(
         self, delay_seconds: float, agent: Agentlike, **options: Unpack[Options]
@@ -188,7 +188,7 @@ class AgentScheduler:
         """Return every schedule, in order of ids; ended schedules stay for a week, or until they are cancelled."""
         await self.start()
         records = self._records()
-        return tuple([await view_now(book, records) for book in await self._books.listed()])
+        return tuple([await view_now(record, records) for record in await self._books.listed()])
 
     async def get(self, id: str) -> ScheduleView:
         """Return one schedule. Raises Unknown."""
@@ -226,11 +226,11 @@ class AgentScheduler:
         A tick that was lost with its process has the present state of its run, if the run was resumed.
         """
         await self.start()
-        known = ticks.report((await self._read(id)).state)
+        tick_results = ticks.report((await self._read(id)).state)
         records = self._records()
         if records is not None and self._books.are_in(records.store):
-            known = await mark_starting(records, known)
-        return await refresh_all(records, known)
+            tick_results = await mark_starting(records, tick_results)
+        return await refresh_all(records, tick_results)
 
     # ---- internal
 
@@ -272,24 +272,24 @@ class AgentScheduler:
         return self._runtime.clock.now()
 
     async def _add(
-        self, timing: Interval | Once | Cron, asked: object, agent: Agentlike, decided: datetime, options: Options
+        self, timing: Interval | Once | Cron, requested: object, agent: Agentlike, decided: datetime, options: Options
     ) -> ScheduleView:
         target = target_of(agent, self._definitions)
-        schedule = schedule_of(timing, asked, target, self._entropy(4), **options)
+        schedule = schedule_of(timing, requested, target, self._entropy(4), **options)
         if next_fire_time(schedule, decided, next_fire) is None:
             raise InvalidValue("until", options.get("until"), "a moment not before the first tick, or None")
         while True:
             entry = await self._books.read(schedule.id)
             if entry is None:
-                book, version = ScheduleRecord(schedule=schedule, state=TickState(decided=decided)), 0
+                record, version = ScheduleRecord(schedule=schedule, state=TickState(decided=decided)), 0
             elif entry.book.schedule.asked == schedule.asked and not (
                 entry.book.state.cancelled or ticks.is_over(entry.book, next_fire)
             ):
                 return self._touch(entry.book)
             else:
-                book, version = ticks.replace_definition(entry.book, schedule, decided), entry.version
-            if await self._books.write(book, version):
-                return self._touch(book)
+                record, version = ticks.replace_definition(entry.book, schedule, decided), entry.version
+            if await self._books.write(record, version):
+                return self._touch(record)
 
     async def _change(self, id: str, step: Callable[[ScheduleRecord], ScheduleRecord | None]) -> ScheduleView:
         await self._now()
@@ -305,8 +305,8 @@ class AgentScheduler:
         return entry.book
 
     async def _unknown(self, id: str) -> Unknown:
-        return Unknown("schedule", str(id), tuple(book.schedule.id for book in await self._books.listed()))
+        return Unknown("schedule", str(id), tuple(record.schedule.id for record in await self._books.listed()))
 
-    def _touch(self, book: ScheduleRecord) -> ScheduleView:
-        self._lookout.look_at(book.schedule.id)
-        return view_of(book)
+    def _touch(self, record: ScheduleRecord) -> ScheduleView:
+        self._lookout.look_at(record.schedule.id)
+        return view_of(record)

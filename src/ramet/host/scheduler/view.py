@@ -30,30 +30,30 @@ class ScheduleView(Struct, frozen=True, kw_only=True):
     schedule: Schedule
 
 
-def view_of(book: ScheduleRecord) -> ScheduleView:
+def view_of(record: ScheduleRecord) -> ScheduleView:
     """Return the view of a schedule."""
-    state = book.state
+    state = record.state
     return ScheduleView(
-        id=book.schedule.id,
-        name=book.schedule.name,
-        next=_next(book),
+        id=record.schedule.id,
+        name=record.schedule.name,
+        next=_next(record),
         paused=state.paused,
         running=len(state.claims),
         waiting=len(state.waiting),
         skipped=state.skipped,
         last=state.results[-1] if state.results else None,
-        schedule=book.schedule,
+        schedule=record.schedule,
     )
 
 
-async def view_now(book: ScheduleRecord, records: JournalReader | None) -> ScheduleView:
+async def view_now(record: ScheduleRecord, records: JournalReader | None) -> ScheduleView:
     """Return the view of a schedule; a lost tick is refreshed from its run's present state."""
-    view = view_of(book)
+    view = view_of(record)
     return view if view.last is None else replace(view, last=await refresh_status(records, view.last))
 
 
-def _next(book: ScheduleRecord) -> datetime | None:
+def _next(record: ScheduleRecord) -> datetime | None:
     try:
-        return ticks.next_tick(book, next_fire)
+        return ticks.next_tick(record, next_fire)
     except InvalidValue:  # a zone that this machine does not know: the schedule does not fire here
         return None

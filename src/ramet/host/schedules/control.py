@@ -42,9 +42,9 @@ async def answer(shelf: Documents, request: PutSchedule | DropSchedule) -> dict[
             return {"was_there": await shelf.delete(KIND, request.id, expected=request.expected), "found": None}
         except Conflict as conflict:
             return {"was_there": False, "found": conflict.found}
-    book = ticks.decode(request.id, request.data)
-    if book.schedule.id != request.id:
-        raise InvalidValue("id", request.id, f"the id in the schedule itself, {book.schedule.id!r}")
+    record = ticks.decode(request.id, request.data)
+    if record.schedule.id != request.id:
+        raise InvalidValue("id", request.id, f"the id in the schedule itself, {record.schedule.id!r}")
     try:
         written = await shelf.put(KIND, request.id, request.data, expected=request.expected)
     except Conflict as conflict:

@@ -61,16 +61,16 @@ class ScheduleTable:
 
     async def all(self) -> list[Versioned]:
         """Return all recorded schedules, in order of ids. An unreadable one is left out, and logged once."""
-        return [found for each in await self._store.list(KIND) if (found := self._readable(each)) is not None]
+        return [entry for each in await self._store.list(KIND) if (entry := self._readable(each)) is not None]
 
     async def listed(self) -> list[ScheduleRecord]:
         """Return every schedule that was not cancelled, in order of ids."""
-        return [found.book for found in await self.all() if not found.book.state.cancelled]
+        return [entry.book for entry in await self.all() if not entry.book.state.cancelled]
 
-    async def write(self, book: ScheduleRecord, version: int) -> bool:
+    async def write(self, record: ScheduleRecord, version: int) -> bool:
         """Write a record of which `version` was read, 0 for a new one; return False if another writer was faster."""
         try:
-            await self._store.put(KIND, book.schedule.id, ticks.encode(book), expected=version)
+            await self._store.put(KIND, record.schedule.id, ticks.encode(record), expected=version)
         except Conflict:
             return False
         return True
@@ -80,17 +80,17 @@ class ScheduleTable:
 
         None means that the schedule is gone or that `step` returned None, and nothing was written.
         """
-        while (found := await self.read(id)) is not None:
-            changed = step(found.book)
-            if changed is None or changed is found.book or await self.write(changed, found.version):
+        while (entry := await self.read(id)) is not None:
+            changed = step(entry.book)
+            if changed is None or changed is entry.book or await self.write(changed, entry.version):
                 return changed
         return None
 
     async def cancel(self, id: str) -> bool:
         """Delete a schedule, as soon as its active runs have ended; return False if there is none."""
-        while (found := await self.read(id)) is not None and not found.book.state.cancelled:
-            book = ticks.cancel(found.book)
-            change = self.remove(id, found.version) if ticks.is_forgotten(book) else self.write(book, found.version)
+        while (entry := await self.read(id)) is not None and not entry.book.state.cancelled:
+            record = ticks.cancel(entry.book)
+            change = self.remove(id, entry.version) if ticks.is_forgotten(record) else self.write(record, entry.version)
             if await change:
                 return True
         return False

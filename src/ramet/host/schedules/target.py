@@ -48,10 +48,10 @@ def target_of(agent: object, definitions: Definitions) -> Target:
             except DefinitionMissing as problem:
                 raise InvalidValue("agent", agent, f"a function that can be imported ({problem.__cause__})") from None
             return FunctionTarget(reference=agent)
-        known = definitions()
-        if agent not in known:
-            raise Unknown("definition", agent, tuple(sorted(known)))
-        _check_model(known[agent])
+        available = definitions()
+        if agent not in available:
+            raise Unknown("definition", agent, tuple(sorted(available)))
+        _check_model(available[agent])
         return NamedTarget(name=agent)
     if isinstance(agent, Agent | Mapping):
         return AgentTarget(fields=_fields_of(as_agent(agent)))
@@ -67,12 +67,12 @@ def load(target: Target, definitions: Definitions) -> Loaded:
     """
     if isinstance(target, FunctionTarget):
         return Loaded(resolve(target.reference), {})
-    known = definitions()
+    available = definitions()
     if isinstance(target, AgentTarget):
-        return Loaded(_agent_of(target.fields), known)
-    if target.name not in known:
+        return Loaded(_agent_of(target.fields), available)
+    if target.name not in available:
         raise DefinitionMissing("definition", target.name)
-    return Loaded(known[target.name], known)
+    return Loaded(available[target.name], available)
 
 
 def plain(field: str, value: Any, _depth: int = 0) -> Any:

@@ -68,29 +68,33 @@ def agent_of(data: Mapping[str, Any], *, agents: Mapping[str, Agent], model: Cal
     fields["capabilities"] = tuple(capability(each) for each in data.get("capabilities", ()))
     if "ref" in data:
         fields["ref"] = AgentRef.parse(data["ref"])
-    known = agents.get(data["name"])
+    supplied = agents.get(data["name"])
     if "tools" in data:
-        own = (
-            {} if known is None else {each.name: each for each in known.tool_entries or () if not isinstance(each, str)}
+        tools_by_name = (
+            {}
+            if supplied is None
+            else {each.name: each for each in supplied.tool_entries or () if not isinstance(each, str)}
         )
-        fields["tools"] = tuple(own.get(name, name) for name in data["tools"])
+        fields["tools"] = tuple(tools_by_name.get(name, name) for name in data["tools"])
     if "model" in data:
-        said = data["model"]
-        if isinstance(said, str):
-            fields["model"] = said
-        elif known is not None and known.model is not None:
-            fields["model"] = known.model
+        encoded = data["model"]
+        if isinstance(encoded, str):
+            fields["model"] = encoded
+        elif supplied is not None and supplied.model is not None:
+            fields["model"] = supplied.model
         else:
-            fields["model"] = model(said["@object"])
+            fields["model"] = model(encoded["@object"])
     if "function" in data:
         fields["function"] = _decode_function(
-            data["function"], known, lambda step: agent_of(step, agents=agents, model=model)
+            data["function"], supplied, lambda step: agent_of(step, agents=agents, model=model)
         )
     if "output" in data:
-        said = data["output"]
-        fields["output"] = known.output if known is not None and known.output is not None else _decode_type(said)
+        encoded = data["output"]
+        fields["output"] = (
+            supplied.output if supplied is not None and supplied.output is not None else _decode_type(encoded)
+        )
     if "hooks" in data:
-        hooks = known.hooks if known is not None else data["hooks"]
+        hooks = supplied.hooks if supplied is not None else data["hooks"]
         if isinstance(hooks, Mapping) and "@object" in hooks:
             raise DefinitionMissing("hooks of", data["name"])
         fields["hooks"] = hooks
@@ -109,15 +113,15 @@ def _encode_function(function: Any) -> dict[str, Any]:
 
 
 def _decode_function(
-    said: Mapping[str, Any], known: Agent | None, step: Callable[[Mapping[str, Any]], Agent]
+    data: Mapping[str, Any], supplied: Agent | None, step: Callable[[Mapping[str, Any]], Agent]
 ) -> Callable[..., Any]:
-    if "@reference" in said:
-        return resolve(said["@reference"])
-    if known is not None and known.function is not None:
-        return known.function
-    if "@composition" in said:
-        return compositions.decode(said["@composition"], step, lambda each: _decode_function(each, None, step))
-    name = said.get("@capsule") or said.get("@object") or "?"
+    if "@reference" in data:
+        return resolve(data["@reference"])
+    if supplied is not None and supplied.function is not None:
+        return supplied.function
+    if "@composition" in data:
+        return compositions.decode(data["@composition"], step, lambda each: _decode_function(each, None, step))
+    name = data.get("@capsule") or data.get("@object") or "?"
 
     def missing(*_: Any, **__: Any) -> Any:
         raise DefinitionMissing("function", name)
@@ -141,10 +145,10 @@ def _encode_type(kind: Any) -> dict[str, Any]:
     return {"@type": reference}
 
 
-def _decode_type(said: Mapping[str, Any]) -> Any:
-    if "@schema" in said:
-        return hint_of(said["@schema"], said["types"], "output")
-    return resolve(said["@type"]) if "@type" in said else said
+def _decode_type(data: Mapping[str, Any]) -> Any:
+    if "@schema" in data:
+        return hint_of(data["@schema"], data["types"], "output")
+    return resolve(data["@type"]) if "@type" in data else data
 
 
 def _is_plain(value: Any) -> bool:

@@ -82,11 +82,11 @@ async def session_row(
         about = said_of(document, location_of(records.store)) if document is not None else {}
         if document is not None and _is_conversation(about):
             row = await _row(records, document, about)
-            story = await _story(records, document.key)
-            messages = story.root.said if story.runs else []
+            replay = await _replay_tree(records, document.key)
+            messages = replay.root.said if replay.runs else []
             return row, [each.data for each in (messages if last is None else messages[-last:])]
-    known = tuple(each.key for each in await records.store.list(session_ids.SESSIONS))
-    raise Unknown("session", name, known)
+    ids = tuple(each.key for each in await records.store.list(session_ids.SESSIONS))
+    raise Unknown("session", name, ids)
 
 
 def _is_conversation(about: Mapping[str, Any]) -> bool:
@@ -94,9 +94,9 @@ def _is_conversation(about: Mapping[str, Any]) -> bool:
 
 
 async def _row(records: JournalReader, document: Document, about: Mapping[str, Any]) -> SessionRow:
-    lifetime, story = read_lifetime(document, location_of(records.store)), await _story(records, document.key)
-    root = story.root if story.runs else None
-    is_closed = lifetime.over or story.is_over
+    lifetime, replay = read_lifetime(document, location_of(records.store)), await _replay_tree(records, document.key)
+    root = replay.root if replay.runs else None
+    is_closed = lifetime.over or replay.is_over
     return SessionRow(
         id=about.get("session") or document.key,
         root=document.key,
@@ -110,11 +110,11 @@ async def _row(records: JournalReader, document: Document, about: Mapping[str, A
     )
 
 
-async def _story(records: JournalReader, root: str) -> TreeReplay:
-    story = TreeReplay()
+async def _replay_tree(records: JournalReader, root: str) -> TreeReplay:
+    replay = TreeReplay()
     async for event in records.events(root):
-        story.tell(event)
-    return story
+        replay.tell(event)
+    return replay
 
 
 def _first_prompt(root: RunReplay | None) -> str:

@@ -92,7 +92,7 @@ async def _submit(task: Task, arguments: Mapping[str, Any]) -> HostTaskFuture:
     return HostTaskFuture(runtime, task, await begin(runtime, task, arguments, context))
 
 
-async def _map(task: Task, several: list[Mapping[str, Any]], max_parallel: int) -> list[Outcome]:
+async def _map(task: Task, argument_sets: list[Mapping[str, Any]], max_parallel: int) -> list[Outcome]:
     async with _runtime() as (runtime, context):
         slots = asyncio.Semaphore(max_parallel)
 
@@ -105,7 +105,7 @@ async def _map(task: Task, several: list[Mapping[str, Any]], max_parallel: int) 
                     return Outcome(None, error)
 
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(each)) for each in several]
+            tasks = [group.create_task(one(each)) for each in argument_sets]
         return [each.result() for each in tasks]
 
 
@@ -121,8 +121,8 @@ async def _runtime() -> AsyncGenerator[tuple[AgentRuntime, ToolUseContext | None
     if runtime is not None:
         yield runtime, context
         return
-    async with AgentRuntime(DEFAULT_DIR) as own:
-        yield own, None
+    async with AgentRuntime(DEFAULT_DIR) as own_runtime:
+        yield own_runtime, None
 
 
 def _living() -> tuple[AgentRuntime | None, ToolUseContext | None]:

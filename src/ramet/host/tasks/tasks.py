@@ -136,10 +136,10 @@ async def value(runtime: AgentRuntime, task: Task, result: Result, run: str) -> 
         raise TaskFailed(str(problem), task=f"{task.agent.name}.{task.name}", run=run) from None
 
 
-async def _task(runtime: AgentRuntime, task: Task, said: Any, run: str) -> Task:
+async def _task(runtime: AgentRuntime, task: Task, returned: Any, run: str) -> Task:
     """Return the task that an agent returned: by its handle, or by the local id of an agent that it created."""
     failure_fields = {"task": f"{task.agent.name}.{task.name}", "run": run}
-    text = said.strip().strip("`'\"") if isinstance(said, str) else ""
+    text = returned.strip().strip("`'\"") if isinstance(returned, str) else ""
     agents, own_ref = runtime.dynamic, ref_of(task_agent(task))
     try:
         if "@" in text:
@@ -150,12 +150,12 @@ async def _task(runtime: AgentRuntime, task: Task, said: Any, run: str) -> Task:
             names = [name] if name else list(agent.tasks)
             if len(names) != 1 or names[0] not in agent.tasks:
                 raise TaskFailed(
-                    f"{said!r} is no task of {local}; expected one of: {', '.join(agent.tasks)}", **failure_fields
+                    f"{returned!r} is no task of {local}; expected one of: {', '.join(agent.tasks)}", **failure_fields
                 )
             named_task = agent.tasks[names[0]]
     except (AgentNotResolved, InvalidValue) as problem:
         raise TaskFailed(
-            f"{str(said)[:200]!r} is no task of an agent that it created: {problem}", **failure_fields
+            f"{str(returned)[:200]!r} is no task of an agent that it created: {problem}", **failure_fields
         ) from None
     ref = ref_of(named_task.agent) if isinstance(named_task.agent, Agent) else own_ref
     if (ref.root, ref.path[: len(own_ref.path)]) != (own_ref.root, own_ref.path):

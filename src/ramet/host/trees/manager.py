@@ -54,8 +54,8 @@ class Trees:
 
     def of(self, run: str) -> list[OpenTree]:
         """Return the tree of a run in a list, if the tree is open or kept; else an empty list."""
-        known = (*self._open.values(), *self._finished.values())
-        return [opened for opened in known if RunId(run) in opened.tree.register.runs]
+        trees = (*self._open.values(), *self._finished.values())
+        return [opened for opened in trees if RunId(run) in opened.tree.register.runs]
 
     def handle(self, run: str) -> Handle:
         """Return a handle on any run of these trees, by id. Raises Unknown."""
