@@ -113,7 +113,7 @@ class ControlSocket:
         """
         self.path, self._store = folder / SOCKET, store
         self._operator = OperatorControl(houses, store)
-        self.collect: Callable[[Collect], Awaitable[Struct]] | None = None  #: removes what has ended
+        self.collect: Callable[[Collect], Awaitable[Struct]] | None = None  #: removes ended trees
         self._listening: asyncio.Task[asyncio.Server | None] | None = None
         self._answering: set[asyncio.Task[None]] = set()
 

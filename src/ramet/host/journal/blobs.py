@@ -18,7 +18,7 @@ from ramet.store.contract import Store
 _MARK = b"\0"
 BLOB_OF = "blob_of"  #: the kind of the documents that say which tree has which blob: `<root>/<name>`
 
-#: A blob that is about to be kept must not be removed: one operation at a time per store, which has one kernel.
+#: A blob that is about to be stored must not be removed: one operation at a time per store, which has one kernel.
 _gates: weakref.WeakKeyDictionary[Store, asyncio.Lock] = weakref.WeakKeyDictionary()
 
 

@@ -19,9 +19,9 @@ from ramet.store.contract import Store
 _log = logging.getLogger("ramet.results")
 #: The kind of documents that hold results.
 RESULTS = "result"
-#: Results that are kept in memory.
+#: Results that are cached in memory.
 MOST = 1_000
-#: Bytes of a result above which it is not kept.
+#: A result with more bytes is not cached.
 MAX_BYTES = 4 * 1024 * 1024
 
 

@@ -41,7 +41,7 @@ class Collected(Struct, frozen=True, kw_only=True):
 
 
 class RetentionJob:
-    """A job that removes what has expired, from `hang` to `take_down`: as long as the journal is open."""
+    """A job that removes expired trees, from `hang` to `take_down`: as long as the journal is open."""
 
     def __init__(
         self,

@@ -70,7 +70,7 @@ class TickDispatcher:
         """Spawn the run that a claim names, and follow it to its end, like `fire`. Raises StoreFailed."""
         try:
             handle = await self._spawn(schedule, claim, loaded)
-        except asyncio.CancelledError:  # A spawn does not wait once begun: none happened.
+        except asyncio.CancelledError:  # A spawn does not wait after it has begun: nothing was spawned.
             await run_shielded(self._release_claim(schedule, claim))
             raise
         except StoreFailed:
