@@ -281,7 +281,7 @@ async def test_a_connection_that_would_lead_to_itself_is_refused(
         pytest.skip(f"its network cannot be entered: {done.stderr.decode()[-200:]}")
 
     for _ in range(3):
-        with pytest.raises(PortRefused, match="nobody listens"):
+        with pytest.raises(PortRefused, match="nothing listens"):
             await handle.connect("web")
 
 

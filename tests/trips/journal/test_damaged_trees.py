@@ -175,7 +175,7 @@ def test_a_document_that_lacks_what_every_tree_says_hinders_no_other(
     out, err = capsys.readouterr()
     assert sorted(json.loads(line)["run"] for line in out.splitlines()) == sorted(roots[1:])
     assert f"tree {roots[0]} in {folder}" in err
-    assert "does not say children, cwd" in err
+    assert "does not have children, cwd" in err
 
 
 def test_a_damaged_tree_is_set_aside_and_removed_in_time(folder: Path, roots: list[str], capsys: Captured) -> None:

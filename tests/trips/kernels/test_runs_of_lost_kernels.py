@@ -177,7 +177,7 @@ async def test_what_is_answered_by_a_kernel_that_lost_it_is_on_record(both: Two,
     asked = {
         "a word for the agent": (f"/v1/agents/{agents[0][0]}/mail", {"text": "a word for the agent"}),
         "a word for the run": (f"/v1/runs/{runs[0]}/mail", {"text": "a word for the run"}),
-        "from now on it asks": (f"/v1/agents/{agents[0][0]}/control", {"@type": "set_model", "model": "offline"}),
+        "from now on the model is": (f"/v1/agents/{agents[0][0]}/control", {"@type": "set_model", "model": "offline"}),
         "that is enough": (f"/v1/runs/{runs[1]}/stop", {"reason": "that is enough"}),
     }
     with cut_off(stores[0], postgres):

@@ -57,7 +57,7 @@ class Equipment:
         """Check whether these tools can be added to the present ones. Raises InvalidValue."""
         names = [each.name for each in (*self.tools, *tools)]
         if duplicate := next((each for each in names if names.count(each) > 1), None):
-            raise InvalidValue("tools", duplicate, f"tools with different names at {self._run.info.path}")
+            raise InvalidValue("tools", duplicate, f"one tool of each name at {self._run.info.path}")
 
     def put_on(self, tools: Sequence[BaseTool], instructions: str, capabilities: Sequence[Capability]) -> None:
         """Set the additional equipment from the next turn on, replacing the previous additional equipment."""
