@@ -197,7 +197,7 @@ class Admission:
     def _refusal(self, parent: AdmissionParent, full: str, why: str = "") -> SpawnRefused:
         if full in ResourceShare._fields:
             free, envelope = self._free(parent), parent.envelope
-            assert envelope is not None, "what is not limited is never full"
+            assert envelope is not None, "a resource without a limit is never full"
             left, limit = getattr(free, full), getattr(envelope, full)
             return SpawnRefused(full, f"the living children of {parent.path} share {limit:g} {full}{why}", free=left)
         limit = self.limits.children if full == "children" else self.limits.runs
@@ -218,8 +218,8 @@ class Admission:
             self._asking.remove(hopeless)
             if not hopeless.granted.done():
                 full = self._full(hopeless.parent, hopeless.share)
-                assert full is not None, "those who fit were let in"
-                why = ", and only runs that wait for this very birth could make room"
+                assert full is not None, "every waiting spawn that fits was admitted"
+                why = ", and only runs that wait for this spawn could make room"
                 hopeless.granted.set_exception(self._refusal(hopeless.parent, full, why))
 
     def _newest_hopeless(self) -> Waiting | None:

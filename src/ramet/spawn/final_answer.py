@@ -54,7 +54,7 @@ def answer(run: Run) -> Any:
         return concluded.value if run.agent.output is None else _parsed(run, json.dumps(concluded.value))
     newest = history[-1] if history else None
     if not isinstance(newest, AIMessage) or calls_of(newest):
-        raise ProtocolError("it ended without an answer of its model")
+        raise ProtocolError("it ended without an answer from its model")
     text = str.__str__(newest.text)  # exact text: langchain's subclass is not JSON
     return text if run.agent.output is None else _parsed(run, text)
 
@@ -84,7 +84,7 @@ def bounded(run: Run, value: Any) -> Any:
 
 
 def _parsed(run: Run, text: str) -> Any:
-    assert run.agent.output is not None, "asked by who has a form"
+    assert run.agent.output is not None, "only an answer with an output type is parsed"
     try:
         return OutputContract(run.agent.output).parse(text)
     except DoesNotFit as refusal:

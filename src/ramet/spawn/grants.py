@@ -40,8 +40,8 @@ def check_may_spawn(parent: Run, grant: Grant) -> None:
         raise SpawnRefused("policy.max_sub_agent_depth", "no level below this agent is allowed", free=0)
     asked = parent.asked - (parent.births_before if parent.persistent else 0)
     if asked >= grant.max_sub_agents:
-        span = "one turn" if parent.persistent else "its life"
-        reason = f"{grant.max_sub_agents} is all it may start in {span}"
+        span = "one turn" if parent.persistent else "its lifetime"
+        reason = f"it may start at most {grant.max_sub_agents} in {span}"
         raise SpawnRefused("policy.max_sub_agents", reason, free=0)
     check_room_below(parent, coming=parent.asked - parent.births)
 
@@ -53,7 +53,7 @@ def check_room_below(parent: Run, *, coming: int = 0) -> None:
     """
     grant = parent.grant
     if parent.persistent and grant is not None and len(parent.children) + coming >= grant.max_sub_agents:
-        reason = f"{grant.max_sub_agents} is all that may live at once; wait until one has ended"
+        reason = f"at most {grant.max_sub_agents} may run at once; wait until one has ended"
         raise SpawnRefused("policy.max_sub_agents", reason, free=0)
 
 
@@ -67,7 +67,9 @@ def child_grant(
     policy = request.policy or agent.policy
     if isinstance(agent.function, Composed):
         if parent.grant is not None:
-            raise SpawnRefused("composition", "it works in the host, and you do not; start its steps yourself", free=0)
+            raise SpawnRefused(
+                "composition", "it works in the host, and you work in a sandbox; start its steps yourself", free=0
+            )
         return None, ()
     above = parent.grant or parent.bound
     if above is not None:
@@ -114,7 +116,7 @@ def mount_roots_of(parent: Run | None, grant: Grant | None, services: TreePorts)
 
 def _check_mounts(mounts: Sequence[str], roots: Mapping[str, str], services: TreePorts) -> None:
     """Raise SpawnRefused if a mount lies below one of the roots by name only."""
-    assert services.placement is not None, "who has a grant has a place"
+    assert services.placement is not None, "a run with a grant has a placement"
     try:
         services.placement.check_mounts(mounts, roots)
     except InvalidValue as problem:
@@ -123,7 +125,7 @@ def _check_mounts(mounts: Sequence[str], roots: Mapping[str, str], services: Tre
 
 def _check_endpoints(endpoints: Sequence[str], above: Sequence[str], services: TreePorts) -> None:
     """Raise SpawnRefused for a public address of the host itself, which "*" of a parent does not cover."""
-    assert services.placement is not None, "who has a grant has a place"
+    assert services.placement is not None, "a run with a grant has a placement"
     try:
         services.placement.check_endpoints(endpoints, above)
     except InvalidValue as problem:
@@ -179,7 +181,7 @@ class PackedFunction:
         self.__name__ = capsule.name
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        raise Bug("a shipped function was called in the host")
+        raise Bug("a packed function was called in the host")
 
 
 def accepts_single_arg(function: Callable[..., Any]) -> bool:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
     from langchain_core.tools import BaseTool
 
-_log = logging.getLogger("ramet.reviving")
+_log = logging.getLogger("ramet.recovery")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,7 +108,7 @@ class RunRegistry:
 
     def forget(self, run: Run) -> None:
         """Reduce a run to its tombstone."""
-        assert run.verdict is not None, "only what ended is forgotten"
+        assert run.verdict is not None, "only an ended run is forgotten"
         del self.runs[run.info.id]
         self.tombstones[run.info.id] = Tombstone(run.info.path, run.name, run.verdict.status)
 

@@ -89,7 +89,7 @@ class ToolCallLedger:
         Raises ProtocolError if the reply has no such call, or if the call is answered.
         """
         if call_id is None or call_id not in self._unanswered:
-            raise ProtocolError(f"call {str(call_id)[:100]!r} is none that waits for an answer")
+            raise ProtocolError(f"call {str(call_id)[:100]!r} does not wait for an answer")
         return self._calls[call_id]
 
     def tool(self, call_id: str | None) -> str:
@@ -104,7 +104,7 @@ class ToolCallLedger:
         """
         call = self.call(call_id)
         if call_id not in self._waiting or call_id in self._intended:
-            raise ProtocolError(f"call {call_id[:100]!r} is not there to be voted on")
+            raise ProtocolError(f"there is no call {call_id[:100]!r} to vote on")
         self._intended.add(call_id)
         return call
 
@@ -119,7 +119,7 @@ class ToolCallLedger:
         """
         call = self.call(call_id)
         if self._context.safety is not None and call_id not in self._committed:
-            raise ProtocolError(f"call {str(call_id)[:100]!r} began without a word of the safety gate")
+            raise ProtocolError(f"call {str(call_id)[:100]!r} began before the safety gate decided")
         tool = self._waiting.pop(call_id or "", None)
         if tool is None or not self._holds:
             raise ProtocolError(f"call {str(call_id)[:100]!r} may not begin")
@@ -209,7 +209,7 @@ def step_number(context: ToolUseContext, step: str) -> int:
     """
     run, _, digits = step.rpartition(":")
     if run != context.run.id or not _NUMBER.match(digits):
-        raise ProtocolError(f"step {step[:100]!r} is none of this run's")
+        raise ProtocolError(f"step {step[:100]!r} does not belong to this run")
     context.steps = max(context.steps, int(digits))
     return int(digits)
 

@@ -169,7 +169,7 @@ class RunTree:
     def _authoring(self) -> Authoring:
         authoring = self.register.services.authoring
         if authoring is None:
-            raise Denied("creating agents", "this runtime keeps no agents that agents write down")
+            raise Denied("creating agents", "this runtime does not store agents that agents create")
         return authoring
 
     async def use_state(self, user: ToolUseContext, asked: UseState, body: bytes = b"") -> tuple[StateReply, bytes]:
@@ -182,7 +182,7 @@ class RunTree:
     def _memory(self) -> Memory:
         memory = self.register.services.memory
         if memory is None:
-            raise Denied("state", "this runtime keeps no state of agents")
+            raise Denied("state", "this runtime does not store states of agents")
         return memory
 
     def views(self) -> Sequence[RunView]:

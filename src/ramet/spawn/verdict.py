@@ -22,7 +22,7 @@ def cancelled_result(run: Run, status: Status, reason: str, *, scope: str | None
 
 def lost_result(run: Run, why: str) -> TurnResult:
     """Return the result of a function that was interrupted and must not be called again."""
-    message = f"it was cut off, nobody knows what it had done, and it is not to be called again: {why}"
+    message = f"it was cut off, its effects are unknown, and it is not to be called again: {why}"
     return TurnResult(Status.LOST, error=ErrorInfo(type="Lost", message=message), partial=partial_text(run))
 
 
@@ -103,4 +103,4 @@ def _why(run: Run, story: RunReplay, status: Status) -> ErrorInfo:
         return ErrorInfo(type=type(said).__name__, message=str(said))
     except RametError:
         pass
-    return ErrorInfo(type="RametError", message="its process was killed before why was on record")
+    return ErrorInfo(type="RametError", message="its process was killed before the reason was recorded")

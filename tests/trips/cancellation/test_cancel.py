@@ -595,7 +595,7 @@ async def test_a_stopped_agent_s_history_stays_valid() -> None:
         (Call("TaskOutput", {"task_id": "left"}), "status: cancelled"),
         (Call("TaskStop", {"task_id": "nobody"}), "unknown agent 'nobody'; known: main, left, leaf"),
         (Call("TaskStop", {"task_id": "main"}), "it is not below you"),
-        (Call("SendMessage", {"to": "left", "message": "hi"}), "it was stopped, and what was stopped is not resumed"),
+        (Call("SendMessage", {"to": "left", "message": "hi"}), "it was stopped, and a stopped run is not resumed"),
     ],
 )
 async def test_what_was_stopped_is_told_apart_from_what_never_was(call: Call, answer: str) -> None:

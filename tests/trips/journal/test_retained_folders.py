@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("warm")
 KEEP_COUNT = FolderLimits().count or 0
 WRITES = Call("Write", {"file_path": "note.txt", "content": "to be kept"})
 READS = Call("Read", {"file_path": "note.txt"})
-LOST = "its folder is not there any more"
+LOST = "its folder no longer exists"
 
 
 @asynccontextmanager

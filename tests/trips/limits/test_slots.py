@@ -200,7 +200,7 @@ async def test_a_birth_that_only_its_own_waiting_ancestors_could_make_room_for_i
         born = of_kind(kept(session), RunSpawned)
 
     assert (result.value, len(born)) == ("ok", 2)
-    assert "only runs that wait for this very birth could make room" in str(model.requests[2].messages[-1].text)
+    assert "only runs that wait for this spawn could make room" in str(model.requests[2].messages[-1].text)
 
 
 async def test_a_birth_waits_for_a_stranger_s_end() -> None:

@@ -125,7 +125,7 @@ async def test_an_agent_asks_that_its_equal_message_be_left_out(tmp_path: pathli
         again = "Not delivered again: main got the same message as mail-1 less than 60 s ago."
         assert found["call-1"].startswith("Delivered to main")
         assert found["call-2"] == again
-        assert found["call-3"] == f"{again} You are not told of its rest for this message."
+        assert found["call-3"] == f"{again} You receive no idle notice for this message."
         assert "dedupe_s: 0" in found["call-4"]
         assert "expected seconds above 0, or None" in found["call-4"]
         assert [each.text for each in of_kind(kept(session), MailPushed) if each.kind == "agent"] == ["ping"]

@@ -68,4 +68,4 @@ async def test_one_that_failed_says_that_nobody_knows_why() -> None:
     assert undisturbed.error.type == "OutputInvalid"
     assert after.status == "failed"
     assert after.error is not None
-    assert "before why was on record" in after.error.message
+    assert "before the reason was recorded" in after.error.message

@@ -70,7 +70,7 @@ async def test_coming_back_does_not_escape_a_budget() -> None:
         worker, before = run_of(session, "w"), kept(session)
         scope = worker.context.budget
 
-        with pytest.raises(MailRefused, match="whose budget it had a part in, has ended"):
+        with pytest.raises(MailRefused, match="whose budget it shared, has ended"):
             session.handle("w").send("Try again.")
 
         assert scope.scope == "main/lead"

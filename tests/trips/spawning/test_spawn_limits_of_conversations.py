@@ -83,7 +83,7 @@ async def test_one_turn_of_a_conversation_starts_no_more_than_the_policy_says(tm
     async with opened(tmp_path) as runtime, session(runtime) as talk:
         await talk.ask("start a b c")
         (refusal,) = refusals(talk.messages)
-        assert f"{MOST} is all it may start in one turn" in refusal
+        assert f"it may start at most {MOST} in one turn" in refusal
         assert counted(runtime) == 1
         await talk.ask("start d")
         assert talk.handle("d").view().state == "completed"
@@ -96,7 +96,7 @@ async def test_of_the_agents_of_a_conversation_no_more_live_than_the_policy_says
         await talk.ask("begin sit1 sit2")
         await talk.ask("start b")
         (refusal,) = refusals(talk.messages)
-        assert f"{MOST} is all that may live at once" in refusal
+        assert f"at most {MOST} may run at once" in refusal
         with pytest.raises(MailRefused, match="max_sub_agents"):
             talk.handle("a").send("Again.")
         await talk.handle("sit1").cancel("enough")

@@ -257,7 +257,7 @@ async def test_mail_to_a_finished_child_whose_copy_is_gone_is_refused(repo: Path
     async with Session(model, cwd=repo) as session:
         await session.ask("Go.")
 
-        assert "is gone" in list(answers(session.messages).values())[1]
+        assert "no longer exists" in list(answers(session.messages).values())[1]
         assert session.handle("looker").view().state == "completed"
 
 

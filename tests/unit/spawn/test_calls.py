@@ -158,7 +158,7 @@ def test_calls_beside_the_conversation_are_all_or_none() -> None:
 )
 def test_a_step_of_another_run_is_none(step: str) -> None:
     """Nor is one that is written in another way."""
-    with pytest.raises(ProtocolError, match="none of this run's"):
+    with pytest.raises(ProtocolError, match="does not belong to this run"):
         step_number(make_context(), step)
 
 

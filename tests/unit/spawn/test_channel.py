@@ -160,7 +160,7 @@ async def test_what_nobody_foresaw_ends_it_and_says_so() -> None:
     """In words that need no answer, too: whoever waits for the guest does not wait for ever."""
     async with opened() as (door, guest, _):
         await guest.say(Note(text="break"))
-        with pytest.raises(ProtocolError, match=r"ours: .*not foreseen"):
+        with pytest.raises(ProtocolError, match=r"an error of the host: .*not foreseen"):
             await door.over()
 
 
@@ -331,7 +331,7 @@ async def test_a_frame_that_is_begun_and_not_ended_closes_the_channel(monkeypatc
         await guest.send(struct.pack("!II", 100, 0))
         trickling = asyncio.create_task(_trickle(guest))
         try:
-            with pytest.raises(ProtocolError, match="not ended in time"):
+            with pytest.raises(ProtocolError, match="not completed in time"):
                 await asyncio.wait_for(door.over(), 10)
         finally:
             trickling.cancel()

@@ -78,7 +78,7 @@ async def test_a_share_that_only_waiting_ancestors_could_free_is_refused() -> No
     count = admission(parent, child)
     await count.admit(parent, ResourceShare(512, 1.0))
     child.waits_for.append(parent)
-    with pytest.raises(SpawnRefused, match="only runs that wait for this very birth"):
+    with pytest.raises(SpawnRefused, match="only runs that wait for this spawn"):
         await asyncio.wait_for(count.admit(parent, ResourceShare(1, 0.1)), 5)
 
 

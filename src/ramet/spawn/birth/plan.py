@@ -82,7 +82,9 @@ def plan_birth(
     if parent.grant is not None:
         check_may_spawn(parent, parent.grant)
     if parent.info.depth >= limits.depth:
-        raise SpawnRefused("depth", f"agents may stand {limits.depth} levels deep; do this yourself", free=0)
+        raise SpawnRefused(
+            "depth", f"agents may be nested at most {limits.depth} levels deep; do this yourself", free=0
+        )
     if decided is None:
         (agent, is_fork), most = _definition(parent, request, services), None
     else:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ramet.spawn.birth.plan import Plan
 
 
-#: The number of consecutive spawns, in one turn, that may be asked about in vain: each is an event, and a call of the
-#: adapter.
+#: The number of consecutive spawns, in one turn, that may fail after the adapter was asked: each is an event, and a
+#: call of the adapter.
 MAX_UNBORN = 1_000
 
 
@@ -40,7 +40,7 @@ async def decide_child(decide: Decide, parent: Run, plan: Plan, slot: Slot | Non
     Raises SpawnRefused if the spawn is refused, or if the parent is being stopped, and PolicyAdapterFailed.
     """
     if parent.unborn >= MAX_UNBORN:
-        raise SpawnRefused("policy adapter", f"{MAX_UNBORN} births in a row were asked for in vain", free=0)
+        raise SpawnRefused("policy adapter", f"{MAX_UNBORN} spawns in a row were requested and failed", free=0)
     above, request = parent.grant or parent.bound, plan.request
     question = PolicyRequest(
         agent=plan.agent.name,

@@ -147,7 +147,7 @@ class Spawner:
         decided = request if isinstance(request, DecidedRequest) else DecidedRequest(request)
         request, most = decided.request, decided.most
         if self._services.decide is not None and decided.decision is None:
-            raise Bug("a root was asked for of which the policy adapter does not know")
+            raise Bug("the policy adapter was not asked about this root")
         limits = limits.tightened(request.limits)
         own = self._services.own_tools(agent, cwd)
         may_spawn = self._register.limits.depth > 0
@@ -378,7 +378,7 @@ class Spawner:
         brief, shared = plan.request.prompt, 0
         if plan.is_fork:
             if run.worktree is not None:
-                brief = f"(You work in a copy of the repository of your own: {run.context.cwd}.)\n\n{brief}"
+                brief = f"(You work in your own copy of the repository: {run.context.cwd}.)\n\n{brief}"
             shared = len(parent.context.history)
             run.context.history[:] = conversation.fork(parent.context.history)
             first = conversation.fork_brief(brief)

@@ -54,29 +54,29 @@ class MailRouter:
         """
         window_s = checked_window(dedupe_s)
         if run.state is State.STOPPED:
-            raise MailRefused(run.info.path, "it was stopped, and what was stopped is not resumed")
+            raise MailRefused(run.info.path, "it was stopped, and a stopped run is not resumed")
         if run.state is State.EXPIRED:
-            raise MailRefused(run.info.path, "it finished too long ago; its history is gone")
+            raise MailRefused(run.info.path, "it finished too long ago; its history is no longer stored")
         if run.agent.function is not None:
             raise MailRefused(run.info.path, "it is a function and reads no mail")
         if window_s is not None and run.recent_mail is not None:
             equal = run.recent_mail.find(sender, text, run.context.clock.now(), window_s)
             if equal is not None:
                 since = f"the same message as {equal.id} less than {window_s:g} s ago"
-                untold = " You are not told of its rest for this message." if notify else ""
+                untold = " You receive no idle notice for this message." if notify else ""
                 return f"{NOT_DELIVERED}: {run.info.path} got {since}.{untold}"
         mail = Mail(id=f"mail-{next(self._numbers)}", sender=sender, text=text, kind=kind)
         if kind == "user" or run.info.path.startswith(f"{sender}/"):
             run.wakes = 0  # A message from above: only messages that agents send each other on their own are bounded.
         if run.state is State.ENDED:
             if run.wakes >= MAX_WAKES:
-                raise MailRefused(run.info.path, f"it was resumed {MAX_WAKES} times without a word from above")
+                raise MailRefused(run.info.path, f"it was resumed {MAX_WAKES} times without a message from above")
             run.context.mailbox.check_room(mail)  # Before anything changes.
             self._revive(run)
             run.wakes += 1
             self._push(run, mail, asked, notify)
             self._supervisor.fact(run, Fact.RESUMED)
-            return f"{run.info.path} had finished; it goes on with your message in the background."
+            return f"{run.info.path} had finished; it continues with your message in the background."
         idle = run.awaits_prompt or (run.state is State.IDLE and run.wakes < MAX_WAKES)
         self._push(run, mail, asked, notify)
         self._supervisor.consider(run)
@@ -176,12 +176,12 @@ class MailRouter:
         above = run.parent
         while above is not None and not above.is_living:
             if above.own_budget is not None:
-                raise MailRefused(run.info.path, f"{above.info.path}, whose budget it had a part in, has ended")
+                raise MailRefused(run.info.path, f"{above.info.path}, whose budget it shared, has ended")
             above = above.parent
         if above is None:
             raise MailRefused(run.info.path, "its tree has ended")
         if not run.context.cwd.is_dir():
-            raise MailRefused(run.info.path, f"the folder it worked in is gone: {run.context.cwd}")
+            raise MailRefused(run.info.path, f"the folder that it worked in no longer exists: {run.context.cwd}")
         try:
             check_room_below(above)
             place = self._register.admission.admit_nowait(above, run.place.share)

@@ -211,7 +211,7 @@ class Supervisor:
         try:
             await self._whole_turn(run, messages)
         except Exception as bug:  # A bug of ramet, or of git: a waiter must not wait forever.
-            _log.exception("the turn of %s could not be brought to its end", run.info.path)
+            _log.exception("the turn of %s could not be ended", run.info.path)
             error = ErrorInfo(type=type(bug).__name__, message=str(bug))
             run.verdict = TurnResult(Status.FAILED, error=error, partial=run.verdict.partial if run.verdict else "")
             await self._stop_all(run.bound_children(), "its parent failed")

@@ -69,7 +69,7 @@ async def run_turn(
         return failed(run, refusal)
     except RametError as failure:
         if isinstance(failure, Bug):
-            _log.exception("a bug of ours ended %s", run.info.path)
+            _log.exception("a bug of ramet ended %s", run.info.path)
         return failed(run, failure)
     except (Exception, SystemExit) as failure:
         _log.exception("%s failed", run.info.path)
@@ -81,7 +81,7 @@ async def _done(run: Run, messages: Sequence[BaseMessage], feed: Feed, placement
     if run.grant is not None:
         if run.left_in is None and run.resumes and run.capsule is None and has_answered(run):
             return TurnResult(Status.COMPLETED, bounded_answer(run))  # It had answered when its process ended.
-        assert placement is not None, "who has a grant has a place"
+        assert placement is not None, "a run with a grant has a placement"
         await run.context.settled()
         return await run_in_sandbox(run, messages, feed, placement)
     if run.agent.function is not None:

@@ -36,16 +36,16 @@ async def adopted(run: Run, spec: SandboxSpec, backend: Backend, left: RunReplay
     """
     there = left.sandbox
     if there is None or there.backend != backend.name:
-        raise NotAdopted(f"it was in one of backend {there.backend if there is not None else ''!r}")
+        raise NotAdopted(f"its sandbox was of backend {there.backend if there is not None else ''!r}")
     try:
         box = await started(backend.adopt(there.sandbox, spec))
     except RametError as gone:
         raise NotAdopted(str(gone)) from gone
     why = ""
     if run.context.safety is not None:
-        why = "its kernel alone knew what the safety gate had let through"
+        why = "only its kernel knew which calls the safety gate had allowed"
     elif left.is_rewound:
-        why = "its conversation is not on record yet"
+        why = "its conversation is not recorded yet"
     if not why:
         return box
     with suppress(RametError):

@@ -106,13 +106,13 @@ class Gates:
         takes = _SAID.get(event)
         listens = hooks is not None and hooks.listens(event)
         if takes is None or not (listens or (event == "PreToolUse" and self._context.permissions)):
-            raise ProtocolError(f"nobody listens for {event[:100]!r} from a sandbox")
+            raise ProtocolError(f"no hook listens for {event[:100]!r} from a sandbox")
         calls.rounds -= 1
         if calls.rounds < 0:
-            raise ProtocolError("more rounds of hooks than one reply has reason for")
+            raise ProtocolError("too many rounds of hooks for one reply")
         said = bounded_json(body, most=MAX_PAYLOAD)
         if not isinstance(said, dict) or not all(isinstance(said.get(key), kind) for key, kind in takes.items()):
-            raise ProtocolError(f"what is told of {event} is {', '.join(takes) or 'which call it is'}")
+            raise ProtocolError(f"the payload of {event} must hold {', '.join(takes) or 'the id of its call'}")
         payload: dict[str, Any] = {key: said[key] for key in takes}  # Any: the payload of hooks
         if hooks is not None and not event.endswith(("ToolUse", "ToolUseFailure")):
             matcher = payload.get(_MATCHED.get(event, ""), self._context.run.agent)

@@ -21,7 +21,7 @@ from ramet.wire import guest_protocol
 from ramet.wire.frames import Frame, FrameReader
 from ramet.wire.guest_protocol import Answer, Done, GuestMessage, HostMessage, PerformTask, Request, Spawn, Watch
 
-#: Requests per second that a guest may make permanently, and the number at once after a pause.
+#: Requests per second that a guest may make continuously, and the number at once after a pause.
 RATE_PER_S, BURST = 200.0, 400.0
 #: Requests in progress; spawns have a bound of their own in the policy.
 MAX_IN_FLIGHT = 64
@@ -206,7 +206,7 @@ class GuestChannel(asyncio.Protocol):
             return
         if is_new or timer is None:
             self._partial_since = self._loop.time()
-        late = ProtocolError("a frame was begun and not ended in time")
+        late = ProtocolError("a frame was started and not completed in time")
         self._timers["frame"] = self._loop.call_at(self._partial_since + self._reader.allowance_s, self._end, late)
 
     def _work_off(self) -> None:
@@ -359,4 +359,4 @@ def _weight(frame: Frame) -> int:
 
 
 def _ours(problem: BaseException) -> ProtocolError:
-    return ProtocolError(f"ours: {problem!r}")
+    return ProtocolError(f"an error of the host: {problem!r}")

@@ -193,7 +193,7 @@ class SandboxedConversation:
         question = self._question(request, body)
         if not request.aside:
             if self._asking:
-                raise ProtocolError("a second question of the conversation came before the first was answered")
+                raise ProtocolError("a second model request of the conversation came before the first was answered")
             self._asking = True
             self.close()
         try:
@@ -254,7 +254,7 @@ class SandboxedConversation:
         if request.max_tokens is not None and request.max_tokens < 1:
             raise ProtocolError("max_tokens is at least 1")
         if request.last_word and (refused is None or refused.scope != run.info.path):
-            raise ProtocolError("a last word that nobody granted: no budget of its own is used up")
+            raise ProtocolError("a last answer that was not granted: no budget of the run is exhausted")
         question = decode_question(self._mirror.kept, body)
         return ModelRequest(
             messages=question.messages,
@@ -272,7 +272,7 @@ class SandboxedConversation:
         """
         number = step_number(self._run.context, step)
         if number in self._steps:
-            raise ProtocolError(f"step {step!r} was asked before")
+            raise ProtocolError(f"step {step!r} was requested before")
         self._steps.add(number)
 
     def _tools(self, said: Sequence[str | dict[str, Any]]) -> tuple[BaseTool, ...]:
@@ -310,7 +310,7 @@ class SandboxedConversation:
                     self._feed(piece)
                 if request.stream:
                     await send_piece(encode_chunk(piece))
-        raise ModelFailed(run.model, "it answered with nothing")
+        raise ModelFailed(run.model, "it sent an empty answer")
 
     def _word(self, request: AskModel, reply: AIMessage, asked: ToolUseContext) -> tuple[Reply, bytes]:
         """Record a reply, add it to the conversation, and return it for the guest."""
@@ -330,7 +330,7 @@ class SandboxedConversation:
         """
         history = self._run.context.history
         if not history or not isinstance(history[-1], AIMessage):
-            raise ProtocolError("a question was asked again whose reply was heard")
+            raise ProtocolError("a model request was repeated after its reply was received")
         return history[-1]
 
     def _told(self, reply: dict[str, Any], usage: Usage | None = None) -> tuple[Reply, bytes]:
@@ -366,7 +366,7 @@ class SandboxedConversation:
         """
         run = self._run
         if not any(tool.name == PYTHON for tool in run.context.tools):
-            raise ProtocolError("a value that its code gave: this run has no code")
+            raise ProtocolError("a value returned by code: this run has no code")
         most = run.grant.max_output_bytes if run.grant is not None else MAX_BODY
         if len(body) > most:
             raise values.result_too_large(len(body), most)
@@ -374,7 +374,7 @@ class SandboxedConversation:
         try:
             return DeclaredResult("success", value=to_json_value(value, "result"))
         except InvalidValue as refusal:
-            raise ProtocolError(f"a result that is no JSON data: {refusal}") from None
+            raise ProtocolError(f"a result that is not JSON data: {refusal}") from None
 
     def _failure(self, done: Done) -> RametError:
         """Return the error that ended the turn.
@@ -391,7 +391,7 @@ class SandboxedConversation:
         if kind in known:
             return known[kind]
         if said is None or kind in _NOT_A_GUESTS:
-            return ProtocolError(f"it ended with {kind or 'nothing'}, of which nobody here knows")
+            return ProtocolError(f"it ended with {kind or 'nothing'}, which the host did not report")
         return decode_error(said, done.fields)
 
 
@@ -430,7 +430,7 @@ def _capsule_of(run: Run) -> capsule.PackedCall | None:
     Raises InvalidValue or NotShippable.
     """
     if run.agent.memory is not None:
-        raise InvalidValue("memory", run.agent.memory, "None for an agent in a sandbox: its notes are kept outside")
+        raise InvalidValue("memory", run.agent.memory, "None for an agent in a sandbox: its memory is stored outside")
     if run.compaction is not None and run.compaction.summarise is not None:
         raise InvalidValue("compaction.summarise", run.compaction.summarise, "None for an agent in a sandbox")
     stock = builtin_tools({})

@@ -65,7 +65,7 @@ async def run_in_sandbox(
 
     Raises an error of the host itself, such as IsolationUnavailable. Errors of the guest are in the result.
     """
-    assert run.grant is not None, "who works inside has a grant"
+    assert run.grant is not None, "a run in a sandbox has a grant"
     step = run.context.next_step()
     backend = await placement.backend(run.grant)
     talk = SandboxedConversation(run, messages, feed) if run.capsule is None else None
@@ -74,7 +74,7 @@ async def run_in_sandbox(
     attempt = run.attempt if run.resumes else 1
     if run.turns > 1 or run.resumes or run.folder is None:
         house_again(run, placement)
-        assert run.folder is not None, "who works inside has a folder"
+        assert run.folder is not None, "a run in a sandbox has a folder"
         run.folder.resumed()
     run.was_inside = True
     try:
@@ -131,7 +131,7 @@ class _Attempt:
 
 def _begin_anew(run: Run, why: NotAdopted) -> None:
     """Restart the turn in a new sandbox; recorded messages stay."""
-    run.context.emit(Notice, text=f"it begins anew, in another sandbox: {why}")
+    run.context.emit(Notice, text=f"it starts again in another sandbox: {why}")
     if run.capsule is None and len(run.context.history) > run.turn_began_at:
         run.turn_began_at = len(run.context.history)
         run.context.emit(RunResumed, turn=run.turns)
@@ -166,8 +166,8 @@ class FunctionJob:
     def start(self) -> tuple[HostMessage, bytes]:
         """Return the first message, with the packed function and the late arguments."""
         run, capsule, grant = self._run, self._run.capsule, self._run.grant
-        assert capsule is not None, "a function in a sandbox is in a capsule"
-        assert grant is not None, "who works inside has a grant"
+        assert capsule is not None, "a function in a sandbox is packed"
+        assert grant is not None, "a run in a sandbox has a grant"
         late = run.request.late_args
         behind = _as_json(late()) if late is not None else b""
         start = StartFunction(
@@ -186,7 +186,9 @@ class FunctionJob:
         Raises the guest's error, ProtocolError, and OutputTooLarge if the value exceeds the limit.
         """
         if not done.ok:
-            error = decode_error(done.error or ErrorInfo(type="Error", message="it failed without a word"), done.fields)
+            error = decode_error(
+                done.error or ErrorInfo(type="Error", message="it failed without an error message"), done.fields
+            )
             if isinstance(error, Aborted) and not self._run.context.abort.aborted:
                 error = RametError(str(error))  # No one stopped it: its own claim does not make it a cancelled run.
             raise error
@@ -211,8 +213,8 @@ async def _attempt(
     run: Run, job: FunctionJob | SandboxedConversation, errands: GuestRequests, at: _Attempt
 ) -> TurnResult:
     grant, folder, placement = run.grant, run.folder, at.placement
-    assert grant is not None, "who works inside has a grant"
-    assert folder is not None, "who works inside has a folder"
+    assert grant is not None, "a run in a sandbox has a grant"
+    assert folder is not None, "a run in a sandbox has a folder"
     if at.left is None and run.lacking:
         raise DefinitionMissing("variable", ", ".join(run.lacking))
     run.left = SandboxOutput()
@@ -308,7 +310,7 @@ async def _started_inside(
     However the context is left, no process remains, and no channel is read.
     """
     folder = run.folder
-    assert folder is not None, "who works inside has a folder"
+    assert folder is not None, "a run in a sandbox has a folder"
     if at.left is not None:
         inside = RunningSandbox(
             await adopted(run, spec, at.backend, at.left), GuestChannel(errands, run.context.clock), is_adopted=True
@@ -359,7 +361,7 @@ async def _end(inside: RunningSandbox, run: Run) -> None:
     if not inside.is_gone:  # It was cut off: its output so far is kept.
         unseen = await _synced(inside.box)
         if unseen is not None:
-            run.context.emit(Notice, text=f"what it left since its files travelled last is lost: {unseen}")
+            run.context.emit(Notice, text=f"files written since the last transfer are lost: {unseen}")
         files, _ = await _collect(run)
         stdout, stderr = (stream.text for stream in inside.streams)
         run.left = SandboxOutput(files=files, stdout=stdout, stderr=stderr)
@@ -382,7 +384,7 @@ def _verdict(
     run: Run, job: FunctionJob | SandboxedConversation, finished: FinalMessage | None, gone: Exit | None
 ) -> TurnResult:
     if finished is None:
-        assert gone is not None, "who said nothing was waited for"
+        assert gone is not None, "a guest without a last message has exited"
         return _without_a_word(run, gone)
     done = finished.done
     if done.oom or (gone is not None and gone.reason == "oom"):
@@ -423,8 +425,8 @@ async def _synced(box: Sandbox) -> RametError | None:
 async def _collect(run: Run) -> tuple[tuple[Any, ...], RametError | None]:
     """Return the files that the run left, or the error that prevented it."""
     folder, grant = run.folder, run.grant
-    assert folder is not None, "who works inside has a folder"
-    assert grant is not None, "who works inside has a grant"
+    assert folder is not None, "a run in a sandbox has a folder"
+    assert grant is not None, "a run in a sandbox has a grant"
     try:
         if _is_empty(folder.workspace):
             return (), None

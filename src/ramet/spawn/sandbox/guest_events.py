@@ -102,13 +102,13 @@ class Records:
                 self._shorten(event, rest)
             case BudgetRefused():
                 if refused is None:
-                    raise ProtocolError("no budget refused it anything")
+                    raise ProtocolError("no budget refused a request of this run")
                 self._context.note(refused)
             case Notice():
                 text = masked_text(self._run, event.text, MAX_SHOWN)
                 self._context.emit(Notice, text=text, error=masked_error(self._run, event.error, MAX_SHOWN))
             case _:
-                raise ProtocolError(f"{type(event).__name__} is nothing that a guest knows of")
+                raise ProtocolError(f"{type(event).__name__} is not an event that a guest may report")
 
     def _read(self, body: bytes) -> tuple[events.Event, bytes]:
         self._count += 1
@@ -132,7 +132,7 @@ class Records:
             calls.answer(message.tool_call_id, refused=message.status == "error")
             message = masked_failure(self._run, message)
         elif not isinstance(message, HumanMessage):
-            raise ProtocolError(f"a message of type {message.type} is not a guest's to record")
+            raise ProtocolError(f"a guest may not record a message of type {message.type}")
         self._mirror.say(message)
 
     def _shorten(self, event: Compacted, rest: bytes) -> None:

@@ -45,7 +45,7 @@ class IntentionGate:
         call_id = CallId(f"{self._step}.{self._count}")
         word = await safety(self._run.context, call_id=call_id, tool=deed.tool, args=deed.args)
         if not word.committed:
-            raise Denied(deed.tool, f"the safety gate: {word.reason or 'it said no'}")
+            raise Denied(deed.tool, f"the safety gate: {word.reason or 'denied without a reason'}")
 
 
 def deed_of(request: Request, body: bytes) -> IntendedCall | None:

@@ -139,7 +139,7 @@ class Outbound:
                 await self._write(body[at : at + PIECE] if isinstance(body, bytes) else await _read(body, at))
             is_whole = True
         except (OSError, EOFError) as problem:
-            self._on_end(ProtocolError(f"ours: a file could not be sent: {problem}"))
+            self._on_end(ProtocolError(f"an error of the host: a file could not be sent: {problem}"))
         finally:
             self._is_cut |= not is_whole  # After a part of a message, another message would be taken for its rest.
         return None

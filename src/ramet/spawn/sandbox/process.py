@@ -118,7 +118,7 @@ def classify_exit(gone: Exit) -> ExitOutcome:
             detail = gone.detail or "policy.workspace_size_mb is used up"
             return ExitOutcome(Status.FAILED, "WorkspaceFull", detail)
         case "lost":
-            return ExitOutcome(Status.LOST, "SandboxLost", gone.detail or "the process that kept it ended")
+            return ExitOutcome(Status.LOST, "SandboxLost", gone.detail or "the process that held it ended")
     how = f"exit status {gone.code}" if gone.code >= 0 else f"signal {_signal_name(-gone.code)}"
     why = f" ({gone.detail})" if gone.detail else ""
     return ExitOutcome(Status.CRASHED, "Crashed", f"it ended without a result: {how}{why}")

@@ -142,7 +142,7 @@ class GuestRequests:
     @property
     def _tree(self) -> Tree:
         tree = self._run.context.tree
-        assert tree is not None, "a run that was born has a tree"
+        assert tree is not None, "a spawned run has a tree"
         return tree
 
     async def _spawn(self, asked: guest_protocol.Spawn, body: bytes) -> Reply:
@@ -294,7 +294,7 @@ class GuestRequests:
 
     async def _save(self, asked: guest_protocol.SaveCheckpoint, body: bytes) -> Reply:
         folder = self._run.folder
-        assert folder is not None, "who has a sandbox has a folder"
+        assert folder is not None, "a run in a sandbox has a folder"
         most = self._run.grant.max_output_bytes if self._run.grant is not None else 0
         if len(body) > most:
             raise InvalidValue("checkpoint", len(body), f"a value of at most {most} bytes (policy.max_output_bytes)")
@@ -307,7 +307,7 @@ class GuestRequests:
 
     async def _loaded(self) -> Reply:
         folder = self._run.folder
-        assert folder is not None, "who has a sandbox has a folder"
+        assert folder is not None, "a run in a sandbox has a folder"
         found = await opened(folder.open_checkpoint)
         if found is None:
             return Reply(guest_protocol.Checkpoint(found=False))

@@ -11,11 +11,11 @@ from ramet.core.events import FolderLost, MailPushed
 from ramet.spawn.ports import Placement
 from ramet.spawn.run import Run
 
-_log = logging.getLogger("ramet.housing")
+_log = logging.getLogger("ramet.run_folder")
 #: The text for an agent whose folder is missing, sent with its next turn.
 _LOST = (
-    "(From the host: the workspace of your sandbox was lost, since its folder is not there any more. "
-    "What you wrote to it before is gone, and you go on in an empty one.)"
+    "(From the host: the workspace of your sandbox was lost, because its folder no longer exists. "
+    "The files that you wrote there are lost, and you continue in an empty folder.)"
 )
 
 
@@ -45,7 +45,7 @@ def house_again(run: Run, placement: Placement | None) -> None:
         run.folder, lost = placement.folder(run.info), "folder"
     if lost and run.was_inside:  # Otherwise the folder cannot have held anything.
         _log.warning(
-            "the %s of %s (%s) is not there any more: it goes on in an empty one", lost, run.info.path, run.info.id
+            "the %s of %s (%s) no longer exists: the run continues in an empty one", lost, run.info.path, run.info.id
         )
         run.context.emit(FolderLost, part=lost)
         run.is_folder_lost = True

@@ -114,7 +114,7 @@ class Mirror:
         context = self._run.context
         mail = context.mailbox.take(mail_id)
         if mail is None:
-            raise ProtocolError(f"mail {mail_id[:100]!r} is not there to be read")
+            raise ProtocolError(f"there is no unread mail {mail_id[:100]!r}")
         self._mail.append(mail)
         deliver_mail(context, mail)
         self._add(context.history[-1], len(mail.text))
@@ -127,16 +127,16 @@ class Mirror:
         run, context = self._run, self._run.context
         system = len(context.system_messages)
         if not isinstance(said, list) or len(said) > len(context.history):
-            raise ProtocolError("a shorter conversation has fewer messages")
+            raise ProtocolError("a compacted conversation must have fewer messages")
         if any(isinstance(each, int) and each < system for each in said):
-            raise ProtocolError("what the system says is no part of the conversation")
+            raise ProtocolError("a system message is not part of the conversation")
         history = self.kept.heard(said)
         new = [message for each, message in zip(said, history, strict=True) if not isinstance(each, int)]
         if not all(isinstance(message, HumanMessage | ToolMessage) for message in new):
-            raise ProtocolError("a reply in a shorter conversation is not new")
+            raise ProtocolError("a compacted conversation must not hold a new reply")
         sizes = [self._sizes[each] if isinstance(each, int) else len(msgspec.json.encode(each)) for each in said]
         if sum(sizes) > sum(self._sizes[system:]):
-            raise ProtocolError("a shorter conversation is longer")
+            raise ProtocolError("a compacted conversation must be shorter")
         of_this_turn = [
             at for at, each in enumerate(said) if isinstance(each, int) and each >= system + run.turn_began_at
         ]
