@@ -51,7 +51,7 @@ def main(channel: socket.socket) -> int:
 
             serve(channel, start, frame.body)
             return 0
-    raise ProtocolError(f"{type(start).__name__} does not come first")
+    raise ProtocolError(f"{type(start).__name__} must not be the first message")
 
 
 def _import_from_image() -> None:
@@ -122,8 +122,8 @@ def _failure(error: BaseException) -> Done:
         message = "it was interrupted"
     elif isinstance(error, ModuleNotFoundError) and type(error.name) is str:
         message = (
-            f"module {clean(error.name[:200])!r} is not there inside the sandbox: install it where ramet is installed, "
-            "or import it in the module of the function, so that its source comes along"
+            f"module {clean(error.name[:200])!r} is not installed in the sandbox: install it where ramet is installed, "
+            "or import it in the module of the function, so that its source is packed as well"
         )
     return Done(ok=False, error=ErrorInfo(type=info.type, message=message, scope=info.scope), fields=fields)
 

@@ -38,7 +38,7 @@ class Answered(NamedTuple):
         try:
             return msgspec.json.decode(self.data, type=kind)
         except msgspec.DecodeError as problem:
-            raise ProtocolError(f"an answer that is no {kind.__name__}: {problem}") from None
+            raise ProtocolError(f"an answer that is not a {kind.__name__}: {problem}") from None
 
 
 class End(NamedTuple):
@@ -218,7 +218,7 @@ class AsyncChannel(asyncio.Protocol):
         """Handle the end of the connection, by the host or by the guest."""
         if not self._lost.done():
             self._lost.set_result(None)
-        self._give_up(f"the host has gone ({problem})" if problem is not None else "the host has gone")
+        self._give_up(f"the host has ended ({problem})" if problem is not None else "the host has ended")
 
     def _give_up(self, why: str) -> None:
         if self._gone is None:
@@ -242,7 +242,7 @@ class AsyncChannel(asyncio.Protocol):
             case Stop():
                 self._listener.stop(told.reason)
             case _:
-                raise ProtocolError(f"{type(told).__name__} comes first, or not at all")
+                raise ProtocolError(f"{type(told).__name__} is only accepted as the first message")
 
     def _answer(self, told: Answer, body: bytes) -> None:
         waiting = self._waiting.get(told.id)

@@ -47,7 +47,7 @@ class ChannelPerformer:
         entry = recipe_of(agent).entry()
         created = current_channel().ask(guest_protocol.CreateAgent, json_body(entry, "recipe")).as_(Created)
         if created.dropped:
-            sys.stdout.write(f"[{agent.name} did not get, for you do not have it: {', '.join(created.dropped)}]\n")
+            sys.stdout.write(f"[{agent.name} did not get, because you do not have it: {', '.join(created.dropped)}]\n")
         return AgentRef.parse(created.ref)
 
     def call(self, task: Any, arguments: Mapping[str, Any]) -> Any:

@@ -98,7 +98,7 @@ class Interpreter:
             worker.interrupt()
             raise
         except MemoryError:
-            ran = CodeResult("MemoryError: there was not even room to say where", ok=False)
+            ran = CodeResult("MemoryError: no memory was left to say where", ok=False)
         return CodeResult(_joined(note, ran.text), ran.ok)
 
     def waiting(self) -> _Waiting:
@@ -132,7 +132,7 @@ class Interpreter:
         self._worker = None
         self._note = "[this is a new namespace: earlier code could not be stopped, and its names are lost]"
         return (
-            f"[not done after {timeout_s:g} s, and it cannot be stopped: it goes on in a thread of its own until this "
+            f"[not done after {timeout_s:g} s, and it cannot be stopped: it continues in its own thread until this "
             "turn ends, and its result is lost. The next call begins with a new namespace]"
         )
 

@@ -23,7 +23,7 @@ from ramet.wire.error_codec import message_of
 ALWAYS: Final = ("__future__", "dataclasses", "enum", "typing")
 #: Names without a module, as recipes may contain them.
 WELL_KNOWN: Final = {"Agent": "ramet.agent.definition:Agent"}
-_OWN: Final = "a module of your own goes along if the program imports it, and declares it with .module, .fn or .cls"
+_OWN: Final = "your own module is packed as well if the program imports it, and declares it with .module, .fn or .cls"
 
 
 def namespace(agent: str, capabilities: Iterable[Capability], extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class ModuleView(types.ModuleType):
             if sys.modules.get(f"{module.__name__}.{name}") is value:  # A submodule, not a module that it imported.
                 inner = ModuleView(value, f"{module.__name__}.{name}", [_inner(each, name) for each in shown])
                 return parts.setdefault(name, inner)
-        raise AttributeError(f"{self.__name__}.{name} is not among the capabilities; of it there are: {_listed(self)}")
+        raise AttributeError(f"{self.__name__}.{name} is not among the capabilities; available: {_listed(self)}")
 
     def __setattr__(self, name: str, value: object) -> None:
         """Raise AttributeError: the view is read only."""
@@ -151,7 +151,7 @@ class ObjectView:
 
     def __repr__(self) -> str:
         """Return a text that names the viewed object."""
-        return f"<what is shown of {self.__dict__['ramet_name']}>"
+        return f"<the visible part of {self.__dict__['ramet_name']}>"
 
 
 class _Imports:
@@ -168,12 +168,12 @@ class _Imports:
         Raises ImportError for a module, or a part of one, that is not among the capabilities.
         """
         if level:
-            raise ImportError("a relative import leads nowhere here")
+            raise ImportError("relative imports are not supported here")
         view = self._find(name)
         for each in fromlist or ():
             if each != "*" and not hasattr(view, each):
                 raise ImportError(
-                    f"{each!r} of module {name!r} is not among the capabilities; of it there are: {_listed(view)}"
+                    f"{each!r} of module {name!r} is not among the capabilities; available: {_listed(view)}"
                 )
         return view if fromlist else self._modules.get(name.partition(".")[0], view)
 
@@ -190,7 +190,7 @@ class _Imports:
             if isinstance(found, ModuleView):
                 return found
         known = ", ".join(sorted(self._modules)[:50])
-        raise ModuleNotFoundError(f"module {name!r} is not among the capabilities; there are: {known}", name=name)
+        raise ModuleNotFoundError(f"module {name!r} is not among the capabilities; available: {known}", name=name)
 
 
 def _view(modules: dict[str, ModuleView], name: str, module: types.ModuleType) -> ModuleView:
@@ -222,7 +222,7 @@ def _module(capability: Capability, name: str) -> types.ModuleType:
 
 def _object(capability: Capability, place: str, qualname: str) -> Any:
     if not place:
-        _missing(capability, f"names no module; known without one: {', '.join(WELL_KNOWN)}")
+        _missing(capability, f"names no module; names without a module are: {', '.join(WELL_KNOWN)}")
     found: Any = _module(capability, place)
     for part in qualname.split("."):
         try:
@@ -230,7 +230,7 @@ def _object(capability: Capability, place: str, qualname: str) -> Any:
         except AttributeError:
             _missing(capability, f"has no {part!r}")
     if not (isinstance(found, type) if capability.type == "class" else callable(found)):
-        _missing(capability, f"is no {capability.type}")
+        _missing(capability, f"is not a {capability.type}")
     restricted = capability.type == "class" and (capability.include is not None or capability.exclude)
     return ObjectView(found, qualname, capability) if restricted else found
 

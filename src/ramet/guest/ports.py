@@ -103,7 +103,7 @@ def relay_model() -> RelayModel:
     """
     context = current()
     if not isinstance(context.ask, ChannelModel):
-        raise LookupError("no channel leads to a model from here: this run works in the host")
+        raise LookupError("there is no channel to a model here: this run works in the host")
     return context.ask.relay(context)
 
 
@@ -114,7 +114,7 @@ def _replied(answer: Answered) -> Reply:
     """
     reply = answer.as_(Reply)
     if reply.is_too_long:
-        raise ModelFailed("the model", "the question is longer than its window") from ContextOverflowError()
+        raise ModelFailed("the model", "the request is longer than its context window") from ContextOverflowError()
     return reply
 
 

@@ -54,7 +54,7 @@ from ramet.wire.values import values
 
 #: Seconds that code before a turn may take.
 SETUP_S = 120.0
-NEW_TURN = "[this is a new namespace: the names of earlier turns went with their process]"
+NEW_TURN = "[this is a new namespace: the names of earlier turns were lost with their process]"
 
 _READY = builtin_tools({})  # Created in the process that guests are forked from: the guests share them.
 
@@ -84,7 +84,7 @@ async def _linked(channel: socket.socket, work: Work) -> AsyncGenerator[AsyncCha
     loop, link = asyncio.get_running_loop(), AsyncChannel(work)
     has_signals = True
     try:
-        loop.add_signal_handler(signal.SIGTERM, work.stop, "it was told to end")
+        loop.add_signal_handler(signal.SIGTERM, work.stop, "it received SIGTERM")
     except (ValueError, RuntimeError):  # not the main thread
         has_signals = False
     await link.open(channel)

@@ -204,7 +204,7 @@ class TreeState:
         loop = home.get()
         if loop is None:
             work.close()
-            raise RametError("no event loop leads to the host from this thread")
+            raise RametError("this thread has no event loop that leads to the host")
         return asyncio.run_coroutine_threadsafe(work, loop).result()
 
 

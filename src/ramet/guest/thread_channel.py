@@ -58,7 +58,7 @@ class ThreadOverAsync:
         if self._pid != os.getpid():
             problem = "this process was forked by an agent: only the agent's own process may ask its host"
         elif asyncio._get_running_loop() is self._loop:
-            problem = "the event loop that hears the host cannot wait for it: do this in code, or in a thread"
+            problem = "the event loop that receives from the host cannot wait for it: do this in code, or in a thread"
         if problem is None:
             try:
                 return asyncio.run_coroutine_threadsafe(asking, self._loop)
@@ -129,7 +129,7 @@ class ThreadChannel:
             try:
                 reader.start()
             except RuntimeError:
-                raise RametError("no thread can be started to hear the host: policy.pids is used up") from None
+                raise RametError("no thread can be started to receive from the host: policy.pids is used up") from None
             self._reader = reader
         if self._gone is not None:  # Checked after the future is stored: the setter fails all stored ones.
             raise RametError(str(self._gone))

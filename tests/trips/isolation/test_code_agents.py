@@ -80,7 +80,7 @@ async def test_code_runs_in_the_agents_own_sandbox(tmp_path: pathlib.Path, backe
     assert shown[0] == "ok: x is 1\n2"
     assert "ModuleNotFoundError: module 'asyncio' is not among the capabilities" in shown[1]
     assert shown[2].startswith("error: Traceback")
-    assert "AttributeError: math.tan is not among the capabilities; of it there are: pi, sin" in shown[2]
+    assert "AttributeError: math.tan is not among the capabilities; available: pi, sin" in shown[2]
     assert shown[3] == "ok: 1"
 
 
@@ -181,7 +181,7 @@ async def test_code_makes_an_agent_and_calls_its_task(tmp_path: pathlib.Path, ba
 
     assert result.status is Status.COMPLETED, result
     [ref] = shelf.kept
-    assert shown[0] == f"ok: [math_solver did not get, for you do not have it: module math.tan]\n'{ref}'"
+    assert shown[0] == f"ok: [math_solver did not get, because you do not have it: module math.tan]\n'{ref}'"
     assert shown[1] == "ok: [Root(x=1.5, exact=False)]"
     assert shown[2] == "ok: [Root(x=1.5, exact=False)]"
     assert shown[3] == "ok: [[Root(x=1.5, exact=False)], [Root(x=1.5, exact=False)]]"
@@ -277,7 +277,7 @@ async def test_where_no_agents_are_kept_code_is_told_so(
     monkeypatch.setattr(factory, "HostAuthoring", lambda agents: None)
     _, shown = await converse(tmp_path, "local", agent(*MAKER), code(MAKE))
 
-    assert "Denied: creating agents denied: this runtime keeps no agents that agents write down" in shown[0]
+    assert "Denied: creating agents denied: this runtime does not store agents that agents create" in shown[0]
 
 
 @both

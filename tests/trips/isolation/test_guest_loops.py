@@ -574,7 +574,7 @@ async def test_a_signal_to_end_is_a_stop(inside: Inside, tmp_path: pathlib.Path)
         (last,) = inside.last_words
         assert last is not None
         assert last.error is not None
-        assert (last.error.type, last.error.message) == ("Aborted", "it was told to end")
+        assert (last.error.type, last.error.message) == ("Aborted", "it received SIGTERM")
         assert talk.result is not None
         assert talk.result.status is Status.FAILED
         read, shell = answers(talk.messages).values()

@@ -154,7 +154,7 @@ async def test_only_what_is_declared_of_a_module_is_shown(
     _, shown = await played(agent, backend, tmp_path)
 
     assert shown[0] == "ok: 3"
-    assert "AttributeError: own_helpers.RATE is not among the capabilities; of it there are: add" in shown[1]
+    assert "AttributeError: own_helpers.RATE is not among the capabilities; available: add" in shown[1]
     assert "ModuleNotFoundError: module 'own_more' is not among the capabilities" in shown[2]
 
 

@@ -152,7 +152,7 @@ def test_a_module_that_is_not_inside_is_named() -> None:
 
     assert done.error is not None
     assert done.error.type == "ModuleNotFoundError"
-    assert done.error.message.startswith("module 'a_module_that_is_nowhere' is not there inside the sandbox: ")
+    assert done.error.message.startswith("module 'a_module_that_is_nowhere' is not installed in the sandbox: ")
 
 
 def test_a_capsule_of_another_python_is_refused_before_it_is_opened() -> None:

@@ -187,7 +187,7 @@ async def test_when_the_host_goes_everything_that_waits_fails() -> None:
         host.end.close()
 
         for each in (asking, waiting):
-            with pytest.raises(Aborted, match="the host has gone"):
+            with pytest.raises(Aborted, match="the host has ended"):
                 await each
         with pytest.raises(Aborted):
             link.tell(Note(text="x"))
