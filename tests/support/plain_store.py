@@ -104,7 +104,7 @@ class PlainStore(SoleKernel):
     async def durable(self, ticket: int) -> None:
         if ticket > self._ticket:
             self._check()
-            raise InvalidValue("ticket", ticket, f"one that was given: 1 to {self._ticket}")
+            raise InvalidValue("ticket", ticket, f"one that `append` returned: 1 to {self._ticket}")
 
     def on_commit(self, heard: Callable[[int], None]) -> Callable[[], None]:
         self._check()

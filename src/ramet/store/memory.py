@@ -72,7 +72,7 @@ class MemoryStore(SoleKernel):
         if ticket <= self._ticket:
             return
         self._check()
-        raise InvalidValue("ticket", ticket, f"one that was given: 1 to {self._ticket}")
+        raise InvalidValue("ticket", ticket, f"one that `append` returned: 1 to {self._ticket}")
 
     def on_commit(self, heard: Callable[[int], None]) -> Callable[[], None]:
         """Call `heard` inside each `append`; return a function that stops this."""

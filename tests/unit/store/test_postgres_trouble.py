@@ -270,7 +270,7 @@ async def test_a_batch_of_another_kernel_is_not_taken_for_our_own(postgres: Serv
         async with opened(PostgresStore(postgres.dsn, schema=schema)) as second:
             await second.durable(second.append(entry(1, run="r-2")))
 
-    with pytest.raises(StoreFailed, match="another kernel was here"):
+    with pytest.raises(StoreFailed, match="another kernel used the store"):
         await store.durable(store.append(entry(2)))
     with pytest.raises(StoreFailed):
         await store.close()
@@ -287,13 +287,13 @@ async def test_an_idle_kernel_whose_session_was_ended_takes_its_lock_back(
         with psycopg.connect(postgres.dsn, autocommit=True) as connection:
             connection.execute("SELECT pg_terminate_backend(%s, 60000)", [before])
         await eventually(lambda before=before: session_of(store) not in (0, before))  # type: ignore[misc]
-        await eventually(lambda: caplog.messages[-1].endswith("both are back"))
+        await eventually(lambda: caplog.messages[-1].endswith("both are restored"))
 
         with pytest.raises(StoreInUse):
             await PostgresStore(postgres.dsn, schema=schema).open()
     assert [message.partition(": ")[2][:25] for message in caplog.messages] == [
         "the session of this kerne",
-        "the session was lost, and",
+        "the session and its lock ",
     ] * 3
     assert losses == []
     await store.durable(store.append(entry(1)))

@@ -270,7 +270,7 @@ def test_a_full_disk_ends_the_store_with_a_plain_reason(tmp_path: Path) -> None:
     *acked, end = did(*_mounted(tmp_path, "size=600k", "fill"))
 
     assert int(acked[-1]) > 10
-    assert end.startswith("failed: there is no space left where it lies")
+    assert end.startswith("failed: there is no space left on its disk")
 
 
 @needs_root

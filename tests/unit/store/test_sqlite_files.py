@@ -173,7 +173,7 @@ async def test_another_programs_database_is_refused(path: Path) -> None:
 async def test_what_is_no_database_is_refused(path: Path) -> None:
     path.write_bytes(b"this is not a database, and never was\n" * 1_000)
 
-    await is_refused(path, "it is no database")
+    await is_refused(path, "it is not a database")
 
 
 async def test_a_journal_that_is_cut_short_is_refused(path: Path) -> None:
@@ -182,7 +182,7 @@ async def test_a_journal_that_is_cut_short_is_refused(path: Path) -> None:
     whole = path.read_bytes()
     for size in (len(whole) - 8192, len(whole) - 100, 4096, 2000):
         path.write_bytes(whole[:size])
-        await is_refused(path, "cut short|malformed|damaged|no database")
+        await is_refused(path, "truncated|malformed|damaged|not a database")
         for each in path.parent.iterdir():
             each.unlink()
 

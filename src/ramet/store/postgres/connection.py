@@ -213,7 +213,7 @@ class OpenStore:
             return
         assert self._writer is not None
         if self._writer.resumed != self._resumed:
-            _log.warning("%s: the session was lost, and so was the lock; both are back", self._place.where)
+            _log.warning("%s: the session and its lock were lost; both are restored", self._place.where)
             self._watch(self._writer)
         for each in self._writer.owning.news():
             self._lost(each)
@@ -228,7 +228,9 @@ class OpenStore:
 
     def _session_lost(self) -> None:
         """Check at once whether the lock, which was lost with the session, can be taken again or has another holder."""
-        _log.warning("%s: the session of this kernel has ended; nothing begins before it is back", self._place.where)
+        _log.warning(
+            "%s: the session of this kernel has ended; no new work begins before it is restored", self._place.where
+        )
         self.batches.look()
 
 

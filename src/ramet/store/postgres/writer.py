@@ -135,7 +135,7 @@ class PostgresWriter:
                     raise self._place.failed(error) from None
                 self.is_away = True
                 if not patience.is_left():
-                    why = f"the session was lost again and again, and last: {error}"
+                    why = f"the session was lost repeatedly; the last error: {error}"
                     raise self._place.failed(why) from None
                 if retry(self._resume, patience, self._place) == number:
                     break  # The batch was committed; only its acknowledgement was lost.
@@ -237,7 +237,7 @@ class PostgresWriter:
             seat = connection.execute(queries["sit_down"], known).fetchone()
             connection.execute(queries["tell_kernels"], {"channel": self._place.schema})
         if seat is None:
-            raise StoreFailed(self._place.where, "another kernel was here while the connection was lost")
+            raise StoreFailed(self._place.where, "another kernel used the store while the connection was lost")
         return seat[0], seat[1], seat[2]
 
     def _write(self, connection: Connection, number: int, batch: Batch) -> None:

@@ -69,7 +69,7 @@ class Commits:
         if ticket <= self.committed:
             return
         if ticket > self.ticket:
-            raise InvalidValue("ticket", ticket, f"one that was given: 1 to {self.ticket}")
+            raise InvalidValue("ticket", ticket, f"one that `append` returned: 1 to {self.ticket}")
         if self._failure is not None:
             raise StoreFailed(self._where, self._failure)
         waiter = self._loop.create_future()

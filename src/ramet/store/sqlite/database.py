@@ -16,13 +16,13 @@ from ramet.store.sqlite.high_water import NOTHING, Mark, loss_of, mark_of
 #: How long to wait for another process that recovers the file after a crash.
 _BUSY_S = 5.0
 _PLAIN = {
-    "SQLITE_FULL": "there is no space left where it lies",
-    "SQLITE_READONLY": "it, or the folder that it lies in, cannot be written to",
-    "SQLITE_CANTOPEN": "it cannot be opened, or the files beside it cannot be made",
-    "SQLITE_IOERR": "the disk did not take or give what was asked",
+    "SQLITE_FULL": "there is no space left on its disk",
+    "SQLITE_READONLY": "it, or its folder, cannot be written to",
+    "SQLITE_CANTOPEN": "it cannot be opened, or the files next to it cannot be created",
+    "SQLITE_IOERR": "the disk failed to write or to read",
     "SQLITE_BUSY": "another program keeps it locked",
     "SQLITE_CORRUPT": "it is damaged",
-    "SQLITE_NOTADB": "it is no database",
+    "SQLITE_NOTADB": "it is not a database",
 }
 _DAMAGES = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 
@@ -80,7 +80,7 @@ def open_for_writing(path: Path, *, accepts_loss: bool = False) -> sqlite3.Conne
             version = schema.version_of(connection, path)
             (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
             if mode != "wal":
-                raise StoreFailed(path, "a write-ahead log is not possible where it lies")
+                raise StoreFailed(path, "a write-ahead log is not possible in its folder")
             if not version:
                 # After enabling WAL: before it, this would be a second write with a rollback journal, which would count
                 # as foreign.
@@ -180,7 +180,7 @@ def _see_that_it_is_whole(connection: sqlite3.Connection, path: Path) -> None:
         (size,) = connection.execute("PRAGMA page_size").fetchone()
         # In this order: a kernel that writes meanwhile has a log, or has already moved it into the file.
         if not _has_log(path) and (found := path.stat().st_size) < pages * size:
-            raise Damaged("the journal", path, f"it is cut short: {found} bytes of {pages * size}")
+            raise Damaged("the journal", path, f"it is truncated: {found} bytes of {pages * size}")
     finally:
         connection.execute("COMMIT")
 

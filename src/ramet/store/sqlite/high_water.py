@@ -69,7 +69,7 @@ def loss_of(journal: Path, found: Mark, marked: Mark) -> Damaged | None:
     if not found.is_behind(marked):
         return None
     why = (
-        f"what was committed last is not in it: it ends at event {found.cursor} and change {found.changes}, and "
+        f"the newest commits are missing from it: it ends at event {found.cursor} and change {found.changes}, and "
         f"event {marked.cursor} and change {marked.changes} were committed. Its write-ahead log was shortened or "
         "removed, or an older copy was put in its place; nothing was changed. Put the files back that belong together, "
         "or accept the loss: ramet repair --accept-loss"

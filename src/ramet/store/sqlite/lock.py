@@ -66,7 +66,7 @@ class KernelLock:
         try:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
-            raise StoreFailed(path, f"{self.path.name} cannot be opened beside it: {error.strerror}") from None
+            raise StoreFailed(path, f"{self.path.name} cannot be opened next to it: {error.strerror}") from None
         try:
             self._take()
             os.ftruncate(self._fd, 0)

@@ -56,7 +56,7 @@ class SqliteReader:
                 raise DamagedTree(tree, self._path, plain(error)) from None
             for cursor, number, seq, kind, data, checksum in page:
                 if type(number) is not int and tree is not None:
-                    raise DamagedTree(tree, self._path, "it is no event", cursor=cursor)
+                    raise DamagedTree(tree, self._path, "it is not an event", cursor=cursor)
                 if (names := self._runs.get(number)) is None:
                     continue  # It was removed a moment ago.
                 if is_checked:
@@ -100,9 +100,9 @@ class SqliteReader:
     def _check(self, tree: str, cursor: int, run: int, seq: int, kind: int, data: object, checksum: int | None) -> None:
         """Raise DamagedTree if an event is not as it was written. Events of version 1 have no checksum."""
         if type(data) is not bytes or type(seq) is not int or kind not in self._types:
-            raise DamagedTree(tree, self._path, "it is no event", cursor=cursor)
+            raise DamagedTree(tree, self._path, "it is not an event", cursor=cursor)
         if checksum is not None and checksum != checksum_of(cursor, run, seq, kind, data):
-            raise DamagedTree(tree, self._path, "its bytes are not those that were written", cursor=cursor)
+            raise DamagedTree(tree, self._path, "its bytes differ from those that were written", cursor=cursor)
 
     def _learn(self, page: list[Any]) -> None:
         """Load the names of the runs and types on a page."""

@@ -54,7 +54,7 @@ def version_of(connection: sqlite3.Connection, path: pathlib.Path) -> int:
         known = f"this ramet knows versions up to {len(migrations())}; nothing was changed"
         raise Damaged("the journal", path, f"it is newer, of version {version}, and {known}")
     if foreign := sorted(each.name for each in _objects(connection) ^ _own_objects(int(version))):
-        raise Damaged("the journal", path, f"ramet did not make {', '.join(foreign)[:200]}; nothing was changed")
+        raise Damaged("the journal", path, f"ramet did not create {', '.join(foreign)[:200]}; nothing was changed")
     return int(version)
 
 

@@ -83,9 +83,9 @@ class BlobCache:
     def _read(self, name: str, blobs: Mapping[str, bytes], read: Callable[[bytes], Any]) -> Any:
         data = blobs.get(name)
         if data is None:
-            raise Damaged("a state", self.store.name, f"the blob {name} is not there")
+            raise Damaged("a state", self.store.name, f"the blob {name} is missing")
         if name_of(data) != name:
-            raise Damaged("a state", self.store.name, f"the blob {name} is not what it was")
+            raise Damaged("a state", self.store.name, f"the blob {name} has changed")
         try:
             made = read(data)
         except (ValueError, TypeError, LookupError, msgspec.MsgspecError) as error:

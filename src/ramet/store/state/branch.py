@@ -101,7 +101,7 @@ class Branch:
         """Write the changes as a commit. Raises Conflict, MergeConflict, UnsavedChanges."""
         async with self._turn:
             if self.is_detached:
-                why = "this is at an older commit, where no branch follows"
+                why = "this is at an older commit, which no branch points to"
                 remedy = "fork(branch, with_changes=True) makes a branch of it; discard() and checkout() go back"
                 raise UnsavedChanges(tuple(self.copy.changes), why, remedy)
             self.copy.settle_fetched(mutated)
@@ -327,14 +327,12 @@ class Branch:
         changed = [each.kept for each in self.copy.fetched.changed()]
         if unsaved or changed:
             keys = tuple(map(shown, dict.fromkeys([*unsaved, *changed])))
-            raise UnsavedChanges(
-                keys, f"{what} with changes that are in no commit", f"commit() or discard() first{more}"
-            )
+            raise UnsavedChanges(keys, f"{what} with uncommitted changes", f"commit() or discard() first{more}")
 
     def _refuse_detached(self, what: str) -> None:
         if self.is_detached:
             remedy = "checkout() goes back to the branch, fork(branch) makes one here"
-            raise UnsavedChanges((), f"{what} at an older commit, where no branch follows", remedy)
+            raise UnsavedChanges((), f"{what} at an older commit, which no branch points to", remedy)
 
 
 def _pointing(head: Commit) -> bytes:

@@ -107,4 +107,4 @@ class Keys:
         try:
             return checked_key(self._below + key)
         except InvalidValue:
-            raise InvalidValue("key", key, f"a key that is not too long behind {self._below!r}") from None
+            raise InvalidValue("key", key, f"a key that is not too long after {self._below!r}") from None

@@ -35,9 +35,9 @@ def checked_name(field: str, name: object) -> str:
     if not _is_text(name, _MOST_NAME) or any(part in ("", ".", "..") for part in name.split("/")):
         raise InvalidValue(field, name, f"text of 1 to {_MOST_NAME} characters without NUL, or parts joined by '/'")
     if field == "state" and "/" in name:
-        raise InvalidValue(field, name, "a name without '/'; what comes behind one is a namespace, or a branch")
+        raise InvalidValue(field, name, "a name without '/'; the part after a '/' is a namespace, or a branch")
     if is_commit(name):
-        raise InvalidValue(field, name, "a name that is not taken for the id of a commit")
+        raise InvalidValue(field, name, "a name that does not look like the id of a commit")
     return name
 
 

@@ -165,7 +165,7 @@ class Versioned(Keys):
             if other._line.shelf.store is not self._line.shelf.store:
                 raise InvalidValue("other", other, "a state of the same store")
             if other._line.copy.unsaved():
-                raise InvalidValue("other", other.unsaved, "a state without changes that are in no commit")
+                raise InvalidValue("other", other.unsaved, "a state without uncommitted changes")
             if other.head is None:
                 raise InvalidValue("other", other.branch, "a branch with a commit")
             what, other = other.branch, other.head

@@ -82,7 +82,7 @@ class WorkingCopy:
             why = "objects that `get` returned were changed and not set again"
             if mutated == "keep":
                 why = "several objects of the same key were changed since they were read"
-            raise UnsavedChanges(tuple(keys), why, "set() what is to be kept; or commit(mutated='keep' or 'leave')")
+            raise UnsavedChanges(tuple(keys), why, "set() the objects to keep; or commit(mutated='keep' or 'leave')")
         for kept, value, as_ in changed:
             if parted(kept)[1] is None:
                 self.set_key(kept, value, as_)
