@@ -109,18 +109,18 @@ class Admission:
             return self._take(parent, share)
         if self.limits.when_full == "refuse":
             raise self._refusal(parent, full)
-        asking = Waiting(parent, share)
-        self._asking.append(asking)
+        waiting = Waiting(parent, share)
+        self._asking.append(waiting)
         self._serve()
         try:
-            return await asking.granted
+            return await waiting.granted
         except asyncio.CancelledError:
-            if asking.granted.done() and not asking.granted.cancelled() and not asking.granted.exception():
-                self.release(asking.granted.result())
+            if waiting.granted.done() and not waiting.granted.cancelled() and not waiting.granted.exception():
+                self.release(waiting.granted.result())
             raise
         finally:
-            if asking in self._asking:
-                self._asking.remove(asking)
+            if waiting in self._asking:
+                self._asking.remove(waiting)
 
     def admit_nowait(self, parent: AdmissionParent, share: ResourceShare = NO_SHARE) -> AdmissionSlot:
         """Take a place at once, for a run that is resumed by mail.
@@ -139,9 +139,9 @@ class Admission:
     @staticmethod
     def no_place() -> AdmissionSlot:
         """Return a released slot, for a run that has ended."""
-        place = AdmissionSlot(None, NO_SHARE)
-        place.held = False
-        return place
+        slot = AdmissionSlot(None, NO_SHARE)
+        slot.held = False
+        return slot
 
     def look_again(self) -> None:
         """Refuse the queued spawns for which no end can make room, after a run has begun to wait."""
@@ -155,13 +155,13 @@ class Admission:
         place.held = False
         self.taken -= 1
         if place.parent is not None:
-            left = self._children[id(place.parent)] - 1
-            if left:
-                self._children[id(place.parent)] = left
+            remaining = self._children[id(place.parent)] - 1
+            if remaining:
+                self._children[id(place.parent)] = remaining
                 if place.share != NO_SHARE:
-                    held = self._shares[id(place.parent)]
+                    used = self._shares[id(place.parent)]
                     self._shares[id(place.parent)] = ResourceShare(
-                        *(a - b for a, b in zip(held, place.share, strict=True))
+                        *(a - b for a, b in zip(used, place.share, strict=True))
                     )
             else:
                 del self._children[id(place.parent)]
@@ -174,16 +174,16 @@ class Admission:
         if parent is not None:
             self._children[id(parent)] = self._children.get(id(parent), 0) + 1
             if share != NO_SHARE:
-                held = self._shares.get(id(parent), NO_SHARE)
-                self._shares[id(parent)] = ResourceShare(*(a + b for a, b in zip(held, share, strict=True)))
+                used = self._shares.get(id(parent), NO_SHARE)
+                self._shares[id(parent)] = ResourceShare(*(a + b for a, b in zip(used, share, strict=True)))
         return AdmissionSlot(parent, share)
 
     def _full(self, parent: AdmissionParent, share: ResourceShare) -> str | None:
         if self._children.get(id(parent), 0) >= self.limits.children:
             return "children"
         if share != NO_SHARE:
-            for name, asked, free in zip(ResourceShare._fields, share, self._free(parent), strict=True):
-                if asked > free + _SLACK:
+            for name, requested, free in zip(ResourceShare._fields, share, self._free(parent), strict=True):
+                if requested > free + _SLACK:
                     return name
         return "runs" if self.taken >= self.limits.runs else None
 
@@ -191,49 +191,51 @@ class Admission:
         envelope = parent.envelope
         if envelope is None:
             return ResourceShare(math.inf, math.inf)
-        held = self._shares.get(id(parent), NO_SHARE)
-        return ResourceShare(*(max(0.0, a - b) for a, b in zip(envelope, held, strict=True)))
+        used = self._shares.get(id(parent), NO_SHARE)
+        return ResourceShare(*(max(0.0, a - b) for a, b in zip(envelope, used, strict=True)))
 
     def _refusal(self, parent: AdmissionParent, full: str, why: str = "") -> SpawnRefused:
         if full in ResourceShare._fields:
             free, envelope = self._free(parent), parent.envelope
             assert envelope is not None, "a resource without a limit is never full"
-            left, limit = getattr(free, full), getattr(envelope, full)
-            return SpawnRefused(full, f"the living children of {parent.path} share {limit:g} {full}{why}", free=left)
+            remaining, limit = getattr(free, full), getattr(envelope, full)
+            return SpawnRefused(
+                full, f"the living children of {parent.path} share {limit:g} {full}{why}", free=remaining
+            )
         limit = self.limits.children if full == "children" else self.limits.runs
-        whose = f"living children of {parent.path}" if full == "children" else "living runs in this tree"
-        return SpawnRefused(full, f"{limit} {whose} is the limit{why}", free=0)
+        scope = f"living children of {parent.path}" if full == "children" else "living runs in this tree"
+        return SpawnRefused(full, f"{limit} {scope} is the limit{why}", free=0)
 
     def _serve(self) -> None:
         """Admit, in order, the queued spawns that fit; refuse, newest first, those for which no end could make room."""
-        for asking in list(self._asking):
-            if self._full(asking.parent, asking.share) is None:
-                self._asking.remove(asking)
-                if not asking.granted.done():
-                    asking.granted.set_result(self._take(asking.parent, asking.share))
+        for waiting in list(self._asking):
+            if self._full(waiting.parent, waiting.share) is None:
+                self._asking.remove(waiting)
+                if not waiting.granted.done():
+                    waiting.granted.set_result(self._take(waiting.parent, waiting.share))
         while self._asking:
-            hopeless = self._newest_hopeless()
-            if hopeless is None:
+            blocked = self._newest_hopeless()
+            if blocked is None:
                 return
-            self._asking.remove(hopeless)
-            if not hopeless.granted.done():
-                full = self._full(hopeless.parent, hopeless.share)
+            self._asking.remove(blocked)
+            if not blocked.granted.done():
+                full = self._full(blocked.parent, blocked.share)
                 assert full is not None, "every waiting spawn that fits was admitted"
                 why = ", and only runs that wait for this spawn could make room"
-                hopeless.granted.set_exception(self._refusal(hopeless.parent, full, why))
+                blocked.granted.set_exception(self._refusal(blocked.parent, full, why))
 
     def _newest_hopeless(self) -> Waiting | None:
         living = list(self._living())
         if len(living) < self.taken:
             return None  # A spawn is in progress: that run will end later.
-        stuck = self._stuck(living)
-        runs_hopeless = all(id(run) in stuck or run.persistent for run in living)
-        for asking in reversed(self._asking):
-            if self._full(asking.parent, asking.share) == "runs":
-                if runs_hopeless:
-                    return asking
-            elif all(id(run) in stuck for run in asking.parent.below_now):
-                return asking
+        blocked_ids = self._stuck(living)
+        runs_blocked = all(id(run) in blocked_ids or run.persistent for run in living)
+        for waiting in reversed(self._asking):
+            if self._full(waiting.parent, waiting.share) == "runs":
+                if runs_blocked:
+                    return waiting
+            elif all(id(run) in blocked_ids for run in waiting.parent.below_now):
+                return waiting
         return None
 
     def _stuck(self, living: list[AdmissionParent]) -> set[int]:
@@ -241,16 +243,18 @@ class Admission:
 
         These are the runs that wait for a spawn, the runs that wait for them, and all runs above these.
         """
-        stuck: set[int] = set()
-        pending: list[AdmissionParent] = [asking.parent for asking in self._asking]
+        blocked_ids: set[int] = set()
+        pending: list[AdmissionParent] = [queued.parent for queued in self._asking]
         waiting = [run for run in living if run.waits_for]
         while pending:
             for run in pending.pop().above():
-                if id(run) in stuck:
+                if id(run) in blocked_ids:
                     break  # The runs above are included already.
-                stuck.add(id(run))
+                blocked_ids.add(id(run))
             if not pending:
                 pending = [
-                    run for run in waiting if id(run) not in stuck and any(id(each) in stuck for each in run.waits_for)
+                    run
+                    for run in waiting
+                    if id(run) not in blocked_ids and any(id(each) in blocked_ids for each in run.waits_for)
                 ]
-        return stuck
+        return blocked_ids

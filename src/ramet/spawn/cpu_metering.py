@@ -19,14 +19,14 @@ def metered(work: Coroutine[Any, Any, T], charge: Callable[[float], None]) -> Ge
     step: Callable[[Any], Any] = work.send
     value: Any = None
     while True:
-        began = time.thread_time()
+        started_at = time.thread_time()
         try:
             waits_for = step(value)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         finally:
-            charge(time.thread_time() - began)
+            charge(time.thread_time() - started_at)
         try:
             step, value = work.send, (yield waits_for)
-        except BaseException as thrown:  # A cancelled task, or the error of the awaited object: `work` decides.
-            step, value = work.throw, thrown
+        except BaseException as error:  # A cancelled task, or the error of the awaited object: `work` decides.
+            step, value = work.throw, error

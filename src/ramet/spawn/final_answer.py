@@ -45,13 +45,13 @@ def answer(run: Run) -> Any:
     if run.context.exhausted is not None:
         raise run.context.exhausted
     history = run.context.history
-    concluded = run.context.concluded or concluded_by(history)
-    if concluded is not None and concluded.kind == "fail":
-        raise TaskFailed(concluded.text)
-    if concluded is not None and concluded.kind == "clarify":
-        raise NeedsInput(concluded.text)
-    if concluded is not None:
-        return concluded.value if run.agent.output is None else _parsed(run, json.dumps(concluded.value))
+    conclusion = run.context.concluded or concluded_by(history)
+    if conclusion is not None and conclusion.kind == "fail":
+        raise TaskFailed(conclusion.text)
+    if conclusion is not None and conclusion.kind == "clarify":
+        raise NeedsInput(conclusion.text)
+    if conclusion is not None:
+        return conclusion.value if run.agent.output is None else _parsed(run, json.dumps(conclusion.value))
     newest = history[-1] if history else None
     if not isinstance(newest, AIMessage) or calls_of(newest):
         raise ProtocolError("it ended without an answer from its model")

@@ -38,8 +38,8 @@ def check_may_spawn(parent: Run, grant: Grant) -> None:
         raise SpawnRefused("policy.allow_sub_agents", "this agent may not start others", free=0)
     if grant.max_sub_agent_depth < 1:
         raise SpawnRefused("policy.max_sub_agent_depth", "no level below this agent is allowed", free=0)
-    asked = parent.asked - (parent.births_before if parent.persistent else 0)
-    if asked >= grant.max_sub_agents:
+    spawn_count = parent.asked - (parent.births_before if parent.persistent else 0)
+    if spawn_count >= grant.max_sub_agents:
         span = "one turn" if parent.persistent else "its lifetime"
         reason = f"it may start at most {grant.max_sub_agents} in {span}"
         raise SpawnRefused("policy.max_sub_agents", reason, free=0)
@@ -73,8 +73,8 @@ def child_grant(
         return None, ()
     above = parent.grant or parent.bound
     if above is not None:
-        left = parent.seconds_left(services.clock.monotonic())
-        grant, clamps = narrow(above, policy or Policy(), seconds_left=left)
+        remaining_s = parent.seconds_left(services.clock.monotonic())
+        grant, clamps = narrow(above, policy or Policy(), seconds_left=remaining_s)
         if policy is not None and policy.readonly_mounts:
             _check_mounts(grant.readonly_mounts, parent.mount_roots, services)
         if policy is not None and policy.allowed_endpoints:
@@ -96,13 +96,13 @@ def narrowed_to(most: Policy, grant: Grant | None, parent: Run | None, services:
     """
     if grant is None:
         return None
-    less = within(grant, most)
+    narrowed_grant = within(grant, most)
     if most.readonly_mounts:
         roots = mount_roots_of(parent, grant, services)
-        _check_mounts(less.readonly_mounts, roots, services)
+        _check_mounts(narrowed_grant.readonly_mounts, roots, services)
     if most.allowed_endpoints:
-        _check_endpoints(less.allowed_endpoints, grant.allowed_endpoints, services)
-    return less
+        _check_endpoints(narrowed_grant.allowed_endpoints, grant.allowed_endpoints, services)
+    return narrowed_grant
 
 
 def mount_roots_of(parent: Run | None, grant: Grant | None, services: TreePorts) -> Mapping[str, str]:

@@ -70,8 +70,8 @@ class Handle:
         """
         return await self._wait(self._run.over())
 
-    async def _wait(self, ends: asyncio.Future[Result]) -> Result:
-        end = asyncio.shield(ends)
+    async def _wait(self, result_future: asyncio.Future[Result]) -> Result:
+        end = asyncio.shield(result_future)
         call = current_call.get(None)
         caller = self._supervisor.run_of(call.context) if call is not None else None
         if call is None or caller is None:
@@ -96,11 +96,11 @@ class Handle:
 
         The first call returns the value as encoded by the run's own sandbox; later calls encode it as data.
         """
-        left = self._run.left
-        if left.value is None or result.value is None:
+        output = self._run.left
+        if output.value is None or result.value is None:
             return encode_result(result.value)
-        self._run.left = left._replace(value=None)
-        return left.value
+        self._run.left = output._replace(value=None)
+        return output.value
 
     def send(self, text: str, *, dedupe_s: float | None = None) -> str:
         """Put a user's message into the run's mailbox, waking or resuming the run, and return what happens with it.

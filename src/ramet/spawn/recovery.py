@@ -112,202 +112,212 @@ def resume_tree(tree: RunTree, story: TreeReplay) -> None:
             tree.supervisor.rest(run)
 
 
-def _left_nothing(run: Run, story: RunReplay) -> bool:
+def _left_nothing(run: Run, replay: RunReplay) -> bool:
     """Return whether only an end event would have recorded the value of the turn.
 
     This is the case for a function, and for an equal call whose result was reused.
     """
-    said_nothing = story.turn_status == Status.COMPLETED and not story.replies
-    return not run.persistent and (run.agent.function is not None or said_nothing)
+    has_no_reply = replay.turn_status == Status.COMPLETED and not replay.replies
+    return not run.persistent and (run.agent.function is not None or has_no_reply)
 
 
 def _parent_is_over(run: Run) -> bool:
     return run.parent is not None and not run.detached and not run.parent.is_living
 
 
-def _budgets(story: TreeReplay) -> dict[str, Budget]:
+def _budgets(replay: TreeReplay) -> dict[str, Budget]:
     """Return the scopes of all runs, by repeating every move in order."""
     budgets: dict[str, Budget] = {}
-    for move in story.moves:
-        born = story.runs[move.run].born
-        above = budgets.get(born.parent or "")
-        if move.kind == OPEN:
-            own, known = limits_of(born.birth), budgets.get(move.run)
+    for entry in replay.moves:
+        spawn_event = replay.runs[entry.run].born
+        above = budgets.get(spawn_event.parent or "")
+        if entry.kind == OPEN:
+            limits, known = limits_of(spawn_event.birth), budgets.get(entry.run)
             if known is not None:
-                if born.birth.get("owns") and above is not None and not born.detached:
+                if spawn_event.birth.get("owns") and above is not None and not spawn_event.detached:
                     known.reopen(above)
             elif above is None:
-                budgets[move.run] = Budget(own, scope=born.path)
-            elif not born.birth.get("owns"):
-                budgets[move.run] = above
-            elif born.detached:
-                above.charge(Amount(**{name: getattr(own, name) or 0 for name in Amount._fields}))
-                budgets[move.run] = Budget(own, scope=born.path)
+                budgets[entry.run] = Budget(limits, scope=spawn_event.path)
+            elif not spawn_event.birth.get("owns"):
+                budgets[entry.run] = above
+            elif spawn_event.detached:
+                above.charge(Amount(**{name: getattr(limits, name) or 0 for name in Amount._fields}))
+                budgets[entry.run] = Budget(limits, scope=spawn_event.path)
             else:
-                budgets[move.run] = Budget(own, scope=born.path, parent=above)
-        elif move.kind == CLOSED:
-            if born.birth.get("owns"):
-                budgets[move.run].close()
+                budgets[entry.run] = Budget(limits, scope=spawn_event.path, parent=above)
+        elif entry.kind == CLOSED:
+            if spawn_event.birth.get("owns"):
+                budgets[entry.run].close()
         else:
-            budgets[move.run].charge(amount(move.usage))
+            budgets[entry.run].charge(amount(entry.usage))
     return budgets
 
 
-def _revived(tree: RunTree, story: RunReplay, runs: Mapping[str, Run], budget: Budget, supplies: ResumeInputs) -> Run:
-    born, register, services = story.born, tree.register, tree.register.services
-    parent, above = runs.get(born.parent or ""), runs.get(story.above)
-    birth = born.birth
+def _revived(tree: RunTree, replay: RunReplay, runs: Mapping[str, Run], budget: Budget, supplies: ResumeInputs) -> Run:
+    spawn_event, register, services = replay.born, tree.register, tree.register.services
+    parent, above = runs.get(spawn_event.parent or ""), runs.get(replay.above)
+    spawn_data = spawn_event.birth
     info = RunInfo(
-        id=RunId(born.run),
-        root=RunId(born.root),
-        path=Path(born.path),
-        agent=born.agent,
-        depth=born.depth,
-        parent=RunId(born.parent) if born.parent else None,
-        parent_call=CallId(born.parent_call) if born.parent_call else None,
-        session=SessionId(born.session) if born.session else None,
+        id=RunId(spawn_event.run),
+        root=RunId(spawn_event.root),
+        path=Path(spawn_event.path),
+        agent=spawn_event.agent,
+        depth=spawn_event.depth,
+        parent=RunId(spawn_event.parent) if spawn_event.parent else None,
+        parent_call=CallId(spawn_event.parent_call) if spawn_event.parent_call else None,
+        session=SessionId(spawn_event.session) if spawn_event.session else None,
     )
     try:
-        agent = supplies.agent(birth["agent"])
-        cwd = cwd_of(birth)
-        toolset = _toolset(agent, story, parent, supplies, services.own_tools(agent, cwd), register)
+        agent = supplies.agent(spawn_data["agent"])
+        cwd = cwd_of(spawn_data)
+        toolset = _toolset(agent, replay, parent, supplies, services.own_tools(agent, cwd), register)
         values = Values(
-            path=born.path, secrets=supplies.secrets, env_vars=supplies.env_vars, above=grants_above(parent)
+            path=spawn_event.path, secrets=supplies.secrets, env_vars=supplies.env_vars, above=grants_above(parent)
         )
-        (grant, lacking), (bound, more) = grant_of(birth, values), grant_of(birth, values, "bound")
-        lacking = tuple(dict.fromkeys((*lacking, *more)))
+        (grant, missing), (bound, bound_missing) = grant_of(spawn_data, values), grant_of(spawn_data, values, "bound")
+        missing = tuple(dict.fromkeys((*missing, *bound_missing)))
         # A sandbox that may be active still has its values; a new sandbox is not started without them.
-        if lacking and (story.sandbox is None or not story.is_in_turn):
-            raise DefinitionMissing("variable", ", ".join(lacking))
-        request = request_of(birth, agent.function, prompt=born.prompt, description=born.description, name=born.name)
+        if missing and (replay.sandbox is None or not replay.is_in_turn):
+            raise DefinitionMissing("variable", ", ".join(missing))
+        request = request_of(
+            spawn_data,
+            agent.function,
+            prompt=spawn_event.prompt,
+            description=spawn_event.description,
+            name=spawn_event.name,
+        )
         check_tools(toolset.tools, grant is not None, services)
     except DefinitionMissing:
-        if not story.is_over:
+        if not replay.is_over:
             raise
         # An ended run is only looked at. It needs only the fields that say where the states below it are.
-        agent, cwd, toolset = _ended(story), pathlib.Path(birth.get("cwd", ".")), Toolset(())
-        grant, bound, lacking = None, None, ()
-        placing = {name: told for name, told in birth.items() if name in ("begins_at", "state_owner")}
-        request = request_of(placing, None, prompt=born.prompt, description=born.description, name=born.name)
+        agent, cwd, toolset = _ended(replay), pathlib.Path(spawn_data.get("cwd", ".")), Toolset(())
+        grant, bound, missing = None, None, ()
+        state_fields = {name: value for name, value in spawn_data.items() if name in ("begins_at", "state_owner")}
+        request = request_of(
+            state_fields, None, prompt=spawn_event.prompt, description=spawn_event.description, name=spawn_event.name
+        )
     plan = Plan(
         request=request,
         agent=agent,
-        is_fork=born.mode == "fork",
-        name=born.name,
-        limits=limits_of(birth),
+        is_fork=spawn_event.mode == "fork",
+        name=spawn_event.name,
+        limits=limits_of(spawn_data),
         grant=grant,
         bound=bound,
-        narrowed=narrowed_in(birth),
-        capsule=capsule_in(birth) if grant is not None else None,
+        narrowed=narrowed_in(spawn_data),
+        capsule=capsule_in(spawn_data) if grant is not None else None,
         toolset=toolset,
-        system=tuple(SystemMessage(content=text) for text in birth.get("system", ())),
+        system=tuple(SystemMessage(content=text) for text in spawn_data.get("system", ())),
         cwd=cwd,
     )
-    place = register.admission.admit_again(above, plan.share) if not story.is_over else register.admission.no_place()
-    abort = register.abort if above is None or born.detached else above.context.abort
-    run = tree.spawner.rebuild(info, parent, plan, place, budget, AbortController(abort))
-    run.parent, run.lacking = above, lacking
-    run.persistent, run.detached = bool(birth.get("persistent")), born.detached
-    run.background = born.background or story.let_go
-    run.max_turns = birth.get("max_turns", run.max_turns)
-    run.own_budget = budget if birth.get("owns") else None
-    run.turns, run.lives, run.wakes = story.turn, story.lives, story.wakes
-    run.births, run.births_before = story.births, story.births_before
+    slot = register.admission.admit_again(above, plan.share) if not replay.is_over else register.admission.no_place()
+    abort = register.abort if above is None or spawn_event.detached else above.context.abort
+    run = tree.spawner.rebuild(info, parent, plan, slot, budget, AbortController(abort))
+    run.parent, run.lacking = above, missing
+    run.persistent, run.detached = bool(spawn_data.get("persistent")), spawn_event.detached
+    run.background = spawn_event.background or replay.let_go
+    run.max_turns = spawn_data.get("max_turns", run.max_turns)
+    run.own_budget = budget if spawn_data.get("owns") else None
+    run.turns, run.lives, run.wakes = replay.turn, replay.lives, replay.wakes
+    run.births, run.births_before = replay.births, replay.births_before
     run.asked = run.births
-    run.aged_s, run.replied, run.objected = story.lived.seconds, story.replies, story.objections
-    run.subtree, run.context.usage, run.context.steps = story.subtree, story.usage, story.steps
-    for each in story.said:
+    run.aged_s, run.replied, run.objected = replay.lived.seconds, replay.replies, replay.objections
+    run.subtree, run.context.usage, run.context.steps = replay.subtree, replay.usage, replay.steps
+    for each in replay.said:
         if each.kind not in KINDS:
             raise InvalidValue("message.type", each.kind, "one of " + ", ".join(sorted(KINDS)))
-    run.context.remember(partial(_recalled, story.said, dict(story.begun)))
-    run.turn_began_at, run.attempt = min(story.turn_began_at, len(story.said)), story.attempt
-    if story.exhausted and story.is_in_turn:
-        run.context.exhausted = BudgetExceeded(story.exhausted, asked=1, left=0, scope=run.path)
-    run.context.begun = {CallId(call): StepId(begun.step_id) for call, begun in story.begun.items()}
-    letters = [Mail(id=each.id, sender=each.sender, text=each.text, kind=each.kind) for each in story.left_unread()]  # type: ignore[arg-type]  # written by us
-    run.context.mailbox.restore(letters, seen=story.seen)
-    run.recent_mail = story.recent_mail
-    if birth.get("brief") and not story.is_briefed:
-        run.pending.append(HumanMessage(content=birth["brief"]))
-    if story.result is not None:
-        _lay_down(run, story.result)
+    run.context.remember(partial(_recalled, replay.said, dict(replay.begun)))
+    run.turn_began_at, run.attempt = min(replay.turn_began_at, len(replay.said)), replay.attempt
+    if replay.exhausted and replay.is_in_turn:
+        run.context.exhausted = BudgetExceeded(replay.exhausted, asked=1, left=0, scope=run.path)
+    run.context.begun = {CallId(call): StepId(begun.step_id) for call, begun in replay.begun.items()}
+    letters = [Mail(id=each.id, sender=each.sender, text=each.text, kind=each.kind) for each in replay.left_unread()]  # type: ignore[arg-type]  # written by us
+    run.context.mailbox.restore(letters, seen=replay.seen)
+    run.recent_mail = replay.recent_mail
+    if spawn_data.get("brief") and not replay.is_briefed:
+        run.pending.append(HumanMessage(content=spawn_data["brief"]))
+    if replay.result is not None:
+        _lay_down(run, replay.result)
     else:
-        rests = story.state == State.IDLE and not _left_nothing(run, story)
-        run.state = State.IDLE if rests else State.STARTING
-        run.left_in = story if story.sandbox is not None and (story.is_in_turn or _left_nothing(run, story)) else None
+        is_idle = replay.state == State.IDLE and not _left_nothing(run, replay)
+        run.state = State.IDLE if is_idle else State.STARTING
+        run.left_in = (
+            replay if replay.sandbox is not None and (replay.is_in_turn or _left_nothing(run, replay)) else None
+        )
         if run.state is State.IDLE:  # Its newest turn has ended, and no caller waits for it any more.
-            run.verdict = on_record(run, story)
+            run.verdict = on_record(run, replay)
         if run.capsule is None and run.grant is not None:  # Its loop is, or was, in a sandbox, with its calls.
             run.context.begun.clear()
             if run.context.exhausted is None:  # Otherwise no message follows.
-                run.turn_began_at = len(story.said)
+                run.turn_began_at = len(replay.said)
     register.enter_again(run)
-    if birth.get("key") and parent is not None:
-        register.known_births[parent.info.id, birth["key"]] = run
-    if birth.get("asked"):
-        register.asked_births[birth["asked"]] = run
-    run.was_inside = story.was_inside
+    if spawn_data.get("key") and parent is not None:
+        register.known_births[parent.info.id, spawn_data["key"]] = run
+    if spawn_data.get("asked"):
+        register.asked_births[spawn_data["asked"]] = run
+    run.was_inside = replay.was_inside
     tree.spawner.house_again(run)
     return run
 
 
-def _ended(story: RunReplay) -> Agent:
+def _ended(replay: RunReplay) -> Agent:
     """Return a substitute for the missing definition of a run that has ended."""
-    ref = story.born.birth["agent"].get("ref")
-    return Agent(name=story.born.agent, ref=AgentRef.parse(ref) if ref is not None else None)
+    ref = replay.born.birth["agent"].get("ref")
+    return Agent(name=replay.born.agent, ref=AgentRef.parse(ref) if ref is not None else None)
 
 
-def _recalled(said: Sequence[StoredMessage], begun: Mapping[str, ToolStarted]) -> list[BaseMessage]:
+def _recalled(stored_messages: Sequence[StoredMessage], started_calls: Mapping[str, ToolStarted]) -> list[BaseMessage]:
     """Return the conversation, with started calls as they were started: a hook may have changed their arguments."""
-    messages = [decode(each.data) for each in said]
+    messages = [decode(each.data) for each in stored_messages]
     newest = next((each for each in reversed(messages) if isinstance(each, AIMessage)), None)
-    for call in calls_of(newest) if begun and newest is not None else ():
-        if (started := begun.get(call["id"] or "")) is not None:
+    for call in calls_of(newest) if started_calls and newest is not None else ():
+        if (started := started_calls.get(call["id"] or "")) is not None:
             call["args"] = started.args
     return messages
 
 
-def _inherited(run: Run, story: RunReplay) -> ToolCallLedger | None:
+def _inherited(run: Run, replay: RunReplay) -> ToolCallLedger | None:
     """Return the unanswered calls of the newest reply that the guest had received."""
-    if run.capsule is not None or run.grant is None or not story.is_in_turn or story.is_rewound:
+    if run.capsule is not None or run.grant is None or not replay.is_in_turn or replay.is_rewound:
         return None
-    at = next((at for at in reversed(range(len(story.said))) if story.said[at].kind != "tool"), None)
-    if at is None or story.said[at].kind != "ai":
+    at = next((at for at in reversed(range(len(replay.said))) if replay.said[at].kind != "tool"), None)
+    if at is None or replay.said[at].kind != "ai":
         return None
-    answered = frozenset(each.call_id or "" for each in story.said[at + 1 :])
-    past = PastCalls(frozenset(story.begun), frozenset(story.refused), answered)
-    return ToolCallLedger(run.context, story.replied, cast(AIMessage, run.context.history[at]), past)
+    answered_ids = frozenset(each.call_id or "" for each in replay.said[at + 1 :])
+    past_calls = PastCalls(frozenset(replay.begun), frozenset(replay.refused), answered_ids)
+    return ToolCallLedger(run.context, replay.replied, cast(AIMessage, run.context.history[at]), past_calls)
 
 
 def _toolset(
     agent: Agent,
-    story: RunReplay,
+    replay: RunReplay,
     parent: Run | None,
     supplies: ResumeInputs,
-    own: Sequence[BaseTool],
+    own_tools: Sequence[BaseTool],
     register: RunRegistry,
 ) -> Toolset:
-    if story.born.mode == "fork" and parent is not None:
+    if replay.born.mode == "fork" and parent is not None:
         return Toolset(parent.context.tools)
-    available = parent.context.tools if parent is not None else _root_tools(story, supplies, own)
+    available = parent.context.tools if parent is not None else _root_tools(replay, supplies, own_tools)
     may_spawn = (parent.info.depth + 1 if parent is not None else 0) < register.limits.depth
     try:
-        return resolve_tools(agent, available, may_spawn=may_spawn, is_child=parent is not None, own=own)
+        return resolve_tools(agent, available, may_spawn=may_spawn, is_child=parent is not None, own=own_tools)
     except RametError as problem:
         raise DefinitionMissing("tools of", agent.name) from problem
 
 
-def _root_tools(story: RunReplay, supplies: ResumeInputs, own: Sequence[BaseTool]) -> tuple[BaseTool, ...]:
+def _root_tools(replay: RunReplay, supplies: ResumeInputs, own_tools: Sequence[BaseTool]) -> tuple[BaseTool, ...]:
     """Return the tools that the root had, by name.
 
     Raises DefinitionMissing if a tool is not supplied.
     """
-    here = {tool.name: tool for tool in supplies.tools}
-    brought = {tool.name for tool in own}
-    for name in story.born.tools:
-        if name not in here and name not in brought:
+    supplied = {tool.name: tool for tool in supplies.tools}
+    own_names = {tool.name for tool in own_tools}
+    for name in replay.born.tools:
+        if name not in supplied and name not in own_names:
             raise DefinitionMissing("tool", name)
-    return tuple(here[name] for name in story.born.tools if name not in brought)
+    return tuple(supplied[name] for name in replay.born.tools if name not in own_names)
 
 
 def _lay_down(run: Run, result: Result) -> None:
@@ -315,9 +325,9 @@ def _lay_down(run: Run, result: Result) -> None:
     if result.status is Status.COMPLETED:
         with suppress(RametError):  # A value that its definition would not accept today stays as it was written.
             result = replace(result, value=value_of(run.agent, result.value))
-    stopped = result.status in (Status.CANCELLED, Status.TIMEOUT)
-    run.state = State.STOPPED if stopped else State.ENDED
+    was_stopped = result.status in (Status.CANCELLED, Status.TIMEOUT)
+    run.state = State.STOPPED if was_stopped else State.ENDED
     run.result = run.told = result
     run.verdict = TurnResult(result.status, result.value, result.error, result.partial)
-    run.context.mailbox.close("it was stopped" if stopped else "it has finished")
+    run.context.mailbox.close("it was stopped" if was_stopped else "it has finished")
     run.context.abort.abort("its run ended")

@@ -119,13 +119,13 @@ class RunRegistry:
         """
         if target == "parent" and asker is not None and asker.parent is not None:
             return asker.parent
-        found = self.runs.get(RunId(self._names.get(target, target)))
-        if found is None:
-            found = next((run for run in self.runs.values() if run.info.path == target), None)
-        if found is not None:
-            return found
+        match = self.runs.get(RunId(self._names.get(target, target)))
+        if match is None:
+            match = next((run for run in self.runs.values() if run.info.path == target), None)
+        if match is not None:
+            return match
         known = tuple(run.name for run in self.runs.values())
-        for run_id, stone in self.tombstones.items():
-            if target in (run_id, stone.path, stone.name):
-                raise Unknown("agent", f"{target} (it ended as {stone.status}; its history has expired)", known)
+        for run_id, tombstone in self.tombstones.items():
+            if target in (run_id, tombstone.path, tombstone.name):
+                raise Unknown("agent", f"{target} (it ended as {tombstone.status}; its history has expired)", known)
         raise Unknown("agent", target, known)

@@ -67,20 +67,20 @@ async def cached_or_run(
     key, ttl_s = key_of(run, recipe), run.agent.cache_ttl_seconds
     if key is None or ttl_s is None:
         return await work()
-    while (other := results.computing.get(key)) is not None:
-        if _would_wait_for_itself(run, other.run, results.waiting):
+    while (in_flight := results.computing.get(key)) is not None:
+        if _would_wait_for_itself(run, in_flight.run, results.waiting):
             return await work()
-        await _wait(run, other, results, begins_to_wait)
-    mine = results.computing[key] = InFlight(run, asyncio.get_running_loop().create_future())
+        await _wait(run, in_flight, results, begins_to_wait)
+    own_entry = results.computing[key] = InFlight(run, asyncio.get_running_loop().create_future())
     try:
-        kept = await results.get(key, ttl_s)
-        if kept is not None:
+        cached = await results.get(key, ttl_s)
+        if cached is not None:
             try:
-                verdict = TurnResult(Status.COMPLETED, value_of(run.agent, kept.value))
+                verdict = TurnResult(Status.COMPLETED, value_of(run.agent, cached.value))
             except RametError:  # Another version of the definition wrote it.
                 pass
             else:
-                run.context.emit(ResultReused, made_by=kept.run, made_at=kept.at)
+                run.context.emit(ResultReused, made_by=cached.run, made_at=cached.at)
                 return verdict
         verdict = await work()
         if verdict.status is Status.COMPLETED and not run.context.abort.aborted:
@@ -88,7 +88,7 @@ async def cached_or_run(
         return verdict
     finally:
         del results.computing[key]
-        mine.over.set_result(None)
+        own_entry.over.set_result(None)
 
 
 def key_of(run: Run, recipe: Callable[[Agent], dict[str, Any]]) -> str | None:
@@ -133,25 +133,25 @@ def _settings_of(model: Any) -> Any:
         return model  # Not data: its calls have no key.
 
 
-async def _wait(run: Run, other: InFlight, results: Results, begins_to_wait: Callable[[], None]) -> None:
+async def _wait(run: Run, in_flight: InFlight, results: Results, begins_to_wait: Callable[[], None]) -> None:
     """Wait until another call has ended, without holding a slot."""
     slot = run.context.slot
-    run.waits_for.append(other.run)
-    results.waiting[run] = other.run
+    run.waits_for.append(in_flight.run)
+    results.waiting[run] = in_flight.run
     slot.begin_calls()
     try:
         begins_to_wait()
-        await slot.while_waiting(asyncio.shield(other.over))
+        await slot.while_waiting(asyncio.shield(in_flight.over))
     finally:
         slot.end_call()
         del results.waiting[run]
-        run.waits_for.remove(other.run)
+        run.waits_for.remove(in_flight.run)
     await slot.take()
 
 
-def _would_wait_for_itself(run: Run, other: Run, waiting: dict[Run, Run]) -> bool:
+def _would_wait_for_itself(run: Run, awaited_run: Run, waiting: dict[Run, Run]) -> bool:
     """Return whether the other run waits, directly or not, for a call of this run or of a run above it."""
-    seen, pending = set[Run](), [other]
+    seen, pending = set[Run](), [awaited_run]
     while pending:
         each = pending.pop()
         if run is each or run.is_below(each):

@@ -176,8 +176,8 @@ class Run:
         """
         if self.grant is None or self.folder is None:
             return self.context.cwd
-        mounted = any(self.context.cwd.is_relative_to(mount) for mount in self.grant.readonly_mounts)
-        return self.context.cwd if mounted else self.folder.workspace
+        is_mounted = any(self.context.cwd.is_relative_to(mount) for mount in self.grant.readonly_mounts)
+        return self.context.cwd if is_mounted else self.folder.workspace
 
     @property
     def shelf(self) -> pathlib.Path | None:
@@ -192,8 +192,8 @@ class Run:
 
     def seconds_left(self, now: float) -> float | None:
         """Return the remaining time of the run and of the runs above it; None without any limit."""
-        ends = [run.timed_from + run.limits.seconds for run in self.above() if run.limits.seconds is not None]
-        return max(0.0, min(ends) - now) if ends else None
+        deadlines = [run.timed_from + run.limits.seconds for run in self.above() if run.limits.seconds is not None]
+        return max(0.0, min(deadlines) - now) if deadlines else None
 
     def above_out_of_time(self) -> Run | None:
         """Return the topmost run above whose time ends no later than this run's, if there is one.

@@ -63,10 +63,12 @@ class ToolCallLedger:
         self._calls = {call["id"] or "": call for call in calls_of(reply)} if reply is not None else {}
         names = {call_id: tool_name(context, call["name"]) for call_id, call in self._calls.items()}
         self._is_heir = past is not NO_CALLS_PAST
-        over = past.begun | past.refused | past.answered
+        ended_ids = past.begun | past.refused | past.answered
         #: Calls that may run and have not begun: tool name by id.
         self._waiting = {
-            key: name for key, name in names.items() if name and key not in over and not self._calls[key].get("error")
+            key: name
+            for key, name in names.items()
+            if name and key not in ended_ids and not self._calls[key].get("error")
         }
         self._ended: set[str] = set()
         self._begun: dict[str, str] = {key: names[key] or "" for key in past.begun & names.keys()}
@@ -172,10 +174,10 @@ class ToolCallLedger:
 
         Idempotent.
         """
-        untold = min(len(self._holds), len(self._waiting))
+        unreported = min(len(self._holds), len(self._waiting))
         self._waiting.clear()
-        if untold:
-            self._charge_untold(untold)
+        if unreported:
+            self._charge_untold(unreported)
         for hold in self._holds:
             hold.refund()
         self._holds.clear()

@@ -46,10 +46,11 @@ class RunTree:
         """
         check_request(request)
         run = self._run_of(parent)
-        if asked := _asked_by(run):
-            if (born := self.register.asked_births.get(asked)) is not None:
-                return await self._born(born)  # This request led to it, and its sandbox has not received the answer.
-            request = dataclasses.replace(request, asked=asked)
+        if request_key := _asked_by(run):
+            if (known_run := self.register.asked_births.get(request_key)) is not None:
+                # This request led to it, and its sandbox has not received the answer.
+                return await self._born(known_run)
+            request = dataclasses.replace(request, asked=request_key)
         request = with_dedupe_key(run, request)
         known = self.register.known_births.pop((run.info.id, key_of(request)), None)
         if known is not None and (not request.call_id or known.request.prompt == request.prompt):
@@ -104,12 +105,12 @@ class RunTree:
         target = self.register.find(to, self._run_of(sender))
         if target.info.id == sender.run.id:
             raise MailRefused(to, "that is yourself")
-        asked = _asked_by(self._run_of(sender))
-        if asked in self.register.asked_mail:
+        request_key = _asked_by(self._run_of(sender))
+        if request_key in self.register.asked_mail:
             return f"Delivered to {target.info.path}."
         notify = sender.run.id if notify_when_idle else ""
         return self.post.deliver(
-            target, text, sender=sender.run.path, kind="agent", asked=asked, notify=notify, dedupe_s=dedupe_s
+            target, text, sender=sender.run.path, kind="agent", asked=request_key, notify=notify, dedupe_s=dedupe_s
         )
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
@@ -132,8 +133,8 @@ class RunTree:
             await wait_at_most(run.ended(), timeout_s, self.register.services.clock)
         if run.result is not None:
             return f"status: {run.result.status}\n{report(run.result, name=run.name)}"
-        so_far = Result(status=Status.COMPLETED, value=partial_text(run) or "(nothing yet)")
-        return f"status: {run.state}\n{report(so_far, name=run.name)}"
+        partial = Result(status=Status.COMPLETED, value=partial_text(run) or "(nothing yet)")
+        return f"status: {run.state}\n{report(partial, name=run.name)}"
 
     async def list_runs(self, asker: ToolUseContext) -> Sequence[RunView]:
         """Return all runs of the tree, in order of path."""
@@ -144,8 +145,8 @@ class RunTree:
 
         Raises InvalidValue or Denied.
         """
-        kept = await self._authoring().create(self._run_of(creator), entry)
-        return Created(str(kept.ref), kept.dropped)
+        created = await self._authoring().create(self._run_of(creator), entry)
+        return Created(str(created.ref), created.dropped)
 
     async def perform(
         self,
@@ -162,9 +163,11 @@ class RunTree:
 
         Raises AgentNotResolved or Denied.
         """
-        asked = await self._authoring().asked(self._run_of(parent), ref, task, arguments)
-        asked = dataclasses.replace(asked, name=name or asked.name, branch=branch, call_id=call_id or asked.call_id)
-        return await self.spawn(parent, asked)
+        request = await self._authoring().asked(self._run_of(parent), ref, task, arguments)
+        request = dataclasses.replace(
+            request, name=name or request.name, branch=branch, call_id=call_id or request.call_id
+        )
+        return await self.spawn(parent, request)
 
     def _authoring(self) -> Authoring:
         authoring = self.register.services.authoring
@@ -193,9 +196,9 @@ class RunTree:
         return self.register.runs[context.run.id]
 
     def _below(self, asker: ToolUseContext, target: str, verb: str) -> Run:
-        own = self._run_of(asker)
-        run = self.register.find(target, own)
-        if not run.is_below(own):
+        own_run = self._run_of(asker)
+        run = self.register.find(target, own_run)
+        if not run.is_below(own_run):
             raise Denied(f"{verb} {target}", "it is not below you")
         return run
 

@@ -67,18 +67,18 @@ def on_record(run: Run, story: RunReplay) -> TurnResult:
     return TurnResult(status, error=_why(run, story, status), partial=text or "")
 
 
-def _newest_first(run: Run, story: RunReplay) -> Iterator[BaseMessage]:
+def _newest_first(run: Run, replay: RunReplay) -> Iterator[BaseMessage]:
     """Iterate over the replies of the newest turn, newest first; each is decoded on demand."""
-    return (decode(each.data) for each in reversed(story.said[run.turn_began_at :]) if each.kind == "ai")
+    return (decode(each.data) for each in reversed(replay.said[run.turn_began_at :]) if each.kind == "ai")
 
 
-def _newest_reply(story: RunReplay) -> list[BaseMessage]:
+def _newest_reply(replay: RunReplay) -> list[BaseMessage]:
     """Return the newest reply and the answers to its calls.
 
     For most idle runs no other messages are decoded.
     """
     newest = list[BaseMessage]()
-    for each in reversed(story.said):
+    for each in reversed(replay.said):
         newest.insert(0, decode(each.data))
         if each.kind != "tool":
             break
@@ -92,15 +92,17 @@ def _answered(run: Run, text: str | None) -> object:
         return text
 
 
-def _why(run: Run, story: RunReplay, status: Status) -> ErrorInfo:
-    refused = story.refusal
-    if refused is not None and status is Status.BUDGET_EXHAUSTED:
-        refusal = BudgetExceeded(refused.resource, asked=refused.asked, left=refused.left, scope=refused.scope)
+def _why(run: Run, replay: RunReplay, status: Status) -> ErrorInfo:
+    budget_refusal = replay.refusal
+    if budget_refusal is not None and status is Status.BUDGET_EXHAUSTED:
+        refusal = BudgetExceeded(
+            budget_refusal.resource, asked=budget_refusal.asked, left=budget_refusal.left, scope=budget_refusal.scope
+        )
         return ErrorInfo(type="BudgetExceeded", message=str(refusal), scope=refusal.scope)
     try:
         answer(run)
-    except (TaskFailed, NeedsInput) as said:
-        return ErrorInfo(type=type(said).__name__, message=str(said))
+    except (TaskFailed, NeedsInput) as error:
+        return ErrorInfo(type=type(error).__name__, message=str(error))
     except RametError:
         pass
     return ErrorInfo(type="RametError", message="its process was killed before the reason was recorded")

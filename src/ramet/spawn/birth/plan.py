@@ -86,18 +86,18 @@ def plan_birth(
             "depth", f"agents may be nested at most {limits.depth} levels deep; do this yourself", free=0
         )
     if decided is None:
-        (agent, is_fork), most = _definition(parent, request, services), None
+        (agent, is_fork), ceiling = _definition(parent, request, services), None
     else:
-        agent, is_fork, most = decided[0].agent, decided[0].is_fork, decided[1]
+        agent, is_fork, ceiling = decided[0].agent, decided[0].is_fork, decided[1]
     isolation = request.isolation or agent.isolation
     if isolation not in ISOLATIONS:
         raise InvalidValue("isolation", isolation, "inline or worktree")
-    narrowed, clamps = _narrow(parent, agent.limits, request.limits, detached=request.detached)
+    narrowed_limits, clamps = _narrow(parent, agent.limits, request.limits, detached=request.detached)
     grant, policy_clamps = child_grant(parent, agent, request, services)
     bound = composition_grant(parent, agent, request)
-    if most is not None:
-        grant, bound = narrowed_to(most, grant, parent, services), narrowed_to(most, bound, parent, services)
-    narrowed = cap_time(grant or bound, narrowed)
+    if ceiling is not None:
+        grant, bound = narrowed_to(ceiling, grant, parent, services), narrowed_to(ceiling, bound, parent, services)
+    narrowed_limits = cap_time(grant or bound, narrowed_limits)
     if grant is not None and isolation == "worktree":
         raise InvalidValue("isolation", isolation, "nothing: a sandboxed agent has a workspace of its own")
     cwd = _cwd(parent, request)
@@ -105,8 +105,8 @@ def plan_birth(
         toolset, system = Toolset(parent.context.tools), parent.context.system_messages
     else:
         may_spawn = parent.info.depth + 1 < limits.depth
-        own = services.own_tools(agent, cwd)
-        toolset = resolve_tools(agent, parent.context.tools, may_spawn=may_spawn, is_child=True, own=own)
+        own_tools = services.own_tools(agent, cwd)
+        toolset = resolve_tools(agent, parent.context.tools, may_spawn=may_spawn, is_child=True, own=own_tools)
         system = system_messages(agent, cwd, services)
     check_tools(toolset.tools, grant is not None, services)
     if request.model not in (None, "inherit"):
@@ -119,7 +119,7 @@ def plan_birth(
         agent=agent,
         is_fork=is_fork,
         name=safe_name(request.name) if request.name else "",
-        limits=narrowed,
+        limits=narrowed_limits,
         clamps=(*clamps, *policy_clamps),
         toolset=toolset,
         system=system,
@@ -127,7 +127,7 @@ def plan_birth(
         isolation=isolation,
         grant=grant,
         bound=bound,
-        narrowed=most,
+        narrowed=ceiling,
         capsule=capsule_of(agent, request, grant),
     )
 
@@ -165,42 +165,44 @@ def system_messages(
     return (SystemMessage(content=text),) if text else ()
 
 
-def _narrow(parent: Run, defined: Limits, asked: Limits, *, detached: bool) -> tuple[Limits, tuple[Clamp, ...]]:
+def _narrow(parent: Run, defined: Limits, requested: Limits, *, detached: bool) -> tuple[Limits, tuple[Clamp, ...]]:
     """Return the tighter of definition and request; a limit above the parent's is clamped to it and reported.
 
     A limit equal to the parent's reserves nothing: the child draws on the scope above, as its parent does.
     """
-    wanted: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     clamps: list[Clamp] = []
-    for name, value in defined.tightened(asked).as_data().items():
-        counted = name in RESOURCES
-        ceiling = parent.context.budget.limit(name) if counted else math.inf if detached else parent.seconds_at_most()
+    for name, value in defined.tightened(requested).as_data().items():
+        is_counted = name in RESOURCES
+        ceiling = (
+            parent.context.budget.limit(name) if is_counted else math.inf if detached else parent.seconds_at_most()
+        )
         if value > ceiling:
             clamps.append(Clamp(f"limits.{name}", value, ceiling))
-            value = type(value)(ceiling) if counted else ceiling
-        if counted and value >= ceiling and not detached:
+            value = type(value)(ceiling) if is_counted else ceiling
+        if is_counted and value >= ceiling and not detached:
             continue
-        wanted[name] = value
-    return Limits(**wanted), tuple(clamps)
+        values[name] = value
+    return Limits(**values), tuple(clamps)
 
 
 def _definition(parent: Run, request: SpawnRequest, services: TreePorts) -> tuple[Agent, bool]:
     """Return the agent to spawn, and whether it is a fork of the parent."""
-    mode, wanted = request.mode, request.subagent_type
+    mode, requested_type = request.mode, request.subagent_type
     if request.agent is not None:
         if mode == "fork":
             raise InvalidValue("mode", mode, "'fresh' with a definition: a fork is the parent itself")
         return as_agent(request.agent), False
-    if wanted is None and mode is None and services.omitted_type != "fork":
-        wanted = GENERAL
-    if wanted is None and mode != "fresh":
+    if requested_type is None and mode is None and services.omitted_type != "fork":
+        requested_type = GENERAL
+    if requested_type is None and mode != "fresh":
         if parent.agent.function is not None:
             raise InvalidValue("subagent_type", None, "a type: a function has no conversation to fork")
         return parent.agent.replace(limits=NO_LIMITS, isolation=None, background=False, output=None), True
     if mode == "fork":
         raise InvalidValue("mode", mode, "no subagent_type: a fork is the parent itself")
     known = spawnable(parent, services)
-    name = wanted or GENERAL
+    name = requested_type or GENERAL
     if name not in known:
         raise Unknown("agent type", name, tuple(known))
     return services.definitions[name], False
@@ -219,7 +221,7 @@ def _cwd(parent: Run, request: SpawnRequest) -> pathlib.Path:
     return cwd
 
 
-def _without_links(parent: Run, cwd: pathlib.Path, asked: str) -> pathlib.Path:
+def _without_links(parent: Run, cwd: pathlib.Path, requested: str) -> pathlib.Path:
     """Return the folder unchanged.
 
     Raises InvalidValue if a link in a mount leads to it: the host reads instructions there.
@@ -230,13 +232,17 @@ def _without_links(parent: Run, cwd: pathlib.Path, asked: str) -> pathlib.Path:
             os.close(open_without_links(source))
     except OSError as error:
         if error.errno == errno.ELOOP:
-            accepted = "a folder below the parent's own: it leads through a symbolic link"
-            raise InvalidValue("cwd", asked, accepted) from error
+            expected = "a folder below the parent's own: it leads through a symbolic link"
+            raise InvalidValue("cwd", requested, expected) from error
     return cwd
 
 
-def _inside(root: pathlib.Path, asked: str) -> pathlib.Path:
-    parts = pathlib.PurePosixPath(asked).relative_to(root).parts if asked.startswith(f"{root}/") else asked.split("/")
-    if (asked.startswith("/") and not asked.startswith(f"{root}/")) or ".." in parts or "~" in parts[:1]:
-        raise InvalidValue("cwd", asked, "a folder below the parent's own")
+def _inside(root: pathlib.Path, requested: str) -> pathlib.Path:
+    parts = (
+        pathlib.PurePosixPath(requested).relative_to(root).parts
+        if requested.startswith(f"{root}/")
+        else requested.split("/")
+    )
+    if (requested.startswith("/") and not requested.startswith(f"{root}/")) or ".." in parts or "~" in parts[:1]:
+        raise InvalidValue("cwd", requested, "a folder below the parent's own")
     return root.joinpath(*parts)

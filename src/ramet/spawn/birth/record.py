@@ -37,7 +37,7 @@ def to_data(
     A fork has `shared` messages of its parent's, then `answers`.
     """
     request, agent = run.request, run.agent
-    birth: dict[str, Any] = {
+    spawn_data: dict[str, Any] = {
         "agent": services.recipe(agent),
         "brief": brief,
         "cwd": str(run.context.cwd),
@@ -49,29 +49,41 @@ def to_data(
         "key": key_of(request),
     }
     if request.asked:
-        birth["asked"] = request.asked
+        spawn_data["asked"] = request.asked
     if run.worktree is not None:
-        birth["worktree"] = {"path": str(run.worktree.path), "branch": run.worktree.branch, "base": run.worktree.base}
+        spawn_data["worktree"] = {
+            "path": str(run.worktree.path),
+            "branch": run.worktree.branch,
+            "base": run.worktree.base,
+        }
     if request.begins_at:
-        birth["begins_at"] = request.begins_at
+        spawn_data["begins_at"] = request.begins_at
     if request.state_owner:
-        birth["state_owner"] = request.state_owner
+        spawn_data["state_owner"] = request.state_owner
     if shared or answers:
-        birth |= {"shared": shared, "answers": list(answers)}
+        spawn_data |= {"shared": shared, "answers": list(answers)}
     if agent.function is not None and run.capsule is None:
-        birth["args"], birth["kwargs"] = _data("args", list(request.args)), _data("kwargs", dict(request.kwargs))
+        spawn_data["args"], spawn_data["kwargs"] = (
+            _data("args", list(request.args)),
+            _data("kwargs", dict(request.kwargs)),
+        )
     if request.late_args is not None:
-        birth["late_args"] = True
+        spawn_data["late_args"] = True
     if run.grant is not None:
-        birth["grant"] = _without_values(run, run.grant)
+        spawn_data["grant"] = _without_values(run, run.grant)
     if run.narrowed is not None:
-        birth["narrowed"] = msgspec.to_builtins(run.narrowed)
+        spawn_data["narrowed"] = msgspec.to_builtins(run.narrowed)
     if run.bound is not None:
-        birth["bound"] = _without_values(run, run.bound)
+        spawn_data["bound"] = _without_values(run, run.bound)
     if run.capsule is not None:
         name, tag, data, is_heavy = run.capsule
-        birth["capsule"] = {"name": name, "tag": tag, "data": base64.b64encode(data).decode(), "is_heavy": is_heavy}
-    return birth
+        spawn_data["capsule"] = {
+            "name": name,
+            "tag": tag,
+            "data": base64.b64encode(data).decode(),
+            "is_heavy": is_heavy,
+        }
+    return spawn_data
 
 
 def with_dedupe_key(run: Run, request: SpawnRequest) -> SpawnRequest:
@@ -101,15 +113,15 @@ def restore_counters(run: Run, known: Iterable[tuple[RunId, str]]) -> None:
 
 def _content_of(request: SpawnRequest) -> str:
     """Return a hash of the requested content, which is equal in every process."""
-    agent, packed = request.agent, b""
+    agent, packed_bytes = request.agent, b""
     function = getattr(agent, "function", agent)
     capsule = getattr(function, "capsule", None)
     if isinstance(capsule, PackedCall):
-        packed = capsule.data
+        packed_bytes = capsule.data
     name = getattr(agent, "name", None) or getattr(function, "__qualname__", "")
-    asked = [name, request.subagent_type, request.prompt, request.name, _data("args", list(request.args))]
-    text = msgspec.json.encode([*asked, _data("kwargs", dict(request.kwargs))])
-    return hashlib.sha256(text + b"\0" + packed).hexdigest()[:16]
+    key_parts = [name, request.subagent_type, request.prompt, request.name, _data("args", list(request.args))]
+    text = msgspec.json.encode([*key_parts, _data("kwargs", dict(request.kwargs))])
+    return hashlib.sha256(text + b"\0" + packed_bytes).hexdigest()[:16]
 
 
 def key_of(request: SpawnRequest) -> str:
@@ -127,14 +139,16 @@ def request_of(
     for field in ("args", "kwargs"):
         if isinstance(birth.get(field), dict) and "@missing" in birth[field]:
             raise DefinitionMissing("argument", birth[field]["@missing"])
-    placed, named = parameter_types(function) if function is not None else ((), {})
+    positional_types, keyword_types = parameter_types(function) if function is not None else ((), {})
     args, kwargs = birth.get("args", ()), birth.get("kwargs", {})
     return SpawnRequest(
         prompt=prompt,
         name=name,
         description=description,
-        args=tuple(_value(each, placed[at] if at < len(placed) else None) for at, each in enumerate(args)),
-        kwargs={key: _value(each, named.get(key)) for key, each in kwargs.items()},
+        args=tuple(
+            _value(each, positional_types[at] if at < len(positional_types) else None) for at, each in enumerate(args)
+        ),
+        kwargs={key: _value(each, keyword_types.get(key)) for key, each in kwargs.items()},
         late_args=missing_late_args if birth.get("late_args") else None,
         branch="begins_at" in birth,
         begins_at=birth.get("begins_at", ""),
@@ -169,8 +183,8 @@ class Values:
         special = self.env_vars.get(f"{self.path}:{name}")
         if special is not None or (is_own and self.above):
             return special
-        inherited = (grant.env_vars[name] for grant in self.above if name in grant.env_vars)
-        return next(inherited, self.env_vars.get(name))
+        inherited_values = (grant.env_vars[name] for grant in self.above if name in grant.env_vars)
+        return next(inherited_values, self.env_vars.get(name))
 
 
 class Granted(NamedTuple):
@@ -192,13 +206,13 @@ def grant_of(birth: Mapping[str, Any], values: Values, field: str = "grant") -> 
         if name not in values.secrets:
             raise DefinitionMissing("secret", name)
     data["secrets"] = {name: values.secrets[name] for name in data["secrets"]}
-    own = data.pop("own_env_vars", ())
+    own_names = data.pop("own_env_vars", ())
     if isinstance(data["env_vars"], dict):  # An older ramet wrote it, with the values.
         return Granted(msgspec.convert(data, Grant, strict=False))
-    found = {name: values.variable(name, is_own=name in own) for name in data["env_vars"]}
-    data["env_vars"] = {name: value for name, value in found.items() if value is not None}
-    lacking = tuple(_key(values, name, own) for name, value in found.items() if value is None)
-    return Granted(msgspec.convert(data, Grant, strict=False), lacking)
+    variables = {name: values.variable(name, is_own=name in own_names) for name in data["env_vars"]}
+    data["env_vars"] = {name: value for name, value in variables.items() if value is not None}
+    missing_keys = tuple(_key(values, name, own_names) for name, value in variables.items() if value is None)
+    return Granted(msgspec.convert(data, Grant, strict=False), missing_keys)
 
 
 def narrowed_in(birth: Mapping[str, Any]) -> Policy | None:
@@ -209,17 +223,19 @@ def narrowed_in(birth: Mapping[str, Any]) -> Policy | None:
     return from_json(birth["narrowed"]) if "narrowed" in birth else None
 
 
-def _key(values: Values, name: str, own: Collection[str]) -> str:
+def _key(values: Values, name: str, own_names: Collection[str]) -> str:
     """Return the name under which the value of a variable must be supplied."""
-    return f"{values.path}:{name}" if name in own and values.above else name
+    return f"{values.path}:{name}" if name in own_names and values.above else name
 
 
 def capsule_in(birth: Mapping[str, Any]) -> PackedCall | None:
     """Return the function in its packed form; it is never unpacked here."""
-    packed = birth.get("capsule")
-    if packed is None:
+    packed_call = birth.get("capsule")
+    if packed_call is None:
         return None
-    return PackedCall(packed["name"], packed["tag"], base64.b64decode(packed["data"]), packed["is_heavy"])
+    return PackedCall(
+        packed_call["name"], packed_call["tag"], base64.b64decode(packed_call["data"]), packed_call["is_heavy"]
+    )
 
 
 def cwd_of(birth: Mapping[str, Any]) -> pathlib.Path:
@@ -257,11 +273,11 @@ def _value(data: Any, hint: Any) -> Any:
 
 def grants_above(run: Run | None) -> tuple[Grant, ...]:
     """Return the grants of a run and of all runs above it, nearest first."""
-    found = list[Grant]()
+    grants = list[Grant]()
     while run is not None:
-        found += [grant for grant in (run.grant, run.bound) if grant is not None]
+        grants += [grant for grant in (run.grant, run.bound) if grant is not None]
         run = run.parent
-    return tuple(found)
+    return tuple(grants)
 
 
 def _without_values(run: Run, grant: Grant) -> dict[str, Any]:
@@ -269,6 +285,6 @@ def _without_values(run: Run, grant: Grant) -> dict[str, Any]:
     data: dict[str, Any] = msgspec.to_builtins(grant)
     data["secrets"], data["env_vars"] = sorted(grant.secrets), sorted(grant.env_vars)
     above = grants_above(run.parent)
-    inherited = {name: each.env_vars[name] for each in reversed(above) for name in each.env_vars}
-    own = [name for name, value in sorted(grant.env_vars.items()) if inherited.get(name) != value]
-    return data | ({"own_env_vars": own} if own and above else {})
+    inherited_variables = {name: each.env_vars[name] for each in reversed(above) for name in each.env_vars}
+    own_names = [name for name, value in sorted(grant.env_vars.items()) if inherited_variables.get(name) != value]
+    return data | ({"own_env_vars": own_names} if own_names and above else {})

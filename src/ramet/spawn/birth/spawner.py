@@ -76,36 +76,42 @@ class Spawner:
 
     async def _spawn(self, parent: Run, request: SpawnRequest, slot: Slot | None) -> Run:
         plan = plan_birth(parent, request, self._services, self._register.limits)
-        decide, decided = self._services.decide, None
+        decide, decided_request = self._services.decide, None
         if decide is not None:
-            decided = await decide_child(decide, parent, plan, slot)
-        with ExitStack() as undo:
-            if decided is not None:
-                undo.callback(_count_unborn, parent)
+            decided_request = await decide_child(decide, parent, plan, slot)
+        with ExitStack() as rollback:
+            if decided_request is not None:
+                rollback.callback(_count_unborn, parent)
                 # Planned again: what was free before the answer may be taken. The agent is the one that was asked
                 # about.
                 plan = plan_birth(
-                    parent, decided.request, self._services, self._register.limits, decided=(plan, decided.most)
+                    parent,
+                    decided_request.request,
+                    self._services,
+                    self._register.limits,
+                    decided=(plan, decided_request.most),
                 )
             parent.asked += 1
-            undo.callback(_forget_birth, parent)
+            rollback.callback(_forget_birth, parent)
             if plan.grant is not None:
                 await self._check_place(plan.grant)
-            place = self._register.admission.try_admit(parent, plan.share) or await self._room(parent, plan, slot)
-            undo.callback(self._register.admission.release, place)
+            admission_slot = self._register.admission.try_admit(parent, plan.share) or await self._room(
+                parent, plan, slot
+            )
+            rollback.callback(self._register.admission.release, admission_slot)
             self._check_living(parent)
             try:
-                birth = parent.context.budget.reserve(_ONE_AGENT)
-                undo.callback(birth.refund)
+                agent_reservation = parent.context.budget.reserve(_ONE_AGENT)
+                rollback.callback(agent_reservation.refund)
                 scope = _own_scope(parent, plan)
             except BudgetExceeded as refusal:
                 raise SpawnRefused(f"budget {refusal.resource}", str(refusal), free=refusal.left) from refusal
             if scope is not None:
-                undo.callback(scope.cancel)
+                rollback.callback(scope.cancel)
             own_tree = await self._worktree(parent, plan)
-            run = self._make(parent, plan, place, scope, own_tree)
-            undo.pop_all()
-        birth.settle(_ONE_AGENT)
+            run = self._make(parent, plan, admission_slot, scope, own_tree)
+            rollback.pop_all()
+        agent_reservation.settle(_ONE_AGENT)
         if scope is not None:
             scope.confirm()
         self._begin(run, parent, plan)
@@ -144,14 +150,14 @@ class Spawner:
         Raises as `spawn` does. A session's root waits for its first prompt. If there is a policy adapter, the request
         must be one that `decide_root` returned.
         """
-        decided = request if isinstance(request, DecidedRequest) else DecidedRequest(request)
-        request, most = decided.request, decided.most
-        if self._services.decide is not None and decided.decision is None:
+        decided_request = request if isinstance(request, DecidedRequest) else DecidedRequest(request)
+        request, ceiling = decided_request.request, decided_request.most
+        if self._services.decide is not None and decided_request.decision is None:
             raise Bug("the policy adapter was not asked about this root")
         limits = limits.tightened(request.limits)
-        own = self._services.own_tools(agent, cwd)
+        own_tools = self._services.own_tools(agent, cwd)
         may_spawn = self._register.limits.depth > 0
-        toolset = resolve_tools(agent, tools, may_spawn=may_spawn, is_child=False, own=own)
+        toolset = resolve_tools(agent, tools, may_spawn=may_spawn, is_child=False, own=own_tools)
         check_tools(toolset.tools, request.policy is not None, self._services)
         run_id = self._services.mint()
         info = RunInfo(
@@ -165,9 +171,9 @@ class Spawner:
         bound = composition_grant(None, agent, request)
         composed = isinstance(agent.function, Composed)
         grant = resolve_root_policy(request.policy) if request.policy is not None and not composed else None
-        if most is not None:
-            grant = narrowed_to(most, grant, None, self._services)
-            bound = narrowed_to(most, bound, None, self._services)
+        if ceiling is not None:
+            grant = narrowed_to(ceiling, grant, None, self._services)
+            bound = narrowed_to(ceiling, bound, None, self._services)
         limits = cap_time(grant or bound, limits)
         agent = agent.replace(limits=limits, max_turns=agent.max_turns or max_turns)
         plan = Plan(
@@ -177,7 +183,7 @@ class Spawner:
             limits=limits,
             grant=grant,
             bound=bound,
-            narrowed=most,
+            narrowed=ceiling,
             capsule=capsule_of(agent, request, grant),
             toolset=toolset,
             system=system_messages(agent, cwd, self._services),
@@ -187,11 +193,11 @@ class Spawner:
         run.persistent = persistent
         run.context.history[:] = history
         house(run, self._services.placement)
-        birth = self._described(run, agent.initial_prompt if persistent else request.prompt)
+        spawn_data = self._described(run, agent.initial_prompt if persistent else request.prompt)
         self._register.enter(run)
-        _record_birth(run, plan, birth)
-        if decided.decision is not None:
-            record(run.context, decided.decision, agent.name)
+        _record_birth(run, plan, spawn_data)
+        if decided_request.decision is not None:
+            record(run.context, decided_request.decision, agent.name)
         return run
 
     async def _check_place(self, grant: Grant) -> None:
@@ -207,16 +213,16 @@ class Spawner:
 
         If the wait is abandoned, no place is kept, not even one that was granted at that moment.
         """
-        room = asyncio.ensure_future(self._register.admission.admit(parent, plan.share))
+        admission = asyncio.ensure_future(self._register.admission.admit(parent, plan.share))
         call = current_call.get(None)
         try:
-            await (room if slot is None else slot.while_waiting(room, key=call.step_id if call else None))
+            await (admission if slot is None else slot.while_waiting(admission, key=call.step_id if call else None))
         except BaseException:
-            if room.done() and not room.cancelled() and room.exception() is None:
-                self._register.admission.release(room.result())
-            room.cancel()
+            if admission.done() and not admission.cancelled() and admission.exception() is None:
+                self._register.admission.release(admission.result())
+            admission.cancel()
             raise
-        return room.result()
+        return admission.result()
 
     # ---- after admission: nothing here waits except the worktree
 
@@ -230,16 +236,21 @@ class Spawner:
         await parent.context.settled()
         git = self._services.git
         with parent.context.holding_process():
-            made = await worktree.create(plan.cwd, plan.name or plan.agent.name, git=git)
+            new_worktree = await worktree.create(plan.cwd, plan.name or plan.agent.name, git=git)
         try:
             self._check_living(parent)  # It may have been stopped while git worked.
         except SpawnRefused:
-            await worktree.finish(made, git=git)
+            await worktree.finish(new_worktree, git=git)
             raise
-        return made
+        return new_worktree
 
     def _make(
-        self, parent: Run, plan: Plan, place: AdmissionSlot, scope: ChildBudget | None, own_tree: Worktree | None
+        self,
+        parent: Run,
+        plan: Plan,
+        admission_slot: AdmissionSlot,
+        scope: ChildBudget | None,
+        own_tree: Worktree | None,
     ) -> Run:
         parent.births += 1
         parent.unborn = 0
@@ -264,7 +275,7 @@ class Spawner:
         if own_tree is not None and not plan.is_fork:  # A fork's prompt stays its parent's; its brief names the folder.
             system = system_messages(plan.agent, plan.cwd, self._services, works_in=cwd)
         plan = dataclasses.replace(plan, name=name or path, cwd=cwd, system=system)
-        run = self._build(info, parent, plan, place, budget, AbortController(above))
+        run = self._build(info, parent, plan, admission_slot, budget, AbortController(above))
         run.own_budget = scope.budget if scope is not None else None
         run.worktree = own_tree
         house(run, self._services.placement)
@@ -275,7 +286,7 @@ class Spawner:
         info: RunInfo,
         parent: Run | None,
         plan: Plan,
-        place: AdmissionSlot,
+        admission_slot: AdmissionSlot,
         budget: Budget,
         abort: AbortController,
     ) -> Run:
@@ -321,7 +332,7 @@ class Spawner:
             parent=parent,
             request=request,
             context=context,
-            place=place,
+            place=admission_slot,
             limits=plan.limits,
             max_turns=agent.max_turns or (parent.max_turns if parent is not None else MAX_TURNS),
             model=label,
@@ -375,29 +386,29 @@ class Spawner:
     # ---- recorded, then started
 
     def _begin(self, run: Run, parent: Run, plan: Plan) -> None:
-        brief, shared = plan.request.prompt, 0
+        brief, shared_count = plan.request.prompt, 0
         if plan.is_fork:
             if run.worktree is not None:
                 brief = f"(You work in your own copy of the repository: {run.context.cwd}.)\n\n{brief}"
-            shared = len(parent.context.history)
+            shared_count = len(parent.context.history)
             run.context.history[:] = conversation.fork(parent.context.history)
             first = conversation.fork_brief(brief)
         else:
             start = run.agent.initial_prompt
             first = HumanMessage(content=f"{start}\n\n{brief}" if start else brief)
-        birth = self._described(run, str(first.content), shared)
+        spawn_data = self._described(run, str(first.content), shared_count)
         self._register.enter(run)
-        _record_birth(run, plan, birth)
+        _record_birth(run, plan, spawn_data)
         parent.count(_AGENT_USAGE)
         run.pending.append(first)
         self._supervisor.start_turn(run)
 
-    def _described(self, run: Run, brief: str, shared: int = 0) -> dict[str, Any]:
+    def _described(self, run: Run, brief: str, shared_count: int = 0) -> dict[str, Any]:
         """Return the data that the journal needs to continue the run; empty without a journal."""
         if self._services.durable is None:
             return {}
-        answers = tuple(encode(each) for each in run.context.history[shared:])
-        return to_data(run, brief, self._services, shared=shared, answers=answers)
+        answers = tuple(encode(each) for each in run.context.history[shared_count:])
+        return to_data(run, brief, self._services, shared=shared_count, answers=answers)
 
 
 @lru_cache(maxsize=256)
@@ -450,11 +461,11 @@ def _own_scope(parent: Run, plan: Plan) -> ChildBudget | None:
     for resource in RESOURCES:
         if above.limit(resource) != math.inf and getattr(plan.limits, resource) is None:
             raise InvalidValue(f"limits.{resource}", None, "a limit of its own for a detached agent")
-    gift = above.reserve(Amount(**{name: getattr(plan.limits, name) or 0 for name in RESOURCES}))
-    return ChildBudget(Budget(plan.limits, scope=""), gift)
+    reservation = above.reserve(Amount(**{name: getattr(plan.limits, name) or 0 for name in RESOURCES}))
+    return ChildBudget(Budget(plan.limits, scope=""), reservation)
 
 
-def _record_birth(run: Run, plan: Plan, birth: dict[str, Any]) -> None:
+def _record_birth(run: Run, plan: Plan, spawn_data: dict[str, Any]) -> None:
     run.context.emit(
         RunSpawned,
         name=run.name,
@@ -466,11 +477,13 @@ def _record_birth(run: Run, plan: Plan, birth: dict[str, Any]) -> None:
         background=run.background,
         detached=run.detached,
         session=run.info.session,
-        birth=birth,
+        birth=spawn_data,
     )
-    lost = [*plan.toolset.unknown, *(f"{name} (not for this run)" for name in plan.toolset.withheld)]
-    if lost:
-        run.context.emit(Notice, text=f"tools that {run.agent.name} asked for and does not have: {', '.join(lost)}")
+    missing_tools = [*plan.toolset.unknown, *(f"{name} (not for this run)" for name in plan.toolset.withheld)]
+    if missing_tools:
+        run.context.emit(
+            Notice, text=f"tools that {run.agent.name} asked for and does not have: {', '.join(missing_tools)}"
+        )
     for clamp in plan.clamps:
         run.context.emit(ClampEvent, field=clamp.name, asked=clamp.asked, given=clamp.given)
 

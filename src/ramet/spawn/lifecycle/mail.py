@@ -60,11 +60,11 @@ class MailRouter:
         if run.agent.function is not None:
             raise MailRefused(run.info.path, "it is a function and reads no mail")
         if window_s is not None and run.recent_mail is not None:
-            equal = run.recent_mail.find(sender, text, run.context.clock.now(), window_s)
-            if equal is not None:
-                since = f"the same message as {equal.id} less than {window_s:g} s ago"
-                untold = " You receive no idle notice for this message." if notify else ""
-                return f"{NOT_DELIVERED}: {run.info.path} got {since}.{untold}"
+            duplicate = run.recent_mail.find(sender, text, run.context.clock.now(), window_s)
+            if duplicate is not None:
+                duplicate_text = f"the same message as {duplicate.id} less than {window_s:g} s ago"
+                idle_hint = " You receive no idle notice for this message." if notify else ""
+                return f"{NOT_DELIVERED}: {run.info.path} got {duplicate_text}.{idle_hint}"
         mail = Mail(id=f"mail-{next(self._numbers)}", sender=sender, text=text, kind=kind)
         if kind == "user" or run.info.path.startswith(f"{sender}/"):
             run.wakes = 0  # A message from above: only messages that agents send each other on their own are bounded.
@@ -119,15 +119,15 @@ class MailRouter:
                 continue
             seen.add((each.info.id, must_end))
             pending += [(child, True) for child in each.bound_children() if must_end or not child.background]
-            pending += [(awaited, True) for awaited in each.waits_for]
-            rests = [self._register.runs.get(RunId(id)) for id in each.waits_for_rest] if must_end else []
-            pending += [(other, False) for other in rests if other is not None]
+            pending += [(awaited_run, True) for awaited_run in each.waits_for]
+            idle_runs = [self._register.runs.get(RunId(id)) for id in each.waits_for_rest] if must_end else []
+            pending += [(other, False) for other in idle_runs if other is not None]
         return False
 
     def tell_idle(self, run: Run, result: Result) -> None:
         """Notify the living runs that asked for it, once each, that a run is idle or has ended, with its outcome."""
-        awaiting, run.awaiting_idle = run.awaiting_idle, {}
-        for mail_id, asker_id in awaiting.items():
+        idle_watchers, run.awaiting_idle = run.awaiting_idle, {}
+        for mail_id, asker_id in idle_watchers.items():
             asker = self._register.runs.get(RunId(asker_id))
             if asker is not None:
                 asker.waits_for_rest.discard(run.info.id)
@@ -151,7 +151,7 @@ class MailRouter:
             above = above.parent
         return above
 
-    def _push(self, run: Run, mail: Mail, asked: str = "", notify: str = "") -> None:
+    def _push(self, run: Run, mail: Mail, request_id: str = "", notify: str = "") -> None:
         if run.context.mailbox.push(mail):
             if notify:
                 self.await_idle(run, mail.id, notify)
@@ -161,7 +161,7 @@ class MailRouter:
                 sender=mail.sender,
                 kind=mail.kind,
                 text=mail.text,
-                asked=asked,
+                asked=request_id,
                 notify=notify,
             )
             if mail.kind in ("user", "agent"):
@@ -184,7 +184,7 @@ class MailRouter:
             raise MailRefused(run.info.path, f"the folder that it worked in no longer exists: {run.context.cwd}")
         try:
             check_room_below(above)
-            place = self._register.admission.admit_nowait(above, run.place.share)
+            slot = self._register.admission.admit_nowait(above, run.place.share)
         except SpawnRefused as refusal:
             raise MailRefused(run.info.path, str(refusal)) from refusal
         if run.own_budget is None:
@@ -193,9 +193,9 @@ class MailRouter:
             try:
                 run.own_budget.reopen(above.context.budget)
             except BudgetExceeded as refusal:
-                self._register.admission.release(place)
+                self._register.admission.release(slot)
                 raise MailRefused(run.info.path, str(refusal)) from refusal
-        run.place, run.background = place, True
+        run.place, run.background = slot, True
         run.context.abort = AbortController(above.context.abort)
         run.context.record = self._register.services.record  # It was fenced off at its end.
         run.revive()

@@ -39,32 +39,32 @@ async def stop_all(
     `tell` moves a run in its lifecycle. `end` ends a run that is idle or ignores cancelling: the run is fenced off,
     whatever its task still does.
     """
-    doomed: list[Run] = []
+    runs_to_stop: list[Run] = []
     stopping: set[int] = set()  #: by an earlier stop, which has cancelled them
-    for top in tops:
-        over = top if status is Status.TIMEOUT else out_of_time
-        for run in top.below():
-            doomed.append(run)
+    for top_run in tops:
+        over = top_run if status is Status.TIMEOUT else out_of_time
+        for run in top_run.below():
+            runs_to_stop.append(run)
             if run.state is State.STOPPING:
                 stopping.add(id(run))
-            word = reason if run is top else f"stopped with its parent: {reason}"
+            message = reason if run is top_run else f"stopped with its parent: {reason}"
             if run.cut is None or run.state is not State.STOPPING:
-                own = status if run is top else Status.CANCELLED
-                run.cut = cancelled_result(run, own, word, scope=over.info.path if over is not None else None)
-            tell(run, Fact.STOP_ASKED if run is top else Fact.PARENT_STOPS, word)
-    spared = _waiting_for_this(doomed)
-    for run in doomed:
+                own_status = status if run is top_run else Status.CANCELLED
+                run.cut = cancelled_result(run, own_status, message, scope=over.info.path if over is not None else None)
+            tell(run, Fact.STOP_ASKED if run is top_run else Fact.PARENT_STOPS, message)
+    waiting_ids = _waiting_for_this(runs_to_stop)
+    for run in runs_to_stop:
         # If cancelled twice, a run would no longer wait until the sandboxes below it have ended.
         if is_at_work(run) and id(run) not in stopping:
             run.task.cancel()  # type: ignore[union-attr]  # an active run has a task
-    for task in await wait_for_ends([run for run in doomed if id(run) not in spared], grace_s):
+    for task in await wait_for_ends([run for run in runs_to_stop if id(run) not in waiting_ids], grace_s):
         task.cancel()
-    for run in reversed(doomed):
-        if run.is_living and id(run) not in spared:
+    for run in reversed(runs_to_stop):
+        if run.is_living and id(run) not in waiting_ids:
             run.verdict = run.cut or cancelled_result(run, status, reason)
             await end(run)
-    left = await _left_running([run for run in doomed if id(run) not in spared], grace_s)
-    return StopReceipt(stopped=tuple(run.info.path for run in doomed), left=tuple(left))
+    leftover = await _left_running([run for run in runs_to_stop if id(run) not in waiting_ids], grace_s)
+    return StopReceipt(stopped=tuple(run.info.path for run in runs_to_stop), left=tuple(leftover))
 
 
 async def wait_for_ends(runs: Collection[Run], grace_s: float) -> set[asyncio.Task[None]]:
@@ -76,13 +76,13 @@ async def wait_for_ends(runs: Collection[Run], grace_s: float) -> set[asyncio.Ta
     working = [run.task for run in runs if run.task is not None and is_at_work(run)]
     if not working:
         return set()
-    _, stuck = await asyncio.wait(working, timeout=grace_s)
-    holding = [run for run in runs if run.context.held_processes and is_at_work(run)]
-    ending = stuck & {above.task for run in holding for above in run.above() if above.task is not None}
-    if ending:
-        done, _ = await asyncio.wait(ending, timeout=PROCESS_END_S)
-        stuck = stuck - done
-    return {task for task in stuck if not task.done()}
+    _, pending = await asyncio.wait(working, timeout=grace_s)
+    holders = [run for run in runs if run.context.held_processes and is_at_work(run)]
+    ending_tasks = pending & {above.task for run in holders for above in run.above() if above.task is not None}
+    if ending_tasks:
+        done, _ = await asyncio.wait(ending_tasks, timeout=PROCESS_END_S)
+        pending = pending - done
+    return {task for task in pending if not task.done()}
 
 
 def is_at_work(run: Run) -> bool:
@@ -90,24 +90,24 @@ def is_at_work(run: Run) -> bool:
     return run.task is not None and not run.task.done()
 
 
-def _waiting_for_this(doomed: list[Run]) -> set[int]:
+def _waiting_for_this(runs_to_stop: list[Run]) -> set[int]:
     """Return the runs that wait for the call that stops them: they are cancelled, but cannot be waited for."""
     current, call = asyncio.current_task(), current_call.get(None)
-    spared = {id(run) for run in doomed if run.task is current and current is not None}
+    waiting_ids = {id(run) for run in runs_to_stop if run.task is current and current is not None}
     if call is not None:
-        spared |= {id(each) for run in doomed if run.context is call.context for each in run.above()}
-    return spared
+        waiting_ids |= {id(each) for run in runs_to_stop if run.context is call.context for each in run.above()}
+    return waiting_ids
 
 
-async def _left_running(doomed: list[Run], grace_s: float) -> list[str]:
+async def _left_running(stopped_runs: list[Run], grace_s: float) -> list[str]:
     """Give threads the grace to return, then name the remaining threads, and tasks that ignore cancelling."""
-    threads = [left.thread for run in doomed for left in run.context.left_running.values()]
+    threads = [entry.thread for run in stopped_runs for entry in run.context.left_running.values()]
     if threads:
         await asyncio.wait(threads, timeout=grace_s)
     names = [
-        f"{run.info.path}: {left.tool}"
-        for run in doomed
-        for left in list(run.context.left_running.values())
-        if not left.thread.done()
+        f"{run.info.path}: {entry.tool}"
+        for run in stopped_runs
+        for entry in list(run.context.left_running.values())
+        if not entry.thread.done()
     ]
-    return names + [f"{run.info.path}: its task ignores cancelling" for run in doomed if is_at_work(run)]
+    return names + [f"{run.info.path}: its task ignores cancelling" for run in stopped_runs if is_at_work(run)]

@@ -99,13 +99,13 @@ class Supervisor:
         verdict = run.verdict
         assert verdict is not None, "a run ends with a verdict"
         result = self.result_of(run, verdict)
-        kept = replace(
+        stored_result = replace(
             result,
             value=recorded(run.agent, result.value),
             stdout=result.stdout[-RECORDED_CHARS:],
             stderr=result.stderr[-RECORDED_CHARS:],
         )
-        run.context.emit(RunEnded, result=kept)
+        run.context.emit(RunEnded, result=stored_result)
         run.context.record = lambda event: event  # Late events of a task that ignores cancelling are dropped.
         run.conclude(result)
         self._services.after(lambda failure: self._announce(run, result, failure), run.is_awaited)
@@ -181,9 +181,9 @@ class Supervisor:
         else:
             self.start_turn(run)
             return
-        at, exhausted, births = run.turn_began_at, run.context.exhausted, run.births_before
+        at, exhausted, births_before = run.turn_began_at, run.context.exhausted, run.births_before
         self.start_turn(run)
-        run.turn_began_at, run.context.exhausted, run.births_before = at, exhausted, births
+        run.turn_began_at, run.context.exhausted, run.births_before = at, exhausted, births_before
 
     def end(self, run: Run) -> None:
         """End a run with its verdict, before it was active here."""
@@ -195,10 +195,10 @@ class Supervisor:
         if run.inherited is not None:
             run.inherited.close()
             run.inherited = None
-        gone = terminate_orphan(run, self._services.placement)
-        if gone is not None:
-            self._dismissed.add(gone)
-            gone.add_done_callback(self._dismissed.discard)
+        end_future = terminate_orphan(run, self._services.placement)
+        if end_future is not None:
+            self._dismissed.add(end_future)
+            end_future.add_done_callback(self._dismissed.discard)
 
     def _never_began(self, run: Run) -> None:
         """End a turn whose task was cancelled before its first line, so that no code in it could do so."""
@@ -243,8 +243,8 @@ class Supervisor:
         run.resumes = False
         if verdict.status is not Status.COMPLETED:
             self._mend_history(run)
-            ends = self._would_end(run, verdict) and run.state is not State.STOPPING
-            if ends and run.children:
+            ends_run = self._would_end(run, verdict) and run.state is not State.STOPPING
+            if ends_run and run.children:
                 await self._stop_all(run.bound_children(), f"its parent ended: {verdict.status}")
         if run.state is State.STOPPING:
             await _outlive_sandboxes(run)
@@ -258,12 +258,12 @@ class Supervisor:
         if not run.context.history:
             return
         known = {id(message) for message in run.context.history}
-        answered = list(run.context.answered.values())
+        answers = list(run.context.answered.values())
         if run.context.durable is None:
-            answered = [ensure_encodable(message)[0] for message in answered]  # type: ignore[misc]  # it stays an answer
+            answers = [ensure_encodable(message)[0] for message in answers]  # type: ignore[misc]  # it stays an answer
         else:
-            known |= {id(message) for message in answered}  # They were recorded when they came.
-        run.context.history[:] = repair([*run.context.history, *answered])
+            known |= {id(message) for message in answers}  # They were recorded when they came.
+        run.context.history[:] = repair([*run.context.history, *answers])
         run.context.answered.clear()
         for message in run.context.history:
             if id(message) not in known:
@@ -314,8 +314,8 @@ class Supervisor:
             self.start_turn(run)
         if run.state is not State.IDLE:
             return
-        held = run.persistent and run.verdict is not None and run.verdict.status is Status.CANCELLED
-        if held and not run.context.mailbox.has("user"):
+        is_held = run.persistent and run.verdict is not None and run.verdict.status is Status.CANCELLED
+        if is_held and not run.context.mailbox.has("user"):
             return  # It was interrupted: only a user starts it again, a notice does not.
         if run.context.mailbox.wakes and run.wakes < MAX_WAKES:
             run.wakes, run.waking = run.wakes + 1, True
@@ -337,9 +337,9 @@ class Supervisor:
     def _end(self, run: Run) -> None:
         assert run.verdict is not None
         run.drop_deadline()
-        by_word = run.verdict.status in (Status.CANCELLED, Status.TIMEOUT)
+        was_stopped = run.verdict.status in (Status.CANCELLED, Status.TIMEOUT)
         why = masked_text(run, run.verdict.error.message) if run.verdict.error else ""
-        self.fact(run, Fact.CUT_OFF if by_word else Fact.FINISHED, why)
+        self.fact(run, Fact.CUT_OFF if was_stopped else Fact.FINISHED, why)
         if run.parent is not None:
             self.consider(run.parent)
 
@@ -407,11 +407,11 @@ class Supervisor:
         task = run.task
         if task is None or task.done() or task is asyncio.current_task():
             return
-        mine = run.cut = cancelled_result(run, Status.CANCELLED, reason)
+        interruption = run.cut = cancelled_result(run, Status.CANCELLED, reason)
         task.cancel()  # Before its children end, or it would continue with their results.
         await self._stop_all([each for each in run.bound_children() if not each.background], reason)
         await wait_for_ends([run], self._services.grace_s)
-        if run.cut is mine:  # No one stopped it permanently meanwhile.
+        if run.cut is interruption:  # No one stopped it permanently meanwhile.
             run.cut = None
         if self._services.durable is not None:  # The waiter of the turn is notified before a next turn begins.
             with suppress(StoreFailed):
@@ -457,14 +457,14 @@ class Supervisor:
         """Remove the run's worktree if nothing changed in it; otherwise record its path as an artifact."""
         if run.worktree is None:
             return
-        made, run.worktree = run.worktree, None
-        finishing = asyncio.create_task(worktree.finish(made, git=self._services.git))
+        old_worktree, run.worktree = run.worktree, None
+        finishing = asyncio.create_task(worktree.finish(old_worktree, git=self._services.git))
         try:
             with run.context.holding_process():
                 await run_shielded(asyncio.wait([finishing]))  # It must not be left half removed; git has a time limit.
         finally:
-            left = made.path if finishing.exception() is not None else finishing.result()
-            run.artifacts = (str(left),) if left is not None else ()
+            leftover_path = old_worktree.path if finishing.exception() is not None else finishing.result()
+            run.artifacts = (str(leftover_path),) if leftover_path is not None else ()
 
 
 def _tell(run: Run, waiter: Callable[[Result], None] | None, result: Result, failure: RametError | None) -> None:
@@ -482,10 +482,10 @@ async def _outlive_sandboxes(run: Run) -> None:
 
     A caller that is notified of the run's end must find no process of its children; they are being stopped too.
     """
-    below = [child.ended() for child in run.bound_children() if child.grant is not None]
-    if below:
+    child_ends = [child.ended() for child in run.bound_children() if child.grant is not None]
+    if child_ends:
         with suppress(asyncio.CancelledError):  # Cancelled again: the time to wait is over.
-            await asyncio.wait(below)
+            await asyncio.wait(child_ends)
 
 
 def _nobodys_call() -> contextvars.Context:

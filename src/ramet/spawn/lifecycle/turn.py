@@ -62,8 +62,8 @@ async def run_turn(
         if run.cut is None and not run.context.abort.aborted and not is_being_cancelled():
             return failed(run, RuntimeError("it cancelled itself"))
         return run.cut or failed(run, Aborted(run.context.abort.reason or "its event loop was stopped"))
-    except Aborted as stopped:
-        return run.cut or failed(run, stopped)
+    except Aborted as stop:
+        return run.cut or failed(run, stop)
     except BudgetExceeded as refusal:
         run.context.note(refusal)
         return failed(run, refusal)

@@ -34,22 +34,22 @@ async def adopted(run: Run, spec: SandboxSpec, backend: Backend, left: RunReplay
 
     Raises NotAdopted if the sandbox cannot be continued.
     """
-    there = left.sandbox
-    if there is None or there.backend != backend.name:
-        raise NotAdopted(f"its sandbox was of backend {there.backend if there is not None else ''!r}")
+    record = left.sandbox
+    if record is None or record.backend != backend.name:
+        raise NotAdopted(f"its sandbox was of backend {record.backend if record is not None else ''!r}")
     try:
-        box = await started(backend.adopt(there.sandbox, spec))
-    except RametError as gone:
-        raise NotAdopted(str(gone)) from gone
+        sandbox = await started(backend.adopt(record.sandbox, spec))
+    except RametError as error:
+        raise NotAdopted(str(error)) from error
     why = ""
     if run.context.safety is not None:
         why = "only its kernel knew which calls the safety gate had allowed"
     elif left.is_rewound:
         why = "its conversation is not recorded yet"
     if not why:
-        return box
+        return sandbox
     with suppress(RametError):
-        await ended(box)
+        await ended(sandbox)
     raise NotAdopted(why)
 
 
@@ -58,24 +58,26 @@ def terminate_orphan(run: Run, placement: Placement | None) -> asyncio.Future[No
 
     Return a future of its end; None if there is no such sandbox.
     """
-    left, run.left_in = run.left_in, None
-    there = left.sandbox if left is not None else None
-    if there is None or run.grant is None or run.folder is None or placement is None:
+    replay, run.left_in = run.left_in, None
+    record = replay.sandbox if replay is not None else None
+    if record is None or run.grant is None or run.folder is None or placement is None:
         return None
     spec = SandboxSpec(run=run.info.id, grant=run.grant, workspace=run.folder.workspace)
-    gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    placement.later(_dismiss(there, spec, placement, gone))
-    return gone
+    end_future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    placement.later(_dismiss(record, spec, placement, end_future))
+    return end_future
 
 
-async def _dismiss(there: SandboxStarted, spec: SandboxSpec, placement: Placement, gone: asyncio.Future[None]) -> None:
+async def _dismiss(
+    record: SandboxStarted, spec: SandboxSpec, placement: Placement, end_future: asyncio.Future[None]
+) -> None:
     try:
         with suppress(RametError):  # It has most likely ended.
             backend = await placement.backend(spec.grant)
-            if backend.name == there.backend:
-                await ended(await backend.adopt(there.sandbox, spec))
+            if backend.name == record.backend:
+                await ended(await backend.adopt(record.sandbox, spec))
     finally:
-        gone.set_result(None)
+        end_future.set_result(None)
 
 
 async def described(box: Sandbox, backend: Backend) -> dict[str, Any]:

@@ -65,19 +65,19 @@ class Gates:
             question = ruling.reason
         if question is None:  # No hook and no rule asks: a tool asks by itself, in unchecked words.
             question = f"the sandbox asks: {quoted(request.question)}"
-        word = Approval(False, ruling.reason if ruling.verdict == "deny" else "")
+        approval = Approval(False, ruling.reason if ruling.verdict == "deny" else "")
         if self._context.approve is not None and ruling.verdict != "deny":
             token = current_call.set(CurrentCall(self._context, call_id, StepId("")))  # the asking call
             self._asking.add(call_id)
             try:
-                word = await self._context.approve(self._context, tool=tool, question=question, args=call["args"])
+                approval = await self._context.approve(self._context, tool=tool, question=question, args=call["args"])
             finally:
                 self._asking.discard(call_id)
                 current_call.reset(token)
             await self._context.slot.take()  # Waiting for the answer released the slot.
-        if not word:
+        if not approval:
             calls.deny(call_id)
-        return ApprovalReply(allowed=word.allowed, reason=word.reason)
+        return ApprovalReply(allowed=approval.allowed, reason=approval.reason)
 
     async def intend(self, request: ProposeCall, calls: ToolCallLedger) -> SafetyReply:
         """Have a call voted on; the decision is about the call of the reply, as the hooks left it.
@@ -89,13 +89,13 @@ class Gates:
             raise ProtocolError("there is no safety gate here")
         call_id = CallId(request.call_id)
         call, tool = calls.intend(call_id), calls.tool(call_id)
-        word = await safety(self._context, call_id=call_id, tool=tool, args=call["args"])
+        decision = await safety(self._context, call_id=call_id, tool=tool, args=call["args"])
         await self._context.slot.take()  # Waiting for a person released the slot.
-        if word.committed:
+        if decision.committed:
             calls.commit(call_id)
         else:
             calls.deny(call_id)
-        return SafetyReply(committed=word.committed, reason=word.reason)
+        return SafetyReply(committed=decision.committed, reason=decision.reason)
 
     async def fire(self, request: FireHook, body: bytes, calls: ToolCallLedger) -> HookReply:
         """Run the hooks of an event of the loop.
@@ -103,25 +103,27 @@ class Gates:
         Raises ProtocolError for any other event, or if there is no listener.
         """
         hooks, event = self._context.hooks, request.event
-        takes = _SAID.get(event)
-        listens = hooks is not None and hooks.listens(event)
-        if takes is None or not (listens or (event == "PreToolUse" and self._context.permissions)):
+        field_types = _SAID.get(event)
+        is_listening = hooks is not None and hooks.listens(event)
+        if field_types is None or not (is_listening or (event == "PreToolUse" and self._context.permissions)):
             raise ProtocolError(f"no hook listens for {event[:100]!r} from a sandbox")
         calls.rounds -= 1
         if calls.rounds < 0:
             raise ProtocolError("too many rounds of hooks for one reply")
-        said = bounded_json(body, most=MAX_PAYLOAD)
-        if not isinstance(said, dict) or not all(isinstance(said.get(key), kind) for key, kind in takes.items()):
-            raise ProtocolError(f"the payload of {event} must hold {', '.join(takes) or 'the id of its call'}")
-        payload: dict[str, Any] = {key: said[key] for key in takes}  # Any: the payload of hooks
+        fields = bounded_json(body, most=MAX_PAYLOAD)
+        if not isinstance(fields, dict) or not all(
+            isinstance(fields.get(key), kind) for key, kind in field_types.items()
+        ):
+            raise ProtocolError(f"the payload of {event} must hold {', '.join(field_types) or 'the id of its call'}")
+        payload: dict[str, Any] = {key: fields[key] for key in field_types}  # Any: the payload of hooks
         if hooks is not None and not event.endswith(("ToolUse", "ToolUseFailure")):
             matcher = payload.get(_MATCHED.get(event, ""), self._context.run.agent)
             return HookReply(**(await hooks.fire(event, self._context, payload, matcher=matcher))._asdict())
-        call_id = str(said.get("tool_use_id"))
+        call_id = str(fields.get("tool_use_id"))
         call, tool = calls.call(call_id), calls.tool(call_id)
         payload = {"tool_name": tool, "tool_input": call["args"], "tool_use_id": call_id, **payload}
         decision = HookDecision()
-        if listens and hooks is not None:
+        if is_listening and hooks is not None:
             decision = await hooks.fire(event, self._context, payload, matcher=tool)
         if event == "PreToolUse":
             if decision.updated_input is not None:

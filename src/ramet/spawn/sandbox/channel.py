@@ -165,22 +165,22 @@ class GuestChannel(asyncio.Protocol):
         """Process bytes of the guest."""
         if self._over.done():
             return
-        began = time.thread_time()
+        started_at = time.thread_time()
         try:
-            whole = self._reader.feed(data)
-        except ProtocolError as broken:
-            return self._end(broken)
+            frames = self._reader.feed(data)
+        except ProtocolError as error:
+            return self._end(error)
         finally:
-            self._charge(time.thread_time() - began)
-        self._watch_partial(is_new=bool(whole))
-        self._waiting += whole
+            self._charge(time.thread_time() - started_at)
+        self._watch_partial(is_new=bool(frames))
+        self._waiting += frames
         self._work_off()
 
     def connection_lost(self, problem: Exception | None) -> None:
         """Handle the end of the connection, by the guest or by the host."""
         self._outbound.resume()
-        if problem is not None and (rest := self._unread()):
-            self.data_received(rest)
+        if problem is not None and (unread := self._unread()):
+            self.data_received(unread)
         if not self._waiting:
             self._end(None)
 
@@ -193,8 +193,8 @@ class GuestChannel(asyncio.Protocol):
         """
         parts: list[bytes] = []
         with contextlib.suppress(OSError):
-            while self._channel is not None and (part := self._channel.recv(256 * 1024)):
-                parts.append(part)
+            while self._channel is not None and (chunk := self._channel.recv(256 * 1024)):
+                parts.append(chunk)
         return b"".join(parts)
 
     def _watch_partial(self, *, is_new: bool) -> None:
@@ -206,8 +206,8 @@ class GuestChannel(asyncio.Protocol):
             return
         if is_new or timer is None:
             self._partial_since = self._loop.time()
-        late = ProtocolError("a frame was started and not completed in time")
-        self._timers["frame"] = self._loop.call_at(self._partial_since + self._reader.allowance_s, self._end, late)
+        error = ProtocolError("a frame was started and not completed in time")
+        self._timers["frame"] = self._loop.call_at(self._partial_since + self._reader.allowance_s, self._end, error)
 
     def _work_off(self) -> None:
         """Process the received frames up to the limits; above the limits, stop reading."""
@@ -216,13 +216,13 @@ class GuestChannel(asyncio.Protocol):
             while at < len(self._waiting) and not self._over.done() and self._has_room(self._waiting[at]):
                 frame = self._waiting[at]
                 at += 1
-                began = time.thread_time()
+                started_at = time.thread_time()
                 try:
                     self._take(frame)
                 finally:
-                    self._charge(time.thread_time() - began)
-        except ProtocolError as broken:
-            self._end(broken)
+                    self._charge(time.thread_time() - started_at)
+        except ProtocolError as error:
+            self._end(error)
         except Exception as problem:  # Waiters for this guest receive the error.
             self._end(_ours(problem))
         del self._waiting[:at]
@@ -247,8 +247,10 @@ class GuestChannel(asyncio.Protocol):
             if "tokens" not in self._timers:
                 self._timers["tokens"] = self._loop.call_later((1 - self._tokens) / RATE_PER_S, self._refilled)
             return False
-        bytes_then = self._bytes_in_flight + _weight(frame)
-        return self._in_flight < MAX_IN_FLIGHT and (not self._bytes_in_flight or bytes_then <= MAX_BYTES_IN_FLIGHT)
+        bytes_with_frame = self._bytes_in_flight + _weight(frame)
+        return self._in_flight < MAX_IN_FLIGHT and (
+            not self._bytes_in_flight or bytes_with_frame <= MAX_BYTES_IN_FLIGHT
+        )
 
     def _refilled(self) -> None:
         self._timers.pop("tokens", None)
@@ -256,32 +258,32 @@ class GuestChannel(asyncio.Protocol):
 
     def _take(self, frame: Frame) -> None:
         self._tokens -= 1
-        said = guest_protocol.from_guest(frame.control)
-        if isinstance(said, Done):
-            self._end(FinalMessage(said, frame.body))
-        elif isinstance(said, Request):
-            if said.id <= self._last_id:
-                raise ProtocolError(f"request {said.id} came after request {self._last_id}; numbers must rise")
-            self._last_id = said.id
-            counted, size = int(not isinstance(said, Spawn | PerformTask)), _weight(frame)
-            self._in_flight += counted
+        message = guest_protocol.from_guest(frame.control)
+        if isinstance(message, Done):
+            self._end(FinalMessage(message, frame.body))
+        elif isinstance(message, Request):
+            if message.id <= self._last_id:
+                raise ProtocolError(f"request {message.id} came after request {self._last_id}; numbers must rise")
+            self._last_id = message.id
+            count, size = int(not isinstance(message, Spawn | PerformTask)), _weight(frame)
+            self._in_flight += count
             self._bytes_in_flight += size
 
             def settle(_: asyncio.Task[None]) -> None:
-                self._in_flight -= counted
+                self._in_flight -= count
                 self._bytes_in_flight -= size
                 self._go_on()
 
-            self.beside(self._serve(said, frame.body)).add_done_callback(settle)
+            self.beside(self._serve(message, frame.body)).add_done_callback(settle)
             self._begins = True  # asyncio calls in order: the request has its first step before `_has_begun` is called.
             self._loop.call_soon(self._has_begun)
         else:
-            work = self._service.hear(said, frame.body)
-            if work is not None and isinstance(said, Watch):
-                self.beside(work)
-            elif work is not None:
+            coroutine = self._service.hear(message, frame.body)
+            if coroutine is not None and isinstance(message, Watch):
+                self.beside(coroutine)
+            elif coroutine is not None:
                 self._held += 1
-                self.beside(work).add_done_callback(self._release)
+                self.beside(coroutine).add_done_callback(self._release)
 
     def _has_begun(self) -> None:
         self._begins = False
@@ -317,24 +319,24 @@ class GuestChannel(asyncio.Protocol):
         try:
             reply = await self._service.answer(request, body)
             if isinstance(reply, LargeReply):
-                make = reply.make
-                return await self.in_turn(lambda: self._make(request, make))
-        except ProtocolError as broken:
-            return self._end(broken)
+                produce = reply.make
+                return await self.in_turn(lambda: self._make(request, produce))
+        except ProtocolError as problem:
+            return self._end(problem)
         except Exception as error:
             info, fields = self._service.failed(error)
             return await self.tell(Answer(id=request.id, error=info, fields=fields))
         return await self._tell_reply(request, reply)
 
-    async def _make(self, request: Request, make: Callable[[], Awaitable[Reply]]) -> None:
+    async def _make(self, request: Request, produce: Callable[[], Awaitable[Reply]]) -> None:
         await self._rested.wait()
-        await self._tell_reply(request, await make())
+        await self._tell_reply(request, await produce())
 
     async def _tell_reply(self, request: Request, reply: Reply) -> None:
         try:
             await self.tell(Answer(id=request.id, data=guest_protocol.raw(reply.data)), reply.body)
-        except ProtocolError as too_large:  # The host's error: the guest broke no rule by its request.
-            info, fields = self._service.failed(InvalidValue("answer", request.id, str(too_large)))
+        except ProtocolError as error:  # The host's error: the guest broke no rule by its request.
+            info, fields = self._service.failed(InvalidValue("answer", request.id, str(error)))
             await self.tell(Answer(id=request.id, error=info, fields=fields))
 
     def _done_beside(self, task: asyncio.Task[None]) -> None:
@@ -342,13 +344,13 @@ class GuestChannel(asyncio.Protocol):
         if not task.cancelled() and (error := task.exception()) is not None:
             self._end(error if isinstance(error, ProtocolError) else _ours(error))
 
-    def _end(self, how: FinalMessage | Exception | None) -> None:
+    def _end(self, outcome: FinalMessage | Exception | None) -> None:
         if self._over.done():
             return
-        if isinstance(how, Exception):
-            self._over.set_exception(how)
+        if isinstance(outcome, Exception):
+            self._over.set_exception(outcome)
         else:
-            self._over.set_result(how)
+            self._over.set_result(outcome)
         self._waiting.clear()
         if self._transport is not None:
             self._transport.pause_reading()

@@ -105,11 +105,11 @@ class SandboxedConversation:
         context.concluded = context.exhausted = None
         run.heard.clear()
         system, history = self._mirror.begin(self._messages)
-        tree, room = context.tree, run.compaction
+        tree, compaction = context.tree, run.compaction
         types = dict(tree.spawnable(context)) if tree is not None else {}
         capabilities = [each.data() for each in run.agent.capabilities]
-        said = {"system": system, "history": history, "types": types, "capabilities": capabilities}
-        body = msgspec.json.encode({**said, "setup": run.agent.setup})
+        payload = {"system": system, "history": history, "types": types, "capabilities": capabilities}
+        body = msgspec.json.encode({**payload, "setup": run.agent.setup})
         start = StartConversation(
             run=run.info.id,
             root=run.info.root,
@@ -123,9 +123,9 @@ class SandboxedConversation:
             tools_tag=tools.tag if tools is not None else "",
             max_turns=run.max_turns,
             room=guest_protocol.CompactionSettings(
-                window_tokens=room.window_tokens, at=room.at, keep_last=room.keep_last
+                window_tokens=compaction.window_tokens, at=compaction.at, keep_last=compaction.keep_last
             )
-            if room
+            if compaction
             else None,
             output_schema=dict(OutputContract(run.agent.output).schema) if run.agent.output is not None else None,
             hooks=_heard(context),
@@ -155,23 +155,25 @@ class SandboxedConversation:
 
         Runs concurrently with the guest, and is cancelled when the guest has ended.
         """
-        context, news, told = self._run.context, asyncio.Event(), set[str]()
-        context.mailbox.on_push = lambda _: news.set()
-        stopped = asyncio.ensure_future(context.abort.wait_aborted())
-        stopped.add_done_callback(lambda _: news.set())
+        context, wakeup, sent_ids = self._run.context, asyncio.Event(), set[str]()
+        context.mailbox.on_push = lambda _: wakeup.set()
+        abort_wait = asyncio.ensure_future(context.abort.wait_aborted())
+        abort_wait.add_done_callback(lambda _: wakeup.set())
         try:
-            while not stopped.done():
-                news.clear()
-                for mail in [each for each in context.mailbox.unread if each.id not in told and each.kind != "note"]:
-                    told.add(mail.id)
+            while not abort_wait.done():
+                wakeup.clear()
+                for mail in [
+                    each for each in context.mailbox.unread if each.id not in sent_ids and each.kind != "note"
+                ]:
+                    sent_ids.add(mail.id)
                     text = clean_text(mail.text).encode()
                     await tell(IncomingMail(mail_id=mail.id, sender=mail.sender, kind=mail.kind), text)
-                await news.wait()
-            await tell(Stop(reason=stopped.result()))
+                await wakeup.wait()
+            await tell(Stop(reason=abort_wait.result()))
             await asyncio.get_running_loop().create_future()  # Its work in progress is still reported and charged.
         finally:
             context.mailbox.on_push = None
-            stopped.cancel()
+            abort_wait.cancel()
             self.close()
 
     def close(self) -> None:
@@ -197,15 +199,15 @@ class SandboxedConversation:
             self._asking = True
             self.close()
         try:
-            reply, asked = await self._asked(request, question, send_piece)
+            reply, request_context = await self._asked(request, question, send_piece)
             if not request.aside:
-                return self._word(request, reply, asked)
+                return self._word(request, reply, request_context)
             charge_aside(self._run.context, request.step, reply)
-            return Reply(usage=asked.last_usage), msgspec.json.encode(redact_for_guest(as_data(reply)))
-        except BudgetExceeded as refused:
-            self._refused = refused
+            return Reply(usage=request_context.last_usage), msgspec.json.encode(redact_for_guest(as_data(reply)))
+        except BudgetExceeded as refusal:
+            self._refused = refusal
             if not request.last_word:  # Recorded before the guest receives it: a resuming kernel owes it a last answer.
-                self._run.context.note(refused)
+                self._run.context.note(refusal)
             raise
         except ModelFailed as failed:
             self._failed = failed
@@ -248,12 +250,12 @@ class SandboxedConversation:
     # ---- one question
 
     def _question(self, request: AskModel, body: bytes) -> ModelRequest:
-        run, refused = self._run, self._refused
+        run, refusal = self._run, self._refused
         run.context.abort.raise_if_aborted()
         self._take_step(request.step)
         if request.max_tokens is not None and request.max_tokens < 1:
             raise ProtocolError("max_tokens is at least 1")
-        if request.last_word and (refused is None or refused.scope != run.info.path):
+        if request.last_word and (refusal is None or refusal.scope != run.info.path):
             raise ProtocolError("a last answer that was not granted: no budget of the run is exhausted")
         question = decode_question(self._mirror.kept, body)
         return ModelRequest(
@@ -275,18 +277,18 @@ class SandboxedConversation:
             raise ProtocolError(f"step {step!r} was requested before")
         self._steps.add(number)
 
-    def _tools(self, said: Sequence[str | dict[str, Any]]) -> tuple[BaseTool, ...]:
+    def _tools(self, definitions: Sequence[str | dict[str, Any]]) -> tuple[BaseTool, ...]:
         """Return the run's own tools by name, and stand-ins for others.
 
         The objects are the same each time, so that a model stays bound.
         """
-        own = {tool.name: tool for tool in self._run.context.tools}
+        own_tools = {tool.name: tool for tool in self._run.context.tools}
         tools: list[BaseTool] = []
-        for each in said:
+        for each in definitions:
             if isinstance(each, str):
-                if each not in own:
+                if each not in own_tools:
                     raise ProtocolError(f"a tool that this run does not have: {each[:100]!r}")
-                tools.append(own[each])
+                tools.append(own_tools[each])
             else:
                 key = msgspec.json.encode(each)
                 tools.append(self._shown.get(key) or self._shown.setdefault(key, shown_tool(each)))
@@ -300,11 +302,11 @@ class SandboxedConversation:
     ) -> tuple[AIMessage, ToolUseContext]:
         """Return the reply, and the context of the request, which holds its usage."""
         run = self._run
-        asked = _for_one_question(run.context)
-        async with aclosing(run.context.ask(asked, question)) as pieces:
+        request_context = _for_one_question(run.context)
+        async with aclosing(run.context.ask(request_context, question)) as pieces:
             async for piece in pieces:
                 if not isinstance(piece, AIMessageChunk):
-                    return piece, asked
+                    return piece, request_context
                 if not request.aside:
                     run.heard.append(piece.text)
                     self._feed(piece)
@@ -312,16 +314,16 @@ class SandboxedConversation:
                     await send_piece(encode_chunk(piece))
         raise ModelFailed(run.model, "it sent an empty answer")
 
-    def _word(self, request: AskModel, reply: AIMessage, asked: ToolUseContext) -> tuple[Reply, bytes]:
+    def _word(self, request: AskModel, reply: AIMessage, request_context: ToolUseContext) -> tuple[Reply, bytes]:
         """Record a reply, add it to the conversation, and return it for the guest."""
         context = self._run.context
-        context.last_usage = asked.last_usage
+        context.last_usage = request_context.last_usage
         if request.last_word:
             context.exhausted, reply = self._refused, without_calls(reply)
         recorded = self._mirror.say(with_call_ids(reply, request.step), request.step)
         self._run.heard.clear()
         self._calls = ToolCallLedger(context, request.step, self._newest_reply())
-        return self._told(recorded.message, asked.last_usage)
+        return self._told(recorded.message, request_context.last_usage)
 
     def _newest_reply(self) -> AIMessage:
         """Return the newest reply.
@@ -335,10 +337,10 @@ class SandboxedConversation:
 
     def _told(self, reply: dict[str, Any], usage: Usage | None = None) -> tuple[Reply, bytes]:
         """Return the newest reply in the form that the guest receives."""
-        self._refused = refused = self._calls.refusal or self._refused
-        scope = refused.scope if refused is not None else ""
-        told = Reply(usage=usage, granted=self._calls.granted, scope=scope)
-        return told, msgspec.json.encode(redact_for_guest(reply))
+        self._refused = refusal = self._calls.refusal or self._refused
+        scope = refusal.scope if refusal is not None else ""
+        response = Reply(usage=usage, granted=self._calls.granted, scope=scope)
+        return response, msgspec.json.encode(redact_for_guest(reply))
 
     # ---- the end
 
@@ -367,9 +369,9 @@ class SandboxedConversation:
         run = self._run
         if not any(tool.name == PYTHON for tool in run.context.tools):
             raise ProtocolError("a value returned by code: this run has no code")
-        most = run.grant.max_output_bytes if run.grant is not None else MAX_BODY
-        if len(body) > most:
-            raise values.result_too_large(len(body), most)
+        max_bytes = run.grant.max_output_bytes if run.grant is not None else MAX_BODY
+        if len(body) > max_bytes:
+            raise values.result_too_large(len(body), max_bytes)
         value = values.decode(body, done.json_size)
         try:
             return DeclaredResult("success", value=to_json_value(value, "result"))
@@ -381,8 +383,8 @@ class SandboxedConversation:
 
         Exhausted budgets, failed providers, stops and bugs are taken from the host's own knowledge.
         """
-        context, said = self._run.context, done.error
-        kind = said.type if said is not None else ""
+        context, error_info = self._run.context, done.error
+        kind = error_info.type if error_info is not None else ""
         if kind == Aborted.__name__ and context.abort.reason is not None:
             return Aborted(context.abort.reason)
         if kind == BudgetExceeded.__name__ and done.fields.get("resource") == "max_turns":
@@ -390,24 +392,24 @@ class SandboxedConversation:
         known = {type(each).__name__: each for each in (self._refused, self._failed) if each is not None}
         if kind in known:
             return known[kind]
-        if said is None or kind in _NOT_A_GUESTS:
+        if error_info is None or kind in _NOT_A_GUESTS:
             return ProtocolError(f"it ended with {kind or 'nothing'}, which the host did not report")
-        return decode_error(said, done.fields)
+        return decode_error(error_info, done.fields)
 
 
 def _heard(context: ToolUseContext) -> tuple[str, ...]:
     """Return the events that a guest reports to the host; if rules apply, each call before it begins."""
     hooks = context.hooks
-    heard = tuple(event for event in EVENTS if hooks.listens(event)) if hooks is not None else ()
-    return heard if not context.permissions or "PreToolUse" in heard else ("PreToolUse", *heard)
+    reported = tuple(event for event in EVENTS if hooks.listens(event)) if hooks is not None else ()
+    return reported if not context.permissions or "PreToolUse" in reported else ("PreToolUse", *reported)
 
 
-def _refused(left: RunReplay) -> BudgetExceeded | None:
+def _refused(replay: RunReplay) -> BudgetExceeded | None:
     """Return the last budget refusal that an earlier kernel sent to the guest, as far as it is recorded."""
-    said = left.refusal
-    if said is None:
+    refusal = replay.refusal
+    if refusal is None:
         return None
-    return BudgetExceeded(said.resource, asked=said.asked, left=said.left, scope=said.scope)
+    return BudgetExceeded(refusal.resource, asked=refusal.asked, left=refusal.left, scope=refusal.scope)
 
 
 def _for_one_question(context: ToolUseContext) -> ToolUseContext:
@@ -434,9 +436,9 @@ def _capsule_of(run: Run) -> capsule.PackedCall | None:
     if run.compaction is not None and run.compaction.summarise is not None:
         raise InvalidValue("compaction.summarise", run.compaction.summarise, "None for an agent in a sandbox")
     stock = builtin_tools({})
-    others = [tool for tool in run.context.tools if tool.name not in stock or not is_builtin(tool)]
+    custom_tools = [tool for tool in run.context.tools if tool.name not in stock or not is_builtin(tool)]
     modules = source_modules(run.agent) if any(tool.name == PYTHON for tool in run.context.tools) else frozenset()
-    if not others and not has_own(modules):
+    if not custom_tools and not has_own(modules):
         return None
     secrets = tuple(run.grant.secrets.values()) if run.grant is not None else ()
-    return capsule.pack(by_name, tuple(others), secrets=secrets, modules=modules)
+    return capsule.pack(by_name, tuple(custom_tools), secrets=secrets, modules=modules)

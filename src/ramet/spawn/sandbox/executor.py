@@ -68,9 +68,9 @@ async def run_in_sandbox(
     assert run.grant is not None, "a run in a sandbox has a grant"
     step = run.context.next_step()
     backend = await placement.backend(run.grant)
-    talk = SandboxedConversation(run, messages, feed) if run.capsule is None else None
+    conversation = SandboxedConversation(run, messages, feed) if run.capsule is None else None
     run.context.slot.begin_calls()  # One call, so that the run holds no slot while it waits for children.
-    left, run.left_in = run.left_in, None
+    replay, run.left_in = run.left_in, None
     attempt = run.attempt if run.resumes else 1
     if run.turns > 1 or run.resumes or run.folder is None:
         house_again(run, placement)
@@ -79,21 +79,21 @@ async def run_in_sandbox(
     run.was_inside = True
     try:
         while True:
-            job = talk or FunctionJob(run)
-            at = _Attempt(attempt, backend, placement, left)
-            left = None
+            job = conversation or FunctionJob(run)
+            at = _Attempt(attempt, backend, placement, replay)
+            replay = None
             if run.task is not None:  # Whatever the end of the turn, nothing more is recorded about it.
                 run.task.add_done_callback(at.is_told)
             try:
-                verdict = await _attempt(run, job, GuestRequests(run, step, talk), at)
-            except NotAdopted as why:
+                verdict = await _attempt(run, job, GuestRequests(run, step, conversation), at)
+            except NotAdopted as error:
                 tell_lost(run)
-                if talk is not None and has_answered(run):
+                if conversation is not None and has_answered(run):
                     return TurnResult(Status.COMPLETED, bounded_answer(run))  # It had answered when its kernel ended.
                 if run.repeatable or not run.begins_anew:
-                    _begin_anew(run, why)
+                    _begin_anew(run, error)
                     continue
-                verdict = lost_result(run, str(why))
+                verdict = lost_result(run, str(error))
                 await _end_children(run, verdict)
                 return verdict
             await _end_children(run, verdict)
@@ -108,8 +108,8 @@ async def run_in_sandbox(
             await run.context.clock.sleep(wait_s)
             attempt += 1
     finally:
-        if talk is not None:
-            talk.close()
+        if conversation is not None:
+            conversation.close()
         run.context.slot.end_call()
         placement.later(asyncio.to_thread(run.folder.ended))
 
@@ -129,9 +129,9 @@ class _Attempt:
         self.told.set()
 
 
-def _begin_anew(run: Run, why: NotAdopted) -> None:
+def _begin_anew(run: Run, error: NotAdopted) -> None:
     """Restart the turn in a new sandbox; recorded messages stay."""
-    run.context.emit(Notice, text=f"it starts again in another sandbox: {why}")
+    run.context.emit(Notice, text=f"it starts again in another sandbox: {error}")
     if run.capsule is None and len(run.context.history) > run.turn_began_at:
         run.turn_began_at = len(run.context.history)
         run.context.emit(RunResumed, turn=run.turns)
@@ -151,8 +151,8 @@ async def _end_children(run: Run, verdict: TurnResult) -> None:
             await tree.stop(run.context, child.info.id, f"its parent ended: {verdict.status}")
 
     # Concurrently: a child that ignores its stop takes as long as its kill, and all of them together take no longer.
-    ends = await asyncio.gather(*map(end, run.bound_children()), return_exceptions=True)
-    for problem in ends:
+    results = await asyncio.gather(*map(end, run.bound_children()), return_exceptions=True)
+    for problem in results:
         if problem is not None:
             raise problem
 
@@ -168,17 +168,17 @@ class FunctionJob:
         run, capsule, grant = self._run, self._run.capsule, self._run.grant
         assert capsule is not None, "a function in a sandbox is packed"
         assert grant is not None, "a run in a sandbox has a grant"
-        late = run.request.late_args
-        behind = _as_json(late()) if late is not None else b""
+        late_args = run.request.late_args
+        late_bytes = _as_json(late_args()) if late_args is not None else b""
         start = StartFunction(
             run=run.info.id,
             path=run.info.path,
             name=capsule.name,
             capsule_tag=capsule.tag,
             max_result_bytes=grant.max_output_bytes,
-            late_size=len(behind),
+            late_size=len(late_bytes),
         )
-        return start, capsule.data + behind if behind else capsule.data
+        return start, capsule.data + late_bytes if late_bytes else capsule.data
 
     def finish(self, done: Done, body: bytes) -> Any:
         """Return the value, converted to the type that the host itself knows.
@@ -192,9 +192,9 @@ class FunctionJob:
             if isinstance(error, Aborted) and not self._run.context.abort.aborted:
                 error = RametError(str(error))  # No one stopped it: its own claim does not make it a cancelled run.
             raise error
-        most = self._run.grant.max_output_bytes if self._run.grant is not None else 0
-        if len(body) > most:
-            raise values.result_too_large(len(body), most)
+        max_bytes = self._run.grant.max_output_bytes if self._run.grant is not None else 0
+        if len(body) > max_bytes:
+            raise values.result_too_large(len(body), max_bytes)
         return values.decode(body, done.json_size, returns=_returns(self._run))
 
 
@@ -210,7 +210,7 @@ def _as_json(late_args: tuple[Any, ...]) -> bytes:
 
 
 async def _attempt(
-    run: Run, job: FunctionJob | SandboxedConversation, errands: GuestRequests, at: _Attempt
+    run: Run, job: FunctionJob | SandboxedConversation, requests: GuestRequests, at: _Attempt
 ) -> TurnResult:
     grant, folder, placement = run.grant, run.folder, at.placement
     assert grant is not None, "a run in a sandbox has a grant"
@@ -234,44 +234,44 @@ async def _attempt(
             tree=run.info.root,
             path=run.info.path,
         )
-        async with _inside(run, spec, errands, at) as inside, _serving(run, grant, inside.box, placement):
+        async with _inside(run, spec, requests, at) as running, _serving(run, grant, running.box, placement):
             run.context.emit(
                 SandboxStarted,
                 backend=at.backend.name,
-                level=inside.box.level,
+                level=running.box.level,
                 attempt=at.number,
                 policy=to_public_dict(grant),
-                sandbox=inside.described,
-                adopted=inside.is_adopted,
+                sandbox=running.described,
+                adopted=running.is_adopted,
             )
-            if not inside.is_adopted:
-                first_word = job.start()
-                if inside.described:  # A kernel that continues knows of it, and of its first message.
+            if not running.is_adopted:
+                first_message = job.start()
+                if running.described:  # A kernel that continues knows of it, and of its first message.
                     await run.context.settled()
-                await inside.door.tell(*first_word)
+                await running.door.tell(*first_message)
             if isinstance(job, SandboxedConversation):
-                inside.door.beside(job.attend(inside.door.tell))
+                running.door.beside(job.attend(running.door.tell))
             finished = None
             try:
-                finished = await wait_result(inside)
-                gone = await terminate(inside.box, finished)
-                verdict = _verdict(run, job, finished, gone)
-            except ProtocolError as broken:
-                if inside.is_adopted and isinstance(
+                finished = await wait_result(running)
+                process_exit = await terminate(running.box, finished)
+                verdict = _verdict(run, job, finished, process_exit)
+            except ProtocolError as error:
+                if running.is_adopted and isinstance(
                     job, SandboxedConversation
                 ):  # Its kernel knew more of it than the record.
-                    raise NotAdopted(str(broken)) from broken
-                verdict = failed(run, broken)
-                await inside.box.kill(0)
-            inside.is_gone = True
-            unseen = await _synced(inside.box)
-            for stream in inside.streams:
+                    raise NotAdopted(str(error)) from error
+                verdict = failed(run, error)
+                await running.box.kill(0)
+            running.is_gone = True
+            sync_error = await _synced(running.box)
+            for stream in running.streams:
                 if finished is not None and finished.done.ok:
                     stream.close()  # The text printed before its last message is available already.
                 await stream.drained()
             files, problem = await _collect(run)
-            problem = unseen or problem
-            stdout, stderr = (stream.text for stream in inside.streams)
+            problem = sync_error or problem
+            stdout, stderr = (stream.text for stream in running.streams)
             if problem is not None and verdict.status is Status.COMPLETED:
                 verdict = failed(run, problem)
             value = None
@@ -288,22 +288,22 @@ def _importing(env: Mapping[str, str], shelf: Path | None) -> Mapping[str, str]:
     return {**env, IMPORTS: os.pathsep.join(filter(None, (env.get(IMPORTS), str(shelf))))}
 
 
-def _serving(run: Run, grant: Grant, box: Sandbox, placement: Placement) -> AbstractAsyncContextManager[None]:
+def _serving(run: Run, grant: Grant, sandbox: Sandbox, placement: Placement) -> AbstractAsyncContextManager[None]:
     """Return a context in which the ports of the sandbox are reachable from the host."""
-    return run.serving.during(placement.serving(run.info, grant, box) if grant.ports else None)
+    return run.serving.during(placement.serving(run.info, grant, sandbox) if grant.ports else None)
 
 
 @asynccontextmanager
-async def _inside(run: Run, spec: SandboxSpec, errands: GuestRequests, at: _Attempt) -> AsyncGenerator[RunningSandbox]:
+async def _inside(run: Run, spec: SandboxSpec, requests: GuestRequests, at: _Attempt) -> AsyncGenerator[RunningSandbox]:
     """Provide a sandbox while it is needed; a stop of its run waits for its end."""
     with run.context.holding_process():
-        async with _started_inside(run, spec, errands, at) as inside:
-            yield inside
+        async with _started_inside(run, spec, requests, at) as running:
+            yield running
 
 
 @asynccontextmanager
 async def _started_inside(
-    run: Run, spec: SandboxSpec, errands: GuestRequests, at: _Attempt
+    run: Run, spec: SandboxSpec, requests: GuestRequests, at: _Attempt
 ) -> AsyncGenerator[RunningSandbox]:
     """Provide a started or adopted sandbox.
 
@@ -312,58 +312,58 @@ async def _started_inside(
     folder = run.folder
     assert folder is not None, "a run in a sandbox has a folder"
     if at.left is not None:
-        inside = RunningSandbox(
-            await adopted(run, spec, at.backend, at.left), GuestChannel(errands, run.context.clock), is_adopted=True
+        running = RunningSandbox(
+            await adopted(run, spec, at.backend, at.left), GuestChannel(requests, run.context.clock), is_adopted=True
         )
     else:
-        inside = RunningSandbox(await started(at.backend.start(spec)), GuestChannel(errands, run.context.clock))
-    box = inside.box
+        running = RunningSandbox(await started(at.backend.start(spec)), GuestChannel(requests, run.context.clock))
+    sandbox = running.box
     try:
-        inside.described = await described(box, at.backend)
-        run.outlives = bool(inside.described)
-        errands.sandbox = sandbox_id(inside.described)
+        running.described = await described(sandbox, at.backend)
+        run.outlives = bool(running.described)
+        requests.sandbox = sandbox_id(running.described)
         if at.left is not None:
-            errands.go_on(at.left)
-        run.box, errands.door = box, inside.door
-        for name, fd, file in (("stdout", box.stdout, folder.stdout), ("stderr", box.stderr, folder.stderr)):
+            requests.go_on(at.left)
+        run.box, requests.door = sandbox, running.door
+        for name, fd, file in (("stdout", sandbox.stdout, folder.stdout), ("stderr", sandbox.stderr, folder.stderr)):
             stream = _stream(run, name, os.dup(fd), file, spec)  # A stream closes the descriptor that it reads.
-            inside.streams = (*inside.streams, stream)
-        await inside.door.open(box.channel)
-        yield inside
+            running.streams = (*running.streams, stream)
+        await running.door.open(sandbox.channel)
+        yield running
     finally:
         run.box, run.outlives = None, False
         try:
-            await run_shielded(_end(inside, run))  # Raises if it was cancelled again meanwhile.
+            await run_shielded(_end(running, run))  # Raises if it was cancelled again meanwhile.
         finally:
-            later = _forgotten(run, box, at) if inside.described and inside.is_gone else box.clean_up()
-            at.placement.later(later)  # The rest concerns the host only: no result waits for it.
+            cleanup = _forgotten(run, sandbox, at) if running.described and running.is_gone else sandbox.clean_up()
+            at.placement.later(cleanup)  # The rest concerns the host only: no result waits for it.
 
 
-async def _forgotten(run: Run, box: Sandbox, at: _Attempt) -> None:
+async def _forgotten(run: Run, sandbox: Sandbox, at: _Attempt) -> None:
     """Remove a sandbox once its outcome is recorded: until then its last message could be requested again."""
     try:
         await at.told.wait()
         with contextlib.suppress(RametError):
             await run.context.settled()
     finally:
-        await box.clean_up()
+        await sandbox.clean_up()
 
 
-async def _end(inside: RunningSandbox, run: Run) -> None:
+async def _end(running: RunningSandbox, run: Run) -> None:
     try:
-        if not inside.is_gone:
-            inside.door.beside(inside.door.tell(Stop(reason="it is over")))  # Signals do not wait until this is read.
-            await inside.box.kill(KILL_GRACE_S)
+        if not running.is_gone:
+            running.door.beside(running.door.tell(Stop(reason="it is over")))  # Signals do not wait until this is read.
+            await running.box.kill(KILL_GRACE_S)
     finally:
-        await inside.door.close()
-        for stream in inside.streams:
+        await running.door.close()
+        for stream in running.streams:
             stream.close()
-    if not inside.is_gone:  # It was cut off: its output so far is kept.
-        unseen = await _synced(inside.box)
-        if unseen is not None:
-            run.context.emit(Notice, text=f"files written since the last transfer are lost: {unseen}")
+    if not running.is_gone:  # It was cut off: its output so far is kept.
+        sync_error = await _synced(running.box)
+        if sync_error is not None:
+            run.context.emit(Notice, text=f"files written since the last transfer are lost: {sync_error}")
         files, _ = await _collect(run)
-        stdout, stderr = (stream.text for stream in inside.streams)
+        stdout, stderr = (stream.text for stream in running.streams)
         run.left = SandboxOutput(files=files, stdout=stdout, stderr=stderr)
 
 
@@ -381,14 +381,14 @@ def _stream(run: Run, name: str, fd: int, file: Any, spec: SandboxSpec) -> Outpu
 
 
 def _verdict(
-    run: Run, job: FunctionJob | SandboxedConversation, finished: FinalMessage | None, gone: Exit | None
+    run: Run, job: FunctionJob | SandboxedConversation, finished: FinalMessage | None, process_exit: Exit | None
 ) -> TurnResult:
     if finished is None:
-        assert gone is not None, "a guest without a last message has exited"
-        return _without_a_word(run, gone)
+        assert process_exit is not None, "a guest without a last message has exited"
+        return _without_a_word(run, process_exit)
     done = finished.done
-    if done.oom or (gone is not None and gone.reason == "oom"):
-        return _ended(run, Status.OOM, "OutOfMemory", (gone and gone.detail) or "it ran out of memory")
+    if done.oom or (process_exit is not None and process_exit.reason == "oom"):
+        return _ended(run, Status.OOM, "OutOfMemory", (process_exit and process_exit.detail) or "it ran out of memory")
     try:
         return TurnResult(Status.COMPLETED, job.finish(done, finished.body))
     except BudgetExceeded:
@@ -404,19 +404,19 @@ def _verdict(
         return failed(run, problem)
 
 
-def _without_a_word(run: Run, gone: Exit) -> TurnResult:
-    how = classify_exit(gone)
-    return _ended(run, how.status, how.kind, how.message)
+def _without_a_word(run: Run, process_exit: Exit) -> TurnResult:
+    outcome = classify_exit(process_exit)
+    return _ended(run, outcome.status, outcome.kind, outcome.message)
 
 
 def _ended(run: Run, status: Status, kind: str, message: str) -> TurnResult:
     return TurnResult(status, error=ErrorInfo(type=kind, message=message), partial=partial_text(run))
 
 
-async def _synced(box: Sandbox) -> RametError | None:
+async def _synced(sandbox: Sandbox) -> RametError | None:
     """Transfer the files of the sandbox to this side; return an error if that failed."""
     try:
-        await box.sync()
+        await sandbox.sync()
     except RametError as problem:
         return problem
     return None
@@ -430,15 +430,17 @@ async def _collect(run: Run) -> tuple[tuple[Any, ...], RametError | None]:
     try:
         if _is_empty(folder.workspace):
             return (), None
-        found = await asyncio.to_thread(collect, folder.workspace, folder.artifacts, max_bytes=grant.max_output_bytes)
-    except RametError as refused:
-        return (), refused
+        collected = await asyncio.to_thread(
+            collect, folder.workspace, folder.artifacts, max_bytes=grant.max_output_bytes
+        )
+    except RametError as refusal:
+        return (), refusal
     forms = secret_forms(run)
-    told = [each for each in found.artifacts if masked(each.name, forms) != each.name]
-    await asyncio.to_thread(_remove, told)  # Their names would be recorded.
-    for name in (*found.refused, *(each.name for each in told)):
+    revealing = [each for each in collected.artifacts if masked(each.name, forms) != each.name]
+    await asyncio.to_thread(_remove, revealing)  # Their names would be recorded.
+    for name in (*collected.refused, *(each.name for each in revealing)):
         run.context.emit(Notice, text=f"an artifact was refused: {masked_text(run, name)}")
-    return tuple(each for each in found.artifacts if each not in told), None
+    return tuple(each for each in collected.artifacts if each not in revealing), None
 
 
 def _remove(artifacts: Sequence[Artifact]) -> None:

@@ -75,15 +75,15 @@ class Records:
         finally:
             self._context.record = record
 
-    def _take(self, event: events.Event, rest: bytes, calls: ToolCallLedger, refused: BudgetExceeded | None) -> None:
+    def _take(self, event: events.Event, rest: bytes, calls: ToolCallLedger, refusal: BudgetExceeded | None) -> None:
         match event:
             case MessageRecorded():
                 self._hear(event, calls)
             case ToolStarted():
                 step_number(self._context, event.step_id)
-                begun = calls.begin(event.call_id)
+                started = calls.begin(event.call_id)
                 self._context.emit(
-                    ToolStarted, call_id=event.call_id, tool=begun.tool, step_id=event.step_id, args=begun.args
+                    ToolStarted, call_id=event.call_id, tool=started.tool, step_id=event.step_id, args=started.args
                 )
             case ToolEnded():
                 if event.status not in _STATUSES:
@@ -101,9 +101,9 @@ class Records:
             case Compacted():
                 self._shorten(event, rest)
             case BudgetRefused():
-                if refused is None:
+                if refusal is None:
                     raise ProtocolError("no budget refused a request of this run")
-                self._context.note(refused)
+                self._context.note(refusal)
             case Notice():
                 text = masked_text(self._run, event.text, MAX_SHOWN)
                 self._context.emit(Notice, text=text, error=masked_error(self._run, event.error, MAX_SHOWN))
@@ -137,7 +137,7 @@ class Records:
 
     def _shorten(self, event: Compacted, rest: bytes) -> None:
         before = len(self._context.history)
-        kept = self._mirror.shorten(bounded_json(rest))
+        kept_entries = self._mirror.shorten(bounded_json(rest))
         self._context.emit(
             Compacted,
             before_messages=before,
@@ -145,5 +145,5 @@ class Records:
             before_tokens=event.before_tokens,
             after_tokens=event.after_tokens,
             summary=event.summary[:MAX_SUMMARY],
-            kept=kept if self._context.durable is not None else (),
+            kept=kept_entries if self._context.durable is not None else (),
         )

@@ -39,13 +39,13 @@ class IntentionGate:
         Raises Denied if the gate denies it.
         """
         safety = self._run.context.safety
-        if safety is None or (deed := deed_of(request, body)) is None:
+        if safety is None or (call := deed_of(request, body)) is None:
             return
         self._count += 1
         call_id = CallId(f"{self._step}.{self._count}")
-        word = await safety(self._run.context, call_id=call_id, tool=deed.tool, args=deed.args)
-        if not word.committed:
-            raise Denied(deed.tool, f"the safety gate: {word.reason or 'denied without a reason'}")
+        decision = await safety(self._run.context, call_id=call_id, tool=call.tool, args=call.args)
+        if not decision.committed:
+            raise Denied(call.tool, f"the safety gate: {decision.reason or 'denied without a reason'}")
 
 
 def deed_of(request: Request, body: bytes) -> IntendedCall | None:
@@ -69,5 +69,7 @@ def deed_of(request: Request, body: bytes) -> IntendedCall | None:
 
 def _shown(request: Request) -> dict[str, Any]:
     """Return the fields that the request sets, without internal ones."""
-    said = {name: value for name, value in msgspec.structs.asdict(request).items() if name not in _NOT_SHOWN and value}
-    return {name: to_public_dict(value) if isinstance(value, Policy) else value for name, value in said.items()}
+    fields = {
+        name: value for name, value in msgspec.structs.asdict(request).items() if name not in _NOT_SHOWN and value
+    }
+    return {name: to_public_dict(value) if isinstance(value, Policy) else value for name, value in fields.items()}

@@ -55,17 +55,17 @@ F = TypeVar("F", bound=HasFile)
 
 async def opened(find: Callable[[], F | None]) -> F | None:
     """Call `find` in a thread. A caller that is cancelled meanwhile leaves no file open."""
-    finding = in_thread(find, name="ramet-channel")
+    search = in_thread(find, name="ramet-channel")
     try:
-        return await asyncio.shield(finding)
+        return await asyncio.shield(search)
     except asyncio.CancelledError:
-        finding.add_done_callback(_close_unused)
+        search.add_done_callback(_close_unused)
         raise
 
 
-def _close_unused(finding: asyncio.Future[Any]) -> None:
-    if finding.exception() is None and (found := finding.result()) is not None:
-        os.close(found.fd)
+def _close_unused(search: asyncio.Future[Any]) -> None:
+    if search.exception() is None and (file := search.result()) is not None:
+        os.close(file.fd)
 
 
 class Outbound:
@@ -152,12 +152,12 @@ class Outbound:
     async def _watch(self) -> None:
         """End the channel once the guest has read nothing between `_STEPS` consecutive checks."""
         assert self._transport is not None, "only a transport pauses"
-        unread, looks = self._transport.get_write_buffer_size(), 0
-        while looks < _STEPS:
+        unread, checks = self._transport.get_write_buffer_size(), 0
+        while checks < _STEPS:
             await self._clock.sleep(MAX_UNREAD_S / _STEPS)
-            left = self._transport.get_write_buffer_size()
-            looks = looks + 1 if left == unread else 0
-            unread = left
+            remaining = self._transport.get_write_buffer_size()
+            checks = checks + 1 if remaining == unread else 0
+            unread = remaining
         self._watching = None
         self._on_end(
             ProtocolError(f"the guest did not read its channel for {MAX_UNREAD_S:g} s, while {unread} bytes waited")
@@ -170,8 +170,8 @@ class Outbound:
 
 
 async def _read(body: FileBody, at: int) -> bytes:
-    wanted = min(PIECE, body.size - at)
-    piece = await in_thread(lambda: os.pread(body.fd, wanted, body.offset + at), name="ramet-channel")
-    if len(piece) < wanted:
-        raise EOFError(f"it ends {wanted - len(piece)} bytes too early")
+    size = min(PIECE, body.size - at)
+    piece = await in_thread(lambda: os.pread(body.fd, size, body.offset + at), name="ramet-channel")
+    if len(piece) < size:
+        raise EOFError(f"it ends {size - len(piece)} bytes too early")
     return piece

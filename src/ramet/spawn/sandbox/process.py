@@ -61,16 +61,16 @@ async def wait_result(inside: RunningSandbox) -> FinalMessage | None:
     Raises ProtocolError if the guest broke the protocol.
     """
     exit_task = asyncio.ensure_future(inside.box.wait())
-    over = asyncio.ensure_future(inside.door.over())
+    end_future = asyncio.ensure_future(inside.door.over())
     try:
-        await asyncio.wait((over, exit_task), return_when=asyncio.FIRST_COMPLETED)
-        if not over.done():  # It has ended, and its last messages are still arriving.
-            await asyncio.wait((over,), timeout=_LEAVE_S)
-        return over.result() if over.done() else None
+        await asyncio.wait((end_future, exit_task), return_when=asyncio.FIRST_COMPLETED)
+        if not end_future.done():  # It has ended, and its last messages are still arriving.
+            await asyncio.wait((end_future,), timeout=_LEAVE_S)
+        return end_future.result() if end_future.done() else None
     finally:
-        for each in (over, exit_task):
+        for each in (end_future, exit_task):
             each.cancel()
-        await asyncio.wait((over, exit_task))
+        await asyncio.wait((end_future, exit_task))
 
 
 async def terminate(box: Sandbox, finished: FinalMessage | None) -> Exit | None:
@@ -119,9 +119,9 @@ def classify_exit(gone: Exit) -> ExitOutcome:
             return ExitOutcome(Status.FAILED, "WorkspaceFull", detail)
         case "lost":
             return ExitOutcome(Status.LOST, "SandboxLost", gone.detail or "the process that held it ended")
-    how = f"exit status {gone.code}" if gone.code >= 0 else f"signal {_signal_name(-gone.code)}"
+    description = f"exit status {gone.code}" if gone.code >= 0 else f"signal {_signal_name(-gone.code)}"
     why = f" ({gone.detail})" if gone.detail else ""
-    return ExitOutcome(Status.CRASHED, "Crashed", f"it ended without a result: {how}{why}")
+    return ExitOutcome(Status.CRASHED, "Crashed", f"it ended without a result: {description}{why}")
 
 
 def _signal_name(number: int) -> str:

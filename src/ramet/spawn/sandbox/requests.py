@@ -94,8 +94,8 @@ class GuestRequests:
 
     async def answer(self, request: Request, body: bytes) -> Reply | LargeReply:
         """Execute a request and return its reply."""
-        asked = f"{self.sandbox}.{request.id}" if self.sandbox else ""
-        current_call.set(self._call._replace(asked=asked))  # The channel gives each request a task of its own.
+        request_key = f"{self.sandbox}.{request.id}" if self.sandbox else ""
+        current_call.set(self._call._replace(asked=request_key))  # The channel gives each request a task of its own.
         if self._deeds is not None:
             await self._deeds.pass_gate(request, body)
         try:
@@ -116,16 +116,16 @@ class GuestRequests:
         self._take(said, body)
         return self._settle() if self._unsettled >= MAX_UNSETTLED else None
 
-    def _take(self, said: GuestMessage, body: bytes) -> None:
-        match said:
+    def _take(self, message: GuestMessage, body: bytes) -> None:
+        match message:
             case guest_protocol.Record():
-                self._talk().record(said, body, lasts=bool(self.sandbox))
+                self._talk().record(message, body, lasts=bool(self.sandbox))
                 self._unsettled += len(body)
             case guest_protocol.Note():
-                self._run.context.emit(Notice, text=masked_text(self._run, said.text, MAX_NOTE))
-                self._unsettled += len(said.text)
+                self._run.context.emit(Notice, text=masked_text(self._run, message.text, MAX_NOTE))
+                self._unsettled += len(message.text)
             case _:
-                raise ProtocolError(f"{type(said).__name__} is not expected here")
+                raise ProtocolError(f"{type(message).__name__} is not expected here")
 
     async def _settle(self) -> None:
         """Pause reading of this guest's messages until its records are on disk: before that they are in memory."""
@@ -145,34 +145,39 @@ class GuestRequests:
         assert tree is not None, "a spawned run has a tree"
         return tree
 
-    async def _spawn(self, asked: guest_protocol.Spawn, body: bytes) -> Reply:
+    async def _spawn(self, guest_request: guest_protocol.Spawn, body: bytes) -> Reply:
         agent = None
-        if asked.function:
-            name = safe_name(asked.function, "function")
-            agent = Agent(name=name, function=PackedFunction(PackedCall(name, asked.capsule_tag, body, asked.heavy)))
-        if asked.mode not in (None, "fresh", "fork"):
-            raise InvalidValue("mode", asked.mode, "'fresh' or 'fork'")
+        if guest_request.function:
+            name = safe_name(guest_request.function, "function")
+            agent = Agent(
+                name=name,
+                function=PackedFunction(PackedCall(name, guest_request.capsule_tag, body, guest_request.heavy)),
+            )
+        if guest_request.mode not in (None, "fresh", "fork"):
+            raise InvalidValue("mode", guest_request.mode, "'fresh' or 'fork'")
         request = SpawnRequest(
-            prompt=asked.prompt,
-            name=checked_name("name", asked.name) if asked.name is not None else None,
-            description=asked.description[:1_000],
-            subagent_type=asked.subagent_type,
+            prompt=guest_request.prompt,
+            name=checked_name("name", guest_request.name) if guest_request.name is not None else None,
+            description=guest_request.description[:1_000],
+            subagent_type=guest_request.subagent_type,
             agent=agent,
-            mode=asked.mode,  # type: ignore[arg-type]  # checked above
-            model=asked.model,
-            background=asked.background,
-            isolation=asked.isolation,
-            cwd=asked.cwd,
-            policy=asked.policy,
-            branch=asked.branch,
-            call_id=CallId(asked.call_id) if asked.call_id else None,
+            mode=guest_request.mode,  # type: ignore[arg-type]  # checked above
+            model=guest_request.model,
+            background=guest_request.background,
+            isolation=guest_request.isolation,
+            cwd=guest_request.cwd,
+            policy=guest_request.policy,
+            branch=guest_request.branch,
+            call_id=CallId(guest_request.call_id) if guest_request.call_id else None,
         )
         return self._born(await self._tree.spawn(self._run.context, request))
 
     def _born(self, handle: Any) -> Reply:
         self._children[handle.id] = handle
-        born = guest_protocol.Spawned(run=handle.id, path=handle.path, name=handle.name, background=handle.background)
-        return Reply(born)
+        spawned = guest_protocol.Spawned(
+            run=handle.id, path=handle.path, name=handle.name, background=handle.background
+        )
+        return Reply(spawned)
 
     async def _watch(self, run: str) -> None:
         assert self.door is not None
@@ -197,7 +202,7 @@ class GuestRequests:
     async def _tell_end(self, child: ChildHandle, run: str, result: Result) -> None:
         assert self.door is not None
         value = child.take_value(result)
-        ended = guest_protocol.ChildEnded(
+        message = guest_protocol.ChildEnded(
             run=run,
             status=result.status,
             exit_code=result.exit_code,
@@ -209,28 +214,28 @@ class GuestRequests:
             stdout=result.stdout[-MAX_SAID:],
             stderr=result.stderr[-MAX_SAID:],
         )
-        await self.door.tell(ended, value.body)
+        await self.door.tell(message, value.body)
 
-    async def _cancel(self, asked: guest_protocol.Cancel, _: bytes) -> Reply:
-        stopped = await self._tree.stop(self._run.context, asked.target, asked.reason[:1_000])
-        return Reply(guest_protocol.Stopped(stopped=stopped.stopped, left=stopped.left))
+    async def _cancel(self, request: guest_protocol.Cancel, _: bytes) -> Reply:
+        receipt = await self._tree.stop(self._run.context, request.target, request.reason[:1_000])
+        return Reply(guest_protocol.Stopped(stopped=receipt.stopped, left=receipt.left))
 
-    async def _send(self, asked: guest_protocol.Send, _: bytes) -> Reply:
-        sent = await self._tree.send(
+    async def _send(self, request: guest_protocol.Send, _: bytes) -> Reply:
+        receipt = await self._tree.send(
             self._run.context,
-            asked.to,
-            asked.text,
-            notify_when_idle=asked.notify_when_idle,
-            dedupe_s=asked.dedupe_s,
+            request.to,
+            request.text,
+            notify_when_idle=request.notify_when_idle,
+            dedupe_s=request.dedupe_s,
         )
-        return Reply(guest_protocol.Text(text=sent))
+        return Reply(guest_protocol.Text(text=receipt))
 
-    async def _output(self, asked: guest_protocol.Output, _: bytes) -> LargeReply:
-        seconds = max(0.0, min(asked.timeout_s, 600.0))
-        if asked.block:
-            wait = self._tree.output(self._run.context, asked.target, block=True, timeout_s=seconds)
+    async def _output(self, request: guest_protocol.Output, _: bytes) -> LargeReply:
+        seconds = max(0.0, min(request.timeout_s, 600.0))
+        if request.block:
+            wait = self._tree.output(self._run.context, request.target, block=True, timeout_s=seconds)
             await self._run.context.slot.while_waiting(wait, key=self._call.step_id)
-        return LargeReply(lambda: self._found(asked.target))
+        return LargeReply(lambda: self._found(request.target))
 
     async def _found(self, target: str) -> Reply:
         text = await self._tree.output(self._run.context, target, block=False, timeout_s=0.0)
@@ -250,56 +255,61 @@ class GuestRequests:
         created = await self._tree.create(self._run.context, entry)
         return Reply(guest_protocol.Created(ref=created.ref, dropped=created.dropped))
 
-    async def _perform_task(self, asked: guest_protocol.PerformTask, body: bytes) -> Reply:
-        if len(asked.ref) > MAX_REF:
-            raise InvalidValue("handle", asked.ref, f"at most {MAX_REF} characters")
+    async def _perform_task(self, request: guest_protocol.PerformTask, body: bytes) -> Reply:
+        if len(request.ref) > MAX_REF:
+            raise InvalidValue("handle", request.ref, f"at most {MAX_REF} characters")
         handle = await self._tree.perform(
             self._run.context,
-            asked.ref,
-            checked_task_name(asked.task),
+            request.ref,
+            checked_task_name(request.task),
             json_object(body, "arguments", max_bytes=MAX_ARGUMENTS),
-            name=checked_name("name", asked.name) if asked.name is not None else None,
-            branch=asked.branch,
-            call_id=CallId(asked.call_id) if asked.call_id else None,
+            name=checked_name("name", request.name) if request.name is not None else None,
+            branch=request.branch,
+            call_id=CallId(request.call_id) if request.call_id else None,
         )
         return self._born(handle)
 
-    async def _use_state(self, asked: guest_protocol.UseState, body: bytes) -> LargeReply:
+    async def _use_state(self, request: guest_protocol.UseState, body: bytes) -> LargeReply:
         async def use() -> Reply:
-            return Reply(*await self._tree.use_state(self._run.context, asked, body))
+            return Reply(*await self._tree.use_state(self._run.context, request, body))
 
         return LargeReply(use)
 
     # ---- files and checkpoints
 
-    async def _read_artifact(self, asked: guest_protocol.ReadArtifact, _: bytes) -> LargeReply:
-        child = self._children.get(asked.run)
+    async def _read_artifact(self, request: guest_protocol.ReadArtifact, _: bytes) -> LargeReply:
+        child = self._children.get(request.run)
         if child is None:
-            raise Unknown("child", asked.run, tuple(self._children))
+            raise Unknown("child", request.run, tuple(self._children))
         result = await child.result()
-        found = next((each for each in result.files if each.name == asked.name), None)
-        if found is None or found.path is None:
-            raise Unknown("artifact", asked.name, tuple(each.name for each in result.files))
-        if found.size > MAX_BODY:
-            raise InvalidValue("artifact", found.name, f"a file of at most {MAX_BODY} bytes, to be read in one piece")
-        path = found.path
+        artifact = next((each for each in result.files if each.name == request.name), None)
+        if artifact is None or artifact.path is None:
+            raise Unknown("artifact", request.name, tuple(each.name for each in result.files))
+        if artifact.size > MAX_BODY:
+            raise InvalidValue(
+                "artifact", artifact.name, f"a file of at most {MAX_BODY} bytes, to be read in one piece"
+            )
+        path = artifact.path
 
         async def read() -> Reply:
             body = await opened(lambda: _artifact(path))
             if body is None:
-                raise Unknown("artifact", asked.name)
+                raise Unknown("artifact", request.name)
             return Reply(None, body)
 
         return LargeReply(read)
 
-    async def _save(self, asked: guest_protocol.SaveCheckpoint, body: bytes) -> Reply:
+    async def _save(self, request: guest_protocol.SaveCheckpoint, body: bytes) -> Reply:
         folder = self._run.folder
         assert folder is not None, "a run in a sandbox has a folder"
-        most = self._run.grant.max_output_bytes if self._run.grant is not None else 0
-        if len(body) > most:
-            raise InvalidValue("checkpoint", len(body), f"a value of at most {most} bytes (policy.max_output_bytes)")
-        values.decode(body, asked.json_size, what="checkpoint")  # A checkpoint that cannot be read again is not stored.
-        await asyncio.to_thread(folder.save_checkpoint, body, asked.json_size, asked.version)
+        max_bytes = self._run.grant.max_output_bytes if self._run.grant is not None else 0
+        if len(body) > max_bytes:
+            raise InvalidValue(
+                "checkpoint", len(body), f"a value of at most {max_bytes} bytes (policy.max_output_bytes)"
+            )
+        # A checkpoint that cannot be read again is not stored.
+        values.decode(body, request.json_size, what="checkpoint")
+        await asyncio.to_thread(folder.save_checkpoint, body, request.json_size, request.version)
         return Reply()
 
     async def _load(self, _asked: guest_protocol.LoadCheckpoint, _: bytes) -> LargeReply:
@@ -308,11 +318,11 @@ class GuestRequests:
     async def _loaded(self) -> Reply:
         folder = self._run.folder
         assert folder is not None, "a run in a sandbox has a folder"
-        found = await opened(folder.open_checkpoint)
-        if found is None:
+        checkpoint = await opened(folder.open_checkpoint)
+        if checkpoint is None:
             return Reply(guest_protocol.Checkpoint(found=False))
-        told = guest_protocol.Checkpoint(found=True, json_size=found.json_size, version=found.version)
-        return Reply(told, FileBody(fd=found.fd, offset=found.offset, size=found.size))
+        message = guest_protocol.Checkpoint(found=True, json_size=checkpoint.json_size, version=checkpoint.version)
+        return Reply(message, FileBody(fd=checkpoint.fd, offset=checkpoint.offset, size=checkpoint.size))
 
     # ---- requests of a conversation
 
@@ -321,22 +331,22 @@ class GuestRequests:
             raise ProtocolError("this run is a function: it has no conversation")
         return self._conversation
 
-    async def _ask_model(self, asked: guest_protocol.AskModel, body: bytes) -> Reply:
+    async def _ask_model(self, request: guest_protocol.AskModel, body: bytes) -> Reply:
         async def piece(data: bytes) -> None:
             assert self.door is not None
-            await self.door.tell(guest_protocol.StreamChunk(id=asked.id), data)
+            await self.door.tell(guest_protocol.StreamChunk(id=request.id), data)
 
-        reply, message = await self._talk().ask_model(asked, body, piece)
+        reply, message = await self._talk().ask_model(request, body, piece)
         return Reply(reply, message)
 
-    async def _approve(self, asked: guest_protocol.Approve, _: bytes) -> Reply:
-        return Reply(await self._talk().approve(asked))
+    async def _approve(self, request: guest_protocol.Approve, _: bytes) -> Reply:
+        return Reply(await self._talk().approve(request))
 
-    async def _intend(self, asked: guest_protocol.ProposeCall, _: bytes) -> Reply:
-        return Reply(await self._talk().intend(asked))
+    async def _intend(self, request: guest_protocol.ProposeCall, _: bytes) -> Reply:
+        return Reply(await self._talk().intend(request))
 
-    async def _fire_hook(self, asked: guest_protocol.FireHook, body: bytes) -> Reply:
-        return Reply(await self._talk().fire_hook(asked, body))
+    async def _fire_hook(self, request: guest_protocol.FireHook, body: bytes) -> Reply:
+        return Reply(await self._talk().fire_hook(request, body))
 
 
 def _artifact(path: str) -> FileBody | None:

@@ -40,14 +40,17 @@ def house_again(run: Run, placement: Placement | None) -> None:
     assert placement is not None, "a plan has no grant without a placement"
     try:
         run.folder = placement.folder(run.info, is_there=True)
-        lost = "workspace" if run.folder.restore_workspace() else ""
+        lost_part = "workspace" if run.folder.restore_workspace() else ""
     except Unknown:
-        run.folder, lost = placement.folder(run.info), "folder"
-    if lost and run.was_inside:  # Otherwise the folder cannot have held anything.
+        run.folder, lost_part = placement.folder(run.info), "folder"
+    if lost_part and run.was_inside:  # Otherwise the folder cannot have held anything.
         _log.warning(
-            "the %s of %s (%s) no longer exists: the run continues in an empty one", lost, run.info.path, run.info.id
+            "the %s of %s (%s) no longer exists: the run continues in an empty one",
+            lost_part,
+            run.info.path,
+            run.info.id,
         )
-        run.context.emit(FolderLost, part=lost)
+        run.context.emit(FolderLost, part=lost_part)
         run.is_folder_lost = True
         if run.left_in is None:
             tell_lost(run)

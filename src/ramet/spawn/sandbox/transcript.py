@@ -64,8 +64,8 @@ class Mirror:
         for mail in self._mail:
             if mail not in notes:
                 deliver_mail(context, mail)
-        told = self._tell()
-        return InitialTranscript(told.system, [redact_for_guest(each) for each in told.history])
+        entries = self._tell()
+        return InitialTranscript(entries.system, [redact_for_guest(each) for each in entries.history])
 
     def go_on(self) -> None:
         """Continue with a guest that received the conversation from another kernel.
@@ -77,7 +77,7 @@ class Mirror:
     def _tell(self) -> InitialTranscript:
         context = self._run.context
         system, history = (
-            [as_data(message) for message in part] for part in (context.system_messages, context.history)
+            [as_data(message) for message in messages] for messages in (context.system_messages, context.history)
         )
         self._renew([len(msgspec.json.encode(each)) for each in (*system, *history)])
         return InitialTranscript(system, history)
@@ -86,10 +86,11 @@ class Mirror:
         run, context = self._run, self._run.context
         known = {id(message) for message in context.history}
         context.history[:] = repair(context.history)
-        cut = [each for each in context.history if isinstance(each, ToolMessage) and id(each) not in known]
-        if cut and context.tree is not None:  # Before the answers are recorded: then no one looks for the children.
-            context.tree.let_go(context, {CallId(message.tool_call_id) for message in cut})
-        for message in cut:
+        interrupted = [each for each in context.history if isinstance(each, ToolMessage) and id(each) not in known]
+        # Before the answers are recorded: then no one looks for the children.
+        if interrupted and context.tree is not None:
+            context.tree.let_go(context, {CallId(message.tool_call_id) for message in interrupted})
+        for message in interrupted:
             context.emit(MessageRecorded, message=encode(message), call_id=message.tool_call_id)
         run.turn_began_at = len(context.history)
 
@@ -131,16 +132,16 @@ class Mirror:
         if any(isinstance(each, int) and each < system for each in said):
             raise ProtocolError("a system message is not part of the conversation")
         history = self.kept.heard(said)
-        new = [message for each, message in zip(said, history, strict=True) if not isinstance(each, int)]
-        if not all(isinstance(message, HumanMessage | ToolMessage) for message in new):
+        new_messages = [message for each, message in zip(said, history, strict=True) if not isinstance(each, int)]
+        if not all(isinstance(message, HumanMessage | ToolMessage) for message in new_messages):
             raise ProtocolError("a compacted conversation must not hold a new reply")
         sizes = [self._sizes[each] if isinstance(each, int) else len(msgspec.json.encode(each)) for each in said]
         if sum(sizes) > sum(self._sizes[system:]):
             raise ProtocolError("a compacted conversation must be shorter")
-        of_this_turn = [
+        turn_messages = [
             at for at, each in enumerate(said) if isinstance(each, int) and each >= system + run.turn_began_at
         ]
-        run.turn_began_at = of_this_turn[0] if of_this_turn else len(history)
+        run.turn_began_at = turn_messages[0] if turn_messages else len(history)
         context.history[:] = history
         self._renew([*self._sizes[:system], *sizes])
         return tuple(
