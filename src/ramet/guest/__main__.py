@@ -97,14 +97,14 @@ def _work(end: Channel, start: StartFunction, body: list[bytes]) -> int:
 
 
 def _result(start: StartFunction, body: list[bytes]) -> Any:
-    late: list[Any] = []
+    late_args: list[Any] = []
     if start.late_size:
-        late = msgspec.json.decode(memoryview(body[0])[-start.late_size :], type=list[Any])
+        late_args = msgspec.json.decode(memoryview(body[0])[-start.late_size :], type=list[Any])
         body[0] = body[0][: -start.late_size]
-    opened = unpack(body.pop(), start.capsule_tag)
-    args = (*opened.args, *late)
-    del late
-    result = opened.function(*args, **opened.kwargs)
+    packed_call = unpack(body.pop(), start.capsule_tag)
+    args = (*packed_call.args, *late_args)
+    del late_args
+    result = packed_call.function(*args, **packed_call.kwargs)
     if isinstance(result, types.CoroutineType):
         import asyncio
 
@@ -151,8 +151,8 @@ def _print_traceback(error: BaseException) -> None:
         trace = error.__traceback__
         while trace is not None and (trace.tb_frame.f_globals.get("__package__") or "").startswith("ramet."):
             trace = trace.tb_next
-        told = traceback.TracebackException(type(error), error, trace, limit=-30, compact=True)
-        sys.stderr.write("".join(told.format())[-_MAX_TRACEBACK:])
+        report = traceback.TracebackException(type(error), error, trace, limit=-30, compact=True)
+        sys.stderr.write("".join(report.format())[-_MAX_TRACEBACK:])
 
 
 def _flush() -> None:

@@ -121,18 +121,18 @@ class AsyncChannel(asyncio.Protocol):
 
         A reply is bounded, so its pieces are.
         """
-        heard: asyncio.Queue[bytes | None] = asyncio.Queue()
-        asking = asyncio.ensure_future(self._ask(kind, body, fields, heard.put_nowait))
-        asking.add_done_callback(lambda _: heard.put_nowait(None))
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        request = asyncio.ensure_future(self._ask(kind, body, fields, queue.put_nowait))
+        request.add_done_callback(lambda _: queue.put_nowait(None))
         try:
-            while (piece := await heard.get()) is not None:
+            while (piece := await queue.get()) is not None:
                 yield piece
-            yield await asking
+            yield await request
         finally:
-            asking.cancel()
-            await asyncio.wait([asking])
-            if not asking.cancelled():
-                asking.exception()  # Mark as retrieved, even if the reader left before it was raised.
+            request.cancel()
+            await asyncio.wait([request])
+            if not request.cancelled():
+                request.exception()  # Mark as retrieved, even if the reader left before it was raised.
 
     async def end_of(self, run: str) -> End:
         """Wait without a time limit for a child's end.
@@ -182,8 +182,8 @@ class AsyncChannel(asyncio.Protocol):
             return
         self._gone = why
         self._may_write.set()
-        ends: list[asyncio.Future[Any]] = [*(each.answer for each in self._waiting.values()), *self._ends.values()]
-        for end in ends:
+        futures: list[asyncio.Future[Any]] = [*(each.answer for each in self._waiting.values()), *self._ends.values()]
+        for end in futures:
             if not end.done():
                 end.set_exception(Aborted(why))
                 end.exception()  # Mark the exception as retrieved: not every caller still waits.
@@ -211,8 +211,8 @@ class AsyncChannel(asyncio.Protocol):
         try:
             for frame in self._reader.feed(data):
                 self._take(frame)
-        except ProtocolError as broken:
-            self._give_up(f"the host broke the rules of the channel: {broken}")
+        except ProtocolError as error:
+            self._give_up(f"the host broke the rules of the channel: {error}")
 
     def connection_lost(self, problem: Exception | None) -> None:
         """Handle the end of the connection, by the host or by the guest."""
@@ -226,29 +226,29 @@ class AsyncChannel(asyncio.Protocol):
             self._listener.stop(why)
 
     def _take(self, frame: Frame) -> None:
-        told = guest_protocol.from_host(frame.control)
-        match told:
+        message = guest_protocol.from_host(frame.control)
+        match message:
             case Answer():
-                self._answer(told, frame.body)
+                self._answer(message, frame.body)
             case StreamChunk():
-                if told.id in self._waiting:
-                    self._waiting[told.id].on_piece(frame.body)
+                if message.id in self._waiting:
+                    self._waiting[message.id].on_piece(frame.body)
             case ChildEnded():
-                end = self._ends.get(told.run)
+                end = self._ends.get(message.run)
                 if end is not None and not end.done():
-                    end.set_result(End(told, frame.body))
+                    end.set_result(End(message, frame.body))
             case IncomingMail():
-                self._listener.mail(told, frame.body.decode("utf-8", "replace"))
+                self._listener.mail(message, frame.body.decode("utf-8", "replace"))
             case Stop():
-                self._listener.stop(told.reason)
+                self._listener.stop(message.reason)
             case _:
-                raise ProtocolError(f"{type(told).__name__} is only accepted as the first message")
+                raise ProtocolError(f"{type(message).__name__} is only accepted as the first message")
 
-    def _answer(self, told: Answer, body: bytes) -> None:
-        waiting = self._waiting.get(told.id)
+    def _answer(self, answer: Answer, body: bytes) -> None:
+        waiting = self._waiting.get(answer.id)
         if waiting is None or waiting.answer.done():
             return  # No caller waits for it any more.
-        if told.error is None:
-            waiting.answer.set_result(Answered(told.data, body))
+        if answer.error is None:
+            waiting.answer.set_result(Answered(answer.data, body))
         else:
-            waiting.answer.set_exception(decode_error(told.error, told.fields))
+            waiting.answer.set_exception(decode_error(answer.error, answer.fields))

@@ -55,16 +55,16 @@ class ChannelPerformer:
 
         Raises TaskFailed or NeedsInput.
         """
-        begun = self._begin(task, arguments)
-        return begun.result() if asyncio._get_running_loop() is None else begun
+        future = self._begin(task, arguments)
+        return future.result() if asyncio._get_running_loop() is None else future
 
     def submit(self, task: Any, arguments: Mapping[str, Any]) -> Any:
         """Start a task and return its future; in an event loop an awaitable of it.
 
         Raises SpawnRefused and similar errors.
         """
-        begun = self._begin(task, arguments)
-        return begun if asyncio._get_running_loop() is None else _soon(begun)
+        future = self._begin(task, arguments)
+        return future if asyncio._get_running_loop() is None else _soon(future)
 
     def stream(self, task: Any, arguments: Mapping[str, Any]) -> Any:
         """Raise Denied: events of a child are recorded by the host, and no sandbox reads that record."""
@@ -78,8 +78,10 @@ class ChannelPerformer:
         ref = _handle_of(task)
         host = current_channel()
         body = json_body(arguments, "arguments")
-        born = host.ask(guest_protocol.PerformTask, body, ref=str(ref), task=task.name, branch=task.branch).as_(Spawned)
-        return TaskFuture(host, born, task)
+        spawned = host.ask(guest_protocol.PerformTask, body, ref=str(ref), task=task.name, branch=task.branch).as_(
+            Spawned
+        )
+        return TaskFuture(host, spawned, task)
 
     def map(self, task: Any, several: list[Mapping[str, Any]], *, max_parallel: int) -> Any:
         """Run one task for each item, at most `max_parallel` at a time; in an event loop an awaitable of all."""
@@ -87,36 +89,36 @@ class ChannelPerformer:
             return self._mapped(task, several, max_parallel)
         return asyncio.to_thread(self._mapped, task, several, max_parallel)
 
-    def _mapped(self, task: Any, several: list[Mapping[str, Any]], max_parallel: int) -> list[TaskFuture | FailedTask]:
-        begun: list[TaskFuture | FailedTask] = []
-        living: set[Future[End]] = set()
+    def _mapped(self, task: Any, items: list[Mapping[str, Any]], max_parallel: int) -> list[TaskFuture | FailedTask]:
+        futures: list[TaskFuture | FailedTask] = []
+        running: set[Future[End]] = set()
         try:
             with _waiting[0]():
-                for arguments in several:
-                    if len(living) >= max_parallel:
-                        living = wait(living, return_when=FIRST_COMPLETED).not_done
+                for arguments in items:
+                    if len(running) >= max_parallel:
+                        running = wait(running, return_when=FIRST_COMPLETED).not_done
                     try:
-                        one = self._begin(task, arguments)
-                    except RametError as refused:  # Only this one: none of the others is lost.
-                        begun.append(FailedTask(refused))
+                        future = self._begin(task, arguments)
+                    except RametError as error:  # Only this one: none of the others is lost.
+                        futures.append(FailedTask(error))
                         continue
-                    begun.append(one)
-                    living.add(one.end())
-                wait(living)
+                    futures.append(future)
+                    running.add(future.end())
+                wait(running)
         except BaseException:
-            for each in begun:
+            for each in futures:
                 with contextlib.suppress(RametError):  # It has ended, or the host has ended and takes care of it.
                     if isinstance(each, TaskFuture) and not each.done():
                         each.cancel("the code that waited for it was stopped")
             raise
-        return begun
+        return futures
 
 
 class TaskFuture:
     """A task that an agent performs as a child of this one."""
 
-    def __init__(self, host: ChannelClient, born: Spawned, task: Any) -> None:
-        self.id, self.path, self.name = born.run, born.path, born.name
+    def __init__(self, host: ChannelClient, spawned: Spawned, task: Any) -> None:
+        self.id, self.path, self.name = spawned.run, spawned.path, spawned.name
         self._host, self._task = host, task
         self._end = host.end_of(self.id)
 
@@ -173,25 +175,25 @@ class TaskFuture:
         return self._value(end)
 
     def _value(self, end: End) -> Any:
-        told, task = end.told, self._task
-        if told.status != Status.COMPLETED:
-            reason = told.error.message if told.error is not None else "no reason given"
-            if told.status == Status.NEEDS_INPUT:
+        message, task = end.told, self._task
+        if message.status != Status.COMPLETED:
+            reason = message.error.message if message.error is not None else "no reason given"
+            if message.status == Status.NEEDS_INPUT:
                 raise NeedsInput(reason, token=self.id)
-            raise TaskFailed(reason, task=task.name, status=told.status, run=self.id)
-        data = plain(values.decode(end.body, told.json_size)) if told.json_size else None
+            raise TaskFailed(reason, task=task.name, status=message.status, run=self.id)
+        data = plain(values.decode(end.body, message.json_size)) if message.json_size else None
         if task.definition.returns is None:
             return None
         if task.gives_task:
             return data  # Its handle: only that agent's creator, or the host, calls another agent's task.
         try:
             return decode_value(task.returns, data, f"{task.name} -> ")
-        except InvalidValue as misfit:
-            raise TaskFailed(str(misfit), task=task.name, run=self.id) from None
+        except InvalidValue as error:
+            raise TaskFailed(str(error), task=task.name, run=self.id) from None
 
 
-async def _soon(begun: TaskFuture) -> TaskFuture:
-    return begun
+async def _soon(future: TaskFuture) -> TaskFuture:
+    return future
 
 
 class FailedTask:
@@ -232,10 +234,10 @@ def _handle_of(task: Any) -> AgentRef:
     """
     if task.agent.ref is not None:
         return cast("AgentRef", task.agent.ref)
-    found: Any = sys.modules.get(task.__module__)
+    target: Any = sys.modules.get(task.__module__)
     for step in task.__qualname__.split("."):
-        found = getattr(found, step, None)
-    if found is not task or task.__module__ == "__main__":
+        target = getattr(target, step, None)
+    if target is not task or task.__module__ == "__main__":
         raise InvalidValue(
             f"task {task.name}", task.agent.name, "a task of an agent that is kept: leave its `with` block first"
         )

@@ -50,12 +50,12 @@ class Channel:
     def say_last(self, done: Done, body: bytes = b"") -> None:
         """Write the last message; later messages are refused."""
         pieces = frames.pack(guest_protocol.encode(done), body)
-        held = self._writing.acquire(timeout=_LAST_WORD_S)
+        is_locked = self._writing.acquire(timeout=_LAST_WORD_S)
         try:
             self._write(pieces)
         finally:
             self._is_over = True
-            if held:
+            if is_locked:
                 self._writing.release()
 
     def read(self) -> Frame | None:
@@ -64,10 +64,10 @@ class Channel:
         head = self._exactly(_HEADER.size)
         if head is None:
             return None
-        found = reader.feed(head)  # A bad header raises here.
+        frames = reader.feed(head)  # A bad header raises here.
         body = self._exactly(sum(_HEADER.unpack(head)))
-        found += reader.feed(body) if body is not None else []
-        return found[0] if found else None
+        frames += reader.feed(body) if body is not None else []
+        return frames[0] if frames else None
 
     def _write(self, pieces: list[bytes | bytearray | memoryview]) -> None:
         if self._is_over:
@@ -83,10 +83,10 @@ class Channel:
         view, at = memoryview(buffer), 0
         try:
             while at < size:
-                got = self._end.recv_into(view[at:])
-                if got == 0:
+                count = self._end.recv_into(view[at:])
+                if count == 0:
                     return None
-                at += got
+                at += count
         except OSError:
             return None
         return bytes(buffer)

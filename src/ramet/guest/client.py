@@ -65,18 +65,18 @@ def start_sub_agent(
         raise InvalidValue("policy", policy, "a ramet.Policy")
     host = current_channel()
     agent, policy = _undecorated(agent, policy)
-    packed = capsule.pack(agent, args, kwargs)
-    born = host.ask(
+    packed_call = capsule.pack(agent, args, kwargs)
+    spawned = host.ask(
         guest_protocol.Spawn,
-        packed.data,
+        packed_call.data,
         policy=policy,
-        function=packed.name,
-        capsule_tag=packed.tag,
-        heavy=packed.is_heavy,
+        function=packed_call.name,
+        capsule_tag=packed_call.tag,
+        heavy=packed_call.is_heavy,
         name=name,
         branch=branch,
     ).as_(Spawned)
-    return SubAgent(host, born, returned_type(agent) if returns is None else returns)
+    return SubAgent(host, spawned, returned_type(agent) if returns is None else returns)
 
 
 def _undecorated(agent: Any, policy: Policy | None) -> tuple[Callable[..., Any], Policy | None]:
@@ -104,15 +104,15 @@ def map_sub_agents(
     if max_parallel < 1:
         raise InvalidValue("max_parallel", max_parallel, "1 or more")
     children: list[SubAgent] = []
-    living: set[Future[End]] = set()
+    running: set[Future[End]] = set()
     try:
         for item in items:
-            while (child := _start_if_room(agent, policy, item, returns, must=not living)) is None:
-                living = wait(living, return_when=FIRST_COMPLETED).not_done
+            while (child := _start_if_room(agent, policy, item, returns, is_required=not running)) is None:
+                running = wait(running, return_when=FIRST_COMPLETED).not_done
             children.append(child)
-            living.add(child.end())
-            if len(living) >= max_parallel:
-                living = wait(living, return_when=FIRST_COMPLETED).not_done
+            running.add(child.end())
+            if len(running) >= max_parallel:
+                running = wait(running, return_when=FIRST_COMPLETED).not_done
         return [child.result() for child in children]
     except BaseException:
         for child in children:
@@ -123,12 +123,12 @@ def map_sub_agents(
 
 
 def _start_if_room(
-    agent: Callable[[Any], Any], policy: Policy | None, item: Any, returns: Any, *, must: bool
+    agent: Callable[[Any], Any], policy: Policy | None, item: Any, returns: Any, *, is_required: bool
 ) -> SubAgent | None:
     try:
         return start_sub_agent(agent, policy, (item,), returns=returns)
-    except SpawnRefused as refused:
-        if must or refused.limit.startswith("policy."):  # Waiting does not change rights.
+    except SpawnRefused as error:
+        if is_required or error.limit.startswith("policy."):  # Waiting does not change rights.
             raise
         return None
 
@@ -148,10 +148,10 @@ def load_checkpoint(default: Any = None, *, returns: Any = None, version: int | 
     Return `default` if there is none, or none of this `version`.
     """
     answer = current_channel().ask(guest_protocol.LoadCheckpoint)
-    kept = answer.as_(Checkpoint)
-    if not kept.found or version not in (None, kept.version):
+    checkpoint = answer.as_(Checkpoint)
+    if not checkpoint.found or version not in (None, checkpoint.version):
         return default
-    return values.decode(answer.body, kept.json_size, returns=returns, what="checkpoint")
+    return values.decode(answer.body, checkpoint.json_size, returns=returns, what="checkpoint")
 
 
 def agent_state() -> AgentState:
@@ -188,9 +188,9 @@ class SubAgent:
     Dropping the object does not affect the agent; it ends when its parent does.
     """
 
-    def __init__(self, line: ChannelClient, born: Spawned, returns: Any) -> None:
-        self.id, self.path, self.name = born.run, born.path, born.name
-        self._line, self._returns = line, returns
+    def __init__(self, channel: ChannelClient, spawned: Spawned, returns: Any) -> None:
+        self.id, self.path, self.name = spawned.run, spawned.path, spawned.name
+        self._line, self._returns = channel, returns
 
     def result(self, timeout: float | None = None) -> AgentResult:
         """Wait for the end of the agent.
@@ -228,21 +228,21 @@ class SubAgent:
         return self._line.end_of(self.id)
 
     def _told(self, end: End) -> AgentResult:
-        told, error, output = end.told, end.told.error, None
-        status = Status(told.status)
-        if told.json_size and status is Status.COMPLETED:
+        message, error, output = end.told, end.told.error, None
+        status = Status(message.status)
+        if message.json_size and status is Status.COMPLETED:
             try:
-                output = values.decode(end.body, told.json_size, returns=self._returns)
-            except (InvalidValue, ProtocolError) as misfit:  # It returned another type than its annotation says.
-                status, error = Status.FAILED, encode_error(misfit)[0]
+                output = values.decode(end.body, message.json_size, returns=self._returns)
+            except (InvalidValue, ProtocolError) as problem:  # It returned another type than its annotation says.
+                status, error = Status.FAILED, encode_error(problem)[0]
         return AgentResult(
-            exit_code=told.exit_code if status == told.status else EXIT_CODES[status],
+            exit_code=message.exit_code if status == message.status else EXIT_CODES[status],
             status=status,
             output=output,
             error=error,
-            artifacts=told.artifacts,
-            usage=told.usage,
+            artifacts=message.artifacts,
+            usage=message.usage,
             session_id=self.id,
-            stdout=told.stdout,
-            stderr=told.stderr,
+            stdout=message.stdout,
+            stderr=message.stderr,
         )

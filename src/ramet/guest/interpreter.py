@@ -91,15 +91,15 @@ class Interpreter:
         done = worker.do(lambda: self._execute(worker, code, name, printed))
         try:
             if await self._in_time(done, timeout_s):
-                ran: CodeResult = done.result()
+                result: CodeResult = done.result()
             else:
-                ran = CodeResult(_joined(printed.text(), await self._stop(worker, done, timeout_s)), ok=False)
+                result = CodeResult(_joined(printed.text(), await self._stop(worker, done, timeout_s)), ok=False)
         except asyncio.CancelledError:
             worker.interrupt()
             raise
         except MemoryError:
-            ran = CodeResult("MemoryError: no memory was left to say where", ok=False)
-        return CodeResult(_joined(note, ran.text), ran.ok)
+            result = CodeResult("MemoryError: no memory was left to say where", ok=False)
+        return CodeResult(_joined(note, result.text), result.ok)
 
     def waiting(self) -> _Waiting:
         """Return a context in which code waits for another agent; that time is not counted."""
@@ -108,12 +108,12 @@ class Interpreter:
     # ---- time
 
     async def _in_time(self, done: asyncio.Future[Any], timeout_s: float) -> bool:
-        began, waited = time.monotonic(), self._waited()
+        started_at, waited_before = time.monotonic(), self._waited()
         while True:
-            left = timeout_s - (time.monotonic() - began) + (self._waited() - waited)
-            if left <= 0 or done.done():
+            remaining_s = timeout_s - (time.monotonic() - started_at) + (self._waited() - waited_before)
+            if remaining_s <= 0 or done.done():
                 return done.done()
-            await asyncio.wait((done,), timeout=max(left, 0.05))
+            await asyncio.wait((done,), timeout=max(remaining_s, 0.05))
 
     def _waited(self) -> float:
         with self._wait_lock:
@@ -162,26 +162,28 @@ class Interpreter:
 
     def _execute(self, worker: Worker, code: str, name: str, printed: Printed) -> CodeResult:
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
-        before = set(threading.enumerate())
+        threads_before = set(threading.enumerate())
         with self._streams.into(printed):
             try:
                 shown, ok = self._value_of(worker, code, name), True
-            except Concluded as concluded:
-                shown, ok = str(concluded), True
+            except Concluded as conclusion:
+                shown, ok = str(conclusion), True
             except BaseException as error:
                 shown, ok = _told(error), False
-        left = [each for each in threading.enumerate() if each not in before and each.is_alive()]
-        note = f"[threads that this code started and that still run: {len(left)}]" if left else ""
+        leftover_threads = [each for each in threading.enumerate() if each not in threads_before and each.is_alive()]
+        note = (
+            f"[threads that this code started and that still run: {len(leftover_threads)}]" if leftover_threads else ""
+        )
         return CodeResult(_joined(printed.text(), shown, note) or "(no output)", ok)
 
     def _value_of(self, worker: Worker, code: str, name: str) -> str:
         """Run the code; return the value of a last expression as shown text."""
         tree = compile(code, name, "exec", _FLAGS | ast.PyCF_ONLY_AST, dont_inherit=True)
-        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        last_expression = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         self._evaluate(worker, compile(tree, name, "exec", _FLAGS, dont_inherit=True))
-        if not isinstance(last, ast.Expr):
+        if not isinstance(last_expression, ast.Expr):
             return ""
-        expression = ast.Expression(last.value)
+        expression = ast.Expression(last_expression.value)
         value = self._evaluate(worker, compile(expression, name, "eval", _FLAGS, dont_inherit=True))
         return "" if value is None else _clipped(repr(value))
 
@@ -214,9 +216,9 @@ class _Waiting:
 def _told(error: BaseException) -> str:
     """Return the traceback of the code itself, without the frames of other modules; never fails."""
     try:
-        told = traceback.TracebackException.from_exception(error, limit=-1000, compact=True)
-        _keep_own(told)
-        text = "".join(told.format()).rstrip("\n")
+        report = traceback.TracebackException.from_exception(error, limit=-1000, compact=True)
+        _keep_own(report)
+        text = "".join(report.format()).rstrip("\n")
     except BaseException:  # an error that fails when it is inspected, or no memory to format it
         text = f"{type(error).__name__}: {message_of(error)}"
     if isinstance(error, SystemExit):
@@ -224,10 +226,10 @@ def _told(error: BaseException) -> str:
     return _clipped(text)
 
 
-def _keep_own(told: traceback.TracebackException, depth: int = 0) -> None:
-    told.stack[:] = [each for each in told.stack if each.filename.startswith("<python ")][-MAX_FRAMES:]
-    others = [told.__cause__, told.__context__, *(told.exceptions or ())]
-    for each in others:
+def _keep_own(report: traceback.TracebackException, depth: int = 0) -> None:
+    report.stack[:] = [each for each in report.stack if each.filename.startswith("<python ")][-MAX_FRAMES:]
+    related = [report.__cause__, report.__context__, *(report.exceptions or ())]
+    for each in related:
         if each is not None and depth < MAX_FRAMES:
             _keep_own(each, depth + 1)
 

@@ -45,7 +45,7 @@ class _NotThere(Exception):
 
 def _namespace(capabilities: Iterable[Capability], extra: Mapping[str, Any]) -> dict[str, Any]:
     modules: dict[str, ModuleView] = {}
-    named: list[tuple[str, Any]] = []
+    pairs: list[tuple[str, Any]] = []
     for name in ALWAYS:
         modules[name] = ModuleView(importlib.import_module(name), name, None)
     for each in capabilities:
@@ -53,23 +53,25 @@ def _namespace(capabilities: Iterable[Capability], extra: Mapping[str, Any]) -> 
             view = _view(modules, each.name, _module(each, each.name))
             _check_parts(each, view)
             view.__dict__["ramet_shown"].append(each)
-            named.append((each.name.rpartition(".")[2], view))
+            pairs.append((each.name.rpartition(".")[2], view))
         elif each.type in ("class", "function"):
-            place, _, qualname = WELL_KNOWN.get(each.name, each.name).rpartition(":")
-            found = _object(each, place, qualname)
-            named.append((qualname.rpartition(".")[2], found))
+            module_name, _, qualname = WELL_KNOWN.get(each.name, each.name).rpartition(":")
+            value = _object(each, module_name, qualname)
+            pairs.append((qualname.rpartition(".")[2], value))
             if "." not in qualname:
-                _view(modules, place, sys.modules[place]).__dict__["ramet_parts"].setdefault(qualname, found)
+                _view(modules, module_name, sys.modules[module_name]).__dict__["ramet_parts"].setdefault(
+                    qualname, value
+                )
     for name in list(modules):
         _put_into_packages(modules, name)
-    things: dict[str, Any] = {}
-    count = Counter(name for name, _ in {(name, id(thing)) for name, thing in named})
-    for name, thing in named:
+    entries: dict[str, Any] = {}
+    count = Counter(name for name, _ in {(name, id(thing)) for name, thing in pairs})
+    for name, thing in pairs:
         if count[name] == 1:
-            things[name] = thing
-    own = dict(vars(builtins))
-    own["__import__"] = _Imports(modules)
-    return {**things, **extra, "__builtins__": own}
+            entries[name] = thing
+    namespace_names = dict(vars(builtins))
+    namespace_names["__import__"] = _Imports(modules)
+    return {**entries, **extra, "__builtins__": namespace_names}
 
 
 class ModuleView(types.ModuleType):
@@ -90,8 +92,8 @@ class ModuleView(types.ModuleType):
 
         Raises AttributeError if it is not among the capabilities.
         """
-        own = self.__dict__
-        parts, module, shown = own["ramet_parts"], own["ramet_module"], own["ramet_shown"]
+        fields = self.__dict__
+        parts, module, shown = fields["ramet_parts"], fields["ramet_module"], fields["ramet_shown"]
         if name in parts:
             return parts[name]
         if name == "__all__":
@@ -101,8 +103,8 @@ class ModuleView(types.ModuleType):
             if shown is None or not isinstance(value, types.ModuleType) or _is_meant(shown, name):
                 return value
             if sys.modules.get(f"{module.__name__}.{name}") is value:  # A submodule, not a module that it imported.
-                inner = ModuleView(value, f"{module.__name__}.{name}", [_inner(each, name) for each in shown])
-                return parts.setdefault(name, inner)
+                submodule = ModuleView(value, f"{module.__name__}.{name}", [_inner(each, name) for each in shown])
+                return parts.setdefault(name, submodule)
         raise AttributeError(f"{self.__name__}.{name} is not among the capabilities; available: {_listed(self)}")
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -115,11 +117,11 @@ class ModuleView(types.ModuleType):
 
     def __dir__(self) -> list[str]:
         """Return the names that are shown."""
-        own = self.__dict__
-        shown = own["ramet_shown"]
-        public = dir(own["ramet_module"]) if own["ramet_module"] is not None else []
-        names = {each for each in public if shown is None or any(one.has(each) for one in shown)}
-        return sorted({each for each in names if _can_be_had(self, each)} | set(own["ramet_parts"]))
+        fields = self.__dict__
+        shown = fields["ramet_shown"]
+        public = dir(fields["ramet_module"]) if fields["ramet_module"] is not None else []
+        names = {each for each in public if shown is None or any(capability.has(each) for capability in shown)}
+        return sorted({each for each in names if _can_be_had(self, each)} | set(fields["ramet_parts"]))
 
 
 class ObjectView:
@@ -133,17 +135,17 @@ class ObjectView:
 
         Raises AttributeError if it is not among the capabilities.
         """
-        own = self.__dict__
-        if not own["ramet_shown"].has(name):
-            raise AttributeError(f"{own['ramet_name']}.{name} is not among the capabilities")
-        return getattr(own["ramet_thing"], name)
+        fields = self.__dict__
+        if not fields["ramet_shown"].has(name):
+            raise AttributeError(f"{fields['ramet_name']}.{name} is not among the capabilities")
+        return getattr(fields["ramet_thing"], name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Create an object, wrapped in a view that shows the same names."""
-        own = self.__dict__
-        if not isinstance(own["ramet_thing"], type):
-            raise TypeError(f"{own['ramet_name']} cannot be called")
-        return ObjectView(own["ramet_thing"](*args, **kwargs), f"{own['ramet_name']}()", own["ramet_shown"])
+        fields = self.__dict__
+        if not isinstance(fields["ramet_thing"], type):
+            raise TypeError(f"{fields['ramet_name']} cannot be called")
+        return ObjectView(fields["ramet_thing"](*args, **kwargs), f"{fields['ramet_name']}()", fields["ramet_shown"])
 
     def __setattr__(self, name: str, value: object) -> None:
         """Raise AttributeError: the view is read only."""
@@ -186,9 +188,9 @@ class _Imports:
             if any(each.has(part) for each in view.__dict__["ramet_shown"] or ()):
                 with contextlib.suppress(ImportError):  # The error below reports it.
                     importlib.import_module(name)
-            found = getattr(view, part, None)
-            if isinstance(found, ModuleView):
-                return found
+            match = getattr(view, part, None)
+            if isinstance(match, ModuleView):
+                return match
         known = ", ".join(sorted(self._modules)[:50])
         raise ModuleNotFoundError(f"module {name!r} is not among the capabilities; available: {known}", name=name)
 
@@ -220,19 +222,19 @@ def _module(capability: Capability, name: str) -> types.ModuleType:
         _missing(capability, f"{why}; {_OWN}" if is_unknown else why)
 
 
-def _object(capability: Capability, place: str, qualname: str) -> Any:
-    if not place:
+def _object(capability: Capability, module_name: str, qualname: str) -> Any:
+    if not module_name:
         _missing(capability, f"names no module; names without a module are: {', '.join(WELL_KNOWN)}")
-    found: Any = _module(capability, place)
+    value: Any = _module(capability, module_name)
     for part in qualname.split("."):
         try:
-            found = getattr(found, part)
+            value = getattr(value, part)
         except AttributeError:
             _missing(capability, f"has no {part!r}")
-    if not (isinstance(found, type) if capability.type == "class" else callable(found)):
+    if not (isinstance(value, type) if capability.type == "class" else callable(value)):
         _missing(capability, f"is not a {capability.type}")
     restricted = capability.type == "class" and (capability.include is not None or capability.exclude)
-    return ObjectView(found, qualname, capability) if restricted else found
+    return ObjectView(value, qualname, capability) if restricted else value
 
 
 def _check_parts(capability: Capability, view: ModuleView) -> None:

@@ -66,8 +66,8 @@ class ChannelModel:
         reply = _replied(answer)
         context.last_usage = reply.usage
         if not request.aside:
-            granted = NO_LIMITS if reply.granted is None else Limits(tool_calls=reply.granted)
-            context.budget = Budget(granted, scope=reply.scope or context.run.path)
+            limits = NO_LIMITS if reply.granted is None else Limits(tool_calls=reply.granted)
+            context.budget = Budget(limits, scope=reply.scope or context.run.path)
         yield _message(answer)
 
     def relay(self, context: ToolUseContext) -> RelayModel:
@@ -143,8 +143,8 @@ class ChannelRecord:
                 self._message(event)
             case Compacted():
                 context = self._context
-                left = msgspec.json.encode(self._model.kept.told(context.history))
-                self._tell(events.encode(event) + b"\n" + left)
+                data = msgspec.json.encode(self._model.kept.told(context.history))
+                self._tell(events.encode(event) + b"\n" + data)
                 self._model.kept = SharedHistory([*context.system_messages, *context.history])
             case _:
                 self._mail_follows = isinstance(event, MailDelivered)
@@ -195,11 +195,11 @@ class ChannelHooks:
 
         Raises Aborted if a hook stopped the run.
         """
-        told = {key: value[:MAX_TOLD] if isinstance(value, str) else value for key, value in payload.items()}
-        body = msgspec.json.encode(sanitize(told))
+        fields = {key: value[:MAX_TOLD] if isinstance(value, str) else value for key, value in payload.items()}
+        body = msgspec.json.encode(sanitize(fields))
         answer = await self._link.ask(guest_protocol.FireHook, body, event=event, matcher=matcher)
-        word = answer.as_(guest_protocol.HookReply)
-        return HookDecision(**msgspec.structs.asdict(word))
+        reply = answer.as_(guest_protocol.HookReply)
+        return HookDecision(**msgspec.structs.asdict(reply))
 
 
 class ChannelApproval:
@@ -214,8 +214,8 @@ class ChannelApproval:
         call_id = call.call_id if call is not None else None
         shown = args if len(msgspec.json.encode(sanitize(args))) <= MAX_SHOWN else {}  # The host has them, too.
         answer = await self._link.ask(guest_protocol.Approve, tool=tool, question=question, args=shown, call_id=call_id)
-        word = answer.as_(guest_protocol.ApprovalReply)
-        return Approval(word.allowed, word.reason)
+        reply = answer.as_(guest_protocol.ApprovalReply)
+        return Approval(reply.allowed, reply.reason)
 
 
 class ChannelSafety:
@@ -228,8 +228,8 @@ class ChannelSafety:
         self, context: ToolUseContext, *, call_id: CallId, tool: str, args: dict[str, Any]
     ) -> SafetyDecision:
         """Have a call voted on."""
-        decided = (await self._link.ask(guest_protocol.ProposeCall, call_id=call_id)).as_(guest_protocol.SafetyReply)
-        return SafetyDecision(decided.committed, decided.reason)
+        reply = (await self._link.ask(guest_protocol.ProposeCall, call_id=call_id)).as_(guest_protocol.SafetyReply)
+        return SafetyDecision(reply.committed, reply.reason)
 
 
 class Spilled:

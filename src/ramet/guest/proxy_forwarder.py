@@ -49,9 +49,9 @@ def serve(listener: socket.socket, unix_path: str = UNIX_PATH, *, parent: int | 
     """
     code = 1
     try:
-        keep = listener.fileno()
-        os.closerange(3, keep)
-        os.closerange(keep + 1, os.sysconf("SC_OPEN_MAX"))
+        listener_fd = listener.fileno()
+        os.closerange(3, listener_fd)
+        os.closerange(listener_fd + 1, os.sysconf("SC_OPEN_MAX"))
         _Relay(listener, unix_path).run(os.getppid() if parent is None else parent)
         code = 0
     except BaseException:
@@ -115,12 +115,12 @@ class _Relay:
             if server is not None:
                 server.close()
             return
-        ends = _End(client, is_client=True), _End(server, is_client=False)
-        ends[0].other, ends[1].other = ends[1], ends[0]
+        pair = _End(client, is_client=True), _End(server, is_client=False)
+        pair[0].other, pair[1].other = pair[1], pair[0]
         self._count += 1
         if self._count == MAX_CONNECTIONS:
             self._selector.unregister(self._listener)
-        self._watch_both(ends[0])
+        self._watch_both(pair[0])
 
     def _turn(self, end: _End, events: int) -> None:
         try:
@@ -197,23 +197,23 @@ def _receive(end: _End) -> None:
 
 def _send(end: _End, data: bytes | memoryview) -> None:
     try:
-        sent = len(data) if end.is_deaf else end.sock.send(data)
+        sent_bytes = len(data) if end.is_deaf else end.sock.send(data)
     except BlockingIOError:
-        sent = 0
+        sent_bytes = 0
     except OSError:
         if end.is_client:
             raise
         # The host accepts no more, but may have answered: closing now would take the answer from the client.
-        sent, end.is_deaf = len(data), True
-    end.pending = bytes(data[sent:])
+        sent_bytes, end.is_deaf = len(data), True
+    end.pending = bytes(data[sent_bytes:])
 
 
 def _pass_on_end(end: _End) -> None:
-    other = end.other
-    if end.has_ended and not other.pending and not other.is_shut:
-        other.is_shut = True
+    peer = end.other
+    if end.has_ended and not peer.pending and not peer.is_shut:
+        peer.is_shut = True
         try:
-            other.sock.shutdown(socket.SHUT_WR)
+            peer.sock.shutdown(socket.SHUT_WR)
         except OSError:
-            if other.is_client:
+            if peer.is_client:
                 raise

@@ -141,10 +141,10 @@ class Work:
 
     async def _converse(self, link: AsyncChannel) -> tuple[Done, bytes]:
         start = self._start
-        said = msgspec.json.decode(self._body[: start.json_size])
-        context = _context(start, said, self._body[start.json_size :], link)
+        payload = msgspec.json.decode(self._body[: start.json_size])
+        context = _context(start, payload, self._body[start.json_size :], link)
         context.abort, context.mailbox = self._abort, self._mailbox
-        async with _interpreter(context, said), _spilled(context):
+        async with _interpreter(context, payload), _spilled(context):
             params = QueryParams(
                 context=context,
                 max_turns=start.max_turns,
@@ -161,10 +161,10 @@ class Work:
             finally:
                 for answer in list(context.answered.values()):  # Answers of a turn that was cut off.
                     record_message(context, answer)
-        concluded = context.concluded
-        if concluded is None or concluded_by(context.history) is not None:  # The host has received that itself.
+        conclusion = context.concluded
+        if conclusion is None or concluded_by(context.history) is not None:  # The host has received that itself.
             return Done(ok=True), b""
-        json_size, body = values.encode_result(concluded.value)
+        json_size, body = values.encode_result(conclusion.value)
         return Done(ok=True, conclusion=True, json_size=json_size), body
 
 
@@ -175,7 +175,7 @@ async def _spilled(context: ToolUseContext) -> AsyncGenerator[None]:
 
 
 @asynccontextmanager
-async def _interpreter(context: ToolUseContext, said: Mapping[str, Any]) -> AsyncGenerator[None]:
+async def _interpreter(context: ToolUseContext, payload: Mapping[str, Any]) -> AsyncGenerator[None]:
     """Provide an interpreter while the context is open, if the run has the tool for it.
 
     Raises AgentNotResolved for a missing capability.
@@ -183,27 +183,29 @@ async def _interpreter(context: ToolUseContext, said: Mapping[str, Any]) -> Asyn
     if not any(tool.name == PYTHON for tool in context.tools):
         yield
         return
-    capabilities = [capability(each) for each in said["capabilities"]]
+    capabilities = [capability(each) for each in payload["capabilities"]]
     has_run = any(isinstance(each, ToolMessage) and each.name == PYTHON for each in context.history)
     extra = {**conclusions(context), "state": AgentState(ChannelState())}
     names = partial(namespace, context.run.agent, capabilities, extra)
-    made = Interpreter(names, note=NEW_TURN if has_run else "")
+    code_interpreter = Interpreter(names, note=NEW_TURN if has_run else "")
     try:
-        await made.open()
-        context.interpreter = made
-        count_waiting_by(made.waiting)
-        if setup := said.get("setup"):
-            ran = await made.run(setup, timeout_s=SETUP_S)
-            if not ran.ok:
-                raise TaskFailed(f"its setup failed: {ran.text}")
+        await code_interpreter.open()
+        context.interpreter = code_interpreter
+        count_waiting_by(code_interpreter.waiting)
+        if setup := payload.get("setup"):
+            result = await code_interpreter.run(setup, timeout_s=SETUP_S)
+            if not result.ok:
+                raise TaskFailed(f"its setup failed: {result.text}")
         yield
     finally:
-        made.close()
+        code_interpreter.close()
 
 
-def _context(start: StartConversation, said: Mapping[str, Any], packed: bytes, link: AsyncChannel) -> ToolUseContext:
+def _context(
+    start: StartConversation, payload: Mapping[str, Any], packed_tools: bytes, link: AsyncChannel
+) -> ToolUseContext:
     """Build the context of the run: tools are built here, everything else uses the channel."""
-    system, history = ([decode(message) for message in said[part]] for part in ("system", "history"))
+    system, history = ([decode(message) for message in payload[part]] for part in ("system", "history"))
     model = ChannelModel(link, SharedHistory([*system, *history]))
     context = ToolUseContext(
         run=RunInfo(
@@ -215,13 +217,13 @@ def _context(start: StartConversation, said: Mapping[str, Any], packed: bytes, l
             parent=RunId(start.parent) if start.parent is not None else None,
         ),
         ask=model,
-        tools=_tools(start, said["types"], packed),
+        tools=_tools(start, payload["types"], packed_tools),
         system_messages=tuple(system),
         history=history,
         cwd=pathlib.Path(start.cwd),
         environ=dict(os.environ),  # It holds only what the policy says.
         budget=Budget(NO_LIMITS, scope=start.path),  # The host counts usage.
-        tree=ChannelTree(link, said["types"]),
+        tree=ChannelTree(link, payload["types"]),
         hooks=ChannelHooks(link, start.hooks) if start.hooks else None,
         approve=ChannelApproval(link),
         safety=ChannelSafety(link) if start.gated else None,
@@ -232,20 +234,20 @@ def _context(start: StartConversation, said: Mapping[str, Any], packed: bytes, l
     return context
 
 
-def _tools(start: StartConversation, types: Mapping[str, str], packed: bytes) -> tuple[BaseTool, ...]:
+def _tools(start: StartConversation, types: Mapping[str, str], packed_tools: bytes) -> tuple[BaseTool, ...]:
     """Return the tools by name: those that were packed, and ramet's own.
 
     Raises NotShippable or ProtocolError.
     """
-    brought: Mapping[str, BaseTool] = {}
+    custom_tools: Mapping[str, BaseTool] = {}
     if start.tools_tag:
-        opened = capsule.unpack(packed, start.tools_tag)
-        brought = {tool.name: tool for tool in opened.function(*opened.args, **opened.kwargs)}
-    here = {**builtin_tools(types), **brought}
-    missing = [name for name in start.tools if name not in here]
+        packed_call = capsule.unpack(packed_tools, start.tools_tag)
+        custom_tools = {tool.name: tool for tool in packed_call.function(*packed_call.args, **packed_call.kwargs)}
+    available = {**builtin_tools(types), **custom_tools}
+    missing = [name for name in start.tools if name not in available]
     if missing:
         raise ProtocolError(f"tools that are not here: {', '.join(missing)}")
-    return tuple(here[name] for name in start.tools)
+    return tuple(available[name] for name in start.tools)
 
 
 def _failed(error: BaseException) -> tuple[Done, bytes]:

@@ -41,8 +41,8 @@ class StateTransport(Protocol):
 class AgentState:
     """Values by key, in the agent's own namespace; other runs see a value once it is committed."""
 
-    def __init__(self, way: StateTransport) -> None:
-        self._way = way
+    def __init__(self, transport: StateTransport) -> None:
+        self._way = transport
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, decoded on each call."""
@@ -126,30 +126,32 @@ class AgentState:
     # ---- inside
 
     async def _get(self, key: str, default: Any) -> Any:
-        stated, body = await self._way.ask(b"", do="get", name=key)
-        return msgspec.json.decode(body) if stated.found else default
+        reply, body = await self._way.ask(b"", do="get", name=key)
+        return msgspec.json.decode(body) if reply.found else default
 
-    async def _found(self, do: str, **fields: Any) -> bool:
-        return (await self._way.ask(b"", do=do, **fields))[0].found
+    async def _found(self, operation: str, **fields: Any) -> bool:
+        return (await self._way.ask(b"", do=operation, **fields))[0].found
 
-    async def _done(self, do: str, body: bytes = b"", **fields: Any) -> None:
-        await self._way.ask(body, do=do, **fields)
+    async def _done(self, operation: str, body: bytes = b"", **fields: Any) -> None:
+        await self._way.ask(body, do=operation, **fields)
 
-    async def _read(self, do: str, kind: Any, **fields: Any) -> Any:
-        return msgspec.json.decode((await self._way.ask(b"", do=do, **fields))[1], type=kind)
+    async def _read(self, operation: str, kind: Any, **fields: Any) -> Any:
+        return msgspec.json.decode((await self._way.ask(b"", do=operation, **fields))[1], type=kind)
 
-    async def _settled(self, do: str, resolve: Resolve | None, **fields: Any) -> StateCommit:
-        decided: dict[str, Any] = {}
+    async def _settled(self, operation: str, resolve: Resolve | None, **fields: Any) -> StateCommit:
+        decisions: dict[str, Any] = {}
         for _ in range(_TRIES):
-            stated, body = await self._way.ask(msgspec.json.encode(decided) if decided else b"", do=do, **fields)
-            if not stated.is_open:
+            reply, body = await self._way.ask(
+                msgspec.json.encode(decisions) if decisions else b"", do=operation, **fields
+            )
+            if not reply.is_open:
                 return msgspec.json.decode(body, type=StateCommit)
-            for each in (open_now := msgspec.json.decode(body)):
+            for each in (open_conflicts := msgspec.json.decode(body)):
                 if resolve is not None:
-                    decided[each["key"]] = _decided(each, resolve)
+                    decisions[each["key"]] = _decided(each, resolve)
             if resolve is None:
                 break
-        keys = tuple(each["key"] for each in open_now)
+        keys = tuple(each["key"] for each in open_conflicts)
         raise MergeConflict("state", "its own", keys, expected=0, found=0)
 
 
@@ -162,10 +164,10 @@ def _decided(each: Mapping[str, Any], resolve: Resolve) -> dict[str, Any]:
 
 
 def _id(branch: Any) -> str:
-    found = branch if isinstance(branch, str) else getattr(branch, "id", None)
-    if not isinstance(found, str):
+    run_id = branch if isinstance(branch, str) else getattr(branch, "id", None)
+    if not isinstance(run_id, str):
         raise InvalidValue("branch", branch, "the id of a child's run, or the child")
-    return found
+    return run_id
 
 
 class ChannelState:

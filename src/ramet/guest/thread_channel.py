@@ -53,7 +53,7 @@ class ThreadOverAsync:
         """Return a future of a child's end."""
         return self._soon(self._link.end_of(run))
 
-    def _soon(self, asking: Coroutine[Any, Any, T]) -> Future[T]:
+    def _soon(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         problem = None
         if self._pid != os.getpid():
             problem = "this process was forked by an agent: only the agent's own process may ask its host"
@@ -61,10 +61,10 @@ class ThreadOverAsync:
             problem = "the event loop that receives from the host cannot wait for it: do this in code, or in a thread"
         if problem is None:
             try:
-                return asyncio.run_coroutine_threadsafe(asking, self._loop)
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
             except RuntimeError:
                 problem = "this agent has ended: nothing more can be asked of its host"
-        asking.close()
+        coroutine.close()
         raise RametError(problem)
 
 
@@ -136,28 +136,28 @@ class ThreadChannel:
         self._channel.say(control, body)
 
     def _hear(self) -> None:
-        gone: BaseException = RametError("the host has closed the channel")
+        failure: BaseException = RametError("the host has closed the channel")
         try:
             while (frame := self._channel.read()) is not None:
                 self._take(guest_protocol.from_host(frame.control), frame.body)
-        except ProtocolError as broken:
-            gone = RametError(f"the host broke the rules of the channel: {broken}")
+        except ProtocolError as error:
+            failure = RametError(f"the host broke the rules of the channel: {error}")
         except BaseException as problem:  # most likely out of memory: waiters must receive it
-            gone = problem
-        self._gone = gone
-        self._fail(gone)
+            failure = problem
+        self._gone = failure
+        self._fail(failure)
 
-    def _take(self, told: HostMessage, body: bytes) -> None:
-        match told:
-            case Answer() if (answer := self._asked.pop(told.id, None)) is not None:
-                if told.error is not None:
-                    answer.set_exception(decode_error(told.error, told.fields))
+    def _take(self, message: HostMessage, body: bytes) -> None:
+        match message:
+            case Answer() if (answer := self._asked.pop(message.id, None)) is not None:
+                if message.error is not None:
+                    answer.set_exception(decode_error(message.error, message.fields))
                 else:
-                    answer.set_result(Answered(told.data, body))
-            case ChildEnded() if (end := self._ends.get(told.run)) is not None and not end.done():
-                end.set_result(End(told, body))
+                    answer.set_result(Answered(message.data, body))
+            case ChildEnded() if (end := self._ends.get(message.run)) is not None and not end.done():
+                end.set_result(End(message, body))
             case Stop():
-                self._fail(Aborted(told.reason))
+                self._fail(Aborted(message.reason))
 
     def _fail(self, error: BaseException) -> None:
         """Raise the error in all waiters."""
@@ -169,17 +169,17 @@ class ThreadChannel:
                 end.set_exception(error)
 
 
-def _checked(said: GuestMessage) -> bytes:
+def _checked(message: GuestMessage) -> bytes:
     """Encode a message and check that the host accepts it.
 
     A wrong argument is the caller's error, and does not cost the channel.
     """
     try:
-        control = guest_protocol.encode(said)
+        control = guest_protocol.encode(message)
         guest_protocol.from_guest(control)
     except (TypeError, ValueError, ProtocolError) as problem:
         raise InvalidValue(
-            type(said).__name__, str(problem)[:200], "arguments of the types that are annotated"
+            type(message).__name__, str(problem)[:200], "arguments of the types that are annotated"
         ) from None
     return control
 

@@ -26,8 +26,8 @@ from ramet.wire.values.json_object import json_body
 class ChannelHandle:
     """A handle of a child over the channel."""
 
-    def __init__(self, link: AsyncChannel, born: guest_protocol.Spawned) -> None:
-        self._link, self._born = link, born
+    def __init__(self, link: AsyncChannel, spawned: guest_protocol.Spawned) -> None:
+        self._link, self._born = link, spawned
 
     @property
     def id(self) -> RunId:
@@ -51,14 +51,14 @@ class ChannelHandle:
 
     async def result(self) -> Result:
         """Wait without a time limit for the run's end, and return its result."""
-        told, body = await self._link.end_of(self._born.run)
+        message, body = await self._link.end_of(self._born.run)
         return Result(
-            status=Status(told.status),
-            value=values.decode(body, told.json_size) if body else None,
-            error=told.error,
-            partial=told.partial,
-            usage_subtree=told.usage,
-            artifacts=tuple(each.name for each in told.artifacts),
+            status=Status(message.status),
+            value=values.decode(body, message.json_size) if body else None,
+            error=message.error,
+            partial=message.partial,
+            usage_subtree=message.usage,
+            artifacts=tuple(each.name for each in message.artifacts),
         )
 
     async def end(self) -> Result:
@@ -98,8 +98,8 @@ class ChannelTree:
         if request.agent is not None:
             if not callable(request.agent) or hasattr(request.agent, "cache_ttl_seconds"):
                 raise InvalidValue("agent", request.agent, "a function, or a subagent_type: definitions are the host's")
-            packed = capsule.pack(request.agent, request.args, request.kwargs)
-            body, function, tag, heavy = packed.data, packed.name, packed.tag, packed.is_heavy
+            packed_call = capsule.pack(request.agent, request.args, request.kwargs)
+            body, function, tag, heavy = packed_call.data, packed_call.name, packed_call.tag, packed_call.is_heavy
         answer = await self._link.ask(
             guest_protocol.Spawn,
             body,
@@ -149,12 +149,12 @@ class ChannelTree:
 
         Raises Unknown or MailRefused; InvalidValue if `dedupe_s` is not a valid time.
         """
-        asked: dict[str, Any] = {"to": to, "text": sanitize(text)}
+        fields: dict[str, Any] = {"to": to, "text": sanitize(text)}
         if notify_when_idle:
-            asked["notify_when_idle"] = True
+            fields["notify_when_idle"] = True
         if dedupe_s is not None:
-            asked["dedupe_s"] = checked_window(dedupe_s)
-        return (await self._link.ask(guest_protocol.Send, **asked)).as_(guest_protocol.Text).text
+            fields["dedupe_s"] = checked_window(dedupe_s)
+        return (await self._link.ask(guest_protocol.Send, **fields)).as_(guest_protocol.Text).text
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
         """Stop a run below.
@@ -174,7 +174,7 @@ class ChannelTree:
     async def list_runs(self, asker: ToolUseContext) -> Sequence[RunView]:
         """Return the runs of the tree."""
         answer = await self._link.ask(guest_protocol.ListRuns)
-        return [RunView(**msgspec.structs.asdict(line)) for line in answer.as_(guest_protocol.Runs).runs]
+        return [RunView(**msgspec.structs.asdict(run)) for run in answer.as_(guest_protocol.Runs).runs]
 
     async def create(self, creator: ToolUseContext, entry: Mapping[str, Any]) -> Created:
         """Create an agent from a recipe.
@@ -219,5 +219,5 @@ class ChannelTree:
 
 async def _stop(link: AsyncChannel, target: str, reason: str) -> StopReceipt:
     answer = await link.ask(guest_protocol.Cancel, target=target, reason=reason)
-    stopped = answer.as_(guest_protocol.Stopped)
-    return StopReceipt(stopped.stopped, stopped.left)
+    receipt = answer.as_(guest_protocol.Stopped)
+    return StopReceipt(receipt.stopped, receipt.left)

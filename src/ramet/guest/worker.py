@@ -121,8 +121,8 @@ class Worker:
 
 def _raise_in(thread: threading.Thread, error: type[BaseException] | None) -> None:
     """Raise an error in a thread, or withdraw one that was not raised yet."""
-    what = None if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), what)
+    exception = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), exception)
 
 
 def _end(loop: asyncio.AbstractEventLoop) -> None:
