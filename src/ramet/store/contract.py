@@ -257,14 +257,14 @@ def missing_members(store: object) -> tuple[str, ...]:
 
 
 def _has(store: object, name: str) -> bool:
-    promised = inspect.getattr_static(Store, name, None)
+    declared = inspect.getattr_static(Store, name, None)
     try:
-        found = getattr(store, name)
+        member = getattr(store, name)
     except Exception:  # A property of a store that is not open may raise: the member exists.
         return inspect.getattr_static(store, name, None) is not None
-    if inspect.iscoroutinefunction(promised):
-        return inspect.iscoroutinefunction(found)
-    return not inspect.isfunction(promised) or callable(found)
+    if inspect.iscoroutinefunction(declared):
+        return inspect.iscoroutinefunction(member)
+    return not inspect.isfunction(declared) or callable(member)
 
 
 @runtime_checkable

@@ -26,8 +26,8 @@ class Listeners(Generic[P]):
 
     def tell(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Call all listeners in order. The first exception stops the calls."""
-        for heard in self:
-            heard(*args, **kwargs)
+        for listener in self:
+            listener(*args, **kwargs)
 
     def clear(self) -> None:
         """Remove all listeners."""

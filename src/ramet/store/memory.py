@@ -88,16 +88,16 @@ class MemoryStore(SoleKernel):
                 checked_name(field, name)
         self._check()
         first = bisect.bisect_right(self._events, after, key=_CURSOR)
-        found = list[StoredEvent]()
+        events = list[StoredEvent]()
         if tree is None and run is None:
             return self._events[first : first + max(limit, 0)]
         for at in range(first, len(self._events)):
-            if len(found) >= limit:
+            if len(events) >= limit:
                 break
             event = self._events[at]
             if tree in (None, event.tree) and run in (None, event.run):
-                found.append(event)
-        return found
+                events.append(event)
+        return events
 
     async def head(self) -> int:
         """Return the cursor of the newest event; 0 if there is none."""
@@ -113,10 +113,10 @@ class MemoryStore(SoleKernel):
         """Remove every event of a tree permanently; return their number."""
         checked_name("tree", tree)
         self._check()
-        kept = [event for event in self._events if event.tree != tree]
-        gone, self._events = len(self._events) - len(kept), kept
+        remaining = [event for event in self._events if event.tree != tree]
+        removed_count, self._events = len(self._events) - len(remaining), remaining
         self._news.head = self._head()
-        return gone
+        return removed_count
 
     # ---- documents
 
@@ -129,8 +129,8 @@ class MemoryStore(SoleKernel):
         """Return all documents of a kind whose keys begin with `prefix`, in order of their keys."""
         checked_name("kind", kind), checked_name("prefix", prefix)
         self._check()
-        found = (each for each in self._documents.values() if each.kind == kind and each.key.startswith(prefix))
-        return sorted(found, key=attrgetter("key"))
+        matches = (each for each in self._documents.values() if each.kind == kind and each.key.startswith(prefix))
+        return sorted(matches, key=attrgetter("key"))
 
     async def put(
         self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
@@ -193,14 +193,17 @@ class MemoryStore(SoleKernel):
         """
         checked_together(blobs, documents)
         self._check()
-        versions = [self._version(kind, key, expected, over) for kind, key, _, expected, over in documents]
+        versions = [
+            self._version(kind, key, expected, expected_data) for kind, key, _, expected, expected_data in documents
+        ]
         for data in blobs:
             self._blobs[hashlib.sha256(data).hexdigest()] = data
-        written = [
-            Document(put.kind, put.key, version + 1, put.data) for put, version in zip(documents, versions, strict=True)
+        stored = [
+            Document(write.kind, write.key, version + 1, write.data)
+            for write, version in zip(documents, versions, strict=True)
         ]
-        self._documents |= {(document.kind, document.key): document for document in written}
-        return written
+        self._documents |= {(document.kind, document.key): document for document in stored}
+        return stored
 
     # ---- inside
 
@@ -211,13 +214,13 @@ class MemoryStore(SoleKernel):
     def _head(self) -> int:
         return self._events[-1].cursor if self._events else 0
 
-    def _version(self, kind: str, key: str, expected: int | None, over: bytes | None = None) -> int:
+    def _version(self, kind: str, key: str, expected: int | None, expected_data: bytes | None = None) -> int:
         if expected is not None:
             checked_number("expected", expected)
         document = self._documents.get((kind, key))
-        found = document.version if document else 0
-        if expected is not None and found != expected:
-            raise Conflict(kind, key, expected=expected, found=found)
-        if over is not None and (document is None or document.data != over):
-            raise Conflict(kind, key, expected=found, found=found)
-        return found
+        current = document.version if document else 0
+        if expected is not None and current != expected:
+            raise Conflict(kind, key, expected=expected, found=current)
+        if expected_data is not None and (document is None or document.data != expected_data):
+            raise Conflict(kind, key, expected=current, found=current)
+        return current

@@ -48,13 +48,13 @@ class News:
             return
         self._is_telling = True
         try:
-            while (told := self._newest) > self._told:
-                self._told = told
-                for heard in self._listeners:
+            while (newest := self._newest) > self._told:
+                self._told = newest
+                for listener in self._listeners:
                     try:
-                        heard(told)
+                        listener(newest)
                     except Exception:
-                        _log.exception("a listener for commits failed at ticket %d", told)
+                        _log.exception("a listener for commits failed at ticket %d", newest)
         finally:
             self._is_telling = False
 

@@ -64,9 +64,9 @@ class SoleKernel(ABC):
         """
         checked_name("kernel", kernel)
         names = [checked_name("tree", tree) for tree in trees]
-        written = await self.put_together((), documents)
+        stored = await self.put_together((), documents)
         self._owned.update(names)
-        return written
+        return stored
 
     async def claim_fallen(self, limit: int = 16) -> Sequence[str]:
         """Return an empty list: there are no other kernels."""

@@ -48,12 +48,12 @@ def checked_together(blobs: Sequence[bytes], documents: Sequence[DocumentWrite])
     for data in blobs:
         checked_data("blob", data)
     seen: set[tuple[str, str]] = set()
-    for kind, key, data, expected, over in documents:
+    for kind, key, data, expected, expected_data in documents:
         checked_name("kind", kind), checked_name("key", key), checked_data("data", data)
         if expected is not None:
             checked_number("expected", expected)
-        if over is not None:
-            checked_data("over", over)
+        if expected_data is not None:
+            checked_data("over", expected_data)
         if (kind, key) in seen:
             raise InvalidValue("documents", (kind, key), "each document once")
         seen.add((kind, key))

@@ -27,8 +27,8 @@ class QueuedChange:
     raising is raised in the caller; the rest of the batch stays.
     """
 
-    def __init__(self, make: Callable[[Any], object], asked: asyncio.Future[Any]) -> None:
-        self.make, self.asked = make, asked
+    def __init__(self, make: Callable[[Any], object], future: asyncio.Future[Any]) -> None:
+        self.make, self.asked = make, future
         self.answer: object = None
 
 
@@ -104,9 +104,9 @@ class Batches:
 
     def look(self) -> None:
         """Make the writer check whether it can still write, although nothing is queued."""
-        look = QueuedChange(lambda _: None, self._loop.create_future())
-        look.asked.add_done_callback(lambda asked: asked.exception())  # The error is reported elsewhere.
-        self._open().changes.append(look)
+        marker = QueuedChange(lambda _: None, self._loop.create_future())
+        marker.asked.add_done_callback(lambda asked: asked.exception())  # The error is reported elsewhere.
+        self._open().changes.append(marker)
         self._hurry()
 
     async def drained(self) -> None:
@@ -121,25 +121,25 @@ class Batches:
         if batch.events:
             self.committed = batch.last
             self.refused.update(batch.refused)
-            for heard in self.listeners:
+            for listener in self.listeners:
                 try:
-                    heard(self.committed)
+                    listener(self.committed)
                 except Exception as error:
-                    what = {"message": "a listener of the journal failed", "exception": error}
-                    self._loop.call_exception_handler(what)
+                    details = {"message": "a listener of the journal failed", "exception": error}
+                    self._loop.call_exception_handler(details)
         for change in batch.changes:
             _answer(change)
-        still: list[tuple[int, asyncio.Future[None]]] = []
+        pending: list[tuple[int, asyncio.Future[None]]] = []
         for each in self._waiting:
             if each[0] > self.committed:
-                still.append(each)
+                pending.append(each)
             elif each[1].done():
                 continue
             elif each[0] in self.refused:
                 each[1].set_exception(_again(self.refused[each[0]]))
             else:
                 each[1].set_result(None)
-        self._waiting = still
+        self._waiting = pending
         self._go_on()
 
     def broke(self, error: Callable[[], RametError]) -> None:

@@ -106,9 +106,9 @@ class OpenStore:
         """Do the parts of closing that need the server: write what is queued, release the lock. Raises StoreFailed."""
         settling = asyncio.ensure_future(self._settle())
         while not settling.done():
-            before = self.batches.count
+            count_before = self.batches.count
             await asyncio.wait({settling}, timeout=self._patience_s)
-            if not settling.done() and self.batches.count == before:
+            if not settling.done() and self.batches.count == count_before:
                 self.reader.sever()
                 if self._writer is not None:
                     self._writer.sever()
@@ -132,8 +132,8 @@ class OpenStore:
 
     def tell(self) -> None:
         """Wake every caller that waits for new events."""
-        news, self.news = self.news, asyncio.Event()
-        news.set()
+        event, self.news = self.news, asyncio.Event()
+        event.set()
 
     async def listen(self) -> None:
         """Make sure that commits of other processes are received."""

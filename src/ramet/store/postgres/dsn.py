@@ -49,15 +49,15 @@ class Place:
         if not schema or len(schema.encode()) > 63 or "\0" in schema or schema.startswith("pg_"):
             raise InvalidValue("schema", schema, "a name of 1 to 63 bytes that does not begin with 'pg_'")
         try:
-            given = conninfo.conninfo_to_dict(dsn)
+            fields = conninfo.conninfo_to_dict(dsn)
         except psycopg.Error:
             problem = InvalidValue("dsn", "…", "a connection string such as 'postgresql://user@host/database'")
             raise problem from None  # libpq quotes text that it could not parse: maybe the password
-        host = given.get("host") or given.get("hostaddr") or "the default host"
-        self.where = f"PostgreSQL at {host}, database {given.get('dbname') or 'by default'}, schema {schema}"
+        host = fields.get("host") or fields.get("hostaddr") or "the default host"
+        self.where = f"PostgreSQL at {host}, database {fields.get('dbname') or 'by default'}, schema {schema}"
         self.schema = schema
         self.queries = Queries(schema)
-        self._parameters: dict[str, Any] = {**_DEFAULTS, **given, "client_encoding": "utf8"}
+        self._parameters: dict[str, Any] = {**_DEFAULTS, **fields, "client_encoding": "utf8"}
 
     def connect(
         self, application: str, *, writes: bool, made: Callable[[Connection], None] = lambda _: None

@@ -69,9 +69,9 @@ class TreeOwnership:
         """Read which trees this kernel still owns, and the owners of the trees in `asked`."""
         row = connection.execute(self._queries["where_we_are"], {"kernel": self._kernel}).fetchone()
         names = sorted({*self.epochs, *asked})
-        found = {each[0]: each for each in self._owners(connection, names)}
+        owners = {each[0]: each for each in self._owners(connection, names)}
         for name in names:
-            _, kernel, epoch, address = found.get(name, (name, "", 0, ""))
+            _, kernel, epoch, address = owners.get(name, (name, "", 0, ""))
             if kernel == self._kernel and self.epochs.get(name, epoch) == epoch:
                 self.epochs[name] = epoch
             elif kernel or name in self.epochs:
@@ -82,8 +82,8 @@ class TreeOwnership:
 
     def news(self) -> Sequence[OwnedElsewhere]:
         """Return the trees found to be another kernel's since the last call."""
-        news, self._news = self._news, []
-        return news
+        losses, self._news = self._news, []
+        return losses
 
     # ---- changes, made behind the events of their transaction
 
@@ -114,17 +114,17 @@ class TreeOwnership:
         claiming = {"kernel": self._kernel, "grace_s": GRACE_S, "trees": Texts(trees)}
 
         def make(connection: Connection) -> T | Conflict | None:
-            lives = {"kernel": kernel, "grace_s": GRACE_S}
-            if kernel != self._kernel and connection.execute(self._queries["lives"], lives).fetchone():
+            parameters = {"kernel": kernel, "grace_s": GRACE_S}
+            if kernel != self._kernel and connection.execute(self._queries["lives"], parameters).fetchone():
                 return None
             done = put(connection)
             if isinstance(done, Conflict):
                 return done
-            taken: dict[str, int] = dict(connection.execute(self._queries["claim"], claiming).fetchall())
-            if not taken.keys() >= set(trees):
+            claimed: dict[str, int] = dict(connection.execute(self._queries["claim"], claiming).fetchall())
+            if not claimed.keys() >= set(trees):
                 raise _Undo
-            self._gained.update(taken)
-            self._dropped.difference_update(taken)
+            self._gained.update(claimed)
+            self._dropped.difference_update(claimed)
             return done
 
         def made(connection: Connection) -> T | Conflict | None:
@@ -150,10 +150,10 @@ class TreeOwnership:
         known = {"kernel": self._kernel, "grace_s": GRACE_S}
 
         def make(connection: Connection) -> Sequence[str]:
-            taken: dict[str, int] = dict(connection.execute(self._queries[query], {**known, **values}).fetchall())
-            self._gained.update(taken)
-            self._dropped.difference_update(taken)
-            return sorted(taken)
+            claimed: dict[str, int] = dict(connection.execute(self._queries[query], {**known, **values}).fetchall())
+            self._gained.update(claimed)
+            self._dropped.difference_update(claimed)
+            return sorted(claimed)
 
         return make
 

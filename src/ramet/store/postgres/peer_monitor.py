@@ -90,27 +90,27 @@ class PeerMonitor:
             while True:
                 self._news.clear()
                 await self._listen()
-                around = await self._look()
-                self._compare(around)
+                peers = await self._look()
+                self._compare(peers)
                 if self._has_news:
                     await self._pass_on()
-                await self._wait(around)
+                await self._wait(peers)
 
-    def _compare(self, around: Sequence[PeerKernel]) -> None:
-        seen = [(each.seat, each.lock, each.has_trees) for each in around]
-        if seen != self._seen:  # On the first pass too: a listener may have read the kernels before this look.
+    def _compare(self, peers: Sequence[PeerKernel]) -> None:
+        snapshot = [(each.seat, each.lock, each.has_trees) for each in peers]
+        if snapshot != self._seen:  # On the first pass too: a listener may have read the kernels before this look.
             self._heard()
         if self._seen is not None:  # No kernel waits for one that began and ended between two looks.
-            known = {(seat.name, lock) for seat, lock, _ in self._seen if not seat.alive}
-            self._has_news |= any(not seat.alive and (seat.name, lock) not in known for seat, lock, _ in seen)
-        self._seen = seen
+            known = {(info.name, lock) for info, lock, _ in self._seen if not info.alive}
+            self._has_news |= any(not info.alive and (info.name, lock) not in known for info, lock, _ in snapshot)
+        self._seen = snapshot
 
     async def _pass_on(self) -> None:
         """Notify all kernels; after a failure, try again after the next look."""
-        telling = asyncio.ensure_future(self._thread().call(self._tell_all))
-        telling.add_done_callback(_seen)
-        await asyncio.wait({telling})
-        self._has_news = telling.exception() is not None
+        notification = asyncio.ensure_future(self._thread().call(self._tell_all))
+        notification.add_done_callback(_seen)
+        await asyncio.wait({notification})
+        self._has_news = notification.exception() is not None
         if self._has_news:
             await asyncio.sleep(_AGAIN_S)
             self._news.set()
@@ -120,24 +120,24 @@ class PeerMonitor:
             self._worker = Worker("ramet-postgres-watch")
         return self._worker
 
-    async def _wait(self, around: Sequence[PeerKernel]) -> None:
+    async def _wait(self, peers: Sequence[PeerKernel]) -> None:
         """Wait until the next kernel ends, the grace period of an absent one is over, or a notification arrives."""
-        next_one = _next(self._kernel, around)
-        away = [each.away_s for each in around if each.away_s is not None and each.away_s > 0 and each.seat.alive]
-        if next_one is None and not away:
+        next_peer = _next(self._kernel, peers)
+        away = [each.away_s for each in peers if each.away_s is not None and each.away_s > 0 and each.seat.alive]
+        if next_peer is None and not away:
             await self._news.wait()
             return
-        worker, lock = self._thread(), next_one.lock if next_one is not None else None
+        worker, lock = self._thread(), next_peer.lock if next_peer is not None else None
         waiting = asyncio.ensure_future(worker.call(lambda: self._block(lock, min(away, default=0.0))))
         waiting.add_done_callback(_seen)
-        told = asyncio.ensure_future(self._news.wait())
+        wakeup = asyncio.ensure_future(self._news.wait())
         try:
-            await asyncio.wait({waiting, told}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({waiting, wakeup}, return_when=asyncio.FIRST_COMPLETED)
             while not waiting.done():
                 await asyncio.to_thread(self._interrupt)
                 await asyncio.wait({waiting}, timeout=_AGAIN_S)
         finally:
-            told.cancel()
+            wakeup.cancel()
         if waiting.exception() is not None:  # The session was lost: the next one finds out why.
             await asyncio.sleep(_AGAIN_S)
 
@@ -171,11 +171,11 @@ class PeerMonitor:
             self._disconnect()
             raise
 
-    def _whatever_interrupts(self, query: str | bytes, given: Params) -> Any:
+    def _whatever_interrupts(self, query: str | bytes, params: Params) -> Any:
         """Return the first value of a short query, repeated each time it is cancelled. Raises psycopg.Error."""
         while True:
             with contextlib.suppress(psycopg.errors.QueryCanceled):
-                cursor = self._connected().execute(query, given)
+                cursor = self._connected().execute(query, params)
                 row = cursor.fetchone() if cursor.description else None
                 return row[0] if row is not None else None
 
@@ -210,8 +210,8 @@ def _seen(waiting: asyncio.Future[None]) -> None:
         waiting.exception()
 
 
-def _next(kernel: str, around: Sequence[PeerKernel]) -> PeerKernel | None:
+def _next(kernel: str, peers: Sequence[PeerKernel]) -> PeerKernel | None:
     """Return the kernel that this one watches: the next by name that holds a lock, after the last one the first."""
-    others = [each for each in around if each.seat.alive and each.away_s is None and each.seat.name != kernel]
-    later = [each for each in others if each.seat.name > kernel]
-    return next(iter(later or others), None)
+    candidates = [each for each in peers if each.seat.alive and each.away_s is None and each.seat.name != kernel]
+    following = [each for each in candidates if each.seat.name > kernel]
+    return next(iter(following or candidates), None)

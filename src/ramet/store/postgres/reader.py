@@ -90,14 +90,14 @@ class PostgresReader:
         def work(connection: Connection) -> list[StoredEvent]:
             rows = connection.execute(self._place.queries[name], values, binary=True).fetchall()
             names = self._named(connection, {each for row in rows for each in (row[1], row[2])})
-            found = [
+            events = [
                 StoredEvent(cursor, names[tree], names[run], seq, type_, data)
                 for cursor, tree, run, seq, type_, data in rows
                 if tree in names and run in names
             ]
             # An event without a name was removed between the two queries; an empty result must mean that nothing
             # follows.
-            return found if found or not rows else work(connection)
+            return events if events or not rows else work(connection)
 
         return self._ask(work)
 
@@ -166,6 +166,6 @@ class PostgresReader:
         if len(self._names) > _MAX_NAMES:
             self._names.clear()
         if missing := ids - self._names.keys():  # An id is never reused for a second name.
-            found = connection.execute(self._place.queries["names_of_ids"], {"ids": list(missing)}).fetchall()
-            self._names.update(found)
+            rows = connection.execute(self._place.queries["names_of_ids"], {"ids": list(missing)}).fetchall()
+            self._names.update(rows)
         return self._names

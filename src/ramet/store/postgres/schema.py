@@ -26,8 +26,8 @@ def version(connection: Connection, place: Place) -> int:
         return 0
     assert row is not None
     if row[0] > NEWEST:
-        why = f"it is of version {row[0]}, and this ramet knows versions up to {NEWEST}; nothing was changed"
-        raise Damaged("the journal", place.where, why)
+        reason = f"it is of version {row[0]}, and this ramet knows versions up to {NEWEST}; nothing was changed"
+        raise Damaged("the journal", place.where, reason)
     return int(row[0])
 
 
@@ -36,10 +36,10 @@ def require(connection: Connection, place: Place) -> None:
 
     Raises StoreFailed if a kernel must migrate first, and Damaged.
     """
-    found = version(connection, place)
-    if found < NEWEST:
-        what = f"its journal is of version {found}" if found else "there is no journal yet"
-        raise StoreFailed(place.where, f"{what}; open it once for writing")
+    current = version(connection, place)
+    if current < NEWEST:
+        problem = f"its journal is of version {current}" if current else "there is no journal yet"
+        raise StoreFailed(place.where, f"{problem}; open it once for writing")
 
 
 def migrate(connection: Connection, place: Place, *, upto: int = NEWEST) -> None:

@@ -18,15 +18,17 @@ class Queries:
         self.locks = sql.Identifier(schema, "locks").as_string(None)  #: the sequence of locks, as a value
         text = (_FOLDER / "queries.sql").read_text()
         pairs = re.findall(r"^-- name: (\w+)\n(.*?)(?=^--|\Z)", text, re.MULTILINE | re.DOTALL)
-        found: dict[str, str] = dict(pairs)
-        only = {name: found.pop(f"only_{name}").strip() for name in ("tree", "run")}
-        read = found.pop("read")
+        statements: dict[str, str] = dict(pairs)
+        conditions = {name: statements.pop(f"only_{name}").strip() for name in ("tree", "run")}
+        read = statements.pop("read")
         for names in ("", "tree", "run", "tree run"):
-            clauses = " ".join(only[name] for name in names.split())
-            found["_".join(["read", *names.split()])] = read.replace("{only}", clauses)
+            clauses = " ".join(conditions[name] for name in names.split())
+            statements["_".join(["read", *names.split()])] = read.replace("{only}", clauses)
         self.create_schema = self._sent("CREATE SCHEMA {schema}")
-        fallen = found.pop("only_fallen").strip()
-        self._ready = {name: self._sent(body.replace("{fallen}", fallen)) for name, body in found.items()}
+        fallen_condition = statements.pop("only_fallen").strip()
+        self._ready = {
+            name: self._sent(body.replace("{fallen}", fallen_condition)) for name, body in statements.items()
+        }
 
     def __getitem__(self, name: str) -> bytes:
         return self._ready[name]

@@ -86,7 +86,7 @@ class PostgresStore:
 
         async with self._gate:
             if self._open is None:
-                opened = OpenStore(
+                open_store = OpenStore(
                     self._place,
                     None if self._read_only else self.kernel,
                     self._patience_s,
@@ -95,11 +95,11 @@ class PostgresStore:
                     kernels=self._watching.tell,
                 )
                 try:
-                    await run_shielded(opened.begin())
+                    await run_shielded(open_store.begin())
                 except BaseException:
-                    await run_shielded(opened.end())
+                    await run_shielded(open_store.end())
                     raise
-                self._open, self._failure = opened, None
+                self._open, self._failure = open_store, None
         return self
 
     async def close(self) -> None:
@@ -112,21 +112,21 @@ class PostgresStore:
 
     async def _close(self) -> None:
         async with self._gate:
-            opened = self._open
-            if opened is None:
+            open_store = self._open
+            if open_store is None:
                 return
             failure, self._failure = self._failure, "it is closed"  # nothing is accepted from here on
             try:
                 if failure is not None:
                     raise StoreFailed(self._place.where, failure)
-                await opened.settle()
+                await open_store.settle()
             finally:
-                self._open, self._failure, self._committed = None, "it is closed", opened.batches.committed
+                self._open, self._failure, self._committed = None, "it is closed", open_store.batches.committed
                 for listeners in (self._losses, self._tree_losses, self._watching):
                     listeners.clear()
-                opened.batches.broke(self._failed)
-                opened.tell()
-                await opened.end()
+                open_store.batches.broke(self._failed)
+                open_store.tell()
+                await open_store.end()
 
     # ---- the journal
 
@@ -135,14 +135,14 @@ class PostgresStore:
 
         Raises StoreFailed, and InvalidValue for data that is too large.
         """
-        opened = self._writable()
-        if (lost := opened.owning.lost) and (loss := lost.get(entry.tree)) is not None:
+        open_store = self._writable()
+        if (losses := open_store.owning.lost) and (loss := losses.get(entry.tree)) is not None:
             raise OwnedElsewhere(loss.tree, loss.kernel, loss.address)
         self._intake.check(entry)
         for field, text in (("tree", entry.tree), ("run", entry.run)):
             if len(text) > MAX_TEXT // 4:
                 _checked(field, text)
-        return opened.batches.append(entry)
+        return open_store.batches.append(entry)
 
     @property
     def committed(self) -> int:
@@ -155,15 +155,19 @@ class PostgresStore:
         This kernel then still holds its lock. If its session ended meanwhile, or the process was suspended, listeners
         of `on_tree_loss` have been called for lost trees.
         """
-        opened = self._open
-        if ticket <= self.committed and (opened is None or not (opened.batches.refused or opened.is_in_doubt)):
+        open_store = self._open
+        if ticket <= self.committed and (
+            open_store is None or not (open_store.batches.refused or open_store.is_in_doubt)
+        ):
             return
-        opened = self._writable()
-        if ticket > opened.batches.newest:
-            raise InvalidValue("ticket", ticket, f"one that `append` returned; the newest is {opened.batches.newest}")
-        await opened.batches.durable(ticket)
-        if opened.is_in_doubt:
-            await opened.make_sure()
+        open_store = self._writable()
+        if ticket > open_store.batches.newest:
+            raise InvalidValue(
+                "ticket", ticket, f"one that `append` returned; the newest is {open_store.batches.newest}"
+            )
+        await open_store.batches.durable(ticket)
+        if open_store.is_in_doubt:
+            await open_store.make_sure()
 
     def on_commit(self, heard: Callable[[int], None]) -> Callable[[], None]:
         """Call `heard` with the newest committed ticket, once per batch; return a function that stops this."""
@@ -189,20 +193,20 @@ class PostgresStore:
 
     async def wait(self, after: int, *, timeout_s: float | None = None) -> bool:
         """Wait until any process has written an event after `after`, and return True; return False at the timeout."""
-        look = None if timeout_s is None else max(timeout_s, _FIRST_LOOK_S)
+        wait_s = None if timeout_s is None else max(timeout_s, _FIRST_LOOK_S)
         loop = asyncio.get_running_loop()
         until = None if timeout_s is None else loop.time() + timeout_s
         try:
-            async with asyncio.timeout(look):
+            async with asyncio.timeout(wait_s):
                 if await self.head() > after:
                     return True
             async with asyncio.timeout_at(until):
                 while True:
-                    news = self._usable().news
+                    event = self._usable().news
                     await self._usable().listen()
                     if await self.head() > after:
                         return True
-                    await news.wait()
+                    await event.wait()
         except TimeoutError:
             return False
 
@@ -279,8 +283,8 @@ class PostgresStore:
         Raises StoreFailed after that.
         """
         checked = [_checked("name", name) for name in names]
-        opened = self._usable()
-        return opened.reading_now(lambda: opened.reader.get_blobs(checked))
+        open_store = self._usable()
+        return open_store.reading_now(lambda: open_store.reader.get_blobs(checked))
 
     async def list_blobs(self) -> Sequence[str]:
         """Return the names of all blobs."""
@@ -297,19 +301,19 @@ class PostgresStore:
         """Store blobs and write documents, all or none, durably. Raises Conflict and StoreFailed."""
         size = self._size_of(blobs, documents)
         if size <= _HASH_INLINE:
-            named = _named(blobs)
+            blobs_by_name = _named(blobs)
         else:
-            named = await self._asked(lambda _: _named(blobs))
-        change = tables.put_together(self._place.queries, named, documents)
-        written: Sequence[Document] = await self._changed(change, size)
-        return written
+            blobs_by_name = await self._asked(lambda _: _named(blobs))
+        change = tables.put_together(self._place.queries, blobs_by_name, documents)
+        stored: Sequence[Document] = await self._changed(change, size)
+        return stored
 
     # ---- kernels
 
     async def kernels(self) -> Sequence[KernelInfo]:
         """Return this kernel, all other live ones, and dead ones that left trees; in order of their names."""
-        around, me = await self._asked(lambda reader: reader.neighbours()), "" if self._read_only else self.kernel
-        return [each.seat for each in around if each.seat.alive or each.has_trees or each.seat.name == me]
+        peers, own_name = await self._asked(lambda reader: reader.neighbours()), "" if self._read_only else self.kernel
+        return [each.seat for each in peers if each.seat.alive or each.has_trees or each.seat.name == own_name]
 
     async def announce(self, address: str) -> None:
         """Publish this kernel's address to all kernels, until it ends."""
@@ -347,17 +351,17 @@ class PostgresStore:
         """Claim trees and write documents for a dead kernel, in one change. Raises Conflict."""
         names = [_checked("tree", tree) for tree in trees]
         size = self._size_of((), documents)
-        put = tables.put_together(self._place.queries, (), documents)
-        change = self._writable().owning.take_over(_checked("kernel", kernel), names, put)
-        written: Sequence[Document] | None = await self._changed(change, size)
-        return written
+        write = tables.put_together(self._place.queries, (), documents)
+        change = self._writable().owning.take_over(_checked("kernel", kernel), names, write)
+        stored: Sequence[Document] | None = await self._changed(change, size)
+        return stored
 
     async def claim_fallen(self, limit: int = 16) -> Sequence[str]:
         """Claim at most `limit` trees of dead kernels, and return them."""
-        taken: Sequence[str] = await self._changed(
+        claimed: Sequence[str] = await self._changed(
             self._writable().owning.claim_fallen(checked_number("limit", limit)), 0
         )
-        return taken
+        return claimed
 
     async def let_go(self, tree: str) -> None:
         """Release a tree durably; idempotent."""
@@ -379,14 +383,14 @@ class PostgresStore:
         return self._open
 
     def _writable(self) -> OpenStore:
-        opened = self._usable()
+        open_store = self._usable()
         if self._read_only:
             raise StoreFailed(self._place.where, "it was opened for reading only")
-        return opened
+        return open_store
 
     async def _asked(self, question: Callable[[PostgresReader], T]) -> T:
-        opened = self._usable()
-        return await opened.reading(lambda: question(opened.reader))
+        open_store = self._usable()
+        return await open_store.reading(lambda: question(open_store.reader))
 
     def _size_of(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> int:
         """Return the number of bytes to write. Raises InvalidValue if the data cannot be written."""
@@ -398,8 +402,8 @@ class PostgresStore:
             raise InvalidValue("data", f"{size} bytes", f"at most {MOST_DATA} bytes")
         return size
 
-    def _changed(self, make: Callable[[Any], object], size: int, *, alone: bool = False) -> Awaitable[Any]:
-        return self._writable().batches.ask(make, size, alone=alone)
+    def _changed(self, change: Callable[[Any], object], size: int, *, alone: bool = False) -> Awaitable[Any]:
+        return self._writable().batches.ask(change, size, alone=alone)
 
     def _broke(self, error: BaseException) -> None:
         """Fail the store: a write has failed permanently."""
@@ -409,14 +413,14 @@ class PostgresStore:
             self._open.tell()
         losses = tuple(self._losses)
         self._losses.clear()
-        for heard in losses:
-            heard(self._failed())
+        for listener in losses:
+            listener(self._failed())
 
 
-def _checked(field: str, text: object, beside: str = "") -> str:
-    """Return text that PostgreSQL accepts and can index together with `beside`. Raises InvalidValue otherwise."""
+def _checked(field: str, text: object, companion: str = "") -> str:
+    """Return text that PostgreSQL accepts and can index together with `companion`. Raises InvalidValue otherwise."""
     text = checked_name(field, text)
-    if len(text.encode()) + len(beside.encode()) > MAX_TEXT:
+    if len(text.encode()) + len(companion.encode()) > MAX_TEXT:
         raise InvalidValue(field, text, f"text of at most {MAX_TEXT} bytes in UTF-8, a kind and its key together")
     return text
 

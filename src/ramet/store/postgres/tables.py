@@ -64,22 +64,22 @@ def put_together(
         from ramet.store.postgres.types import Blobs, Texts  # psycopg is an extra
 
         # No one can change one in between: every writer has the row of the journal locked.
-        for kind, key, _, expected, over in documents:
-            if expected is None and over is None:
+        for kind, key, _, expected, expected_data in documents:
+            if expected is None and expected_data is None:
                 continue
             row = connection.execute(queries["get"], {"kind": kind, "key": key}, binary=True).fetchone()
-            found = row[2] if row else 0
-            if found != (found if expected is None else expected) or over not in (None, row and row[3]):
-                return Conflict(kind, key, expected=found if expected is None else expected, found=found)
+            current = row[2] if row else 0
+            if current != (current if expected is None else expected) or expected_data not in (None, row and row[3]):
+                return Conflict(kind, key, expected=current if expected is None else expected, found=current)
         if blobs:
             names, data = Texts([name for name, _ in blobs]), Blobs([data for _, data in blobs])
             connection.execute(queries["put_blobs"], {"names": names, "data": data})
-        written = []
+        stored = []
         for kind, key, content, *_ in documents:
             row = connection.execute(queries["put"], {"kind": kind, "key": key, "data": content}).fetchone()
             assert row is not None
-            written.append(Document(kind, key, row[0], content))
-        return written
+            stored.append(Document(kind, key, row[0], content))
+        return stored
 
     return make
 

@@ -54,13 +54,13 @@ class Worker:
         self._thread.join()
 
     def _run(self) -> None:
-        while (work := self._work.get()) is not None:
+        while (task := self._work.get()) is not None:
             result, error = None, None
             try:
-                result = work.do()
-            except BaseException as raised:
-                error = raised
+                result = task.do()
+            except BaseException as problem:
+                error = problem
             # RuntimeError: the loop was closed before the store; there is no one to notify.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(work.then, result, error)
-            del work, result, error  # otherwise they would stay referenced until there is more to do
+                self._loop.call_soon_threadsafe(task.then, result, error)
+            del task, result, error  # otherwise they would stay referenced until there is more to do

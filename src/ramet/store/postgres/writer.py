@@ -52,8 +52,8 @@ class _Session(NamedTuple):
 class _Disowned(Exception):
     """The error for trees that are not this kernel's, or no longer; `asked` are trees with an unknown owner."""
 
-    def __init__(self, asked: Sequence[str] = ()) -> None:
-        self.asked = asked
+    def __init__(self, trees: Sequence[str] = ()) -> None:
+        self.asked = trees
 
 
 class _Forgotten(Exception):
@@ -113,7 +113,7 @@ class PostgresWriter:
 
     def commit(self, batch: Batch) -> None:
         """Return once the batch is durable, however often the session is lost. Raises StoreFailed."""
-        number, patience, repeats = self._batch + 1, RetryWindow(self._patience_s, self._given_up), 0
+        number, patience, retries = self._batch + 1, RetryWindow(self._patience_s, self._given_up), 0
         while True:
             connection = self._connection
             if connection is None:
@@ -122,13 +122,13 @@ class PostgresWriter:
                 try:
                     self._write(connection, number, batch)
                     break
-                except _Disowned as found:
-                    self.owning.look(connection, found.asked)
+                except _Disowned as disowned:
+                    self.owning.look(connection, disowned.asked)
             except _Forgotten:
                 continue
             except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure) as error:
-                repeats += 1
-                if repeats > _REPEATS:
+                retries += 1
+                if retries > _REPEATS:
                     raise self._place.failed(error) from None
             except psycopg.Error as error:
                 if not is_lost(connection, error):
@@ -201,9 +201,9 @@ class PostgresWriter:
 
     def _resume(self) -> int:
         """Open a new session in place of the lost one; return the number of our newest committed batch."""
-        before, self._connection = self._connection, None
-        if before is not None:
-            before.close()
+        old_connection, self._connection = self._connection, None
+        if old_connection is not None:
+            old_connection.close()
         connection = self._connection = self._connect()
         if not self._locked(connection):
             holder = self._holder(connection)
@@ -234,11 +234,11 @@ class PostgresWriter:
         with connection.transaction():
             connection.execute(queries["hold_journal"])  # No one claims anything meanwhile.
             connection.execute(queries["see_server"])
-            seat = connection.execute(queries["sit_down"], known).fetchone()
+            seat_row = connection.execute(queries["sit_down"], known).fetchone()
             connection.execute(queries["tell_kernels"], {"channel": self._place.schema})
-        if seat is None:
+        if seat_row is None:
             raise StoreFailed(self._place.where, "another kernel used the store while the connection was lost")
-        return seat[0], seat[1], seat[2]
+        return seat_row[0], seat_row[1], seat_row[2]
 
     def _write(self, connection: Connection, number: int, batch: Batch) -> None:
         queries, ids, owning = self._place.queries, self._ids, self.owning
@@ -246,18 +246,18 @@ class PostgresWriter:
         if len(ids) > _MAX_NAMES:
             ids.clear()
         missing = {name for event in events for name in (event.tree, event.run) if name not in ids}
-        fresh: dict[str, int] = {}
+        new_ids: dict[str, int] = {}
         unowned = owning.fresh({event.tree for event in events})
         owning.begin()
         # A single statement is its own transaction; that saves two round trips.
-        alone = not missing and not unowned and not batch.changes
+        is_single = not missing and not unowned and not batch.changes
         try:
-            with contextlib.nullcontext() if alone else connection.transaction():
+            with contextlib.nullcontext() if is_single else connection.transaction():
                 if missing:
                     names = sorted(missing)  # Two kernels that add the same names wait for each other in one order.
                     connection.execute(queries["add_names"], {"names": names})
-                    fresh = dict(connection.execute(queries["ids_of_names"], {"names": names}).fetchall())
-                    ids.update(fresh)
+                    new_ids = dict(connection.execute(queries["ids_of_names"], {"names": names}).fetchall())
+                    ids.update(new_ids)
                 row = connection.execute(queries["append"], self._row(number, events, ids, unowned)).fetchone()
                 assert row is not None
                 if row[0] is None:
@@ -270,7 +270,7 @@ class PostgresWriter:
                 for change in batch.changes:
                     change.answer = change.make(connection)
         except BaseException as error:
-            for name in fresh:  # A rollback removes new names.
+            for name in new_ids:  # A rollback removes new names.
                 del ids[name]
             if isinstance(error, _Forgotten):
                 self._refresh(connection)
@@ -279,12 +279,12 @@ class PostgresWriter:
 
     def _ours(self, batch: Batch) -> list[Entry]:
         """Return the events of a batch without those of lost trees, whose tickets are noted in the batch as refused."""
-        lost, batch.refused = self.owning.lost, {}
-        if not lost:
+        losses, batch.refused = self.owning.lost, {}
+        if not losses:
             return batch.events
         first = batch.last - len(batch.events) + 1
-        batch.refused = {first + n: lost[each.tree] for n, each in enumerate(batch.events) if each.tree in lost}
-        return [each for each in batch.events if each.tree not in lost]
+        batch.refused = {first + n: losses[each.tree] for n, each in enumerate(batch.events) if each.tree in losses}
+        return [each for each in batch.events if each.tree not in losses]
 
     def _why_not(self, connection: Connection, number: int) -> Exception:
         """Return the reason why a commit found an unexpected state in our row."""
@@ -315,5 +315,5 @@ def sever(connection: Connection | None) -> None:
     """Shut down the socket of a connection that another thread waits on, so that its wait fails."""
     if connection is None or connection.closed:
         return
-    with contextlib.suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as line:
-        line.shutdown(socket.SHUT_RDWR)
+    with contextlib.suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as sock:
+        sock.shutdown(socket.SHUT_RDWR)

@@ -34,18 +34,18 @@ def accept_loss(path: Path) -> Accepted:
     path = path.resolve()
     check_database(path)
     refuse_network(path)
-    with contextlib.ExitStack() as open_ones:
-        open_ones.callback(KernelLock(path).release)
+    with contextlib.ExitStack() as stack:
+        stack.callback(KernelLock(path).release)
         marked = mark_of(path)
         if marked == NOTHING and not path.exists():
             return Accepted(NOTHING, NOTHING)
         database.make(path, accepts_loss=True)
-        open_ones.callback(DatabaseLock(path).release)
+        stack.callback(DatabaseLock(path).release)
         connection = database.open_for_writing(path, accepts_loss=True)
-        open_ones.callback(connection.close)
+        stack.callback(connection.close)
         with database.opening(path):
             journal = Journal(connection)
-            found = journal.position
-            if found.is_behind(marked):
+            position = journal.position
+            if position.is_behind(marked):
                 journal.commit([Job(lambda each: each.accept_loss(marked))])
-    return Accepted(marked, found)
+    return Accepted(marked, position)

@@ -116,9 +116,9 @@ class Commits:
     def _ended(self, problem: Exception | None) -> None:
         self._post(self._fell_silent, problem)
 
-    def _post(self, heard: Callable[..., None], *told: object) -> None:
+    def _post(self, callback: Callable[..., None], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # The loop was closed, but not the store: there is no one to notify.
-            self._loop.call_soon_threadsafe(heard, *told)
+            self._loop.call_soon_threadsafe(callback, *args)
 
     # ---- on the event loop
 
@@ -133,8 +133,8 @@ class Commits:
             elif not waiter.done():
                 waiter.set_result(None)
         for job in jobs:
-            if not (answered := self._jobs.pop(job)).done():
-                answered.set_result(None)
+            if not (future := self._jobs.pop(job)).done():
+                future.set_result(None)
 
     def _fell_silent(self, problem: Exception | None) -> None:
         """Fail every remaining waiter: the writer has ended."""
@@ -151,9 +151,9 @@ class Commits:
         self._over.set_result(None)
 
     def _tell_of_loss(self, loss: StoreFailed) -> None:
-        for heard in self._losses:
+        for listener in self._losses:
             try:
-                heard(loss)
+                listener(loss)
             except Exception:
                 _log.exception("a listener for the loss of a store failed")
 

@@ -32,7 +32,7 @@ def compact(path: Path) -> int:
     path = path.resolve()
     check_database(path)
     refuse_network(path)
-    before = path.stat().st_size
+    size_before = path.stat().st_size
     with contextlib.ExitStack() as locks:
         locks.callback(KernelLock(path).release)
         locks.callback(DatabaseLock(path).release)
@@ -43,26 +43,28 @@ def compact(path: Path) -> int:
                 if space.gives_back or space.surplus * _SHARE < space.pages:
                     return 0
                 needed = _COPIES * (space.pages - space.free) * space.page_size
-                if (room := shutil.disk_usage(path.parent).free) < needed:
-                    raise StoreFailed(path, f"it takes {needed} bytes to make it smaller, and the disk has {room}")
+                if (free_bytes := shutil.disk_usage(path.parent).free) < needed:
+                    raise StoreFailed(
+                        path, f"it takes {needed} bytes to make it smaller, and the disk has {free_bytes}"
+                    )
                 with _temporary_files_in(path.parent):
                     connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
                     connection.execute("VACUUM")
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         finally:
             connection.close()
-    return max(0, before - path.stat().st_size)
+    return max(0, size_before - path.stat().st_size)
 
 
 @contextlib.contextmanager
 def _temporary_files_in(folder: Path) -> Iterator[None]:
     """Make SQLite create its temporary copy in the journal's folder, which gives it the same access protection."""
-    before = os.environ.get("SQLITE_TMPDIR")
+    old_value = os.environ.get("SQLITE_TMPDIR")
     os.environ["SQLITE_TMPDIR"] = str(folder)
     try:
         yield
     finally:
-        if before is None:
+        if old_value is None:
             del os.environ["SQLITE_TMPDIR"]
         else:
-            os.environ["SQLITE_TMPDIR"] = before
+            os.environ["SQLITE_TMPDIR"] = old_value

@@ -30,9 +30,9 @@ _DAMAGES = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 def plain(error: sqlite3.Error) -> str:
     """Return the meaning of a SQLite error in words, with SQLite's message."""
     name = getattr(error, "sqlite_errorname", "")
-    for known, words in _PLAIN.items():
+    for known, text in _PLAIN.items():
         if name.startswith(known):
-            return f"{words} ({error})"
+            return f"{text} ({error})"
     return str(error)
 
 
@@ -72,9 +72,9 @@ def open_for_writing(path: Path, *, accepts_loss: bool = False) -> sqlite3.Conne
     Also raises Damaged if the journal is behind its mark, unless the loss is accepted. The caller must hold the locks.
     """
     with opening(path):
-        found = _examine(path)
+        position = _examine(path)
         if not accepts_loss:
-            _see_that_nothing_is_lost(path, found)
+            _see_that_nothing_is_lost(path, position)
         connection = connect(path, "rw")
         try:
             version = schema.version_of(connection, path)
@@ -141,15 +141,15 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
 
 def position_of(connection: sqlite3.Connection) -> Mark:
     """Return the position up to which a journal is committed."""
-    named = schema.queries()
+    queries = schema.queries()
     head, forgotten, changes = (
-        int(connection.execute(named[each]).fetchone()[0]) for each in ("head", "last_forgotten", "changes")
+        int(connection.execute(queries[each]).fetchone()[0]) for each in ("head", "last_forgotten", "changes")
     )
     return Mark(max(head, forgotten), changes)
 
 
-def _see_that_nothing_is_lost(path: Path, found: Mark) -> None:
-    if (loss := loss_of(path, found, mark_of(path))) is not None:
+def _see_that_nothing_is_lost(path: Path, position: Mark) -> None:
+    if (loss := loss_of(path, position, mark_of(path))) is not None:
         raise loss
 
 
@@ -164,9 +164,9 @@ def _examine(path: Path) -> Mark:
         return NOTHING  # An interrupted creation: SQLite finishes or undoes it.
     connection = connect(path, "ro" if _has_log(path) else "ro&immutable=1")
     try:
-        found = position_of(connection) if schema.version_of(connection, path) else NOTHING
+        position = position_of(connection) if schema.version_of(connection, path) else NOTHING
         _see_that_it_is_whole(connection, path)
-        return found
+        return position
     finally:
         connection.close()
 
@@ -179,8 +179,8 @@ def _see_that_it_is_whole(connection: sqlite3.Connection, path: Path) -> None:
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         (size,) = connection.execute("PRAGMA page_size").fetchone()
         # In this order: a kernel that writes meanwhile has a log, or has already moved it into the file.
-        if not _has_log(path) and (found := path.stat().st_size) < pages * size:
-            raise Damaged("the journal", path, f"it is truncated: {found} bytes of {pages * size}")
+        if not _has_log(path) and (actual_size := path.stat().st_size) < pages * size:
+            raise Damaged("the journal", path, f"it is truncated: {actual_size} bytes of {pages * size}")
     finally:
         connection.execute("COMMIT")
 

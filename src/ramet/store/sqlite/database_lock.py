@@ -72,8 +72,8 @@ def is_locked(path: Path) -> bool:
         try:
             if sys.platform != "linux":
                 return False
-            said = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _lock_of(fcntl.F_WRLCK))
-            return bool(struct.unpack(_FLOCK, said)[0] != fcntl.F_UNLCK)
+            answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _lock_of(fcntl.F_WRLCK))
+            return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
         except OSError:
             return False
         finally:

@@ -27,10 +27,10 @@ class Identity(NamedTuple):
 def identity_of(path: Path) -> Identity | None:
     """Return the identity of the file at a path; None if there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return Identity(found.st_dev, found.st_ino)
+    return Identity(status.st_dev, status.st_ino)
 
 
 class Descriptors:
@@ -45,8 +45,8 @@ class Descriptors:
     def open(self, path: Path, mode: int) -> tuple[int, Identity]:
         """Open a file. Raises OSError if this fails."""
         descriptor = os.open(path, mode | _FLAGS)
-        found = os.fstat(descriptor)
-        return descriptor, Identity(found.st_dev, found.st_ino)
+        status = os.fstat(descriptor)
+        return descriptor, Identity(status.st_dev, status.st_ino)
 
     def close(self, descriptor: int, identity: Identity) -> None:
         """Close a descriptor, at once or as soon as no connection has its file open."""
@@ -85,8 +85,8 @@ class Connection(sqlite3.Connection):
         Transactions begin explicitly; any thread may use it.
         """
         self._endings: list[weakref.finalize[Any, Any]] = []
-        before = identity_of(path)
-        self._keep_open(before)  # Registered before opening, so that no descriptor is closed in the meantime.
+        identity_before = identity_of(path)
+        self._keep_open(identity_before)  # Registered before opening, so that no descriptor is closed in the meantime.
         try:
             super().__init__(
                 f"{path.as_uri()}?mode={mode}",
@@ -99,8 +99,8 @@ class Connection(sqlite3.Connection):
         except BaseException:
             self._end()
             raise
-        if (after := identity_of(path)) != before:
-            self._keep_open(after)
+        if (identity_after := identity_of(path)) != identity_before:
+            self._keep_open(identity_after)
 
     def close(self) -> None:
         """Close the connection; idempotent."""
@@ -110,9 +110,9 @@ class Connection(sqlite3.Connection):
     def _keep_open(self, identity: Identity | None) -> None:
         if identity is not None:
             descriptors.connected(identity)
-            ending = weakref.finalize(self, descriptors.disconnected, identity)
-            ending.atexit = False
-            self._endings.append(ending)
+            finalizer = weakref.finalize(self, descriptors.disconnected, identity)
+            finalizer.atexit = False
+            self._endings.append(finalizer)
 
     def _end(self) -> None:
         for each in self._endings:

@@ -43,18 +43,18 @@ class SqliteFiles:
                 self._lock = KernelLock(path)
                 database.make(path)
                 self._database_lock = DatabaseLock(path)
-                writes = self._kept(database.open_for_writing(path))
+                writer_connection = self._kept(database.open_for_writing(path))
                 self._mark = MarkFile(path)
                 with database.opening(path):
-                    self.journal = Journal(writes, FileWatch(path, self._database_lock.identity), self._mark)
-                    self.checkpoints = Checkpoints(self._kept(database.connect(path, "rw")), writes)
+                    self.journal = Journal(writer_connection, FileWatch(path, self._database_lock.identity), self._mark)
+                    self.checkpoints = Checkpoints(self._kept(database.connect(path, "rw")), writer_connection)
             marked = mark_of(path)  # Before the journal, which is never behind its mark.
-            reads = self._kept(database.open_for_reading(path))
-            self.reader = SqliteReader(reads, path)
+            reader_connection = self._kept(database.open_for_reading(path))
+            self.reader = SqliteReader(reader_connection, path)
             if read_only:
                 # Readers of such a page get an error; other pages may be intact.
                 with contextlib.suppress(sqlite3.Error):
-                    self.loss = loss_of(path, database.position_of(reads), marked)
+                    self.loss = loss_of(path, database.position_of(reader_connection), marked)
         except BaseException:
             self.release()
             raise

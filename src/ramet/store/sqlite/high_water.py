@@ -36,8 +36,8 @@ class Mark(NamedTuple):
     @property
     def line(self) -> bytes:
         """Return the content of the mark file."""
-        said = b"ramet %020d %016d " % self
-        return (said + b"%08x" % crc32(said)).ljust(_SIZE - 1) + b"\n"
+        text = b"ramet %020d %016d " % self
+        return (text + b"%08x" % crc32(text)).ljust(_SIZE - 1) + b"\n"
 
     def is_behind(self, other: Mark) -> bool:
         """Return whether data of the other position is missing here."""
@@ -54,14 +54,14 @@ NOTHING = Mark(0, 0)
 def mark_of(journal: Path) -> Mark:
     """Return the mark of a journal; the mark of an empty journal if none can be read."""
     try:
-        found = _LINE.fullmatch(read_regular(journal.with_name(journal.name + SUFFIX), limit=_SIZE))
+        match = _LINE.fullmatch(read_regular(journal.with_name(journal.name + SUFFIX), limit=_SIZE))
     except OSError:
         return NOTHING
-    if found is None:
+    if match is None:
         return NOTHING
-    mark = Mark(int(found[1]), int(found[2]))
+    mark = Mark(int(match[1]), int(match[2]))
     is_possible = mark.cursor <= _MOST_CURSOR and mark.changes <= _MOST_CHANGES
-    return mark if is_possible and mark.line == found[0] else NOTHING
+    return mark if is_possible and mark.line == match[0] else NOTHING
 
 
 def loss_of(journal: Path, found: Mark, marked: Mark) -> Damaged | None:

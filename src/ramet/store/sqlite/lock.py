@@ -50,8 +50,8 @@ def refuse_network(path: Path, *, allow_fuse: bool = False) -> None:
         local = "a path on a disk of this machine; SQLite's locks do not hold across machines"
         raise InvalidValue("path", str(path), f"{local} (this is {NETWORK[magic]}); for several machines use postgres")
     if magic == _FUSE and not (allow_fuse or os.environ.get(ALLOW_FUSE, "").strip() == "1"):
-        way_out = f"SqliteStore(path, allow_fuse=True), or {ALLOW_FUSE}=1, if no other machine has it"
-        raise InvalidValue("path", str(path), f"a path on a disk of this machine (this is FUSE): {way_out}")
+        remedy = f"SqliteStore(path, allow_fuse=True), or {ALLOW_FUSE}=1, if no other machine has it"
+        raise InvalidValue("path", str(path), f"a path on a disk of this machine (this is FUSE): {remedy}")
 
 
 class KernelLock:

@@ -77,7 +77,7 @@ class FileWatch:
 def _inode_on(device: int, path: str) -> int:
     """Return the inode of a path on a device; 0 if there is none, or if it is on another device."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - a Path takes twice as long
+        status = os.stat(path)  # noqa: PTH116 - a Path takes twice as long
     except OSError:
         return 0
-    return found.st_ino if found.st_dev == device else 0
+    return status.st_ino if status.st_dev == device else 0

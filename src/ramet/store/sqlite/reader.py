@@ -33,22 +33,22 @@ class SqliteReader:
         returns the events unchecked.
         """
         is_checked = run is not None or tree is not None
-        given: dict[str, object] = {}
+        parameters: dict[str, object] = {}
         if run is not None:
             numbers = [number for (number,) in self._all("runs_named", {"run": run, "tree": tree})]
             if len(numbers) == 1:
-                only, given["run"] = " run", numbers[0]
+                condition, parameters["run"] = " run", numbers[0]
             else:
-                only, given["runs"] = " runs", json.dumps(numbers)
+                condition, parameters["runs"] = " runs", json.dumps(numbers)
         elif tree is not None:
-            only, given["tree"] = " tree", tree
+            condition, parameters["tree"] = " tree", tree
         else:
-            only = ""
-        found = list[StoredEvent]()
-        while len(found) < limit:
-            asked = min(limit - len(found), _PAGE)
+            condition = ""
+        result = list[StoredEvent]()
+        while len(result) < limit:
+            page_limit = min(limit - len(result), _PAGE)
             try:
-                page = self._all(f"page{only}", {**given, "after": after, "limit": asked})
+                page = self._all(f"page{condition}", {**parameters, "after": after, "limit": page_limit})
                 self._learn(page)
             except sqlite3.Error as error:
                 if tree is None or not is_damage(error):
@@ -61,11 +61,11 @@ class SqliteReader:
                     continue  # It was removed a moment ago.
                 if is_checked:
                     self._check(names[0], cursor, number, seq, kind, data, checksum)
-                found.append(StoredEvent(cursor, *names, seq, self._types.get(kind, ""), data))
-            if len(page) < asked:
+                result.append(StoredEvent(cursor, *names, seq, self._types.get(kind, ""), data))
+            if len(page) < page_limit:
                 break
             after = page[-1][0]
-        return found
+        return result
 
     def head(self) -> int:
         """Return the newest cursor; 0 if there is none."""
@@ -108,14 +108,14 @@ class SqliteReader:
         """Load the names of the runs and types on a page."""
         if len(self._runs) > _REMEMBERED:
             self._runs.clear()
-        if unknown := {row[1] for row in page if type(row[1]) is int} - self._runs.keys():
-            rows = self._all("names_of_runs", (json.dumps([*unknown]),))
+        if missing_ids := {row[1] for row in page if type(row[1]) is int} - self._runs.keys():
+            rows = self._all("names_of_runs", (json.dumps([*missing_ids]),))
             self._runs |= {number: (tree, run) for number, tree, run in rows}
         if {row[3] for row in page} - self._types.keys():
             self._types = dict(self._all("names_of_types"))
 
-    def _all(self, query: str, given: Any = ()) -> list[Any]:
-        return self._connection.execute(self._queries[query], given).fetchall()
+    def _all(self, query: str, parameters: Any = ()) -> list[Any]:
+        return self._connection.execute(self._queries[query], parameters).fetchall()
 
 
 def _document(kind: str, key: str, version: int, data: object) -> Document:

@@ -19,10 +19,10 @@ _FOLDER = pathlib.Path(__file__).parent.parent / "sql" / "sqlite"
 def queries() -> Mapping[str, str]:
     """Return the statements of `queries.sql` by name; the page of events has one statement per kind of page."""
     text = (_FOLDER / "queries.sql").read_text()
-    found = {name: body.strip().removesuffix(";") for name, body in _NAMED.findall(text)}
-    page = found.pop("page")
-    found |= {f"page{only}": page.replace("{only}", clause) for only, clause in _ONLY.items()}
-    return found
+    statements = {name: body.strip().removesuffix(";") for name, body in _NAMED.findall(text)}
+    page = statements.pop("page")
+    statements |= {f"page{only}": page.replace("{only}", clause) for only, clause in _ONLY.items()}
+    return statements
 
 
 @functools.cache

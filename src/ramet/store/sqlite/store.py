@@ -68,12 +68,12 @@ class SqliteStore(SoleKernel):
         async with self._gate:
             if self._why is not None:
                 pool = ThreadPoolExecutor(1, "ramet-store-reader")
-                opened = pool.submit(SqliteFiles, self.path, self.read_only, self._allow_fuse)
+                future = pool.submit(SqliteFiles, self.path, self.read_only, self._allow_fuse)
                 try:
-                    files = await asyncio.wrap_future(opened)
+                    files = await asyncio.wrap_future(future)
                 except BaseException:
                     # A cancelled caller leaves nothing locked; the started work ends in its thread.
-                    opened.add_done_callback(_give_up)
+                    future.add_done_callback(_give_up)
                     pool.shutdown(wait=False)
                     raise
                 self._pool, self._files = pool, files
@@ -154,8 +154,8 @@ class SqliteStore(SoleKernel):
     async def forget(self, tree: str) -> int:
         """Remove every event of a tree permanently (its bytes are overwritten); return their number."""
         checked_name("tree", tree)
-        gone: int = await self._writes().change(lambda journal: journal.forget(tree))
-        return gone
+        removed_count: int = await self._writes().change(lambda journal: journal.forget(tree))
+        return removed_count
 
     async def rewrite(self, cursor: int, data: bytes) -> None:
         """Replace the data of an event permanently: the old bytes are overwritten. For maintenance only."""
@@ -170,9 +170,9 @@ class SqliteStore(SoleKernel):
         """
         space: Space = await self._writes().change(lambda journal: journal.space())
         while space.gives_back and space.surplus:
-            before = space
+            previous = space
             space = await self._writes().change(lambda journal: journal.give_back(_GIVEN), _GIVEN * space.page_size)
-            if space.free >= before.free:  # Other writers free pages as fast, or none can be released.
+            if space.free >= previous.free:  # Other writers free pages as fast, or none can be released.
                 break
         return space
 
@@ -247,10 +247,10 @@ class SqliteStore(SoleKernel):
         """Store blobs and write documents, all or none, on disk when this returns. Raises Conflict."""
         checked_together(blobs, documents)
         size = sum(map(len, blobs)) + sum(len(document.data) for document in documents)
-        written: Sequence[Document] = await self._writes().change(
+        stored: Sequence[Document] = await self._writes().change(
             lambda journal: journal.put_together(blobs, documents), size
         )
-        return written
+        return stored
 
     # ---- inside
 
@@ -299,9 +299,9 @@ class SqliteStore(SoleKernel):
                     files.release()
 
 
-def _give_up(opened: Future[Any]) -> None:
-    if not opened.cancelled() and opened.exception() is None:
-        opened.result().release()
+def _give_up(future: Future[Any]) -> None:
+    if not future.cancelled() and future.exception() is None:
+        future.result().release()
 
 
 def _digest(name: str) -> bytes:

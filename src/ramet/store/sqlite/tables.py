@@ -81,7 +81,7 @@ class Journal:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             self._epoch.check(self.head)
-            before = self._connection.total_changes
+            changes_before = self._connection.total_changes
             entries = list[Entry]()
             for each in batch:
                 if isinstance(each, Job):
@@ -92,7 +92,7 @@ class Journal:
                     self._learn(each)
                     entries.append(each)
             self._add(entries)
-            if self._connection.total_changes != before:
+            if self._connection.total_changes != changes_before:
                 self._epoch.take()
                 if any(isinstance(each, Job) for each in batch):  # Events are counted by their cursors.
                     self._changes += 1
@@ -115,13 +115,13 @@ class Journal:
         if number is None:
             return 0
         self._execute("mark_forgotten", self._cursor)
-        gone = self._execute("forget_events", number).rowcount
+        removed_count = self._execute("forget_events", number).rowcount
         self._execute("forget_runs", number)
         self._execute("forget_tree", number)
         self._trees.pop(tree, None)
         self._runs = {names: numbers for names, numbers in self._runs.items() if names[0] != tree}
         self.head = self._one("head")
-        return gone
+        return removed_count
 
     def rewrite(self, cursor: int, data: bytes) -> None:
         """Replace the data of an event."""
@@ -152,18 +152,21 @@ class Journal:
 
     def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         """Store blobs and write documents. Raises Conflict before any change."""
-        versions = [self._version(kind, key, expected, over) for kind, key, _, expected, over in documents]
+        versions = [
+            self._version(kind, key, expected, expected_data) for kind, key, _, expected, expected_data in documents
+        ]
         for start in range(0, len(blobs), _CHUNK):
             chunk = blobs[start : start + _CHUNK]
             rows = ", ".join(["(?, ?)"] * len(chunk))
             values = [each for data in chunk for each in (hashlib.sha256(data).digest(), data)]
             self._connection.execute(f"{self._queries['put_blobs']} {rows}", values)
-        written = [
-            Document(put.kind, put.key, version + 1, put.data) for put, version in zip(documents, versions, strict=True)
+        stored = [
+            Document(write.kind, write.key, version + 1, write.data)
+            for write, version in zip(documents, versions, strict=True)
         ]
-        for document in written:
+        for document in stored:
             self._execute("put_document", document._asdict())
-        return written
+        return stored
 
     def give_back(self, most: int) -> Space:
         """Release up to `most` free pages; the file system has them once the log is moved into the file."""
@@ -177,8 +180,8 @@ class Journal:
 
     def space(self) -> Space:
         """Return how much of the file is in use."""
-        asked = ("page_count", "freelist_count", "page_size", "auto_vacuum")
-        pages, free, size, mode = (self._connection.execute(f"PRAGMA {each}").fetchone()[0] for each in asked)
+        pragmas = ("page_count", "freelist_count", "page_size", "auto_vacuum")
+        pages, free, size, mode = (self._connection.execute(f"PRAGMA {each}").fetchone()[0] for each in pragmas)
         return Space(pages, free, size, mode == _INCREMENTAL)
 
     # ---- events
@@ -233,26 +236,26 @@ class Journal:
             if len(names) > _REMEMBERED:
                 names.clear()
 
-    def _number(self, what: str, *names: object) -> int:
-        found = self._one(f"find_{what}", *names)
-        return found if found is not None else int(self._execute(f"add_{what}", *names).lastrowid or 0)
+    def _number(self, table: str, *names: object) -> int:
+        row_id = self._one(f"find_{table}", *names)
+        return row_id if row_id is not None else int(self._execute(f"add_{table}", *names).lastrowid or 0)
 
-    def _version(self, kind: str, key: str, expected: int | None, over: bytes | None = None) -> int:
-        document = self._execute("version" if over is None else "document", kind, key).fetchone()
-        found = int(document[0]) if document else 0
-        if expected is not None and found != expected:
-            raise Conflict(kind, key, expected=expected, found=found)
-        if over is not None and document != (found, over):
-            raise Conflict(kind, key, expected=found, found=found)
-        return found
+    def _version(self, kind: str, key: str, expected: int | None, expected_data: bytes | None = None) -> int:
+        document = self._execute("version" if expected_data is None else "document", kind, key).fetchone()
+        current = int(document[0]) if document else 0
+        if expected is not None and current != expected:
+            raise Conflict(kind, key, expected=expected, found=current)
+        if expected_data is not None and document != (current, expected_data):
+            raise Conflict(kind, key, expected=current, found=current)
+        return current
 
     def _one(self, query: str, *values: object) -> Any:
         row = self._execute(query, *values).fetchone()
         return row and row[0]
 
     def _execute(self, query: str, *values: Any) -> sqlite3.Cursor:
-        named = values[0] if len(values) == 1 and isinstance(values[0], dict) else values
-        return self._connection.execute(self._queries[query], named)
+        parameters = values[0] if len(values) == 1 and isinstance(values[0], dict) else values
+        return self._connection.execute(self._queries[query], parameters)
 
 
 class Job:

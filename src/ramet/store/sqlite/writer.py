@@ -63,15 +63,15 @@ class SqliteWriter:
 
     def _run(self) -> None:
         problem: Exception | None = None
-        written = 0
+        count = 0
         try:
             while self._has_work():
                 batch = [self._queue.popleft() for _ in range(min(len(self._queue), _MOST))]
                 self._taken += len(batch)
                 self._journal.commit(batch)
                 jobs = [each for each in batch if isinstance(each, Job)]
-                written += len(batch) - len(jobs)
-                self._told(written, self._journal.head, jobs)
+                count += len(batch) - len(jobs)
+                self._told(count, self._journal.head, jobs)
                 self._journal.trim()
                 self._checkpoints.after(
                     sum(each.size if isinstance(each, Job) else len(each.data) + 64 for each in batch)

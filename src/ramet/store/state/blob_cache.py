@@ -42,17 +42,17 @@ class BlobCache:
     def now(self, steps: Steps[T]) -> T:
         """Return the result of a walk; blocks this thread for reads of the store."""
         walk = _Walk(steps)
-        while (want := walk.want) is not None:
-            missing = self._missing(want)
-            walk.give(self._found(want, self.store.get_blobs_now(missing) if missing else {}))
+        while (request := walk.want) is not None:
+            missing = self._missing(request)
+            walk.give(self._found(request, self.store.get_blobs_now(missing) if missing else {}))
         return walk.result
 
     async def wait(self, steps: Steps[T]) -> T:
         """Return the result of a walk."""
         walk = _Walk(steps)
-        while (want := walk.want) is not None:
-            missing = self._missing(want)
-            walk.give(self._found(want, await self.store.get_blobs(missing) if missing else {}))
+        while (request := walk.want) is not None:
+            missing = self._missing(request)
+            walk.give(self._found(request, await self.store.get_blobs(missing) if missing else {}))
         return walk.result
 
     def keep(self, name: str, made: Any, data: bytes) -> None:
@@ -66,19 +66,19 @@ class BlobCache:
         while self._bytes > _MOST_BYTES:
             self._bytes -= self._kept.popitem(last=False)[1][1]
 
-    def _missing(self, want: MissingBlob) -> list[str]:
-        return [name for name in want.names if name not in self._kept]
+    def _missing(self, request: MissingBlob) -> list[str]:
+        return [name for name in request.names if name not in self._kept]
 
-    def _found(self, want: MissingBlob, blobs: Mapping[str, bytes]) -> list[Any]:
-        found = []
-        for name in want.names:
+    def _found(self, request: MissingBlob, blobs: Mapping[str, bytes]) -> list[Any]:
+        values = []
+        for name in request.names:
             if name in self._kept:
                 self._kept.move_to_end(name)
-                found.append(self._kept[name][0])
+                values.append(self._kept[name][0])
             else:
-                found.append(self._read(name, blobs, want.read))
+                values.append(self._read(name, blobs, request.read))
         self._trim()
-        return found
+        return values
 
     def _read(self, name: str, blobs: Mapping[str, bytes], read: Callable[[bytes], Any]) -> Any:
         data = blobs.get(name)
@@ -87,13 +87,13 @@ class BlobCache:
         if name_of(data) != name:
             raise Damaged("a state", self.store.name, f"the blob {name} has changed")
         try:
-            made = read(data)
+            value = read(data)
         except (ValueError, TypeError, LookupError, msgspec.MsgspecError) as error:
             raise Damaged("a state", self.store.name, f"the blob {name} cannot be read: {error}") from None
         if len(data) <= _MOST_EACH:
-            self._kept[name] = made, len(data)
+            self._kept[name] = value, len(data)
             self._bytes += len(data)
-        return made
+        return value
 
 
 class _Walk(Generic[T]):
@@ -108,8 +108,8 @@ class _Walk(Generic[T]):
     def give(self, found: list[Any]) -> None:
         self._go(found)
 
-    def _go(self, found: list[Any] | None) -> None:
+    def _go(self, values: list[Any] | None) -> None:
         try:
-            self.want = next(self._steps) if found is None else self._steps.send(found)
+            self.want = next(self._steps) if values is None else self._steps.send(values)
         except StopIteration as end:
             self.want, self.result = None, end.value

@@ -53,10 +53,10 @@ class Branch:
     def twin(self, branch: str, *, author: str | None = None) -> Branch:
         """Return another branch of the same state, at the same commit, without changes."""
         author = self.author if author is None else author
-        line = Branch(self.shelf, self.name, branch, author=author, clock=self._clock)
-        line.place = BranchHead(self.place.head, 0)
-        line.copy.root = self.place.root
-        return line
+        other = Branch(self.shelf, self.name, branch, author=author, clock=self._clock)
+        other.place = BranchHead(self.place.head, 0)
+        other.copy.root = self.place.root
+        return other
 
     # ---- going there
 
@@ -64,11 +64,11 @@ class Branch:
         """Move to a commit, or with None to the newest of the branch. Raises UnsavedChanges and Unknown."""
         async with self._turn:
             self._refuse_unsaved("checkout")
-            place = await self.newest() if ref is None else BranchHead(await self.found(ref), 0)
+            tip = await self.newest() if ref is None else BranchHead(await self.found(ref), 0)
             self._refuse_unsaved("checkout")  # nor changes set meanwhile
             self.is_detached = ref is not None
-            self._be_at(place)
-            return place.head
+            self._be_at(tip)
+            return tip.head
 
     async def newest(self) -> BranchHead:
         """Return the current position of the branch."""
@@ -105,28 +105,28 @@ class Branch:
                 remedy = "fork(branch, with_changes=True) makes a branch of it; discard() and checkout() go back"
                 raise UnsavedChanges(tuple(self.copy.changes), why, remedy)
             self.copy.settle_fetched(mutated)
-            mine, place = dict(self.copy.changes), self.place
-            decided: dict[str, bytes | None] = {}
+            own_changes, tip = dict(self.copy.changes), self.place
+            decisions: dict[str, bytes | None] = {}
             while True:
-                changes = {**mine, **decided}
-                updated = await self.shelf.wait(tree.update(place.root, changes))
-                if updated.root == place.root and place.head is not None:
+                changes = {**own_changes, **decisions}
+                updated = await self.shelf.wait(tree.update(tip.root, changes))
+                if updated.root == tip.root and tip.head is not None:
                     break
                 try:
-                    place = await self._write(place, updated, self._blobs(changes), (), message)
+                    tip = await self._write(tip, updated, self._blobs(changes), (), message)
                     break
                 except Conflict:
-                    place = await self._after_conflict()
-                    theirs = await self.shelf.wait(differences(self.place.root, place.root))
-                    decided = await self._decided(place, mine, theirs, on_conflict, resolve)
-            self._committed(place, mine)
-            assert place.head is not None
-            return place.head
+                    tip = await self._after_conflict()
+                    theirs = await self.shelf.wait(differences(self.place.root, tip.root))
+                    decisions = await self._decided(tip, own_changes, theirs, on_conflict, resolve)
+            self._committed(tip, own_changes)
+            assert tip.head is not None
+            return tip.head
 
     async def _decided(
         self,
-        place: BranchHead,
-        mine: Mapping[str, bytes | None],
+        tip: BranchHead,
+        own_changes: Mapping[str, bytes | None],
         theirs: Mapping[str, Difference],
         on_conflict: str,
         resolve: Resolve | None,
@@ -138,10 +138,13 @@ class Branch:
         if on_conflict == "abandon":
             self.copy.discard()
             expected = self.place.version
-            self._be_at(place)
-            raise Conflict(KIND, self._key(), expected=expected, found=place.version)
-        ours = {kept: Difference(theirs[kept].before if kept in theirs else None, cell) for kept, cell in mine.items()}
-        return await self._resolved(ours, theirs, resolve if on_conflict == "merge" else None, place.version)
+            self._be_at(tip)
+            raise Conflict(KIND, self._key(), expected=expected, found=tip.version)
+        ours = {
+            cell_key: Difference(theirs[cell_key].before if cell_key in theirs else None, cell)
+            for cell_key, cell in own_changes.items()
+        }
+        return await self._resolved(ours, theirs, resolve if on_conflict == "merge" else None, tip.version)
 
     async def merge(self, other: Commit, resolve: Resolve | None, message: str) -> Commit:
         """Merge the changes of another branch since the common base. Raises MergeConflict, UnsavedChanges."""
@@ -149,14 +152,14 @@ class Branch:
             self._refuse_unsaved("merge")
             self._refuse_detached("merge")
 
-            async def merged(place: BranchHead) -> BranchHead:
+            async def merged(tip: BranchHead) -> BranchHead:
                 base = None
-                if place.head is not None:
-                    base = await self.shelf.wait(commits.merge_base(place.head, other))
+                if tip.head is not None:
+                    base = await self.shelf.wait(commits.merge_base(tip.head, other))
                 if base is not None and base.id == other.id:  # It is merged already: once is enough.
-                    return place
+                    return tip
                 root = base.root if base else tree.EMPTY
-                return await self._three_way(place, root, other.root, resolve, message, (other,))
+                return await self._three_way(tip, root, other.root, resolve, message, (other,))
 
             return await self._on_top(merged)
 
@@ -165,62 +168,64 @@ class Branch:
         async with self._turn:
             self._refuse_unsaved("revert")
             self._refuse_detached("revert")
-            before = tree.EMPTY
+            base_root = tree.EMPTY
             if undone.parents:
-                before = (await self.shelf.wait(commits.load(undone.parents[0]))).root
-            return await self._on_top(lambda place: self._three_way(place, undone.root, before, resolve, message, ()))
+                base_root = (await self.shelf.wait(commits.load(undone.parents[0]))).root
+            return await self._on_top(
+                lambda place: self._three_way(place, undone.root, base_root, resolve, message, ())
+            )
 
     async def _on_top(self, change: Callable[[BranchHead], Awaitable[BranchHead]]) -> Commit:
         """Make a change on top of the newest commit, with retries after concurrent commits. Raises MergeConflict."""
-        place = self.place
+        tip = self.place
         while True:
             try:
-                place = await change(place)
+                tip = await change(tip)
                 break
             except MergeConflict:
                 raise
             except Conflict:
-                place = await self._after_conflict()
+                tip = await self._after_conflict()
         # Changes set meanwhile stay, on top of the commit.
-        self.place, self.copy.root = place, place.root
-        assert place.head is not None
-        return place.head
+        self.place, self.copy.root = tip, tip.root
+        assert tip.head is not None
+        return tip.head
 
     async def _three_way(
         self,
-        place: BranchHead,
+        tip: BranchHead,
         base: str,
-        other: str,
+        their_root: str,
         resolve: Resolve | None,
         message: str,
         parents: tuple[Commit, ...],
     ) -> BranchHead:
-        ours = await self.shelf.wait(differences(base, place.root))
-        theirs = await self.shelf.wait(differences(base, other))
-        decided = await self._resolved(ours, theirs, resolve, place.version)
-        changes = {**{kept: each.after for kept, each in theirs.items()}, **decided}
-        updated = await self.shelf.wait(tree.update(place.root, changes))
-        if updated.root == place.root and place.head is not None and not parents:
-            return place
-        return await self._write(place, updated, self._blobs(changes), parents, message)
+        ours = await self.shelf.wait(differences(base, tip.root))
+        theirs = await self.shelf.wait(differences(base, their_root))
+        decisions = await self._resolved(ours, theirs, resolve, tip.version)
+        changes = {**{cell_key: each.after for cell_key, each in theirs.items()}, **decisions}
+        updated = await self.shelf.wait(tree.update(tip.root, changes))
+        if updated.root == tip.root and tip.head is not None and not parents:
+            return tip
+        return await self._write(tip, updated, self._blobs(changes), parents, message)
 
     async def _resolved(
         self,
         ours: Mapping[str, Difference],
         theirs: Mapping[str, Difference],
         resolve: Resolve | None,
-        found: int,
+        version: int,
     ) -> dict[str, bytes | None]:
         keys = merging.conflicts(ours, theirs)
         if keys and resolve is None:
-            raise MergeConflict(KIND, self._key(), tuple(map(shown, keys)), expected=self.place.version, found=found)
+            raise MergeConflict(KIND, self._key(), tuple(map(shown, keys)), expected=self.place.version, found=version)
         return await merging.resolved(self.copy, resolve, ours, theirs) if resolve is not None else {}
 
     async def _write(
-        self, place: BranchHead, updated: tree.Updated, blobs: list[bytes], parents: tuple[Commit, ...], message: str
+        self, tip: BranchHead, updated: tree.Updated, blobs: list[bytes], parents: tuple[Commit, ...], message: str
     ) -> BranchHead:
         """Write a new commit. Raises Conflict if another commit was written first."""
-        above = (*((place.head,) if place.head else ()), *parents)
+        above = (*((tip.head,) if tip.head else ()), *parents)
         commit, data = commits.finalize(
             Commit(
                 state=self.name,
@@ -232,11 +237,11 @@ class Branch:
                 author=self.author,
             )
         )
-        over = _pointing(place.head) if place.version and place.head is not None else None
-        head = DocumentWrite(KIND, self._key(), _pointing(commit), place.version, over)
+        expected_data = _pointing(tip.head) if tip.version and tip.head is not None else None
+        head = DocumentWrite(KIND, self._key(), _pointing(commit), tip.version, expected_data)
         (document,) = await self.shelf.store.put_together([*blobs, *updated.blobs.values(), data], [head])
-        for name, written in updated.blobs.items():
-            self.shelf.keep(name, updated.nodes[name], written)
+        for name, blob in updated.blobs.items():
+            self.shelf.keep(name, updated.nodes[name], blob)
         self.shelf.keep(commit.id, commit, data)
         return BranchHead(commit, document.version)
 
@@ -245,17 +250,17 @@ class Branch:
         async with self._turn:
             if not with_changes:
                 self._refuse_unsaved("fork", " or fork(branch, with_changes=True)")
-            line = self.twin(branch, author=author)
+            twin = self.twin(branch, author=author)
             if self.place.head is None:
                 self.place = await self._write(self.place, tree.Updated(tree.EMPTY, {}, {}), [], (), "")
-                line.place = BranchHead(self.place.head, 0)
+                twin.place = BranchHead(self.place.head, 0)
             assert self.place.head is not None
-            document = await self.shelf.store.put(KIND, line._key(), _pointing(self.place.head), expected=0)
-            line.place = BranchHead(self.place.head, document.version)
+            document = await self.shelf.store.put(KIND, twin._key(), _pointing(self.place.head), expected=0)
+            twin.place = BranchHead(self.place.head, document.version)
             if with_changes:
-                line.copy.changes, line.copy.blobs = dict(self.copy.changes), dict(self.copy.blobs)
+                twin.copy.changes, twin.copy.blobs = dict(self.copy.changes), dict(self.copy.blobs)
                 self.copy.discard()
-            return line
+            return twin
 
     async def delete(self) -> None:
         """Delete the branch. Raises Conflict if it has commits that were not seen here."""
@@ -267,17 +272,19 @@ class Branch:
     async def branches(self, begins: str = "") -> dict[str, str]:
         """Return the newest commit of every branch whose name begins with `begins`, by name."""
         prefix = f"{self.name}/"
-        found = await self.shelf.store.list(KIND, prefix=prefix + begins)
-        return {document.key[len(prefix) :]: self._head_in(document) for document in found}
+        documents = await self.shelf.store.list(KIND, prefix=prefix + begins)
+        return {document.key[len(prefix) :]: self._head_in(document) for document in documents}
 
     async def diff(self, before: Commit | None, after: Commit | None) -> list[Change]:
         """Return the differences between two commits, in the order of keys."""
         roots = [each.root if each is not None else tree.EMPTY for each in (before, after)]
-        found = await self.shelf.wait(differences(*roots))
+        changed_cells = await self.shelf.wait(differences(*roots))
         return [
-            Change(*parted(kept), *[await merging.told(self.copy, kept, cell) for cell in found[kept]])
-            for kept in sorted(found)
-            if not merging.is_mark(kept, found[kept])
+            Change(
+                *parted(cell_key), *[await merging.told(self.copy, cell_key, cell) for cell in changed_cells[cell_key]]
+            )
+            for cell_key in sorted(changed_cells)
+            if not merging.is_mark(cell_key, changed_cells[cell_key])
         ]
 
     # ---- inside
@@ -301,38 +308,40 @@ class Branch:
 
         Raises Conflict if the branch was deleted or replaced by another one.
         """
-        place, before = await self.newest(), self.place.head
-        goes_on = place.head is not None and (
-            before is None or await self.shelf.wait(commits.merge_base(place.head, before)) == before
+        tip, old_head = await self.newest(), self.place.head
+        is_descendant = tip.head is not None and (
+            old_head is None or await self.shelf.wait(commits.merge_base(tip.head, old_head)) == old_head
         )
-        if not goes_on:
-            raise Conflict(KIND, self._key(), expected=self.place.version, found=place.version)
-        return place
+        if not is_descendant:
+            raise Conflict(KIND, self._key(), expected=self.place.version, found=tip.version)
+        return tip
 
-    def _be_at(self, place: BranchHead) -> None:
-        self.place = place
-        self.copy.root = place.root
+    def _be_at(self, tip: BranchHead) -> None:
+        self.place = tip
+        self.copy.root = tip.root
         self.copy.discard()
 
-    def _committed(self, place: BranchHead, written: Mapping[str, bytes | None]) -> None:
+    def _committed(self, tip: BranchHead, committed_cells: Mapping[str, bytes | None]) -> None:
         """Remove the written changes from the working copy; changes set meanwhile stay."""
-        self.place, copy = place, self.copy
-        copy.root = place.root
-        copy.changes = {kept: cell for kept, cell in copy.changes.items() if written.get(kept, b"") != cell}
+        self.place, copy = tip, self.copy
+        copy.root = tip.root
+        copy.changes = {
+            cell_key: cell for cell_key, cell in copy.changes.items() if committed_cells.get(cell_key, b"") != cell
+        }
         if not copy.changes:
             copy.blobs.clear()
 
-    def _refuse_unsaved(self, what: str, more: str = "") -> None:
+    def _refuse_unsaved(self, action: str, hint: str = "") -> None:
         unsaved = self.copy.unsaved()
         changed = [each.kept for each in self.copy.fetched.changed()]
         if unsaved or changed:
             keys = tuple(map(shown, dict.fromkeys([*unsaved, *changed])))
-            raise UnsavedChanges(keys, f"{what} with uncommitted changes", f"commit() or discard() first{more}")
+            raise UnsavedChanges(keys, f"{action} with uncommitted changes", f"commit() or discard() first{hint}")
 
-    def _refuse_detached(self, what: str) -> None:
+    def _refuse_detached(self, action: str) -> None:
         if self.is_detached:
             remedy = "checkout() goes back to the branch, fork(branch) makes one here"
-            raise UnsavedChanges((), f"{what} at an older commit, which no branch points to", remedy)
+            raise UnsavedChanges((), f"{action} at an older commit, which no branch points to", remedy)
 
 
 def _pointing(head: Commit) -> bytes:

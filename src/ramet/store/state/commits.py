@@ -41,56 +41,56 @@ class Change(NamedTuple):
 
 def finalize(commit: Commit) -> tuple[Commit, bytes]:
     """Return a commit with its id, and the blob that stores it."""
-    kept = msgspec.structs.asdict(commit)
-    del kept["id"]
-    data = _encode(kept)
+    fields = msgspec.structs.asdict(commit)
+    del fields["id"]
+    data = _encode(fields)
     return msgspec.structs.replace(commit, id=nodes.name_of(data)), data
 
 
 def load(id: str) -> Steps[Commit]:
     """Return the commit of an id."""
     (commit,) = yield MissingBlob([id], read)
-    found: Commit = commit
-    return found
+    loaded: Commit = commit
+    return loaded
 
 
 def history(head: Commit, limit: int) -> Steps[list[Commit]]:
     """Return a commit and its ancestors over all parents; no commit comes before its descendants."""
-    found: list[Commit] = []
-    ahead = _Ahead()
-    ahead.add(head)
-    while len(found) < limit and (commit := ahead.take()) is not None:
-        found.append(commit)
-        if len(found) < limit:
+    commits: list[Commit] = []
+    queue = _Ahead()
+    queue.add(head)
+    while len(commits) < limit and (commit := queue.take()) is not None:
+        commits.append(commit)
+        if len(commits) < limit:
             for each in (yield MissingBlob(commit.parents, read)):
-                ahead.add(each)
-    return found
+                queue.add(each)
+    return commits
 
 
 def history_below(head: Commit, limit: int, below: str, most: int) -> Steps[list[Commit]]:
     """Return those of the `most` newest commits that changed a key with this prefix; a merge counts as a change."""
-    found: list[Commit] = []
+    matches: list[Commit] = []
     for commit in (yield from history(head, most)):
-        if len(found) == limit:
+        if len(matches) == limit:
             break
-        before = ""
+        previous = ""
         if commit.parents:
-            before = (yield from load(commit.parents[0])).root
-        if any(key.startswith(below) for key in (yield from differences(before, commit.root))):
-            found.append(commit)
-    return found
+            previous = (yield from load(commit.parents[0])).root
+        if any(key.startswith(below) for key in (yield from differences(previous, commit.root))):
+            matches.append(commit)
+    return matches
 
 
 def is_before(head: Commit, ref: str, most: int) -> Steps[Commit | None]:
     """Return the commit with this id if it is among the `most` newest of `head`'s history; otherwise None."""
-    ahead = _Ahead()
-    ahead.add(head)
+    queue = _Ahead()
+    queue.add(head)
     for _ in range(most):
-        commit = ahead.take()
+        commit = queue.take()
         if commit is None or commit.id == ref:
             return commit
         for each in (yield MissingBlob(commit.parents, read)):
-            ahead.add(each)
+            queue.add(each)
     return None
 
 
@@ -99,15 +99,15 @@ def merge_base(ours: Commit, theirs: Commit) -> Steps[Commit | None]:
     # In order of decreasing height: when a commit is examined, all its descendants have been.
     seen = {ours.id: {"ours"}}
     seen.setdefault(theirs.id, set()).add("theirs")
-    ahead = _Ahead()
-    ahead.add(ours)
-    ahead.add(theirs)
-    while (commit := ahead.take()) is not None:
+    queue = _Ahead()
+    queue.add(ours)
+    queue.add(theirs)
+    while (commit := queue.take()) is not None:
         if len(seen[commit.id]) == 2:
             return commit
         for each in (yield MissingBlob(commit.parents, read)):
             seen.setdefault(each.id, set()).update(seen[commit.id])
-            ahead.add(each)
+            queue.add(each)
     return None
 
 

@@ -24,10 +24,10 @@ _MOST_AT_ONCE = 256
 
 def differences(before: str, after: str) -> Steps[dict[str, Difference]]:
     """Return the cells of all keys that differ between the trees."""
-    found: dict[str, Difference] = {}
-    todo: list[tuple[_Item, _Item]] = [(before, after)]
-    while todo:
-        pairs, todo = todo[-_MOST_AT_ONCE:], todo[:-_MOST_AT_ONCE]
+    result: dict[str, Difference] = {}
+    pending: list[tuple[_Item, _Item]] = [(before, after)]
+    while pending:
+        pairs, pending = pending[-_MOST_AT_ONCE:], pending[:-_MOST_AT_ONCE]
         pairs = [(one, other) for one, other in pairs if not (isinstance(one, str) and one == other)]
         names = [item for pair in pairs for item in pair if isinstance(item, str) and item]
         read = dict(zip(names, (yield MissingBlob(names, nodes.decode)), strict=True)) if names else {}
@@ -42,69 +42,69 @@ def differences(before: str, after: str) -> Steps[dict[str, Difference]]:
             )
             if isinstance(left, Leaf) and isinstance(right, Leaf):
                 for key in left.entries.keys() | right.entries.keys():
-                    _note(found, key, left.entries.get(key), right.entries.get(key))
+                    _note(result, key, left.entries.get(key), right.entries.get(key))
             else:
-                todo += _below(left, right, found)
-    return found
+                pending += _below(left, right, result)
+    return result
 
 
-def _below(left: Node, right: Node, found: dict[str, Difference]) -> Iterator[tuple[_Item, _Item]]:
+def _below(left: Node, right: Node, result: dict[str, Difference]) -> Iterator[tuple[_Item, _Item]]:
     """Yield the pairs to compare next, for two nodes of which at least one is a branch."""
     if isinstance(left, Leaf):
         assert isinstance(right, BranchNode)
         for mine, theirs in _dealt(right, left):
             yield theirs, mine
-        _rest(left, right, found, is_left=True)
+        _rest(left, right, result, is_left=True)
     elif isinstance(right, Leaf):
         yield from _dealt(left, right)
-        _rest(right, left, found, is_left=False)
+        _rest(right, left, result, is_left=False)
     elif left.at == right.at:
         if left.here != right.here:
-            _note(found, nodes.key_at(left.at), left.here, right.here)
+            _note(result, nodes.key_at(left.at), left.here, right.here)
         for digit in left.children.keys() | right.children.keys():
             yield _child(left, digit), _child(right, digit)
     elif right.at.startswith(left.at):
-        yield from _around(left, right, found, is_left=True)
+        yield from _around(left, right, result, is_left=True)
     elif left.at.startswith(right.at):
-        for mine, theirs in _around(right, left, found, is_left=False):
+        for mine, theirs in _around(right, left, result, is_left=False):
             yield theirs, mine
     else:
-        yield from _around(left, None, found, is_left=True)
-        for mine, theirs in _around(right, None, found, is_left=False):
+        yield from _around(left, None, result, is_left=True)
+        for mine, theirs in _around(right, None, result, is_left=False):
             yield theirs, mine
 
 
 def _around(
-    wide: BranchNode, narrow: BranchNode | None, found: dict[str, Difference], *, is_left: bool
+    wide: BranchNode, narrow: BranchNode | None, result: dict[str, Difference], *, is_left: bool
 ) -> Iterator[tuple[_Item, _Item]]:
     """Yield each child of a branch with its part of the other node; `narrow` fits into at most one child."""
     if wide.here is not None:
-        _note_one(found, nodes.key_at(wide.at), wide.here, is_left=is_left)
-    inside = narrow.at[len(wide.at)] if narrow is not None else ""
-    for digit in {*wide.children, *inside}:
-        yield _child(wide, digit), narrow if digit == inside else None
+        _note_one(result, nodes.key_at(wide.at), wide.here, is_left=is_left)
+    inner_digits = narrow.at[len(wide.at)] if narrow is not None else ""
+    for digit in {*wide.children, *inner_digits}:
+        yield _child(wide, digit), narrow if digit == inner_digits else None
 
 
 def _dealt(branch: BranchNode, leaf: Leaf) -> Iterator[tuple[_Item, _Item]]:
     """Yield each child of a branch with the entries of a leaf that belong there."""
-    dealt: dict[str, dict[str, bytes]] = {}
-    for key, kept in leaf.entries.items():
-        place = position(key)
-        if place.startswith(branch.at) and place != branch.at:
-            dealt.setdefault(place[len(branch.at)], {})[key] = kept
-    for digit in branch.children.keys() | dealt.keys():
-        yield _child(branch, digit), Leaf(dealt[digit]) if digit in dealt else None
+    parts: dict[str, dict[str, bytes]] = {}
+    for key, cell in leaf.entries.items():
+        key_digits = position(key)
+        if key_digits.startswith(branch.at) and key_digits != branch.at:
+            parts.setdefault(key_digits[len(branch.at)], {})[key] = cell
+    for digit in branch.children.keys() | parts.keys():
+        yield _child(branch, digit), Leaf(parts[digit]) if digit in parts else None
 
 
-def _rest(leaf: Leaf, branch: BranchNode, found: dict[str, Difference], *, is_left: bool) -> None:
+def _rest(leaf: Leaf, branch: BranchNode, result: dict[str, Difference], *, is_left: bool) -> None:
     """Note the entries of a leaf that belong to no child of a branch, and the entry of the branch itself."""
-    here = nodes.key_at(branch.at) if branch.here is not None else None
-    for key, kept in leaf.entries.items():
-        if key != here and (not (place := position(key)).startswith(branch.at) or place == branch.at):
-            _note_one(found, key, kept, is_left=is_left)
-    if here is not None:
-        pair = leaf.entries.get(here), branch.here
-        _note(found, here, *(pair if is_left else pair[::-1]))
+    own_key = nodes.key_at(branch.at) if branch.here is not None else None
+    for key, cell in leaf.entries.items():
+        if key != own_key and (not (key_digits := position(key)).startswith(branch.at) or key_digits == branch.at):
+            _note_one(result, key, cell, is_left=is_left)
+    if own_key is not None:
+        pair = leaf.entries.get(own_key), branch.here
+        _note(result, own_key, *(pair if is_left else pair[::-1]))
 
 
 def _child(branch: BranchNode, digit: str) -> _Item:
@@ -112,10 +112,10 @@ def _child(branch: BranchNode, digit: str) -> _Item:
     return child.node if child else None
 
 
-def _note_one(found: dict[str, Difference], key: str, kept: bytes, *, is_left: bool) -> None:
-    _note(found, key, *((kept, None) if is_left else (None, kept)))
+def _note_one(result: dict[str, Difference], key: str, cell: bytes, *, is_left: bool) -> None:
+    _note(result, key, *((cell, None) if is_left else (None, cell)))
 
 
-def _note(found: dict[str, Difference], key: str, before: bytes | None, after: bytes | None) -> None:
+def _note(result: dict[str, Difference], key: str, before: bytes | None, after: bytes | None) -> None:
     if before != after:
-        found[key] = Difference(before, after)
+        result[key] = Difference(before, after)

@@ -28,24 +28,24 @@ async def reachable(store: Store) -> set[str]:
 
 
 def _walk(heads: Iterable[str]) -> Steps[set[str]]:
-    held = set[str]()
-    todo, roots = _new(held, heads), list[str]()
-    while todo:
-        asked, todo = todo[-_AT_ONCE:], todo[:-_AT_ONCE]
-        for commit in (yield MissingBlob(asked, commits.read)):
-            todo += _new(held, commit.parents)
-            roots += _new(held, [commit.root] if commit.root else [])
+    known = set[str]()
+    pending, roots = _new(known, heads), list[str]()
+    while pending:
+        batch, pending = pending[-_AT_ONCE:], pending[:-_AT_ONCE]
+        for commit in (yield MissingBlob(batch, commits.read)):
+            pending += _new(known, commit.parents)
+            roots += _new(known, [commit.root] if commit.root else [])
     while roots:
-        asked, roots = roots[-_AT_ONCE:], roots[:-_AT_ONCE]
-        for node in (yield MissingBlob(asked, nodes.decode)):
+        batch, roots = roots[-_AT_ONCE:], roots[:-_AT_ONCE]
+        for node in (yield MissingBlob(batch, nodes.decode)):
             cells = node.entries.values() if isinstance(node, Leaf) else [node.here or b""]
-            held.update(name for cell in cells if (name := nodes.blob_of(cell)))
+            known.update(name for cell in cells if (name := nodes.blob_of(cell)))
             if not isinstance(node, Leaf):
-                roots += _new(held, [str(child.node) for child in node.children.values()])
-    return held
+                roots += _new(known, [str(child.node) for child in node.children.values()])
+    return known
 
 
-def _new(held: set[str], names: Iterable[str]) -> list[str]:
-    found = [name for name in dict.fromkeys(names) if name not in held]
-    held.update(found)
-    return found
+def _new(known: set[str], names: Iterable[str]) -> list[str]:
+    added = [name for name in dict.fromkeys(names) if name not in known]
+    known.update(added)
+    return added

@@ -40,9 +40,9 @@ class Keys:
 
     def keys(self, prefix: str = "", *, recursive: bool = True) -> list[str]:
         """Return keys that begin with `prefix`, in order, without those in namespaces below if not `recursive`."""
-        whole = self._below + checked_prefix(prefix)
-        found = self._line.copy.keys(whole, recursive=recursive, within=len(self._below))
-        return [key[len(self._below) :] for key in found]
+        full_prefix = self._below + checked_prefix(prefix)
+        matches = self._line.copy.keys(full_prefix, recursive=recursive, within=len(self._below))
+        return [key[len(self._below) :] for key in matches]
 
     async def read_keys(self, prefix: str = "", *, recursive: bool = True) -> list[str]:
         """Return keys like `keys`, without blocking other tasks."""
@@ -53,8 +53,8 @@ class Keys:
 
     def namespaces(self, *, recursive: bool = False) -> list[str]:
         """Return the paths of the namespaces below that contain keys."""
-        found = self._line.copy.namespaces(self._below, recursive=recursive)
-        return [path[len(self._below) :] for path in found]
+        matches = self._line.copy.namespaces(self._below, recursive=recursive)
+        return [path[len(self._below) :] for path in matches]
 
     def remove_namespace(self, path: str) -> int:
         """Remove everything below a path; return the number of keys, including entries of directories."""

@@ -17,8 +17,8 @@ Resolve = Callable[[str, Any, Any, Any], Any]
 
 def conflicts(ours: Mapping[str, Difference], theirs: Mapping[str, Difference]) -> list[str]:
     """Return the keys that both sides changed to different values."""
-    both = ours.keys() & theirs.keys()
-    return sorted(kept for kept in both if ours[kept].after != theirs[kept].after)
+    shared = ours.keys() & theirs.keys()
+    return sorted(cell_key for cell_key in shared if ours[cell_key].after != theirs[cell_key].after)
 
 
 def is_mark(kept: str, difference: Difference) -> bool:
@@ -37,19 +37,19 @@ async def resolved(
     theirs: Mapping[str, Difference],
 ) -> dict[str, bytes | None]:
     """Return the cells that `resolve` decides; the working copy keeps their values. Raises the errors of `resolve`."""
-    decided: dict[str, bytes | None] = {}
+    decisions: dict[str, bytes | None] = {}
     undecided: UnresolvedConflict | None = None
-    for kept in conflicts(ours, theirs):
-        sides = (ours[kept].before, ours[kept].after, theirs[kept].after)
+    for cell_key in conflicts(ours, theirs):
+        sides = (ours[cell_key].before, ours[cell_key].after, theirs[cell_key].after)
         try:
-            value = resolve(shown(kept), *[await told(copy, kept, cell) for cell in sides])
-        except UnresolvedConflict as later:
-            undecided = later
+            value = resolve(shown(cell_key), *[await told(copy, cell_key, cell) for cell in sides])
+        except UnresolvedConflict as error:
+            undecided = error
             continue
-        decided[kept] = None if value is MISSING else copy.celled(values.encode(value, shown(kept)))
+        decisions[cell_key] = None if value is MISSING else copy.celled(values.encode(value, shown(cell_key)))
     if undecided is not None:
         raise undecided
-    return decided
+    return decisions
 
 
 async def told(copy: WorkingCopy, kept: str, cell: bytes | None) -> Any:

@@ -78,14 +78,14 @@ def _is_alone(each: _Given) -> bool:
 
 def _most_holders(value: Any) -> int:
     """Return the highest reference count of any list or dict inside."""
-    most, todo = 0, [value]
-    while todo:
-        outer = todo.pop()
-        for part in outer.values() if type(outer) is dict else outer:
+    maximum, pending = 0, [value]
+    while pending:
+        container = pending.pop()
+        for part in container.values() if type(container) is dict else container:
             if type(part) is list or type(part) is dict:
-                most = max(most, sys.getrefcount(part))
-                todo.append(part)
-    return most
+                maximum = max(maximum, sys.getrefcount(part))
+                pending.append(part)
+    return maximum
 
 
 # Measured by the same code on unshared objects, because the count of temporary references depends on Python.

@@ -68,8 +68,8 @@ def encode(node: Node) -> bytes:
     """Return a node as a blob. Its children must have names."""
     if isinstance(node, Leaf):
         return _encode((0, {key: msgspec.Raw(cell) for key, cell in node.entries.items()}))
-    here = None if node.here is None else msgspec.Raw(node.here)
-    return _encode((1, node.at, here, node.children))
+    own_cell = None if node.here is None else msgspec.Raw(node.here)
+    return _encode((1, node.at, own_cell, node.children))
 
 
 def decode(data: bytes) -> Node:
@@ -79,8 +79,8 @@ def decode(data: bytes) -> Node:
         entries = msgspec.json.decode(parts[1], type=dict[str, msgspec.Raw])
         return Leaf({key: bytes(cell) for key, cell in entries.items()})
     at, children = msgspec.json.decode(parts[1], type=str), msgspec.json.decode(parts[3], type=dict[str, _Kept])
-    here = None if bytes(parts[2]) == b"null" else bytes(parts[2])
-    return BranchNode(at, here, {digit: Child(*kept) for digit, kept in children.items()})
+    own_cell = None if bytes(parts[2]) == b"null" else bytes(parts[2])
+    return BranchNode(at, own_cell, {digit: Child(*pair) for digit, pair in children.items()})
 
 
 class _Kept(NamedTuple):
@@ -95,8 +95,8 @@ def cell(raw: bytes) -> bytes:
 
 def blob_of(kept: bytes) -> str | None:
     """Return the name of the blob that a cell refers to; None if the value is inline."""
-    found = _REFERENCE.fullmatch(kept)
-    return found[1].decode() if found else None
+    match = _REFERENCE.fullmatch(kept)
+    return match[1].decode() if match else None
 
 
 def inline(kept: bytes) -> bytes:

@@ -17,16 +17,16 @@ EMPTY = ""  #: the root of an empty tree
 
 def find(root: str, key: str) -> Steps[bytes | None]:
     """Return the cell of a key; None if there is none."""
-    place = position(key)
+    key_digits = position(key)
     while root:
         (node,) = yield MissingBlob([root], nodes.decode)
         if isinstance(node, Leaf):
-            found: bytes | None = node.entries.get(key)
-            return found
-        if node.at == place:
-            here: bytes | None = node.here
-            return here
-        child = node.children.get(place[len(node.at)]) if place.startswith(node.at) else None
+            cell: bytes | None = node.entries.get(key)
+            return cell
+        if node.at == key_digits:
+            own_cell: bytes | None = node.here
+            return own_cell
+        child = node.children.get(key_digits[len(node.at)]) if key_digits.startswith(node.at) else None
         root = str(child.node) if child else EMPTY
     return None
 
@@ -37,49 +37,49 @@ def scan(root: str, prefix: str = "", *, cut: str = "", limit: int | None = None
     With `cut`, keys that contain one of its characters after the prefix are shortened to end with that character. Equal
     shortened keys appear once, without a cell, and the nodes below are not read.
     """
-    found: dict[str, bytes | None] = {}
-    place = position(prefix)
-    todo: list[Node | str] = [root] if root else []
+    result: dict[str, bytes | None] = {}
+    prefix_digits = position(prefix)
+    pending: list[Node | str] = [root] if root else []
 
-    def take(key: str, kept: bytes) -> None:
-        short = shortened(key, len(prefix), cut)
-        found[short] = kept if short == key else None
+    def take(key: str, cell: bytes) -> None:
+        short_key = shortened(key, len(prefix), cut)
+        result[short_key] = cell if short_key == key else None
 
-    while todo and (limit is None or len(found) < limit):
-        node = todo.pop()
+    while pending and (limit is None or len(result) < limit):
+        node = pending.pop()
         if isinstance(node, str):
             (node,) = yield MissingBlob([node], nodes.decode)
         if isinstance(node, Leaf):
             for key in sorted(node.entries):
-                if key.startswith(prefix) and (limit is None or len(found) < limit):
+                if key.startswith(prefix) and (limit is None or len(result) < limit):
                     take(key, node.entries[key])
             continue
-        if not node.at.startswith(place):
-            if place.startswith(node.at) and (child := node.children.get(place[len(node.at)])):
-                todo.append(child.node)
+        if not node.at.startswith(prefix_digits):
+            if prefix_digits.startswith(node.at) and (child := node.children.get(prefix_digits[len(node.at)])):
+                pending.append(child.node)
             continue
         if cut:
-            shared = bytes.fromhex(node.at[: len(node.at) // 2 * 2]).decode(
+            shared_prefix = bytes.fromhex(node.at[: len(node.at) // 2 * 2]).decode(
                 errors="ignore"
             )  # may end within a character
-            short = shortened(shared, len(prefix), cut)
-            if len(short) > len(prefix) and short[-1] in cut:
-                found[short] = None
+            shared_key = shortened(shared_prefix, len(prefix), cut)
+            if len(shared_key) > len(prefix) and shared_key[-1] in cut:
+                result[shared_key] = None
                 continue
         if node.here is not None:
             take(nodes.key_at(node.at), node.here)
         children = [str(child.node) for _, child in sorted(node.children.items())]
         if limit is None:  # all children at once; with a limit one after another
-            todo += reversed((yield MissingBlob(children, nodes.decode)))
+            pending += reversed((yield MissingBlob(children, nodes.decode)))
         else:
-            todo += reversed(children)
-    return found
+            pending += reversed(children)
+    return result
 
 
 def shortened(key: str, start: int, cut: str) -> str:
     """Return a key up to and including the first of the characters `cut` after `start`."""
-    ends = [end for each in cut if (end := key.find(each, start)) >= 0]
-    return key[: min(ends) + 1] if ends else key
+    positions = [end for each in cut if (end := key.find(each, start)) >= 0]
+    return key[: min(positions) + 1] if positions else key
 
 
 class Updated(NamedTuple):
@@ -94,24 +94,24 @@ def update(root: str, changes: Mapping[str, bytes | None]) -> Steps[Updated]:
     """Return the tree with new cells for some keys, and without the keys whose cell is None."""
     if len(changes) > 1:
         yield from _warm(root, map(position, changes))
-    top: Node | str = root
-    for key, kept in sorted(changes.items()):
-        top = (yield from _changed(top, key, kept)).node
-    return _sealed(top)
+    root_node: Node | str = root
+    for key, cell in sorted(changes.items()):
+        root_node = (yield from _changed(root_node, key, cell)).node
+    return _sealed(root_node)
 
 
 def _warm(root: str, places: Iterable[str]) -> Steps[None]:
     """Read the nodes on the paths to many keys together, level by level."""
     level = {root: list(places)} if root else {}
     while level:
-        found = yield MissingBlob(list(level), nodes.decode)
-        below: dict[str, list[str]] = {}
-        for node, here in zip(found, level.values(), strict=True):
+        loaded = yield MissingBlob(list(level), nodes.decode)
+        children: dict[str, list[str]] = {}
+        for node, group in zip(loaded, level.values(), strict=True):
             if isinstance(node, BranchNode):
-                for place in here:
+                for place in group:
                     if place.startswith(node.at) and (child := node.children.get(place[len(node.at) :][:1])):
-                        below.setdefault(str(child.node), []).append(place)
-        level = below
+                        children.setdefault(str(child.node), []).append(place)
+        level = children
 
 
 def _opened(node: Node | str) -> Steps[Node]:
@@ -120,103 +120,103 @@ def _opened(node: Node | str) -> Steps[Node]:
         return node
     if not node:
         return Leaf()
-    (found,) = yield MissingBlob([node], nodes.decode)
-    copy: Node = nodes.copied(found)
+    (loaded,) = yield MissingBlob([node], nodes.decode)
+    copy: Node = nodes.copied(loaded)
     return copy
 
 
-def _changed(top: Node | str, key: str, kept: bytes | None) -> Steps[Child]:
-    place, way = position(key), list[tuple[BranchNode, str]]()
-    node = yield from _opened(top)
+def _changed(root_node: Node | str, key: str, cell: bytes | None) -> Steps[Child]:
+    key_digits, path = position(key), list[tuple[BranchNode, str]]()
+    node = yield from _opened(root_node)
     while isinstance(node, BranchNode):
-        if place == node.at:
-            node.here = kept
+        if key_digits == node.at:
+            node.here = cell
             break
-        if not place.startswith(node.at):
-            if kept is not None:
-                node = _above(node, place, Leaf({key: kept}))
+        if not key_digits.startswith(node.at):
+            if cell is not None:
+                node = _above(node, key_digits, Leaf({key: cell}))
             break
-        digit = place[len(node.at)]
-        way.append((node, digit))
-        below = node.children.get(digit)
-        node = yield from _opened(below.node if below else EMPTY)
+        digit = key_digits[len(node.at)]
+        path.append((node, digit))
+        child = node.children.get(digit)
+        node = yield from _opened(child.node if child else EMPTY)
     else:
-        if kept is None:
+        if cell is None:
             node.entries.pop(key, None)
         else:
-            node.entries[key] = kept
-    settled = yield from _settled(node)
-    for parent, digit in reversed(way):
-        if settled.many:
-            parent.children[digit] = settled
+            node.entries[key] = cell
+    reduced = yield from _settled(node)
+    for parent, digit in reversed(path):
+        if reduced.many:
+            parent.children[digit] = reduced
         else:
             parent.children.pop(digit, None)
-        settled = yield from _settled(parent)
-    return settled
+        reduced = yield from _settled(parent)
+    return reduced
 
 
-def _above(node: BranchNode, place: str, leaf: Leaf) -> BranchNode:
+def _above(node: BranchNode, key_digits: str, leaf: Leaf) -> BranchNode:
     """Return a branch of a node and a further entry that does not share the node's prefix."""
-    at = _shared(node.at, place)
+    at = _shared(node.at, key_digits)
     branch = BranchNode(at, None, {node.at[len(at)]: Child(nodes.count(node), node)})
-    if place == at:
+    if key_digits == at:
         (branch.here,) = leaf.entries.values()
     else:
-        branch.children[place[len(at)]] = Child(1, leaf)
+        branch.children[key_digits[len(at)]] = Child(1, leaf)
     return branch
 
 
 def _settled(node: Node) -> Steps[Child]:
     """Return a node after a change in the form that fits its new number of entries."""
-    many = nodes.count(node)
+    count = nodes.count(node)
     if isinstance(node, Leaf):
-        return Child(many, _split(node) if many > MOST else node if many else EMPTY)
-    if many <= MOST:
+        return Child(count, _split(node) if count > MOST else node if count else EMPTY)
+    if count <= MOST:
         entries = {} if node.here is None else {nodes.key_at(node.at): node.here}
         for child in node.children.values():
             leaf = yield from _opened(child.node)
             assert isinstance(leaf, Leaf)
             entries |= leaf.entries
-        return Child(many, Leaf(entries) if many else EMPTY)
+        return Child(count, Leaf(entries) if count else EMPTY)
     if node.here is None and len(node.children) == 1:
         return next(iter(node.children.values()))
-    return Child(many, node)
+    return Child(count, node)
 
 
 def _split(leaf: Leaf) -> BranchNode:
-    places = {position(key): key for key in leaf.entries}
-    branch = BranchNode(_shared(min(places), max(places)))
+    keys_by_digits = {position(key): key for key in leaf.entries}
+    branch = BranchNode(_shared(min(keys_by_digits), max(keys_by_digits)))
     groups: dict[str, dict[str, bytes]] = {}
-    for place, key in places.items():
-        if place == branch.at:
+    for key_digits, key in keys_by_digits.items():
+        if key_digits == branch.at:
             branch.here = leaf.entries[key]
         else:
-            groups.setdefault(place[len(branch.at)], {})[key] = leaf.entries[key]
+            groups.setdefault(key_digits[len(branch.at)], {})[key] = leaf.entries[key]
     branch.children = {digit: Child(len(entries), Leaf(entries)) for digit, entries in groups.items()}
     return branch
 
 
-def _shared(one: str, other: str) -> str:
+def _shared(first: str, second: str) -> str:
     """Return the common prefix of two positions."""
-    for at, (a, b) in enumerate(zip(one, other, strict=False)):
+    for at, (a, b) in enumerate(zip(first, second, strict=False)):
         if a != b:
-            return one[:at]
-    return min(one, other, key=len)
+            return first[:at]
+    return min(first, second, key=len)
 
 
-def _sealed(top: Node | str) -> Updated:
+def _sealed(root_node: Node | str) -> Updated:
     """Encode every new node, children first, and name it."""
-    if isinstance(top, str):
-        return Updated(top, {}, {})
+    if isinstance(root_node, str):
+        return Updated(root_node, {}, {})
     blobs: dict[str, bytes] = {}
     names: dict[int, str] = {}
-    made: dict[str, Node] = {}
-    todo: list[tuple[Node, bool]] = [(top, False)]
-    while todo:
-        node, is_ready = todo.pop()
+    new_nodes: dict[str, Node] = {}
+    pending: list[tuple[Node, bool]] = [(root_node, False)]
+    while pending:
+        node, is_ready = pending.pop()
         if isinstance(node, BranchNode) and not is_ready:
-            todo.append((node, True))
-            todo += ((child.node, False) for child in node.children.values() if not isinstance(child.node, str))
+            pending.append((node, True))
+            pending += ((child.node, False) for child in node.children.values() if not isinstance(child.node, str))
             continue
         if isinstance(node, BranchNode):
             node.children = {
@@ -225,5 +225,5 @@ def _sealed(top: Node | str) -> Updated:
             }
         data = nodes.encode(node)
         names[id(node)] = name = nodes.name_of(data)
-        blobs[name], made[name] = data, node
-    return Updated(names[id(top)], blobs, made)
+        blobs[name], new_nodes[name] = data, node
+    return Updated(names[id(root_node)], blobs, new_nodes)

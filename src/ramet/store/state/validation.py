@@ -79,8 +79,8 @@ def shown(kept: str) -> str:
     return key if name is None else f"{key}[{name}]"
 
 
-def _is_text(value: object, most: int) -> TypeGuard[str]:
-    if not isinstance(value, str) or not 0 < len(value) <= most or "\0" in value:
+def _is_text(value: object, limit: int) -> TypeGuard[str]:
+    if not isinstance(value, str) or not 0 < len(value) <= limit or "\0" in value:
         return False
     try:
         value.encode()

@@ -54,25 +54,25 @@ def decode(raw: bytes, where: str, as_: Any = None) -> Any:
         return msgspec.json.decode(raw)
     try:
         return msgspec.json.decode(raw, type=as_, dec_hook=_from_model)
-    except (msgspec.ValidationError, TypeError, ValueError) as misfit:
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
         value = msgspec.json.decode(raw)
-        raise InvalidValue(where, value, f"what fits {_shown(as_)}: {_first_line(misfit)}") from None
+        raise InvalidValue(where, value, f"what fits {_shown(as_)}: {_first_line(error)}") from None
 
 
 def _typed(value: Any, where: str, as_: Any) -> bytes:
-    accepted = f"what {_shown(as_)} holds, all of it, as data"
+    expected = f"what {_shown(as_)} holds, all of it, as data"
     try:
         data = msgspec.to_builtins(value, order="deterministic", str_keys=True, enc_hook=_of_model)
     except RametError:
         raise
     except Exception as problem:  # a model's own serialiser failed, or there is a cycle
-        raise InvalidValue(where, value, f"{accepted}: {_first_line(problem)}") from None
+        raise InvalidValue(where, value, f"{expected}: {_first_line(problem)}") from None
     _Look(where, tuples=True).at(data)
     raw = _sized(data, where)
-    back = decode(raw, where, as_)
+    decoded = decode(raw, where, as_)
     # A reader must find what was written: no less, and no other type.
-    if type(back) is not type(value) or encode_plain(back) != raw:
-        raise InvalidValue(where, value, accepted)
+    if type(decoded) is not type(value) or encode_plain(decoded) != raw:
+        raise InvalidValue(where, value, expected)
     return raw
 
 
@@ -153,12 +153,12 @@ class _Look:
             except UnicodeEncodeError:
                 raise self._refusal(text, "text that UTF-8 can hold (no half of a pair of surrogates)") from None
 
-    def _refusal(self, value: object, accepted: str) -> InvalidValue:
-        way = "".join(
+    def _refusal(self, value: object, expected: str) -> InvalidValue:
+        path = "".join(
             f"[{step}]" if isinstance(step, int) else f".{step}" if step.isidentifier() else f"[{step!r}]"
             for step in self._way
         )
-        return InvalidValue(f"{self._where}{way}", value, accepted)
+        return InvalidValue(f"{self._where}{path}", value, expected)
 
 
 def _shown(kind: Any) -> str:

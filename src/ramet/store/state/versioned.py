@@ -46,9 +46,9 @@ class Versioned(Keys):
         clock: Clock | None = None,
     ) -> Versioned:
         """Open a state of an open store, at a branch's newest commit or at a named one; a missing state is created."""
-        line = Branch(BlobCache(store), name, branch, author=author, clock=clock or SystemClock())
-        await line.checkout(at)
-        return _made(line, asyncio.get_running_loop())
+        working_branch = Branch(BlobCache(store), name, branch, author=author, clock=clock or SystemClock())
+        await working_branch.checkout(at)
+        return _made(working_branch, asyncio.get_running_loop())
 
     @staticmethod
     async def remove_state(store: Store, name: str) -> None:
@@ -126,15 +126,17 @@ class Versioned(Keys):
 
     async def beside(self, branch: str = "", *, at: Commit | str | None = None, author: str = "") -> Versioned:
         """Return another working copy of the state, of a branch or at a commit, with a shared cache. Raises Unknown."""
-        line = self._line.twin(branch or self.branch, author=author)
-        await line.checkout(at)
-        return _made(line, self._loop)
+        working_branch = self._line.twin(branch or self.branch, author=author)
+        await working_branch.checkout(at)
+        return _made(working_branch, self._loop)
 
     async def diff(self, before: Commit | str | None, after: Commit | str | None = None) -> Sequence[Change]:
         """Return the differences of two commits or branches; `before` None is empty, `after` None is this one."""
-        line = self._line
-        first = await line.found(before) if before is not None else None
-        return await line.diff(first, await line.found(after) if after is not None else line.place.head)
+        working_branch = self._line
+        first = await working_branch.found(before) if before is not None else None
+        return await working_branch.diff(
+            first, await working_branch.found(after) if after is not None else working_branch.place.head
+        )
 
     async def revert(self, commit: Commit | str, *, resolve: Resolve | None = None, message: str = "") -> Commit:
         """Undo the changes of one commit by a new commit. Raises MergeConflict for keys changed since."""
@@ -223,9 +225,9 @@ class Versioned(Keys):
         done(self.delete(), self._loop, "delete")
 
 
-def _made(line: Branch, loop: asyncio.AbstractEventLoop | None) -> Versioned:
+def _made(working_branch: Branch, loop: asyncio.AbstractEventLoop | None) -> Versioned:
     state = Versioned.__new__(Versioned)
-    state._line, state._loop = line, loop
+    state._line, state._loop = working_branch, loop
     return state
 
 

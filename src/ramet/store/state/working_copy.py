@@ -37,12 +37,12 @@ class WorkingCopy:
 
     def unsaved_shown(self) -> list[str]:
         """Return the keys that differ from the commit, for display."""
-        return [shown(kept) for kept in self.unsaved()]
+        return [shown(cell_key) for cell_key in self.unsaved()]
 
     def unsaved(self) -> list[str]:
         """Return the keys that differ from the commit, in order."""
-        there = self.shelf.now(_cells(self.root, list(self.changes)))
-        return sorted(key for key, kept in self.changes.items() if there[key] != kept)
+        stored_cells = self.shelf.now(_cells(self.root, list(self.changes)))
+        return sorted(key for key, cell in self.changes.items() if stored_cells[key] != cell)
 
     def discard(self) -> None:
         """Undo all changes."""
@@ -58,10 +58,10 @@ class WorkingCopy:
 
     def celled(self, raw: bytes) -> bytes:
         """Return the cell for a value's JSON; a large value is kept until it is committed."""
-        kept = nodes.cell(raw)
-        if name := nodes.blob_of(kept):
+        cell = nodes.cell(raw)
+        if name := nodes.blob_of(cell):
             self.blobs[name] = raw
-        return kept
+        return cell
 
     def drop(self, kept: str) -> bool:
         """Remove a stored key; return False if it did not exist."""
@@ -83,11 +83,11 @@ class WorkingCopy:
             if mutated == "keep":
                 why = "several objects of the same key were changed since they were read"
             raise UnsavedChanges(tuple(keys), why, "set() the objects to keep; or commit(mutated='keep' or 'leave')")
-        for kept, value, as_ in changed:
-            if parted(kept)[1] is None:
-                self.set_key(kept, value, as_)
+        for cell_key, value, as_ in changed:
+            if parted(cell_key)[1] is None:
+                self.set_key(cell_key, value, as_)
             else:
-                self.put(kept, value, as_)
+                self.put(cell_key, value, as_)
 
     # ---- what is kept
 
@@ -137,35 +137,39 @@ class WorkingCopy:
 
     async def entry_json(self, key: str, name: str) -> bytes | None:
         """Return one entry as its stored JSON: it is immutable, so changes need not be tracked."""
-        kept = entry_key(checked_directory(key), name)
-        cell = self.changes[kept] if kept in self.changes else await self.shelf.wait(tree.find(self.root, kept))
+        cell_key = entry_key(checked_directory(key), name)
+        cell = (
+            self.changes[cell_key]
+            if cell_key in self.changes
+            else await self.shelf.wait(tree.find(self.root, cell_key))
+        )
         return None if cell is None else await self.raw_of(cell)
 
-    def _given(self, kept: str, raw: bytes, as_: Any) -> Any:
-        where = shown(kept)
-        value = values.decode(raw, where, as_)
+    def _given(self, cell_key: str, raw: bytes, as_: Any) -> Any:
+        label = shown(cell_key)
+        value = values.decode(raw, label, as_)
         if not isinstance(value, _ATOMS):
-            self.fetched.add(kept, value, as_, _seen(as_, lambda it: values.encode(it, where)))
+            self.fetched.add(cell_key, value, as_, _seen(as_, lambda it: values.encode(it, label)))
         return value
 
     def scan(self, prefix: str, *, cut: str = "", limit: int | None = None) -> dict[str, bytes | None]:
         """Return cells of keys that begin with `prefix`, in order; `cut` is as in `tree.scan`."""
-        mine = {key: cell for key, cell in self.changes.items() if key.startswith(prefix)}
-        gone = {key for key, cell in mine.items() if cell is None}
-        most = None if limit is None else limit + len(gone)
-        found = self.shelf.now(tree.scan(self.root, prefix, cut=cut, limit=most))
-        for key, cell in mine.items():
-            if (short := tree.shortened(key, len(prefix), cut)) != key:
-                found |= {short: None} if cell is not None else {}
+        own_cells = {key: cell for key, cell in self.changes.items() if key.startswith(prefix)}
+        removed = {key for key, cell in own_cells.items() if cell is None}
+        scan_limit = None if limit is None else limit + len(removed)
+        result = self.shelf.now(tree.scan(self.root, prefix, cut=cut, limit=scan_limit))
+        for key, cell in own_cells.items():
+            if (short_key := tree.shortened(key, len(prefix), cut)) != key:
+                result |= {short_key: None} if cell is not None else {}
             elif cell is not None:
-                found[key] = cell
+                result[key] = cell
             else:
-                found.pop(key, None)
+                result.pop(key, None)
         # The scan of the tree does not show whether everything below was removed since.
-        for short in {tree.shortened(key, len(prefix), cut) for key in gone} - gone:
-            if short in found and not self._is_any_left(short):
-                del found[short]
-        ordered = dict(sorted(found.items()))
+        for short_key in {tree.shortened(key, len(prefix), cut) for key in removed} - removed:
+            if short_key in result and not self._is_any_left(short_key):
+                del result[short_key]
+        ordered = dict(sorted(result.items()))
         return ordered if limit is None else dict(list(ordered.items())[:limit])
 
     def _is_any_left(self, prefix: str) -> bool:
@@ -187,14 +191,14 @@ class WorkingCopy:
             raise InvalidValue(key, value, "a mapping of names to values: this key is a directory")
         cells = {}
         for name, each in value.items():
-            kept = entry_key(key, name)
-            cells[kept] = values.encode(each, shown(kept), as_)
-        before = self.scan(f"{key}\0")
-        for kept in before.keys() - cells.keys():
-            self.changes[kept] = None
-        for kept, raw in cells.items():
-            if before.get(kept) != (cell := self.celled(raw)):
-                self.changes[kept] = cell
+            cell_key = entry_key(key, name)
+            cells[cell_key] = values.encode(each, shown(cell_key), as_)
+        existing = self.scan(f"{key}\0")
+        for cell_key in existing.keys() - cells.keys():
+            self.changes[cell_key] = None
+        for cell_key, raw in cells.items():
+            if existing.get(cell_key) != (cell := self.celled(raw)):
+                self.changes[cell_key] = cell
         self._mark(key)
         self.fetched.written(key, value)
 
@@ -210,9 +214,9 @@ class WorkingCopy:
         cells = self.scan(f"{key}\0")
         if not cells and self.cell(key) is None:
             return default
-        whole = {str(parted(kept)[1]): self._value(kept, cell, as_) for kept, cell in cells.items()}
-        self.fetched.add(key, whole, as_, _seen(as_, lambda it: values.encode_entries(it, key)))
-        return whole
+        entries = {str(parted(cell_key)[1]): self._value(cell_key, cell, as_) for cell_key, cell in cells.items()}
+        self.fetched.add(key, entries, as_, _seen(as_, lambda it: values.encode_entries(it, key)))
+        return entries
 
     def has_key(self, key: str) -> bool:
         """Return whether a key has a value."""
@@ -227,26 +231,26 @@ class WorkingCopy:
 
     def remove_below(self, prefix: str) -> int:
         """Remove all keys that begin with `prefix`; return their number."""
-        found = self.scan(prefix)
-        for kept in found:
-            self.drop(kept)
-        return len(found)
+        cells = self.scan(prefix)
+        for cell_key in cells:
+            self.drop(cell_key)
+        return len(cells)
 
     def keys(self, prefix: str, *, recursive: bool = True, within: int = 0) -> list[str]:
         """Return keys with a prefix, in order; if not `recursive`, only without "/" after `within` characters."""
         # A directory has a mark or entries: the part before the separator is its key.
-        found = dict.fromkeys(key.rstrip("\0") for key in self.scan(prefix, cut="\0"))
-        return [key for key in found if recursive or "/" not in key[within:]]
+        names = dict.fromkeys(key.rstrip("\0") for key in self.scan(prefix, cut="\0"))
+        return [key for key in names if recursive or "/" not in key[within:]]
 
     def namespaces(self, prefix: str, *, recursive: bool = False) -> list[str]:
         """Return the parts before a "/" after the prefix: the next level, or all levels below."""
         if not recursive:
             return sorted(path[:-1] for path in self.scan(prefix, cut="/\0") if path.endswith("/"))
-        found = set[str]()
+        names = set[str]()
         for key in self.scan(prefix, cut="\0"):
             parts = key[len(prefix) :].split("/")
-            found |= {prefix + "/".join(parts[:end]) for end in range(1, len(parts))}
-        return sorted(found)
+            names |= {prefix + "/".join(parts[:end]) for end in range(1, len(parts))}
+        return sorted(names)
 
     # ---- entries of directories
 
@@ -269,12 +273,12 @@ class WorkingCopy:
             raise InvalidValue("prefix", prefix, "the beginning of a name")
         if limit is not None and limit < 0:
             raise InvalidValue("limit", limit, "a whole number from 0, or None for all")
-        found = self.scan(f"{checked_directory(key)}\0{prefix}", limit=limit)
-        return {str(parted(kept)[1]): self.give(kept, None, as_) for kept in found}
+        cells = self.scan(f"{checked_directory(key)}\0{prefix}", limit=limit)
+        return {str(parted(cell_key)[1]): self.give(cell_key, None, as_) for cell_key in cells}
 
-    def _value(self, kept: str, cell: bytes | None, as_: Any) -> Any:
+    def _value(self, cell_key: str, cell: bytes | None, as_: Any) -> Any:
         assert cell is not None
-        return values.decode(self.raw(cell), shown(kept), as_)
+        return values.decode(self.raw(cell), shown(cell_key), as_)
 
 
 def _seen(as_: Any, plain: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
@@ -283,13 +287,13 @@ def _seen(as_: Any, plain: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
 
 
 def _blob(name: str) -> Steps[bytes]:
-    (found,) = yield MissingBlob([name], bytes)
-    raw: bytes = found
+    (data,) = yield MissingBlob([name], bytes)
+    raw: bytes = data
     return raw
 
 
 def _cells(root: str, keys: list[str]) -> Steps[dict[str, bytes | None]]:
-    found = {}
+    cells = {}
     for key in keys:
-        found[key] = yield from tree.find(root, key)
-    return found
+        cells[key] = yield from tree.find(root, key)
+    return cells
