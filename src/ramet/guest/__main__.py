@@ -45,7 +45,7 @@ def main(channel: socket.socket) -> int:
         case StartFunction():
             body = [frame.body]
             del frame
-            return _work(end, start, body)
+            return _run_function(end, start, body)
         case StartConversation():
             from ramet.guest.serve import serve
 
@@ -65,7 +65,7 @@ def _import_from_image() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(folders)
 
 
-def _work(end: Channel, start: StartFunction, body: list[bytes]) -> int:
+def _run_function(end: Channel, start: StartFunction, body: list[bytes]) -> int:
     """Run the function and send its result.
 
     `body` is taken out of its list: once its packed function is unpacked, nothing else may hold its memory.
@@ -117,7 +117,7 @@ def _failure(error: BaseException) -> Done:
     info, fields = encode_error(error)
     message = info.message
     if isinstance(error, SystemExit):
-        message = f"it called sys.exit({_shown(error.code)}) in place of returning a result"
+        message = f"it called sys.exit({_shown_value(error.code)}) in place of returning a result"
     elif isinstance(error, KeyboardInterrupt):
         message = "it was interrupted"
     elif isinstance(error, ModuleNotFoundError) and type(error.name) is str:
@@ -128,7 +128,7 @@ def _failure(error: BaseException) -> Done:
     return Done(ok=False, error=ErrorInfo(type=info.type, message=message, scope=info.scope), fields=fields)
 
 
-def _shown(code: object) -> str:
+def _shown_value(code: object) -> str:
     if code is None:
         return ""
     if type(code) is str:

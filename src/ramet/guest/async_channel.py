@@ -83,8 +83,8 @@ class AsyncChannel(asyncio.Protocol):
         self._last_id = 0
         self._may_write = asyncio.Event()
         self._may_write.set()
-        self._lost: asyncio.Future[None] = self._loop.create_future()
-        self._gone: str | None = None  #: the reason that nothing can be requested any more
+        self._disconnected: asyncio.Future[None] = self._loop.create_future()
+        self._close_reason: str | None = None  #: the reason that nothing can be requested any more
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -102,11 +102,11 @@ class AsyncChannel(asyncio.Protocol):
 
         Raises Aborted if the host has ended, or reads nothing.
         """
-        if self._gone is not None or self._transport is None:
-            raise Aborted(self._gone or "the channel is not open")
+        if self._close_reason is not None or self._transport is None:
+            raise Aborted(self._close_reason or "the channel is not open")
         self._transport.writelines(frames.pack(guest_protocol.encode(said), body))
         if self._transport.get_write_buffer_size() > MAX_UNREAD:
-            self._give_up(f"the host reads nothing: {MAX_UNREAD} bytes wait for it")
+            self._fail(f"the host reads nothing: {MAX_UNREAD} bytes wait for it")
             self._transport.abort()
 
     async def ask(self, kind: type[Request], body: bytes = b"", **fields: Any) -> Answered:
@@ -164,7 +164,7 @@ class AsyncChannel(asyncio.Protocol):
         """Wait until all messages are on their way, or the host has ended."""
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high=0)
-            while not self._may_write.is_set() and self._gone is None:
+            while not self._may_write.is_set() and self._close_reason is None:
                 await self._may_write.wait()
 
     async def close(self) -> None:
@@ -175,12 +175,12 @@ class AsyncChannel(asyncio.Protocol):
         self._end("the channel was closed")
         if self._transport is not None:
             self._transport.abort()
-            await self._lost
+            await self._disconnected
 
     def _end(self, why: str) -> None:
-        if self._gone is not None:
+        if self._close_reason is not None:
             return
-        self._gone = why
+        self._close_reason = why
         self._may_write.set()
         futures: list[asyncio.Future[Any]] = [*(each.answer for each in self._waiting.values()), *self._ends.values()]
         for end in futures:
@@ -206,26 +206,26 @@ class AsyncChannel(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Process bytes of the host."""
-        if self._gone is not None:
+        if self._close_reason is not None:
             return
         try:
             for frame in self._reader.feed(data):
-                self._take(frame)
+                self._handle_frame(frame)
         except ProtocolError as error:
-            self._give_up(f"the host broke the rules of the channel: {error}")
+            self._fail(f"the host broke the rules of the channel: {error}")
 
     def connection_lost(self, problem: Exception | None) -> None:
         """Handle the end of the connection, by the host or by the guest."""
-        if not self._lost.done():
-            self._lost.set_result(None)
-        self._give_up(f"the host has ended ({problem})" if problem is not None else "the host has ended")
+        if not self._disconnected.done():
+            self._disconnected.set_result(None)
+        self._fail(f"the host has ended ({problem})" if problem is not None else "the host has ended")
 
-    def _give_up(self, why: str) -> None:
-        if self._gone is None:
+    def _fail(self, why: str) -> None:
+        if self._close_reason is None:
             self._end(why)
             self._listener.stop(why)
 
-    def _take(self, frame: Frame) -> None:
+    def _handle_frame(self, frame: Frame) -> None:
         message = guest_protocol.from_host(frame.control)
         match message:
             case Answer():

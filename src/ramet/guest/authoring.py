@@ -28,12 +28,12 @@ from ramet.wire.values import values
 from ramet.wire.values.json_object import json_body
 
 #: A context in which code waits for another agent; set by the code that counts its time.
-_waiting: list[Callable[[], contextlib.AbstractContextManager[None]]] = [contextlib.nullcontext]
+_wait_context: list[Callable[[], contextlib.AbstractContextManager[None]]] = [contextlib.nullcontext]
 
 
 def count_waiting_by(waiting: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
     """Set the context manager that is open while code waits for other agents."""
-    _waiting[:] = [waiting]
+    _wait_context[:] = [waiting]
 
 
 class ChannelPerformer:
@@ -64,7 +64,7 @@ class ChannelPerformer:
         Raises SpawnRefused and similar errors.
         """
         future = self._begin(task, arguments)
-        return future if asyncio._get_running_loop() is None else _soon(future)
+        return future if asyncio._get_running_loop() is None else _as_awaitable(future)
 
     def stream(self, task: Any, arguments: Mapping[str, Any]) -> Any:
         """Raise Denied: events of a child are recorded by the host, and no sandbox reads that record."""
@@ -86,14 +86,14 @@ class ChannelPerformer:
     def map(self, task: Any, several: list[Mapping[str, Any]], *, max_parallel: int) -> Any:
         """Run one task for each item, at most `max_parallel` at a time; in an event loop an awaitable of all."""
         if asyncio._get_running_loop() is None:
-            return self._mapped(task, several, max_parallel)
-        return asyncio.to_thread(self._mapped, task, several, max_parallel)
+            return self._map_all(task, several, max_parallel)
+        return asyncio.to_thread(self._map_all, task, several, max_parallel)
 
-    def _mapped(self, task: Any, items: list[Mapping[str, Any]], max_parallel: int) -> list[TaskFuture | FailedTask]:
+    def _map_all(self, task: Any, items: list[Mapping[str, Any]], max_parallel: int) -> list[TaskFuture | FailedTask]:
         futures: list[TaskFuture | FailedTask] = []
         running: set[Future[End]] = set()
         try:
-            with _waiting[0]():
+            with _wait_context[0]():
                 for arguments in items:
                     if len(running) >= max_parallel:
                         running = wait(running, return_when=FIRST_COMPLETED).not_done
@@ -136,8 +136,8 @@ class TaskFuture:
         Raises TaskFailed or NeedsInput. Raises TimeoutError after `timeout` seconds; the task continues.
         """
         if asyncio._get_running_loop() is not None:
-            return asyncio.wait_for(self._waited_for(), timeout)
-        with _waiting[0]():
+            return asyncio.wait_for(self._wait_for(), timeout)
+        with _wait_context[0]():
             end = self._end.result(timeout)
         return self._value(end)
 
@@ -154,7 +154,7 @@ class TaskFuture:
             return problem
         return None
 
-    async def _waited_for(self) -> Any:
+    async def _wait_for(self) -> Any:
         return await self
 
     async def _problem(self) -> RametError | None:
@@ -170,7 +170,7 @@ class TaskFuture:
 
     def __await__(self) -> Generator[Any, None, Any]:
         """Wait for its value without blocking the event loop."""
-        with _waiting[0]():
+        with _wait_context[0]():
             end = yield from asyncio.shield(asyncio.wrap_future(self._end)).__await__()
         return self._value(end)
 
@@ -192,7 +192,7 @@ class TaskFuture:
             raise TaskFailed(str(error), task=task.name, run=self.id) from None
 
 
-async def _soon(future: TaskFuture) -> TaskFuture:
+async def _as_awaitable(future: TaskFuture) -> TaskFuture:
     return future
 
 
@@ -213,13 +213,13 @@ class FailedTask:
 
 def plain(value: Any) -> Any:
     """Convert a value from the channel to JSON data, without type names, which are the reader's own."""
-    return _untyped(msgspec.to_builtins(value, str_keys=True))
+    return _as_data(msgspec.to_builtins(value, str_keys=True))
 
 
-def _untyped(value: Any) -> Any:
+def _as_data(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _untyped(each) for key, each in value.items() if key != "@type"}
-    return [_untyped(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _as_data(each) for key, each in value.items() if key != "@type"}
+    return [_as_data(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 #: The object that performs the work in a sandbox; it is found by this name.

@@ -70,16 +70,16 @@ class Streams:
 
     def __init__(self) -> None:
         self.exempt: set[int] = set()
-        self._own: tuple[TextIO, TextIO] | None = None  #: set while others replace them
+        self._own_stream: tuple[TextIO, TextIO] | None = None  #: set while others replace them
         self._printed: Printed | None = None
 
     @contextlib.contextmanager
     def into(self, printed: Printed) -> Iterator[None]:
         """Capture printed text into `printed`, until the context is left, or entered again with another object."""
-        if self._own is None:
-            self._own = (sys.stdout, sys.stderr)
+        if self._own_stream is None:
+            self._own_stream = (sys.stdout, sys.stderr)
         self._printed = printed
-        sys.stdout, sys.stderr = (_Switch(each, printed, self.exempt) for each in self._own)
+        sys.stdout, sys.stderr = (_Switch(each, printed, self.exempt) for each in self._own_stream)
         try:
             yield
         finally:
@@ -88,6 +88,6 @@ class Streams:
 
     def close(self) -> None:
         """Restore the original streams."""
-        if self._own is not None:
-            sys.stdout, sys.stderr = self._own
-            self._own = self._printed = None
+        if self._own_stream is not None:
+            sys.stdout, sys.stderr = self._own_stream
+            self._own_stream = self._printed = None

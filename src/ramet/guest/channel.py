@@ -14,7 +14,7 @@ from ramet.wire.guest_protocol import Done
 
 _HEADER = struct.Struct("!II")
 #: Seconds that a writing thread gets before the last message is written anyway.
-_LAST_WORD_S = 5.0
+_LAST_MESSAGE_S = 5.0
 
 
 class Channel:
@@ -50,7 +50,7 @@ class Channel:
     def say_last(self, done: Done, body: bytes = b"") -> None:
         """Write the last message; later messages are refused."""
         pieces = frames.pack(guest_protocol.encode(done), body)
-        is_locked = self._writing.acquire(timeout=_LAST_WORD_S)
+        is_locked = self._writing.acquire(timeout=_LAST_MESSAGE_S)
         try:
             self._write(pieces)
         finally:

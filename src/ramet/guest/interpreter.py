@@ -90,7 +90,7 @@ class Interpreter:
         name = f"<python {self._count}>"
         done = worker.do(lambda: self._execute(worker, code, name, printed))
         try:
-            if await self._in_time(done, timeout_s):
+            if await self._wait_until(done, timeout_s):
                 result: CodeResult = done.result()
             else:
                 result = CodeResult(_joined(printed.text(), await self._stop(worker, done, timeout_s)), ok=False)
@@ -107,15 +107,15 @@ class Interpreter:
 
     # ---- time
 
-    async def _in_time(self, done: asyncio.Future[Any], timeout_s: float) -> bool:
-        started_at, waited_before = time.monotonic(), self._waited()
+    async def _wait_until(self, done: asyncio.Future[Any], timeout_s: float) -> bool:
+        started_at, waited_before = time.monotonic(), self._waited_seconds()
         while True:
-            remaining_s = timeout_s - (time.monotonic() - started_at) + (self._waited() - waited_before)
+            remaining_s = timeout_s - (time.monotonic() - started_at) + (self._waited_seconds() - waited_before)
             if remaining_s <= 0 or done.done():
                 return done.done()
             await asyncio.wait((done,), timeout=max(remaining_s, 0.05))
 
-    def _waited(self) -> float:
+    def _waited_seconds(self) -> float:
         with self._wait_lock:
             return self._waited_s + (time.monotonic() - self._wait_began if self._waits else 0.0)
 
@@ -196,17 +196,17 @@ class _Waiting:
     """A context that excludes waiting, or several concurrent waits, from the time of the code."""
 
     def __init__(self, interpreter: Interpreter) -> None:
-        self._of = interpreter
+        self._interpreter = interpreter
 
     def __enter__(self) -> None:
-        of = self._of
+        of = self._interpreter
         with of._wait_lock:
             of._waits += 1
             if of._waits == 1:
                 of._wait_began = time.monotonic()
 
     def __exit__(self, *_: object) -> None:
-        of = self._of
+        of = self._interpreter
         with of._wait_lock:
             of._waits -= 1
             if not of._waits:
@@ -217,7 +217,7 @@ def _told(error: BaseException) -> str:
     """Return the traceback of the code itself, without the frames of other modules; never fails."""
     try:
         report = traceback.TracebackException.from_exception(error, limit=-1000, compact=True)
-        _keep_own(report)
+        _keep_own_frames(report)
         text = "".join(report.format()).rstrip("\n")
     except BaseException:  # an error that fails when it is inspected, or no memory to format it
         text = f"{type(error).__name__}: {message_of(error)}"
@@ -226,12 +226,12 @@ def _told(error: BaseException) -> str:
     return _clipped(text)
 
 
-def _keep_own(report: traceback.TracebackException, depth: int = 0) -> None:
+def _keep_own_frames(report: traceback.TracebackException, depth: int = 0) -> None:
     report.stack[:] = [each for each in report.stack if each.filename.startswith("<python ")][-MAX_FRAMES:]
     related = [report.__cause__, report.__context__, *(report.exceptions or ())]
     for each in related:
         if each is not None and depth < MAX_FRAMES:
-            _keep_own(each, depth + 1)
+            _keep_own_frames(each, depth + 1)
 
 
 def _clipped(text: str) -> str:

@@ -23,7 +23,9 @@ from ramet.wire.error_codec import message_of
 ALWAYS: Final = ("__future__", "dataclasses", "enum", "typing")
 #: Names without a module, as recipes may contain them.
 WELL_KNOWN: Final = {"Agent": "ramet.agent.definition:Agent"}
-_OWN: Final = "your own module is packed as well if the program imports it, and declares it with .module, .fn or .cls"
+_OWN_MODULE_HINT: Final = (
+    "your own module is packed as well if the program imports it, and declares it with .module, .fn or .cls"
+)
 
 
 def namespace(agent: str, capabilities: Iterable[Capability], extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -34,11 +36,11 @@ def namespace(agent: str, capabilities: Iterable[Capability], extra: Mapping[str
     """
     try:
         return _namespace(capabilities, extra or {})
-    except _NotThere as problem:
+    except _MissingCapability as problem:
         raise AgentNotResolved(agent, "capability", problem.name, problem.why) from None
 
 
-class _NotThere(Exception):
+class _MissingCapability(Exception):
     def __init__(self, name: str, why: str) -> None:
         self.name, self.why = name, why
 
@@ -63,7 +65,7 @@ def _namespace(capabilities: Iterable[Capability], extra: Mapping[str, Any]) -> 
                     qualname, value
                 )
     for name in list(modules):
-        _put_into_packages(modules, name)
+        _add_to_package(modules, name)
     entries: dict[str, Any] = {}
     count = Counter(name for name, _ in {(name, id(thing)) for name, thing in pairs})
     for name, thing in pairs:
@@ -100,10 +102,12 @@ class ModuleView(types.ModuleType):
             return [each for each in dir(self) if not each.startswith("_")]
         if module is not None and (shown is None or any(each.has(name) for each in shown)):
             value = getattr(module, name)
-            if shown is None or not isinstance(value, types.ModuleType) or _is_meant(shown, name):
+            if shown is None or not isinstance(value, types.ModuleType) or _is_included(shown, name):
                 return value
             if sys.modules.get(f"{module.__name__}.{name}") is value:  # A submodule, not a module that it imported.
-                submodule = ModuleView(value, f"{module.__name__}.{name}", [_inner(each, name) for each in shown])
+                submodule = ModuleView(
+                    value, f"{module.__name__}.{name}", [_submodule_capability(each, name) for each in shown]
+                )
                 return parts.setdefault(name, submodule)
         raise AttributeError(f"{self.__name__}.{name} is not among the capabilities; available: {_listed(self)}")
 
@@ -121,7 +125,7 @@ class ModuleView(types.ModuleType):
         shown = fields["ramet_shown"]
         public = dir(fields["ramet_module"]) if fields["ramet_module"] is not None else []
         names = {each for each in public if shown is None or any(capability.has(each) for capability in shown)}
-        return sorted({each for each in names if _can_be_had(self, each)} | set(fields["ramet_parts"]))
+        return sorted({each for each in names if _is_readable(self, each)} | set(fields["ramet_parts"]))
 
 
 class ObjectView:
@@ -201,14 +205,14 @@ def _view(modules: dict[str, ModuleView], name: str, module: types.ModuleType) -
     return modules[name]
 
 
-def _put_into_packages(modules: dict[str, ModuleView], name: str) -> None:
+def _add_to_package(modules: dict[str, ModuleView], name: str) -> None:
     """Add a module to the view of its package: `import a.b` binds `a`, a view that leads to `b` and other parts."""
     package, _, part = name.rpartition(".")
     if package:
         if package not in modules:
             modules[package] = ModuleView(None, package)
         modules[package].__dict__["ramet_parts"].setdefault(part, modules[name])
-        _put_into_packages(modules, package)
+        _add_to_package(modules, package)
 
 
 def _module(capability: Capability, name: str) -> types.ModuleType:
@@ -219,7 +223,7 @@ def _module(capability: Capability, name: str) -> types.ModuleType:
             raise
         why = f"cannot be imported in the sandbox ({type(problem).__name__}: {message_of(problem)})"
         is_unknown = isinstance(problem, ModuleNotFoundError) and problem.name == name.partition(".")[0]
-        _missing(capability, f"{why}; {_OWN}" if is_unknown else why)
+        _missing(capability, f"{why}; {_OWN_MODULE_HINT}" if is_unknown else why)
 
 
 def _object(capability: Capability, module_name: str, qualname: str) -> Any:
@@ -245,18 +249,18 @@ def _check_parts(capability: Capability, view: ModuleView) -> None:
 
 
 def _missing(capability: Capability, why: str) -> Never:
-    raise _NotThere(capability.key, why) from None
+    raise _MissingCapability(capability.key, why) from None
 
 
-def _is_meant(shown: Sequence[Capability], name: str) -> bool:
+def _is_included(shown: Sequence[Capability], name: str) -> bool:
     return any(each.include is not None and name in each.include for each in shown)
 
 
-def _inner(capability: Capability, part: str) -> Capability:
+def _submodule_capability(capability: Capability, part: str) -> Capability:
     return Capability("module", f"{capability.name}.{part}", capability.visibility, None, capability.exclude)
 
 
-def _can_be_had(view: ModuleView, name: str) -> bool:
+def _is_readable(view: ModuleView, name: str) -> bool:
     try:
         getattr(view, name)
     except Exception:

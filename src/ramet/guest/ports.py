@@ -63,7 +63,7 @@ class ChannelModel:
             last_word=request.last_word,
             aside=request.aside,
         )
-        reply = _replied(answer)
+        reply = _reply_of(answer)
         context.last_usage = reply.usage
         if not request.aside:
             limits = NO_LIMITS if reply.granted is None else Limits(tool_calls=reply.granted)
@@ -88,7 +88,7 @@ class ChannelModel:
             async with aclosing(pieces):
                 async for piece in pieces:
                     if isinstance(piece, Answered):
-                        _replied(piece)
+                        _reply_of(piece)
                         yield _message(piece)
                     else:
                         yield decode_chunk(piece)
@@ -107,7 +107,7 @@ def relay_model() -> RelayModel:
     return context.ask.relay(context)
 
 
-def _replied(answer: Answered) -> Reply:
+def _reply_of(answer: Answered) -> Reply:
     """Return the reply.
 
     Raises ModelFailed if the request was too long: the loop then makes room.
@@ -144,14 +144,14 @@ class ChannelRecord:
             case Compacted():
                 context = self._context
                 data = msgspec.json.encode(self._model.kept.told(context.history))
-                self._tell(events.encode(event) + b"\n" + data)
+                self._send_record(events.encode(event) + b"\n" + data)
                 self._model.kept = SharedHistory([*context.system_messages, *context.history])
             case _:
                 self._mail_follows = isinstance(event, MailDelivered)
-                self._tell(events.encode(event))
+                self._send_record(events.encode(event))
         return event
 
-    def _tell(self, body: bytes) -> None:
+    def _send_record(self, body: bytes) -> None:
         self._count += 1
         self._link.tell(Record(number=self._count), body)
 
@@ -159,13 +159,13 @@ class ChannelRecord:
         newest = self._context.history[-1]
         if event.step_id is None and not self._mail_follows:
             if isinstance(newest, ToolMessage):
-                event = msgspec.structs.replace(event, message=_sayable(newest))
-            self._tell(events.encode(event))
+                event = msgspec.structs.replace(event, message=_encodable_result(newest))
+            self._send_record(events.encode(event))
         self._mail_follows = False
         self._model.kept.add(newest)
 
 
-def _sayable(result: ToolMessage) -> dict[str, Any]:
+def _encodable_result(result: ToolMessage) -> dict[str, Any]:
     """Return a tool's result in a form that the host accepts.
 
     The artifact, and content that a provider would have to fetch, are left out.

@@ -60,7 +60,7 @@ def serve(listener: socket.socket, unix_path: str = UNIX_PATH, *, parent: int | 
         os._exit(code)  # A forked child must not run exit handlers of its parent.
 
 
-class _End:
+class _Endpoint:
     """An end of a pair: the data still to be sent to it, and the progress of each direction."""
 
     __slots__ = ("events", "has_ended", "is_client", "is_deaf", "is_shut", "other", "pending", "sock")
@@ -87,14 +87,14 @@ class _Relay:
         if watch >= 0:
             self._selector.register(watch, selectors.EVENT_READ)
         self._selector.register(self._listener, selectors.EVENT_READ)
-        while watch >= 0 or _lives(parent):
+        while watch >= 0 or _is_alive(parent):
             for key, events in self._selector.select(None if watch >= 0 else _LOOK_S):
                 if key.fileobj == watch:
                     return
                 if key.fileobj is self._listener:
                     self._accept()
                 elif key.data.events:  # Otherwise it was closed in this round.
-                    self._turn(key.data, events)
+                    self._handle_ready(key.data, events)
 
     def _accept(self) -> None:
         try:
@@ -115,28 +115,28 @@ class _Relay:
             if server is not None:
                 server.close()
             return
-        pair = _End(client, is_client=True), _End(server, is_client=False)
+        pair = _Endpoint(client, is_client=True), _Endpoint(server, is_client=False)
         pair[0].other, pair[1].other = pair[1], pair[0]
         self._count += 1
         if self._count == MAX_CONNECTIONS:
             self._selector.unregister(self._listener)
         self._watch_both(pair[0])
 
-    def _turn(self, end: _End, events: int) -> None:
+    def _handle_ready(self, end: _Endpoint, events: int) -> None:
         try:
             if events & selectors.EVENT_WRITE:
                 _send(end, end.pending)
             if events & selectors.EVENT_READ and not end.has_ended and not end.other.pending:
                 _receive(end)
-            _pass_on_end(end)
-            _pass_on_end(end.other)
+            _shut_down_peer(end)
+            _shut_down_peer(end.other)
         except OSError:  # The client has left.
             return self._close(end)
         if end.has_ended and end.other.has_ended and not end.pending and not end.other.pending:
             return self._close(end)
         return self._watch_both(end)
 
-    def _watch_both(self, end: _End) -> None:
+    def _watch_both(self, end: _Endpoint) -> None:
         for each in (end, end.other):
             events = 0 if each.has_ended or each.other.pending else selectors.EVENT_READ
             if each.pending:
@@ -151,7 +151,7 @@ class _Relay:
                 self._selector.modify(each.sock, events, each)
             each.events = events
 
-    def _close(self, end: _End) -> None:
+    def _close(self, end: _Endpoint) -> None:
         for each in (end, end.other):
             if each.events:
                 self._selector.unregister(each.sock)
@@ -170,7 +170,7 @@ def _watch(parent: int) -> int:
         return -1
 
 
-def _lives(parent: int) -> bool:
+def _is_alive(parent: int) -> bool:
     try:
         os.kill(parent, 0)
     except ProcessLookupError:
@@ -180,7 +180,7 @@ def _lives(parent: int) -> bool:
     return True
 
 
-def _receive(end: _End) -> None:
+def _receive(end: _Endpoint) -> None:
     try:
         size = end.sock.recv_into(_buffer)
     except BlockingIOError:
@@ -195,7 +195,7 @@ def _receive(end: _End) -> None:
         end.has_ended = True
 
 
-def _send(end: _End, data: bytes | memoryview) -> None:
+def _send(end: _Endpoint, data: bytes | memoryview) -> None:
     try:
         sent_bytes = len(data) if end.is_deaf else end.sock.send(data)
     except BlockingIOError:
@@ -208,7 +208,7 @@ def _send(end: _End, data: bytes | memoryview) -> None:
     end.pending = bytes(data[sent_bytes:])
 
 
-def _pass_on_end(end: _End) -> None:
+def _shut_down_peer(end: _Endpoint) -> None:
     peer = end.other
     if end.has_ended and not peer.pending and not peer.is_shut:
         peer.is_shut = True

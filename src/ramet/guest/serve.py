@@ -70,7 +70,7 @@ def serve(channel: socket.socket, start: StartConversation, body: bytes) -> None
 
 async def _serve(channel: socket.socket, start: StartConversation, body: bytes) -> None:
     work = Work(start, body)
-    async with _linked(channel, work) as link:
+    async with _open_channel(channel, work) as link:
         with contextlib.suppress(Aborted):  # The host has ended.
             task_runner.use_runner("ramet.guest.authoring", "GUEST")
             image_tools.allow()
@@ -80,7 +80,7 @@ async def _serve(channel: socket.socket, start: StartConversation, body: bytes) 
 
 
 @asynccontextmanager
-async def _linked(channel: socket.socket, work: Work) -> AsyncGenerator[AsyncChannel]:
+async def _open_channel(channel: socket.socket, work: Work) -> AsyncGenerator[AsyncChannel]:
     loop, link = asyncio.get_running_loop(), AsyncChannel(work)
     has_signals = True
     try:
@@ -131,11 +131,11 @@ class Work:
         except asyncio.CancelledError:
             if self._task is not None:
                 self._task.uncancel()
-            return _failed(Aborted(self._abort.reason or "its event loop was stopped"))
+            return _failure(Aborted(self._abort.reason or "its event loop was stopped"))
         except MemoryError:
             return Done(ok=False, oom=True), b""
         except (Exception, SystemExit) as error:
-            return _failed(error)
+            return _failure(error)
         finally:
             self._task = None
 
@@ -250,6 +250,6 @@ def _tools(start: StartConversation, types: Mapping[str, str], packed_tools: byt
     return tuple(available[name] for name in start.tools)
 
 
-def _failed(error: BaseException) -> tuple[Done, bytes]:
+def _failure(error: BaseException) -> tuple[Done, bytes]:
     info, fields = encode_error(error)
     return Done(ok=False, error=info, fields=fields), b""

@@ -46,14 +46,14 @@ class ThreadOverAsync:
 
         Raises the host's error, InvalidValue, or RametError if the host has ended.
         """
-        _checked(kind(id=0, **fields))
-        return self._soon(self._link.ask(kind, body, **fields)).result()
+        _encode_checked(kind(id=0, **fields))
+        return self._submit(self._link.ask(kind, body, **fields)).result()
 
     def end_of(self, run: str) -> Future[End]:
         """Return a future of a child's end."""
-        return self._soon(self._link.end_of(run))
+        return self._submit(self._link.end_of(run))
 
-    def _soon(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    def _submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         problem = None
         if self._pid != os.getpid():
             problem = "this process was forked by an agent: only the agent's own process may ask its host"
@@ -76,12 +76,12 @@ class ThreadChannel:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._saying = threading.Lock()  #: request numbers rise in the order of sending
+        self._send_lock = threading.Lock()  #: request numbers rise in the order of sending
         self._last_id = 0
         self._asked: dict[int, Future[Answered]] = {}
         self._ends: dict[str, Future[End]] = {}
         self._reader: threading.Thread | None = None
-        self._gone: BaseException | None = None  #: the reason that nothing is received any more
+        self._close_reason: BaseException | None = None  #: the reason that nothing is received any more
 
     @property
     def channel(self) -> Channel:
@@ -94,13 +94,13 @@ class ThreadChannel:
         Raises the host's error, InvalidValue, or RametError if the host has ended.
         """
         answer: Future[Answered] = Future()
-        with self._saying:
+        with self._send_lock:
             self._last_id += 1
             number = self._last_id
-            control = _checked(kind(id=number, **fields))
+            control = _encode_checked(kind(id=number, **fields))
             self._asked[number] = answer
             try:
-                self._say(control, body)
+                self._send(control, body)
             except BaseException:
                 self._asked.pop(number, None)
                 raise
@@ -111,43 +111,43 @@ class ThreadChannel:
 
         Raises RametError if the host has ended.
         """
-        with self._saying:
+        with self._send_lock:
             end = self._ends.get(run)
             if end is None:
                 end = self._ends[run] = Future()
                 try:
-                    self._say(_checked(Watch(run=run)))
+                    self._send(_encode_checked(Watch(run=run)))
                 except BaseException:
                     self._ends.pop(run, None)
                     raise
             return end
 
-    def _say(self, control: bytes, body: bytes = b"") -> None:
+    def _send(self, control: bytes, body: bytes = b"") -> None:
         self._channel.check_own()
         if self._reader is None:
-            reader = threading.Thread(target=self._hear, name="ramet-channel", daemon=True)
+            reader = threading.Thread(target=self._receive_all, name="ramet-channel", daemon=True)
             try:
                 reader.start()
             except RuntimeError:
                 raise RametError("no thread can be started to receive from the host: policy.pids is used up") from None
             self._reader = reader
-        if self._gone is not None:  # Checked after the future is stored: the setter fails all stored ones.
-            raise RametError(str(self._gone))
+        if self._close_reason is not None:  # Checked after the future is stored: the setter fails all stored ones.
+            raise RametError(str(self._close_reason))
         self._channel.say(control, body)
 
-    def _hear(self) -> None:
+    def _receive_all(self) -> None:
         failure: BaseException = RametError("the host has closed the channel")
         try:
             while (frame := self._channel.read()) is not None:
-                self._take(guest_protocol.from_host(frame.control), frame.body)
+                self._handle_message(guest_protocol.from_host(frame.control), frame.body)
         except ProtocolError as error:
             failure = RametError(f"the host broke the rules of the channel: {error}")
         except BaseException as problem:  # most likely out of memory: waiters must receive it
             failure = problem
-        self._gone = failure
+        self._close_reason = failure
         self._fail(failure)
 
-    def _take(self, message: HostMessage, body: bytes) -> None:
+    def _handle_message(self, message: HostMessage, body: bytes) -> None:
         match message:
             case Answer() if (answer := self._asked.pop(message.id, None)) is not None:
                 if message.error is not None:
@@ -169,7 +169,7 @@ class ThreadChannel:
                 end.set_exception(error)
 
 
-def _checked(message: GuestMessage) -> bytes:
+def _encode_checked(message: GuestMessage) -> bytes:
     """Encode a message and check that the host accepts it.
 
     A wrong argument is the caller's error, and does not cost the channel.
@@ -185,13 +185,13 @@ def _checked(message: GuestMessage) -> bytes:
 
 
 _line: list[ThreadChannel] = []
-_instead: list[ChannelClient] = []
-_making = threading.Lock()
+_overrides: list[ChannelClient] = []
+_channel_lock = threading.Lock()
 
 
 def override_channel(other: ChannelClient | None) -> None:
     """Replace this agent's channel by another client; None ends the replacement."""
-    _instead[:] = [] if other is None else [other]
+    _overrides[:] = [] if other is None else [other]
 
 
 def current_channel() -> ChannelClient:
@@ -199,10 +199,10 @@ def current_channel() -> ChannelClient:
 
     Raises RametError if there is none.
     """
-    if _instead:
-        return _instead[0]
+    if _overrides:
+        return _overrides[0]
     channel = current()
-    with _making:
+    with _channel_lock:
         if not _line or _line[0].channel is not channel:
             _line[:] = [ThreadChannel(channel)]
         return _line[0]

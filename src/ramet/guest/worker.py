@@ -30,8 +30,8 @@ class Worker:
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._turn = threading.Lock()  #: guards whether it is active
-        self._is_at_work = False
-        self._own_loop: asyncio.AbstractEventLoop | None = None
+        self._is_running = False
+        self._worker_loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._body, name="ramet-python", daemon=True)
         try:
             self._thread.start()
@@ -53,11 +53,11 @@ class Worker:
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the current work, if there is any."""
         with self._turn:
-            if not self._is_at_work:
+            if not self._is_running:
                 return
             _raise_in(self._thread, KeyboardInterrupt)
-            if self._own_loop is not None and not self._own_loop.is_closed():
-                self._own_loop.call_soon_threadsafe(lambda: None)  # It may be waiting for an event.
+            if self._worker_loop is not None and not self._worker_loop.is_closed():
+                self._worker_loop.call_soon_threadsafe(lambda: None)  # It may be waiting for an event.
 
     def close(self) -> None:
         """Accept no more work.
@@ -70,12 +70,12 @@ class Worker:
 
     def until_complete(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine of the work to its end; tasks left by earlier work continue meanwhile."""
-        if self._own_loop is None:
-            self._own_loop = asyncio.new_event_loop()
-            asyncio.set_event_loop(self._own_loop)
-        task = self._own_loop.create_task(work)
+        if self._worker_loop is None:
+            self._worker_loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._worker_loop)
+        task = self._worker_loop.create_task(work)
         try:
-            return self._own_loop.run_until_complete(task)
+            return self._worker_loop.run_until_complete(task)
         finally:
             task.cancel()  # It is unfinished only if it was interrupted: the next run of the loop ends it.
 
@@ -84,22 +84,22 @@ class Worker:
             while (job := self._jobs.get()) is not None:
                 self._work(job)
         finally:
-            if self._own_loop is not None:
-                _end(self._own_loop)
+            if self._worker_loop is not None:
+                _end(self._worker_loop)
 
     def _work(self, job: _Job) -> None:
         result: Any = None
         error: BaseException | None = None
         try:
             with self._turn:
-                self._is_at_work = True
+                self._is_running = True
             result = job.context.run(job.work)
         except BaseException as raised:
             error = raised
-        while self._is_at_work:
+        while self._is_running:
             try:
                 with self._turn:
-                    self._is_at_work = False
+                    self._is_running = False
                     _raise_in(self._thread, None)
             except KeyboardInterrupt:  # The interrupt arrived at this late point.
                 continue

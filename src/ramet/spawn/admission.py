@@ -76,7 +76,7 @@ class Waiting:
 class Admission:
     """The counts of one tree, changed only between awaits."""
 
-    __slots__ = ("_asking", "_children", "_living", "_shares", "limits", "taken")
+    __slots__ = ("_children", "_living", "_queue", "_shares", "limits", "taken")
 
     def __init__(self, limits: SpawnLimits, living: Callable[[], Iterable[AdmissionParent]]) -> None:
         self.limits = limits
@@ -84,33 +84,33 @@ class Admission:
         self._children: dict[int, int] = {}  #: places held below each parent
         self._shares: dict[int, ResourceShare] = {}  #: the shares of those places together
         self._living = living
-        self._asking: list[Waiting] = []
+        self._queue: list[Waiting] = []
 
     @property
     def queued(self) -> int:
         """The number of spawns that wait for room."""
-        return len(self._asking)
+        return len(self._queue)
 
     def admit_root(self) -> AdmissionSlot:
         """Take the place of the root."""
-        return self._take(None)
+        return self._hold_slot(None)
 
     def try_admit(self, parent: AdmissionParent, share: ResourceShare = NO_SHARE) -> AdmissionSlot | None:
         """Take a place if there is room now."""
-        return self._take(parent, share) if self._full(parent, share) is None else None
+        return self._hold_slot(parent, share) if self._full_resource(parent, share) is None else None
 
     async def admit(self, parent: AdmissionParent, share: ResourceShare = NO_SHARE) -> AdmissionSlot:
         """Take a place below `parent`, waiting for room if the limits say so.
 
         Raises SpawnRefused if there is no room, or if waiting could not help.
         """
-        full = self._full(parent, share)
+        full = self._full_resource(parent, share)
         if full is None:
-            return self._take(parent, share)
+            return self._hold_slot(parent, share)
         if self.limits.when_full == "refuse":
             raise self._refusal(parent, full)
         waiting = Waiting(parent, share)
-        self._asking.append(waiting)
+        self._queue.append(waiting)
         self._serve()
         try:
             return await waiting.granted
@@ -119,22 +119,22 @@ class Admission:
                 self.release(waiting.granted.result())
             raise
         finally:
-            if waiting in self._asking:
-                self._asking.remove(waiting)
+            if waiting in self._queue:
+                self._queue.remove(waiting)
 
     def admit_nowait(self, parent: AdmissionParent, share: ResourceShare = NO_SHARE) -> AdmissionSlot:
         """Take a place at once, for a run that is resumed by mail.
 
         Raises SpawnRefused if there is no room.
         """
-        full = self._full(parent, share)
+        full = self._full_resource(parent, share)
         if full is not None:
             raise self._refusal(parent, full)
-        return self._take(parent, share)
+        return self._hold_slot(parent, share)
 
     def admit_again(self, parent: AdmissionParent | None, share: ResourceShare = NO_SHARE) -> AdmissionSlot:
         """Take a place for a run that lived in another process, whatever the limits are now."""
-        return self._take(parent, share if parent is not None else NO_SHARE)
+        return self._hold_slot(parent, share if parent is not None else NO_SHARE)
 
     @staticmethod
     def no_place() -> AdmissionSlot:
@@ -145,7 +145,7 @@ class Admission:
 
     def look_again(self) -> None:
         """Refuse the queued spawns for which no end can make room, after a run has begun to wait."""
-        if self._asking:
+        if self._queue:
             self._serve()
 
     def release(self, place: AdmissionSlot) -> None:
@@ -166,10 +166,10 @@ class Admission:
             else:
                 del self._children[id(place.parent)]
                 self._shares.pop(id(place.parent), None)
-        if self._asking:
+        if self._queue:
             self._serve()
 
-    def _take(self, parent: AdmissionParent | None, share: ResourceShare = NO_SHARE) -> AdmissionSlot:
+    def _hold_slot(self, parent: AdmissionParent | None, share: ResourceShare = NO_SHARE) -> AdmissionSlot:
         self.taken += 1
         if parent is not None:
             self._children[id(parent)] = self._children.get(id(parent), 0) + 1
@@ -178,16 +178,16 @@ class Admission:
                 self._shares[id(parent)] = ResourceShare(*(a + b for a, b in zip(used, share, strict=True)))
         return AdmissionSlot(parent, share)
 
-    def _full(self, parent: AdmissionParent, share: ResourceShare) -> str | None:
+    def _full_resource(self, parent: AdmissionParent, share: ResourceShare) -> str | None:
         if self._children.get(id(parent), 0) >= self.limits.children:
             return "children"
         if share != NO_SHARE:
-            for name, requested, free in zip(ResourceShare._fields, share, self._free(parent), strict=True):
+            for name, requested, free in zip(ResourceShare._fields, share, self._free_share(parent), strict=True):
                 if requested > free + _SLACK:
                     return name
         return "runs" if self.taken >= self.limits.runs else None
 
-    def _free(self, parent: AdmissionParent) -> ResourceShare:
+    def _free_share(self, parent: AdmissionParent) -> ResourceShare:
         envelope = parent.envelope
         if envelope is None:
             return ResourceShare(math.inf, math.inf)
@@ -196,7 +196,7 @@ class Admission:
 
     def _refusal(self, parent: AdmissionParent, full: str, why: str = "") -> SpawnRefused:
         if full in ResourceShare._fields:
-            free, envelope = self._free(parent), parent.envelope
+            free, envelope = self._free_share(parent), parent.envelope
             assert envelope is not None, "a resource without a limit is never full"
             remaining, limit = getattr(free, full), getattr(envelope, full)
             return SpawnRefused(
@@ -208,43 +208,43 @@ class Admission:
 
     def _serve(self) -> None:
         """Admit, in order, the queued spawns that fit; refuse, newest first, those for which no end could make room."""
-        for waiting in list(self._asking):
-            if self._full(waiting.parent, waiting.share) is None:
-                self._asking.remove(waiting)
+        for waiting in list(self._queue):
+            if self._full_resource(waiting.parent, waiting.share) is None:
+                self._queue.remove(waiting)
                 if not waiting.granted.done():
-                    waiting.granted.set_result(self._take(waiting.parent, waiting.share))
-        while self._asking:
-            blocked = self._newest_hopeless()
+                    waiting.granted.set_result(self._hold_slot(waiting.parent, waiting.share))
+        while self._queue:
+            blocked = self._newest_blocked()
             if blocked is None:
                 return
-            self._asking.remove(blocked)
+            self._queue.remove(blocked)
             if not blocked.granted.done():
-                full = self._full(blocked.parent, blocked.share)
+                full = self._full_resource(blocked.parent, blocked.share)
                 assert full is not None, "every waiting spawn that fits was admitted"
                 why = ", and only runs that wait for this spawn could make room"
                 blocked.granted.set_exception(self._refusal(blocked.parent, full, why))
 
-    def _newest_hopeless(self) -> Waiting | None:
+    def _newest_blocked(self) -> Waiting | None:
         living = list(self._living())
         if len(living) < self.taken:
             return None  # A spawn is in progress: that run will end later.
-        blocked_ids = self._stuck(living)
+        blocked_ids = self._blocked_runs(living)
         runs_blocked = all(id(run) in blocked_ids or run.persistent for run in living)
-        for waiting in reversed(self._asking):
-            if self._full(waiting.parent, waiting.share) == "runs":
+        for waiting in reversed(self._queue):
+            if self._full_resource(waiting.parent, waiting.share) == "runs":
                 if runs_blocked:
                     return waiting
             elif all(id(run) in blocked_ids for run in waiting.parent.below_now):
                 return waiting
         return None
 
-    def _stuck(self, living: list[AdmissionParent]) -> set[int]:
+    def _blocked_runs(self, living: list[AdmissionParent]) -> set[int]:
         """Return the runs that cannot end before a queued spawn is decided.
 
         These are the runs that wait for a spawn, the runs that wait for them, and all runs above these.
         """
         blocked_ids: set[int] = set()
-        pending: list[AdmissionParent] = [queued.parent for queued in self._asking]
+        pending: list[AdmissionParent] = [queued.parent for queued in self._queue]
         waiting = [run for run in living if run.waits_for]
         while pending:
             for run in pending.pop().above():

@@ -51,12 +51,12 @@ def answer(run: Run) -> Any:
     if conclusion is not None and conclusion.kind == "clarify":
         raise NeedsInput(conclusion.text)
     if conclusion is not None:
-        return conclusion.value if run.agent.output is None else _parsed(run, json.dumps(conclusion.value))
+        return conclusion.value if run.agent.output is None else _parse(run, json.dumps(conclusion.value))
     newest = history[-1] if history else None
     if not isinstance(newest, AIMessage) or calls_of(newest):
         raise ProtocolError("it ended without an answer from its model")
     text = str.__str__(newest.text)  # exact text: langchain's subclass is not JSON
-    return text if run.agent.output is None else _parsed(run, text)
+    return text if run.agent.output is None else _parse(run, text)
 
 
 def bounded_answer(run: Run) -> Any:
@@ -83,7 +83,7 @@ def bounded(run: Run, value: Any) -> Any:
     return value
 
 
-def _parsed(run: Run, text: str) -> Any:
+def _parse(run: Run, text: str) -> Any:
     assert run.agent.output is not None, "only an answer with an output type is parsed"
     try:
         return OutputContract(run.agent.output).parse(text)

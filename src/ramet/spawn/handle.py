@@ -21,10 +21,10 @@ class Handle:
     Dropping a handle does not affect the run.
     """
 
-    __slots__ = ("_post", "_run", "_supervisor")
+    __slots__ = ("_mail_router", "_run", "_supervisor")
 
     def __init__(self, run: Run, supervisor: Supervisor, post: MailRouter) -> None:
-        self._run, self._supervisor, self._post = run, supervisor, post
+        self._run, self._supervisor, self._mail_router = run, supervisor, post
 
     @property
     def run(self) -> Run:
@@ -108,7 +108,7 @@ class Handle:
         With `dedupe_s`, a message that equals one of the last `dedupe_s` seconds is not delivered again. Raises
         MailRefused if the run cannot accept mail.
         """
-        return self._post.deliver(self._run, text, sender="user", kind="user", dedupe_s=dedupe_s)
+        return self._mail_router.deliver(self._run, text, sender="user", kind="user", dedupe_s=dedupe_s)
 
     async def cancel(self, reason: str = "cancelled by its owner") -> StopReceipt:
         """Stop the run and all runs below it, and wait until they have ended.

@@ -79,9 +79,9 @@ def rebuild_tree(tree: RunTree, story: TreeReplay, supplies: ResumeInputs) -> Ru
     budgets = _budgets(story)
     runs: dict[str, Run] = {}
     for each in story.runs.values():
-        runs[each.id] = _revived(tree, each, runs, budgets[each.id], supplies)
+        runs[each.id] = _restore_run(tree, each, runs, budgets[each.id], supplies)
     for each in story.runs.values():  # Before any run is active, which could use what these runs were granted.
-        runs[each.id].inherited = _inherited(runs[each.id], each)
+        runs[each.id].inherited = _inherited_calls(runs[each.id], each)
         for mail_id, asker in each.awaiting_idle.items():
             if asker in story.runs and f"idle:{mail_id}" not in story.runs[asker].seen:
                 tree.post.await_idle(runs[each.id], mail_id, asker)
@@ -97,13 +97,13 @@ def resume_tree(tree: RunTree, story: TreeReplay) -> None:
     for run, each in left:
         if not run.is_living:
             continue
-        if each.state == State.STOPPING or _parent_is_over(run):
+        if each.state == State.STOPPING or _is_parent_over(run):
             run.verdict = TurnResult(Status.CANCELLED, error=ErrorInfo(type="Aborted", message="it was being stopped"))
             tree.supervisor.end(run)
         elif run.begins_anew and not run.repeatable and each.turn and run.left_in is None:
             run.verdict = lost_result(run, "its process ended")
             tree.supervisor.end(run)
-        elif each.is_in_turn or each.turn == 0 or _left_nothing(run, each):
+        elif each.is_in_turn or each.turn == 0 or _has_no_recorded_value(run, each):
             if not run.persistent or each.is_in_turn:
                 tree.supervisor.go_on(run, began=each.turn > 0)
             else:
@@ -112,7 +112,7 @@ def resume_tree(tree: RunTree, story: TreeReplay) -> None:
             tree.supervisor.rest(run)
 
 
-def _left_nothing(run: Run, replay: RunReplay) -> bool:
+def _has_no_recorded_value(run: Run, replay: RunReplay) -> bool:
     """Return whether only an end event would have recorded the value of the turn.
 
     This is the case for a function, and for an equal call whose result was reused.
@@ -121,7 +121,7 @@ def _left_nothing(run: Run, replay: RunReplay) -> bool:
     return not run.persistent and (run.agent.function is not None or has_no_reply)
 
 
-def _parent_is_over(run: Run) -> bool:
+def _is_parent_over(run: Run) -> bool:
     return run.parent is not None and not run.detached and not run.parent.is_living
 
 
@@ -153,7 +153,9 @@ def _budgets(replay: TreeReplay) -> dict[str, Budget]:
     return budgets
 
 
-def _revived(tree: RunTree, replay: RunReplay, runs: Mapping[str, Run], budget: Budget, supplies: ResumeInputs) -> Run:
+def _restore_run(
+    tree: RunTree, replay: RunReplay, runs: Mapping[str, Run], budget: Budget, supplies: ResumeInputs
+) -> Run:
     spawn_event, register, services = replay.born, tree.register, tree.register.services
     parent, above = runs.get(spawn_event.parent or ""), runs.get(replay.above)
     spawn_data = spawn_event.birth
@@ -191,7 +193,7 @@ def _revived(tree: RunTree, replay: RunReplay, runs: Mapping[str, Run], budget: 
         if not replay.is_over:
             raise
         # An ended run is only looked at. It needs only the fields that say where the states below it are.
-        agent, cwd, toolset = _ended(replay), pathlib.Path(spawn_data.get("cwd", ".")), Toolset(())
+        agent, cwd, toolset = _ended_agent(replay), pathlib.Path(spawn_data.get("cwd", ".")), Toolset(())
         grant, bound, missing = None, None, ()
         state_fields = {name: value for name, value in spawn_data.items() if name in ("begins_at", "state_owner")}
         request = request_of(
@@ -227,7 +229,7 @@ def _revived(tree: RunTree, replay: RunReplay, runs: Mapping[str, Run], budget: 
     for each in replay.said:
         if each.kind not in KINDS:
             raise InvalidValue("message.type", each.kind, "one of " + ", ".join(sorted(KINDS)))
-    run.context.remember(partial(_recalled, replay.said, dict(replay.begun)))
+    run.context.remember(partial(_decode_messages, replay.said, dict(replay.begun)))
     run.turn_began_at, run.attempt = min(replay.turn_began_at, len(replay.said)), replay.attempt
     if replay.exhausted and replay.is_in_turn:
         run.context.exhausted = BudgetExceeded(replay.exhausted, asked=1, left=0, scope=run.path)
@@ -238,12 +240,14 @@ def _revived(tree: RunTree, replay: RunReplay, runs: Mapping[str, Run], budget: 
     if spawn_data.get("brief") and not replay.is_briefed:
         run.pending.append(HumanMessage(content=spawn_data["brief"]))
     if replay.result is not None:
-        _lay_down(run, replay.result)
+        _restore_result(run, replay.result)
     else:
-        is_idle = replay.state == State.IDLE and not _left_nothing(run, replay)
+        is_idle = replay.state == State.IDLE and not _has_no_recorded_value(run, replay)
         run.state = State.IDLE if is_idle else State.STARTING
         run.left_in = (
-            replay if replay.sandbox is not None and (replay.is_in_turn or _left_nothing(run, replay)) else None
+            replay
+            if replay.sandbox is not None and (replay.is_in_turn or _has_no_recorded_value(run, replay))
+            else None
         )
         if run.state is State.IDLE:  # Its newest turn has ended, and no caller waits for it any more.
             run.verdict = on_record(run, replay)
@@ -261,13 +265,15 @@ def _revived(tree: RunTree, replay: RunReplay, runs: Mapping[str, Run], budget: 
     return run
 
 
-def _ended(replay: RunReplay) -> Agent:
+def _ended_agent(replay: RunReplay) -> Agent:
     """Return a substitute for the missing definition of a run that has ended."""
     ref = replay.born.birth["agent"].get("ref")
     return Agent(name=replay.born.agent, ref=AgentRef.parse(ref) if ref is not None else None)
 
 
-def _recalled(stored_messages: Sequence[StoredMessage], started_calls: Mapping[str, ToolStarted]) -> list[BaseMessage]:
+def _decode_messages(
+    stored_messages: Sequence[StoredMessage], started_calls: Mapping[str, ToolStarted]
+) -> list[BaseMessage]:
     """Return the conversation, with started calls as they were started: a hook may have changed their arguments."""
     messages = [decode(each.data) for each in stored_messages]
     newest = next((each for each in reversed(messages) if isinstance(each, AIMessage)), None)
@@ -277,7 +283,7 @@ def _recalled(stored_messages: Sequence[StoredMessage], started_calls: Mapping[s
     return messages
 
 
-def _inherited(run: Run, replay: RunReplay) -> ToolCallLedger | None:
+def _inherited_calls(run: Run, replay: RunReplay) -> ToolCallLedger | None:
     """Return the unanswered calls of the newest reply that the guest had received."""
     if run.capsule is not None or run.grant is None or not replay.is_in_turn or replay.is_rewound:
         return None
@@ -320,7 +326,7 @@ def _root_tools(replay: RunReplay, supplies: ResumeInputs, own_tools: Sequence[B
     return tuple(supplied[name] for name in replay.born.tools if name not in own_names)
 
 
-def _lay_down(run: Run, result: Result) -> None:
+def _restore_result(run: Run, result: Result) -> None:
     """Restore the state of a run that has ended, so that its result can be queried."""
     if result.status is Status.COMPLETED:
         with suppress(RametError):  # A value that its definition would not accept today stays as it was written.

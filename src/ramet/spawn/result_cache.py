@@ -70,7 +70,7 @@ async def cached_or_run(
     while (in_flight := results.computing.get(key)) is not None:
         if _would_wait_for_itself(run, in_flight.run, results.waiting):
             return await work()
-        await _wait(run, in_flight, results, begins_to_wait)
+        await _wait_for_result(run, in_flight, results, begins_to_wait)
     own_entry = results.computing[key] = InFlight(run, asyncio.get_running_loop().create_future())
     try:
         cached = await results.get(key, ttl_s)
@@ -133,7 +133,7 @@ def _settings_of(model: Any) -> Any:
         return model  # Not data: its calls have no key.
 
 
-async def _wait(run: Run, in_flight: InFlight, results: Results, begins_to_wait: Callable[[], None]) -> None:
+async def _wait_for_result(run: Run, in_flight: InFlight, results: Results, begins_to_wait: Callable[[], None]) -> None:
     """Wait until another call has ended, without holding a slot."""
     slot = run.context.slot
     run.waits_for.append(in_flight.run)

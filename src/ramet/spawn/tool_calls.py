@@ -27,8 +27,8 @@ from ramet.tools.dispatch import find_tool
 #: Rounds of hooks for each call of a reply, and for the reply itself: a loop asks before and after a call, reports a
 #: question to a person, and asks before it ends or shortens its conversation.
 ROUNDS = 4
-_ONE = Amount(tool_calls=1)
-_ONE_USED = Usage(tool_calls=1)
+_ONE_CALL = Amount(tool_calls=1)
+_ONE_CALL_USED = Usage(tool_calls=1)
 _NUMBER = re.compile(r"[1-9][0-9]{0,14}\Z")
 
 
@@ -62,25 +62,25 @@ class ToolCallLedger:
         self._context, self._step = context, step
         self._calls = {call["id"] or "": call for call in calls_of(reply)} if reply is not None else {}
         names = {call_id: tool_name(context, call["name"]) for call_id, call in self._calls.items()}
-        self._is_heir = past is not NO_CALLS_PAST
+        self._is_resumed = past is not NO_CALLS_PAST
         ended_ids = past.begun | past.refused | past.answered
         #: Calls that may run and have not begun: tool name by id.
-        self._waiting = {
+        self._waiting_tools = {
             key: name
             for key, name in names.items()
             if name and key not in ended_ids and not self._calls[key].get("error")
         }
-        self._ended: set[str] = set()
-        self._begun: dict[str, str] = {key: names[key] or "" for key in past.begun & names.keys()}
-        self._unanswered = self._calls.keys() - past.answered
-        self._intended: set[str] = set()  #: calls that the safety gate was asked about
-        self._committed: set[str] = set()  #: of these, the calls that may run
+        self._ended_ids: set[str] = set()
+        self._running_tools: dict[str, str] = {key: names[key] or "" for key in past.begun & names.keys()}
+        self._unanswered_ids = self._calls.keys() - past.answered
+        self._proposed_ids: set[str] = set()  #: calls that the safety gate was asked about
+        self._allowed_ids: set[str] = set()  #: of these, the calls that may run
         self.rounds = ROUNDS * (1 + len(self._calls))  #: rounds of hooks that may still be asked until the next reply
         self._holds: list[Hold] = []
         self.refusal: BudgetExceeded | None = None  #: why some of the calls may not run
         try:
-            for _ in self._waiting:
-                self._holds.append(context.budget.reserve(_ONE))
+            for _ in self._waiting_tools:
+                self._holds.append(context.budget.reserve(_ONE_CALL))
         except BudgetExceeded as refusal:
             self.refusal = refusal
         self.granted = None if self.refusal is None else len(self._holds)  #: number that may run; None: all
@@ -90,7 +90,7 @@ class ToolCallLedger:
 
         Raises ProtocolError if the reply has no such call, or if the call is answered.
         """
-        if call_id is None or call_id not in self._unanswered:
+        if call_id is None or call_id not in self._unanswered_ids:
             raise ProtocolError(f"call {str(call_id)[:100]!r} does not wait for an answer")
         return self._calls[call_id]
 
@@ -105,14 +105,14 @@ class ToolCallLedger:
         Raises ProtocolError if the call cannot run, or was asked about before.
         """
         call = self.call(call_id)
-        if call_id not in self._waiting or call_id in self._intended:
+        if call_id not in self._waiting_tools or call_id in self._proposed_ids:
             raise ProtocolError(f"there is no call {call_id[:100]!r} to vote on")
-        self._intended.add(call_id)
+        self._proposed_ids.add(call_id)
         return call
 
     def commit(self, call_id: str) -> None:
         """Record that the safety gate allowed a call."""
-        self._committed.add(call_id)
+        self._allowed_ids.add(call_id)
 
     def begin(self, call_id: str | None) -> StartedCall:
         """Record that a call begins.
@@ -120,12 +120,12 @@ class ToolCallLedger:
         Raises ProtocolError if it may not begin.
         """
         call = self.call(call_id)
-        if self._context.safety is not None and call_id not in self._committed:
+        if self._context.safety is not None and call_id not in self._allowed_ids:
             raise ProtocolError(f"call {str(call_id)[:100]!r} began before the safety gate decided")
-        tool = self._waiting.pop(call_id or "", None)
+        tool = self._waiting_tools.pop(call_id or "", None)
         if tool is None or not self._holds:
             raise ProtocolError(f"call {str(call_id)[:100]!r} may not begin")
-        self._begun[call_id or ""] = tool
+        self._running_tools[call_id or ""] = tool
         self._use(self._holds.pop())
         return StartedCall(tool, call["args"])
 
@@ -138,15 +138,15 @@ class ToolCallLedger:
         """
         call = self.call(call_id)
         self._check_begun(call_id, refused)
-        if call_id in self._ended:
+        if call_id in self._ended_ids:
             raise ProtocolError(f"call {str(call_id)[:100]!r} ended twice")
-        self._ended.add(call_id or "")
-        if self._is_heir and refused:
+        self._ended_ids.add(call_id or "")
+        if self._is_resumed and refused:
             self.deny(call_id)
-        if self._holds and call_id in self._waiting:
-            del self._waiting[call_id]
-            self._charge_untold(1)
-        return self._begun.get(call_id or "", call["name"][:200])
+        if self._holds and call_id in self._waiting_tools:
+            del self._waiting_tools[call_id]
+            self._charge_unreported(1)
+        return self._running_tools.get(call_id or "", call["name"][:200])
 
     def answer(self, call_id: str | None, *, refused: bool = True) -> None:
         """Record that the answer of a call is in the conversation.
@@ -155,18 +155,18 @@ class ToolCallLedger:
         """
         self.call(call_id)
         self._check_begun(call_id, refused)
-        self._unanswered.discard(call_id or "")
+        self._unanswered_ids.discard(call_id or "")
 
     def deny(self, call_id: str | None) -> None:
         """Record that the host refused a call; the call is not charged."""
-        self._waiting.pop(call_id or "", None)
+        self._waiting_tools.pop(call_id or "", None)
 
     def _check_begun(self, call_id: str | None, refused: bool) -> None:
         """Check that no call has an output that a safety gate did not allow.
 
         Raises ProtocolError.
         """
-        if self._context.safety is not None and not refused and call_id not in self._begun:
+        if self._context.safety is not None and not refused and call_id not in self._running_tools:
             raise ProtocolError(f"call {str(call_id)[:100]!r} has an output, and never began")
 
     def close(self) -> None:
@@ -174,22 +174,22 @@ class ToolCallLedger:
 
         Idempotent.
         """
-        unreported = min(len(self._holds), len(self._waiting))
-        self._waiting.clear()
+        unreported = min(len(self._holds), len(self._waiting_tools))
+        self._waiting_tools.clear()
         if unreported:
-            self._charge_untold(unreported)
+            self._charge_unreported(unreported)
         for hold in self._holds:
             hold.refund()
         self._holds.clear()
 
-    def _charge_untold(self, count: int) -> None:
+    def _charge_unreported(self, count: int) -> None:
         for _ in range(count):
             self._use(self._holds.pop())
         self._context.emit(ModelCharged, step_id=self._step, usage=Usage(tool_calls=count))
 
     def _use(self, hold: Hold) -> None:
-        hold.settle(_ONE)
-        self._context.spend(_ONE_USED)
+        hold.settle(_ONE_CALL)
+        self._context.spend(_ONE_CALL_USED)
 
 
 def charge_aside(context: ToolUseContext, step: str, reply: AIMessage) -> None:

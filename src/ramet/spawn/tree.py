@@ -46,20 +46,20 @@ class RunTree:
         """
         check_request(request)
         run = self._run_of(parent)
-        if request_key := _asked_by(run):
+        if request_key := _sandbox_request(run):
             if (known_run := self.register.asked_births.get(request_key)) is not None:
                 # This request led to it, and its sandbox has not received the answer.
-                return await self._born(known_run)
+                return await self._handle_of_child(known_run)
             request = dataclasses.replace(request, asked=request_key)
         request = with_dedupe_key(run, request)
         known = self.register.known_births.pop((run.info.id, key_of(request)), None)
         if known is not None and (not request.call_id or known.request.prompt == request.prompt):
-            return await self._born(known)  # The same call requested it in a process that has ended.
+            return await self._handle_of_child(known)  # The same call requested it in a process that has ended.
         if request.branch:
             request = dataclasses.replace(request, begins_at=await self._memory().begins_at(run))
-        return await self._born(await self.spawner.spawn(run, request, parent.slot))
+        return await self._handle_of_child(await self.spawner.spawn(run, request, parent.slot))
 
-    async def _born(self, child: Run) -> Handle:
+    async def _handle_of_child(self, child: Run) -> Handle:
         """Return the handle of a child, after creating the branch that the child works on."""
         if child.request.begins_at:
             await self._memory().branch(child)  # Otherwise the branch would exist only after the child's first write.
@@ -105,7 +105,7 @@ class RunTree:
         target = self.register.find(to, self._run_of(sender))
         if target.info.id == sender.run.id:
             raise MailRefused(to, "that is yourself")
-        request_key = _asked_by(self._run_of(sender))
+        request_key = _sandbox_request(self._run_of(sender))
         if request_key in self.register.asked_mail:
             return f"Delivered to {target.info.path}."
         notify = sender.run.id if notify_when_idle else ""
@@ -203,7 +203,7 @@ class RunTree:
         return run
 
 
-def _asked_by(run: Run) -> str:
+def _sandbox_request(run: Run) -> str:
     """Return the request of the run's sandbox that caused this call; empty for any other call."""
     call = current_call.get()
     return call.asked if call is not None and call.context is run.context else ""

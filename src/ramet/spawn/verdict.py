@@ -63,8 +63,8 @@ def on_record(run: Run, story: RunReplay) -> TurnResult:
     status, text = Status(story.turn_status), newest_text(_newest_first(run, story)) or None
     if status is Status.COMPLETED:
         is_text = run.agent.output is None and concluded_by(_newest_reply(story)) is None
-        return TurnResult(status, text if is_text else _answered(run, text))
-    return TurnResult(status, error=_why(run, story, status), partial=text or "")
+        return TurnResult(status, text if is_text else _value_of(run, text))
+    return TurnResult(status, error=_error_of(run, story, status), partial=text or "")
 
 
 def _newest_first(run: Run, replay: RunReplay) -> Iterator[BaseMessage]:
@@ -85,14 +85,14 @@ def _newest_reply(replay: RunReplay) -> list[BaseMessage]:
     return newest
 
 
-def _answered(run: Run, text: str | None) -> object:
+def _value_of(run: Run, text: str | None) -> object:
     try:
         return answer(run)
     except RametError:  # A value that its definition would not accept today stays as it was written.
         return text
 
 
-def _why(run: Run, replay: RunReplay, status: Status) -> ErrorInfo:
+def _error_of(run: Run, replay: RunReplay, status: Status) -> ErrorInfo:
     budget_refusal = replay.refusal
     if budget_refusal is not None and status is Status.BUDGET_EXHAUSTED:
         refusal = BudgetExceeded(

@@ -19,12 +19,12 @@ class News:
         self.head = 0  #: cursor of the newest committed event
         self._listeners: Listeners[[int]] = Listeners()
         self._waiting: dict[asyncio.Future[None], int] = {}
-        self._newest = self._told = 0
-        self._is_telling = False
+        self._newest = self._notified = 0
+        self._is_notifying = False
 
     def begin(self, head: int) -> None:
         """Restart with tickets from 1; listeners stay registered."""
-        self.head, self._newest, self._told = head, 0, 0
+        self.head, self._newest, self._notified = head, 0, 0
 
     def listen(self, heard: Callable[[int], None]) -> Callable[[], None]:
         """Call `heard` with each newest ticket; return a function that stops this and may be called twice."""
@@ -37,26 +37,26 @@ class News:
         """
         self.head = head
         if not (self._waiting or self._listeners):
-            self._told = ticket
+            self._notified = ticket
             return
         for waiter, after in self._waiting.items():
             if after < head and not waiter.done():
                 waiter.set_result(None)
         self._newest = ticket
-        if self._is_telling:
+        if self._is_notifying:
             # A listener appended something: all are notified of it after all have been notified of the earlier ticket.
             return
-        self._is_telling = True
+        self._is_notifying = True
         try:
-            while (newest := self._newest) > self._told:
-                self._told = newest
+            while (newest := self._newest) > self._notified:
+                self._notified = newest
                 for listener in self._listeners:
                     try:
                         listener(newest)
                     except Exception:
                         _log.exception("a listener for commits failed at ticket %d", newest)
         finally:
-            self._is_telling = False
+            self._is_notifying = False
 
     def fail(self, where: object, why: str) -> None:
         """Raise StoreFailed in every call that waits for an event."""

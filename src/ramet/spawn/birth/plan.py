@@ -100,7 +100,7 @@ def plan_birth(
     narrowed_limits = cap_time(grant or bound, narrowed_limits)
     if grant is not None and isolation == "worktree":
         raise InvalidValue("isolation", isolation, "nothing: a sandboxed agent has a workspace of its own")
-    cwd = _cwd(parent, request)
+    cwd = _working_dir(parent, request)
     if is_fork:
         toolset, system = Toolset(parent.context.tools), parent.context.system_messages
     else:
@@ -208,20 +208,20 @@ def _definition(parent: Run, request: SpawnRequest, services: TreePorts) -> tupl
     return services.definitions[name], False
 
 
-def _cwd(parent: Run, request: SpawnRequest) -> pathlib.Path:
+def _working_dir(parent: Run, request: SpawnRequest) -> pathlib.Path:
     if request.cwd is None:
         return parent.context.cwd
     if "\0" in request.cwd or len(request.cwd) > 4096:
         raise InvalidValue("cwd", request.cwd, "a folder's path")
     if parent.grant is not None:  # A path of a guest: inside, the folder exists or the start fails.
-        return _without_links(parent, _inside(parent.context.cwd, request.cwd), request.cwd)
+        return _path_without_links(parent, _path_inside(parent.context.cwd, request.cwd), request.cwd)
     cwd = (parent.context.cwd / request.cwd).resolve()
     if not cwd.is_relative_to(parent.context.cwd.resolve()) or not cwd.is_dir():
         raise InvalidValue("cwd", request.cwd, "a folder below the parent's own")
     return cwd
 
 
-def _without_links(parent: Run, cwd: pathlib.Path, requested: str) -> pathlib.Path:
+def _path_without_links(parent: Run, cwd: pathlib.Path, requested: str) -> pathlib.Path:
     """Return the folder unchanged.
 
     Raises InvalidValue if a link in a mount leads to it: the host reads instructions there.
@@ -237,7 +237,7 @@ def _without_links(parent: Run, cwd: pathlib.Path, requested: str) -> pathlib.Pa
     return cwd
 
 
-def _inside(root: pathlib.Path, requested: str) -> pathlib.Path:
+def _path_inside(root: pathlib.Path, requested: str) -> pathlib.Path:
     parts = (
         pathlib.PurePosixPath(requested).relative_to(root).parts
         if requested.startswith(f"{root}/")

@@ -58,9 +58,9 @@ async def decide_child(decide: Decide, parent: Run, plan: Plan, slot: Slot | Non
         background=bool(request.background if request.background is not None else plan.agent.background),
         detached=request.detached,
         limits=plan.limits.as_data(),
-        asked=_described(request.policy or plan.agent.policy),
-        inherited=_described(above),
-        granted=_described(plan.grant or plan.bound),
+        asked=_policy_data(request.policy or plan.agent.policy),
+        inherited=_policy_data(above),
+        granted=_policy_data(plan.grant or plan.bound),
     )
     answer = asyncio.ensure_future(decide(question, parent.context.abort))
     call = current_call.get(None)
@@ -76,7 +76,7 @@ async def decide_child(decide: Decide, parent: Run, plan: Plan, slot: Slot | Non
     if isinstance(decision.answer, Refuse):
         parent.unborn += 1
     record(parent.context, decision, plan.agent.name, call_id=request.call_id)
-    return _decided(decision, request, works_in_host=plan.grant is None and plan.bound is None)
+    return _apply_decision(decision, request, works_in_host=plan.grant is None and plan.bound is None)
 
 
 async def decide_root(
@@ -95,11 +95,11 @@ async def decide_root(
         model=_model_name(agent),
         tools=tuple(str(getattr(each, "name", each)) for each in agent.tools or ()),
         limits=limits.as_data(),
-        asked=_described(policy),
-        granted=_described(resolve_root_policy(policy) if policy is not None else None),
+        asked=_policy_data(policy),
+        granted=_policy_data(resolve_root_policy(policy) if policy is not None else None),
     )
     decision = await decide(question, None)
-    return _decided(decision, request, works_in_host=policy is None)
+    return _apply_decision(decision, request, works_in_host=policy is None)
 
 
 def record(context: ToolUseContext, decision: PolicyDecision, child: str, *, call_id: str | None = None) -> None:
@@ -113,13 +113,13 @@ def record(context: ToolUseContext, decision: PolicyDecision, child: str, *, cal
         verdict=type(answer).__name__.lower(),
         reason=answer.reason,
         child=child,
-        policy=_described(narrow.policy) or {} if narrow is not None else {},
+        policy=_policy_data(narrow.policy) or {} if narrow is not None else {},
         limits=narrow.limits.as_data() if narrow is not None else {},
         failed=bool(decision.failure),
     )
 
 
-def _decided(decision: PolicyDecision, request: SpawnRequest, *, works_in_host: bool) -> DecidedRequest:
+def _apply_decision(decision: PolicyDecision, request: SpawnRequest, *, works_in_host: bool) -> DecidedRequest:
     """Apply an answer to a request.
 
     Raises SpawnRefused or PolicyAdapterFailed.
@@ -140,5 +140,5 @@ def _model_name(agent: Agent) -> str:
     return agent.model if isinstance(agent.model, str) else ""
 
 
-def _described(terms: PolicyFields | None) -> dict[str, object] | None:
+def _policy_data(terms: PolicyFields | None) -> dict[str, object] | None:
     return to_public_dict(terms) if terms is not None else None

@@ -70,11 +70,11 @@ def to_data(
     if request.late_args is not None:
         spawn_data["late_args"] = True
     if run.grant is not None:
-        spawn_data["grant"] = _without_values(run, run.grant)
+        spawn_data["grant"] = _grant_without_values(run, run.grant)
     if run.narrowed is not None:
         spawn_data["narrowed"] = msgspec.to_builtins(run.narrowed)
     if run.bound is not None:
-        spawn_data["bound"] = _without_values(run, run.bound)
+        spawn_data["bound"] = _grant_without_values(run, run.bound)
     if run.capsule is not None:
         name, tag, data, is_heavy = run.capsule
         spawn_data["capsule"] = {
@@ -280,7 +280,7 @@ def grants_above(run: Run | None) -> tuple[Grant, ...]:
     return tuple(grants)
 
 
-def _without_values(run: Run, grant: Grant) -> dict[str, Any]:
+def _grant_without_values(run: Run, grant: Grant) -> dict[str, Any]:
     """Return a grant as data: the names of secrets and variables, and which variables differ from those above."""
     data: dict[str, Any] = msgspec.to_builtins(grant)
     data["secrets"], data["env_vars"] = sorted(grant.secrets), sorted(grant.env_vars)

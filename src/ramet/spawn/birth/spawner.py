@@ -58,7 +58,7 @@ class Spawner:
     """The spawner of one tree's runs; there is no other way to spawn."""
 
     def __init__(self, register: RunRegistry, supervisor: Supervisor, *, face: Tree) -> None:
-        self._register, self._supervisor, self._face = register, supervisor, face
+        self._register, self._supervisor, self._tree = register, supervisor, face
         self._services = register.services
 
     async def spawn(self, parent: Run, request: SpawnRequest, slot: Slot | None = None) -> Run:
@@ -81,7 +81,7 @@ class Spawner:
             decided_request = await decide_child(decide, parent, plan, slot)
         with ExitStack() as rollback:
             if decided_request is not None:
-                rollback.callback(_count_unborn, parent)
+                rollback.callback(_count_failed_spawn, parent)
                 # Planned again: what was free before the answer may be taken. The agent is the one that was asked
                 # about.
                 plan = plan_birth(
@@ -92,10 +92,10 @@ class Spawner:
                     decided=(plan, decided_request.most),
                 )
             parent.asked += 1
-            rollback.callback(_forget_birth, parent)
+            rollback.callback(_uncount_spawn, parent)
             if plan.grant is not None:
-                await self._check_place(plan.grant)
-            admission_slot = self._register.admission.try_admit(parent, plan.share) or await self._room(
+                await self._check_isolation(plan.grant)
+            admission_slot = self._register.admission.try_admit(parent, plan.share) or await self._wait_for_admission(
                 parent, plan, slot
             )
             rollback.callback(self._register.admission.release, admission_slot)
@@ -109,12 +109,12 @@ class Spawner:
             if scope is not None:
                 rollback.callback(scope.cancel)
             own_tree = await self._worktree(parent, plan)
-            run = self._make(parent, plan, admission_slot, scope, own_tree)
+            run = self._create_run(parent, plan, admission_slot, scope, own_tree)
             rollback.pop_all()
         agent_reservation.settle(_ONE_AGENT)
         if scope is not None:
             scope.confirm()
-        self._begin(run, parent, plan)
+        self._start_run(run, parent, plan)
         return run
 
     async def decide_root(
@@ -193,14 +193,14 @@ class Spawner:
         run.persistent = persistent
         run.context.history[:] = history
         house(run, self._services.placement)
-        spawn_data = self._described(run, agent.initial_prompt if persistent else request.prompt)
+        spawn_data = self._spawn_record(run, agent.initial_prompt if persistent else request.prompt)
         self._register.enter(run)
-        _record_birth(run, plan, spawn_data)
+        _record_spawn(run, plan, spawn_data)
         if decided_request.decision is not None:
             record(run.context, decided_request.decision, agent.name)
         return run
 
-    async def _check_place(self, grant: Grant) -> None:
+    async def _check_isolation(self, grant: Grant) -> None:
         """Check that a backend here isolates a run as strictly as its grant requires.
 
         Raises IsolationUnavailable.
@@ -208,7 +208,7 @@ class Spawner:
         assert self._services.placement is not None, "a plan has no grant without a placement"
         await self._services.placement.backend(grant)
 
-    async def _room(self, parent: Run, plan: Plan, slot: Slot | None) -> AdmissionSlot:
+    async def _wait_for_admission(self, parent: Run, plan: Plan, slot: Slot | None) -> AdmissionSlot:
         """Wait for a place.
 
         If the wait is abandoned, no place is kept, not even one that was granted at that moment.
@@ -244,7 +244,7 @@ class Spawner:
             raise
         return new_worktree
 
-    def _make(
+    def _create_run(
         self,
         parent: Run,
         plan: Plan,
@@ -312,7 +312,7 @@ class Spawner:
             budget=budget,
             record=services.record,
             durable=services.durable,
-            tree=self._face,
+            tree=self._tree,
             hooks=services.hooks(agent, gates, parent is not None),
             meter=services.meter,
             approve=services.approve,
@@ -349,7 +349,7 @@ class Spawner:
             timed_from=services.clock.monotonic(),
         )
         context.on_usage = run.count
-        context.slot = Slot(self._register.slots, lambda waits: self._waits(run, waits))
+        context.slot = Slot(self._register.slots, lambda waits: self._record_waiting(run, waits))
         context.tools = plan.toolset.tools if plan.is_fork else self._with_types(run, plan.toolset.tools)
         return run
 
@@ -369,7 +369,7 @@ class Spawner:
         """Give a run of another process its existing folder: see `ramet.spawn.sandbox.run_folder`."""
         house_again(run, self._services.placement)
 
-    def _waits(self, run: Run, waits: bool) -> None:
+    def _record_waiting(self, run: Run, waits: bool) -> None:
         self._supervisor.fact(run, Fact.WAIT_BEGAN if waits else Fact.WAIT_ENDED)
 
     def show_types(self, run: Run) -> None:
@@ -385,7 +385,7 @@ class Spawner:
 
     # ---- recorded, then started
 
-    def _begin(self, run: Run, parent: Run, plan: Plan) -> None:
+    def _start_run(self, run: Run, parent: Run, plan: Plan) -> None:
         brief, shared_count = plan.request.prompt, 0
         if plan.is_fork:
             if run.worktree is not None:
@@ -396,14 +396,14 @@ class Spawner:
         else:
             start = run.agent.initial_prompt
             first = HumanMessage(content=f"{start}\n\n{brief}" if start else brief)
-        spawn_data = self._described(run, str(first.content), shared_count)
+        spawn_data = self._spawn_record(run, str(first.content), shared_count)
         self._register.enter(run)
-        _record_birth(run, plan, spawn_data)
+        _record_spawn(run, plan, spawn_data)
         parent.count(_AGENT_USAGE)
         run.pending.append(first)
         self._supervisor.start_turn(run)
 
-    def _described(self, run: Run, brief: str, shared_count: int = 0) -> dict[str, Any]:
+    def _spawn_record(self, run: Run, brief: str, shared_count: int = 0) -> dict[str, Any]:
         """Return the data that the journal needs to continue the run; empty without a journal."""
         if self._services.durable is None:
             return {}
@@ -420,11 +420,11 @@ def _agent_tool(types: tuple[tuple[str, str], ...]) -> BaseTool:
     return agent_tool(dict(types))
 
 
-def _forget_birth(parent: Run) -> None:
+def _uncount_spawn(parent: Run) -> None:
     parent.asked -= 1
 
 
-def _count_unborn(parent: Run) -> None:
+def _count_failed_spawn(parent: Run) -> None:
     parent.unborn += 1
 
 
@@ -465,7 +465,7 @@ def _own_scope(parent: Run, plan: Plan) -> ChildBudget | None:
     return ChildBudget(Budget(plan.limits, scope=""), reservation)
 
 
-def _record_birth(run: Run, plan: Plan, spawn_data: dict[str, Any]) -> None:
+def _record_spawn(run: Run, plan: Plan, spawn_data: dict[str, Any]) -> None:
     run.context.emit(
         RunSpawned,
         name=run.name,

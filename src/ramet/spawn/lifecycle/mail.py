@@ -26,14 +26,14 @@ class MailRouter:
         self._register, self._supervisor = register, supervisor
         supervisor.on_end = self.tell_of_end
         supervisor.on_idle = self.tell_idle
-        self._numbers = itertools.count(1)
+        self._mail_numbers = itertools.count(1)
 
     def go_on(self, number: int) -> None:
         """Number new mail after `number`.
 
         A number of another process was already seen, and would be taken for that mail.
         """
-        self._numbers = itertools.count(number + 1)
+        self._mail_numbers = itertools.count(number + 1)
 
     def deliver(
         self,
@@ -65,14 +65,14 @@ class MailRouter:
                 duplicate_text = f"the same message as {duplicate.id} less than {window_s:g} s ago"
                 idle_hint = " You receive no idle notice for this message." if notify else ""
                 return f"{NOT_DELIVERED}: {run.info.path} got {duplicate_text}.{idle_hint}"
-        mail = Mail(id=f"mail-{next(self._numbers)}", sender=sender, text=text, kind=kind)
+        mail = Mail(id=f"mail-{next(self._mail_numbers)}", sender=sender, text=text, kind=kind)
         if kind == "user" or run.info.path.startswith(f"{sender}/"):
             run.wakes = 0  # A message from above: only messages that agents send each other on their own are bounded.
         if run.state is State.ENDED:
             if run.wakes >= MAX_WAKES:
                 raise MailRefused(run.info.path, f"it was resumed {MAX_WAKES} times without a message from above")
             run.context.mailbox.check_room(mail)  # Before anything changes.
-            self._revive(run)
+            self._resume_finished(run)
             run.wakes += 1
             self._push(run, mail, asked, notify)
             self._supervisor.fact(run, Fact.RESUMED)
@@ -86,7 +86,7 @@ class MailRouter:
         """Notify the parent of a background run that it ended, or else the nearest living run above."""
         if not run.background or run.result is None:
             return
-        above = self._above(run)
+        above = self._living_ancestor(run)
         if above is None or above.state is State.STOPPING or above.agent.function is not None:
             return
         text = notification(run.result, run=run.info.id, name=run.name, path=run.info.path)
@@ -133,7 +133,7 @@ class MailRouter:
                 asker.waits_for_rest.discard(run.info.id)
             if asker is None or not asker.is_living or asker.context.mailbox.closed is not None:
                 continue
-            if run.state not in OVER or not run.background or asker is not self._above(run):
+            if run.state not in OVER or not run.background or asker is not self._living_ancestor(run):
                 text = notification(result, run=run.info.id, name=run.name, path=run.info.path)
                 self._push(asker, Mail(id=f"idle:{mail_id}", sender=run.info.path, text=text, kind="notice"))
             self._supervisor.consider(asker)  # Also if the notice of its end, which reports the same, did not wake it.
@@ -144,7 +144,7 @@ class MailRouter:
         if run.awaiting_idle and run.result is not None:
             self.tell_idle(run, run.result)
 
-    def _above(self, run: Run) -> Run | None:
+    def _living_ancestor(self, run: Run) -> Run | None:
         """Return the nearest run above that lives and accepts mail."""
         above = run.parent
         while above is not None and (above.state in OVER or above.context.mailbox.closed is not None):
@@ -168,7 +168,7 @@ class MailRouter:
                 run.recent_mail = run.recent_mail or RecentMail()
                 run.recent_mail.add(mail.id, mail.sender, mail.text, run.context.clock.now())
 
-    def _revive(self, run: Run) -> None:
+    def _resume_finished(self, run: Run) -> None:
         """Resume a finished run with the rest of its limits.
 
         Raises MailRefused, having changed nothing, if it cannot be resumed.

@@ -52,7 +52,7 @@ async def stop_all(
                 own_status = status if run is top_run else Status.CANCELLED
                 run.cut = cancelled_result(run, own_status, message, scope=over.info.path if over is not None else None)
             tell(run, Fact.STOP_ASKED if run is top_run else Fact.PARENT_STOPS, message)
-    waiting_ids = _waiting_for_this(runs_to_stop)
+    waiting_ids = _runs_waiting_for_this(runs_to_stop)
     for run in runs_to_stop:
         # If cancelled twice, a run would no longer wait until the sandboxes below it have ended.
         if is_at_work(run) and id(run) not in stopping:
@@ -90,7 +90,7 @@ def is_at_work(run: Run) -> bool:
     return run.task is not None and not run.task.done()
 
 
-def _waiting_for_this(runs_to_stop: list[Run]) -> set[int]:
+def _runs_waiting_for_this(runs_to_stop: list[Run]) -> set[int]:
     """Return the runs that wait for the call that stops them: they are cancelled, but cannot be waited for."""
     current, call = asyncio.current_task(), current_call.get(None)
     waiting_ids = {id(run) for run in runs_to_stop if run.task is current and current is not None}

@@ -49,8 +49,8 @@ class Supervisor:
         self._services = register.services
         self.on_end: Callable[[Run], None] = lambda _: None  #: called with every run that ended
         self.on_idle: Callable[[Run, Result], None] = lambda _, __: None  #: called with idle runs that are awaited
-        self._dismissed = set[asyncio.Future[None]]()  #: sandboxes of an earlier kernel that are being ended
-        self._do: dict[Effect, Callable[[Run, str], None]] = {
+        self._orphan_ends = set[asyncio.Future[None]]()  #: sandboxes of an earlier kernel that are being ended
+        self._effect_handlers: dict[Effect, Callable[[Run, str], None]] = {
             Effect.RECORD_STATE: self._record_state,
             Effect.LET_GO_SLOT: lambda run, _: run.context.slot.let_go(),
             Effect.START_TURN: lambda run, _: self.start_turn(run),
@@ -75,7 +75,7 @@ class Supervisor:
         failed: Exception | None = None
         for effect in effects:
             try:
-                self._do[effect](run, why)
+                self._effect_handlers[effect](run, why)
             except Exception as error:  # The rest must still happen: others wait for it.
                 failed = failed or error
         if failed is not None:
@@ -113,7 +113,7 @@ class Supervisor:
     def _announce(self, run: Run, result: Result, failure: RametError | None) -> None:
         """Report a recorded end; if the end cannot be recorded, report that failure instead."""
         if failure is not None:
-            result = _unkept(result, failure)
+            result = _unrecorded_result(result, failure)
         if run.result is not None:  # It was not resumed meanwhile.
             run.announce(result)
         run.announce_turn(result)  # Otherwise the waiter of the cut-off turn would wait forever.
@@ -159,13 +159,13 @@ class Supervisor:
         run.context.exhausted = run.cut = None
         run.turn_began_at = len(run.context.history)
         self._watch_time(run)
-        run.task = asyncio.create_task(self._turn(run, messages), name=run.info.path, context=_nobodys_call())
-        run.task.add_done_callback(lambda task: self._never_began(run) if task.cancelled() else None)
+        run.task = asyncio.create_task(self._turn(run, messages), name=run.info.path, context=_context_without_call())
+        run.task.add_done_callback(lambda task: self._end_unstarted_turn(run) if task.cancelled() else None)
 
     def _watch_time(self, run: Run) -> None:
         if run.limits.seconds is not None and run.deadline is None:
             run.timed_from = self._services.clock.monotonic() - run.aged_s
-            run.deadline = asyncio.create_task(self._time_out(run, run.limits.seconds), context=_nobodys_call())
+            run.deadline = asyncio.create_task(self._time_out(run, run.limits.seconds), context=_context_without_call())
 
     def rest(self, run: Run) -> None:
         """Continue with a run that another process left between two turns."""
@@ -187,29 +187,29 @@ class Supervisor:
 
     def end(self, run: Run) -> None:
         """End a run with its verdict, before it was active here."""
-        self._dismiss(run)
+        self._terminate_orphan(run)
         self._end(run)
 
-    def _dismiss(self, run: Run) -> None:
+    def _terminate_orphan(self, run: Run) -> None:
         """Terminate a sandbox of an earlier kernel that this run did not continue with."""
         if run.inherited is not None:
             run.inherited.close()
             run.inherited = None
         end_future = terminate_orphan(run, self._services.placement)
         if end_future is not None:
-            self._dismissed.add(end_future)
-            end_future.add_done_callback(self._dismissed.discard)
+            self._orphan_ends.add(end_future)
+            end_future.add_done_callback(self._orphan_ends.discard)
 
-    def _never_began(self, run: Run) -> None:
+    def _end_unstarted_turn(self, run: Run) -> None:
         """End a turn whose task was cancelled before its first line, so that no code in it could do so."""
         reason = run.context.abort.reason or "it was stopped before it began"
         run.resumes = False
-        self._mend_history(run)  # It may be in the middle of a turn that another process had begun.
-        self._turn_over(run, run.cut or cancelled_result(run, Status.CANCELLED, reason))
+        self._repair_history(run)  # It may be in the middle of a turn that another process had begun.
+        self._finish_turn(run, run.cut or cancelled_result(run, Status.CANCELLED, reason))
 
     async def _turn(self, run: Run, messages: list[BaseMessage]) -> None:
         try:
-            await self._whole_turn(run, messages)
+            await self._run_whole_turn(run, messages)
         except Exception as bug:  # A bug of ramet, or of git: a waiter must not wait forever.
             _log.exception("the turn of %s could not be ended", run.info.path)
             error = ErrorInfo(type=type(bug).__name__, message=str(bug))
@@ -220,7 +220,7 @@ class Supervisor:
             if run.result is None:
                 run.announce(self.result_of(run, run.verdict))
 
-    async def _whole_turn(self, run: Run, messages: list[BaseMessage]) -> None:
+    async def _run_whole_turn(self, run: Run, messages: list[BaseMessage]) -> None:
         async def begin() -> None:
             await run.context.slot.take()
             self.fact(run, Fact.BEGAN)
@@ -231,7 +231,7 @@ class Supervisor:
             # A brief that is not recorded yet is sent together with the texts of hooks.
             is_first = bool(messages) if run.resumes else run.turns == 1
             if is_first and run.context.hooks is not None:
-                messages.extend(await _greeting(run))
+                messages.extend(await _start_hook_messages(run))
 
         def feed(chunk: AIMessageChunk) -> None:
             self._services.feed(run.info, chunk, f"{run.info.id}:{run.context.steps}")
@@ -242,18 +242,18 @@ class Supervisor:
         run.heard.clear()
         run.resumes = False
         if verdict.status is not Status.COMPLETED:
-            self._mend_history(run)
-            ends_run = self._would_end(run, verdict) and run.state is not State.STOPPING
+            self._repair_history(run)
+            ends_run = self._is_end_of_run(run, verdict) and run.state is not State.STOPPING
             if ends_run and run.children:
                 await self._stop_all(run.bound_children(), f"its parent ended: {verdict.status}")
         if run.state is State.STOPPING:
-            await _outlive_sandboxes(run)
-        if run.worktree is not None and self._would_end(run, verdict):
+            await _wait_for_child_sandboxes(run)
+        if run.worktree is not None and self._is_end_of_run(run, verdict):
             run.context.mailbox.close("it is finishing")  # Mail must not wake it while its folder is removed.
             await self._leave_worktree(run)
-        self._turn_over(run, verdict)
+        self._finish_turn(run, verdict)
 
-    def _mend_history(self, run: Run) -> None:
+    def _repair_history(self, run: Run) -> None:
         """Answer the calls that a cut-off turn left open, so that the next request is valid."""
         if not run.context.history:
             return
@@ -270,27 +270,27 @@ class Supervisor:
                 call_id = getattr(message, "tool_call_id", None)
                 run.context.emit(MessageRecorded, message=ensure_encodable(message)[1], call_id=call_id)
 
-    def _turn_over(self, run: Run, verdict: TurnResult) -> None:
+    def _finish_turn(self, run: Run, verdict: TurnResult) -> None:
         """Decide whether the run ends, becomes idle, or begins its next turn.
 
         There is no await in between, so no mail can be missed.
         """
-        self._dismiss(run)
+        self._terminate_orphan(run)
         if run.state in OVER:
             return  # It was fenced off before it ended.
         run.verdict = verdict
         if run.state is not State.STOPPING:  # Its end, which follows now, reports the same about the turn.
             run.context.emit(TurnEnded, turn=run.turns, status=str(verdict.status), usage=run.context.usage)
         run.drop_deadline(keep=not run.persistent)
-        if self._would_end(run, verdict):
+        if self._is_end_of_run(run, verdict):
             return self._end(run)
         self.fact(run, Fact.TURN_OVER)
         if not (run.waking and run.context.mailbox.has("user")):  # A prompt that came during it is unanswered.
             result, waiter = self.result_of(run, verdict), run.on_turn  # A later waiter waits for the next turn.
-            self._services.after(lambda failure: _tell(run, waiter, result, failure), True)
+            self._services.after(lambda failure: _report_turn(run, waiter, result, failure), True)
         self.consider(run)
 
-    def _would_end(self, run: Run, verdict: TurnResult) -> bool:
+    def _is_end_of_run(self, run: Run, verdict: TurnResult) -> bool:
         if run.state is State.STOPPING or run.context.abort.aborted:
             return True
         if run.persistent:
@@ -356,19 +356,19 @@ class Supervisor:
 
     async def stop_tree(self, reason: str) -> StopReceipt:
         """Stop every run of the tree, including runs that may outlive their parents."""
-        return await self._stop_all(self._tops(), reason)
+        return await self._stop_all(self._top_runs(), reason)
 
     async def close(self, reason: str) -> None:
         """Close the tree in order: active runs are stopped; an idle root ends with the result of its last turn."""
         root = self._register.root
         if root is not None and root.persistent and root.state is State.IDLE:
             root.wakes = MAX_WAKES  # Runs that end now must not wake it.
-            await self._stop_all([run for run in self._tops() if run is not root] + root.bound_children(), reason)
+            await self._stop_all([run for run in self._top_runs() if run is not root] + root.bound_children(), reason)
             if root.state is State.IDLE:
                 self._end(root)
         await self.stop_tree(reason)
 
-    def _tops(self) -> list[Run]:
+    def _top_runs(self) -> list[Run]:
         """Return the living runs that no living run stops together with itself."""
         return [
             run for run in self._register.living() if run.parent is None or run.detached or not run.parent.is_living
@@ -429,8 +429,8 @@ class Supervisor:
             grace_s=self._services.grace_s,
             out_of_time=out_of_time,
         )
-        if self._dismissed:
-            await asyncio.wait(self._dismissed, timeout=DISMISSED_S)
+        if self._orphan_ends:
+            await asyncio.wait(self._orphan_ends, timeout=DISMISSED_S)
         return receipt
 
     async def _fence_off(self, run: Run) -> None:
@@ -467,17 +467,17 @@ class Supervisor:
             run.artifacts = (str(leftover_path),) if leftover_path is not None else ()
 
 
-def _tell(run: Run, waiter: Callable[[Result], None] | None, result: Result, failure: RametError | None) -> None:
-    run.tell_turn(result if failure is None else _unkept(result, failure), waiter)
+def _report_turn(run: Run, waiter: Callable[[Result], None] | None, result: Result, failure: RametError | None) -> None:
+    run.tell_turn(result if failure is None else _unrecorded_result(result, failure), waiter)
 
 
-def _unkept(result: Result, failure: RametError) -> Result:
+def _unrecorded_result(result: Result, failure: RametError) -> Result:
     """Return a failed result for one that cannot be recorded, so that no caller takes it for a result."""
     error = ErrorInfo(type=type(failure).__name__, message=str(failure))
     return replace(result, status=Status.FAILED, value=None, error=error, partial=result.text)
 
 
-async def _outlive_sandboxes(run: Run) -> None:
+async def _wait_for_child_sandboxes(run: Run) -> None:
     """Wait for the ends of the sandboxed children.
 
     A caller that is notified of the run's end must find no process of its children; they are being stopped too.
@@ -488,7 +488,7 @@ async def _outlive_sandboxes(run: Run) -> None:
             await asyncio.wait(child_ends)
 
 
-def _nobodys_call() -> contextvars.Context:
+def _context_without_call() -> contextvars.Context:
     """Return a context without a current call, for a new task.
 
     The call that started a run is not the call in which the run works.
@@ -498,7 +498,7 @@ def _nobodys_call() -> contextvars.Context:
     return context
 
 
-async def _greeting(run: Run) -> list[BaseMessage]:
+async def _start_hook_messages(run: Run) -> list[BaseMessage]:
     """Return the messages of SessionStart or SubagentStart hooks for a run that begins, as data after its brief."""
     event, hooks = "SubagentStart" if run.info.depth else "SessionStart", run.context.hooks
     if hooks is None or not hooks.listens(event):

@@ -22,7 +22,7 @@ from ramet.spawn.ports import Placement
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.process import ended, started
 
-_canonical = msgspec.json.Encoder(order="sorted").encode
+_canonical_value = msgspec.json.Encoder(order="sorted").encode
 
 
 class NotAdopted(Exception):
@@ -64,11 +64,11 @@ def terminate_orphan(run: Run, placement: Placement | None) -> asyncio.Future[No
         return None
     spec = SandboxSpec(run=run.info.id, grant=run.grant, workspace=run.folder.workspace)
     end_future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    placement.later(_dismiss(record, spec, placement, end_future))
+    placement.later(_adopt_and_end(record, spec, placement, end_future))
     return end_future
 
 
-async def _dismiss(
+async def _adopt_and_end(
     record: SandboxStarted, spec: SandboxSpec, placement: Placement, end_future: asyncio.Future[None]
 ) -> None:
     try:
@@ -87,4 +87,4 @@ async def described(box: Sandbox, backend: Backend) -> dict[str, Any]:
 
 def sandbox_id(description: Mapping[str, Any]) -> str:
     """Return the unique id of a sandbox, which identifies its requests; empty if it ends with its kernel."""
-    return hashlib.sha256(_canonical(description)).hexdigest()[:16] if description else ""
+    return hashlib.sha256(_canonical_value(description)).hexdigest()[:16] if description else ""

@@ -19,7 +19,7 @@ MAX_PAYLOAD = 8 * 1024 * 1024
 MAX_QUESTION = 1000
 
 #: The fields that a guest may set in the payload of a hook, by event, with their types; the host knows the rest.
-_SAID: dict[str, dict[str, type]] = {
+_PAYLOAD_FIELDS: dict[str, dict[str, type]] = {
     "PreToolUse": {},
     "PostToolUse": {"tool_response": str},
     "PostToolUseFailure": {"tool_response": str},
@@ -30,7 +30,7 @@ _SAID: dict[str, dict[str, type]] = {
     "TeammateIdle": {"stop_hook_active": bool, "last_assistant_message": str},
 }
 #: The field that a hook's matcher is compared with; otherwise the agent's name.
-_MATCHED = {"Notification": "notification_type", "PreCompact": "trigger"}
+_MATCHER_FIELD = {"Notification": "notification_type", "PreCompact": "trigger"}
 
 
 def quoted(text: str) -> str:
@@ -41,12 +41,12 @@ def quoted(text: str) -> str:
 class Gates:
     """The gates of one conversation."""
 
-    __slots__ = ("_asking", "_context", "_questions")
+    __slots__ = ("_context", "_open_questions", "_questions")
 
     def __init__(self, context: ToolUseContext) -> None:
         self._context = context
         self._questions: dict[str, str] = {}  #: questions of hooks for a person, by call
-        self._asking: set[str] = set()  #: calls about which a person is being asked
+        self._open_questions: set[str] = set()  #: calls about which a person is being asked
 
     async def approve(self, request: Approve, calls: ToolCallLedger) -> ApprovalReply:
         """Ask a person about a call; a denied call is not charged.
@@ -57,7 +57,7 @@ class Gates:
         """
         call_id = CallId(request.call_id or "")
         call, tool = calls.call(call_id), calls.tool(call_id)
-        if call_id in self._asking:
+        if call_id in self._open_questions:
             raise ProtocolError(f"a person is being asked about call {call_id[:100]!r} already")
         question = self._questions.pop(call_id, None)
         ruling = ruling_on(self._context, tool, call["args"])
@@ -68,11 +68,11 @@ class Gates:
         approval = Approval(False, ruling.reason if ruling.verdict == "deny" else "")
         if self._context.approve is not None and ruling.verdict != "deny":
             token = current_call.set(CurrentCall(self._context, call_id, StepId("")))  # the asking call
-            self._asking.add(call_id)
+            self._open_questions.add(call_id)
             try:
                 approval = await self._context.approve(self._context, tool=tool, question=question, args=call["args"])
             finally:
-                self._asking.discard(call_id)
+                self._open_questions.discard(call_id)
                 current_call.reset(token)
             await self._context.slot.take()  # Waiting for the answer released the slot.
         if not approval:
@@ -103,7 +103,7 @@ class Gates:
         Raises ProtocolError for any other event, or if there is no listener.
         """
         hooks, event = self._context.hooks, request.event
-        field_types = _SAID.get(event)
+        field_types = _PAYLOAD_FIELDS.get(event)
         is_listening = hooks is not None and hooks.listens(event)
         if field_types is None or not (is_listening or (event == "PreToolUse" and self._context.permissions)):
             raise ProtocolError(f"no hook listens for {event[:100]!r} from a sandbox")
@@ -117,7 +117,7 @@ class Gates:
             raise ProtocolError(f"the payload of {event} must hold {', '.join(field_types) or 'the id of its call'}")
         payload: dict[str, Any] = {key: fields[key] for key in field_types}  # Any: the payload of hooks
         if hooks is not None and not event.endswith(("ToolUse", "ToolUseFailure")):
-            matcher = payload.get(_MATCHED.get(event, ""), self._context.run.agent)
+            matcher = payload.get(_MATCHER_FIELD.get(event, ""), self._context.run.agent)
             return HookReply(**(await hooks.fire(event, self._context, payload, matcher=matcher))._asdict())
         call_id = str(fields.get("tool_use_id"))
         call, tool = calls.call(call_id), calls.tool(call_id)

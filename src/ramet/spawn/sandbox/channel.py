@@ -84,7 +84,7 @@ class GuestChannel(asyncio.Protocol):
         self._service = service
         self._loop = asyncio.get_running_loop()
         self._clock = clock or SystemClock()
-        self._outbound = Outbound(self._clock, on_room=self._go_on, on_end=self._end)
+        self._outbound = Outbound(self._clock, on_room=self._schedule_work, on_end=self._end)
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
         self._channel: socket.socket | None = None
@@ -93,14 +93,14 @@ class GuestChannel(asyncio.Protocol):
         self._waiting: list[Frame] = []  #: received, not yet processed: a limit was reached
         self._tasks: set[asyncio.Task[None]] = set()
         self._last_id = 0
-        self._in_flight = self._bytes_in_flight = self._held = 0
+        self._in_flight = self._bytes_in_flight = self._held_slots = 0
         self._tokens, self._tokens_at = BURST, self._loop.time()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._partial_since = 0.0
-        self._begins = False  #: a request has not had its first step on the loop
-        self._rested = asyncio.Event()
-        self._rested.set()
-        self._rests_until = 0.0  #: by the clock: when others have had their share of the loop
+        self._awaits_first_step = False  #: a request has not had its first step on the loop
+        self._is_unpaused = asyncio.Event()
+        self._is_unpaused.set()
+        self._paused_until = 0.0  #: by the clock: when others have had their share of the loop
 
     async def open(self, channel: socket.socket) -> None:
         """Take over the host's end of a channel."""
@@ -142,7 +142,7 @@ class GuestChannel(asyncio.Protocol):
         """Run a coroutine for this guest; it is cancelled when the channel closes."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._done_beside)
+        task.add_done_callback(self._on_task_done)
         return task
 
     # ---- called by asyncio
@@ -174,7 +174,7 @@ class GuestChannel(asyncio.Protocol):
             self._charge(time.thread_time() - started_at)
         self._watch_partial(is_new=bool(frames))
         self._waiting += frames
-        self._work_off()
+        self._process_frames()
 
     def connection_lost(self, problem: Exception | None) -> None:
         """Handle the end of the connection, by the guest or by the host."""
@@ -209,7 +209,7 @@ class GuestChannel(asyncio.Protocol):
         error = ProtocolError("a frame was started and not completed in time")
         self._timers["frame"] = self._loop.call_at(self._partial_since + self._reader.allowance_s, self._end, error)
 
-    def _work_off(self) -> None:
+    def _process_frames(self) -> None:
         """Process the received frames up to the limits; above the limits, stop reading."""
         at = 0
         try:
@@ -218,13 +218,13 @@ class GuestChannel(asyncio.Protocol):
                 at += 1
                 started_at = time.thread_time()
                 try:
-                    self._take(frame)
+                    self._handle_frame(frame)
                 finally:
                     self._charge(time.thread_time() - started_at)
         except ProtocolError as error:
             self._end(error)
         except Exception as problem:  # Waiters for this guest receive the error.
-            self._end(_ours(problem))
+            self._end(_host_error(problem))
         del self._waiting[:at]
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -236,9 +236,9 @@ class GuestChannel(asyncio.Protocol):
             transport.resume_reading()
 
     def _has_room(self, frame: Frame) -> bool:
-        if self._held or self._outbound.is_full:
+        if self._held_slots or self._outbound.is_full:
             return False
-        if self._begins or not self._rested.is_set():
+        if self._awaits_first_step or not self._is_unpaused.is_set():
             return False
         now = self._loop.time()
         self._tokens = min(BURST, self._tokens + (now - self._tokens_at) * RATE_PER_S)
@@ -254,9 +254,9 @@ class GuestChannel(asyncio.Protocol):
 
     def _refilled(self) -> None:
         self._timers.pop("tokens", None)
-        self._work_off()
+        self._process_frames()
 
-    def _take(self, frame: Frame) -> None:
+    def _handle_frame(self, frame: Frame) -> None:
         self._tokens -= 1
         message = guest_protocol.from_guest(frame.control)
         if isinstance(message, Done):
@@ -272,45 +272,46 @@ class GuestChannel(asyncio.Protocol):
             def settle(_: asyncio.Task[None]) -> None:
                 self._in_flight -= count
                 self._bytes_in_flight -= size
-                self._go_on()
+                self._schedule_work()
 
             self.beside(self._serve(message, frame.body)).add_done_callback(settle)
-            self._begins = True  # asyncio calls in order: the request has its first step before `_has_begun` is called.
-            self._loop.call_soon(self._has_begun)
+            # asyncio calls in order: the request has its first step before `_on_first_step` is called.
+            self._awaits_first_step = True
+            self._loop.call_soon(self._on_first_step)
         else:
             coroutine = self._service.hear(message, frame.body)
             if coroutine is not None and isinstance(message, Watch):
                 self.beside(coroutine)
             elif coroutine is not None:
-                self._held += 1
+                self._held_slots += 1
                 self.beside(coroutine).add_done_callback(self._release)
 
-    def _has_begun(self) -> None:
-        self._begins = False
+    def _on_first_step(self) -> None:
+        self._awaits_first_step = False
         if self._waiting:
-            self._work_off()
+            self._process_frames()
 
     def _charge(self, used_s: float) -> None:
         """Count loop time that this guest took; above AT_ONCE_S at once, pause it so that others get their share."""
         now = self._clock.monotonic()
-        self._rests_until = max(self._rests_until, now) + OTHERS_SHARE * used_s
-        if self._rested.is_set() and not self._over.done() and self._rests_until - now > OTHERS_SHARE * AT_ONCE_S:
-            self._rested.clear()
-            self.beside(self._rest())
+        self._paused_until = max(self._paused_until, now) + OTHERS_SHARE * used_s
+        if self._is_unpaused.is_set() and not self._over.done() and self._paused_until - now > OTHERS_SHARE * AT_ONCE_S:
+            self._is_unpaused.clear()
+            self.beside(self._pause())
 
-    async def _rest(self) -> None:
-        while (left_s := self._rests_until - self._clock.monotonic()) > 0:
+    async def _pause(self) -> None:
+        while (left_s := self._paused_until - self._clock.monotonic()) > 0:
             await self._clock.sleep(left_s)
-        self._rested.set()
-        self._go_on()
+        self._is_unpaused.set()
+        self._schedule_work()
 
     def _release(self, _: asyncio.Task[None]) -> None:
-        self._held -= 1
-        self._go_on()
+        self._held_slots -= 1
+        self._schedule_work()
 
-    def _go_on(self) -> None:
+    def _schedule_work(self) -> None:
         if self._waiting:
-            self._loop.call_soon(self._work_off)
+            self._loop.call_soon(self._process_frames)
 
     async def _serve(self, request: Request, body: bytes) -> None:
         await metered(self._answer(request, body), self._charge)
@@ -320,29 +321,29 @@ class GuestChannel(asyncio.Protocol):
             reply = await self._service.answer(request, body)
             if isinstance(reply, LargeReply):
                 produce = reply.make
-                return await self.in_turn(lambda: self._make(request, produce))
+                return await self.in_turn(lambda: self._send_produced_reply(request, produce))
         except ProtocolError as problem:
             return self._end(problem)
         except Exception as error:
             info, fields = self._service.failed(error)
             return await self.tell(Answer(id=request.id, error=info, fields=fields))
-        return await self._tell_reply(request, reply)
+        return await self._send_reply(request, reply)
 
-    async def _make(self, request: Request, produce: Callable[[], Awaitable[Reply]]) -> None:
-        await self._rested.wait()
-        await self._tell_reply(request, await produce())
+    async def _send_produced_reply(self, request: Request, produce: Callable[[], Awaitable[Reply]]) -> None:
+        await self._is_unpaused.wait()
+        await self._send_reply(request, await produce())
 
-    async def _tell_reply(self, request: Request, reply: Reply) -> None:
+    async def _send_reply(self, request: Request, reply: Reply) -> None:
         try:
             await self.tell(Answer(id=request.id, data=guest_protocol.raw(reply.data)), reply.body)
         except ProtocolError as error:  # The host's error: the guest broke no rule by its request.
             info, fields = self._service.failed(InvalidValue("answer", request.id, str(error)))
             await self.tell(Answer(id=request.id, error=info, fields=fields))
 
-    def _done_beside(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._end(error if isinstance(error, ProtocolError) else _ours(error))
+            self._end(error if isinstance(error, ProtocolError) else _host_error(error))
 
     def _end(self, outcome: FinalMessage | Exception | None) -> None:
         if self._over.done():
@@ -360,5 +361,5 @@ def _weight(frame: Frame) -> int:
     return len(frame.control) + len(frame.body) + REQUEST_BYTES
 
 
-def _ours(problem: BaseException) -> ProtocolError:
+def _host_error(problem: BaseException) -> ProtocolError:
     return ProtocolError(f"an error of the host: {problem!r}")

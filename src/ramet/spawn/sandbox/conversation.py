@@ -68,7 +68,7 @@ MAX_TOOL_LISTS = 64
 #: The text that a guest receives about a provider that failed.
 NO_ANSWER = "it did not answer"
 
-_NOT_A_GUESTS = frozenset(kind.__name__ for kind in (Aborted, BudgetExceeded, ModelFailed, errors.Bug))
+_HOST_ERRORS = frozenset(kind.__name__ for kind in (Aborted, BudgetExceeded, ModelFailed, errors.Bug))
 
 
 class SandboxedConversation:
@@ -76,8 +76,8 @@ class SandboxedConversation:
 
     def __init__(self, run: Run, messages: Sequence[BaseMessage], feed: Callable[[AIMessageChunk], None]) -> None:
         self._run, self._messages, self._feed = run, messages, feed
-        self._mirror = Mirror(run)
-        self._records = Records(run, self._mirror)
+        self._transcript = Mirror(run)
+        self._records = Records(run, self._transcript)
         self._gates = Gates(run.context)
         self._calls = run.inherited or ToolCallLedger(run.context)  #: calls of the newest reply
         run.inherited = None
@@ -104,7 +104,7 @@ class SandboxedConversation:
         self._records.begin()
         context.concluded = context.exhausted = None
         run.heard.clear()
-        system, history = self._mirror.begin(self._messages)
+        system, history = self._transcript.begin(self._messages)
         tree, compaction = context.tree, run.compaction
         types = dict(tree.spawnable(context)) if tree is not None else {}
         capabilities = [each.data() for each in run.agent.capabilities]
@@ -128,7 +128,7 @@ class SandboxedConversation:
             if compaction
             else None,
             output_schema=dict(OutputContract(run.agent.output).schema) if run.agent.output is not None else None,
-            hooks=_heard(context),
+            hooks=_reported_events(context),
             gated=context.safety is not None,
             permissions=context.permissions,
             steps=context.steps,
@@ -144,7 +144,7 @@ class SandboxedConversation:
         Raises ProtocolError if the conversation is too large for a guest.
         """
         context = self._run.context
-        self._mirror.go_on()
+        self._transcript.go_on()
         self._records.begin(left.told)
         self._replied = left.replied
         self._refused = context.exhausted or self._calls.refusal or _refused(left)
@@ -191,8 +191,8 @@ class SandboxedConversation:
         not reach the guest before its kernel ended is not requested again.
         """
         if self._replied and request.step == self._replied and not request.aside:
-            return self._told(as_data(self._newest_reply()))
-        question = self._question(request, body)
+            return self._reply_to_guest(as_data(self._newest_reply()))
+        question = self._model_request(request, body)
         if not request.aside:
             if self._asking:
                 raise ProtocolError("a second model request of the conversation came before the first was answered")
@@ -201,7 +201,7 @@ class SandboxedConversation:
         try:
             reply, request_context = await self._asked(request, question, send_piece)
             if not request.aside:
-                return self._word(request, reply, request_context)
+                return self._record_reply(request, reply, request_context)
             charge_aside(self._run.context, request.step, reply)
             return Reply(usage=request_context.last_usage), msgspec.json.encode(redact_for_guest(as_data(reply)))
         except BudgetExceeded as refusal:
@@ -249,7 +249,7 @@ class SandboxedConversation:
 
     # ---- one question
 
-    def _question(self, request: AskModel, body: bytes) -> ModelRequest:
+    def _model_request(self, request: AskModel, body: bytes) -> ModelRequest:
         run, refusal = self._run, self._refused
         run.context.abort.raise_if_aborted()
         self._take_step(request.step)
@@ -257,7 +257,7 @@ class SandboxedConversation:
             raise ProtocolError("max_tokens is at least 1")
         if request.last_word and (refusal is None or refusal.scope != run.info.path):
             raise ProtocolError("a last answer that was not granted: no budget of the run is exhausted")
-        question = decode_question(self._mirror.kept, body)
+        question = decode_question(self._transcript.kept, body)
         return ModelRequest(
             messages=question.messages,
             tools=self._tools(question.tools),
@@ -302,7 +302,7 @@ class SandboxedConversation:
     ) -> tuple[AIMessage, ToolUseContext]:
         """Return the reply, and the context of the request, which holds its usage."""
         run = self._run
-        request_context = _for_one_question(run.context)
+        request_context = _context_of_request(run.context)
         async with aclosing(run.context.ask(request_context, question)) as pieces:
             async for piece in pieces:
                 if not isinstance(piece, AIMessageChunk):
@@ -314,16 +314,18 @@ class SandboxedConversation:
                     await send_piece(encode_chunk(piece))
         raise ModelFailed(run.model, "it sent an empty answer")
 
-    def _word(self, request: AskModel, reply: AIMessage, request_context: ToolUseContext) -> tuple[Reply, bytes]:
+    def _record_reply(
+        self, request: AskModel, reply: AIMessage, request_context: ToolUseContext
+    ) -> tuple[Reply, bytes]:
         """Record a reply, add it to the conversation, and return it for the guest."""
         context = self._run.context
         context.last_usage = request_context.last_usage
         if request.last_word:
             context.exhausted, reply = self._refused, without_calls(reply)
-        recorded = self._mirror.say(with_call_ids(reply, request.step), request.step)
+        recorded = self._transcript.say(with_call_ids(reply, request.step), request.step)
         self._run.heard.clear()
         self._calls = ToolCallLedger(context, request.step, self._newest_reply())
-        return self._told(recorded.message, request_context.last_usage)
+        return self._reply_to_guest(recorded.message, request_context.last_usage)
 
     def _newest_reply(self) -> AIMessage:
         """Return the newest reply.
@@ -335,7 +337,7 @@ class SandboxedConversation:
             raise ProtocolError("a model request was repeated after its reply was received")
         return history[-1]
 
-    def _told(self, reply: dict[str, Any], usage: Usage | None = None) -> tuple[Reply, bytes]:
+    def _reply_to_guest(self, reply: dict[str, Any], usage: Usage | None = None) -> tuple[Reply, bytes]:
         """Return the newest reply in the form that the guest receives."""
         self._refused = refusal = self._calls.refusal or self._refused
         scope = refusal.scope if refusal is not None else ""
@@ -355,13 +357,13 @@ class SandboxedConversation:
         if not done.ok:
             raise self._failure(done)
         if done.conclusion:
-            run.context.concluded = self._concluded(done, body)
+            run.context.concluded = self._declared_result(done, body)
         value = bounded_answer(run)
         if isinstance(value, str) and not value.strip() and run.agent.output is None:
             raise ProtocolError("it ended with an empty answer")
         return value
 
-    def _concluded(self, done: Done, body: bytes) -> DeclaredResult:
+    def _declared_result(self, done: Done, body: bytes) -> DeclaredResult:
         """Return the value that the agent's code gave.
 
         Raises OutputTooLarge if it is too large; ProtocolError if the run has no code, or if the value is invalid.
@@ -392,12 +394,12 @@ class SandboxedConversation:
         known = {type(each).__name__: each for each in (self._refused, self._failed) if each is not None}
         if kind in known:
             return known[kind]
-        if error_info is None or kind in _NOT_A_GUESTS:
+        if error_info is None or kind in _HOST_ERRORS:
             return ProtocolError(f"it ended with {kind or 'nothing'}, which the host did not report")
         return decode_error(error_info, done.fields)
 
 
-def _heard(context: ToolUseContext) -> tuple[str, ...]:
+def _reported_events(context: ToolUseContext) -> tuple[str, ...]:
     """Return the events that a guest reports to the host; if rules apply, each call before it begins."""
     hooks = context.hooks
     reported = tuple(event for event in EVENTS if hooks.listens(event)) if hooks is not None else ()
@@ -412,7 +414,7 @@ def _refused(replay: RunReplay) -> BudgetExceeded | None:
     return BudgetExceeded(refusal.resource, asked=refusal.asked, left=refusal.left, scope=refusal.scope)
 
 
-def _for_one_question(context: ToolUseContext) -> ToolUseContext:
+def _context_of_request(context: ToolUseContext) -> ToolUseContext:
     """Return a copy of the run's context for one of several concurrent requests.
 
     The usage of the request is kept apart, and also counted in the run's context.

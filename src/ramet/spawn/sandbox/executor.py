@@ -50,10 +50,10 @@ from ramet.wire.guest_protocol import Done, HostMessage, StartFunction, Stop
 from ramet.wire.values import values
 from ramet.wire.values.values import Encoded
 
-_WITH_PROGRAMS = frozenset({"Bash", "Grep"})  #: tools that start programs, and end all programs that these started
+_PROGRAM_TOOLS = frozenset({"Bash", "Grep"})  #: tools that start programs, and end all programs that these started
 
 #: Statuses after which another attempt may help.
-_RETRIED = frozenset({Status.FAILED, Status.CRASHED, Status.OOM, Status.LOST})
+_RETRIED_STATUSES = frozenset({Status.FAILED, Status.CRASHED, Status.OOM, Status.LOST})
 #: The number of bytes of the newest printed text that are kept in memory.
 _RING_BYTES = 64 * 1024
 
@@ -85,19 +85,19 @@ async def run_in_sandbox(
             if run.task is not None:  # Whatever the end of the turn, nothing more is recorded about it.
                 run.task.add_done_callback(at.is_told)
             try:
-                verdict = await _attempt(run, job, GuestRequests(run, step, conversation), at)
+                verdict = await _run_attempt(run, job, GuestRequests(run, step, conversation), at)
             except NotAdopted as error:
                 tell_lost(run)
                 if conversation is not None and has_answered(run):
                     return TurnResult(Status.COMPLETED, bounded_answer(run))  # It had answered when its kernel ended.
                 if run.repeatable or not run.begins_anew:
-                    _begin_anew(run, error)
+                    _restart(run, error)
                     continue
                 verdict = lost_result(run, str(error))
                 await _end_children(run, verdict)
                 return verdict
             await _end_children(run, verdict)
-            if verdict.status not in _RETRIED or attempt > run.grant.retry_count:
+            if verdict.status not in _RETRIED_STATUSES or attempt > run.grant.retry_count:
                 return verdict
             wait_s = run.grant.retry_delay_seconds
             reason = masked_text(run, verdict.error.message)[:500] if verdict.error is not None else ""
@@ -129,7 +129,7 @@ class _Attempt:
         self.told.set()
 
 
-def _begin_anew(run: Run, error: NotAdopted) -> None:
+def _restart(run: Run, error: NotAdopted) -> None:
     """Restart the turn in a new sandbox; recorded messages stay."""
     run.context.emit(Notice, text=f"it starts again in another sandbox: {error}")
     if run.capsule is None and len(run.context.history) > run.turn_began_at:
@@ -195,7 +195,7 @@ class FunctionJob:
         max_bytes = self._run.grant.max_output_bytes if self._run.grant is not None else 0
         if len(body) > max_bytes:
             raise values.result_too_large(len(body), max_bytes)
-        return values.decode(body, done.json_size, returns=_returns(self._run))
+        return values.decode(body, done.json_size, returns=_result_type(self._run))
 
 
 def _as_json(late_args: tuple[Any, ...]) -> bytes:
@@ -209,7 +209,7 @@ def _as_json(late_args: tuple[Any, ...]) -> bytes:
         raise InvalidValue("late_args", type(late_args).__name__, f"data that JSON can hold ({problem})") from None
 
 
-async def _attempt(
+async def _run_attempt(
     run: Run, job: FunctionJob | SandboxedConversation, requests: GuestRequests, at: _Attempt
 ) -> TurnResult:
     grant, folder, placement = run.grant, run.folder, at.placement
@@ -227,14 +227,14 @@ async def _attempt(
             cwd=run.works_in if run.capsule is None else None,
             mount_roots=run.mount_roots,
             image="llm" if run.capsule is None or run.capsule.is_heavy else "bare",
-            env=_importing(placement.env(run.info, grant), run.shelf),
+            env=_with_import_path(placement.env(run.info, grant), run.shelf),
             proxy=proxy,
             shelf=run.shelf,
-            has_programs=run.capsule is None and any(tool.name in _WITH_PROGRAMS for tool in run.context.tools),
+            has_programs=run.capsule is None and any(tool.name in _PROGRAM_TOOLS for tool in run.context.tools),
             tree=run.info.root,
             path=run.info.path,
         )
-        async with _inside(run, spec, requests, at) as running, _serving(run, grant, running.box, placement):
+        async with _running_sandbox(run, spec, requests, at) as running, _serving(run, grant, running.box, placement):
             run.context.emit(
                 SandboxStarted,
                 backend=at.backend.name,
@@ -255,7 +255,7 @@ async def _attempt(
             try:
                 finished = await wait_result(running)
                 process_exit = await terminate(running.box, finished)
-                verdict = _verdict(run, job, finished, process_exit)
+                verdict = _turn_result(run, job, finished, process_exit)
             except ProtocolError as error:
                 if running.is_adopted and isinstance(
                     job, SandboxedConversation
@@ -264,7 +264,7 @@ async def _attempt(
                 verdict = failed(run, error)
                 await running.box.kill(0)
             running.is_gone = True
-            sync_error = await _synced(running.box)
+            sync_error = await _sync_files(running.box)
             for stream in running.streams:
                 if finished is not None and finished.done.ok:
                     stream.close()  # The text printed before its last message is available already.
@@ -281,7 +281,7 @@ async def _attempt(
     return verdict
 
 
-def _importing(env: Mapping[str, str], shelf: Path | None) -> Mapping[str, str]:
+def _with_import_path(env: Mapping[str, str], shelf: Path | None) -> Mapping[str, str]:
     """Add the shelf to the import path, after the modules of the image."""
     if shelf is None:
         return env
@@ -294,15 +294,17 @@ def _serving(run: Run, grant: Grant, sandbox: Sandbox, placement: Placement) -> 
 
 
 @asynccontextmanager
-async def _inside(run: Run, spec: SandboxSpec, requests: GuestRequests, at: _Attempt) -> AsyncGenerator[RunningSandbox]:
+async def _running_sandbox(
+    run: Run, spec: SandboxSpec, requests: GuestRequests, at: _Attempt
+) -> AsyncGenerator[RunningSandbox]:
     """Provide a sandbox while it is needed; a stop of its run waits for its end."""
     with run.context.holding_process():
-        async with _started_inside(run, spec, requests, at) as running:
+        async with _start_sandbox(run, spec, requests, at) as running:
             yield running
 
 
 @asynccontextmanager
-async def _started_inside(
+async def _start_sandbox(
     run: Run, spec: SandboxSpec, requests: GuestRequests, at: _Attempt
 ) -> AsyncGenerator[RunningSandbox]:
     """Provide a started or adopted sandbox.
@@ -335,11 +337,13 @@ async def _started_inside(
         try:
             await run_shielded(_end(running, run))  # Raises if it was cancelled again meanwhile.
         finally:
-            cleanup = _forgotten(run, sandbox, at) if running.described and running.is_gone else sandbox.clean_up()
+            cleanup = (
+                _remove_when_recorded(run, sandbox, at) if running.described and running.is_gone else sandbox.clean_up()
+            )
             at.placement.later(cleanup)  # The rest concerns the host only: no result waits for it.
 
 
-async def _forgotten(run: Run, sandbox: Sandbox, at: _Attempt) -> None:
+async def _remove_when_recorded(run: Run, sandbox: Sandbox, at: _Attempt) -> None:
     """Remove a sandbox once its outcome is recorded: until then its last message could be requested again."""
     try:
         await at.told.wait()
@@ -359,7 +363,7 @@ async def _end(running: RunningSandbox, run: Run) -> None:
         for stream in running.streams:
             stream.close()
     if not running.is_gone:  # It was cut off: its output so far is kept.
-        sync_error = await _synced(running.box)
+        sync_error = await _sync_files(running.box)
         if sync_error is not None:
             run.context.emit(Notice, text=f"files written since the last transfer are lost: {sync_error}")
         files, _ = await _collect(run)
@@ -380,15 +384,17 @@ def _stream(run: Run, name: str, fd: int, file: Any, spec: SandboxSpec) -> Outpu
     )
 
 
-def _verdict(
+def _turn_result(
     run: Run, job: FunctionJob | SandboxedConversation, finished: FinalMessage | None, process_exit: Exit | None
 ) -> TurnResult:
     if finished is None:
         assert process_exit is not None, "a guest without a last message has exited"
-        return _without_a_word(run, process_exit)
+        return _result_of_exit(run, process_exit)
     done = finished.done
     if done.oom or (process_exit is not None and process_exit.reason == "oom"):
-        return _ended(run, Status.OOM, "OutOfMemory", (process_exit and process_exit.detail) or "it ran out of memory")
+        return _failed_result(
+            run, Status.OOM, "OutOfMemory", (process_exit and process_exit.detail) or "it ran out of memory"
+        )
     try:
         return TurnResult(Status.COMPLETED, job.finish(done, finished.body))
     except BudgetExceeded:
@@ -404,16 +410,16 @@ def _verdict(
         return failed(run, problem)
 
 
-def _without_a_word(run: Run, process_exit: Exit) -> TurnResult:
+def _result_of_exit(run: Run, process_exit: Exit) -> TurnResult:
     outcome = classify_exit(process_exit)
-    return _ended(run, outcome.status, outcome.kind, outcome.message)
+    return _failed_result(run, outcome.status, outcome.kind, outcome.message)
 
 
-def _ended(run: Run, status: Status, kind: str, message: str) -> TurnResult:
+def _failed_result(run: Run, status: Status, kind: str, message: str) -> TurnResult:
     return TurnResult(status, error=ErrorInfo(type=kind, message=message), partial=partial_text(run))
 
 
-async def _synced(sandbox: Sandbox) -> RametError | None:
+async def _sync_files(sandbox: Sandbox) -> RametError | None:
     """Transfer the files of the sandbox to this side; return an error if that failed."""
     try:
         await sandbox.sync()
@@ -461,7 +467,7 @@ def _is_empty(workspace: Path) -> bool:
         return False
 
 
-def _returns(run: Run) -> Any:
+def _result_type(run: Run) -> Any:
     """Return the type of the result, as the host's own code declares it."""
     if run.request.returns is not None or run.agent.function is None:
         return run.request.returns

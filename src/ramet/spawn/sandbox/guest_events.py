@@ -35,10 +35,10 @@ _STATUSES = frozenset({"ok", "error", "denied", "cancelled"})
 class Records:
     """The receiver of one conversation's records, in order."""
 
-    __slots__ = ("_bytes", "_context", "_count", "_last", "_mirror", "_run")
+    __slots__ = ("_bytes", "_context", "_count", "_last", "_run", "_transcript")
 
     def __init__(self, run: Run, mirror: Mirror) -> None:
-        self._run, self._context, self._mirror = run, run.context, mirror
+        self._run, self._context, self._transcript = run, run.context, mirror
         self._bytes = self._count = 0
         self._last = 0  #: number of the newest recorded one
 
@@ -62,7 +62,7 @@ class Records:
             raise ProtocolError(f"record {said.number} came after record {self._last}")
         self._last = said.number
         with self._numbered(said.number if lasts else 0):
-            self._take(event, rest, calls, refused)
+            self._record_event(event, rest, calls, refused)
 
     @contextmanager
     def _numbered(self, number: int) -> Iterator[None]:
@@ -75,10 +75,12 @@ class Records:
         finally:
             self._context.record = record
 
-    def _take(self, event: events.Event, rest: bytes, calls: ToolCallLedger, refusal: BudgetExceeded | None) -> None:
+    def _record_event(
+        self, event: events.Event, rest: bytes, calls: ToolCallLedger, refusal: BudgetExceeded | None
+    ) -> None:
         match event:
             case MessageRecorded():
-                self._hear(event, calls)
+                self._record_message(event, calls)
             case ToolStarted():
                 step_number(self._context, event.step_id)
                 started = calls.begin(event.call_id)
@@ -97,9 +99,9 @@ class Records:
                     elapsed_ms=event.elapsed_ms,
                 )
             case MailDelivered():
-                self._mirror.read(event.mail_id)
+                self._transcript.read(event.mail_id)
             case Compacted():
-                self._shorten(event, rest)
+                self._record_compaction(event, rest)
             case BudgetRefused():
                 if refusal is None:
                     raise ProtocolError("no budget refused a request of this run")
@@ -122,7 +124,7 @@ class Records:
         except InvalidValue as problem:
             raise ProtocolError(str(problem)) from None
 
-    def _hear(self, event: MessageRecorded, calls: ToolCallLedger) -> None:
+    def _record_message(self, event: MessageRecorded, calls: ToolCallLedger) -> None:
         """Record the result of a tool, or a message of the loop to the model.
 
         A model's reply was recorded when it was given.
@@ -133,11 +135,11 @@ class Records:
             message = masked_failure(self._run, message)
         elif not isinstance(message, HumanMessage):
             raise ProtocolError(f"a guest may not record a message of type {message.type}")
-        self._mirror.say(message)
+        self._transcript.say(message)
 
-    def _shorten(self, event: Compacted, rest: bytes) -> None:
+    def _record_compaction(self, event: Compacted, rest: bytes) -> None:
         before = len(self._context.history)
-        kept_entries = self._mirror.shorten(bounded_json(rest))
+        kept_entries = self._transcript.shorten(bounded_json(rest))
         self._context.emit(
             Compacted,
             before_messages=before,

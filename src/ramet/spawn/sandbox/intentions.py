@@ -16,7 +16,7 @@ from ramet.wire.guest_protocol import Request
 from ramet.wire.values.json_object import json_object
 
 MAX_ARGUMENTS = 1024 * 1024  #: bytes of a task's arguments
-_NOT_SHOWN = frozenset({"id", "capsule_tag", "heavy", "call_id"})
+_HIDDEN_FIELDS = frozenset({"id", "capsule_tag", "heavy", "call_id"})
 
 
 class IntendedCall(NamedTuple):
@@ -55,21 +55,22 @@ def deed_of(request: Request, body: bytes) -> IntendedCall | None:
     """
     match request:
         case guest_protocol.Spawn():
-            return IntendedCall("spawn_sub_agent", _shown(request))
+            return IntendedCall("spawn_sub_agent", _shown_fields(request))
         case guest_protocol.PerformTask():
             return IntendedCall(
-                "perform_task", {**_shown(request), "args": json_object(body, "arguments", max_bytes=MAX_ARGUMENTS)}
+                "perform_task",
+                {**_shown_fields(request), "args": json_object(body, "arguments", max_bytes=MAX_ARGUMENTS)},
             )
         case guest_protocol.CreateAgent():
             return IntendedCall("create_agent", json_object(body, "recipe", max_bytes=MAX_BYTES))
         case guest_protocol.Send():
-            return IntendedCall("send_message", _shown(request))
+            return IntendedCall("send_message", _shown_fields(request))
     return None
 
 
-def _shown(request: Request) -> dict[str, Any]:
+def _shown_fields(request: Request) -> dict[str, Any]:
     """Return the fields that the request sets, without internal ones."""
     fields = {
-        name: value for name, value in msgspec.structs.asdict(request).items() if name not in _NOT_SHOWN and value
+        name: value for name, value in msgspec.structs.asdict(request).items() if name not in _HIDDEN_FIELDS and value
     }
     return {name: to_public_dict(value) if isinstance(value, Policy) else value for name, value in fields.items()}

@@ -59,11 +59,11 @@ async def opened(find: Callable[[], F | None]) -> F | None:
     try:
         return await asyncio.shield(search)
     except asyncio.CancelledError:
-        search.add_done_callback(_close_unused)
+        search.add_done_callback(_close_unused_file)
         raise
 
 
-def _close_unused(search: asyncio.Future[Any]) -> None:
+def _close_unused_file(search: asyncio.Future[Any]) -> None:
     if search.exception() is None and (file := search.result()) is not None:
         os.close(file.fd)
 
@@ -79,7 +79,7 @@ class Outbound:
         self._has_room.set()
         self._sending, self._large = asyncio.Lock(), asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
-        self._is_cut = False  #: a message was begun and not completed
+        self._is_truncated = False  #: a message was begun and not completed
 
     def attach(self, transport: asyncio.Transport) -> None:
         """Set the transport to send over."""
@@ -141,12 +141,13 @@ class Outbound:
         except (OSError, EOFError) as problem:
             self._on_end(ProtocolError(f"an error of the host: a file could not be sent: {problem}"))
         finally:
-            self._is_cut |= not is_whole  # After a part of a message, another message would be taken for its rest.
+            # After a part of a message, another message would be taken for its rest.
+            self._is_truncated |= not is_whole
         return None
 
     async def _write(self, data: bytes) -> None:
         await self._has_room.wait()
-        if self._transport is not None and not self._is_cut and not self._transport.is_closing():
+        if self._transport is not None and not self._is_truncated and not self._transport.is_closing():
             self._transport.write(data)
 
     async def _watch(self) -> None:

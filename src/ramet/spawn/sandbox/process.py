@@ -16,7 +16,7 @@ from ramet.isolation.workspace.output import OutputStream
 from ramet.spawn.sandbox.channel import FinalMessage, GuestChannel
 
 #: Seconds that a guest has to exit after its last message, and that its last messages have to arrive after its exit.
-_LEAVE_S = 1.0
+_EXIT_WAIT_S = 1.0
 
 
 @dataclass
@@ -40,7 +40,7 @@ async def started(starting: Coroutine[Any, Any, Sandbox]) -> Sandbox:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await run_shielded(_unwanted(task))
+        await run_shielded(_end_unwanted(task))
         raise
 
 
@@ -50,7 +50,7 @@ async def ended(box: Sandbox) -> None:
     await box.clean_up()
 
 
-async def _unwanted(starting: asyncio.Future[Sandbox]) -> None:
+async def _end_unwanted(starting: asyncio.Future[Sandbox]) -> None:
     with contextlib.suppress(Exception):
         await ended(await starting)
 
@@ -65,7 +65,7 @@ async def wait_result(inside: RunningSandbox) -> FinalMessage | None:
     try:
         await asyncio.wait((end_future, exit_task), return_when=asyncio.FIRST_COMPLETED)
         if not end_future.done():  # It has ended, and its last messages are still arriving.
-            await asyncio.wait((end_future,), timeout=_LEAVE_S)
+            await asyncio.wait((end_future,), timeout=_EXIT_WAIT_S)
         return end_future.result() if end_future.done() else None
     finally:
         for each in (end_future, exit_task):
@@ -83,7 +83,7 @@ async def terminate(box: Sandbox, finished: FinalMessage | None) -> Exit | None:
         box.signal(signal.SIGKILL)
         return None
     try:
-        return await asyncio.wait_for(box.wait(), _LEAVE_S)
+        return await asyncio.wait_for(box.wait(), _EXIT_WAIT_S)
     except TimeoutError:
         return await box.kill(0 if finished is not None else KILL_GRACE_S)
 

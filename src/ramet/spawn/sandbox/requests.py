@@ -41,7 +41,7 @@ MAX_REF = 64 * 200  #: characters of a handle
 #: Bytes that a guest may record before it waits until all of them are on disk.
 MAX_UNSETTLED = 1024 * 1024
 MAX_NOTE = 2_000  #: characters of a guest's note
-_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ChildHandle(SpawnHandle, Protocol):
@@ -58,12 +58,12 @@ class GuestRequests:
         self._run, self._conversation = run, conversation
         self._call = CurrentCall(run.context, CallId(""), step)
         self._children: dict[str, ChildHandle] = {}
-        self._watched = set[str]()  #: children whose end must be reported to the guest
+        self._watched_runs = set[str]()  #: children whose end must be reported to the guest
         self._unsettled = 0  #: bytes that the guest recorded and that are not on disk yet
-        self._deeds = IntentionGate(run, step) if conversation is None else None  #: for functions only
+        self._intention_gate = IntentionGate(run, step) if conversation is None else None  #: for functions only
         self.door: GuestChannel | None = None
         self.sandbox = ""  #: globally unique id of the sandbox, if it can outlive its kernel
-        self._do: dict[type[Request], Callable[[Any, bytes], Coroutine[Any, Any, Reply | LargeReply]]] = {
+        self._handlers: dict[type[Request], Callable[[Any, bytes], Coroutine[Any, Any, Reply | LargeReply]]] = {
             guest_protocol.Spawn: self._spawn,
             guest_protocol.Cancel: self._cancel,
             guest_protocol.Send: self._send,
@@ -88,7 +88,7 @@ class GuestRequests:
         """
         if self._conversation is not None:
             self._conversation.go_on(left)
-        self._children |= {each.id: each for each in self._tree.go_on(self._run.context)}  # type: ignore[misc]  # as in `_born`
+        self._children |= {each.id: each for each in self._tree.go_on(self._run.context)}  # type: ignore[misc]  # as in `_spawned_reply`
 
     # ---- called by the channel
 
@@ -96,10 +96,10 @@ class GuestRequests:
         """Execute a request and return its reply."""
         request_key = f"{self.sandbox}.{request.id}" if self.sandbox else ""
         current_call.set(self._call._replace(asked=request_key))  # The channel gives each request a task of its own.
-        if self._deeds is not None:
-            await self._deeds.pass_gate(request, body)
+        if self._intention_gate is not None:
+            await self._intention_gate.pass_gate(request, body)
         try:
-            return await self._do[type(request)](request, body)
+            return await self._handlers[type(request)](request, body)
         finally:
             if self.sandbox and isinstance(
                 request, guest_protocol.LASTING
@@ -119,7 +119,7 @@ class GuestRequests:
     def _take(self, message: GuestMessage, body: bytes) -> None:
         match message:
             case guest_protocol.Record():
-                self._talk().record(message, body, lasts=bool(self.sandbox))
+                self._require_conversation().record(message, body, lasts=bool(self.sandbox))
                 self._unsettled += len(body)
             case guest_protocol.Note():
                 self._run.context.emit(Notice, text=masked_text(self._run, message.text, MAX_NOTE))
@@ -170,9 +170,9 @@ class GuestRequests:
             branch=guest_request.branch,
             call_id=CallId(guest_request.call_id) if guest_request.call_id else None,
         )
-        return self._born(await self._tree.spawn(self._run.context, request))
+        return self._spawned_reply(await self._tree.spawn(self._run.context, request))
 
-    def _born(self, handle: Any) -> Reply:
+    def _spawned_reply(self, handle: Any) -> Reply:
         self._children[handle.id] = handle
         spawned = guest_protocol.Spawned(
             run=handle.id, path=handle.path, name=handle.name, background=handle.background
@@ -189,17 +189,17 @@ class GuestRequests:
             return await self.door.tell(
                 guest_protocol.ChildEnded(run=run, status=lost, exit_code=EXIT_CODES[lost], error=info)
             )
-        if run in self._watched:
+        if run in self._watched_runs:
             return None  # The end is reported only once.
-        self._watched.add(run)
+        self._watched_runs.add(run)
         try:
             current_call.set(self._call)
             result = await child.result()
-            await self.door.in_turn(lambda: self._tell_end(child, run, result))
+            await self.door.in_turn(lambda: self._report_end(child, run, result))
         finally:
-            self._watched.discard(run)
+            self._watched_runs.discard(run)
 
-    async def _tell_end(self, child: ChildHandle, run: str, result: Result) -> None:
+    async def _report_end(self, child: ChildHandle, run: str, result: Result) -> None:
         assert self.door is not None
         value = child.take_value(result)
         message = guest_protocol.ChildEnded(
@@ -235,16 +235,16 @@ class GuestRequests:
         if request.block:
             wait = self._tree.output(self._run.context, request.target, block=True, timeout_s=seconds)
             await self._run.context.slot.while_waiting(wait, key=self._call.step_id)
-        return LargeReply(lambda: self._found(request.target))
+        return LargeReply(lambda: self._output_reply(request.target))
 
-    async def _found(self, target: str) -> Reply:
+    async def _output_reply(self, target: str) -> Reply:
         text = await self._tree.output(self._run.context, target, block=False, timeout_s=0.0)
         return Reply(guest_protocol.Text(text=text[:MAX_TEXT]))
 
     async def _list(self, _asked: guest_protocol.ListRuns, _: bytes) -> LargeReply:
-        return LargeReply(self._listed)
+        return LargeReply(self._runs_reply)
 
-    async def _listed(self) -> Reply:
+    async def _runs_reply(self) -> Reply:
         views = await self._tree.list_runs(self._run.context)
         return Reply(
             guest_protocol.Runs(runs=tuple(guest_protocol.RunSummary(**each._asdict()) for each in views[:1_000]))
@@ -267,7 +267,7 @@ class GuestRequests:
             branch=request.branch,
             call_id=CallId(request.call_id) if request.call_id else None,
         )
-        return self._born(handle)
+        return self._spawned_reply(handle)
 
     async def _use_state(self, request: guest_protocol.UseState, body: bytes) -> LargeReply:
         async def use() -> Reply:
@@ -313,9 +313,9 @@ class GuestRequests:
         return Reply()
 
     async def _load(self, _asked: guest_protocol.LoadCheckpoint, _: bytes) -> LargeReply:
-        return LargeReply(self._loaded)
+        return LargeReply(self._checkpoint_reply)
 
-    async def _loaded(self) -> Reply:
+    async def _checkpoint_reply(self) -> Reply:
         folder = self._run.folder
         assert folder is not None, "a run in a sandbox has a folder"
         checkpoint = await opened(folder.open_checkpoint)
@@ -326,7 +326,7 @@ class GuestRequests:
 
     # ---- requests of a conversation
 
-    def _talk(self) -> SandboxedConversation:
+    def _require_conversation(self) -> SandboxedConversation:
         if self._conversation is None:
             raise ProtocolError("this run is a function: it has no conversation")
         return self._conversation
@@ -336,23 +336,23 @@ class GuestRequests:
             assert self.door is not None
             await self.door.tell(guest_protocol.StreamChunk(id=request.id), data)
 
-        reply, message = await self._talk().ask_model(request, body, piece)
+        reply, message = await self._require_conversation().ask_model(request, body, piece)
         return Reply(reply, message)
 
     async def _approve(self, request: guest_protocol.Approve, _: bytes) -> Reply:
-        return Reply(await self._talk().approve(request))
+        return Reply(await self._require_conversation().approve(request))
 
     async def _intend(self, request: guest_protocol.ProposeCall, _: bytes) -> Reply:
-        return Reply(await self._talk().intend(request))
+        return Reply(await self._require_conversation().intend(request))
 
     async def _fire_hook(self, request: guest_protocol.FireHook, body: bytes) -> Reply:
-        return Reply(await self._talk().fire_hook(request, body))
+        return Reply(await self._require_conversation().fire_hook(request, body))
 
 
 def _artifact(path: str) -> FileBody | None:
     """Open the host's copy of a child's file; return None if it does not exist any more."""
     try:
-        fd = os.open(path, _OPEN)
+        fd = os.open(path, _OPEN_FLAGS)
     except OSError:
         return None
     return FileBody(fd=fd, offset=0, size=os.fstat(fd).st_size)

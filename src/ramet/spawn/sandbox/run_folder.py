@@ -13,7 +13,7 @@ from ramet.spawn.run import Run
 
 _log = logging.getLogger("ramet.run_folder")
 #: The text for an agent whose folder is missing, sent with its next turn.
-_LOST = (
+_FOLDER_LOST_NOTE = (
     "(From the host: the workspace of your sandbox was lost, because its folder no longer exists. "
     "The files that you wrote there are lost, and you continue in an empty folder.)"
 )
@@ -67,7 +67,7 @@ def tell_lost(run: Run) -> None:
     if run.agent.function is not None:
         return
     for number in itertools.count(1):
-        mail = Mail(id=f"folder:{run.info.id}:{number}", sender="", text=_LOST, kind="note")
+        mail = Mail(id=f"folder:{run.info.id}:{number}", sender="", text=_FOLDER_LOST_NOTE, kind="note")
         if run.context.mailbox.push(mail):  # Otherwise it was lost, and reported, before.
             run.context.emit(MailPushed, mail_id=mail.id, sender=mail.sender, kind=mail.kind, text=mail.text)
             return

@@ -52,7 +52,7 @@ class Mirror:
         """
         context = self._run.context
         del context.history[self._run.turn_began_at :]  # An earlier attempt sent these to a guest that has ended.
-        self._mend()
+        self._repair()
         # A resumed turn that already has its answer ends with it: a note there would make the model answer again.
         is_answered = not messages and bool(context.history) and isinstance(context.history[-1], AIMessage)
         self._mail += context.mailbox.drain(notes=not is_answered)
@@ -64,7 +64,7 @@ class Mirror:
         for mail in self._mail:
             if mail not in notes:
                 deliver_mail(context, mail)
-        entries = self._tell()
+        entries = self._initial_transcript()
         return InitialTranscript(entries.system, [redact_for_guest(each) for each in entries.history])
 
     def go_on(self) -> None:
@@ -72,17 +72,17 @@ class Mirror:
 
         Raises ProtocolError if the conversation is too large for a guest.
         """
-        self._tell()
+        self._initial_transcript()
 
-    def _tell(self) -> InitialTranscript:
+    def _initial_transcript(self) -> InitialTranscript:
         context = self._run.context
         system, history = (
             [as_data(message) for message in messages] for messages in (context.system_messages, context.history)
         )
-        self._renew([len(msgspec.json.encode(each)) for each in (*system, *history)])
+        self._replace_history([len(msgspec.json.encode(each)) for each in (*system, *history)])
         return InitialTranscript(system, history)
 
-    def _mend(self) -> None:
+    def _repair(self) -> None:
         run, context = self._run, self._run.context
         known = {id(message) for message in context.history}
         context.history[:] = repair(context.history)
@@ -143,7 +143,7 @@ class Mirror:
         ]
         run.turn_began_at = turn_messages[0] if turn_messages else len(history)
         context.history[:] = history
-        self._renew([*self._sizes[:system], *sizes])
+        self._replace_history([*self._sizes[:system], *sizes])
         return tuple(
             each - system if isinstance(each, int) else encode(message)
             for each, message in zip(said, history, strict=True)
@@ -155,7 +155,7 @@ class Mirror:
         self._size += size
         self._check()
 
-    def _renew(self, sizes: list[int]) -> None:
+    def _replace_history(self, sizes: list[int]) -> None:
         context = self._run.context
         self.kept = SharedHistory([*context.system_messages, *context.history])
         self._sizes, self._size = sizes, sum(sizes)

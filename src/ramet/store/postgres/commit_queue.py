@@ -60,7 +60,7 @@ class Batches:
         self._writing: Batch | None = None
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._timer: asyncio.Handle | None = None
-        self._is_hurried = False
+        self._is_scheduled = False
 
     def append(self, entry: Entry) -> int:
         """Add an event, and return its ticket."""
@@ -70,9 +70,9 @@ class Batches:
         batch.size += len(entry.data)
         if batch.size >= MAX_BYTES or len(batch.events) >= MAX_EVENTS:
             batch.is_closed = True
-            self._hurry()
+            self._send_soon()
         elif self._timer is None and self._writing is None:
-            self._linger(LINGER_S)
+            self._send_later(LINGER_S)
         return self.newest
 
     async def durable(self, ticket: int) -> None:
@@ -82,11 +82,11 @@ class Batches:
         """
         if ticket <= self.committed:
             if ticket in self.refused:
-                raise _again(self.refused[ticket])
+                raise _copy_of(self.refused[ticket])
             return
         waiter = self._loop.create_future()
         self._waiting.append((ticket, waiter))
-        self._hurry()
+        self._send_soon()
         await waiter
 
     async def ask(self, make: Callable[[Any], object], size: int, *, alone: bool = False) -> Any:
@@ -99,7 +99,7 @@ class Batches:
         batch.changes.append(change)
         batch.size += size
         batch.is_closed = alone or batch.size >= MAX_BYTES
-        self._hurry()
+        self._send_soon()
         return await change.asked
 
     def look(self) -> None:
@@ -107,7 +107,7 @@ class Batches:
         marker = QueuedChange(lambda _: None, self._loop.create_future())
         marker.asked.add_done_callback(lambda asked: asked.exception())  # The error is reported elsewhere.
         self._open().changes.append(marker)
-        self._hurry()
+        self._send_soon()
 
     async def drained(self) -> None:
         """Return once nothing is left to write. Raises the error that stopped the writer."""
@@ -136,11 +136,11 @@ class Batches:
             elif each[1].done():
                 continue
             elif each[0] in self.refused:
-                each[1].set_exception(_again(self.refused[each[0]]))
+                each[1].set_exception(_copy_of(self.refused[each[0]]))
             else:
                 each[1].set_result(None)
         self._waiting = pending
-        self._go_on()
+        self._schedule_next()
 
     def broke(self, error: Callable[[], RametError]) -> None:
         """Fail every waiting caller: the writer has failed permanently."""
@@ -154,30 +154,30 @@ class Batches:
                 waiter.set_exception(error())
         self._waiting, self._writing = [], None
         self._queue.clear()
-        self._quiet()
+        self._cancel_timer()
 
     def _open(self) -> Batch:
         if not self._queue or self._queue[-1].is_closed:
             self._queue.append(Batch(self._loop.time()))
         return self._queue[-1]
 
-    def _hurry(self) -> None:
+    def _send_soon(self) -> None:
         """Send the queued writes after the currently ready tasks have run: they may add more."""
-        if self._writing is None and not self._is_hurried:
-            self._quiet()
-            self._is_hurried = True
-            self._timer = self._loop.call_soon(self._go)
+        if self._writing is None and not self._is_scheduled:
+            self._cancel_timer()
+            self._is_scheduled = True
+            self._timer = self._loop.call_soon(self._send_next)
 
-    def _linger(self, seconds: float) -> None:
-        self._timer = self._loop.call_later(seconds, self._go)
+    def _send_later(self, seconds: float) -> None:
+        self._timer = self._loop.call_later(seconds, self._send_next)
 
-    def _quiet(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._is_hurried = None, False
+        self._timer, self._is_scheduled = None, False
 
-    def _go(self) -> None:
-        self._timer, self._is_hurried = None, False
+    def _send_next(self) -> None:
+        self._timer, self._is_scheduled = None, False
         if self._writing is not None:
             raise Bug("two batches at once")
         if self._queue:
@@ -185,15 +185,15 @@ class Batches:
             self._writing.is_closed = True
             self._send(self._writing)
 
-    def _go_on(self) -> None:
+    def _schedule_next(self) -> None:
         """Send the next batch: at once if a caller waits or it is full, otherwise after the linger time."""
         if not self._queue:
             return
         first = self._queue[0]
         if self._waiting or first.changes or first.is_closed:
-            self._hurry()
+            self._send_soon()
         elif self._timer is None:
-            self._linger(max(0.0, first.since + LINGER_S - self._loop.time()))
+            self._send_later(max(0.0, first.since + LINGER_S - self._loop.time()))
 
 
 def _answer(change: QueuedChange) -> None:
@@ -205,6 +205,6 @@ def _answer(change: QueuedChange) -> None:
         change.asked.set_result(change.answer)
 
 
-def _again(error: OwnedElsewhere) -> OwnedElsewhere:
+def _copy_of(error: OwnedElsewhere) -> OwnedElsewhere:
     """Return a copy of the error, to raise in another caller."""
     return OwnedElsewhere(error.tree, error.kernel, error.address)

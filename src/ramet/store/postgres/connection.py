@@ -141,7 +141,7 @@ class OpenStore:
             return
         if self._listening is None or self._listening.done():
             self._listening = asyncio.create_task(self._listen())  # for all waiting callers; `end` waits for it
-            self._listening.add_done_callback(_seen)
+            self._listening.add_done_callback(_retrieve_error)
         await asyncio.shield(self._listening)
 
     async def reading(self, work: Callable[[], T]) -> T:
@@ -234,7 +234,7 @@ class OpenStore:
         self.batches.look()
 
 
-def _seen(task: asyncio.Task[None]) -> None:
+def _retrieve_error(task: asyncio.Task[None]) -> None:
     """Mark the exception as retrieved; remaining waiters still see it."""
     if not task.cancelled():
         task.exception()

@@ -39,22 +39,22 @@ class TreeOwnership:
         #: trees that are known to be another kernel's, or that were taken away
         self.lost: dict[str, OwnedElsewhere] = {}
         self._news: list[OwnedElsewhere] = []
-        self._gained: dict[str, int] = {}  #: by the current transaction
-        self._dropped: set[str] = set()
+        self._new_epochs: dict[str, int] = {}  #: by the current transaction
+        self._released: set[str] = set()
 
     # ---- a transaction of the writer
 
     def begin(self) -> None:
         """Begin a set of changes, which may be rolled back until `settle`."""
-        self._gained.clear()
-        self._dropped.clear()
+        self._new_epochs.clear()
+        self._released.clear()
 
     def settle(self) -> None:
         """Apply the changes since `begin`: they are committed."""
-        self.epochs.update(self._gained)
-        for tree in self._gained:
+        self.epochs.update(self._new_epochs)
+        for tree in self._new_epochs:
             self.lost.pop(tree, None)
-        for tree in self._dropped:
+        for tree in self._released:
             self.epochs.pop(tree, None)
 
     def fresh(self, trees: Collection[str]) -> list[str]:
@@ -63,7 +63,7 @@ class TreeOwnership:
 
     def gained(self, trees: Iterable[str]) -> None:
         """Note trees that became this kernel's, each in its first epoch."""
-        self._gained.update(dict.fromkeys(trees, 1))
+        self._new_epochs.update(dict.fromkeys(trees, 1))
 
     def look(self, connection: Connection, asked: Collection[str] = ()) -> None:
         """Read which trees this kernel still owns, and the owners of the trees in `asked`."""
@@ -75,7 +75,7 @@ class TreeOwnership:
             if kernel == self._kernel and self.epochs.get(name, epoch) == epoch:
                 self.epochs[name] = epoch
             elif kernel or name in self.epochs:
-                self._lose(name, kernel, address)
+                self._mark_lost(name, kernel, address)
         # The count was read before the trees: if one was taken in between, the next commit finds another count, and
         # looks again.
         self.losses = row[2] if row is not None else self.losses
@@ -91,7 +91,7 @@ class TreeOwnership:
         """Return a change that is made only if the tree is this kernel's, or has no owner and becomes this kernel's."""
 
         def made(connection: Connection) -> T | RametError:
-            return self._refused(connection, tree) or make(connection)
+            return self._ownership_error(connection, tree) or make(connection)
 
         return made
 
@@ -99,11 +99,11 @@ class TreeOwnership:
         """Return a change that claims trees that are this kernel's, have no owner, or belong to dead kernels."""
         from ramet.store.postgres.types import Texts  # psycopg is an extra
 
-        return self._taking("claim", {"trees": Texts(trees)})
+        return self._claim_with("claim", {"trees": Texts(trees)})
 
     def claim_fallen(self, limit: int) -> Callable[[Connection], Sequence[str]]:
         """Return a change that claims trees of dead kernels."""
-        return self._taking("claim_fallen", {"limit": limit})
+        return self._claim_with("claim_fallen", {"limit": limit})
 
     def take_over(
         self, kernel: str, trees: Sequence[str], put: Callable[[Connection], T | Conflict]
@@ -123,8 +123,8 @@ class TreeOwnership:
             claimed: dict[str, int] = dict(connection.execute(self._queries["claim"], claiming).fetchall())
             if not claimed.keys() >= set(trees):
                 raise _Undo
-            self._gained.update(claimed)
-            self._dropped.difference_update(claimed)
+            self._new_epochs.update(claimed)
+            self._released.difference_update(claimed)
             return done
 
         def made(connection: Connection) -> T | Conflict | None:
@@ -141,26 +141,26 @@ class TreeOwnership:
 
         def make(connection: Connection) -> None:
             connection.execute(self._queries["let_go"], {"tree": tree, "kernel": self._kernel})
-            self._gained.pop(tree, None)
-            self._dropped.add(tree)
+            self._new_epochs.pop(tree, None)
+            self._released.add(tree)
 
         return make
 
-    def _taking(self, query: str, values: dict[str, object]) -> Callable[[Connection], Sequence[str]]:
+    def _claim_with(self, query: str, values: dict[str, object]) -> Callable[[Connection], Sequence[str]]:
         known = {"kernel": self._kernel, "grace_s": GRACE_S}
 
         def make(connection: Connection) -> Sequence[str]:
             claimed: dict[str, int] = dict(connection.execute(self._queries[query], {**known, **values}).fetchall())
-            self._gained.update(claimed)
-            self._dropped.difference_update(claimed)
+            self._new_epochs.update(claimed)
+            self._released.difference_update(claimed)
             return sorted(claimed)
 
         return make
 
-    def _refused(self, connection: Connection, tree: str) -> OwnedElsewhere | None:
-        if tree in self.lost and tree not in self._gained:
+    def _ownership_error(self, connection: Connection, tree: str) -> OwnedElsewhere | None:
+        if tree in self.lost and tree not in self._new_epochs:
             return self.lost[tree]
-        if tree not in self._dropped and (tree in self.epochs or tree in self._gained):
+        if tree not in self._released and (tree in self.epochs or tree in self._new_epochs):
             return None
         row = connection.execute(self._queries["own"], {"tree": tree, "kernel": self._kernel}).fetchone()
         if row is None:
@@ -168,14 +168,14 @@ class TreeOwnership:
             if kernel != self._kernel:
                 return OwnedElsewhere(tree, kernel, address)
             row = (epoch,)
-        self._gained[tree] = row[0]
-        self._dropped.discard(tree)
+        self._new_epochs[tree] = row[0]
+        self._released.discard(tree)
         return None
 
     def _owners(self, connection: Connection, names: list[str]) -> list[tuple[str, str, int, str]]:
         return connection.execute(self._queries["owners"], {"trees": names}).fetchall()
 
-    def _lose(self, tree: str, kernel: str, address: str) -> None:
+    def _mark_lost(self, tree: str, kernel: str, address: str) -> None:
         self.epochs.pop(tree, None)
         if tree not in self.lost:
             self._news.append(OwnedElsewhere(tree, kernel, address))

@@ -39,7 +39,7 @@ from ramet.store.postgres.ownership import TreeOwnership
 from ramet.store.postgres.types import Blobs, Longs, Texts
 
 _MAX_NAMES = 100_000  #: maximum number of names whose ids are cached
-_REPEATS = 20  #: maximum number of retries of a batch after deadlocks with other programs
+_MAX_RETRIES = 20  #: maximum number of retries of a batch after deadlocks with other programs
 
 
 class _Session(NamedTuple):
@@ -49,14 +49,14 @@ class _Session(NamedTuple):
     began: datetime.datetime
 
 
-class _Disowned(Exception):
+class _UnownedTrees(Exception):
     """The error for trees that are not this kernel's, or no longer; `asked` are trees with an unknown owner."""
 
     def __init__(self, trees: Sequence[str] = ()) -> None:
         self.asked = trees
 
 
-class _Forgotten(Exception):
+class _RemovedNames(Exception):
     """The error for names that were removed meanwhile: ids looked up before may be invalid now."""
 
 
@@ -72,7 +72,7 @@ class PostgresWriter:
         self._is_severed = False
         self._connection: Connection | None = None
         self._session: _Session | None = None
-        self._epoch = self._batch = self._forgets = 0
+        self._epoch = self._batch = self._forget_count = 0
         self.is_away = False  #: the session is lost, and no other has begun
         self.confirmed_at = 0.0  #: when the server last confirmed the lock, by `seconds_with_suspends`
         self.resumed = 0  #: number of times a session replaced a lost one
@@ -99,13 +99,13 @@ class PostgresWriter:
             connection = self._connection = self._connect()
             if not self._locked(connection):
                 raise StoreInUse(self._place.where, self._described(connection))
-            self._session = self._own(connection)
+            self._session = self._own_session(connection)
             schema.migrate(connection, self._place)
             queries = self._place.queries
             row = connection.execute(queries["begin_epoch"], {"kernel": self._kernel}).fetchone()
             assert row is not None
             self._epoch, self._batch = row
-            _, _, self.owning.losses = self._sit_down(connection)
+            _, _, self.owning.losses = self._register_kernel(connection)
             self._refresh(connection)
             self.confirmed_at = seconds_with_suspends()
         except psycopg.Error as error:
@@ -122,13 +122,13 @@ class PostgresWriter:
                 try:
                     self._write(connection, number, batch)
                     break
-                except _Disowned as disowned:
+                except _UnownedTrees as disowned:
                     self.owning.look(connection, disowned.asked)
-            except _Forgotten:
+            except _RemovedNames:
                 continue
             except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure) as error:
                 retries += 1
-                if retries > _REPEATS:
+                if retries > _MAX_RETRIES:
                     raise self._place.failed(error) from None
             except psycopg.Error as error:
                 if not is_lost(connection, error):
@@ -176,7 +176,7 @@ class PostgresWriter:
     def _locked(self, connection: Connection) -> bool:
         return connection.execute("SELECT pg_try_advisory_lock(%s)", [self._lock]).fetchone() == (True,)
 
-    def _own(self, connection: Connection) -> _Session:
+    def _own_session(self, connection: Connection) -> _Session:
         """Return our session as the server sees it. Raises StoreFailed if a pooler shares sessions."""
         query = "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
         row = connection.execute(query).fetchone()
@@ -196,7 +196,7 @@ class PostgresWriter:
     def _refresh(self, connection: Connection) -> None:
         row = connection.execute(self._place.queries["forgets"]).fetchone()
         assert row is not None
-        self._forgets = row[0]
+        self._forget_count = row[0]
         self._ids.clear()
 
     def _resume(self) -> int:
@@ -213,8 +213,8 @@ class PostgresWriter:
             if holder is not None:  # The server has not noticed yet that our session ended.
                 connection.execute(self._place.queries["end_session"], holder[0]._asdict())
             raise psycopg.OperationalError("our former session still holds the lock")
-        session = self._own(connection)
-        _, batch, losses = self._sit_down(connection)
+        session = self._own_session(connection)
+        _, batch, losses = self._register_kernel(connection)
         self._refresh(connection)
         if losses != self.owning.losses:
             self.owning.look(connection)
@@ -222,7 +222,7 @@ class PostgresWriter:
         self.resumed += 1
         return batch
 
-    def _sit_down(self, connection: Connection) -> tuple[int, int, int]:
+    def _register_kernel(self, connection: Connection) -> tuple[int, int, int]:
         """Record that this kernel is alive in this session; return its epoch, newest batch and loss count.
 
         Raises StoreFailed if another kernel has replaced this one.
@@ -242,7 +242,7 @@ class PostgresWriter:
 
     def _write(self, connection: Connection, number: int, batch: Batch) -> None:
         queries, ids, owning = self._place.queries, self._ids, self.owning
-        events = self._ours(batch)
+        events = self._owned_events(batch)
         if len(ids) > _MAX_NAMES:
             ids.clear()
         missing = {name for event in events for name in (event.tree, event.run) if name not in ids}
@@ -261,23 +261,23 @@ class PostgresWriter:
                 row = connection.execute(queries["append"], self._row(number, events, ids, unowned)).fetchone()
                 assert row is not None
                 if row[0] is None:
-                    raise _Forgotten
+                    raise _RemovedNames
                 if row[1] is None:
-                    raise self._why_not(connection, number)
+                    raise self._commit_error(connection, number)
                 if row[2] != len(unowned):
-                    raise _Disowned(unowned)
+                    raise _UnownedTrees(unowned)
                 owning.gained(unowned)
                 for change in batch.changes:
                     change.answer = change.make(connection)
         except BaseException as error:
             for name in new_ids:  # A rollback removes new names.
                 del ids[name]
-            if isinstance(error, _Forgotten):
+            if isinstance(error, _RemovedNames):
                 self._refresh(connection)
             raise
         owning.settle()
 
-    def _ours(self, batch: Batch) -> list[Entry]:
+    def _owned_events(self, batch: Batch) -> list[Entry]:
         """Return the events of a batch without those of lost trees, whose tickets are noted in the batch as refused."""
         losses, batch.refused = self.owning.lost, {}
         if not losses:
@@ -286,17 +286,17 @@ class PostgresWriter:
         batch.refused = {first + n: losses[each.tree] for n, each in enumerate(batch.events) if each.tree in losses}
         return [each for each in batch.events if each.tree not in losses]
 
-    def _why_not(self, connection: Connection, number: int) -> Exception:
+    def _commit_error(self, connection: Connection, number: int) -> Exception:
         """Return the reason why a commit found an unexpected state in our row."""
         row = connection.execute(self._place.queries["where_we_are"], {"kernel": self._kernel}).fetchone()
         if row is not None and row[:2] == (self._epoch, number - 1) and row[2] != self.owning.losses:
-            return _Disowned()
+            return _UnownedTrees()
         return StoreFailed(self._place.where, "another kernel has taken over")
 
     def _row(self, number: int, events: list[Entry], ids: dict[str, int], unowned: list[str]) -> dict[str, object]:
         return {
             "count": len(events),
-            "forgets": self._forgets,
+            "forgets": self._forget_count,
             "batch": number,
             "kernel": self._kernel,
             "epoch": self._epoch,

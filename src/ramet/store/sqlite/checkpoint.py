@@ -7,7 +7,7 @@ import sqlite3
 from concurrent.futures import Future, ThreadPoolExecutor
 
 _LARGE = 16 * 2**20  #: bytes of log after which it is moved even under load
-_EACH = 3 * 4096  #: minimum bytes that a commit writes: a page of events and one of each index
+_COMMIT_BYTES = 3 * 4096  #: minimum bytes that a commit writes: a page of events and one of each index
 QUIET_S = 1.0  #: time without writes after which the writer counts as idle
 _AGAIN_S = 30.0  #: pause between attempts to truncate the log while a reader blocks them
 
@@ -21,8 +21,8 @@ class Checkpoints:
         # The thread starts now: later the system may have no thread left, and the writer must not fail for that.
         self._pool.submit(_start).result()
         own.execute("PRAGMA busy_timeout = 0")  # Never wait for current readers or writers.
-        self._under_way: Future[None] | None = None
-        self._resting: Future[bool] | None = None  #: whether the log is empty now, after a complete move
+        self._moving: Future[None] | None = None
+        self._truncating: Future[bool] | None = None  #: whether the log is empty now, after a complete move
         self._bytes = 0  #: approximate bytes in the log
 
     @property
@@ -30,26 +30,26 @@ class Checkpoints:
         """Return how long the writer should wait for work before it calls `when_quiet`; None if no call is needed."""
         if self._bytes:
             return QUIET_S
-        is_in_the_way = self._resting is not None and self._resting.done() and not self._resting.result()
+        is_in_the_way = self._truncating is not None and self._truncating.done() and not self._truncating.result()
         return _AGAIN_S if is_in_the_way else None
 
     def after(self, size: int) -> None:
         """Note a committed batch of `size` bytes; start or finish a checkpoint if the log is large."""
-        self._bytes += size + _EACH
-        if self._under_way is None:
+        self._bytes += size + _COMMIT_BYTES
+        if self._moving is None:
             if self._bytes > _LARGE:
-                self._under_way = self._pool.submit(_move, self._own)
-        elif self._under_way.done():
+                self._moving = self._pool.submit(_move, self._own)
+        elif self._moving.done():
             # The log restarts with the next commit only if it is empty; the rest is small and moves quickly.
-            self._under_way, self._bytes = None, 0
+            self._moving, self._bytes = None, 0
             _move(self._writers)
 
     def when_quiet(self) -> None:
         """Move the whole log and truncate it while the writer is idle; otherwise it keeps its greatest length."""
         self._bytes = 0
-        if self._under_way is None or self._under_way.done():
-            self._under_way = None
-            self._resting = self._pool.submit(_move_and_cut, self._own)
+        if self._moving is None or self._moving.done():
+            self._moving = None
+            self._truncating = self._pool.submit(_move_and_cut, self._own)
 
     def close(self) -> None:
         """Wait for the current checkpoint, and close."""

@@ -43,9 +43,9 @@ class Commits:
         self._jobs: dict[Job, asyncio.Future[None]] = {}
         self._loop = asyncio.get_running_loop()
         self._failure: str | None = None
-        self._nudge: asyncio.TimerHandle | None = None
-        self._over = self._loop.create_future()
-        self._writer = SqliteWriter(journal, checkpoints, self._told, self._ended)
+        self._timer: asyncio.TimerHandle | None = None
+        self._ended_future = self._loop.create_future()
+        self._writer = SqliteWriter(journal, checkpoints, self._report_written, self._report_ended)
 
     def append(self, entry: Entry) -> int:
         """Queue an entry. Raises StoreFailed, and InvalidValue if the entry cannot be written."""
@@ -54,13 +54,13 @@ class Commits:
         self._intake.check(entry)
         self._writer.add(entry)
         self.ticket = ticket = self.ticket + 1
-        if self._nudge is None:
-            self._nudge = self._loop.call_later(LINGER_S, self._hurry)
+        if self._timer is None:
+            self._timer = self._loop.call_later(LINGER_S, self._send_now)
         return ticket
 
-    def _hurry(self) -> None:
+    def _send_now(self) -> None:
         """Write events that no caller waits for, after the linger time."""
-        self._nudge = None
+        self._timer = None
         if self.committed < self.ticket:
             self._writer.hurry()
 
@@ -97,12 +97,12 @@ class Commits:
         """Write every queued entry, and end. Raises StoreFailed if the writer had failed, or fails now."""
         if self.why is None:
             self.why = why
-        if self._nudge is not None:
-            self._nudge.cancel()
-            self._nudge = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._writer.close()
         try:
-            await self._over
+            await self._ended_future
         finally:
             self._writer.join()  # Even if we are cancelled: the file may only be released after the thread has ended.
         if self._failure is not None:
@@ -110,19 +110,19 @@ class Commits:
 
     # ---- in the writer's thread
 
-    def _told(self, written: int, head: int, jobs: Sequence[Job]) -> None:
-        self._post(self._landed, written, head, jobs)
+    def _report_written(self, written: int, head: int, jobs: Sequence[Job]) -> None:
+        self._call_on_loop(self._on_written, written, head, jobs)
 
-    def _ended(self, problem: Exception | None) -> None:
-        self._post(self._fell_silent, problem)
+    def _report_ended(self, problem: Exception | None) -> None:
+        self._call_on_loop(self._on_writer_ended, problem)
 
-    def _post(self, callback: Callable[..., None], *args: object) -> None:
+    def _call_on_loop(self, callback: Callable[..., None], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # The loop was closed, but not the store: there is no one to notify.
             self._loop.call_soon_threadsafe(callback, *args)
 
     # ---- on the event loop
 
-    def _landed(self, written: int, head: int, jobs: Sequence[Job]) -> None:
+    def _on_written(self, written: int, head: int, jobs: Sequence[Job]) -> None:
         """Finish a batch that is on disk: notify listeners first, then complete the waiting callers."""
         self.committed = written
         self._news.tell(written, head)
@@ -136,21 +136,21 @@ class Commits:
             if not (future := self._jobs.pop(job)).done():
                 future.set_result(None)
 
-    def _fell_silent(self, problem: Exception | None) -> None:
+    def _on_writer_ended(self, problem: Exception | None) -> None:
         """Fail every remaining waiter: the writer has ended."""
         if problem is not None:
             self.why = self._failure = _why(problem)
             if isinstance(problem, OwnershipLost):  # Listeners are called before anything else acts on a failure.
-                self._tell_of_loss(StoreFailed(self._where, self._failure))
+                self._report_loss(StoreFailed(self._where, self._failure))
             self._news.fail(self._where, self._failure)
             for waiter in (*(waiter for _, waiter in self._waiters), *self._jobs.values()):
                 if not waiter.done():
                     waiter.set_exception(StoreFailed(self._where, self._failure))
             self._waiters.clear()
             self._jobs.clear()
-        self._over.set_result(None)
+        self._ended_future.set_result(None)
 
-    def _tell_of_loss(self, loss: StoreFailed) -> None:
+    def _report_loss(self, loss: StoreFailed) -> None:
         for listener in self._losses:
             try:
                 listener(loss)

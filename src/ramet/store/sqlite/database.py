@@ -61,7 +61,7 @@ def make(path: Path, *, accepts_loss: bool = False) -> None:
     with opening(path):
         if not path.exists():
             if not accepts_loss:
-                _see_that_nothing_is_lost(path, NOTHING)
+                _check_nothing_lost(path, NOTHING)
             # Private from the first moment; SQLite gives its other files the same mode.
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
@@ -74,7 +74,7 @@ def open_for_writing(path: Path, *, accepts_loss: bool = False) -> sqlite3.Conne
     with opening(path):
         position = _examine(path)
         if not accepts_loss:
-            _see_that_nothing_is_lost(path, position)
+            _check_nothing_lost(path, position)
         connection = connect(path, "rw")
         try:
             version = schema.version_of(connection, path)
@@ -111,7 +111,7 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
             connection.execute("PRAGMA query_only = ON")
             if not _version_to_read(connection, path):
                 raise StoreFailed(path, "there is no journal in it yet; open it once for writing")
-            _see_that_it_is_whole(connection, path)
+            _check_complete(connection, path)
         except BaseException:
             connection.close()
             raise
@@ -148,7 +148,7 @@ def position_of(connection: sqlite3.Connection) -> Mark:
     return Mark(max(head, forgotten), changes)
 
 
-def _see_that_nothing_is_lost(path: Path, position: Mark) -> None:
+def _check_nothing_lost(path: Path, position: Mark) -> None:
     if (loss := loss_of(path, position, mark_of(path))) is not None:
         raise loss
 
@@ -165,13 +165,13 @@ def _examine(path: Path) -> Mark:
     connection = connect(path, "ro" if _has_log(path) else "ro&immutable=1")
     try:
         position = position_of(connection) if schema.version_of(connection, path) else NOTHING
-        _see_that_it_is_whole(connection, path)
+        _check_complete(connection, path)
         return position
     finally:
         connection.close()
 
 
-def _see_that_it_is_whole(connection: sqlite3.Connection, path: Path) -> None:
+def _check_complete(connection: sqlite3.Connection, path: Path) -> None:
     """Check the length of the file: SQLite reads missing bytes of the last page as zeros. Raises Damaged."""
     # In one transaction: a kernel that releases pages meanwhile cannot truncate the file before this reader is done.
     connection.execute("BEGIN")

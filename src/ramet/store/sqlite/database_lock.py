@@ -19,7 +19,7 @@ from ramet.store.sqlite.descriptors import descriptors, identity_of
 
 _BYTE = 2**62  #: SQLite locks bytes from 2^30 on
 _FLOCK = "hhqqi4x"  #: struct flock: type, whence, start, length, pid
-_BY_WHOM = "pid unknown: its lock file was removed, or the database has another name"
+_UNKNOWN_HOLDER = "pid unknown: its lock file was removed, or the database has another name"
 
 
 class DatabaseLock:
@@ -44,7 +44,7 @@ class DatabaseLock:
                 if not isinstance(error, OSError):
                     raise
                 if error.errno in (errno.EAGAIN, errno.EACCES):
-                    raise StoreInUse(path, _BY_WHOM) from None
+                    raise StoreInUse(path, _UNKNOWN_HOLDER) from None
                 raise StoreFailed(path, f"it cannot be locked: {error.strerror}") from None
             descriptors.held.add(self.identity)
 

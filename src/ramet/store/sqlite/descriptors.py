@@ -84,7 +84,7 @@ class Connection(sqlite3.Connection):
 
         Transactions begin explicitly; any thread may use it.
         """
-        self._endings: list[weakref.finalize[Any, Any]] = []
+        self._finalizers: list[weakref.finalize[Any, Any]] = []
         identity_before = identity_of(path)
         self._keep_open(identity_before)  # Registered before opening, so that no descriptor is closed in the meantime.
         try:
@@ -112,8 +112,8 @@ class Connection(sqlite3.Connection):
             descriptors.connected(identity)
             finalizer = weakref.finalize(self, descriptors.disconnected, identity)
             finalizer.atexit = False
-            self._endings.append(finalizer)
+            self._finalizers.append(finalizer)
 
     def _end(self) -> None:
-        for each in self._endings:
+        for each in self._finalizers:
             each()

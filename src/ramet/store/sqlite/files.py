@@ -34,8 +34,8 @@ class SqliteFiles:
         self._mark: MarkFile | None = None
         self.loss: Damaged | None = None  #: loss found by a read-only store; no kernel writes to such a journal
         self._connections: list[sqlite3.Connection] = []
-        self._path, self._near_lock = path, threading.Lock()
-        self._near: SqliteReader | None = None
+        self._path, self._loop_reader_lock = path, threading.Lock()
+        self._loop_reader: SqliteReader | None = None
         try:
             check_database(path)
             if not read_only:
@@ -43,13 +43,13 @@ class SqliteFiles:
                 self._lock = KernelLock(path)
                 database.make(path)
                 self._database_lock = DatabaseLock(path)
-                writer_connection = self._kept(database.open_for_writing(path))
+                writer_connection = self._remember(database.open_for_writing(path))
                 self._mark = MarkFile(path)
                 with database.opening(path):
                     self.journal = Journal(writer_connection, FileWatch(path, self._database_lock.identity), self._mark)
-                    self.checkpoints = Checkpoints(self._kept(database.connect(path, "rw")), writer_connection)
+                    self.checkpoints = Checkpoints(self._remember(database.connect(path, "rw")), writer_connection)
             marked = mark_of(path)  # Before the journal, which is never behind its mark.
-            reader_connection = self._kept(database.open_for_reading(path))
+            reader_connection = self._remember(database.open_for_reading(path))
             self.reader = SqliteReader(reader_connection, path)
             if read_only:
                 # Readers of such a page get an error; other pages may be intact.
@@ -61,18 +61,18 @@ class SqliteFiles:
 
     def near(self, read: Callable[[SqliteReader], T]) -> T:
         """Read in the calling thread, on a connection opened at the first call."""
-        with self._near_lock:
-            if self._near is None:
-                self._near = SqliteReader(database.open_for_reading(self._path), self._path)
-            return read(self._near)
+        with self._loop_reader_lock:
+            if self._loop_reader is None:
+                self._loop_reader = SqliteReader(database.open_for_reading(self._path), self._path)
+            return read(self._loop_reader)
 
     def close_readers(self) -> None:
         """Close the connections that only read."""
         self.reader.close()
-        with self._near_lock:
-            if self._near is not None:
-                self._near.close()
-            self._near = self.reader  # it is closed, and raises for late callers
+        with self._loop_reader_lock:
+            if self._loop_reader is not None:
+                self._loop_reader.close()
+            self._loop_reader = self.reader  # it is closed, and raises for late callers
 
     def release(self) -> None:
         """Close all open files, from any thread; idempotent."""
@@ -84,6 +84,6 @@ class SqliteFiles:
             if lock is not None:
                 lock.release()
 
-    def _kept(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+    def _remember(self, connection: sqlite3.Connection) -> sqlite3.Connection:
         self._connections.append(connection)
         return connection

@@ -30,10 +30,12 @@ class SqliteWriter:
         self._journal, self._checkpoints = journal, checkpoints
         self._told, self._ended = told, ended
         self._queue: deque[Entry | Job] = deque()
-        self._bell = _Bell()
+        self._wakeup = _Event()
         self._is_closing = False
-        self._asked = self._wanted = 0  # total number of entries and jobs added; number up to which a caller waits
-        self._taken = 0  # number of them that the thread has taken
+        self._added_count = self._wanted_count = (
+            0  # total number of entries and jobs added; number up to which a caller waits
+        )
+        self._taken_count = 0  # number of them that the thread has taken
         # A daemon: a program that forgets to close its store must be able to end. It loses entries that no caller
         # waited for.
         self._thread = threading.Thread(target=self._run, name="ramet-store-writer", daemon=True)
@@ -41,19 +43,19 @@ class SqliteWriter:
 
     def add(self, each: Entry | Job) -> None:
         """Queue an entry or job; it is written when a caller waits. Rings no bell: waking a thread costs time."""
-        self._asked += 1
+        self._added_count += 1
         self._queue.append(each)
 
     def hurry(self) -> None:
         """Write everything queued at once, because a caller waits."""
-        if self._wanted != self._asked:
-            self._wanted = self._asked
-            self._bell.ring()
+        if self._wanted_count != self._added_count:
+            self._wanted_count = self._added_count
+            self._wakeup.ring()
 
     def close(self) -> None:
         """Write everything queued, and end."""
         self._is_closing = True
-        self._bell.ring()
+        self._wakeup.ring()
 
     def join(self) -> None:
         """Wait for the thread, which has reported its end."""
@@ -67,7 +69,7 @@ class SqliteWriter:
         try:
             while self._has_work():
                 batch = [self._queue.popleft() for _ in range(min(len(self._queue), _MOST))]
-                self._taken += len(batch)
+                self._taken_count += len(batch)
                 self._journal.commit(batch)
                 jobs = [each for each in batch if isinstance(each, Job)]
                 count += len(batch) - len(jobs)
@@ -90,14 +92,14 @@ class SqliteWriter:
         while not self._queue:
             if self._is_closing:
                 return bool(self._queue)
-            if not self._bell.wait(self._checkpoints.quiet_s):
+            if not self._wakeup.wait(self._checkpoints.quiet_s):
                 self._checkpoints.when_quiet()
-        while self._wanted <= self._taken and not self._is_closing:
-            self._bell.wait(None)
+        while self._wanted_count <= self._taken_count and not self._is_closing:
+            self._wakeup.wait(None)
         return True
 
 
-class _Bell:
+class _Event:
     """A signal that wakes one waiting thread; ringing it from another thread never waits and takes almost no time.
 
     A ring without a waiting thread is kept for the next wait. Five times as fast as threading.Event.

@@ -103,12 +103,12 @@ class _Walk(Generic[T]):
         self._steps = steps
         self.want: MissingBlob | None = None
         self.result: T
-        self._go(None)
+        self._advance(None)
 
     def give(self, found: list[Any]) -> None:
-        self._go(found)
+        self._advance(found)
 
-    def _go(self, values: list[Any] | None) -> None:
+    def _advance(self, values: list[Any] | None) -> None:
         try:
             self.want = next(self._steps) if values is None else self._steps.send(values)
         except StopIteration as end:

@@ -63,11 +63,11 @@ class Branch:
     async def checkout(self, ref: Commit | str | None) -> Commit | None:
         """Move to a commit, or with None to the newest of the branch. Raises UnsavedChanges and Unknown."""
         async with self._turn:
-            self._refuse_unsaved("checkout")
+            self._require_saved("checkout")
             tip = await self.newest() if ref is None else BranchHead(await self.found(ref), 0)
-            self._refuse_unsaved("checkout")  # nor changes set meanwhile
+            self._require_saved("checkout")  # nor changes set meanwhile
             self.is_detached = ref is not None
-            self._be_at(tip)
+            self._move_to(tip)
             return tip.head
 
     async def newest(self) -> BranchHead:
@@ -118,12 +118,12 @@ class Branch:
                 except Conflict:
                     tip = await self._after_conflict()
                     theirs = await self.shelf.wait(differences(self.place.root, tip.root))
-                    decisions = await self._decided(tip, own_changes, theirs, on_conflict, resolve)
+                    decisions = await self._resolve_conflicts(tip, own_changes, theirs, on_conflict, resolve)
             self._committed(tip, own_changes)
             assert tip.head is not None
             return tip.head
 
-    async def _decided(
+    async def _resolve_conflicts(
         self,
         tip: BranchHead,
         own_changes: Mapping[str, bytes | None],
@@ -138,19 +138,19 @@ class Branch:
         if on_conflict == "abandon":
             self.copy.discard()
             expected = self.place.version
-            self._be_at(tip)
+            self._move_to(tip)
             raise Conflict(KIND, self._key(), expected=expected, found=tip.version)
         ours = {
             cell_key: Difference(theirs[cell_key].before if cell_key in theirs else None, cell)
             for cell_key, cell in own_changes.items()
         }
-        return await self._resolved(ours, theirs, resolve if on_conflict == "merge" else None, tip.version)
+        return await self._merge_changes(ours, theirs, resolve if on_conflict == "merge" else None, tip.version)
 
     async def merge(self, other: Commit, resolve: Resolve | None, message: str) -> Commit:
         """Merge the changes of another branch since the common base. Raises MergeConflict, UnsavedChanges."""
         async with self._turn:
-            self._refuse_unsaved("merge")
-            self._refuse_detached("merge")
+            self._require_saved("merge")
+            self._require_attached("merge")
 
             async def merged(tip: BranchHead) -> BranchHead:
                 base = None
@@ -161,21 +161,21 @@ class Branch:
                 root = base.root if base else tree.EMPTY
                 return await self._three_way(tip, root, other.root, resolve, message, (other,))
 
-            return await self._on_top(merged)
+            return await self._update_head(merged)
 
     async def revert(self, undone: Commit, resolve: Resolve | None, message: str) -> Commit:
         """Undo the changes of one commit by a new commit. Raises MergeConflict, UnsavedChanges."""
         async with self._turn:
-            self._refuse_unsaved("revert")
-            self._refuse_detached("revert")
+            self._require_saved("revert")
+            self._require_attached("revert")
             base_root = tree.EMPTY
             if undone.parents:
                 base_root = (await self.shelf.wait(commits.load(undone.parents[0]))).root
-            return await self._on_top(
+            return await self._update_head(
                 lambda place: self._three_way(place, undone.root, base_root, resolve, message, ())
             )
 
-    async def _on_top(self, change: Callable[[BranchHead], Awaitable[BranchHead]]) -> Commit:
+    async def _update_head(self, change: Callable[[BranchHead], Awaitable[BranchHead]]) -> Commit:
         """Make a change on top of the newest commit, with retries after concurrent commits. Raises MergeConflict."""
         tip = self.place
         while True:
@@ -202,14 +202,14 @@ class Branch:
     ) -> BranchHead:
         ours = await self.shelf.wait(differences(base, tip.root))
         theirs = await self.shelf.wait(differences(base, their_root))
-        decisions = await self._resolved(ours, theirs, resolve, tip.version)
+        decisions = await self._merge_changes(ours, theirs, resolve, tip.version)
         changes = {**{cell_key: each.after for cell_key, each in theirs.items()}, **decisions}
         updated = await self.shelf.wait(tree.update(tip.root, changes))
         if updated.root == tip.root and tip.head is not None and not parents:
             return tip
         return await self._write(tip, updated, self._blobs(changes), parents, message)
 
-    async def _resolved(
+    async def _merge_changes(
         self,
         ours: Mapping[str, Difference],
         theirs: Mapping[str, Difference],
@@ -237,8 +237,8 @@ class Branch:
                 author=self.author,
             )
         )
-        expected_data = _pointing(tip.head) if tip.version and tip.head is not None else None
-        head = DocumentWrite(KIND, self._key(), _pointing(commit), tip.version, expected_data)
+        expected_data = _head_document(tip.head) if tip.version and tip.head is not None else None
+        head = DocumentWrite(KIND, self._key(), _head_document(commit), tip.version, expected_data)
         (document,) = await self.shelf.store.put_together([*blobs, *updated.blobs.values(), data], [head])
         for name, blob in updated.blobs.items():
             self.shelf.keep(name, updated.nodes[name], blob)
@@ -249,13 +249,13 @@ class Branch:
         """Create a branch here. Raises Conflict if the name is taken, and UnsavedChanges."""
         async with self._turn:
             if not with_changes:
-                self._refuse_unsaved("fork", " or fork(branch, with_changes=True)")
+                self._require_saved("fork", " or fork(branch, with_changes=True)")
             twin = self.twin(branch, author=author)
             if self.place.head is None:
                 self.place = await self._write(self.place, tree.Updated(tree.EMPTY, {}, {}), [], (), "")
                 twin.place = BranchHead(self.place.head, 0)
             assert self.place.head is not None
-            document = await self.shelf.store.put(KIND, twin._key(), _pointing(self.place.head), expected=0)
+            document = await self.shelf.store.put(KIND, twin._key(), _head_document(self.place.head), expected=0)
             twin.place = BranchHead(self.place.head, document.version)
             if with_changes:
                 twin.copy.changes, twin.copy.blobs = dict(self.copy.changes), dict(self.copy.blobs)
@@ -316,7 +316,7 @@ class Branch:
             raise Conflict(KIND, self._key(), expected=self.place.version, found=tip.version)
         return tip
 
-    def _be_at(self, tip: BranchHead) -> None:
+    def _move_to(self, tip: BranchHead) -> None:
         self.place = tip
         self.copy.root = tip.root
         self.copy.discard()
@@ -331,19 +331,19 @@ class Branch:
         if not copy.changes:
             copy.blobs.clear()
 
-    def _refuse_unsaved(self, action: str, hint: str = "") -> None:
+    def _require_saved(self, action: str, hint: str = "") -> None:
         unsaved = self.copy.unsaved()
         changed = [each.kept for each in self.copy.fetched.changed()]
         if unsaved or changed:
             keys = tuple(map(shown, dict.fromkeys([*unsaved, *changed])))
             raise UnsavedChanges(keys, f"{action} with uncommitted changes", f"commit() or discard() first{hint}")
 
-    def _refuse_detached(self, action: str) -> None:
+    def _require_attached(self, action: str) -> None:
         if self.is_detached:
             remedy = "checkout() goes back to the branch, fork(branch) makes one here"
             raise UnsavedChanges((), f"{action} at an older commit, which no branch points to", remedy)
 
 
-def _pointing(head: Commit) -> bytes:
+def _head_document(head: Commit) -> bytes:
     """Return the document of a branch whose newest commit is `head`."""
     return b'{"head":"%s"}' % head.id.encode()

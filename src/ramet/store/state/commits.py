@@ -57,7 +57,7 @@ def load(id: str) -> Steps[Commit]:
 def history(head: Commit, limit: int) -> Steps[list[Commit]]:
     """Return a commit and its ancestors over all parents; no commit comes before its descendants."""
     commits: list[Commit] = []
-    queue = _Ahead()
+    queue = _CommitQueue()
     queue.add(head)
     while len(commits) < limit and (commit := queue.take()) is not None:
         commits.append(commit)
@@ -83,7 +83,7 @@ def history_below(head: Commit, limit: int, below: str, most: int) -> Steps[list
 
 def is_before(head: Commit, ref: str, most: int) -> Steps[Commit | None]:
     """Return the commit with this id if it is among the `most` newest of `head`'s history; otherwise None."""
-    queue = _Ahead()
+    queue = _CommitQueue()
     queue.add(head)
     for _ in range(most):
         commit = queue.take()
@@ -99,7 +99,7 @@ def merge_base(ours: Commit, theirs: Commit) -> Steps[Commit | None]:
     # In order of decreasing height: when a commit is examined, all its descendants have been.
     seen = {ours.id: {"ours"}}
     seen.setdefault(theirs.id, set()).add("theirs")
-    queue = _Ahead()
+    queue = _CommitQueue()
     queue.add(ours)
     queue.add(theirs)
     while (commit := queue.take()) is not None:
@@ -111,7 +111,7 @@ def merge_base(ours: Commit, theirs: Commit) -> Steps[Commit | None]:
     return None
 
 
-class _Ahead:
+class _CommitQueue:
     """A queue of commits to examine, each once, the highest first."""
 
     def __init__(self) -> None:

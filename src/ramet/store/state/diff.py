@@ -42,7 +42,7 @@ def differences(before: str, after: str) -> Steps[dict[str, Difference]]:
             )
             if isinstance(left, Leaf) and isinstance(right, Leaf):
                 for key in left.entries.keys() | right.entries.keys():
-                    _note(result, key, left.entries.get(key), right.entries.get(key))
+                    _add_difference(result, key, left.entries.get(key), right.entries.get(key))
             else:
                 pending += _below(left, right, result)
     return result
@@ -52,40 +52,40 @@ def _below(left: Node, right: Node, result: dict[str, Difference]) -> Iterator[t
     """Yield the pairs to compare next, for two nodes of which at least one is a branch."""
     if isinstance(left, Leaf):
         assert isinstance(right, BranchNode)
-        for mine, theirs in _dealt(right, left):
+        for mine, theirs in _split_leaf(right, left):
             yield theirs, mine
-        _rest(left, right, result, is_left=True)
+        _compare_rest(left, right, result, is_left=True)
     elif isinstance(right, Leaf):
-        yield from _dealt(left, right)
-        _rest(right, left, result, is_left=False)
+        yield from _split_leaf(left, right)
+        _compare_rest(right, left, result, is_left=False)
     elif left.at == right.at:
         if left.here != right.here:
-            _note(result, nodes.key_at(left.at), left.here, right.here)
+            _add_difference(result, nodes.key_at(left.at), left.here, right.here)
         for digit in left.children.keys() | right.children.keys():
             yield _child(left, digit), _child(right, digit)
     elif right.at.startswith(left.at):
-        yield from _around(left, right, result, is_left=True)
+        yield from _pair_children(left, right, result, is_left=True)
     elif left.at.startswith(right.at):
-        for mine, theirs in _around(right, left, result, is_left=False):
+        for mine, theirs in _pair_children(right, left, result, is_left=False):
             yield theirs, mine
     else:
-        yield from _around(left, None, result, is_left=True)
-        for mine, theirs in _around(right, None, result, is_left=False):
+        yield from _pair_children(left, None, result, is_left=True)
+        for mine, theirs in _pair_children(right, None, result, is_left=False):
             yield theirs, mine
 
 
-def _around(
+def _pair_children(
     wide: BranchNode, narrow: BranchNode | None, result: dict[str, Difference], *, is_left: bool
 ) -> Iterator[tuple[_Item, _Item]]:
     """Yield each child of a branch with its part of the other node; `narrow` fits into at most one child."""
     if wide.here is not None:
-        _note_one(result, nodes.key_at(wide.at), wide.here, is_left=is_left)
+        _add_one_sided(result, nodes.key_at(wide.at), wide.here, is_left=is_left)
     inner_digits = narrow.at[len(wide.at)] if narrow is not None else ""
     for digit in {*wide.children, *inner_digits}:
         yield _child(wide, digit), narrow if digit == inner_digits else None
 
 
-def _dealt(branch: BranchNode, leaf: Leaf) -> Iterator[tuple[_Item, _Item]]:
+def _split_leaf(branch: BranchNode, leaf: Leaf) -> Iterator[tuple[_Item, _Item]]:
     """Yield each child of a branch with the entries of a leaf that belong there."""
     parts: dict[str, dict[str, bytes]] = {}
     for key, cell in leaf.entries.items():
@@ -96,15 +96,15 @@ def _dealt(branch: BranchNode, leaf: Leaf) -> Iterator[tuple[_Item, _Item]]:
         yield _child(branch, digit), Leaf(parts[digit]) if digit in parts else None
 
 
-def _rest(leaf: Leaf, branch: BranchNode, result: dict[str, Difference], *, is_left: bool) -> None:
+def _compare_rest(leaf: Leaf, branch: BranchNode, result: dict[str, Difference], *, is_left: bool) -> None:
     """Note the entries of a leaf that belong to no child of a branch, and the entry of the branch itself."""
     own_key = nodes.key_at(branch.at) if branch.here is not None else None
     for key, cell in leaf.entries.items():
         if key != own_key and (not (key_digits := position(key)).startswith(branch.at) or key_digits == branch.at):
-            _note_one(result, key, cell, is_left=is_left)
+            _add_one_sided(result, key, cell, is_left=is_left)
     if own_key is not None:
         pair = leaf.entries.get(own_key), branch.here
-        _note(result, own_key, *(pair if is_left else pair[::-1]))
+        _add_difference(result, own_key, *(pair if is_left else pair[::-1]))
 
 
 def _child(branch: BranchNode, digit: str) -> _Item:
@@ -112,10 +112,10 @@ def _child(branch: BranchNode, digit: str) -> _Item:
     return child.node if child else None
 
 
-def _note_one(result: dict[str, Difference], key: str, cell: bytes, *, is_left: bool) -> None:
-    _note(result, key, *((cell, None) if is_left else (None, cell)))
+def _add_one_sided(result: dict[str, Difference], key: str, cell: bytes, *, is_left: bool) -> None:
+    _add_difference(result, key, *((cell, None) if is_left else (None, cell)))
 
 
-def _note(result: dict[str, Difference], key: str, before: bytes | None, after: bytes | None) -> None:
+def _add_difference(result: dict[str, Difference], key: str, before: bytes | None, after: bytes | None) -> None:
     if before != after:
         result[key] = Difference(before, after)

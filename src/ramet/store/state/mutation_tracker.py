@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-_FEW = 64  #: number of objects kept before unreferenced ones are dropped
+_MIN_TRACKED = 64  #: number of objects kept before unreferenced ones are dropped
 
 
-class _Given(NamedTuple):
+class _TrackedObject(NamedTuple):
     kept: str
     value: Any
     raw: bytes  #: encoding at the time it was returned
@@ -29,15 +29,15 @@ class Fetched:
     """The lists, dicts and objects that were returned. Unchanged objects without other references are dropped."""
 
     def __init__(self) -> None:
-        self._given: list[_Given] = []
-        self._look_at = _FEW
+        self._given: list[_TrackedObject] = []
+        self._next_cleanup_at = _MIN_TRACKED
 
     def add(self, kept: str, value: Any, as_: Any, encode: Callable[[Any], bytes]) -> None:
         """Register an object that is returned."""
-        if len(self._given) >= self._look_at:
+        if len(self._given) >= self._next_cleanup_at:
             self._given = [each for each in self._given if not _is_alone(each) or _is_changed(each)]
-            self._look_at = max(_FEW, 2 * len(self._given))
-        self._given.append(_Given(kept, value, encode(value), as_, encode))
+            self._next_cleanup_at = max(_MIN_TRACKED, 2 * len(self._given))
+        self._given.append(_TrackedObject(kept, value, encode(value), as_, encode))
 
     def changed(self) -> Iterator[Changed]:
         """Yield the objects that were changed."""
@@ -62,14 +62,14 @@ class Fetched:
         self._given = []
 
 
-def _is_changed(each: _Given) -> bool:
+def _is_changed(each: _TrackedObject) -> bool:
     try:
         return each.encode(each.value) != each.raw
     except Exception:  # a part that cannot be encoded was added: the object changed
         return True
 
 
-def _is_alone(each: _Given) -> bool:
+def _is_alone(each: _TrackedObject) -> bool:
     """Return whether no other code holds the object, or a mutable part of it."""
     if each.as_ is not None or sys.getrefcount(each.value) > _ALONE:
         return False
@@ -89,6 +89,6 @@ def _most_holders(value: Any) -> int:
 
 
 # Measured by the same code on unshared objects, because the count of temporary references depends on Python.
-_SAMPLE = _Given("", [[], {}], b"", None, bytes)
+_SAMPLE = _TrackedObject("", [[], {}], b"", None, bytes)
 _ALONE = (lambda each: sys.getrefcount(each.value))(_SAMPLE)
 _ALONE_INSIDE = _most_holders(_SAMPLE.value)

@@ -78,12 +78,12 @@ def decode(data: bytes) -> Node:
     if bytes(parts[0]) == b"0":
         entries = msgspec.json.decode(parts[1], type=dict[str, msgspec.Raw])
         return Leaf({key: bytes(cell) for key, cell in entries.items()})
-    at, children = msgspec.json.decode(parts[1], type=str), msgspec.json.decode(parts[3], type=dict[str, _Kept])
+    at, children = msgspec.json.decode(parts[1], type=str), msgspec.json.decode(parts[3], type=dict[str, _StoredChild])
     own_cell = None if bytes(parts[2]) == b"null" else bytes(parts[2])
     return BranchNode(at, own_cell, {digit: Child(*pair) for digit, pair in children.items()})
 
 
-class _Kept(NamedTuple):
+class _StoredChild(NamedTuple):
     many: int
     node: str
 

@@ -93,14 +93,14 @@ class Updated(NamedTuple):
 def update(root: str, changes: Mapping[str, bytes | None]) -> Steps[Updated]:
     """Return the tree with new cells for some keys, and without the keys whose cell is None."""
     if len(changes) > 1:
-        yield from _warm(root, map(position, changes))
+        yield from _load_paths(root, map(position, changes))
     root_node: Node | str = root
     for key, cell in sorted(changes.items()):
-        root_node = (yield from _changed(root_node, key, cell)).node
-    return _sealed(root_node)
+        root_node = (yield from _change_key(root_node, key, cell)).node
+    return _encode_new_nodes(root_node)
 
 
-def _warm(root: str, places: Iterable[str]) -> Steps[None]:
+def _load_paths(root: str, places: Iterable[str]) -> Steps[None]:
     """Read the nodes on the paths to many keys together, level by level."""
     level = {root: list(places)} if root else {}
     while level:
@@ -114,7 +114,7 @@ def _warm(root: str, places: Iterable[str]) -> Steps[None]:
         level = children
 
 
-def _opened(node: Node | str) -> Steps[Node]:
+def _load_node(node: Node | str) -> Steps[Node]:
     """Return a node that may be changed."""
     if not isinstance(node, str):
         return node
@@ -125,39 +125,39 @@ def _opened(node: Node | str) -> Steps[Node]:
     return copy
 
 
-def _changed(root_node: Node | str, key: str, cell: bytes | None) -> Steps[Child]:
+def _change_key(root_node: Node | str, key: str, cell: bytes | None) -> Steps[Child]:
     key_digits, path = position(key), list[tuple[BranchNode, str]]()
-    node = yield from _opened(root_node)
+    node = yield from _load_node(root_node)
     while isinstance(node, BranchNode):
         if key_digits == node.at:
             node.here = cell
             break
         if not key_digits.startswith(node.at):
             if cell is not None:
-                node = _above(node, key_digits, Leaf({key: cell}))
+                node = _branch_above(node, key_digits, Leaf({key: cell}))
             break
         digit = key_digits[len(node.at)]
         path.append((node, digit))
         child = node.children.get(digit)
-        node = yield from _opened(child.node if child else EMPTY)
+        node = yield from _load_node(child.node if child else EMPTY)
     else:
         if cell is None:
             node.entries.pop(key, None)
         else:
             node.entries[key] = cell
-    reduced = yield from _settled(node)
+    reduced = yield from _normalised(node)
     for parent, digit in reversed(path):
         if reduced.many:
             parent.children[digit] = reduced
         else:
             parent.children.pop(digit, None)
-        reduced = yield from _settled(parent)
+        reduced = yield from _normalised(parent)
     return reduced
 
 
-def _above(node: BranchNode, key_digits: str, leaf: Leaf) -> BranchNode:
+def _branch_above(node: BranchNode, key_digits: str, leaf: Leaf) -> BranchNode:
     """Return a branch of a node and a further entry that does not share the node's prefix."""
-    at = _shared(node.at, key_digits)
+    at = _shared_prefix(node.at, key_digits)
     branch = BranchNode(at, None, {node.at[len(at)]: Child(nodes.count(node), node)})
     if key_digits == at:
         (branch.here,) = leaf.entries.values()
@@ -166,7 +166,7 @@ def _above(node: BranchNode, key_digits: str, leaf: Leaf) -> BranchNode:
     return branch
 
 
-def _settled(node: Node) -> Steps[Child]:
+def _normalised(node: Node) -> Steps[Child]:
     """Return a node after a change in the form that fits its new number of entries."""
     count = nodes.count(node)
     if isinstance(node, Leaf):
@@ -174,7 +174,7 @@ def _settled(node: Node) -> Steps[Child]:
     if count <= MOST:
         entries = {} if node.here is None else {nodes.key_at(node.at): node.here}
         for child in node.children.values():
-            leaf = yield from _opened(child.node)
+            leaf = yield from _load_node(child.node)
             assert isinstance(leaf, Leaf)
             entries |= leaf.entries
         return Child(count, Leaf(entries) if count else EMPTY)
@@ -185,7 +185,7 @@ def _settled(node: Node) -> Steps[Child]:
 
 def _split(leaf: Leaf) -> BranchNode:
     keys_by_digits = {position(key): key for key in leaf.entries}
-    branch = BranchNode(_shared(min(keys_by_digits), max(keys_by_digits)))
+    branch = BranchNode(_shared_prefix(min(keys_by_digits), max(keys_by_digits)))
     groups: dict[str, dict[str, bytes]] = {}
     for key_digits, key in keys_by_digits.items():
         if key_digits == branch.at:
@@ -196,7 +196,7 @@ def _split(leaf: Leaf) -> BranchNode:
     return branch
 
 
-def _shared(first: str, second: str) -> str:
+def _shared_prefix(first: str, second: str) -> str:
     """Return the common prefix of two positions."""
     for at, (a, b) in enumerate(zip(first, second, strict=False)):
         if a != b:
@@ -204,7 +204,7 @@ def _shared(first: str, second: str) -> str:
     return min(first, second, key=len)
 
 
-def _sealed(root_node: Node | str) -> Updated:
+def _encode_new_nodes(root_node: Node | str) -> Updated:
     """Encode every new node, children first, and name it."""
     if isinstance(root_node, str):
         return Updated(root_node, {}, {})

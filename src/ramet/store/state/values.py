@@ -37,7 +37,7 @@ def encode(value: Any, where: str, as_: Any = None) -> bytes:
     """
     if as_ is not None:
         return _typed(value, where, as_)
-    _Look(where).at(value)
+    _JsonValidator(where).at(value)
     return _sized(value, where)
 
 
@@ -67,7 +67,7 @@ def _typed(value: Any, where: str, as_: Any) -> bytes:
         raise
     except Exception as problem:  # a model's own serialiser failed, or there is a cycle
         raise InvalidValue(where, value, f"{expected}: {_first_line(problem)}") from None
-    _Look(where, tuples=True).at(data)
+    _JsonValidator(where, tuples=True).at(data)
     raw = _sized(data, where)
     decoded = decode(raw, where, as_)
     # A reader must find what was written: no less, and no other type.
@@ -100,18 +100,18 @@ def _from_model(kind: Any, data: Any) -> Any:
     return validate(_json.encode(data))
 
 
-class _Look:
+class _JsonValidator:
     """A validator of every part of a value, which keeps the current path for an error."""
 
     def __init__(self, where: str, *, tuples: bool = False) -> None:
-        self._where, self._lists = where, (list, tuple) if tuples else (list,)
-        self._way: list[str | int] = []
-        self._above: set[int] = set()
-        self._left = MOST_SIZE  #: shared parts count each time, because each is written
+        self._where, self._list_types = where, (list, tuple) if tuples else (list,)
+        self._path: list[str | int] = []
+        self._enclosing_ids: set[int] = set()
+        self._remaining_bytes = MOST_SIZE  #: shared parts count each time, because each is written
 
     def at(self, value: Any) -> None:
         kind = type(value)
-        self._left -= 1
+        self._remaining_bytes -= 1
         if kind is str:
             self._text(value)
         elif kind is int:
@@ -122,31 +122,31 @@ class _Look:
         elif kind is float:
             if not math.isfinite(value):
                 raise self._refusal(value, "a finite float")
-        elif kind is dict or kind in self._lists:
-            self._inside(value)
+        elif kind is dict or kind in self._list_types:
+            self._check_parts(value)
         elif kind is not bool and value is not None:
             raise self._refusal(value, _ACCEPTED)
-        if self._left < 0:
+        if self._remaining_bytes < 0:
             raise self._refusal(f"a {kind.__name__}", f"at most {MOST_SIZE} bytes of JSON for all of the value")
 
-    def _inside(self, value: Any) -> None:
-        if id(value) in self._above:
+    def _check_parts(self, value: Any) -> None:
+        if id(value) in self._enclosing_ids:
             raise self._refusal(f"a {type(value).__name__} that contains itself", "a value without cycles")
-        if len(self._way) >= MOST_DEPTH:
+        if len(self._path) >= MOST_DEPTH:
             raise self._refusal(f"a {type(value).__name__}", f"at most {MOST_DEPTH} levels")
-        self._above.add(id(value))
+        self._enclosing_ids.add(id(value))
         for step, part in value.items() if type(value) is dict else enumerate(value):
             if type(step) is not int or type(value) is dict:
                 if type(step) is not str:
                     raise self._refusal(step, "keys of str in a dict")
                 self._text(step)
-            self._way.append(step)
+            self._path.append(step)
             self.at(part)
-            self._way.pop()
-        self._above.discard(id(value))
+            self._path.pop()
+        self._enclosing_ids.discard(id(value))
 
     def _text(self, text: str) -> None:
-        self._left -= len(text)
+        self._remaining_bytes -= len(text)
         if not text.isascii():
             try:
                 text.encode()
@@ -156,7 +156,7 @@ class _Look:
     def _refusal(self, value: object, expected: str) -> InvalidValue:
         path = "".join(
             f"[{step}]" if isinstance(step, int) else f".{step}" if step.isidentifier() else f"[{step!r}]"
-            for step in self._way
+            for step in self._path
         )
         return InvalidValue(f"{self._where}{path}", value, expected)
 

@@ -48,7 +48,7 @@ class Versioned(Keys):
         """Open a state of an open store, at a branch's newest commit or at a named one; a missing state is created."""
         working_branch = Branch(BlobCache(store), name, branch, author=author, clock=clock or SystemClock())
         await working_branch.checkout(at)
-        return _made(working_branch, asyncio.get_running_loop())
+        return _new_versioned(working_branch, asyncio.get_running_loop())
 
     @staticmethod
     async def remove_state(store: Store, name: str) -> None:
@@ -88,8 +88,8 @@ class Versioned(Keys):
         `mutated` controls objects that `get` returned and that were changed since: "refuse" raises UnsavedChanges,
         "keep" sets them, "leave" ignores them.
         """
-        _among("on_conflict", on_conflict, ("retry", "abandon", "merge"))
-        _among("mutated", mutated, ("refuse", "keep", "leave"))
+        _check_choice("on_conflict", on_conflict, ("retry", "abandon", "merge"))
+        _check_choice("mutated", mutated, ("refuse", "keep", "leave"))
         if (on_conflict == "merge") != (resolve is not None):
             raise InvalidValue("resolve", resolve, "a function with on_conflict='merge', and None otherwise")
         _text("message", message)
@@ -128,7 +128,7 @@ class Versioned(Keys):
         """Return another working copy of the state, of a branch or at a commit, with a shared cache. Raises Unknown."""
         working_branch = self._line.twin(branch or self.branch, author=author)
         await working_branch.checkout(at)
-        return _made(working_branch, self._loop)
+        return _new_versioned(working_branch, self._loop)
 
     async def diff(self, before: Commit | str | None, after: Commit | str | None = None) -> Sequence[Change]:
         """Return the differences of two commits or branches; `before` None is empty, `after` None is this one."""
@@ -153,7 +153,7 @@ class Versioned(Keys):
 
         Raises Conflict if the branch exists, and UnsavedChanges.
         """
-        return _made(await self._line.fork(branch, author=author, with_changes=with_changes), self._loop)
+        return _new_versioned(await self._line.fork(branch, author=author, with_changes=with_changes), self._loop)
 
     async def merge(
         self, other: Versioned | Commit | str, *, resolve: Resolve | None = None, message: str = ""
@@ -225,13 +225,13 @@ class Versioned(Keys):
         done(self.delete(), self._loop, "delete")
 
 
-def _made(working_branch: Branch, loop: asyncio.AbstractEventLoop | None) -> Versioned:
+def _new_versioned(working_branch: Branch, loop: asyncio.AbstractEventLoop | None) -> Versioned:
     state = Versioned.__new__(Versioned)
     state._line, state._loop = working_branch, loop
     return state
 
 
-def _among(field: str, value: object, known: tuple[str, ...]) -> None:
+def _check_choice(field: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
         raise InvalidValue(field, value, f"one of {', '.join(known)}")
 
