@@ -133,14 +133,14 @@ def _settings_of(model: Any) -> Any:
         return model  # Not data: its calls have no key.
 
 
-async def _wait_for_result(run: Run, in_flight: InFlight, results: Results, begins_to_wait: Callable[[], None]) -> None:
+async def _wait_for_result(run: Run, in_flight: InFlight, results: Results, on_wait_began: Callable[[], None]) -> None:
     """Wait until another call has ended, without holding a slot."""
     slot = run.context.slot
     run.waits_for.append(in_flight.run)
     results.waiting[run] = in_flight.run
     slot.begin_calls()
     try:
-        begins_to_wait()
+        on_wait_began()
         await slot.while_waiting(asyncio.shield(in_flight.over))
     finally:
         slot.end_call()

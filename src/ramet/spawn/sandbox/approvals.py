@@ -15,7 +15,7 @@ from ramet.wire.guest_protocol import ApprovalReply, Approve, FireHook, HookRepl
 
 #: The number of bytes of a hook payload from a guest.
 MAX_PAYLOAD = 8 * 1024 * 1024
-#: The number of characters of a question that a guest asks in its own words.
+#: The number of characters of a question that a guest writes itself.
 MAX_QUESTION = 1000
 
 #: The fields that a guest may set in the payload of a hook, by event, with their types; the host knows the rest.
@@ -63,7 +63,7 @@ class Gates:
         ruling = ruling_on(self._context, tool, call["args"])
         if question is None and ruling.verdict == "ask":
             question = ruling.reason
-        if question is None:  # No hook and no rule asks: a tool asks by itself, in unchecked words.
+        if question is None:  # No hook and no rule asks: a tool asks by itself, with an unchecked text.
             question = f"the sandbox asks: {quoted(request.question)}"
         approval = Approval(False, ruling.reason if ruling.verdict == "deny" else "")
         if self._context.approve is not None and ruling.verdict != "deny":

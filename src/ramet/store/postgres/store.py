@@ -216,7 +216,7 @@ class PostgresStore:
         return int(await self._changed(tables.forget(self._place.queries, tree), 0, alone=True))
 
     async def rewrite(self, cursor: int, data: bytes) -> None:
-        """Replace the data of an event; the old bytes are gone after PostgreSQL has vacuumed. For maintenance only."""
+        """Replace the data of an event; the old bytes exist until PostgreSQL has vacuumed. For maintenance only."""
         checked_data("data", data)
         await self._changed(tables.rewrite(self._place.queries, cursor, data), len(data))
 
