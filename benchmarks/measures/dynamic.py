@@ -76,7 +76,7 @@ async def _fill(folder: str, owner: Agent, count: int) -> Sequence[AgentRef]:
     """So many agents in one registry, written in few commits; handles of some."""
     root, found = ref_of(owner), list[AgentRef]()
     async with AgentRuntime(folder) as runtime:
-        mine = await runtime.dynamic.registries.namespace(root.place)
+        mine = await runtime.dynamic.registries.namespace(root.namespace)
         for number in range(count):
             recipe = written(f"one-{number}") if number % 1_000 == 0 else None
             entry = recipe.entry() if recipe is not None else {"primer": f"You are number {number}."}

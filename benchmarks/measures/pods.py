@@ -87,7 +87,7 @@ async def _waited(at: Place, rounds: int) -> float:
             sandbox = await backend.start(wanted)
             starts.append(1000 * (time.monotonic() - began))
             await sandbox.clean_up()
-            while not backend._alone._spares.ready:  # noqa: ASYNC110 - it is the cluster's to say
+            while not backend._own_pods._warm_pool.ready_pods:  # noqa: ASYNC110 - it is the cluster's to say
                 await asyncio.sleep(0.01)
     finally:
         await backend.close()

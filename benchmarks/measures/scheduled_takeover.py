@@ -32,7 +32,7 @@ async def hold(dsn: str, runs: str) -> None:
         while len(runtime.trees) < int(runs):  # noqa: ASYNC110 - nobody says it
             await asyncio.sleep(LOOK_S)
         for root in runtime.trees:
-            await runtime.get(root).run.context.settled()
+            await runtime.get(root).run.context.wait_persisted()
         say("ready")
         await asyncio.Event().wait()
 

@@ -85,12 +85,12 @@ class TellerType:
         self.go = asyncio.Event()  #: until it is set, none says a word
         self.go.set()
 
-    async def check(self, opening: AgentSpec) -> None:
+    async def check(self, spec: AgentSpec) -> None:
         """Anything goes."""
 
-    async def open(self, opening: AgentSpec) -> RunningAgent:
+    async def open(self, spec: AgentSpec) -> RunningAgent:
         """At once."""
-        return Teller(opening, self.go)
+        return Teller(spec, self.go)
 
 
 async def measure(count: int = 2_000, readers: int = 100, turns: int = 1_000) -> Figures:

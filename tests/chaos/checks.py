@@ -64,7 +64,7 @@ def lines(file: pathlib.Path) -> list[str]:
 
 def death_of(folder: pathlib.Path, trees: dict[str, list[Event]]) -> Death:
     """How things stood when a kernel died."""
-    stories = [TreeReplay().tell_all(told) for told in trees.values()]
+    stories = [TreeReplay().apply_all(told) for told in trees.values()]
     return Death(
         asked=len(lines(folder / "asked")),
         replies={reply for story in stories for run in story.runs.values() for reply in _replies(run)},
@@ -82,8 +82,8 @@ def the_tree(trees: dict[str, list[Event]]) -> list[Event]:
 def check(folder: pathlib.Path, trees: dict[str, list[Event]], deaths: Sequence[Death]) -> TreeReplay:
     """What holds for every trip once it is over."""
     told = the_tree(trees)
-    story = TreeReplay().tell_all(told)
-    assert story.is_over, f"not over: {[run.born.path for run in story.runs.values() if not run.is_over]}"
+    story = TreeReplay().apply_all(told)
+    assert story.is_over, f"not over: {[run.spawn_event.path for run in story.runs.values() if not run.is_over]}"
     assert [each.seq for each in told] == list(range(1, len(told) + 1)), "its events have no gaps"
     _nothing_after_the_end(told)
     _usage_adds_up(story)
@@ -104,14 +104,14 @@ def check_notices(story: TreeReplay) -> None:
     for run in story.runs.values():
         texts = [str(each.get("content")) for each in run.messages if each.get("type") == "human"]
         said = Counter(
-            child.born.path
+            child.spawn_event.path
             for child in story.runs.values()
             for text in texts
             if f'task_id="{child.id}"' in text and text.startswith("<task-notification")
         )
-        children = {each.born.path for each in story.runs.values() if each.born.parent == run.id}
-        due = {each.born.path for each in story.runs.values() if each.born.background} & children
-        assert said == dict.fromkeys(due, 1), f"{run.born.path} was told of {dict(said)}, not of {due} once each"
+        children = {each.spawn_event.path for each in story.runs.values() if each.spawn_event.parent == run.id}
+        due = {each.spawn_event.path for each in story.runs.values() if each.spawn_event.background} & children
+        assert said == dict.fromkeys(due, 1), f"{run.spawn_event.path} was told of {dict(said)}, not of {due} once each"
 
 
 def effects(folder: pathlib.Path) -> dict[str, set[str]]:
@@ -144,9 +144,11 @@ def _nothing_after_the_end(told: list[Event]) -> None:
 def _usage_adds_up(story: TreeReplay) -> None:
     for run in story.runs.values():
         assert run.result is not None
-        assert run.result.usage == run.usage, f"{run.born.path}: {run.result.usage} is not {run.usage}"
-        if not any(each.born.background for each in story.runs.values() if each.born.parent == run.id):
-            assert run.result.usage_subtree == run.subtree, f"{run.born.path}: {run.result.usage_subtree} {run.subtree}"
+        assert run.result.usage == run.usage, f"{run.spawn_event.path}: {run.result.usage} is not {run.usage}"
+        if not any(each.spawn_event.background for each in story.runs.values() if each.spawn_event.parent == run.id):
+            assert run.result.usage_subtree == run.subtree, (
+                f"{run.spawn_event.path}: {run.result.usage_subtree} {run.subtree}"
+            )
 
 
 def _nothing_twice(folder: pathlib.Path) -> None:

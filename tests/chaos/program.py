@@ -124,7 +124,7 @@ async def stopped(runtime: AgentRuntime, folder: pathlib.Path, *, late: bool = F
     handle = await runtime.spawn(functions.stay, args=(name,), policy=Policy(), on_output=lambda *_: is_there.set())
     await is_there.wait()
     if late:
-        await handle.run.context.settled()
+        await handle.run.context.wait_persisted()
         die()
     await handle.cancel("enough")
 
@@ -204,21 +204,21 @@ async def _to_its_end(runtime: AgentRuntime, handle: Handle, folder: pathlib.Pat
     opened = runtime.trees[handle.run.info.id]
     register = opened.tree.register
     with contextlib.suppress(StoreFailed):  # Its result says so, too.
-        await handle.run.context.settled()
+        await handle.run.context.wait_persisted()
         (folder / "begun").write_text(handle.id)
     result = await handle.result()
     held = {
-        f"{run.info.path} {resource}": run.context.budget.held(resource)
+        f"{run.info.path} {resource}": run.context.budget.reserved(resource)
         for run in register.runs.values()
         for resource in RESOURCES
-        if run.context.budget.held(resource)
+        if run.context.budget.reserved(resource)
     }
     budget = handle.run.context.budget
     said: dict[str, Any] = {
         "status": str(result.status),
         "error": str(result.error),
         "held": held,
-        "shown": [event.seq for event in opened.recorder.kept],
+        "shown": [event.seq for event in opened.recorder.recent_events],
         "spent": {name: budget.spent(name) for name in RESOURCES if name != "usd"},
     }
     (folder / "ended").write_text(json.dumps(said))

@@ -152,7 +152,7 @@ async def _look(trip: str, folder: pathlib.Path, server: Sequence[str], deaths: 
         ]
     else:
         assert result.value == FOUND, result.value
-        assert len(story.runs) == RUNS, sorted(f"{run.born.path}={run.id}" for run in story.runs.values())
+        assert len(story.runs) == RUNS, sorted(f"{run.spawn_event.path}={run.id}" for run in story.runs.values())
 
 
 def _look_at_schedule(folder: pathlib.Path, trees: int) -> None:

@@ -60,7 +60,7 @@ class Loss:
 
             def target() -> int:
                 found: list[Run] = [run for run in runs.values() if (run.parent is not None) == self._patient]
-                return found[0].box.pid if found and found[0].box is not None and (self._patient or said) else 0
+                return found[0].sandbox.pid if found and found[0].sandbox is not None and (self._patient or said) else 0
 
             await eventually(target)
             pid = target()
@@ -154,7 +154,7 @@ async def test_a_letter_is_never_taken_for_one_of_a_dead_kernel(tmp_path: pathli
             await orphans.gone()
 
     [told] = (await read(tmp_path)).values()
-    reader = next(run for run in TreeReplay().tell_all(told).runs.values() if run.born.name == "reader")
+    reader = next(run for run in TreeReplay().apply_all(told).runs.values() if run.spawn_event.name == "reader")
     heard = [str(each["content"]) for each in reader.messages if each["type"] == "human"]
     assert [sum(word in each for each in heard) for word in ("first", "second")] == [1, 1], heard
 

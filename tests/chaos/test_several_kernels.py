@@ -160,7 +160,7 @@ async def test_the_trees_of_a_killed_kernel_go_on_each_in_one_of_two_others(seve
     empty = several.folder / "empty"
     stories = {root: _whole(told, empty) for root, told in (await read(several.folder, _server(several))).items()}
     assert stories.keys() == roots
-    models = [story for story in stories.values() if story.root.born.agent == "lead"]
+    models = [story for story in stories.values() if story.root.spawn_event.agent == "lead"]
     found = [story.root.result and story.root.result.value for story in stories.values() if story not in models]
     assert found == [FOUND] * len(found)
     done = effects(several.folder)

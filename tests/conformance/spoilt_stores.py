@@ -132,7 +132,7 @@ class Textual(MemoryStore):
 class Deaf(MemoryStore):
     """Calls no listeners."""
 
-    def on_commit(self, heard: Callable[[int], None]) -> Callable[[], None]:
+    def on_commit(self, listener: Callable[[int], None]) -> Callable[[], None]:
         return super().on_commit(lambda _: None)
 
 
@@ -173,7 +173,7 @@ class Sleepy(SqliteStore):
 class Clinging(MemoryStore):
     """Never lets go of a tree."""
 
-    async def let_go(self, tree: str) -> None:
+    async def release(self, tree: str) -> None:
         return
 
 

@@ -32,7 +32,7 @@ async def test_a_backend_keeps_its_promises(backend: str, check: Check, tmp_path
 async def test_a_sandbox_of_another_machine_keeps_them_too(check: Check, tmp_path: pathlib.Path) -> None:
     """All of the above over a line: no shared disk, no pid of this host."""
     try:
-        await run(check, Workdir(REMOTE, tmp_path, eyes="tests.support.machines:eyes"))
+        await run(check, Workdir(REMOTE, tmp_path, lock_probe="tests.support.machines:eyes"))
     except NotHere as why:
         pytest.skip(str(why))
 

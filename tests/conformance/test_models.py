@@ -194,7 +194,7 @@ async def test_the_model_sees_the_tools_that_were_bound(play: Play, reply_of: As
         bound = bind(case.model, tools)
         await reply_of(bound)
 
-        assert bound.offered
+        assert bound.has_tools
         assert case.tools_seen() == ["grep", "read"]
 
 

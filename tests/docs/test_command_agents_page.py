@@ -32,7 +32,7 @@ def row(name: str, heading: str) -> str:
 @pytest.mark.parametrize(
     ("kind", "heading"),
     [(each, "What it is told") for each in TOLD]
-    + [(each, "What it says") for each in get_args(command_protocol.Heard)],
+    + [(each, "What it says") for each in get_args(command_protocol.ProgramMessage)],
     ids=lambda each: each.__name__ if inspect.isclass(each) else None,
 )
 def test_a_frame_is_in_its_table(kind: type[Struct], heading: str) -> None:

@@ -196,7 +196,7 @@ async def test_a_conversation_goes_on_in_its_pod_whose_kernels_were_killed(
     started = [each for each in events if isinstance(each, SandboxStarted)]
     assert [each.adopted for each in started] == [False, True, True, True]
     assert len({each.sandbox["pod"] for each in started}) == 1
-    story = TreeReplay().tell_all(events).root
+    story = TreeReplay().apply_all(events).root
     said = [str(each["content"]) for each in story.messages if each["type"] == "tool"]
     assert all(text.startswith(begins) for text, begins in zip(said, TALKED[-len(said) :], strict=True)), said
     assert story.result is not None

@@ -41,19 +41,19 @@ async def test_a_pod_dials_its_kernel_and_comes_back_when_the_line_breaks(
         try:
             sandbox = await backend.start(spec(tmp_path / "runs", "mine"))
             uid = sandbox.describe()["uid"]
-            assert landing._book._pods[uid].join_by is None, "the join key is void"
+            assert landing._join_keys._pods[uid].join_by is None, "the join key is void"
             said = await sandbox.run_command(["sh", "-c", "echo one > kept; echo said"], timeout_s=30, max_bytes=100)
             assert (said.code, said.stdout) == (0, b"said\n")
 
             line = landing._lines[uid]
             assert isinstance(line, ResumingLine)
             for _ in range(3):
-                before = line.greetings
+                before = line.connections
                 assert line._transport is not None
                 line._transport.abort()
                 again = await sandbox.run_command(["cat", "kept"], timeout_s=30, max_bytes=100)
                 assert (again.code, again.stdout) == (0, b"one\n")
-                assert line.greetings > before
+                assert line.connections > before
 
             async with cluster.client(namespace) as kube:
                 (secret,) = [each async for each in kube.list(Secret) if "join-key" in (each.data or {})]
@@ -81,8 +81,8 @@ async def test_a_pod_whose_kernel_stays_away_says_so(pods: Pods, scratch: Path) 
     (scratch / "runs").mkdir()
     async with pods.dialled(scratch / "runs", patience_s=2) as (backend, network):
         site = BackendFixture(Workdir("", scratch), backend, await backend.probe())
-        async with site.visit() as visit:
+        async with site.start_guest() as visit:
             network.cut()
-            ended = await visit.ended()
+            ended = await visit.wait_ended()
             assert (ended.reason, "Gone: the kernel did not answer for 2 s" in ended.detail) == ("lost", True), ended
     assert await pods.names() == []

@@ -62,8 +62,8 @@ def _ground(folder: Path) -> Workdir:
 
 
 async def _ends(visit: GuestSession) -> None:
-    await visit.tell("leave", code=7)
-    assert (await visit.ended()).code == 7
+    await visit.send("leave", code=7)
+    assert (await visit.wait_ended()).code == 7
 
 
 async def test_faults_at_their_full_length(pods: Pods, scratch: Path) -> None:
@@ -73,7 +73,7 @@ async def test_faults_at_their_full_length(pods: Pods, scratch: Path) -> None:
         """Between a pod and its kernel: nothing comes through, and nobody is told so."""
         ground = _ground(scratch / f"silent-{seconds}")
         async with pods.dialled(ground.runs, patience_s=PATIENCE_S) as (backend, network):
-            async with BackendFixture(ground, backend, await backend.probe()).visit(grant=GRANT) as visit:
+            async with BackendFixture(ground, backend, await backend.probe()).start_guest(grant=GRANT) as visit:
                 talk = Talk(visit)
                 await eventually(lambda: talk.heard > 10)
                 network.hush()
@@ -90,7 +90,7 @@ async def test_faults_at_their_full_length(pods: Pods, scratch: Path) -> None:
         async with (
             pods.weather(scratch) as (weather, kubeconfig),
             pods.dialled(ground.runs, patience_s=PATIENCE_S, kubeconfig=kubeconfig) as (backend, _),
-            BackendFixture(ground, backend, await backend.probe()).visit(grant=GRANT) as visit,
+            BackendFixture(ground, backend, await backend.probe()).start_guest(grant=GRANT) as visit,
         ):
             weather.cut()
             talk = Talk(visit)

@@ -38,7 +38,7 @@ class Uploads:
         def opening() -> AbstractAsyncContextManager[Opened]:
             return opened(self.hosts[-1], self._base, environ={})
 
-        self.images = PodImages(opening, "bare", told=self.told.append)
+        self.images = PodImages(opening, "bare", on_progress=self.told.append)
         self.service = PackagingService(folder, push=self.images.image)
         self.images.store = self.service
 

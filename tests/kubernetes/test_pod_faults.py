@@ -59,8 +59,8 @@ async def reached(dials: bool, pods: Pods, scratch: Path, **given: Any) -> Async
 async def test_a_pod_that_is_deleted_under_a_turn_is_lost(dials: bool, pods: Pods, scratch: Path) -> None:
     """Whoever waits is told at once; what another run has is its own."""
     async with reached(dials, pods, scratch) as site:
-        async with site.visit(grant=SMALL) as one, site.visit(grant=SMALL) as other:
-            waiting = asyncio.ensure_future(one.ended())
+        async with site.start_guest(grant=SMALL) as one, site.start_guest(grant=SMALL) as other:
+            waiting = asyncio.ensure_future(one.wait_ended())
             async with pods.cluster.client(pods.namespace) as kube:
                 await kube.delete(Pod, pod_of(one.sandbox), grace_period=0)
             ended = await waiting
@@ -103,10 +103,10 @@ async def test_a_program_that_fails_says_why(
 async def test_a_program_that_fails_under_a_run_says_why(pods: Pods, scratch: Path) -> None:
     """Though the end of its line is told before its own."""
     async with opened(pods.backend(scratch / "runs"), scratch) as site:
-        async with site.visit(grant=SMALL) as visit:
-            assert await visit.fails("write", path="/dev/termination-log", text="x"), "the agent has no part in it"
+        async with site.start_guest(grant=SMALL) as visit:
+            assert await visit.failure_of("write", path="/dev/termination-log", text="x"), "the agent has no part in it"
             await visit.sandbox._stay._machine._line.send(Frame(b"no word of a kernel"))  # type: ignore[attr-defined]
-            ended = await visit.ended()
+            ended = await visit.wait_ended()
             assert (ended.reason, "ended with status 1: ProtocolError" in ended.detail) == ("lost", True), ended
         assert await pods.names() == []
 
@@ -119,7 +119,7 @@ async def test_a_quota_that_is_used_up_refuses_a_birth(dials: bool, pods: Pods, 
         await kube.create(quota)
         await _in_force(kube)
     async with reached(dials, pods, scratch) as site, pods.cluster.client(pods.namespace) as kube:
-        async with site.visit(grant=SMALL) as visit:
+        async with site.start_guest(grant=SMALL) as visit:
             with pytest.raises(SpawnRefused, match="exceeded quota") as refusal:
                 await site.backend.start(site.spec(grant=SMALL))
             assert refusal.value.limit == "quota"
@@ -158,9 +158,9 @@ async def test_a_pod_that_runs_out_of_memory_under_a_run_is_told_as_that(pods: P
     fill = ["sh", "-c", "dd if=/dev/zero of=/run/full bs=1M count=2000 2>/dev/null"]
 
     async def full(site: BackendFixture, kube: AsyncClient) -> Exit:
-        async with site.visit(grant=SMALL) as visit:
+        async with site.start_guest(grant=SMALL) as visit:
             filling = asyncio.ensure_future(kube.exec(pod_of(visit.sandbox), command=fill, stdout=True))
-            ended = await visit.ended()
+            ended = await visit.wait_ended()
             await asyncio.gather(filling, return_exceptions=True)  # It ends with the container.
             return ended
 
@@ -200,7 +200,7 @@ async def test_what_is_known_of_a_run_is_on_its_pod(pods: Pods, scratch: Path) -
     async with (
         opened(pods.backend(scratch / "runs", user_labels={"a": "b"}), scratch) as site,
         pods.cluster.client(pods.namespace) as kube,
-        site.visit(grant=grant, tree="run-tree", path="main/one") as visit,
+        site.start_guest(grant=grant, tree="run-tree", path="main/one") as visit,
     ):
         pod = await kube.get(Pod, pod_of(visit.sandbox))
         assert pod.metadata is not None
@@ -271,13 +271,13 @@ async def test_a_kernel_that_comes_up_while_another_one_reaps_keeps_its_pods(pod
         goes_on.clear()
         reaping = asyncio.ensure_future(one.reap())
         await came.wait()
-        async with site.visit(grant=SMALL) as visit:
+        async with site.start_guest(grant=SMALL) as visit:
             goes_on.set()
             assert await reaping == []
             assert await visit.ask("who")
             assert await pods.names() == [pod_of(visit.sandbox)]
             assert [each.split()[0] for each in await one.reap()] == ["pod"], "who is said not to live, does not"
-            assert (await visit.ended()).reason == "lost"
+            assert (await visit.wait_ended()).reason == "lost"
 
 
 @contextlib.contextmanager
@@ -297,7 +297,7 @@ async def test_an_api_that_is_away_for_a_while_loses_nothing(pods: Pods, scratch
     async with (
         pods.weather(scratch) as (weather, kubeconfig),
         opened(pods.backend(scratch / "runs", kubeconfig=kubeconfig), scratch) as site,
-        site.visit(grant=SMALL) as visit,
+        site.start_guest(grant=SMALL) as visit,
     ):
         body = os.urandom(3_000_000)
         for _ in range(3):
@@ -308,25 +308,25 @@ async def test_an_api_that_is_away_for_a_while_loses_nothing(pods: Pods, scratch
             await eventually(lambda before=before: weather.refused >= before + 3)  # type: ignore[misc]
             weather.mend()
             assert (await asking)[1] == body
-        async with site.visit(grant=SMALL) as other:
+        async with site.start_guest(grant=SMALL) as other:
             assert await other.ask("who")
             weather.cut()
             async with pods.cluster.client(pods.namespace) as kube:
                 await kube.delete(Pod, pod_of(other.sandbox), grace_period=0)
             weather.mend()
-            assert (await other.ended()).reason == "lost"
-        await visit.tell("leave", code=7)
-        assert (await visit.ended()).code == 7
+            assert (await other.wait_ended()).reason == "lost"
+        await visit.send("leave", code=7)
+        assert (await visit.wait_ended()).code == 7
 
 
 async def test_an_api_that_stays_away_ends_a_run(pods: Pods, scratch: Path) -> None:
     """After the patience of both ends; what it cannot delete then, the next one reaps."""
     async with pods.weather(scratch) as (weather, kubeconfig):
         backend = pods.backend(scratch / "runs", kubeconfig=kubeconfig, reach=Attach(patience_s=3))
-        async with opened(backend, scratch) as site, site.visit(grant=SMALL) as visit:
+        async with opened(backend, scratch) as site, site.start_guest(grant=SMALL) as visit:
             began = time.monotonic()
             weather.cut()
-            ended = await visit.ended()
+            ended = await visit.wait_ended()
             assert ended.reason == "lost"
             assert "3 s" in ended.detail
             assert time.monotonic() > began + 2

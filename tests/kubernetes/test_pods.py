@@ -75,6 +75,6 @@ async def test_pods_keep_a_backends_promises(
     monkeypatch.setenv(NAMESPACE, shared_namespace)
     monkeypatch.setenv(IMAGES, " ".join(pod_images[kind].reference for kind in ("bare", "llm")))
     try:
-        await run(check, Workdir(f"tests.support.pods:{whose}", scratch, eyes="tests.support.pods:eyes"))
+        await run(check, Workdir(f"tests.support.pods:{whose}", scratch, lock_probe="tests.support.pods:eyes"))
     except NotHere as why:
         pytest.skip(str(why))

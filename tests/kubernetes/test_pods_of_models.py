@@ -64,7 +64,7 @@ async def test_a_pod_that_is_deleted_under_a_models_turn(
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-        events, worked = kept(talk), TreeReplay().tell_all(kept(talk)).runs[run_of(talk, "main/1").info.id]
+        events, worked = kept(talk), TreeReplay().apply_all(kept(talk)).runs[run_of(talk, "main/1").info.id]
         history = [each.type for each in run_of(talk, "main/1").context.history]
         assert nothing_is_held(talk)
 
@@ -74,7 +74,7 @@ async def test_a_pod_that_is_deleted_under_a_models_turn(
     ] * retries
     [ended] = [each.result for each in of_kind(events, RunEnded, "main/1")]
     if retries:
-        assert ([each.kind for each in worked.said], worked.begun) == (history, {})
+        assert ([each.kind for each in worked.conversation], worked.started_calls) == (history, {})
         assert (ended.status, ended.value) == (Status.COMPLETED, "Worked.")
     else:
         assert ended.error is not None

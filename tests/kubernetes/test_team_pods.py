@@ -134,19 +134,19 @@ async def test_who_is_in_the_teams_pod_and_who_has_one_of_its_own(pods: Pods, sc
         {"memory_mb": 1025},
     ]
     async with opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site, contextlib.AsyncExitStack() as stack:
-        inside = [await stack.enter_async_context(site.visit(grant=GRANT)) for _ in range(2)]
+        inside = [await stack.enter_async_context(site.start_guest(grant=GRANT)) for _ in range(2)]
         assert {each.sandbox.level for each in inside} == {Isolation.L1}
         assert len({pod_of(each.sandbox) for each in inside}) == 1
         assert len({(await each.ask("who"))["pid"] for each in inside}) == 2
         for fields in asks:
             grant = msgspec.structs.replace(GRANT, **fields)
-            async with site.visit(grant=grant) as alone:
+            async with site.start_guest(grant=grant) as alone:
                 assert (alone.sandbox.level, pod_of(alone.sandbox) == pod_of(inside[0].sandbox)) == (
                     Isolation.L2,
                     False,
                 ), fields
         session = ["python3", "-c", "import subprocess; subprocess.run(['true'], start_new_session=True, check=True)"]
-        async with site.visit(grant=GRANT, has_programs=True) as alone:
+        async with site.start_guest(grant=GRANT, has_programs=True) as alone:
             assert pod_of(alone.sandbox) != pod_of(inside[0].sandbox)
             codes = [
                 (await each.sandbox.run_command(session, timeout_s=30, max_bytes=100)).code
@@ -163,8 +163,8 @@ async def test_two_runs_of_a_pod_reach_nothing_of_each_other_nor_of_what_keeps_t
     """Files, processes, memory, signals, sockets. What is not behind their walls gets at all of it."""
     async with (
         opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site,
-        site.visit(grant=GRANT, env={"TOKEN": SECRET}) as one,
-        site.visit(grant=GRANT) as other,
+        site.start_guest(grant=GRANT, env={"TOKEN": SECRET}) as one,
+        site.start_guest(grant=GRANT) as other,
         pods.cluster.client(pods.namespace) as kube,
     ):
         pod = pod_of(one.sandbox)
@@ -203,15 +203,18 @@ async def test_two_runs_of_a_pod_reach_nothing_of_each_other_nor_of_what_keeps_t
 
 async def test_a_run_that_takes_too_much_is_ended_and_no_other(pods: Pods, scratch: Path) -> None:
     """Processes and memory are counted for each; who shares the pod with it goes on."""
-    async with opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site, site.visit(grant=GRANT) as other:
+    async with (
+        opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site,
+        site.start_guest(grant=GRANT) as other,
+    ):
         few = msgspec.structs.replace(GRANT, pids=4)
-        async with site.visit(grant=few) as one:
-            await one.tell("spin", seconds=60, processes=8)
-            ended = await one.ended()
+        async with site.start_guest(grant=few) as one:
+            await one.send("spin", seconds=60, processes=8)
+            ended = await one.wait_ended()
             assert (ended.reason, "processes" in ended.detail) == ("signalled", True), ended
             assert pod_of(one.sandbox) == pod_of(other.sandbox)
-        async with site.visit(grant=GRANT) as one:
-            assert await one.fails("allocate", mb=400) == "MemoryError"
+        async with site.start_guest(grant=GRANT) as one:
+            assert await one.failure_of("allocate", mb=400) == "MemoryError"
         assert await other.ask("fork_until", count=10) == 10
 
 
@@ -219,17 +222,17 @@ async def test_who_cannot_be_ended_inside_is_ended_with_the_pod(
     pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All who are there are told so, at once; whoever starts next has a new pod."""
-    monkeypatch.setattr(shared._Stay, "deaf_s", 0.5)
+    monkeypatch.setattr(shared._SharedLease, "deaf_s", 0.5)
     async with opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site:
-        async with site.visit(grant=GRANT) as one, site.visit(grant=GRANT) as other:
+        async with site.start_guest(grant=GRANT) as one, site.start_guest(grant=GRANT) as other:
             await stopped(pods, pod_of(one.sandbox))
-            waiting = asyncio.ensure_future(other.ended())
+            waiting = asyncio.ensure_future(other.wait_ended())
             ended = await one.sandbox.kill(0)
             assert ended.reason == "lost"
             assert re.search(rf"did not end run {one.spec.run} .*was deleted", ended.detail)
             assert await waiting == ended
             assert pod_of(one.sandbox) not in await pods.names()
-        async with site.visit(grant=GRANT) as again:
+        async with site.start_guest(grant=GRANT) as again:
             assert (again.sandbox.level, pod_of(again.sandbox) == pod_of(one.sandbox)) == (Isolation.L1, False)
 
 
@@ -240,9 +243,9 @@ async def test_a_run_that_was_let_go_of_and_not_forgotten_costs_the_pod(
     monkeypatch.setattr(sandbox, "_KILL_S", 0.5)
     monkeypatch.setattr(sandbox, "_FORGET_S", 0.5)
     async with opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site:
-        async with site.visit(grant=GRANT) as one, site.visit(grant=GRANT) as other:
+        async with site.start_guest(grant=GRANT) as one, site.start_guest(grant=GRANT) as other:
             await stopped(pods, pod_of(one.sandbox))
-            waiting = asyncio.ensure_future(other.ended())
+            waiting = asyncio.ensure_future(other.wait_ended())
             await one.sandbox.clean_up()
             ended = await waiting
             assert (ended.reason, f"did not end run {one.spec.run}" in ended.detail) == ("lost", True)
@@ -252,14 +255,14 @@ async def test_a_run_that_was_let_go_of_and_not_forgotten_costs_the_pod(
 async def test_a_pod_that_is_deleted_ends_all_runs_in_it_and_the_next_has_a_new_one(pods: Pods, scratch: Path) -> None:
     """In the cluster's words, and the team's name."""
     async with opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site:
-        async with site.visit(grant=GRANT) as one, site.visit(grant=GRANT) as other:
-            waiting = [asyncio.ensure_future(each.ended()) for each in (one, other)]
+        async with site.start_guest(grant=GRANT) as one, site.start_guest(grant=GRANT) as other:
+            waiting = [asyncio.ensure_future(each.wait_ended()) for each in (one, other)]
             async with pods.cluster.client(pods.namespace) as kube:
                 await kube.delete(Pod, pod_of(one.sandbox), grace_period=0)
             for ended in await asyncio.gather(*waiting):
                 assert ended.reason == "lost"
                 assert re.search(rf"pod of team {TEAM.name}: pod .* was deleted, and not by this kernel", ended.detail)
-            async with site.visit(grant=GRANT) as again:
+            async with site.start_guest(grant=GRANT) as again:
                 assert (again.sandbox.level, pod_of(again.sandbox) == pod_of(one.sandbox)) == (Isolation.L1, False)
     assert await pods.names() == []
 
@@ -279,19 +282,19 @@ async def test_a_pod_without_memory_ends_all_runs_in_it_and_the_next_has_a_new_o
             backend = pods.backend(scratch / "runs", team=small)
         site = await stack.enter_async_context(opened(backend, scratch))
         kube = await stack.enter_async_context(pods.cluster.client(pods.namespace))
-        async with site.visit(grant=grant) as one, site.visit(grant=grant) as other:
+        async with site.start_guest(grant=grant) as one, site.start_guest(grant=grant) as other:
             assert {each.sandbox.level for each in (one, other)} == {Isolation.L1}
             assert pod_of(one.sandbox) == pod_of(other.sandbox)
             filling = asyncio.ensure_future(in_pod(kube, pod_of(one.sandbox), "sh", "-c", FILL))
-            for ended in await asyncio.gather(one.ended(), other.ended()):
+            for ended in await asyncio.gather(one.wait_ended(), other.wait_ended()):
                 assert ended.reason == "oom", ended
                 assert re.search(r"shared pod of team small: .*out of memory", ended.detail)
             await asyncio.gather(filling, return_exceptions=True)  # It ends with the container.
-            async with site.visit(grant=grant) as again:
+            async with site.start_guest(grant=grant) as again:
                 assert (again.sandbox.level, pod_of(again.sandbox) == pod_of(one.sandbox)) == (Isolation.L1, False)
                 assert await again.ask("who")
-                await again.tell("leave", code=7)
-                assert (await again.ended()).code == 7
+                await again.send("leave", code=7)
+                assert (await again.wait_ended()).code == 7
     assert await pods.names() == []
 
 
@@ -303,7 +306,7 @@ async def test_a_pod_that_cannot_be_had_leaves_each_run_its_own(
     grant = msgspec.structs.replace(GRANT, reservation=large)
     async with opened(pods.backend(scratch / "runs", team=large, unschedulable_s=0.2), scratch) as site:
         for _ in range(2):
-            async with site.visit(grant=grant) as visit:
+            async with site.start_guest(grant=grant) as visit:
                 assert visit.sandbox.level is Isolation.L2
     told = [each.getMessage() for each in caplog.records if "has no shared pod" in each.getMessage()]
     assert (len(told), "team large" in told[0]) == (1, True)
@@ -338,10 +341,10 @@ async def test_a_teams_pod_is_there_before_its_first_run_and_goes_with_the_team(
             assert (quota.spec.hard or {}).keys() == {"limits.cpu", "limits.memory"}
 
             grant = msgspec.structs.replace(GRANT, memory_mb=128, reservation=team)
-            async with site.visit(grant=grant) as one:
+            async with site.start_guest(grant=grant) as one:
                 assert pod_of(one.sandbox) == pod.metadata.name
                 apart = msgspec.structs.replace(grant, isolation=Isolation.L2)
-                async with site.visit(grant=apart) as alone:  # The quota has room for it.
+                async with site.start_guest(grant=apart) as alone:  # The quota has room for it.
                     assert pod_of(alone.sandbox) != pod.metadata.name
             assert [each.metadata.name for each in await made() if each.metadata is not None] == [pod.metadata.name]
             await backend.disband(team.name)

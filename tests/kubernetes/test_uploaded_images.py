@@ -106,7 +106,7 @@ async def test_a_pod_has_its_image_from_a_registry_with_a_login(
                 namespace=namespace,
                 kubeconfig=kernel_account.kubeconfig,
                 image=images.image,
-                image_with=images.having,
+                image_with=images.image_with_mounts,
                 pull_secrets=("login",),
             )
             open_ones.push_async_callback(backend.close)
@@ -143,4 +143,4 @@ def anew(opening: Callable[[], AbstractAsyncContextManager[Opened]], service: Pa
     """What a kernel that has just begun knows of the images of pods."""
     images = PodImages(opening, "bare")
     images.store = service
-    return images.having
+    return images.image_with_mounts

@@ -82,12 +82,12 @@ async def test_a_run_starts_in_a_pod_that_was_there_before_it_was_asked_for(
         else:
             backend = pods.backend(scratch / "runs", warm=1)
         site = await stack.enter_async_context(opened(backend, scratch))
-        async with site.visit(**asked) as cold:
+        async with site.start_guest(**asked) as cold:
             [name] = await ready(backend)
             waiting = (await objects(pods))[name].metadata
             assert (waiting.labels[labels.WAITING], labels.RUN in waiting.labels) == ("true", False)
             assert labels.PATIENCE not in (waiting.annotations or {}), "a dead kernel's goes at once"
-            async with site.visit(grant=OTHER) as other, site.visit(**asked) as warm:
+            async with site.start_guest(grant=OTHER) as other, site.start_guest(**asked) as warm:
                 assert (pod_of(warm.sandbox), pod_of(other.sandbox) == name) == (name, False)
                 assert (await warm.ask("who"))["pid"]
                 there, secrets = await objects(pods), await objects(pods, Secret)
@@ -116,7 +116,7 @@ async def test_a_pod_waits_whose_image_has_the_bundles_of_a_run(pods: Pods, scra
         job = await service.finished((await service.create_image("", [bundle.id])).id)
         [folder] = (await service.image(job.image)).folders
         (scratch / "notes").mkdir()
-        async with warmed(pods, scratch, image=images.image, image_with=images.having) as (_, backend):
+        async with warmed(pods, scratch, image=images.image, image_with=images.image_with_mounts) as (_, backend):
             runs = scratch / "runs"
             waiting = await wait_for(backend, spec(runs, "before", SMALL, mounts=[folder]))
             more = await backend.start(spec(runs, "more", SMALL, mounts=[folder, scratch / "notes"]))
@@ -157,8 +157,8 @@ async def test_a_pod_that_is_of_no_use_any_more_is_given_to_nobody(
             [waiting] = await wait_for(backend, wanted)
             if moment == "deleted":
                 await delete(waiting)
-                await eventually(lambda: not backend._alone._spares.ready)
-            async with site.visit(grant=SMALL) as visit:
+                await eventually(lambda: not backend._own_pods._warm_pool.ready_pods)
+            async with site.start_guest(grant=SMALL) as visit:
                 assert await visit.ask("who")
                 assert pod_of(visit.sandbox) != waiting
                 async with asyncio.timeout(180):
@@ -195,9 +195,9 @@ async def test_those_that_wait_make_way_in_a_quota_that_is_full(pods: Pods, scra
         async with asyncio.timeout(180):
             while (await kube.get(ResourceQuota, "two")).status.used is None:  # type: ignore[union-attr]  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-    async with warmed(pods, scratch) as (site, backend), site.visit(grant=SMALL) as one:
+    async with warmed(pods, scratch) as (site, backend), site.start_guest(grant=SMALL) as one:
         [waiting] = await ready(backend)
-        async with site.visit(grant=OTHER) as other:
+        async with site.start_guest(grant=OTHER) as other:
             mine = {pod_of(one.sandbox), pod_of(other.sandbox)}
             assert (len(mine), waiting in mine, set(await pods.names())) == (2, False, mine)
             with pytest.raises(SpawnRefused, match="exceeded quota"):
@@ -215,13 +215,13 @@ async def test_those_that_wait_make_way_on_a_node_that_is_full(
 
     async with warmed(pods, scratch, placement=apart(pods)) as (site, backend):
         [waiting] = await wait_for(backend, site.spec(grant=OTHER))
-        async with site.visit(grant=SMALL) as one:
+        async with site.start_guest(grant=SMALL) as one:
             assert [pod_of(one.sandbox)] == await pods.names()
             assert waiting != pod_of(one.sandbox)
     assert not told()
-    async with warmed(pods, scratch, placement=apart(pods)) as (site, _), site.visit(grant=SMALL) as one:
+    async with warmed(pods, scratch, placement=apart(pods)) as (site, _), site.start_guest(grant=SMALL) as one:
         await eventually(told)
-        async with site.visit(grant=SMALL) as other:
+        async with site.start_guest(grant=SMALL) as other:
             assert {pod_of(one.sandbox), pod_of(other.sandbox)} == set(await pods.names())
     assert ["nodes are available" in each for each in told()] == [True]
 
@@ -233,8 +233,8 @@ async def test_those_that_wait_make_way_for_teams_and_none_waits_in_theirs(pods:
     backend = TeamNamespaces(scratch / "runs", namespace=pods.namespace, warm=1, **given)
     async with opened(backend, scratch) as site:
         try:
-            await wait_for(backend._home, site.spec(grant=SMALL))
-            async with site.visit(grant=msgspec.structs.replace(SMALL, reservation=team)) as visit:
+            await wait_for(backend._default_backend, site.spec(grant=SMALL))
+            async with site.start_guest(grant=msgspec.structs.replace(SMALL, reservation=team)) as visit:
                 assert await visit.ask("who")
                 await pods.wait_gone()
                 async with pods.cluster.client(quotas.name_of(team.name)) as kube:
@@ -255,7 +255,7 @@ async def test_nobody_waits_for_what_is_not_asked_for_any_more(
         [other] = await wait_for(backend, site.spec(grant=OTHER))
         assert one != other
         monkeypatch.setattr(warm_pool, "_KEPT_S", 0.0)
-        async with site.visit(grant=OTHER) as visit:
+        async with site.start_guest(grant=OTHER) as visit:
             assert pod_of(visit.sandbox) == other
             async with asyncio.timeout(180):
                 while await pods.names() != [other]:  # noqa: ASYNC110 - it is another's to say
@@ -288,5 +288,5 @@ async def test_a_server_has_pods_wait_before_the_first_run_and_takes_them_with_i
 
     async with AgentRuntime(working_dir=scratch, backend=backend) as runtime:
         await runtime.sandboxes.warm()
-        assert await ready(backend._home) == await pods.names()
+        assert await ready(backend._default_backend) == await pods.names()
     assert await pods.names() == []

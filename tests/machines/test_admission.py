@@ -28,13 +28,13 @@ class Node:
     place: AdmissionSlot
     persistent: bool = False
     detached: bool = False
-    below_now: list[Node] = field(default_factory=list)
+    living_descendants: list[Node] = field(default_factory=list)
     waits_for: list[Node] = field(default_factory=list)
     envelope: ResourceShare | None = None
     living: bool = True
     births: int = 0
 
-    def above(self) -> Iterator[Node]:
+    def ancestors(self) -> Iterator[Node]:
         node: Node | None = self
         while node is not None:
             yield node
@@ -106,7 +106,7 @@ class Births(RuleBasedStateMachine):
             and not node.persistent
             and id(node) not in asking
             and not any(each.living for each in node.waits_for)
-            and not any(child.living and not child.detached for child in node.below_now)
+            and not any(child.living and not child.detached for child in node.living_descendants)
             and not any(each.parent is node for each in self.under_way)
         )
 
@@ -132,7 +132,7 @@ class Births(RuleBasedStateMachine):
         path = f"{born.parent.path}/{born.parent.births}"
         node = Node(path, born.parent, born.task.result(), detached=detached)
         self.nodes.append(node)
-        born.parent.below_now.append(node)
+        born.parent.living_descendants.append(node)
 
     @precondition(lambda self: self.under_way)
     @rule(which=indexes)
@@ -156,7 +156,7 @@ class Births(RuleBasedStateMachine):
         self.admission.release(node.place)
         self.admission.release(node.place)  # A second time does nothing.
         if node.parent is not None:
-            node.parent.below_now.remove(node)
+            node.parent.living_descendants.remove(node)
 
     @precondition(lambda self: self.waiting)
     @rule(which=indexes)
@@ -190,13 +190,13 @@ class Births(RuleBasedStateMachine):
 
     def begin_to_wait(self, node: Node, other: Node) -> None:
         node.waits_for.append(other)
-        self.admission.look_again()
+        self.admission.recheck_queue()
 
     def needs(self, node: Node, other: Node) -> bool:
         """Whether `node` cannot end before `other` does."""
         if node is other:
             return True
-        below = [child for child in node.below_now if child.living and not child.detached]
+        below = [child for child in node.living_descendants if child.living and not child.detached]
         return any(self.needs(each, other) for each in [*below, *(each for each in node.waits_for if each.living)])
 
     # --- what must hold -----------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class Births(RuleBasedStateMachine):
                     if not node.persistent
                     and id(node) not in asking
                     and not any(stays(each) for each in node.waits_for)
-                    and not any(stays(child) and not child.detached for child in node.below_now)
+                    and not any(stays(child) and not child.detached for child in node.living_descendants)
                 ),
                 None,
             )
@@ -248,18 +248,18 @@ class Births(RuleBasedStateMachine):
         if not self.nodes:
             return
         limits = self.admission.limits
-        assert self.admission.taken == len(self.living) + len(self.under_way) <= max(limits.runs, 1)
+        assert self.admission.slot_count == len(self.living) + len(self.under_way) <= max(limits.runs, 1)
         for node in self.nodes:
-            below = sum(child.living for child in node.below_now)
+            below = sum(child.living for child in node.living_descendants)
             assert below + sum(each.parent is node for each in self.under_way) <= limits.children
         assert self.admission.queued == len(self.waiting)
 
     @invariant()
     def nobody_waits_while_there_is_room(self) -> None:
         for each in self.waiting:
-            held = sum(child.living for child in each.parent.below_now)
+            held = sum(child.living for child in each.parent.living_descendants)
             held += sum(other.parent is each.parent for other in self.under_way)
-            assert held >= self.admission.limits.children or self.admission.taken >= self.admission.limits.runs
+            assert held >= self.admission.limits.children or self.admission.slot_count >= self.admission.limits.runs
 
     def teardown(self) -> None:
         """Nobody waits for ever: if all that can end does, and nothing new is asked for, every birth is decided."""

@@ -242,16 +242,16 @@ class BudgetTree(RuleBasedStateMachine):
             for which, name in enumerate(RESOURCES):
                 if scope.limit(which) is not None:
                     real = scope.real
-                    assert real.spent(name) + real.held(name) == pytest.approx(float(self.used(scope, which)))
-                    assert real.kept(name) == pytest.approx(float(self.kept(scope, which)))
-                    assert real.left(name) == pytest.approx(float(max(Fraction(0), self.free(scope, which))))
+                    assert real.spent(name) + real.reserved(name) == pytest.approx(float(self.used(scope, which)))
+                    assert real.last_word_reserve(name) == pytest.approx(float(self.kept(scope, which)))
+                    assert real.remaining(name) == pytest.approx(float(max(Fraction(0), self.free(scope, which))))
 
     @invariant()
     def nothing_is_negative(self) -> None:
         for scope in self.scopes:
             for name in RESOURCES:
-                assert min(scope.real.held(name), scope.real.kept(name)) > -1e-9
-                assert scope.real.left(name) >= 0
+                assert min(scope.real.reserved(name), scope.real.last_word_reserve(name)) > -1e-9
+                assert scope.real.remaining(name) >= 0
 
     @invariant()
     def no_scope_lets_through_more_than_its_limit(self) -> None:
@@ -266,7 +266,7 @@ class BudgetTree(RuleBasedStateMachine):
 
     @invariant()
     def a_hold_is_open_until_the_first_word_about_it(self) -> None:
-        assert [each.real.open for each in self.asked] == [each.actual is None for each in self.asked]
+        assert [each.real.is_open for each in self.asked] == [each.actual is None for each in self.asked]
 
     def teardown(self) -> None:
         """When all is settled and closed, the root has spent what was used, and holds nothing."""
@@ -278,7 +278,7 @@ class BudgetTree(RuleBasedStateMachine):
         for which, name in enumerate(RESOURCES):
             if self.scopes and self.scopes[0].limit(which) is not None:
                 root = self.scopes[0].real
-                assert root.held(name) == pytest.approx(0)
+                assert root.reserved(name) == pytest.approx(0)
                 assert root.spent(name) == pytest.approx(float(sum(each.counts(which) for each in self.asked)))
 
 

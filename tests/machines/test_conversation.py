@@ -138,7 +138,7 @@ class Talk(RuleBasedStateMachine):
     @rule(which=indexes, where=indexes)
     def read(self, which: int, where: int) -> None:
         _, turn = self.asked[-1 - which % len(self.asked)]
-        reader = Reader(turn, min(where, turn.last))
+        reader = Reader(turn, min(where, turn.readable_number))
         reader.task = self.loop.create_task(reader.read())
         self.readers.append(reader)
 
@@ -198,7 +198,7 @@ class Talk(RuleBasedStateMachine):
                 assert reader.after + len(whole) == len(said)
             task = reader.task
             if task.done() and not task.cancelled() and task.exception() is None:
-                assert reader.missed or last or reader.after == reader.turn.last
+                assert reader.missed or last or reader.after == reader.turn.readable_number
 
     def teardown(self) -> None:
         self.do(self.conversation.close())

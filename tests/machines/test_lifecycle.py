@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ramet.core.errors import Bug
-from ramet.core.lifecycle import LIVING, OVER, Effect, Fact, State, step
+from ramet.core.lifecycle import LIVE_STATES, TERMINAL_STATES, Effect, Fact, State, step
 
 ONCE_A_LIFE = (Effect.REFUND, Effect.CLOSE_MAIL, Effect.RELEASE, Effect.RECORD_END, Effect.NOTIFY)
 
@@ -31,15 +31,15 @@ class Lifecycle(RuleBasedStateMachine):
         try:
             self.state, effects = step(self.state, fact)
         except Bug:
-            assert before in LIVING, "after an end nothing is a bug: it is void"
+            assert before in LIVE_STATES, "after an end nothing is a bug: it is void"
             return
-        if fact is Fact.PARENT_STOPS and before in LIVING:
+        if fact is Fact.PARENT_STOPS and before in LIVE_STATES:
             self.aborted = True  # Its parent's controller has done so.
-        if before in OVER and not (before is State.ENDED and fact is Fact.RESUMED):
-            assert self.state in OVER, "only mail to a finished run brings one back"
+        if before in TERMINAL_STATES and not (before is State.ENDED and fact is Fact.RESUMED):
+            assert self.state in TERMINAL_STATES, "only mail to a finished run brings one back"
             assert set(effects) <= {Effect.FORGET}, "an effect after the end"
         if before is State.STOPPING:
-            assert self.state in OVER | {State.STOPPING}, "what was told to stop went on"
+            assert self.state in TERMINAL_STATES | {State.STOPPING}, "what was told to stop went on"
         for effect in effects:
             self.do(effect)
 
@@ -63,23 +63,23 @@ class Lifecycle(RuleBasedStateMachine):
 
     @invariant()
     def every_life_ends_exactly_once(self) -> None:
-        ended = self.lives - (self.state in LIVING)
+        ended = self.lives - (self.state in LIVE_STATES)
         assert {effect: self.done[effect] for effect in ONCE_A_LIFE} == dict.fromkeys(ONCE_A_LIFE, ended)
 
     @invariant()
     def mail_is_open_while_it_lives(self) -> None:
-        assert self.mail_open == (self.state in LIVING)
+        assert self.mail_open == (self.state in LIVE_STATES)
 
     @invariant()
     def an_end_is_always_one_fact_away(self) -> None:
-        if self.state in LIVING:
-            assert step(self.state, Fact.FINISHED).state in OVER
+        if self.state in LIVE_STATES:
+            assert step(self.state, Fact.FINISHED).state in TERMINAL_STATES
             assert step(self.state, Fact.CUT_OFF).state is State.STOPPED
 
     @invariant()
     def what_ended_was_aborted(self) -> None:
         """So that nothing below it goes on."""
-        assert self.aborted or self.state in LIVING - {State.STOPPING}
+        assert self.aborted or self.state in LIVE_STATES - {State.STOPPING}
 
     @invariant()
     def a_run_is_forgotten_once_and_only_when_it_has_expired(self) -> None:

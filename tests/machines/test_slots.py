@@ -56,12 +56,12 @@ class Line(RuleBasedStateMachine):
 
     @rule()
     def ask(self) -> None:
-        self.asked.append(Asked(self.loop.create_task(self.slots.take())))
+        self.asked.append(Asked(self.loop.create_task(self.slots.acquire())))
 
     @rule()
     def ask_at_once(self) -> None:
         in_line = self.slots.queued
-        taken = self.slots.try_take()
+        taken = self.slots.try_acquire()
         assert not (taken and in_line), "it overtook those who wait"
         self.at_once += taken
 
@@ -69,7 +69,7 @@ class Line(RuleBasedStateMachine):
     @rule(which=indexes)
     def give_back(self, which: int) -> None:
         holding = [each for each in self.asked if each.holds]
-        self.slots.give_back()
+        self.slots.release()
         if holding:
             holding[which % len(holding)].given_back = True
         else:
@@ -91,9 +91,9 @@ class Line(RuleBasedStateMachine):
         for _ in range(5):
             self.turn()
         waiting = [each for each in self.asked if each.waits]
-        assert self.slots.taken == self.holders
+        assert self.slots.in_use == self.holders
         assert self.slots.queued == len(waiting)
-        assert not waiting or self.slots.taken == self.slots.capacity
+        assert not waiting or self.slots.in_use == self.slots.capacity
         if waiting:
             later = self.asked[self.asked.index(waiting[0]) :]
             assert all(each.waits or each.task.cancelled() for each in later), "the first in line was overtaken"
@@ -103,7 +103,7 @@ class Line(RuleBasedStateMachine):
     @invariant()
     def never_above_capacity(self) -> None:
         assert self.slots.capacity is not None
-        assert self.holders <= self.slots.taken <= self.slots.capacity
+        assert self.holders <= self.slots.in_use <= self.slots.capacity
 
     def teardown(self) -> None:
         """When all are gone, all places are free."""
@@ -112,9 +112,9 @@ class Line(RuleBasedStateMachine):
         for _ in range(5):
             self.turn()
         for _ in range(self.holders):
-            self.slots.give_back()
+            self.slots.release()
         try:
-            assert (self.slots.taken, self.slots.queued) == (0, 0)
+            assert (self.slots.in_use, self.slots.queued) == (0, 0)
         finally:
             self.loop.close()
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ramet.core.errors import Bug, InvalidValue, OverCapacity
-from ramet.core.team import USED_UP, Team
+from ramet.core.team import CONSUMED_RESOURCES, Team
 
 quarters = st.integers(0, 24).map(lambda value: value / 4)
 totals = st.fixed_dictionaries(
@@ -34,7 +34,7 @@ class TeamMachine(RuleBasedStateMachine):
         self.team = Team(name="crew", total={"agents": 0})
         self.living: dict[str, dict[str, float]] = {}
         self.used: list[dict[str, float]] = []
-        self.beyond = dict.fromkeys(USED_UP, Fraction(0))  #: what agents used of more than they held
+        self.beyond = dict.fromkeys(CONSUMED_RESOURCES, Fraction(0))  #: what agents used of more than they held
         self.born = 0
 
     def spent(self, name: str) -> Fraction:
@@ -42,7 +42,7 @@ class TeamMachine(RuleBasedStateMachine):
 
     def free(self, name: str) -> Fraction:
         held = sum((Fraction(each.get(name, 0)) for each in self.living.values()), Fraction(0))
-        spent = self.spent(name) if name in USED_UP else Fraction(0)
+        spent = self.spent(name) if name in CONSUMED_RESOURCES else Fraction(0)
         return max(Fraction(0), Fraction(self.team.total[name]) - held - spent)
 
     @initialize(total=totals)
@@ -116,7 +116,7 @@ class TeamMachine(RuleBasedStateMachine):
     def nobody_holds_what_the_team_does_not_count(self) -> None:
         assert set(self.team.held) == set(self.living)
         assert all(set(each) <= set(self.team.total) for each in self.team.held.values())
-        assert set(self.team.spent) <= set(USED_UP) & set(self.team.total)
+        assert set(self.team.spent) <= set(CONSUMED_RESOURCES) & set(self.team.total)
 
 
 TestTeam = TeamMachine.TestCase

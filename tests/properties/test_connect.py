@@ -44,7 +44,7 @@ def read(chunks: list[bytes]) -> tuple[Target | ConnectRefusal | None, bytes]:
     found = None
     for chunk in chunks:
         found = reader.feed(chunk)
-    return found, reader.rest
+    return found, reader.leftover
 
 
 def cut(data: bytes, cuts: list[int]) -> list[bytes]:
@@ -111,7 +111,7 @@ def test_how_a_hello_is_cut_makes_no_difference(name: str, cuts: list[int], size
         reader = ClientHelloParser()
         found = [reader.feed(chunk) for chunk in cut(data, cuts) if chunk]
         assert found[-1] == TunnelStart(is_tls=True, server_name=name)
-        assert reader.held == data
+        assert reader.buffered == data
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=200).map(handshake).map(record))

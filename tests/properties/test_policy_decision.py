@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.core.errors import InvalidValue
-from ramet.core.policy.decision import Narrow, within
+from ramet.core.policy.decision import Narrow, clamp_grant
 from ramet.core.policy.policy import LIMIT_FIELDS, Grant, Isolation, Policy, resolve_root_policy
 from ramet.core.policy.reservation import Reservation
 from tests.properties.test_policy import FIELDS, is_within, policies, roots
@@ -23,7 +23,7 @@ EQUAL = ("max_sub_agent_depth",)  #: a child's is smaller than its parent's; her
 @given(roots, policies)
 def test_an_answer_never_widens(grant: Grant, answer: Policy) -> None:
     """Each field holds at most what it held, by the rule that children are tested with."""
-    less = within(grant, answer)
+    less = clamp_grant(grant, answer)
 
     for field in Grant.__struct_fields__:
         if field in EQUAL:
@@ -37,9 +37,9 @@ def test_an_answer_never_widens(grant: Grant, answer: Policy) -> None:
 @given(roots, most)
 def test_nothing_is_left_that_the_answer_does_not_have(grant: Grant, answer: Policy) -> None:
     """What was narrowed is within the answer, too; and narrowing it again changes nothing."""
-    less = within(grant, answer)
+    less = clamp_grant(grant, answer)
 
-    assert within(less, answer) == less
+    assert clamp_grant(less, answer) == less
     for name in ("memory_mb", "cpu_cores", "pids", "timeout_seconds", "max_sub_agents", "retry_count"):
         bound = getattr(answer, name)
         assert bound is None or getattr(less, name) <= bound
@@ -83,27 +83,27 @@ def test_every_right_can_be_taken_away(field: str) -> None:
         return
     grant = resolve_root_policy(MUCH)
 
-    assert within(grant, Policy(**{field: LESS[field]})) != grant
+    assert clamp_grant(grant, Policy(**{field: LESS[field]})) != grant
 
 
 def test_a_port_is_left_by_its_name_and_number() -> None:
     """Another number behind the same name is another right."""
     grant = resolve_root_policy(Policy(ports={"web": 8000, "api": 8001, "db": 5432}))
 
-    assert within(grant, Policy(ports={"web": 8000, "api": 9001})).ports == {"web": 8000}
+    assert clamp_grant(grant, Policy(ports={"web": 8000, "api": 9001})).ports == {"web": 8000}
 
 
 @given(roots)
 def test_an_empty_answer_changes_nothing(grant: Grant) -> None:
     """Absent leaves what there is."""
-    assert within(grant, Policy()) == grant
+    assert clamp_grant(grant, Policy()) == grant
 
 
 def test_both_sides_of_an_endpoint_count() -> None:
     """The narrower entry of the two is what is left, whichever side has it."""
     grant = resolve_root_policy(Policy(allowed_endpoints=("*.example.org:443", "api.other.org:443")))
 
-    less = within(grant, Policy(allowed_endpoints=("docs.example.org:443", "*.other.org:443", "evil.net:443")))
+    less = clamp_grant(grant, Policy(allowed_endpoints=("docs.example.org:443", "*.other.org:443", "evil.net:443")))
 
     assert set(less.allowed_endpoints) == {"docs.example.org:443", "api.other.org:443"}
 
@@ -112,7 +112,7 @@ def test_a_mount_below_a_mount_is_left() -> None:
     """So is one that lies below the answer's."""
     grant = resolve_root_policy(Policy(readonly_mounts=("/data", "/opt/tools/bin")))
 
-    less = within(grant, Policy(readonly_mounts=("/data/public", "/opt/tools", "/home")))
+    less = clamp_grant(grant, Policy(readonly_mounts=("/data/public", "/opt/tools", "/home")))
 
     assert set(less.readonly_mounts) == {"/data/public", "/opt/tools/bin"}
 
@@ -120,7 +120,7 @@ def test_a_mount_below_a_mount_is_left() -> None:
 def test_no_network_is_no_endpoint() -> None:
     grant = resolve_root_policy(Policy(allowed_endpoints=("*",), isolation=Isolation.L1))
 
-    assert within(grant, Policy(network="disabled")).allowed_endpoints == ()
+    assert clamp_grant(grant, Policy(network="disabled")).allowed_endpoints == ()
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ class World:
         lives = {str(self.owner)}.__contains__
         settled = ticks.reconcile(self.book, self.now, next_fire, lives)
         assert settled.state.decided >= self.book.state.decided
-        self.book, claims = ticks.begin(settled, self.now, str(self.owner), lambda: f"c{next(names)}")
+        self.book, claims = ticks.claim_due(settled, self.now, str(self.owner), lambda: f"c{next(names)}")
         return list(claims)
 
 
@@ -125,7 +125,7 @@ def test_under_all_nothing_is_lost_up_to_its_number(schedule: Schedule, passing:
         world.now += timedelta(seconds=seconds)
         came = walked(schedule, last, world.now)
         claims = world.look(names)
-        assert [claim.due.tick for claim in claims] == came[-schedule.misfire_max :][-ticks.MOST_WAITING :]
+        assert [claim.due.tick for claim in claims] == came[-schedule.misfire_max :][-ticks.MAX_WAITING :]
         last = came[-1] if came else last
         begun += [claim.due.tick for claim in claims]
     assert begun == sorted(set(begun))
@@ -136,7 +136,7 @@ def test_what_came_is_what_a_walk_finds(schedule: Schedule, after: int, span: in
     """Reckoned or looked up from the end, the newest ticks are those that one meets walking; as many come before."""
     assume(not isinstance(schedule.timing, Interval) or span < 4000 * schedule.timing.seconds)
     begin = START + timedelta(seconds=after)
-    come = due_between(schedule, begin, begin + timedelta(seconds=span), next_fire, most=most)
+    come = due_between(schedule, begin, begin + timedelta(seconds=span), next_fire, limit=most)
     all_of_them = walked(schedule, begin, begin + timedelta(seconds=span))
 
     assert list(come.ticks) == all_of_them[-most:]

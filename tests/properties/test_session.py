@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ramet.core.errors import ProtocolError
 from ramet.wire import resumable_stream
 from ramet.wire.frames import Frame
-from ramet.wire.resumable_stream import MAX_KEPT, ResumableStream, buffered_size
+from ramet.wire.resumable_stream import MAX_BUFFERED, ResumableStream, buffered_size
 
 
 def hello(taken: int, acknowledged: int, version: int = resumable_stream.VERSION) -> bytes:
@@ -61,16 +61,16 @@ class BreakingLine(RuleBasedStateMachine):
     def connect(self) -> None:
         for side in self.sides:
             side.wire.clear()
-            side.session.connected()
+            side.session.on_connected()
 
     @rule(
         at=st.integers(0, 1),
-        size=st.sampled_from([0, 1, 100, MAX_KEPT // 3, MAX_KEPT - buffered_size(Frame(b"x" * 20))]),
+        size=st.sampled_from([0, 1, 100, MAX_BUFFERED // 3, MAX_BUFFERED - buffered_size(Frame(b"x" * 20))]),
     )
     def send(self, at: int, size: int) -> None:
         side = self.sides[at]
         packed = Frame(b"%020d" % (side.said + 1), b"z" * size)
-        if side.session.has_room(packed):
+        if side.session.can_send(packed):
             side.said += 1
             side.session.send(packed)
 
@@ -94,7 +94,7 @@ class BreakingLine(RuleBasedStateMachine):
     @rule(at=st.integers(0, 1), back=st.integers(0, 3))
     def acknowledge(self, at: int, back: int) -> None:
         ends = self.sides[at].session
-        ends.acknowledge(max(0, ends.taken - back))
+        ends.acknowledge(max(0, ends.last_received - back))
 
     @rule(arrive=st.tuples(st.integers(0, 5), st.integers(0, 5)))
     def break_off(self, arrive: tuple[int, int]) -> None:
@@ -123,8 +123,8 @@ class BreakingLine(RuleBasedStateMachine):
                 break
         assert len(self.kernel.heard) == self.machine.said
         assert len(self.machine.heard) == self.kernel.said
-        assert self.kernel.session.is_settled
-        assert self.machine.session.is_settled
+        assert self.kernel.session.is_acknowledged
+        assert self.machine.session.is_acknowledged
 
 
 TestBreakingLine = BreakingLine.TestCase
@@ -133,7 +133,7 @@ TestBreakingLine = BreakingLine.TestCase
 def greeted(*, sent: int = 0, written: int = 0) -> ResumableStream:
     """One that has greeted, and sent and written so many."""
     mine = ResumableStream()
-    mine.connected()
+    mine.on_connected()
     mine.next_packet()
     mine.feed(hello(0, 0))
     for _ in range(sent):
@@ -157,9 +157,9 @@ BROKEN = {
     "a control part that is longer than its packet": [frame(1, length=3)],
     "an empty control part": [frame(1, length=0)],
     "a control part of 4 GiB": [frame(1, length=2**32 - 1)],
-    "a frame that is too large": [frame(1) + bytes(MAX_KEPT)],
+    "a frame that is too large": [frame(1) + bytes(MAX_BUFFERED)],
     "a control part that is too large": [frame(1, control=bytes(2**20 + 1))],
-    "more than may be open": [frame(1) + bytes(MAX_KEPT // 2), frame(2) + bytes(MAX_KEPT // 2)],
+    "more than may be open": [frame(1) + bytes(MAX_BUFFERED // 2), frame(2) + bytes(MAX_BUFFERED // 2)],
     "an end too late": [end(1)],
     "an end too early": [frame(1), end(0)],
     "a frame behind the end": [end(0), frame(1)],
@@ -174,7 +174,7 @@ def test_a_peer_that_breaks_a_rule_is_a_protocol_error(name: str) -> None:
     mine = greeted(sent=3, written=2)
     for each in good:
         mine.feed(each)
-    taken = mine.taken
+    taken = mine.last_received
 
     with pytest.raises(ProtocolError):
         mine.feed(bad)
@@ -182,7 +182,7 @@ def test_a_peer_that_breaks_a_rule_is_a_protocol_error(name: str) -> None:
     with pytest.raises(ProtocolError):
         mine.feed(ack(2))
     assert mine.next_packet(alive=True) is None
-    assert mine.taken == taken
+    assert mine.last_received == taken
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_connection_begins_with_a_hello_that_can_be_true(bad: bytes) -> None:
     """Three were sent, and one of them acknowledged on the connection before."""
     mine = greeted(sent=3, written=3)
     mine.feed(ack(1))
-    mine.connected()
+    mine.on_connected()
 
     with pytest.raises(ProtocolError):
         mine.feed(bad)
@@ -212,7 +212,7 @@ def test_nothing_is_said_before_the_peer_has_told_where_to_go_on() -> None:
     """But the hello, once."""
     mine = ResumableStream()
     mine.send(Frame(b"{}"))
-    mine.connected()
+    mine.on_connected()
 
     assert mine.next_packet() == hello(0, 0)
     assert mine.next_packet(alive=True) is None
@@ -220,16 +220,16 @@ def test_nothing_is_said_before_the_peer_has_told_where_to_go_on() -> None:
 
 def test_a_sender_waits_when_eight_mebibytes_are_not_acknowledged() -> None:
     """Empty frames weigh, too; an acknowledgement makes room."""
-    mine, half = greeted(), Frame(b"{}", bytes(MAX_KEPT // 2 - 200))
+    mine, half = greeted(), Frame(b"{}", bytes(MAX_BUFFERED // 2 - 200))
     mine.send(half)
     mine.send(half)
 
-    assert not mine.has_room(half)
+    assert not mine.can_send(half)
     mine.next_packet()
     mine.feed(ack(1))
-    assert mine.has_room(half)
+    assert mine.can_send(half)
     with pytest.raises(ProtocolError):
-        mine.has_room(Frame(b"{}", bytes(MAX_KEPT)))
+        mine.can_send(Frame(b"{}", bytes(MAX_BUFFERED)))
 
 
 @given(st.lists(st.binary(max_size=40), max_size=8))
@@ -237,9 +237,9 @@ def test_whatever_comes_is_a_frame_or_a_protocol_error(packets: list[bytes]) -> 
     """No other error, and never more than one number further at once."""
     mine = greeted(sent=2, written=1)
     for packet in packets:
-        before = mine.taken
+        before = mine.last_received
         try:
             mine.feed(packet)
         except ProtocolError:
             return
-        assert mine.taken - before in (0, 1)
+        assert mine.last_received - before in (0, 1)

@@ -59,7 +59,7 @@ def read_run_folders(project: pathlib.Path) -> None:
         with contextlib.suppress(InvalidValue, Damaged, OSError):
             folder = folders.find(run.id)
             folder.load_checkpoint()
-            folder.resumed()
+            folder.record_resume()
             folder.keep(False)
             folder.clear_workspace()
 

@@ -159,7 +159,7 @@ class Stub:
         self.asked.append(recipe)
         return Created(recipe.name)
 
-    async def perform(self, context: Any, ref: str, task: str, arguments: Any, **more: Any) -> Any:
+    async def call_task(self, context: Any, ref: str, task: str, arguments: Any, **more: Any) -> Any:
         """Nobody is born here."""
         assert type(arguments) is dict
         self.asked.append((ref, task, more))

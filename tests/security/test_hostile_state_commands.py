@@ -59,7 +59,7 @@ def project(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     (folder / ".ramet").mkdir(parents=True)
     asyncio.run(old_journal(folder / ".ramet", RUN))
     yield folder
-    with safe_walk.opened(tmp_path) as here:  # Too deep for what removes the folders of other tests.
+    with safe_walk.open_root(tmp_path) as here:  # Too deep for what removes the folders of other tests.
         safe_walk.remove(here, folder.name)
 
 

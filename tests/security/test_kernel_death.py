@@ -18,7 +18,7 @@ from ramet.isolation.bwrap import BwrapBackend
 from ramet.isolation.linux import procfs
 from ramet.isolation.local import LocalBackend
 from ramet.isolation.zygote.backend import ZygoteBackend
-from ramet.testing.conformance.isolation.harness import is_held
+from ramet.testing.conformance.isolation.harness import is_locked
 from tests.support.waiting import eventually
 
 KERNEL = """
@@ -111,13 +111,13 @@ class Family:
 
     def look(self) -> int:
         """Take note of who is there now; says how many were ever seen."""
-        self._born.update((pid, one.born) for pid, one in procfs.tree(self._root).items())
+        self._born.update((pid, one.start_time) for pid, one in procfs.tree(self._root).items())
         return len(self._born)
 
     def living(self) -> set[int]:
         """Who of them lives, wherever it is now."""
         found = {pid: procfs.stat(pid) for pid in self._born}
-        return {pid for pid, one in found.items() if one and one.born == self._born[pid] and one.lives}
+        return {pid for pid, one in found.items() if one and one.start_time == self._born[pid] and one.is_alive}
 
 
 async def ended(family: Family, one: ZygoteBackend) -> None:
@@ -143,7 +143,7 @@ def of_owner(one: ZygoteBackend) -> set[int]:
     found = set()
     for each in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if each.stat().st_uid == one.owner[0] and (stat := procfs.stat(int(each.name))) and stat.lives:
+            if each.stat().st_uid == one.owner[0] and (stat := procfs.stat(int(each.name))) and stat.is_alive:
                 found.add(int(each.name))
     return found
 
@@ -158,14 +158,14 @@ async def test_agents_that_will_not_end_end_with_their_kernel(kind: str, tmp_pat
         family = Family(process.pid)
         files = [file for name in ("held", "hidden") for file in (tmp_path / "runs").glob(f"*/{name}")]
         assert len(files) >= 50
-        assert sum(map(is_held, files)) >= 50
+        assert sum(map(is_locked, files)) >= 50
         assert len(family.living()) > 50
 
         process.kill()
         await process.wait()
 
         await ended(family, backend(kind, tmp_path))
-        assert not any(map(is_held, files))
+        assert not any(map(is_locked, files))
 
 
 @pytest.mark.parametrize("kind", ["bwrap", "local", "bare"])

@@ -53,7 +53,7 @@ async def visited(
         if not has_cgroups:
             assert isinstance(site.backend, ZygoteBackend)
             site.backend._cgroups = None
-        async with site.visit(grant=LIMITED) as visit:
+        async with site.start_guest(grant=LIMITED) as visit:
             yield site, visit
 
 
@@ -90,7 +90,7 @@ async def sandbox(kind: str, tmp_path: pathlib.Path) -> Sandbox:
     if kind not in _seen:
         with core_files_allowed():
             async with visited(kind, tmp_path) as (site, visit):
-                (site.ground.runs / "neighbour").mkdir(mode=0o755)
+                (site.workdir.runs / "neighbour").mkdir(mode=0o755)
                 _seen[kind] = await look_at(site, visit, has_mounts=kind != "bare")
     return _seen[kind]
 
@@ -112,9 +112,9 @@ async def look_at(site: BackendFixture, visit: GuestSession, *, has_mounts: bool
     for line in (await visit.ask("read", path="/proc/self/mountinfo")).splitlines() if has_mounts else ():
         words = line.split()
         mounts.append(Mount(words[4], frozenset(words[5].split(",")), words[words.index("-") + 1]))
-    listed = await visit.ask("listing", path=str(site.ground.runs)) if has_mounts else []
+    listed = await visit.ask("listing", path=str(site.workdir.runs)) if has_mounts else []
     workspace = str(visit.spec.workspace)
-    return Sandbox(status, limits, groups, tuple(mounts), str(site.ground.runs), workspace, tuple(listed))
+    return Sandbox(status, limits, groups, tuple(mounts), str(site.workdir.runs), workspace, tuple(listed))
 
 
 @contextlib.contextmanager
@@ -164,7 +164,7 @@ async def test_memory_that_belongs_to_no_process_is_refused_where_nothing_counts
 ) -> None:
     """Without control groups there is no memfd, which no limit of a process covers."""
     async with visited(kind, tmp_path, has_cgroups=False) as (_, visit):
-        assert await visit.fails("share", kind="descriptor", mb=1) == "EPERM"
+        assert await visit.failure_of("share", kind="descriptor", mb=1) == "EPERM"
 
 
 # ---- control groups

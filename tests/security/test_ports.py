@@ -52,9 +52,9 @@ def opened(
     room: ProxyQuota | None = None,
 ) -> RunPorts:
     """The ports of an agent once more, in another folder, with limits that a test can reach."""
-    box = handle._handle.run.box
+    box = handle._handle.run.sandbox
     assert box is not None
-    return RunPorts.open(box, PORTS, folder, limits=limits, room=room or ProxyQuota(most))
+    return RunPorts.open(box, PORTS, folder, limits=limits, quota=room or ProxyQuota(most))
 
 
 def user_of(pid: int) -> int:
@@ -116,7 +116,7 @@ async def test_another_user_cannot_connect(runtime: ramet.AgentRuntime) -> None:
     socket_path = await handle.port("web")
     for above in list(socket_path.parents)[1:5]:  # Only the folder of the sockets is to stand between.
         await asyncio.to_thread(above.chmod, 0o755)
-    path, box = str(socket_path), handle._handle.run.box
+    path, box = str(socket_path), handle._handle.run.sandbox
     assert box is not None
     users = {65534, await asyncio.to_thread(user_of, box.pid)} - {0}
 
@@ -237,7 +237,7 @@ async def test_a_client_that_has_left_makes_room_whatever_the_guest_does(
     handle = await serving(runtime, agents.keep_silent, PORTS, 8000)
     room = ProxyQuota(1000)
     for size in (1, 4 << 20):
-        ports = opened(handle, folder / "ports", PortLimits(connections=2, gone_s=0.2), room=room)
+        ports = opened(handle, folder / "ports", PortLimits(connections=2, drain_s=0.2), room=room)
         try:
             path = str(ports.path("web"))
             for _ in range(3):  # The third one waits for one of the first two.
@@ -253,7 +253,7 @@ async def test_a_client_that_has_left_makes_room_whatever_the_guest_does(
 async def test_a_client_that_only_ends_its_side_is_answered(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
     """It says no more, and still listens: however long that takes, it has not left."""
     handle = await serving(runtime, agents.answer_at_the_end, PORTS, 8000)
-    ports = opened(handle, folder / "ports", PortLimits(gone_s=0.0))
+    ports = opened(handle, folder / "ports", PortLimits(drain_s=0.0))
     port = await ports.loopback_port("web")
     try:
         path = str(ports.path("web"))
@@ -272,7 +272,7 @@ async def test_a_connection_that_would_lead_to_itself_is_refused(
 ) -> None:
     """Where a guest leaves no other number to connect from than the port's own, TCP joins a socket with itself."""
     handle = await serving(runtime, agents.idle, {"web": 40000})
-    box = handle._handle.run.box
+    box = handle._handle.run.sandbox
     assert box is not None
     done = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-c", ONE_PORT, str(box.pid), "40000"], capture_output=True, check=False
@@ -288,15 +288,15 @@ async def test_a_connection_that_would_lead_to_itself_is_refused(
 async def test_an_agent_that_is_dead_and_not_yet_told_of_has_ended(runtime: ramet.AgentRuntime) -> None:
     """Between its death and the word of its zygote there is nobody to connect to: that is an end like any other."""
     handle = await serving(runtime, agents.echo, PORTS, 8000)
-    box = handle._handle.run.box
+    box = handle._handle.run.sandbox
     assert isinstance(box, ForkedSandbox)
-    zygote = box._keeper.pid
+    zygote = box._zygote.pid
     os.kill(zygote, signal.SIGSTOP)
     try:
         os.kill(box.pid, signal.SIGKILL)
         await eventually(lambda: is_zombie(box.pid), within_s=WAIT_S)
         connecting = asyncio.ensure_future(handle.connect("web"))
-        await eventually(lambda: bool(box._keeper._sockets), within_s=WAIT_S)
+        await eventually(lambda: bool(box._zygote._sockets), within_s=WAIT_S)
     finally:
         os.kill(zygote, signal.SIGCONT)
 
@@ -308,7 +308,7 @@ async def test_an_agent_that_is_dead_and_not_yet_told_of_has_ended(runtime: rame
 async def test_a_host_without_a_descriptor_says_so_and_goes_on(runtime: ramet.AgentRuntime) -> None:
     """A socket that the host has no room for is an error at once; the next one is had."""
     handle = await serving(runtime, agents.echo, PORTS, 8000)
-    box = handle._handle.run.box
+    box = handle._handle.run.sandbox
     assert box is not None
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)

@@ -58,12 +58,12 @@ class RawType:
     transport_formats: Sequence[str] = ("plain", "backwards")
     operations: Mapping[str, type] = {}
 
-    async def check(self, opening: AgentSpec) -> None:
-        self._fail_if("check", opening)
+    async def check(self, spec: AgentSpec) -> None:
+        self._fail_if("check", spec)
 
-    async def open(self, opening: AgentSpec) -> RunningAgent:
-        self._fail_if("open", opening)
-        return Raw(opening, await isolation_of(opening.runtime, opening.policy))
+    async def open(self, spec: AgentSpec) -> RunningAgent:
+        self._fail_if("open", spec)
+        return Raw(spec, await isolation_of(spec.runtime, spec.policy))
 
     def _fail_if(self, where: str, opening: AgentSpec) -> None:
         if opening.info.trouble == where:

@@ -96,12 +96,12 @@ class EchoType:
     def needs_sandbox(self, info: EchoInfo, image: Image) -> bool:
         return False
 
-    async def check(self, opening: AgentSpec) -> None:
-        if opening.info.trouble == "check":
+    async def check(self, spec: AgentSpec) -> None:
+        if spec.info.trouble == "check":
             raise InvalidValue("spawn_info.trouble", "check", "none")
 
-    async def open(self, opening: AgentSpec) -> RunningAgent:
-        if opening.info.trouble == "open":
+    async def open(self, spec: AgentSpec) -> RunningAgent:
+        if spec.info.trouble == "open":
             raise ModelFailed("echo", "it cannot be opened")
-        self.opened.append(Echo(opening))
+        self.opened.append(Echo(spec))
         return self.opened[-1]

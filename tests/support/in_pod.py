@@ -65,6 +65,6 @@ async def _wrong(check: Check, folder: pathlib.Path) -> str:
 
 
 if __name__ == "__main__":
-    background.begin()  # As a pod's own program does.
+    background.start()  # As a pod's own program does.
     prefork.start_zygote()
     asyncio.run(main(pathlib.Path(sys.argv[1]), sys.argv[2:]))

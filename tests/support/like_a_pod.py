@@ -78,7 +78,7 @@ def _become(uid: int) -> None:
 
 
 def _filter() -> bytes:
-    number = syscall_numbers.of(os.uname().machine).number
+    number = syscall_numbers.table_of(os.uname().machine).number
     load, equal, both, answer = 0x20, 0x15, 0x45, 0x06
     code = [(load, 0, 0, 0), (equal, 0, 1, number["clone3"]), (answer, 0, 0, 0x0005_0000 | errno.ENOSYS)]
     for name in _REFUSED:

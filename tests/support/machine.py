@@ -46,7 +46,7 @@ def main(scratch: Path, runs: Path, uid: int, listener: int | None = None) -> No
 
 async def _serve_all(listener: socket.socket, runs: Path) -> None:
     listener.setblocking(False)
-    async with node_agent.keeper(runs, [Path("/tmp")]) as kept:
+    async with node_agent.open_node_agent(runs, [Path("/tmp")]) as kept:
         while True:
             async with asyncio.timeout(PATIENCE_S):
                 end, _ = await asyncio.get_running_loop().sock_accept(listener)

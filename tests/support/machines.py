@@ -16,7 +16,7 @@ from ramet.isolation.contract import Probe, SandboxSpec
 from ramet.isolation.remote.host_agent import NodeClient, OnThreshold
 from ramet.isolation.remote.sandbox import RemoteSandbox
 from ramet.isolation.remote.stream_line import piped
-from ramet.testing.conformance.isolation.harness import is_held
+from ramet.testing.conformance.isolation.harness import is_locked
 
 PROJECT = Path(__file__).parents[2]
 
@@ -101,7 +101,7 @@ async def eyes(runs: Path, file: Path) -> bool:
     """Whether a process of any of these machines holds the lock on a file there."""
     for each in _folder(runs).iterdir():
         try:
-            if is_held(Path(f"/proc/{each.name}/root{file}")):
+            if is_locked(Path(f"/proc/{each.name}/root{file}")):
                 return True
         except FileNotFoundError:
             continue

@@ -46,11 +46,11 @@ class ParrotType:
     def __init__(self) -> None:
         self.opened: list[Parrot] = []
 
-    async def check(self, opening: AgentSpec) -> None:
+    async def check(self, spec: AgentSpec) -> None:
         pass
 
-    async def open(self, opening: AgentSpec) -> RunningAgent:
-        self.opened.append(Parrot(opening))
+    async def open(self, spec: AgentSpec) -> RunningAgent:
+        self.opened.append(Parrot(spec))
         return self.opened[-1]
 
 

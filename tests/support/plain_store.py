@@ -69,7 +69,7 @@ class PlainStore(SoleKernel):
             if not self.read_only:
                 self._db.executescript(_TABLES)
             self._ticket = 0
-            self._news.begin(self._head())
+            self._news.reset(self._head())
         except sqlite3.Error as error:
             await self.close()
             raise StoreFailed(self.path, str(error)) from None
@@ -94,7 +94,7 @@ class PlainStore(SoleKernel):
         self._ask("INSERT INTO event (tree, run, seq, type, data) VALUES (?, ?, ?, ?, ?)", *entry)
         self._owned.add(entry.tree)
         self._ticket = ticket = self._ticket + 1
-        self._news.tell(ticket, self._head())
+        self._news.notify(ticket, self._head())
         return ticket
 
     @property
@@ -106,9 +106,9 @@ class PlainStore(SoleKernel):
             self._check()
             raise InvalidValue("ticket", ticket, f"one that `append` returned: 1 to {self._ticket}")
 
-    def on_commit(self, heard: Callable[[int], None]) -> Callable[[], None]:
+    def on_commit(self, listener: Callable[[int], None]) -> Callable[[], None]:
         self._check()
-        return self._news.listen(heard)
+        return self._news.listen(listener)
 
     async def read(
         self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000

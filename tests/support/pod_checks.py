@@ -20,9 +20,9 @@ from ramet.testing.conformance.isolation.harness import (
     Check,
     NotHere,
     Violation,
-    holds,
-    patience,
+    expect,
     replace_grant,
+    time_limit,
 )
 from tests.support import reaching
 
@@ -42,64 +42,66 @@ _OTHERS_REFUSE = {
 
 async def secrets_are_files_that_end_with_the_run(site: BackendFixture) -> None:
     """In memory, its user's alone, to be read and not written, and in no environment; gone before `wait` returns."""
-    async with site.visit(grant=replace_grant(GRANT, secrets={"token": "s3cret"})) as visit:
-        holds(await visit.ask("read", path="/run/secrets/token") == "s3cret", "a secret is read")
-        holds("s3cret" not in json.dumps(await visit.ask("who")), "a secret is in no environment")
+    async with site.start_guest(grant=replace_grant(GRANT, secrets={"token": "s3cret"})) as visit:
+        expect(await visit.ask("read", path="/run/secrets/token") == "s3cret", "a secret is read")
+        expect("s3cret" not in json.dumps(await visit.ask("who")), "a secret is in no environment")
         for deed in (
             {"request": "write", "path": "/run/secrets/token", "text": "x"},
             {"request": "make", "path": "/run"},
         ):
-            said = await visit.fails(**deed)
-            holds(said in _REFUSED, f"what is in /run is not an agent's: {said or 'it was'}")
+            said = await visit.failure_of(**deed)
+            expect(said in _REFUSED, f"what is in /run is not an agent's: {said or 'it was'}")
         modes = [path.stat().st_mode & 0o777 for path in (_SECRETS, _SECRETS / "token")]
-        holds(modes == [0o700, 0o400], f"nobody else reads a secret: {modes}")
+        expect(modes == [0o700, 0o400], f"nobody else reads a secret: {modes}")
         ran = await visit.sandbox.run_command(["cat", "/run/secrets/token"], timeout_s=60, max_bytes=100)
-        holds(ran.stdout == b"s3cret", f"a command reads it, too: {ran}")
+        expect(ran.stdout == b"s3cret", f"a command reads it, too: {ran}")
         await visit.sandbox.kill(0)
-        holds(not os.access(_SECRETS, os.F_OK), "secrets end with the run")
-    async with site.visit() as visit:
-        holds(await visit.fails("read", path="/run/secrets/token") in {"EACCES", "ENOENT"}, "the next one has none")
+        expect(not os.access(_SECRETS, os.F_OK), "secrets end with the run")
+    async with site.start_guest() as visit:
+        expect(
+            await visit.failure_of("read", path="/run/secrets/token") in {"EACCES", "ENOENT"}, "the next one has none"
+        )
 
 
 async def a_pod_is_one_runs_at_a_time(site: BackendFixture) -> None:
     """A second one is refused while the first is there, and finds nothing of it afterwards."""
-    async with site.visit() as visit:
+    async with site.start_guest() as visit:
         for place in ("/tmp", "/dev/shm"):
             await visit.ask("write", path=f"{place}/left", text="x")
         try:
             await site.backend.start(site.spec())
         except SandboxFailed as refusal:
-            holds(visit.spec.run in str(refusal), f"who is refused is told who is there: {refusal}")
+            expect(visit.spec.run in str(refusal), f"who is refused is told who is there: {refusal}")
         else:
             raise Violation("a second run in a pod is refused")
-        holds((await visit.ask("who"))["env"]["TMPDIR"] == "/tmp", "temporary files go to the pod's memory")
-    async with site.visit() as visit:
+        expect((await visit.ask("who"))["env"]["TMPDIR"] == "/tmp", "temporary files go to the pod's memory")
+    async with site.start_guest() as visit:
         for place in ("/tmp", "/dev/shm"):
-            holds(await visit.ask("listing", path=place) == [], f"{place} is empty")
+            expect(await visit.ask("listing", path=place) == [], f"{place} is empty")
 
 
 async def processes_are_counted_without_the_keepers(site: BackendFixture) -> None:
     """Never more than granted, whoever else is the same user, and one less while a thread of the node agent works."""
-    async with site.visit(grant=replace_grant(GRANT, pids=12)) as visit:
+    async with site.start_guest(grant=replace_grant(GRANT, pids=12)) as visit:
         for deed in ("fork_until", "start_threads_until"):
             started = await visit.ask(deed, count=40)
-            holds(10 <= started <= 11, f"{deed}: {started} of 40 were started beside the first under a limit of 12")
+            expect(10 <= started <= 11, f"{deed}: {started} of 40 were started beside the first under a limit of 12")
         count = (
             "import os, time\nstarted = 0\ntry:\n while True:\n  if not os.fork(): time.sleep(600)\n  started += 1\n"
             "except OSError: print(started)"
         )
         ran = await visit.sandbox.run_command([sys.executable, "-c", count], timeout_s=60, max_bytes=100)
-        holds(ran.stdout in (b"9\n", b"10\n"), f"a command starts 10 beside itself and the agent under 12: {ran}")
+        expect(ran.stdout in (b"9\n", b"10\n"), f"a command starts 10 beside itself and the agent under 12: {ran}")
 
 
 async def who_loses_its_parent_is_still_watched(site: BackendFixture) -> None:
     """Memory counts wherever in the pod it is."""
-    async with site.visit(grant=replace_grant(GRANT, memory_mb=96)) as visit:
-        await visit.tell("hide", hold="held", quiet=True, mb=192)
-        async with patience():
+    async with site.start_guest(grant=replace_grant(GRANT, memory_mb=96)) as visit:
+        await visit.send("hide", hold="held", quiet=True, mb=192)
+        async with time_limit():
             ended = await visit.sandbox.wait()
-        holds(ended.reason == "oom", f"who has too much memory is ended, orphan or not: {ended}")
-        holds(not await visit.holding("held"), "with all of it")
+        expect(ended.reason == "oom", f"who has too much memory is ended, orphan or not: {ended}")
+        expect(not await visit.is_locked("held"), "with all of it")
 
 
 async def memory_of_the_container(site: BackendFixture) -> None:
@@ -107,20 +109,20 @@ async def memory_of_the_container(site: BackendFixture) -> None:
     most = limits().memory_mb
     if most is None:
         raise NotHere("nothing limits the memory of this container")
-    async with site.visit(grant=replace_grant(GRANT, memory_mb=int(4 * most))) as visit:
-        await visit.tell("allocate", mb=int(2 * most))
-        async with patience():
+    async with site.start_guest(grant=replace_grant(GRANT, memory_mb=int(4 * most))) as visit:
+        await visit.send("allocate", mb=int(2 * most))
+        async with time_limit():
             ended = await visit.sandbox.wait()
-        holds((ended.reason, ended.code) == ("oom", -signal.SIGKILL), f"the kernel's own kill is told as oom: {ended}")
-    async with site.visit(grant=replace_grant(GRANT, memory_mb=int(4 * most))) as visit:
+        expect((ended.reason, ended.code) == ("oom", -signal.SIGKILL), f"the kernel's own kill is told as oom: {ended}")
+    async with site.start_guest(grant=replace_grant(GRANT, memory_mb=int(4 * most))) as visit:
         visit.sandbox.signal(signal.SIGKILL)
-        ended = await visit.ended()
-        holds(ended.reason == "signalled", f"ours is not, though there was one before: {ended}")
+        ended = await visit.wait_ended()
+        expect(ended.reason == "signalled", f"ours is not, though there was one before: {ended}")
 
 
 async def the_proxy_is_all_that_is_reached(site: BackendFixture) -> None:
     """Its port of the loopback, by TCP; nobody listens, nothing is sent elsewhere."""
-    path = site.ground.runs / "proxy.sock"
+    path = site.workdir.runs / "proxy.sock"
     with socket.socket(socket.AF_UNIX) as listener, socket.socket() as other:
         listener.bind(str(path))
         listener.listen()
@@ -130,29 +132,31 @@ async def the_proxy_is_all_that_is_reached(site: BackendFixture) -> None:
         port = other.getsockname()[1]
         grant = replace_grant(GRANT, allowed_endpoints=("example.org:443",))
         for _ in range(2):  # The second relay listens where the first did.
-            async with site.visit(grant=grant, proxy=path) as visit:
-                holds((await visit.ask("who"))["env"]["HTTPS_PROXY"] == "http://127.0.0.1:3128", "a proxy is named")
+            async with site.start_guest(grant=grant, proxy=path) as visit:
+                expect((await visit.ask("who"))["env"]["HTTPS_PROXY"] == "http://127.0.0.1:3128", "a proxy is named")
                 await visit.ask("connect_tcp", host="127.0.0.1", port=3128)
-                async with patience():
+                async with time_limit():
                     accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
                 accepted.close()
-                said = await visit.fails("connect_tcp", host="127.0.0.1", port=port)
-                holds(said in _REFUSED, f"another port is not reached: {said or 'it was'}")
+                said = await visit.failure_of("connect_tcp", host="127.0.0.1", port=port)
+                expect(said in _REFUSED, f"another port is not reached: {said or 'it was'}")
                 tried = [sys.executable, "-c", _NETWORK, str(port)]
                 free = (await _free(*tried)).split()
-                holds(free == [b"done"] * 5, f"a control: with nothing around it all of them succeed: {free}")
+                expect(free == [b"done"] * 5, f"a control: with nothing around it all of them succeed: {free}")
                 ran = await visit.sandbox.run_command(tried, timeout_s=60, max_bytes=1000)
                 shut = ran.stdout.decode().split()
-                holds(len(shut) == 5 and "done" not in shut, f"UDP, binding, listening, sending at once: {shut}, {ran}")
+                expect(
+                    len(shut) == 5 and "done" not in shut, f"UDP, binding, listening, sending at once: {shut}, {ran}"
+                )
 
 
 async def ports_are_refused_by_name(site: BackendFixture) -> None:
     """The loopback is the pod's: whoever else is in it would be reached, and the kernel is elsewhere."""
     try:
-        async with site.visit(grant=replace_grant(GRANT, ports={"web": 8000})):
+        async with site.start_guest(grant=replace_grant(GRANT, ports={"web": 8000})):
             raise Violation("ports that nobody could reach are not granted")
     except InvalidValue as refusal:
-        holds((refusal.field, refusal.value) == ("ports", {"web": 8000}), f"they are named: {refusal}")
+        expect((refusal.field, refusal.value) == ("ports", {"web": 8000}), f"they are named: {refusal}")
 
 
 _NETWORK = """
@@ -180,9 +184,9 @@ for each in tries:
 async def the_keeper_is_out_of_reach(site: BackendFixture) -> None:
     """Who is the same user, outside: not read, signalled, traced, limited or scheduled by its pid."""
     machine = os.uname().machine
-    number = {**syscall_numbers.of(machine).number, "rt_sigqueueinfo": 129 if machine == "x86_64" else 138}
+    number = {**syscall_numbers.table_of(machine).number, "rt_sigqueueinfo": 129 if machine == "x86_64" else 138}
     program = [sys.executable, "-c", inspect.getsource(reaching)]
-    async with site.visit() as visit:
+    async with site.start_guest() as visit:
         agent = procfs.stat(visit.sandbox.pid)
         assert agent is not None
         for name, pid in (("the keeper", os.getpid()), ("the zygote", agent.parent)):
@@ -190,12 +194,12 @@ async def the_keeper_is_out_of_reach(site: BackendFixture) -> None:
             ran = await visit.sandbox.run_command(argv, timeout_s=60, max_bytes=10_000)
             said = json.loads(ran.stdout or b"{}")
             reached = {what for what, why in said.items() if why not in _REFUSED}
-            holds(said and not reached, f"{name} is reached by {reached}: {ran}")
+            expect(said and not reached, f"{name} is reached by {reached}: {ran}")
     sleeping = await asyncio.create_subprocess_exec("sleep", "600")
     try:
         tried = json.loads(await _free(*program, str(sleeping.pid), json.dumps(number)))
         refused = {what for what, why in tried.items() if why}
-        holds(refused <= _OTHERS_REFUSE, f"a control: with nothing but the pod around it they succeed, not {refused}")
+        expect(refused <= _OTHERS_REFUSE, f"a control: with nothing but the pod around it they succeed, not {refused}")
     finally:
         sleeping.kill()
         await sleeping.wait()
@@ -210,13 +214,13 @@ async def _free(*argv: str) -> bytes:
 
 async def only_its_own_can_be_written(site: BackendFixture) -> None:
     """Its workspace, and what the pod has in memory for it: nothing of its image, volumes, kernel or node agent."""
-    keepers = [str(site.ground.scratch), str(site.ground.runs), str(pathlib.Path(__file__).parents[2]), sys.prefix]
-    async with site.visit() as visit:
+    keepers = [str(site.workdir.scratch), str(site.workdir.runs), str(pathlib.Path(__file__).parents[2]), sys.prefix]
+    async with site.start_guest() as visit:
         for place in (".", "/tmp", "/dev/shm"):
             await visit.ask("make", path=place)
         for place in ("/", "/etc", "/usr", "/var/tmp", "/run", "/dev", "/proc/self", "/proc/sys", "/sys", *keepers):
-            said = await visit.fails("make", path=place)
-            holds(said in {*_REFUSED, "EROFS", "ENOENT"}, f"nothing can be made in {place}: {said or 'it was'}")
+            said = await visit.failure_of("make", path=place)
+            expect(said in {*_REFUSED, "EROFS", "ENOENT"}, f"nothing can be made in {place}: {said or 'it was'}")
 
 
 CHECKS: tuple[Check, ...] = (

@@ -40,16 +40,16 @@ async def opened(backend: Any, scratch: Path) -> AsyncIterator[BackendFixture]:
 async def wait_for(backend: KubernetesBackend, spec: SandboxSpec, count: int = 1) -> list[str]:
     """Have so many pods wait for such a run, as if one had been started before; their names."""
     level, runtime_class = backend._level(await backend.probe(), spec.grant.isolation)
-    furnished = await backend._images.furnished(spec)
-    berth = single.berth_of(spec, furnished.places, runtime_class)
-    shape = PodShape.of(backend._form(furnished.image), berth, level)
+    furnished = await backend._images.image_for(spec)
+    berth = single.pod_request(spec, furnished.image_paths, runtime_class)
+    shape = PodShape.of(backend._template(furnished.image), berth, level)
     assert shape is not None, "nothing travels to it"
-    backend._alone._spares.want(shape)
+    backend._own_pods._warm_pool.request(shape)
     return await ready(backend, count)
 
 
 async def ready(backend: KubernetesBackend, count: int = 1) -> list[str]:
     """Wait until so many pods wait, whatever for, and a run can start in each; their names."""
-    spares = backend._alone._spares
-    await eventually(lambda: len(spares.ready) == count)
-    return spares.ready
+    spares = backend._own_pods._warm_pool
+    await eventually(lambda: len(spares.ready_pods) == count)
+    return spares.ready_pods

@@ -274,7 +274,7 @@ def scratch() -> Iterator[Path]:
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """What is packed to be sent to another machine while this lasts, by its path here."""
     found = list[Path]()
-    packed = OutgoingDir.packed
+    packed = OutgoingDir.pack
 
     async def noted(
         self: OutgoingDir, place: Path, known: Known | None, *, max_bytes: int, is_source: bool = False

@@ -122,7 +122,7 @@ class Provider:
                 return
         messages = wire.messages(request.body)
         try:
-            line = self._dialogue.line(messages)
+            line = self._dialogue.next_step(messages)
         except ModelFailed as ended:
             await answer.send(400, wire.error(400, ended.reason))
             return

@@ -58,11 +58,11 @@ class SlowType(EchoType):
         self.go_on = asyncio.Event()
         self.at_it = self.left = 0
 
-    async def open(self, opening: AgentSpec) -> RunningAgent:
+    async def open(self, spec: AgentSpec) -> RunningAgent:
         self.at_it += 1
         try:
             await self.go_on.wait()
-            return await super().open(opening)
+            return await super().open(spec)
         finally:
             self.left += 1
 

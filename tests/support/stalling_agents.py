@@ -48,5 +48,5 @@ class StallingType(EchoType):
 
     name = "stalling"
 
-    async def open(self, opening: AgentSpec) -> RunningAgent:
-        return Stalling(opening)
+    async def open(self, spec: AgentSpec) -> RunningAgent:
+        return Stalling(spec)

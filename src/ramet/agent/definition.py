@@ -15,7 +15,7 @@ from ramet.agent.hooks import config
 from ramet.agent.output import OutputContract
 from ramet.agent.typed.schema import Types
 from ramet.core.agent_ref import AgentRef
-from ramet.core.arguments import KnownFields, check_yes_or_no
+from ramet.core.arguments import KnownFields, check_bool
 from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name, safe_name
@@ -97,7 +97,7 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
             object.__setattr__(self, "model", None)
         check_model("model", self.model)
         for each in ("read_only", "background", "concludes"):
-            check_yes_or_no(each, getattr(self, each))
+            check_bool(each, getattr(self, each))
         if self.max_turns is not None and (
             not isinstance(self.max_turns, int) or isinstance(self.max_turns, bool) or self.max_turns < 1
         ):
@@ -249,12 +249,12 @@ def changed_policy(policy: Policy | None, **fields: Any) -> Policy | None:
     return Policy(**current | fields)
 
 
-def as_agent(given: Any) -> Agent:
+def as_agent(value: Any) -> Agent:
     """Return a definition from a caller's value: an Agent, a dict of its fields, or a plain function."""
-    if isinstance(given, Agent):
-        return given
-    if isinstance(given, Mapping):
-        return Agent.from_dict(given)
-    if callable(given):
-        return Agent(name=safe_name(getattr(given, "__name__", "function"), "function"), function=given)
-    raise InvalidValue("agent", given, "ramet.Agent, a dict of its fields, or a function")
+    if isinstance(value, Agent):
+        return value
+    if isinstance(value, Mapping):
+        return Agent.from_dict(value)
+    if callable(value):
+        return Agent(name=safe_name(getattr(value, "__name__", "function"), "function"), function=value)
+    raise InvalidValue("agent", value, "ramet.Agent, a dict of its fields, or a function")

@@ -7,7 +7,7 @@ from typing import Any
 
 from ramet.agent.capabilities.task import Task
 from ramet.agent.definition import Agent
-from ramet.agent.schemas.work_budget import counted
+from ramet.agent.schemas.work_budget import count_steps
 from ramet.agent.typed.from_schema import TypeReader
 from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue
@@ -31,7 +31,7 @@ def agent_of(recipe: Recipe, **more: Any) -> Agent:
     }
     agent = Agent(**{**fields, **more})
     types = TypeReader(recipe.types)
-    with counted(len(recipe.canonical())):  # limits the checks of all defaults together
-        tasks = {name: Task.of_data(agent, name, each, types) for name, each in recipe.tasks.items()}
+    with count_steps(len(recipe.canonical())):  # limits the checks of all defaults together
+        tasks = {name: Task.from_definition(agent, name, each, types) for name, each in recipe.tasks.items()}
     object.__setattr__(agent, "tasks", tasks)
     return agent

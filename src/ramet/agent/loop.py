@@ -21,7 +21,7 @@ from ramet.models.json_values import sanitize
 from ramet.models.messages import encode
 from ramet.tools.agents.report_framing import message as framed
 from ramet.tools.agents.report_framing import neutralise
-from ramet.tools.agents.task_result import concluded_by
+from ramet.tools.agents.task_result import find_declared_result
 from ramet.tools.context import DeclaredResult, ModelRequest, ToolUseContext
 from ramet.tools.dispatch import run_tools
 
@@ -30,7 +30,7 @@ OUTPUT_TRIES = 3  #: maximum final answers that miss their schema or are empty, 
 STOP_HOOK_LIMIT = 8  #: maximum times that a Stop or SubagentStop hook may make an agent continue
 #: Sizes of a last request if the whole conversation does not fit into the reserve.
 DIGEST_BYTES = (16_000, 4_000, 1_000)
-LAST_WORD = (
+FINAL_ANSWER_PROMPT = (
     "Your budget is used up ({reason}). Do not call tools any more. Answer now with what you have found so far, and "
     "say what is missing."
 )
@@ -58,13 +58,13 @@ async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
     run was stopped.
     """
     context, ending = params.context, StopCheck(params)
-    context.concluded = None
+    context.declared_result = None
     if params.resumes and context.exhausted is not None:
         raise context.exhausted  # Its final answer was given in another process.
     for message in params.messages:
         yield record_message(context, message)
     calls = open_calls(context.history) if params.resumes else None
-    if calls is None and params.resumes and concluded_by(context.history) is not None:
+    if calls is None and params.resumes and find_declared_result(context.history) is not None:
         calls = []
     try:
         for _ in range(max(0, params.replied - (calls is not None)), params.max_turns):
@@ -89,12 +89,14 @@ async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
                 yield event
             if context.exhausted is not None:
                 raise context.exhausted
-            concluded = context.concluded or (concluded_by(context.history) if calls is not None else None)
+            concluded = context.declared_result or (
+                find_declared_result(context.history) if calls is not None else None
+            )
             if concluded is not None or (not calls and not len(context.mailbox)):
                 objection = await ending.objection(concluded)
                 if objection is None:
                     return
-                context.concluded = None
+                context.declared_result = None
                 yield record_message(context, HumanMessage(content=objection))
             calls = None
         raise BudgetExceeded("max_turns", asked=params.max_turns + 1, left=0, scope=context.run.path)
@@ -174,22 +176,22 @@ async def ask_model(context: ToolUseContext, request: ModelRequest) -> AsyncGene
             if isinstance(piece, AIMessageChunk):
                 yield piece
             else:
-                if request.last_word:  # No calls will be answered any more.
+                if request.is_final_answer:  # No calls will be answered any more.
                     piece = without_calls(piece)
                 yield record_message(context, with_call_ids(piece, request.step), request.step)
 
 
 async def final_answer(context: ToolUseContext, refusal: BudgetExceeded) -> AsyncGenerator[AIMessageChunk | Event]:
     """Let the owner of a spent budget report its findings, from the reserve kept for that, if that suffices."""
-    notice = LAST_WORD.format(reason=f"{refusal.resource}: {refusal.left:g} left")
+    notice = FINAL_ANSWER_PROMPT.format(reason=f"{refusal.resource}: {refusal.left:g} left")
     whole = ModelRequest(
         messages=[*conversation(context), HumanMessage(content=notice)],
         tools=context.tools,
         step=context.next_step(),
-        last_word=True,
+        is_final_answer=True,
     )
     shorter = (
-        ModelRequest(messages=digest(context.history, size, notice), step=context.next_step(), last_word=True)
+        ModelRequest(messages=digest(context.history, size, notice), step=context.next_step(), is_final_answer=True)
         for size in DIGEST_BYTES
     )
     for request in (whole, *shorter):
@@ -202,7 +204,7 @@ async def final_answer(context: ToolUseContext, refusal: BudgetExceeded) -> Asyn
             refusal = second
         except ModelFailed:
             return  # The spent budget is the relevant error; results so far are kept.
-    context.note(refusal)
+    context.record_refusal(refusal)
 
 
 def digest(history: Sequence[BaseMessage], size: int, notice: str) -> list[BaseMessage]:
@@ -290,7 +292,7 @@ class StopCheck:
             if tries == objected:
                 break
             if isinstance(history[index], HumanMessage):
-                concluded = concluded_by(history[:index])
+                concluded = find_declared_result(history[:index])
                 answer = history[index - 1].text if concluded is None else json.dumps(concluded.value)
                 tries += history[index].text == self._problem(answer)
         return tries

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from ramet.agent.schemas.schema import MAX_SCHEMA, JsonSchema
-from ramet.agent.schemas.work_budget import TooManySteps, counted
+from ramet.agent.schemas.work_budget import TooManySteps, count_steps
 from ramet.agent.typed.validation import DoesNotFitType, Validation
 from ramet.core.errors import InvalidValue, RametError
 from ramet.models.json_values import to_json_value
@@ -81,7 +81,7 @@ class OutputContract:
         if len(text) > MAX_ANSWER:
             raise DoesNotFit(f"it has {len(text)} characters; at most {MAX_ANSWER} are read")
         first: DoesNotFit | None = None
-        with counted(len(text)):  # limits all candidates together
+        with count_steps(len(text)):  # limits all candidates together
             for candidate in _candidates(text):
                 try:
                     return self._form.value(to_json_value(candidate, "answer"))
@@ -142,11 +142,11 @@ class _TypeForm:
 
     def value(self, data: Any) -> Any:
         try:
-            return self._validation.of_data(data, json.dumps(data))
+            return self._validation.validate_data(data, json.dumps(data))
         except RecursionError:
             raise DoesNotFit("it is nested too deeply") from None
         except DoesNotFitType as refusal:
-            lines = [f"{_json_path(each.place)}: {each.message}" for each in refusal.problems[:10]]
+            lines = [f"{_json_path(each.path)}: {each.message}" for each in refusal.problems[:10]]
             more = len(refusal.problems) - len(lines) + refusal.more
             raise DoesNotFit("; ".join([*lines, f"and {more} more"] if more else lines)) from None
 

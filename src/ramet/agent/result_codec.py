@@ -14,7 +14,7 @@ from ramet.wire.values.annotations import returned_type
 from ramet.wire.values.journal_values import from_record, to_record
 
 
-def recorded(agent: Agent, value: Any) -> Any:
+def encode_result(agent: Agent, value: Any) -> Any:
     """Return a value as JSON for the record: an answer by its contract, data as data, other values as type and repr."""
     if value is not None and agent.output is not None and agent.function is None:
         return OutputContract(agent.output).data(value)
@@ -28,7 +28,7 @@ def recorded(agent: Agent, value: Any) -> Any:
         return {"@type": f"{type(value).__module__}.{type(value).__qualname__}", "repr": safe_repr(value)[:1000]}
 
 
-def value_of(agent: Agent, data: Any) -> Any:
+def decode_result(agent: Agent, data: Any) -> Any:
     """Return the decoded value. Raises InvalidValue, ProtocolError or DoesNotFit if the type has changed.
 
     Raises DefinitionMissing for a value that was not data.

@@ -47,7 +47,7 @@ def code_digest(function: Callable[..., Any]) -> str:
 def _functions(agent: Agent) -> Iterator[Callable[..., Any]]:
     function = agent.function
     if isinstance(function, Composed):
-        yield from function.deciders()
+        yield from function.decision_functions()
         for part in function.parts():
             yield from _functions(part)
     elif function is not None:

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
-from ramet.cli.paths import nearby, user_dir
+from ramet.cli.paths import display_path, user_dir
 from ramet.cli.render.sanitize import one_line
 from ramet.core.errors import Bug, Damaged, InvalidValue, RametError, Unknown
 
@@ -29,7 +29,7 @@ def set_up_logging() -> bool:
     return level is not None
 
 
-def say(text: str) -> None:
+def print_error(text: str) -> None:
     """Print one line on stderr, whatever the text contains."""
     with contextlib.suppress(OSError, ValueError):  # stderr may be closed; the exit status still reports the error
         print(f"ramet: {one_line(text, 1_000)}", file=sys.stderr, flush=True)
@@ -39,7 +39,7 @@ def report_damage(damaged: Iterable[Damaged]) -> int:
     """Print the skipped trees, one per line, and return the exit status: 1 if there are any."""
     status = 0
     for each in damaged:
-        say(str(each))
+        print_error(str(each))
         status = FAILURE
     return status
 
@@ -50,12 +50,12 @@ def report(error: BaseException) -> int:
         error = error.exceptions[0]
     debugging = os.environ.get("RAMET_LOG_LEVEL", "").strip().upper() == "DEBUG"
     if isinstance(error, RametError) and not isinstance(error, Bug):
-        say(str(error) or type(error).__name__)
+        print_error(str(error) or type(error).__name__)
     elif isinstance(error, OSError) and error.filename is not None:
-        say(f"{error.filename}: {error.strerror}")
+        print_error(f"{error.filename}: {error.strerror}")
     else:
         details = "" if debugging else _write_details(error)
-        say(f"unexpected {type(error).__name__}: {error}{details}")
+        print_error(f"unexpected {type(error).__name__}: {error}{details}")
     if debugging:
         traceback.print_exception(error)
     return USAGE if isinstance(error, InvalidValue | Unknown) else FAILURE
@@ -68,7 +68,7 @@ def _write_details(error: BaseException) -> str:
             descriptor, path = tempfile.mkstemp(prefix="ramet-", suffix=".log", dir=folder())
             with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as log:  # noqa: PTH123 - a descriptor
                 traceback.print_exception(error, file=log)
-            return f" (details: {nearby(Path(path))})"
+            return f" (details: {display_path(Path(path))})"
     return ""
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from ramet.cli.parser import build_parser
-from ramet.cli.render.streams import abandon, prepare_streams
+from ramet.cli.render.streams import discard_stream, prepare_streams
 from ramet.core.outcome import EXIT_CODES, Status
 
 BROKEN_PIPE = 141  #: the shell's exit status of a program that wrote to a closed pipe
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_CODES[Status.CANCELLED]
     except BrokenPipeError:
-        abandon(sys.stdout)
+        discard_stream(sys.stdout)
         return BROKEN_PIPE
     except Exception as error:
         from ramet.cli.errors import report
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             sys.stdout.flush()
         except OSError:
-            abandon(sys.stdout)
+            discard_stream(sys.stdout)
         return status
 
 
@@ -77,9 +77,9 @@ def _run(argv: Sequence[str]) -> int:
 
             return logs.VERBS[options.command](options)
         case "passages":
-            from ramet.cli.operate.safety_events import passages
+            from ramet.cli.operate.safety_events import list_gate_events
 
-            return passages(options)
+            return list_gate_events(options)
         case "run" | "resume":
             from ramet.cli import run
 
@@ -97,9 +97,9 @@ def _run(argv: Sequence[str]) -> int:
 
             return sessions.VERBS[options.verb](options)
         case "send" | "stop" | "approve" | "deny":
-            from ramet.cli.operate.control import steer
+            from ramet.cli.operate.control import run_control_command
 
-            return steer(options)
+            return run_control_command(options)
         case "cp":
             from ramet.cli.operate.copy import copy
 

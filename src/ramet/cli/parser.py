@@ -8,18 +8,18 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from ramet.cli.values import folder, name, parse_int, parse_number
+from ramet.cli.values import parse_folder, parse_int, parse_name, parse_number
 from ramet.cli.verbs import add_verbs
 from ramet.core.limits import SpawnLimits
 
 _DEFAULTS = SpawnLimits()
-STATUSES = """\
+EXIT_STATUSES = """\
 exit status: 0 an answer · 1 failed · 2 wrong usage · 3 needs input · 4 out of budget · 5 crashed · 6 lost
              124 out of time · 130 cancelled · 137 out of memory · 141 the output was closed"""
 
 
 #: Other programs' names for the commands, by the command before them.
-OTHER_WORDS: Mapping[str, Mapping[str, str]] = {
+COMMAND_ALIASES: Mapping[str, Mapping[str, str]] = {
     "ramet": {
         "attach": "logs -f",
         "cancel": "stop",
@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
 
     def _suggestion(self, word: str, action: argparse._SubParsersAction[Any]) -> str:
         """Return the suggestion for a word, as the rest of a sentence."""
-        if (other := OTHER_WORDS.get(self.prog, {}).get(word.lower())) is not None:
+        if (other := COMMAND_ALIASES.get(self.prog, {}).get(word.lower())) is not None:
             return f"; use {self.prog} {other}"
         similar = difflib.get_close_matches(word[:_MAX_SHOWN].lower(), action.choices, 3)
         if not similar and self.prog != "ramet":
@@ -103,7 +103,7 @@ def build_parser() -> Parser:
     _trust(commands)
     _config(commands)
     _images(commands)
-    add_verbs(commands, STATUSES)
+    add_verbs(commands, EXIT_STATUSES)
     return parser
 
 
@@ -114,14 +114,14 @@ def _ask(commands: argparse._SubParsersAction[Parser]) -> None:
         help="answer a question about a folder",
         description="Let agents answer a question about a folder. The answer goes to stdout, "
         "everything else to stderr.",
-        epilog=STATUSES,
+        epilog=EXIT_STATUSES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     ask.add_argument("question", metavar="QUESTION", help="what to find out; - reads it from stdin")
-    ask.add_argument("--dir", type=folder, default=".", help="the folder to work in (default: this one)")
-    ask.add_argument("--model", type=name, metavar="PROVIDER:NAME", help="default: offline, which needs no key")
-    ask.add_argument("--agent", type=name, metavar="TYPE", help="the agent to ask (see ramet agents list)")
+    ask.add_argument("--dir", type=parse_folder, default=".", help="the folder to work in (default: this one)")
+    ask.add_argument("--model", type=parse_name, metavar="PROVIDER:NAME", help="default: offline, which needs no key")
+    ask.add_argument("--agent", type=parse_name, metavar="TYPE", help="the agent to ask (see ramet agents list)")
     ask.add_argument("--transcripts", metavar="DIR", help="where transcripts go (default: DIR/.ramet/transcripts)")
     ask.add_argument(
         "--backend",
@@ -181,7 +181,7 @@ def _agents(commands: argparse._SubParsersAction[Parser]) -> None:
         verb_parser = verbs.add_parser(
             verb, usage=f"ramet agents {verb} [options]", help=text, description=text, allow_abbrev=False
         )
-        verb_parser.add_argument("--dir", type=folder, default=".", help="the folder (default: this one)")
+        verb_parser.add_argument("--dir", type=parse_folder, default=".", help="the folder (default: this one)")
         verb_parser.add_argument("--json", action="store_true", help="print one JSON object per line")
 
 
@@ -195,7 +195,7 @@ def _trust(commands: argparse._SubParsersAction[Parser]) -> None:
         "Until then they are disabled. A change of them disables them again.",
         allow_abbrev=False,
     )
-    trust.add_argument("dir", type=folder, metavar="DIR", help="the folder")
+    trust.add_argument("dir", type=parse_folder, metavar="DIR", help="the folder")
     choices = trust.add_mutually_exclusive_group()
     choices.add_argument("--show", action="store_true", help="only show them, without a change")
     choices.add_argument("--forget", action="store_true", help="stop trusting the folder")
@@ -218,7 +218,9 @@ def _config(commands: argparse._SubParsersAction[Parser]) -> None:
         description="Show each setting, its value and where it comes from; or a line for each problem, and status 1.",
         allow_abbrev=False,
     )
-    check.add_argument("file", nargs="?", type=name, metavar="FILE", help="default: ramet.yaml in this folder, if any")
+    check.add_argument(
+        "file", nargs="?", type=parse_name, metavar="FILE", help="default: ramet.yaml in this folder, if any"
+    )
     check.add_argument("--json", action="store_true", help="print one JSON object per line")
 
 
@@ -241,8 +243,10 @@ def _images(commands: argparse._SubParsersAction[Parser]) -> None:
         "and print its name with its digest.",
         allow_abbrev=False,
     )
-    base.add_argument("tar", type=name, metavar="TAR", help="plain or compressed with gzip, as mmdebstrap creates it")
-    base.add_argument("--to", type=name, metavar="NAME", required=True, help="repository, or repository:tag")
+    base.add_argument(
+        "tar", type=parse_name, metavar="TAR", help="plain or compressed with gzip, as mmdebstrap creates it"
+    )
+    base.add_argument("--to", type=parse_name, metavar="NAME", required=True, help="repository, or repository:tag")
     runtime = verbs.add_parser(
         "runtime",
         usage="ramet images runtime [--base IMAGE] [--registry URL] [options]",
@@ -254,21 +258,21 @@ def _images(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     runtime.add_argument(
         "--base",
-        type=name,
+        type=parse_name,
         metavar="IMAGE",
         help="an image of the same registry, or host/name:tag (default: the setting base_image)",
     )
     runtime.add_argument(
         "--kind", choices=["bare", "llm"], default="llm", help="bare: only functions; llm: model agents, too"
     )
-    runtime.add_argument("--into", type=name, metavar="NAME", help="repository (default: ramet-bare, ramet-llm)")
+    runtime.add_argument("--into", type=parse_name, metavar="NAME", help="repository (default: ramet-bare, ramet-llm)")
     for verb in (base, runtime):
         verb.add_argument(
-            "--registry", type=name, metavar="URL", help="a URL, or host:port (default: the setting registry_url)"
+            "--registry", type=parse_name, metavar="URL", help="a URL, or host:port (default: the setting registry_url)"
         )
         verb.add_argument(
             "--config",
-            type=name,
+            type=parse_name,
             metavar="FILE",
             help="a settings file (default: ramet.yaml in this folder, if trusted)",
         )

@@ -18,12 +18,12 @@ def user_dir() -> Path:
         raise InvalidValue("RAMET_HOME", chosen, "a folder; there is no home folder to fall back on") from error
 
 
-def writable_dir(wanted: Path) -> Path | None:
+def writable_dir(folder: Path) -> Path | None:
     """Return `wanted`, created if necessary, if files can be written there; otherwise None."""
     try:
-        wanted.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=wanted):
-            return wanted
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
     except OSError:
         return None
 
@@ -33,7 +33,7 @@ def temp_dir() -> Path:
     return Path(tempfile.mkdtemp(prefix="ramet-"))
 
 
-def nearby(path: Path) -> str:
+def display_path(path: Path) -> str:
     """Return a path as a person would type it here: relative if it is inside, `~` for home, otherwise absolute."""
     here, home = Path.cwd(), os.environ.get("HOME")
     if path.is_relative_to(here) and here != Path(here.anchor):

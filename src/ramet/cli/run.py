@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from ramet.cli.errors import FAILURE, say, set_up_logging
+from ramet.cli.errors import FAILURE, print_error, set_up_logging
 from ramet.cli.paths import user_dir
 from ramet.cli.render.answer import print_text, text_of
 from ramet.cli.render.console import console
@@ -23,7 +23,7 @@ from ramet.cli.render.report import print_status
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.render.tree_model import TreeModel
 from ramet.cli.render.views import LineView
-from ramet.cli.run_ids import several
+from ramet.cli.run_ids import ambiguous_prefix
 from ramet.core.budget import Limits
 from ramet.core.errors import DamagedTree, DefinitionMissing, InvalidValue, Unknown
 from ramet.core.events import Event
@@ -98,7 +98,7 @@ async def _resume(options: Namespace) -> int:
         if not options.quiet or result.exit_code:
             watched.finish(result)
     for problem in problems:
-        say(problem)
+        print_error(problem)
     if not results and not problems:
         note = "nothing to resume here" if options.id is None else f"nothing to resume of {options.id}"
         _print_note(note)
@@ -120,13 +120,13 @@ async def _resume_trees(
         else:
             matching = [each.key for each in await journal.store.list(TREES) if each.key.startswith(options.id)]
             if len(matching) > 1:
-                raise InvalidValue("ID", options.id, several(matching))
+                raise InvalidValue("ID", options.id, ambiguous_prefix(matching))
             if not matching:
                 raise Unknown("run", options.id)
             root = matching[0]
     resumed: list[tuple[Handle, _WatchedTree]] = []
     damaged = list[DamagedTree]()
-    unfinished = await unfinished_trees(journal, passed_over=damaged.append)
+    unfinished = await unfinished_trees(journal, on_damaged=damaged.append)
     problems = [str(each) for each in damaged if root in (None, each.tree)]
     for tree in unfinished:
         if root is not None and tree.root != root:
@@ -160,7 +160,7 @@ async def _result_of(runtime: AgentRuntime, handle: Handle, opened: OpenTree) ->
     if handle.run.result is not None:
         return handle.run.result
     assert runtime.journal is not None
-    replies = [each for each in (await runtime.journal.story(handle.id)).root.messages if each.get("type") == "ai"]
+    replies = [each for each in (await runtime.journal.replay(handle.id)).root.messages if each.get("type") == "ai"]
     text = replies[-1].get("content", "") if replies else ""
     return Result(status=Status.COMPLETED, value=text if isinstance(text, str) else json.dumps(text))
 
@@ -196,13 +196,13 @@ class _WatchedTree:
         with contextlib.suppress(OSError):
             transcripts = self.opened.recorder.transcripts if self._view is not None else None
             now, is_printed = self._now(), self._view is not None  # The view has shown the root's end, with the reason.
-            print_status(self._err, result, self._model, now=now, transcripts=transcripts, is_told=is_printed)
+            print_status(self._err, result, self._model, now=now, transcripts=transcripts, is_printed=is_printed)
 
     def _take(self, event: Event) -> None:
-        self._model.take(event)
+        self._model.apply(event)
         if self._view is not None:
             with contextlib.suppress(OSError):
-                self._view.take(event)
+                self._view.show_event(event)
 
 
 def _print(id: str, result: Result, *, as_json: bool) -> None:

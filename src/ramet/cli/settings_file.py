@@ -6,35 +6,35 @@ import os
 from pathlib import Path
 
 from ramet.agent.files.trust import trust_of
-from ramet.cli.paths import nearby, user_dir
+from ramet.cli.paths import display_path, user_dir
 from ramet.core.errors import InvalidValue
 from ramet.services.config.load import DEFAULT_FILE
 
 
-def usual_file(folder: Path) -> Path | None:
+def default_file(folder: Path) -> Path | None:
     """Return the path of the default name in a folder, whatever its type; None if nothing has that name."""
     default = folder / DEFAULT_FILE
     return default if os.path.lexists(default) else None
 
 
-def settings_file(asked: str | None, folder: Path) -> Path | None:
+def settings_file(requested: str | None, folder: Path) -> Path | None:
     """Return the requested file, otherwise that of the folder, if there is one.
 
     Raises InvalidValue for a file of an untrusted folder: it would choose the operators of a server.
     """
-    if asked is not None:
-        return Path(asked)
-    default = usual_file(folder)
-    if default is not None and (reason := why_not_trusted(folder)):
-        default_name = nearby(default.absolute())
+    if requested is not None:
+        return Path(requested)
+    default = default_file(folder)
+    if default is not None and (reason := trust_problem(folder)):
+        default_name = display_path(default.absolute())
         raise InvalidValue("config", default_name, f"{reason}; or a file given by its name: --config {default_name}")
     return default
 
 
-def why_not_trusted(folder: Path) -> str:
+def trust_problem(folder: Path) -> str:
     """Return what to do, and why, before a folder's settings are used; empty if they are trusted."""
     verdict = trust_of(folder, user_dir())
     if verdict.trusted:
         return ""
     reason = verdict.reason.removesuffix(" (ramet trust DIR)")
-    return f"the settings file of a trusted folder: ramet trust {nearby(folder.absolute())} ({reason})"
+    return f"the settings file of a trusted folder: ramet trust {display_path(folder.absolute())} ({reason})"

@@ -26,7 +26,7 @@ class Interrupts:
     def __init__(self, stop: Callable[[str], None], at_once: Callable[[], None]) -> None:
         self._stop, self._at_once = stop, at_once
         self._previous_handlers: dict[int, Any] = {}
-        self.heard: str | None = None  #: the first signal, by its common name
+        self.signal_name: str | None = None  #: the first signal, by its common name
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
@@ -43,9 +43,9 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.heard is None:
-            self.heard = NAMES[signal.Signals(number)]
-            self._stop(self.heard)
+        if self.signal_name is None:
+            self.signal_name = NAMES[signal.Signals(number)]
+            self._stop(self.signal_name)
         else:
             with contextlib.suppress(Exception):  # The terminal may be gone; nothing may delay the exit.
                 self._at_once()

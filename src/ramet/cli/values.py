@@ -9,19 +9,19 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-MOST = 2**53  #: the limit in code too: larger whole numbers are not exact in JSON
+MAX_NUMBER = 2**53  #: the limit in code too: larger whole numbers are not exact in JSON
 
 
-def parse_int(least: int) -> Callable[[str], int]:
+def parse_int(minimum: int) -> Callable[[str], int]:
     """Return a parser of a whole number from `least`."""
 
     def parse(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
-            value = least - 1
-        if not least <= value <= MOST:
-            accepted = f"a whole number from {least} to 2^53"
+            value = minimum - 1
+        if not minimum <= value <= MAX_NUMBER:
+            accepted = f"a whole number from {minimum} to 2^53"
             raise argparse.ArgumentTypeError(f"{_quoted(text)} is not accepted; expected {accepted}")
         return value
 
@@ -34,12 +34,12 @@ def parse_number(text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 <= value <= MOST:  # NaN fails this comparison
+    if not 0 <= value <= MAX_NUMBER:  # NaN fails this comparison
         raise argparse.ArgumentTypeError(f"{_quoted(text)} is not accepted; expected a number from 0 to 2^53")
     return value
 
 
-def folder(text: str) -> Path:
+def parse_folder(text: str) -> Path:
     """Parse the path of an existing, readable folder."""
     path = Path(text)
     try:
@@ -54,7 +54,7 @@ def folder(text: str) -> Path:
     return path.resolve()
 
 
-def name(text: str) -> str:
+def parse_name(text: str) -> str:
     """Parse a name that is not empty."""
     if not text.strip():
         raise argparse.ArgumentTypeError("'' is not accepted; expected a name")
@@ -72,7 +72,7 @@ def parse_duration(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{_quoted(text)} is not accepted; expected {accepted}") from None
 
 
-def window(text: str) -> float:
+def parse_window(text: str) -> float:
     """Parse a duration above 0 in seconds."""
     seconds = parse_duration(text)
     if not seconds:
@@ -97,7 +97,7 @@ def _quoted(text: str) -> str:
     return repr(text if len(text) <= 120 else text[:100] + "…")
 
 
-def address(text: str) -> tuple[str, int]:
+def parse_address(text: str) -> tuple[str, int]:
     """Parse host:port; an IPv6 address is in brackets."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") and host.endswith("]") else host

@@ -6,7 +6,16 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from ramet.cli.values import address, folder, name, parse_duration, parse_int, parse_number, parse_time, window
+from ramet.cli.values import (
+    parse_address,
+    parse_duration,
+    parse_folder,
+    parse_int,
+    parse_name,
+    parse_number,
+    parse_time,
+    parse_window,
+)
 
 Commands = Any  #: argparse's own type of what `add_subparsers` returns has no public name
 
@@ -55,13 +64,20 @@ def _adder(commands: Commands, statuses: str = "") -> Add:
         if anywhere:
             location = parser.add_mutually_exclusive_group()
             location.add_argument(
-                "--dir", type=folder, help="the working directory (default: the server of RAMET_SERVER, else this one)"
+                "--dir",
+                type=parse_folder,
+                help="the working directory (default: the server of RAMET_SERVER, else this one)",
             )
             location.add_argument(
-                "--server", type=name, metavar="WHERE", help="a server instead: the path of its socket, or its URL"
+                "--server",
+                type=parse_name,
+                metavar="WHERE",
+                help="a server instead: the path of its socket, or its URL",
             )
         elif not bare:
-            parser.add_argument("--dir", type=folder, default=".", help="the working directory (default: this one)")
+            parser.add_argument(
+                "--dir", type=parse_folder, default=".", help="the working directory (default: this one)"
+            )
         if not bare:
             parser.add_argument("--json", action="store_true", help="print one JSON object per line")
         return parser
@@ -73,7 +89,7 @@ def _add_inspection(add: Add) -> None:
     ps = add("ps", f"[--all] {WHERE}", "list the runs of all trees that have not ended", anywhere=True)
     ps.add_argument("--all", action="store_true", help="also list ended runs")
     tree = add("tree", f"[ID] [-f] {WHERE}", "show all trees that have not ended, or the tree of a run", anywhere=True)
-    tree.add_argument("id", nargs="?", type=name, metavar="ID", help="any run of the tree")
+    tree.add_argument("id", nargs="?", type=parse_name, metavar="ID", help="any run of the tree")
     tree.add_argument(
         "-f", "--follow", action="store_true", help="keep showing the tree until it ends, or until Ctrl-C"
     )
@@ -83,7 +99,7 @@ def _add_inspection(add: Add) -> None:
         "show one run: state, result, usage, children, open calls, mail, approvals, ports",
         anywhere=True,
     )
-    show.add_argument("id", type=name, metavar="ID", help="the run")
+    show.add_argument("id", type=parse_name, metavar="ID", help="the run")
 
 
 def _add_event_commands(add: Add) -> None:
@@ -93,12 +109,12 @@ def _add_event_commands(add: Add) -> None:
         "print what a run did, or with the ID of a root what its whole tree did",
         anywhere=True,
     )
-    logs.add_argument("id", type=name, metavar="ID", help="the run")
+    logs.add_argument("id", type=parse_name, metavar="ID", help="the run")
     logs.add_argument("-f", "--follow", action="store_true", help="keep printing until the run ends, or until Ctrl-C")
     export = add(
         "export", f"ID [--tree] {WHERE}", "write the transcript of a run to stdout, as JSON lines", anywhere=True
     )
-    export.add_argument("id", type=name, metavar="ID", help="the run")
+    export.add_argument("id", type=parse_name, metavar="ID", help="the run")
     export.add_argument("--tree", action="store_true", help="the transcripts of all runs of its tree")
     passages = add(
         "passages",
@@ -107,10 +123,10 @@ def _add_event_commands(add: Add) -> None:
         "An event is listed if it matches all given filters.",
         anywhere=True,
     )
-    passages.add_argument("--tree", type=name, metavar="ID", help="only the tree of this run")
-    passages.add_argument("--run", type=name, metavar="ID", help="only this run")
-    passages.add_argument("--path", type=name, metavar="GLOB", help="only runs with a path such as main/*")
-    passages.add_argument("--tool", type=name, metavar="GLOB", help="only calls of tools with a name such as Ba*")
+    passages.add_argument("--tree", type=parse_name, metavar="ID", help="only the tree of this run")
+    passages.add_argument("--run", type=parse_name, metavar="ID", help="only this run")
+    passages.add_argument("--path", type=parse_name, metavar="GLOB", help="only runs with a path such as main/*")
+    passages.add_argument("--tool", type=parse_name, metavar="GLOB", help="only calls of tools with a name such as Ba*")
     passages.add_argument("--kind", choices=KINDS, action="append", default=[], help="only this kind; may be repeated")
     decisions = passages.add_mutually_exclusive_group()
     decisions.add_argument("--committed", action="store_true", help="only decisions that allowed a call")
@@ -121,7 +137,7 @@ def _add_event_commands(add: Add) -> None:
     replay = add(
         "replay", f"ID [--speed X] {WHERE}", "print the events of a run again, with the original pauses", anywhere=True
     )
-    replay.add_argument("id", type=name, metavar="ID", help="the run, or the root of a tree")
+    replay.add_argument("id", type=parse_name, metavar="ID", help="the run, or the root of a tree")
     replay.add_argument(
         "--speed", type=parse_number, default=1.0, metavar="X", help="speed factor (default: 1); 0: without pauses"
     )
@@ -135,9 +151,11 @@ def _add_run_commands(add: Add) -> None:
         "Its value goes to stdout, everything else to stderr.",
         runs=True,
     )
-    run.add_argument("function", type=name, metavar="MODULE:FUNCTION", help="or path/to/script.py:FUNCTION")
+    run.add_argument("function", type=parse_name, metavar="MODULE:FUNCTION", help="or path/to/script.py:FUNCTION")
     run.add_argument("args", nargs="*", metavar="ARG", help="its arguments, each as JSON: 3, '\"text\"', '{\"a\": 1}'")
-    run.add_argument("--policy", type=name, metavar="FILE|JSON", help="the policy of its sandbox (default: no sandbox)")
+    run.add_argument(
+        "--policy", type=parse_name, metavar="FILE|JSON", help="the policy of its sandbox (default: no sandbox)"
+    )
     run.add_argument("--backend", choices=["local", "bwrap"], help="the kind of sandbox")
     run.add_argument("--timeout", type=parse_number, metavar="S", help="the time limit in seconds")
     run.add_argument("--quiet", action="store_true", help="print only the value and errors")
@@ -148,7 +166,7 @@ def _add_run_commands(add: Add) -> None:
         "Waits until they end, and prints each result.",
         runs=True,
     )
-    resume.add_argument("id", nargs="?", type=name, metavar="ID", help="only the tree of this run")
+    resume.add_argument("id", nargs="?", type=parse_name, metavar="ID", help="only the tree of this run")
     resume.add_argument("--quiet", action="store_true", help="print only results and errors")
     gc = add(
         "gc",
@@ -166,14 +184,14 @@ def _add_run_commands(add: Add) -> None:
     gc.add_argument("--dry-run", action="store_true", help="only list what would be removed")
     gc.add_argument(
         "--keep",
-        type=name,
+        type=parse_name,
         action="append",
         default=[],
         metavar="ID",
         help="do not remove the tree of this run; may be repeated",
     )
     keep = add("keep", f"ID [--off] {WHERE}", "keep the tree of a run, whatever its age", anywhere=True)
-    keep.add_argument("id", type=name, metavar="ID", help="any run of the tree")
+    keep.add_argument("id", type=parse_name, metavar="ID", help="any run of the tree")
     keep.add_argument("--off", action="store_true", help="stop keeping it")
 
 
@@ -186,7 +204,7 @@ def _add_repair(add: Add) -> None:
     )
     actions = repair.add_mutually_exclusive_group()
     actions.add_argument(
-        "--set-aside", type=name, metavar="ID", help="set the tree of this run aside; no kernel may own it"
+        "--set-aside", type=parse_name, metavar="ID", help="set the tree of this run aside; no kernel may own it"
     )
     actions.add_argument("--accept-loss", action="store_true", help="accept that the journal has lost committed events")
 
@@ -210,23 +228,23 @@ def _add_sessions(add: Add) -> None:
         ),
     ):
         parser = each(f"sessions {verb}", usage, summary, details, anywhere=True)
-        parser.add_argument("id", type=name, metavar="ID", help="the id of the session, or of its root run")
+        parser.add_argument("id", type=parse_name, metavar="ID", help="the id of the session, or of its root run")
         if verb == "show":
             parser.add_argument("--last", type=parse_int(1), metavar="N", help="only the last N messages")
 
 
 def _add_control(add: Add) -> None:
     send = add("send", f"ID TEXT [--dedupe SPAN] {WHERE}", "send a message to a run", anywhere=True)
-    send.add_argument("id", type=name, metavar="ID", help="the run")
-    send.add_argument("text", type=name, metavar="TEXT", help="the message")
+    send.add_argument("id", type=parse_name, metavar="ID", help="the run")
+    send.add_argument("text", type=parse_name, metavar="TEXT", help="the message")
     send.add_argument(
         "--dedupe",
-        type=window,
+        type=parse_window,
         metavar="SPAN",
         help="do not deliver the message if you sent an equal one within this time, such as 60s",
     )
     stop = add("stop", f"ID {WHERE}", "stop a run and all runs below it", anywhere=True)
-    stop.add_argument("id", type=name, metavar="ID", help="the run")
+    stop.add_argument("id", type=parse_name, metavar="ID", help="the run")
     cp = add(
         "cp",
         f"ID PATH [TO] {WHERE}",
@@ -234,10 +252,14 @@ def _add_control(add: Add) -> None:
         "Only regular files, of at most the max_output_bytes of the policy.",
         anywhere=True,
     )
-    cp.add_argument("id", type=name, metavar="ID", help="the run")
-    cp.add_argument("path", type=name, metavar="PATH", help="the path of the file in the workspace of the run")
+    cp.add_argument("id", type=parse_name, metavar="ID", help="the run")
+    cp.add_argument("path", type=parse_name, metavar="PATH", help="the path of the file in the workspace of the run")
     cp.add_argument(
-        "to", nargs="?", type=name, metavar="TO", help="a new file (default: the same name in this folder); -: stdout"
+        "to",
+        nargs="?",
+        type=parse_name,
+        metavar="TO",
+        help="a new file (default: the same name in this folder); -: stdout",
     )
     port = add(
         "port",
@@ -245,12 +267,14 @@ def _add_control(add: Add) -> None:
         "print the Unix socket of a port of an active run",
         "For example: curl --unix-socket $(ramet port ID web) http://localhost/",
     )
-    port.add_argument("id", type=name, metavar="ID", help="the run")
-    port.add_argument("port", nargs="?", type=name, metavar="NAME", help="a port of its policy (default: all ports)")
+    port.add_argument("id", type=parse_name, metavar="ID", help="the run")
+    port.add_argument(
+        "port", nargs="?", type=parse_name, metavar="NAME", help="a port of its policy (default: all ports)"
+    )
     add("approvals", WHERE, "list the calls that wait for an approval", anywhere=True)
     for verb, summary in (("approve", "approve a call of a run"), ("deny", "deny a call of a run")):
         each = add(verb, f"ID [--reason TEXT] {WHERE}", summary, anywhere=True)
-        each.add_argument("id", type=name, metavar="ID", help="the approval (see ramet approvals)")
+        each.add_argument("id", type=parse_name, metavar="ID", help="the approval (see ramet approvals)")
         each.add_argument("--reason", default="", metavar="TEXT", help="the reason")
 
 
@@ -269,7 +293,7 @@ def _add_schedule(add: Add) -> None:
         "A server imports the function itself, and has a scheduler.",
         anywhere=True,
     )
-    new.add_argument("function", type=name, metavar="MODULE:FUNCTION", help="or /path/to/script.py:FUNCTION")
+    new.add_argument("function", type=parse_name, metavar="MODULE:FUNCTION", help="or /path/to/script.py:FUNCTION")
     new.add_argument("args", nargs="*", metavar="ARG", help="its arguments, each as JSON")
     when = new.add_mutually_exclusive_group(required=True)
     when.add_argument(
@@ -277,9 +301,11 @@ def _add_schedule(add: Add) -> None:
     )
     when.add_argument("--in", dest="after", type=parse_duration, metavar="TIME", help="once, after this time")
     when.add_argument("--at", type=parse_time, metavar="WHEN", help="once, at a time such as 2030-01-31T08:00+01:00")
-    when.add_argument("--cron", type=name, metavar="LINE", help="repeatedly, at the times of a cron line; needs --tz")
-    new.add_argument("--tz", type=name, metavar="ZONE", help="the time zone of the cron line: Europe/Berlin, UTC")
-    new.add_argument("--name", type=name, metavar="NAME", help="the id of the schedule (default: a new one)")
+    when.add_argument(
+        "--cron", type=parse_name, metavar="LINE", help="repeatedly, at the times of a cron line; needs --tz"
+    )
+    new.add_argument("--tz", type=parse_name, metavar="ZONE", help="the time zone of the cron line: Europe/Berlin, UTC")
+    new.add_argument("--name", type=parse_name, metavar="NAME", help="the id of the schedule (default: a new one)")
     new.add_argument(
         "--repeatable", action="store_true", help="call the function again if its process died during a call"
     )
@@ -291,7 +317,7 @@ def _add_schedule(add: Add) -> None:
         ("trigger", "run a schedule once now, in addition to its times"),
     ):
         parser = each(f"schedule {verb}", f"ID {WHERE}", summary, anywhere=True)
-        parser.add_argument("id", type=name, metavar="ID", help="the schedule")
+        parser.add_argument("id", type=parse_name, metavar="ID", help="the schedule")
 
 
 def _add_serve(add: Add) -> None:
@@ -305,17 +331,23 @@ def _add_serve(add: Add) -> None:
         "The operator's key is in DIR/.ramet/operator-token, or where the setting `token` points to.",
         bare=True,
     )
-    serve.add_argument("--config", type=name, metavar="FILE", help="default: ramet.yaml in the folder, if trusted")
-    serve.add_argument("--dir", type=folder, help="the working directory (default: this one)")
+    serve.add_argument(
+        "--config", type=parse_name, metavar="FILE", help="default: ramet.yaml in the folder, if trusted"
+    )
+    serve.add_argument("--dir", type=parse_folder, help="the working directory (default: this one)")
     location = serve.add_mutually_exclusive_group()
     location.add_argument(
-        "--socket", type=name, metavar="PATH", help="path of a Unix socket (default: DIR/.ramet/serve.sock)"
+        "--socket", type=parse_name, metavar="PATH", help="path of a Unix socket (default: DIR/.ramet/serve.sock)"
     )
-    location.add_argument("--listen", type=address, metavar="HOST:PORT", help="an address; needs the setting `token`")
+    location.add_argument(
+        "--listen", type=parse_address, metavar="HOST:PORT", help="an address; needs the setting `token`"
+    )
     serve.add_argument(
-        "--kernel", type=name, metavar="NAME", help="the name of this kernel among the kernels of its store"
+        "--kernel", type=parse_name, metavar="NAME", help="the name of this kernel among the kernels of its store"
     )
     serve.add_argument(
-        "--address", type=name, metavar="URL", help="where other kernels reach it (default: where it listens)"
+        "--address", type=parse_name, metavar="URL", help="where other kernels reach it (default: where it listens)"
     )
-    serve.add_argument("--backend", type=name, metavar="NAME", help="bwrap, local, kubernetes, or an installed one")
+    serve.add_argument(
+        "--backend", type=parse_name, metavar="NAME", help="bwrap, local, kubernetes, or an installed one"
+    )

@@ -32,12 +32,12 @@ class Mailbox:
     """Unread mail: bounded, in order of arrival (so in order per sender), each id accepted once."""
 
     # Plain containers: most mailboxes stay empty, and an empty deque takes 600 bytes.
-    __slots__ = ("_bytes", "_seen_ids", "_unread", "closed", "on_push", "owner")
+    __slots__ = ("_bytes", "_seen_ids", "_unread", "closed_reason", "on_push", "owner")
 
     def __init__(self, owner: str, on_push: Callable[[Mail], None] | None = None) -> None:
         self.owner = owner
         self.on_push = on_push
-        self.closed: str | None = None  #: reason for refusing mail; None while open
+        self.closed_reason: str | None = None  #: reason for refusing mail; None while open
         self._unread: list[Mail] = []
         self._bytes = 0
         self._seen_ids: dict[str, None] = {}  #: in the order of arrival
@@ -50,11 +50,11 @@ class Mailbox:
 
         A notice or a note is never refused for size or number: the host creates few of them, and none may be lost.
         """
-        if self.closed is not None:
-            raise MailRefused(self.owner, self.closed)
+        if self.closed_reason is not None:
+            raise MailRefused(self.owner, self.closed_reason)
         if mail.id in self._seen_ids:
             return False
-        self._bytes += self.check_room(mail)
+        self._bytes += self.check_capacity(mail)
         self._seen_ids[mail.id] = None
         if len(self._seen_ids) > _MAX_REMEMBERED_IDS:
             del self._seen_ids[next(iter(self._seen_ids))]
@@ -63,7 +63,7 @@ class Mailbox:
             self.on_push(mail)
         return True
 
-    def check_room(self, mail: Mail) -> int:
+    def check_capacity(self, mail: Mail) -> int:
         """Return the bytes that the mail would count. Raises MailRefused, and changes nothing, if there is no room."""
         if mail.kind in _HOST_KINDS:
             return 0
@@ -81,7 +81,7 @@ class Mailbox:
         return any(mail.kind == kind for mail in self._unread)
 
     @property
-    def wakes(self) -> bool:
+    def has_waking_mail(self) -> bool:
         """Return whether unread mail should begin a turn: any kind except notes."""
         return any(mail.kind != "note" for mail in self._unread)
 
@@ -90,7 +90,7 @@ class Mailbox:
         """Return the unread mail, oldest first, without marking it as read."""
         return tuple(self._unread)
 
-    def take(self, mail_id: str) -> Mail | None:
+    def remove(self, mail_id: str) -> Mail | None:
         """Remove and return one unread mail by its id; None if there is none."""
         mail = next((each for each in self._unread if each.id == mail_id), None)
         if mail is not None:
@@ -107,15 +107,15 @@ class Mailbox:
 
     def close(self, why: str) -> None:
         """Refuse mail from now on, with a reason for senders; unread mail can still be drained."""
-        self.closed = why
+        self.closed_reason = why
 
-    def restore(self, unread: Iterable[Mail], *, seen: Iterable[str]) -> None:
+    def restore(self, unread: Iterable[Mail], *, seen_ids: Iterable[str]) -> None:
         """Add mail that another process had accepted; ids that it saw count as duplicates here too."""
-        self._seen_ids |= dict.fromkeys(seen)
+        self._seen_ids |= dict.fromkeys(seen_ids)
         for mail in unread:
             self._unread.append(mail)
             self._bytes += 0 if mail.kind in _HOST_KINDS else len(mail.text.encode("utf-8", "surrogatepass"))
 
     def reopen(self) -> None:
         """Accept mail again: the run was resumed."""
-        self.closed = None
+        self.closed_reason = None

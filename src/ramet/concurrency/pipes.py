@@ -25,7 +25,7 @@ class Capture:
         self._head_size, self._tail_size, self._stops, self.total = head, tail, stops, 0
         self._head, self._tail = bytearray(), bytearray()
 
-    def take(self, data: bytes) -> None:
+    def append(self, data: bytes) -> None:
         """Add data, and keep it within the bounds."""
         self.total += len(data)
         free = self._head_size - len(self._head)
@@ -38,41 +38,45 @@ class Capture:
                 del self._tail[: -self._tail_size]
 
     @property
-    def left_out(self) -> int:
+    def omitted_bytes(self) -> int:
         """Return the number of bytes that were dropped."""
         return self.total - len(self._head) - min(len(self._tail), self._tail_size)
 
     @property
-    def is_enough(self) -> bool:
+    def is_full(self) -> bool:
         """Return whether no more data is wanted."""
-        return self._stops and self.left_out > 0
+        return self._stops and self.omitted_bytes > 0
 
     def data(self) -> bytes:
         """Return the kept data; a line states the size of a gap before the end."""
         if not self._tail_size:
             return bytes(self._head)
-        gap = f"\n… [{self.left_out} bytes left out here] …\n".encode() if self.left_out else b""
+        gap = f"\n… [{self.omitted_bytes} bytes left out here] …\n".encode() if self.omitted_bytes else b""
         return bytes(self._head) + gap + bytes(self._tail[-self._tail_size :])
 
 
 def reader_pipe(
-    capture: Capture, *, enough: Callable[[], object], ours: contextlib.ExitStack, theirs: contextlib.ExitStack
+    capture: Capture,
+    *,
+    on_full: Callable[[], object],
+    parent_fds: contextlib.ExitStack,
+    child_fds: contextlib.ExitStack,
 ) -> int:
     """Read a new pipe into `capture` until `ours` is closed; return its write end, which `theirs` closes.
 
     `enough` is called when no more data is wanted.
     """
     source, sink = os.pipe()
-    theirs.callback(os.close, sink)
-    ours.callback(_Reader(source, capture, enough).close)
+    child_fds.callback(os.close, sink)
+    parent_fds.callback(_Reader(source, capture, on_full).close)
     return sink
 
 
-def writer_pipe(data: bytes, *, ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> int:
+def writer_pipe(data: bytes, *, parent_fds: contextlib.ExitStack, child_fds: contextlib.ExitStack) -> int:
     """Write `data` into a new pipe, until `ours` is closed; return its read end, which `theirs` closes."""
     source, sink = os.pipe()
-    theirs.callback(os.close, source)
-    ours.callback(_Writer(sink, data).close)
+    child_fds.callback(os.close, source)
+    parent_fds.callback(_Writer(sink, data).close)
     return source
 
 
@@ -91,8 +95,8 @@ class _Reader:
             data = os.read(self._fd, _CHUNK)
         except BlockingIOError:
             return False
-        self._capture.take(data)
-        if data and not self._capture.is_enough:
+        self._capture.append(data)
+        if data and not self._capture.is_full:
             return True
         self._loop.remove_reader(self._fd)
         if data:

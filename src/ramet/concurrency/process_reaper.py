@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from ramet.concurrency.deadline import run_shielded
 
-MARK = "RAMET_CALL"
+TAG_VARIABLE = "RAMET_CALL"
 _KILL_WAIT_S = 5.0  #: time for killed processes to end: longer only inside the kernel
 _PAUSES_S = (0.002, 0.05)  #: pause between two looks: first, and maximum
 #: pauses before further looks at processes without an environment
@@ -39,35 +39,35 @@ class ProcessTag:
 
     def __init__(self) -> None:
         token = secrets.token_hex(8)
-        self._value = f"{os.environ.get(MARK, '')}.{token}"
+        self._value = f"{os.environ.get(TAG_VARIABLE, '')}.{token}"
         self._token = token.encode()
         # The clock of /proc's start times. Systems without this clock have no such /proc either.
         clock = getattr(time, "CLOCK_BOOTTIME", None)
         self._created_ticks = 0 if clock is None else int(time.clock_gettime(clock) * os.sysconf("SC_CLK_TCK")) - 2
 
-    def put_on(self, env: Mapping[str, str]) -> dict[str, str]:
+    def tagged_env(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return an environment with the mark."""
-        return {**env, MARK: self._value}
+        return {**env, TAG_VARIABLE: self._value}
 
     def is_older(self, ticks: int) -> bool:
         """Return whether a process started before the command, and so cannot belong to it."""
         return ticks < self._created_ticks
 
-    def is_on(self, pid: int) -> bool | None:
+    def matches(self, pid: int) -> bool | None:
         """Return whether a process has the mark; None without an environment. Raises OSError if this cannot be read."""
         environ = (_PROC / str(pid) / "environ").read_bytes()
         if not environ:
             return None
-        return any(each.startswith(MARK.encode()) and self._token in each for each in environ.split(b"\0"))
+        return any(each.startswith(TAG_VARIABLE.encode()) and self._token in each for each in environ.split(b"\0"))
 
 
-async def kill_all(leader: int | None, mark: ProcessTag, *, grace_s: float) -> None:
+async def kill_all(leader: int | None, tag: ProcessTag, *, grace_s: float) -> None:
     """Send SIGTERM to all processes of a command, if there is a grace period, then SIGKILL until none is left.
 
     A cancellation ends the grace period: SIGKILL follows at once. `leader` is the command itself, None if its pid is
     unknown.
     """
-    family = _Family(leader, mark)
+    family = _Family(leader, tag)
     has_survivors = True
     try:
         if grace_s > 0:
@@ -206,7 +206,7 @@ class _Family:
         """Return whether a process belongs to the command, apart from its ancestry."""
         if self._leader in (stat.group, stat.session) or self._start_ticks_by_pid.get(stat.pid) == stat.start_ticks:
             return True
-        marked = self._mark.is_on(stat.pid) if stat.is_alive else False
+        marked = self._mark.matches(stat.pid) if stat.is_alive else False
         self.unclear = self.unclear or marked is None
         return marked is True
 

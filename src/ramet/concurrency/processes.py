@@ -66,14 +66,14 @@ async def run(
         try:
             with contextlib.ExitStack() as theirs:
                 if isinstance(stdin, bytes):
-                    stdin = pipes.writer_pipe(stdin, ours=ours, theirs=theirs) if stdin else subprocess.DEVNULL
+                    stdin = pipes.writer_pipe(stdin, parent_fds=ours, child_fds=theirs) if stdin else subprocess.DEVNULL
                 out, *err = [
                     each
                     if isinstance(each, int)
-                    else pipes.reader_pipe(each, enough=child.finished.set, ours=ours, theirs=theirs)
+                    else pipes.reader_pipe(each, on_full=child.finished.set, parent_fds=ours, child_fds=theirs)
                     for each in streams
                 ]
-                await child.start(argv, cwd, mark.put_on(env), stdin, out, *(err or [out]))
+                await child.start(argv, cwd, mark.tagged_env(env), stdin, out, *(err or [out]))
             try:
                 await wait_with_timeout(child.finished.wait(), clock=clock, seconds=timeout_s, abort=abort)
             except TimeoutError:
@@ -81,11 +81,11 @@ async def run(
         finally:
             try:
                 if forks or not child.exited.is_set():
-                    unwanted = any(each.is_enough for each in captures)
+                    unwanted = any(each.is_full for each in captures)
                     await process_reaper.kill_all(child.pid, mark, grace_s=0 if unwanted else grace_s)
             finally:
                 await child.reap()
-    is_full = any(each.is_enough for each in captures)  # Checked again: the rest of the pipes has been read meanwhile.
+    is_full = any(each.is_full for each in captures)  # Checked again: the rest of the pipes has been read meanwhile.
     return Ended("timeout" if timed_out else "enough" if is_full else "exit", child.code)
 
 

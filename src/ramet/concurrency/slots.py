@@ -16,11 +16,11 @@ T = TypeVar("T")
 class Slots:
     """A bounded number of slots, granted in the order of requests. A capacity of None is no bound."""
 
-    __slots__ = ("_queue", "capacity", "taken")
+    __slots__ = ("_queue", "capacity", "in_use")
 
     def __init__(self, capacity: int | None) -> None:
         self.capacity = capacity
-        self.taken = 0
+        self.in_use = 0
         self._queue: deque[asyncio.Future[None]] = deque()
 
     @property
@@ -28,16 +28,16 @@ class Slots:
         """Return the number of waiting requests."""
         return sum(not each.done() for each in self._queue)
 
-    def try_take(self) -> bool:
+    def try_acquire(self) -> bool:
         """Take a slot if one is free and no request waits; return whether it was taken."""
-        if self.capacity is not None and (self.taken >= self.capacity or self.queued):
+        if self.capacity is not None and (self.in_use >= self.capacity or self.queued):
             return False
-        self.taken += 1
+        self.in_use += 1
         return True
 
-    async def take(self) -> None:
+    async def acquire(self) -> None:
         """Wait in line for a slot, and take it. A cancelled wait takes nothing."""
-        if self.try_take():
+        if self.try_acquire():
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append(waiter)
@@ -45,21 +45,21 @@ class Slots:
             await waiter
         except BaseException:  # cancelled, or closed with its event loop
             if waiter.done() and not waiter.cancelled():
-                self.give_back()  # The slot was granted at the same moment: pass it on.
+                self.release()  # The slot was granted at the same moment: pass it on.
             elif not waiter.done():
                 self._queue.remove(waiter)
             raise
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Release a slot, directly to the first waiting request. Raises Bug if none is taken."""
-        if not self.taken:
+        if not self.in_use:
             raise Bug("a slot was released that was not acquired")
         while self._queue:
             waiter = self._queue.popleft()
             if not waiter.done():
                 waiter.set_result(None)
                 return
-        self.taken -= 1
+        self.in_use -= 1
 
 
 class Slot:
@@ -77,11 +77,11 @@ class Slot:
         self._waits_by_key: dict[object, int] = {}
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Return whether this run holds a slot."""
         return self._is_held
 
-    async def take(self) -> None:
+    async def acquire(self) -> None:
         """Take the slot, waiting in line if necessary. Returns at once if it is held.
 
         Takes nothing while every active call waits for other runs, as far as is known: those may need the slot.
@@ -91,19 +91,19 @@ class Slot:
         async with self._acquire_lock:
             if self._is_held or self._only_waits():
                 return
-            await self._slots.take()
+            await self._slots.acquire()
             if self._only_waits():
-                self._slots.give_back()
+                self._slots.release()
                 return
             self._is_held = True
             if self.on_wait is not None:
                 self.on_wait(False)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release the slot; no error if it is not held."""
         if self._is_held:
             self._is_held = False
-            self._slots.give_back()
+            self._slots.release()
 
     def begin_calls(self, count: int = 1) -> None:
         """Note `count` further active tool calls."""
@@ -163,13 +163,13 @@ class Slot:
         finally:
             self.end_wait(key)
             if continues and not self._wait_count:
-                await self.take()
+                await self.acquire()
 
     def _only_waits(self) -> bool:
         return 0 < self._busy <= self._wait_count
 
     def _settle(self) -> None:
         if self._is_held and self._only_waits():
-            self.let_go()
+            self.release()
             if self.on_wait is not None:
                 self.on_wait(True)

@@ -15,7 +15,9 @@ _RETRY_S, _RETRIES = 0.05, 200  #: if no thread can be started: a fork bomb may 
 
 T = TypeVar("T")
 #: In a thread that works for a run: the event loop of the run.
-home: contextvars.ContextVar[asyncio.AbstractEventLoop | None] = contextvars.ContextVar("ramet_home", default=None)
+owner_loop: contextvars.ContextVar[asyncio.AbstractEventLoop | None] = contextvars.ContextVar(
+    "ramet_home", default=None
+)
 
 
 def in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
@@ -28,7 +30,7 @@ def in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
-    context.run(home.set, loop)
+    context.run(owner_loop.set, loop)
 
     def deliver(result: T | None, error: BaseException | None) -> None:
         if future.done():
@@ -67,7 +69,7 @@ def in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
     return future
 
 
-def executor_work(is_meant: Callable[[contextvars.Context], bool]) -> Iterator[Future[Any]]:
+def executor_work(accepts: Callable[[contextvars.Context], bool]) -> Iterator[Future[Any]]:
     """Yield the futures of current executor work whose context variables satisfy `is_meant`.
 
     No other source has this information: a cancelled task no longer refers to its thread. Nothing is found for another
@@ -79,6 +81,6 @@ def executor_work(is_meant: Callable[[contextvars.Context], bool]) -> Iterator[F
             item = outer.f_locals.get("self") if outer.f_code.co_name == "run" else None
             variables = getattr(getattr(getattr(item, "fn", None), "func", None), "__self__", None)
             future = getattr(item, "future", None)
-            if isinstance(variables, contextvars.Context) and isinstance(future, Future) and is_meant(variables):
+            if isinstance(variables, contextvars.Context) and isinstance(future, Future) and accepts(variables):
                 yield future
             outer = outer.f_back

@@ -28,7 +28,7 @@ class AgentRef(NamedTuple):
         return self.path[-1] if self.path else self.root
 
     @property
-    def place(self) -> str:
+    def namespace(self) -> str:
         """The namespace of the agent's state: `architect/math_solver`."""
         return "/".join((self.root, *self.path))
 

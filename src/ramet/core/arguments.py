@@ -23,7 +23,7 @@ def check_text(field: str, value: object) -> None:
     check_instance(field, value, str, "text")
 
 
-def check_yes_or_no(field: str, value: object) -> None:
+def check_bool(field: str, value: object) -> None:
     """Raise InvalidValue if `value` is neither True nor False."""
     check_instance(field, value, bool, "True or False")
 

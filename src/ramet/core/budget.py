@@ -126,7 +126,7 @@ class Budget:
         if parent is not None:
             self._slice = parent.reserve(self._grant())
 
-    def left(self, resource: str, *, last_word: bool = False) -> float:
+    def remaining(self, resource: str, *, last_word: bool = False) -> float:
         """Return how much of `resource` could be reserved now; infinity if nothing limits it."""
         index = RESOURCES.index(resource)
         owner = self._owner[index]
@@ -210,17 +210,19 @@ class Budget:
         """
         return self._spent[RESOURCES.index(resource)]
 
-    def held(self, resource: str) -> float:
+    def reserved(self, resource: str) -> float:
         """Return the amount that is reserved and not yet settled, slices of scopes below included."""
         return self._reserved[RESOURCES.index(resource)]
 
-    def kept(self, resource: str) -> float:
+    def last_word_reserve(self, resource: str) -> float:
         """Return the amount that is set aside for the owner's last answer."""
         return self._last_word_reserve[RESOURCES.index(resource)]
 
-    def describe_left(self) -> str:
+    def describe_remaining(self) -> str:
         """Describe what remains of the limited resources; empty if nothing is limited."""
-        return ", ".join(f"{name} {self.left(name):.12g}" for name in RESOURCES if self.left(name) != math.inf)
+        return ", ".join(
+            f"{name} {self.remaining(name):.12g}" for name in RESOURCES if self.remaining(name) != math.inf
+        )
 
     def _free(self, index: int, last_word: bool) -> float:
         limit = self._limit[index]
@@ -244,10 +246,10 @@ class Hold:
     Only the first call of `settle` or `refund` counts; later calls do nothing.
     """
 
-    __slots__ = ("_budget", "_drawn", "amount", "open")
+    __slots__ = ("_budget", "_drawn", "amount", "is_open")
 
     def __init__(self, budget: Budget, amount: Amount, drawn: Amount = _ZERO) -> None:
-        self._budget, self.amount, self.open = budget, amount, True
+        self._budget, self.amount, self.is_open = budget, amount, True
         self._drawn = drawn  #: the part that came from the reserve for a last answer
 
     def settle(self, actual: Amount) -> None:
@@ -255,9 +257,9 @@ class Hold:
 
         Raises InvalidValue if `actual` is not a valid quantity (negative, NaN), having counted the reservation instead.
         """
-        if not self.open:
+        if not self.is_open:
             return
-        self.open = False
+        self.is_open = False
         try:
             _check(actual)
         except InvalidValue:

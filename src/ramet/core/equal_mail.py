@@ -11,7 +11,7 @@ from ramet.core.errors import InvalidValue
 
 #: The first words of the answer to a sender whose message was left out.
 NOT_DELIVERED = "Not delivered again"
-MOST = 1_024  #: number of the newest messages of a run that are compared
+MAX_REMEMBERED = 1_024  #: number of the newest messages of a run that are compared
 
 
 class Received(NamedTuple):
@@ -34,7 +34,7 @@ class RecentMail:
         key = _content(sender, text)
         self._received.pop(key, None)
         self._received[key] = Received(id, at)
-        if len(self._received) > MOST:
+        if len(self._received) > MAX_REMEMBERED:
             del self._received[next(iter(self._received))]
 
     def find(self, sender: str, text: str, now: datetime, window_s: float) -> Received | None:

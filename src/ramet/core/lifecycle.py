@@ -54,7 +54,7 @@ class Effect(StrEnum):
     """An action that the supervisor must then perform, in the given order."""
 
     RECORD_STATE = "record_state"
-    LET_GO_SLOT = "let_go_slot"
+    RELEASE_SLOT = "let_go_slot"
     START_TURN = "start_turn"
     ABORT = "abort"  #: abort the run's controller, and so all runs below
     REFUND = "refund"
@@ -73,11 +73,11 @@ class Step(NamedTuple):
     effects: tuple[Effect, ...] = ()
 
 
-LIVING = frozenset({State.STARTING, State.RUNNING, State.WAITING, State.IDLE, State.STOPPING})
-OVER = frozenset({State.ENDED, State.STOPPED, State.EXPIRED})
+LIVE_STATES = frozenset({State.STARTING, State.RUNNING, State.WAITING, State.IDLE, State.STOPPING})
+TERMINAL_STATES = frozenset({State.ENDED, State.STOPPED, State.EXPIRED})
 
 _END = (
-    Effect.LET_GO_SLOT,
+    Effect.RELEASE_SLOT,
     Effect.ABORT,
     Effect.REFUND,
     Effect.CLOSE_MAIL,
@@ -91,10 +91,10 @@ TABLE: dict[tuple[State, Fact], Step] = {
     (State.STARTING, Fact.BEGAN): Step(State.RUNNING),  # the event of the turn records this
     (State.STARTING, Fact.STOP_ASKED): _STOP,
     (State.RUNNING, Fact.WAIT_BEGAN): Step(State.WAITING, (Effect.RECORD_STATE,)),
-    (State.RUNNING, Fact.TURN_OVER): Step(State.IDLE, (Effect.LET_GO_SLOT, Effect.RECORD_STATE)),
+    (State.RUNNING, Fact.TURN_OVER): Step(State.IDLE, (Effect.RELEASE_SLOT, Effect.RECORD_STATE)),
     (State.RUNNING, Fact.STOP_ASKED): _STOP,
     (State.WAITING, Fact.WAIT_ENDED): Step(State.RUNNING, (Effect.RECORD_STATE,)),
-    (State.WAITING, Fact.TURN_OVER): Step(State.IDLE, (Effect.LET_GO_SLOT, Effect.RECORD_STATE)),
+    (State.WAITING, Fact.TURN_OVER): Step(State.IDLE, (Effect.RELEASE_SLOT, Effect.RECORD_STATE)),
     (State.WAITING, Fact.STOP_ASKED): _STOP,
     (State.IDLE, Fact.WOKEN): Step(State.STARTING, (Effect.START_TURN,)),
     (State.IDLE, Fact.STOP_ASKED): _STOP,
@@ -111,9 +111,9 @@ TABLE: dict[tuple[State, Fact], Step] = {
     (State.STARTING, Fact.WOKEN): Step(State.STARTING),
     (State.RUNNING, Fact.WOKEN): Step(State.RUNNING),
     (State.WAITING, Fact.WOKEN): Step(State.WAITING),
-    (State.STARTING, Fact.TURN_OVER): Step(State.IDLE, (Effect.LET_GO_SLOT, Effect.RECORD_STATE)),
+    (State.STARTING, Fact.TURN_OVER): Step(State.IDLE, (Effect.RELEASE_SLOT, Effect.RECORD_STATE)),
 }
-for _state in LIVING:
+for _state in LIVE_STATES:
     TABLE[_state, Fact.PARENT_STOPS] = Step(State.STOPPING)
     TABLE[_state, Fact.FINISHED] = Step(State.ENDED, _END)
     TABLE[_state, Fact.CUT_OFF] = Step(State.STOPPED, _END)
@@ -130,6 +130,6 @@ def step(state: State, fact: Fact) -> Step:
     transition = TABLE.get((state, fact))
     if transition is not None:
         return transition
-    if state in OVER:
+    if state in TERMINAL_STATES:
         return Step(state)
     raise Bug(f"a run that is {state} cannot have {fact}")

@@ -79,7 +79,7 @@ class Usage(Struct, frozen=True, kw_only=True):
         )
 
 
-NOTHING_USED = Usage()
+NO_USAGE = Usage()
 
 
 class ErrorInfo(Struct, frozen=True, kw_only=True):
@@ -112,8 +112,8 @@ class Result(Struct, Generic[T], frozen=True, kw_only=True):
     value: T = cast("Any", None)  #: value of the type of the agent's `output`; None unless the run completed
     error: ErrorInfo | None = None
     partial: str = ""  #: text found before an end that was not a completion
-    usage: Usage = NOTHING_USED
-    usage_subtree: Usage = NOTHING_USED
+    usage: Usage = NO_USAGE
+    usage_subtree: Usage = NO_USAGE
     artifacts: tuple[str, ...] = field(default_factory=tuple)  #: paths on the host
     files: tuple[Artifact, ...] = ()  #: files that a sandboxed run left in its working directory
     stdout: str = ""  #: the newest text that a sandboxed run printed
@@ -164,7 +164,7 @@ class AgentResult(Struct, frozen=True, kw_only=True):
     output: Any = None
     error: ErrorInfo | None = None
     artifacts: tuple[Artifact, ...] = ()
-    usage: Usage = NOTHING_USED  #: usage of the run and all runs below
+    usage: Usage = NO_USAGE  #: usage of the run and all runs below
     session_id: str = ""  #: the id of the run
     stdout: str = ""
     stderr: str = ""

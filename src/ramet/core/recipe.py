@@ -165,12 +165,12 @@ def checked_task_name(name: object, field: str = "task") -> str:
     return name
 
 
-def capability(said: object, where: str = "capability") -> Capability:
+def capability(value: object, where: str = "capability") -> Capability:
     """Parse a capability that `Capability.data` wrote.
 
     Raises InvalidValue.
     """
-    parts = _mapping(said, where)
+    parts = _mapping(value, where)
     unknown = sorted(set(parts) - {"type", "name", "visibility", "include", "exclude"})
     if unknown:
         raise InvalidValue(f"{where}.{unknown[0]}", parts[unknown[0]], "type, name, visibility, include, exclude")

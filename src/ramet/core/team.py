@@ -17,8 +17,8 @@ from ramet.core.errors import Bug, InvalidValue, MissingValue, OverCapacity
 from ramet.core.ids import checked_name
 
 #: Resources that are spent permanently. A team that counts one of these admits only agents that state their need of it.
-USED_UP = ("tokens", "usd", "model_calls", "tool_calls")
-WHOLE = ("agents", "memory_mb", "tokens", "model_calls", "tool_calls")
+CONSUMED_RESOURCES = ("tokens", "usd", "model_calls", "tool_calls")
+INTEGER_RESOURCES = ("agents", "memory_mb", "tokens", "model_calls", "tool_calls")
 
 _MAX_EXACT = 2**53  #: above this value floats round, and a sum would no longer be exact
 _TOLERANCE = 1e-9  #: sums of money in binary fractions are off by less than this
@@ -77,15 +77,15 @@ class Team:
         if agent not in self.held:
             return self
         spent = dict(self.spent)
-        for name in USED_UP:
+        for name in CONSUMED_RESOURCES:
             if name in self.total and name in used:
                 spent[name] = math.fsum((spent.get(name, 0.0), amount(f"used.{name}", used[name])))
         return replace(self, held={id: each for id, each in self.held.items() if id != agent}, spent=spent)
 
     def _checked_need(self, need: Mapping[str, float]) -> dict[str, float]:
-        if missing := [f"limits.{name}" for name in USED_UP if name in self.total and name not in need]:
-            raise unstated(self.name, missing)
-        return {name: amount(name, need[name], whole=name in WHOLE) for name in self.total if name in need}
+        if missing := [f"limits.{name}" for name in CONSUMED_RESOURCES if name in self.total and name not in need]:
+            raise missing_limits(self.name, missing)
+        return {name: amount(name, need[name], whole=name in INTEGER_RESOURCES) for name in self.total if name in need}
 
     def _check_capacity(self, need: Mapping[str, float], free: Mapping[str, float]) -> None:
         for name, requested in need.items():
@@ -93,20 +93,20 @@ class Team:
                 raise OverCapacity(self.name, name, asked=requested, room=free)
 
 
-def resources(field: str, given: Mapping[str, float]) -> dict[str, float]:
+def resources(field: str, amounts: Mapping[str, float]) -> dict[str, float]:
     """Return the checked resources that a team reserves.
 
     `agents` must be among them, and counts must be whole numbers. Raises InvalidValue otherwise.
     """
-    if not isinstance(given, Mapping) or "agents" not in given:
-        raise InvalidValue(field, given, "amounts by the names of resources, agents among them")
+    if not isinstance(amounts, Mapping) or "agents" not in amounts:
+        raise InvalidValue(field, amounts, "amounts by the names of resources, agents among them")
     return {
-        checked_name(field, name): amount(f"{field}.{name}", value, whole=name in WHOLE)
-        for name, value in given.items()
+        checked_name(field, name): amount(f"{field}.{name}", value, whole=name in INTEGER_RESOURCES)
+        for name, value in amounts.items()
     }
 
 
-def unstated(team: str, fields: Sequence[str]) -> MissingValue:
+def missing_limits(team: str, fields: Sequence[str]) -> MissingValue:
     """Return the error for an agent that does not state everything that its team counts.
 
     The error names all missing fields.

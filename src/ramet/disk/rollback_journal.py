@@ -19,7 +19,7 @@ _PAGES, _PAGE_SIZE = (
 _MAX_SIZE = 65_536  #: bytes of the largest sector, which is a header's size
 
 
-def is_of_a_beginning(journal: Path, database_size: int) -> bool:
+def is_of_empty_database(journal: Path, database_size: int) -> bool:
     """Return whether a rollback journal belongs to the first write to an empty database, and names no file.
 
     The caller must read the size of the database before this call: then the database had at most one page while the

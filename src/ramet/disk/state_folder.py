@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ramet.core.errors import InvalidValue
-from ramet.disk.rollback_journal import is_of_a_beginning
+from ramet.disk.rollback_journal import is_of_empty_database
 
 NAME = ".ramet"
 JOURNAL = "journal.db"
 #: Entries that must be folders, regardless of their creator.
 FOLDERS = ("transcripts", "runs", "worktrees", "agents", "packaging", "door")
 #: Suffixes of the files that SQLite, the lock and the high-water mark create next to a database.
-BESIDE = ("-wal", "-shm", "-journal", ".lock", ".mark")
+DATABASE_SUFFIXES = ("-wal", "-shm", "-journal", ".lock", ".mark")
 
 _PATH = getattr(os, "O_PATH", os.O_RDONLY)  # Not on every system.
 _WALK_FLAGS = _PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -54,15 +54,15 @@ def checked_state_folder(working_dir: Path) -> Path:
     return folder
 
 
-def made_state_folder(working_dir: Path) -> Path:
+def ensure_state_folder(working_dir: Path) -> Path:
     """Return the state folder, checked, and created if it does not exist; version control ignores it."""
     folder = checked_state_folder(working_dir)
     folder.mkdir(0o755, parents=True, exist_ok=True)
-    ignore(folder)
+    write_gitignore(folder)
     return folder
 
 
-def made_folder(path: Path, mode: int = 0o700) -> Path:
+def ensure_folder(path: Path, mode: int = 0o700) -> Path:
     """Return an entry of a state folder that is a folder, created if it does not exist.
 
     Raises InvalidValue for a link.
@@ -73,7 +73,7 @@ def made_folder(path: Path, mode: int = 0o700) -> Path:
     return path
 
 
-def check_database(path: Path, field: str = "path", shown: str = "", *, is_private: bool = False) -> None:
+def check_database(path: Path, field: str = "path", label: str = "", *, is_private: bool = False) -> None:
     """Raise InvalidValue if a database, or a file beside it, is a link or not a regular file.
 
     The check comes before SQLite opens any of these files. InvalidValue is also raised for a file beside the database
@@ -82,8 +82,8 @@ def check_database(path: Path, field: str = "path", shown: str = "", *, is_priva
     """
     database = _lstat(path)
     database_size = database.st_size if database is not None else 0
-    for suffix in ("", *BESIDE):
-        file, name = path.with_name(path.name + suffix), (shown or path.name) + suffix
+    for suffix in ("", *DATABASE_SUFFIXES):
+        file, name = path.with_name(path.name + suffix), (label or path.name) + suffix
         status = _lstat(file)
         if status is None:
             continue
@@ -101,7 +101,7 @@ def check_database(path: Path, field: str = "path", shown: str = "", *, is_priva
 
 
 @contextlib.contextmanager
-def opened_folder(path: Path, *, make: bool = False) -> Iterator[int]:
+def open_folder(path: Path, *, make: bool = False) -> Iterator[int]:
     """Yield a descriptor of a folder whose absolute path contains no link; create missing folders if `make` is set.
 
     Raises OSError: ELOOP or ENOTDIR at a link.
@@ -118,9 +118,9 @@ def opened_folder(path: Path, *, make: bool = False) -> Iterator[int]:
         os.close(descriptor)
 
 
-def ignore(folder: Path) -> None:
+def write_gitignore(folder: Path) -> None:
     """Make version control ignore a folder, which holds data that agents read and wrote."""
-    with contextlib.suppress(FileExistsError), opened_folder(folder) as descriptor:
+    with contextlib.suppress(FileExistsError), open_folder(folder) as descriptor:
         file = os.open(".gitignore", _CREATE_FLAGS, 0o644, dir_fd=descriptor)
         try:
             os.write(file, b"*\n")
@@ -156,7 +156,7 @@ def _is_folder(path: Path, label: str) -> bool:
 
 def _is_own_rollback(file: Path, label: str, field: str, database_size: int) -> bool:
     try:
-        return is_of_a_beginning(file, database_size)
+        return is_of_empty_database(file, database_size)
     except FileNotFoundError:  # A starting kernel has removed it.
         return True
     except OSError as problem:

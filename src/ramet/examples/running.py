@@ -33,9 +33,9 @@ BUNDLES = pathlib.Path(__file__).with_name("bundles")
 MODELS = {"ANTHROPIC_API_KEY": "anthropic:claude-sonnet-5-5", "OPENAI_API_KEY": "openai:gpt-5.4"}
 
 
-def main(name: str, about: str, example: Callable[[Config], Coroutine[Any, Any, None]]) -> int:
+def main(name: str, description: str, example: Callable[[Config], Coroutine[Any, Any, None]]) -> int:
     """Run an example with its command line. An error is one line; the status is 2 for an error of the caller."""
-    parser = argparse.ArgumentParser(prog=name, description=about.partition("\n")[0], allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog=name, description=description.partition("\n")[0], allow_abbrev=False)
     parser.add_argument("--backend", metavar="local|bwrap", help="default: the backend of FILE, else bwrap")
     parser.add_argument(
         "--config",
@@ -93,7 +93,7 @@ async def example_client(config: Config) -> AsyncIterator[Client]:
 
 
 @asynccontextmanager
-async def reserved(client: Client, resources: Mapping[str, float], name: str) -> AsyncIterator[CreatedTeam]:
+async def reserved_team(client: Client, resources: Mapping[str, float], name: str) -> AsyncIterator[CreatedTeam]:
     """Yield a new team, and delete it at the end, also after an error: it has objects in a cluster."""
     created = await client.create_team(resources, name=name)
     try:

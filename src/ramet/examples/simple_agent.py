@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 
 from ramet import Policy
-from ramet.examples.running import ask, example_client, image_of, main, real_model, reserved
+from ramet.examples.running import ask, example_client, image_of, main, real_model, reserved_team
 from ramet.services.config.load import Config
 
 QUESTION = "Why is the lamp dark at night?"
@@ -22,7 +22,7 @@ async def simple_agent(config: Config) -> None:
     model = real_model() or "offline"
     print(f"model: {model}" if model != "offline" else "model: offline (no key is set): it answers by rules")
     async with example_client(config) as client:
-        async with reserved(client, {"agents": 1, "memory_mb": 256}, "lighthouse") as created:
+        async with reserved_team(client, {"agents": 1, "memory_mb": 256}, "lighthouse") as created:
             keeper = await client.spawn_agent(
                 created.team.id,
                 "keeper",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ramet import Policy
 from ramet.core.errors import RametError
-from ramet.examples.running import ask, example_client, image_of, main, real_model, reserved
+from ramet.examples.running import ask, example_client, image_of, main, real_model, reserved_team
 from ramet.services.client.client import Client
 from ramet.services.config.load import Config
 from ramet.services.contract import CreatedTeam, SpawnedAgent
@@ -41,7 +41,7 @@ async def team_scenario(config: Config) -> None:
     model = real_model()
     print(f"model: {model}" if model else "model: none (no key is set): functions of the image do the work")
     async with example_client(config) as client:
-        async with reserved(client, {"agents": 4, "memory_mb": 1024}, "counters") as created:
+        async with reserved_team(client, {"agents": 4, "memory_mb": 1024}, "counters") as created:
             image = await image_of(client, "team")
             print(f"team: {created.team.name}, {created.team.free['agents']:g} agents reserved; image {image[:12]}")
 

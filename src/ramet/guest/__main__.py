@@ -90,7 +90,7 @@ def _run_function(end: Channel, start: StartFunction, body: list[bytes]) -> int:
         _print_traceback(problem)
     _flush()
     try:
-        end.say_last(done, value.body)
+        end.write_last(done, value.body)
     except RametError:  # The host has ended.
         return 1
     return 0 if done.ok else 1

@@ -44,7 +44,7 @@ class Answered(NamedTuple):
 class End(NamedTuple):
     """The end of a child, with its value."""
 
-    told: ChildEnded
+    message: ChildEnded
     body: bytes
 
 
@@ -97,14 +97,14 @@ class AsyncChannel(asyncio.Protocol):
 
     # ---- messages and requests
 
-    def tell(self, said: GuestMessage, body: bytes = b"") -> None:
+    def send(self, message: GuestMessage, body: bytes = b"") -> None:
         """Send a message that has no answer.
 
         Raises Aborted if the host has ended, or reads nothing.
         """
         if self._close_reason is not None or self._transport is None:
             raise Aborted(self._close_reason or "the channel is not open")
-        self._transport.writelines(frames.pack(guest_protocol.encode(said), body))
+        self._transport.writelines(frames.pack(guest_protocol.encode(message), body))
         if self._transport.get_write_buffer_size() > MAX_UNREAD:
             self._fail(f"the host reads nothing: {MAX_UNREAD} bytes wait for it")
             self._transport.abort()
@@ -142,7 +142,7 @@ class AsyncChannel(asyncio.Protocol):
         end = self._ends.get(run)
         if end is None:
             end = self._ends[run] = self._loop.create_future()
-            self.tell(guest_protocol.Watch(run=run))
+            self.send(guest_protocol.Watch(run=run))
         return await asyncio.shield(end)
 
     async def _ask(
@@ -153,7 +153,7 @@ class AsyncChannel(asyncio.Protocol):
         number = self._last_id
         waiting = self._waiting[number] = _Waiting(self._loop.create_future(), on_piece)
         try:
-            self.tell(kind(id=number, **fields), body)
+            self.send(kind(id=number, **fields), body)
             return await waiting.answer
         finally:
             self._waiting.pop(number, None)

@@ -31,7 +31,7 @@ from ramet.wire.values.json_object import json_body
 _wait_context: list[Callable[[], contextlib.AbstractContextManager[None]]] = [contextlib.nullcontext]
 
 
-def count_waiting_by(waiting: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+def set_wait_context(waiting: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
     """Set the context manager that is open while code waits for other agents."""
     _wait_context[:] = [waiting]
 
@@ -83,11 +83,11 @@ class ChannelPerformer:
         )
         return TaskFuture(host, spawned, task)
 
-    def map(self, task: Any, several: list[Mapping[str, Any]], *, max_parallel: int) -> Any:
+    def map(self, task: Any, rows: list[Mapping[str, Any]], *, max_parallel: int) -> Any:
         """Run one task for each item, at most `max_parallel` at a time; in an event loop an awaitable of all."""
         if asyncio._get_running_loop() is None:
-            return self._map_all(task, several, max_parallel)
-        return asyncio.to_thread(self._map_all, task, several, max_parallel)
+            return self._map_all(task, rows, max_parallel)
+        return asyncio.to_thread(self._map_all, task, rows, max_parallel)
 
     def _map_all(self, task: Any, items: list[Mapping[str, Any]], max_parallel: int) -> list[TaskFuture | FailedTask]:
         futures: list[TaskFuture | FailedTask] = []
@@ -175,13 +175,13 @@ class TaskFuture:
         return self._value(end)
 
     def _value(self, end: End) -> Any:
-        message, task = end.told, self._task
+        message, task = end.message, self._task
         if message.status != Status.COMPLETED:
             reason = message.error.message if message.error is not None else "no reason given"
             if message.status == Status.NEEDS_INPUT:
                 raise NeedsInput(reason, token=self.id)
             raise TaskFailed(reason, task=task.name, status=message.status, run=self.id)
-        data = plain(values.decode(end.body, message.json_size)) if message.json_size else None
+        data = to_json_data(values.decode(end.body, message.json_size)) if message.json_size else None
         if task.definition.returns is None:
             return None
         if task.gives_task:
@@ -211,7 +211,7 @@ class FailedTask:
         return self._error
 
 
-def plain(value: Any) -> Any:
+def to_json_data(value: Any) -> Any:
     """Convert a value from the channel to JSON data, without type names, which are the reader's own."""
     return _as_data(msgspec.to_builtins(value, str_keys=True))
 

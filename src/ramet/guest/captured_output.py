@@ -24,7 +24,7 @@ class Printed:
     def take(self, text: str) -> None:
         """Capture text, within the bounds."""
         with self._lock:
-            self._capture.take(text.encode("utf-8", "backslashreplace"))
+            self._capture.append(text.encode("utf-8", "backslashreplace"))
 
     def text(self) -> str:
         """Return the text captured so far."""
@@ -74,7 +74,7 @@ class Streams:
         self._printed: Printed | None = None
 
     @contextlib.contextmanager
-    def into(self, printed: Printed) -> Iterator[None]:
+    def capture(self, printed: Printed) -> Iterator[None]:
         """Capture printed text into `printed`, until the context is left, or entered again with another object."""
         if self._own_stream is None:
             self._own_stream = (sys.stdout, sys.stderr)

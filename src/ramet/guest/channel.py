@@ -37,7 +37,7 @@ class Channel:
         if not self.is_own:
             raise RametError("this process was forked by an agent: only the agent's own process may ask its host")
 
-    def say(self, control: bytes, body: bytes = b"") -> None:
+    def write(self, control: bytes, body: bytes = b"") -> None:
         """Write one message; wait while the host does not read.
 
         Raises RametError if it cannot be written.
@@ -47,7 +47,7 @@ class Channel:
         with self._writing:
             self._write(pieces)
 
-    def say_last(self, done: Done, body: bytes = b"") -> None:
+    def write_last(self, done: Done, body: bytes = b"") -> None:
         """Write the last message; later messages are refused."""
         pieces = frames.pack(guest_protocol.encode(done), body)
         is_locked = self._writing.acquire(timeout=_LAST_MESSAGE_S)

@@ -228,7 +228,7 @@ class SubAgent:
         return self._line.end_of(self.id)
 
     def _told(self, end: End) -> AgentResult:
-        message, error, output = end.told, end.told.error, None
+        message, error, output = end.message, end.message.error, None
         status = Status(message.status)
         if message.json_size and status is Status.COMPLETED:
             try:

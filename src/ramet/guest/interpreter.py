@@ -88,7 +88,7 @@ class Interpreter:
         note, self._note = self._note, ""
         self._count += 1
         name = f"<python {self._count}>"
-        done = worker.do(lambda: self._execute(worker, code, name, printed))
+        done = worker.submit(lambda: self._execute(worker, code, name, printed))
         try:
             if await self._wait_until(done, timeout_s):
                 result: CodeResult = done.result()
@@ -141,7 +141,7 @@ class Interpreter:
     async def _begin(self) -> None:
         worker = Worker()
         try:
-            module = await worker.do(self._namespace)
+            module = await worker.submit(self._namespace)
         except BaseException:
             worker.close()
             raise
@@ -163,7 +163,7 @@ class Interpreter:
     def _execute(self, worker: Worker, code: str, name: str, printed: Printed) -> CodeResult:
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
         threads_before = set(threading.enumerate())
-        with self._streams.into(printed):
+        with self._streams.capture(printed):
             try:
                 shown, ok = self._value_of(worker, code, name), True
             except Concluded as conclusion:

@@ -37,12 +37,12 @@ def namespace(agent: str, capabilities: Iterable[Capability], extra: Mapping[str
     try:
         return _namespace(capabilities, extra or {})
     except _MissingCapability as problem:
-        raise AgentNotResolved(agent, "capability", problem.name, problem.why) from None
+        raise AgentNotResolved(agent, "capability", problem.name, problem.reason) from None
 
 
 class _MissingCapability(Exception):
     def __init__(self, name: str, why: str) -> None:
-        self.name, self.why = name, why
+        self.name, self.reason = name, why
 
 
 def _namespace(capabilities: Iterable[Capability], extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ramet.guest.async_channel import Answered, AsyncChannel
 from ramet.models.json_values import sanitize
 from ramet.models.messages import decode, encode
 from ramet.models.relay import RelayModel, decode_chunk
-from ramet.models.request_codec import SharedHistory, decode_question, encode_question, untrusted_message
+from ramet.models.request_codec import SharedHistory, decode_request, encode_request, untrusted_message
 from ramet.tools.context import (
     Approval,
     HookDecision,
@@ -35,7 +35,7 @@ from ramet.wire import guest_protocol
 from ramet.wire.guest_protocol import Record, Reply
 
 #: Characters of a text that hooks receive; the rest is not sent.
-MAX_TOLD = 1_000_000
+MAX_HOOK_TEXT = 1_000_000
 #: Bytes of arguments that are shown to a person for an approval.
 MAX_SHOWN = 256 * 1024
 
@@ -43,8 +43,8 @@ MAX_SHOWN = 256 * 1024
 class ChannelModel:
     """The loop's access to the run's model."""
 
-    def __init__(self, link: AsyncChannel, kept: SharedHistory) -> None:
-        self._link, self.kept = link, kept
+    def __init__(self, link: AsyncChannel, history: SharedHistory) -> None:
+        self._link, self.history = link, history
 
     async def __call__(
         self, context: ToolUseContext, request: ModelRequest
@@ -54,18 +54,18 @@ class ChannelModel:
         The host streams the reply to readers that follow the run; here the reply arrives whole. At most the granted
         number of its tool calls may run: the context's budget says so.
         """
-        body = encode_question(self.kept, request.messages, [tool.name for tool in request.tools])
+        body = encode_request(self.history, request.messages, [tool.name for tool in request.tools])
         answer = await self._link.ask(
             guest_protocol.AskModel,
             body,
             step=request.step,
             max_tokens=request.max_tokens,
-            last_word=request.last_word,
-            aside=request.aside,
+            last_word=request.is_final_answer,
+            aside=request.is_side_request,
         )
         reply = _reply_of(answer)
         context.last_usage = reply.usage
-        if not request.aside:
+        if not request.is_side_request:
             limits = NO_LIMITS if reply.granted is None else Limits(tool_calls=reply.granted)
             context.budget = Budget(limits, scope=reply.scope or context.run.path)
         yield _message(answer)
@@ -76,9 +76,9 @@ class ChannelModel:
         async def ask(
             messages: Sequence[BaseMessage], tools: Sequence[dict[str, Any]], *, max_tokens: int | None, stream: bool
         ) -> AsyncGenerator[AIMessageChunk | AIMessage]:
-            body = encode_question(self.kept, messages, tools)
+            body = encode_request(self.history, messages, tools)
             try:
-                decode_question(self.kept, body)
+                decode_request(self.history, body)
             except ProtocolError as refusal:  # Here an error of the tool; on the host the end of the run.
                 raise InvalidValue("question", f"{len(body)} bytes", str(refusal)) from None
             step = context.next_step()
@@ -143,9 +143,9 @@ class ChannelRecord:
                 self._message(event)
             case Compacted():
                 context = self._context
-                data = msgspec.json.encode(self._model.kept.told(context.history))
+                data = msgspec.json.encode(self._model.history.encode_messages(context.history))
                 self._send_record(events.encode(event) + b"\n" + data)
-                self._model.kept = SharedHistory([*context.system_messages, *context.history])
+                self._model.history = SharedHistory([*context.system_messages, *context.history])
             case _:
                 self._mail_follows = isinstance(event, MailDelivered)
                 self._send_record(events.encode(event))
@@ -153,7 +153,7 @@ class ChannelRecord:
 
     def _send_record(self, body: bytes) -> None:
         self._count += 1
-        self._link.tell(Record(number=self._count), body)
+        self._link.send(Record(number=self._count), body)
 
     def _message(self, event: MessageRecorded) -> None:
         newest = self._context.history[-1]
@@ -162,7 +162,7 @@ class ChannelRecord:
                 event = msgspec.structs.replace(event, message=_encodable_result(newest))
             self._send_record(events.encode(event))
         self._mail_follows = False
-        self._model.kept.add(newest)
+        self._model.history.add(newest)
 
 
 def _encodable_result(result: ToolMessage) -> dict[str, Any]:
@@ -195,7 +195,7 @@ class ChannelHooks:
 
         Raises Aborted if a hook stopped the run.
         """
-        fields = {key: value[:MAX_TOLD] if isinstance(value, str) else value for key, value in payload.items()}
+        fields = {key: value[:MAX_HOOK_TEXT] if isinstance(value, str) else value for key, value in payload.items()}
         body = msgspec.json.encode(sanitize(fields))
         answer = await self._link.ask(guest_protocol.FireHook, body, event=event, matcher=matcher)
         reply = answer.as_(guest_protocol.HookReply)

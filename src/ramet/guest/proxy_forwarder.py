@@ -63,16 +63,16 @@ def serve(listener: socket.socket, unix_path: str = UNIX_PATH, *, parent: int | 
 class _Endpoint:
     """An end of a pair: the data still to be sent to it, and the progress of each direction."""
 
-    __slots__ = ("events", "has_ended", "is_client", "is_deaf", "is_shut", "other", "pending", "sock")
+    __slots__ = ("drops_data", "events", "has_ended", "is_client", "is_end_forwarded", "peer", "pending", "sock")
 
     def __init__(self, sock: socket.socket, *, is_client: bool) -> None:
         self.sock, self.is_client = sock, is_client
-        self.other = self
+        self.peer = self
         self.pending = b""
         self.events = 0  #: events that the selector watches
         self.has_ended = False  #: no more data comes from it
-        self.is_shut = False  #: its peer's end was passed on to it
-        self.is_deaf = False  #: it accepts no more data; data for it is dropped
+        self.is_end_forwarded = False  #: its peer's end was passed on to it
+        self.drops_data = False  #: it accepts no more data; data for it is dropped
 
 
 class _Relay:
@@ -116,7 +116,7 @@ class _Relay:
                 server.close()
             return
         pair = _Endpoint(client, is_client=True), _Endpoint(server, is_client=False)
-        pair[0].other, pair[1].other = pair[1], pair[0]
+        pair[0].peer, pair[1].peer = pair[1], pair[0]
         self._count += 1
         if self._count == MAX_CONNECTIONS:
             self._selector.unregister(self._listener)
@@ -126,19 +126,19 @@ class _Relay:
         try:
             if events & selectors.EVENT_WRITE:
                 _send(end, end.pending)
-            if events & selectors.EVENT_READ and not end.has_ended and not end.other.pending:
+            if events & selectors.EVENT_READ and not end.has_ended and not end.peer.pending:
                 _receive(end)
             _shut_down_peer(end)
-            _shut_down_peer(end.other)
+            _shut_down_peer(end.peer)
         except OSError:  # The client has left.
             return self._close(end)
-        if end.has_ended and end.other.has_ended and not end.pending and not end.other.pending:
+        if end.has_ended and end.peer.has_ended and not end.pending and not end.peer.pending:
             return self._close(end)
         return self._watch_both(end)
 
     def _watch_both(self, end: _Endpoint) -> None:
-        for each in (end, end.other):
-            events = 0 if each.has_ended or each.other.pending else selectors.EVENT_READ
+        for each in (end, end.peer):
+            events = 0 if each.has_ended or each.peer.pending else selectors.EVENT_READ
             if each.pending:
                 events |= selectors.EVENT_WRITE
             if events == each.events:
@@ -152,7 +152,7 @@ class _Relay:
             each.events = events
 
     def _close(self, end: _Endpoint) -> None:
-        for each in (end, end.other):
+        for each in (end, end.peer):
             if each.events:
                 self._selector.unregister(each.sock)
                 each.events = 0
@@ -190,28 +190,28 @@ def _receive(end: _Endpoint) -> None:
             raise
         size = 0  # Data that the host sent before is still passed on.
     if size:
-        _send(end.other, _buffer[:size])
+        _send(end.peer, _buffer[:size])
     else:
         end.has_ended = True
 
 
 def _send(end: _Endpoint, data: bytes | memoryview) -> None:
     try:
-        sent_bytes = len(data) if end.is_deaf else end.sock.send(data)
+        sent_bytes = len(data) if end.drops_data else end.sock.send(data)
     except BlockingIOError:
         sent_bytes = 0
     except OSError:
         if end.is_client:
             raise
         # The host accepts no more, but may have answered: closing now would take the answer from the client.
-        sent_bytes, end.is_deaf = len(data), True
+        sent_bytes, end.drops_data = len(data), True
     end.pending = bytes(data[sent_bytes:])
 
 
 def _shut_down_peer(end: _Endpoint) -> None:
-    peer = end.other
-    if end.has_ended and not peer.pending and not peer.is_shut:
-        peer.is_shut = True
+    peer = end.peer
+    if end.has_ended and not peer.pending and not peer.is_end_forwarded:
+        peer.is_end_forwarded = True
         try:
             peer.sock.shutdown(socket.SHUT_WR)
         except OSError:

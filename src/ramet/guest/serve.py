@@ -33,7 +33,7 @@ from ramet.core.ids import Path, RunId
 from ramet.core.recipe import capability
 from ramet.guest import thread_channel
 from ramet.guest.async_channel import AsyncChannel
-from ramet.guest.authoring import count_waiting_by
+from ramet.guest.authoring import set_wait_context
 from ramet.guest.interpreter import Interpreter
 from ramet.guest.namespace import namespace
 from ramet.guest.ports import ChannelApproval, ChannelHooks, ChannelModel, ChannelRecord, ChannelSafety, Spilled
@@ -42,7 +42,7 @@ from ramet.guest.task_result import conclusions
 from ramet.guest.tree import ChannelTree
 from ramet.models.messages import decode
 from ramet.models.request_codec import SharedHistory
-from ramet.tools.agents.task_result import concluded_by
+from ramet.tools.agents.task_result import find_declared_result
 from ramet.tools.builtins import builtin_tools
 from ramet.tools.context import RunInfo, ToolUseContext
 from ramet.tools.python import NAME as PYTHON
@@ -73,9 +73,9 @@ async def _serve(channel: socket.socket, start: StartConversation, body: bytes) 
     async with _open_channel(channel, work) as link:
         with contextlib.suppress(Aborted):  # The host has ended.
             task_runner.use_runner("ramet.guest.authoring", "GUEST")
-            image_tools.allow()
+            image_tools.allow_imports()
             thread_channel.override_channel(thread_channel.ThreadOverAsync(link))
-            link.tell(*await work.done(link))
+            link.send(*await work.done(link))
             await link.flush()  # Without a time limit: if a kernel was killed, another one reads it.
 
 
@@ -159,10 +159,12 @@ class Work:
                     async for _ in pieces:
                         pass
             finally:
-                for answer in list(context.answered.values()):  # Answers of a turn that was cut off.
+                for answer in list(context.answers.values()):  # Answers of a turn that was cut off.
                     record_message(context, answer)
-        conclusion = context.concluded
-        if conclusion is None or concluded_by(context.history) is not None:  # The host has received that itself.
+        conclusion = context.declared_result
+        if (
+            conclusion is None or find_declared_result(context.history) is not None
+        ):  # The host has received that itself.
             return Done(ok=True), b""
         json_size, body = values.encode_result(conclusion.value)
         return Done(ok=True, conclusion=True, json_size=json_size), body
@@ -191,7 +193,7 @@ async def _interpreter(context: ToolUseContext, payload: Mapping[str, Any]) -> A
     try:
         await code_interpreter.open()
         context.interpreter = code_interpreter
-        count_waiting_by(code_interpreter.waiting)
+        set_wait_context(code_interpreter.waiting)
         if setup := payload.get("setup"):
             result = await code_interpreter.run(setup, timeout_s=SETUP_S)
             if not result.ok:

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from ramet.concurrency.threads import home
+from ramet.concurrency.threads import owner_loop
 from ramet.core.errors import InvalidValue, MergeConflict, RametError
 from ramet.guest.thread_channel import current_channel
 from ramet.guest.tree import ChannelTree
@@ -203,7 +203,7 @@ class TreeState:
         """Return an awaitable in an event loop; in a thread return the result."""
         if asyncio._get_running_loop() is not None:
             return work
-        loop = home.get()
+        loop = owner_loop.get()
         if loop is None:
             work.close()
             raise RametError("this thread has no event loop that leads to the host")

@@ -39,7 +39,7 @@ def conclusions(context: ToolUseContext) -> Mapping[str, Callable[[Any], Never]]
 
 
 def _conclude(context: ToolUseContext, conclusion: DeclaredResult) -> Never:
-    context.concluded = conclusion
+    context.declared_result = conclusion
     raise Concluded(f"[the task is concluded: {conclusion.kind}]")
 
 

@@ -133,7 +133,7 @@ class ThreadChannel:
             self._reader = reader
         if self._close_reason is not None:  # Checked after the future is stored: the setter fails all stored ones.
             raise RametError(str(self._close_reason))
-        self._channel.say(control, body)
+        self._channel.write(control, body)
 
     def _receive_all(self) -> None:
         failure: BaseException = RametError("the host has closed the channel")

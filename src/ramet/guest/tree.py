@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ramet.concurrency.threads import home
+from ramet.concurrency.threads import owner_loop
 from ramet.core.budget import NO_LIMITS
 from ramet.core.equal_mail import checked_window
 from ramet.core.errors import InvalidValue
@@ -82,7 +82,7 @@ class ChannelTree:
     @property
     def is_elsewhere(self) -> bool:
         """True if the caller is code that an agent wrote, in its own thread and event loop."""
-        return self._link.loop not in (asyncio._get_running_loop(), home.get())
+        return self._link.loop not in (asyncio._get_running_loop(), owner_loop.get())
 
     async def spawn(self, parent: ToolUseContext, request: SpawnRequest) -> ChannelHandle:
         """Spawn a child.
@@ -121,15 +121,15 @@ class ChannelTree:
         )
         return ChannelHandle(self._link, answer.as_(guest_protocol.Spawned))
 
-    def recall(self, parent: ToolUseContext, prefix: str) -> str | None:
+    def find_recorded_spawn(self, parent: ToolUseContext, prefix: str) -> str | None:
         """Return None: a sandbox starts anew, and compositions work in the host."""
         return None
 
-    def go_on(self, parent: ToolUseContext) -> Sequence[SpawnHandle]:
+    def resume_children(self, parent: ToolUseContext) -> Sequence[SpawnHandle]:
         """Return no children: a run in a sandbox is not resumed here."""
         return ()
 
-    def let_go(self, parent: ToolUseContext, calls: Collection[CallId]) -> None:
+    def detach_calls(self, parent: ToolUseContext, calls: Collection[CallId]) -> None:
         """Do nothing: calls that are cut off here end with this process."""
 
     def spawnable(self, parent: ToolUseContext) -> Mapping[str, str]:
@@ -184,7 +184,7 @@ class ChannelTree:
         answer = await self._link.ask(guest_protocol.CreateAgent, json_body(entry, "recipe"))
         return Created(*msgspec.structs.astuple(answer.as_(guest_protocol.Created)))
 
-    async def perform(
+    async def call_task(
         self,
         parent: ToolUseContext,
         ref: str,

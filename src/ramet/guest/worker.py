@@ -43,7 +43,7 @@ class Worker:
         """The thread itself."""
         return self._thread
 
-    def do(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+    def submit(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
         """Queue work with the caller's context variables; return a future of its result."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()

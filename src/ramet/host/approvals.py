@@ -29,7 +29,7 @@ from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event
 from ramet.core.ids import CallId, Path, RunId
 from ramet.core.replay.replay import RunReplay
-from ramet.host.argument_preview import MAX_TEXT, cut, shown
+from ramet.host.argument_preview import MAX_TEXT, preview, shorten
 from ramet.tools.context import Approval, CurrentCall, ToolUseContext, current_call
 
 DEADLINE_S = 600.0
@@ -163,7 +163,7 @@ class Inbox:
                 future.set_result(ApprovalAnswer(False, reason))
         self._waiting.clear()
 
-    def recall(self, replay: RunReplay, still_waits: Callable[[CallId], bool], tell: EmitEvent) -> None:
+    def restore(self, replay: RunReplay, still_waits: Callable[[CallId], bool], emit: EmitEvent) -> None:
         """Restore the recorded questions of a run: they can be answered from now on, and the run asks them again.
 
         `still_waits` returns whether the question of a call is still to be asked; `tell` records an event of the run.
@@ -186,9 +186,9 @@ class Inbox:
                 deadline=self._deadline(question.at),
             )
             future = asyncio.get_running_loop().create_future()
-            recorded = replay.words.get(entry.id)
+            recorded = replay.approval_answers.get(entry.id)
             answer = ApprovalAnswer(recorded.allowed, recorded.reason) if recorded is not None else None
-            self._recalled[entry.id] = _RestoredEntry(entry, future, answer, partial(still_waits, call), tell)
+            self._recalled[entry.id] = _RestoredEntry(entry, future, answer, partial(still_waits, call), emit)
 
     async def ask(self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]) -> Approval:
         """Return an approval only if a PermissionRequest hook, the approver or a person approves before the deadline.
@@ -245,8 +245,8 @@ class Inbox:
             agent=context.run.agent,
             depth=context.run.depth,
             tool=tool[:200],
-            question=cut(question),
-            args=shown(args),
+            question=shorten(question),
+            args=preview(args),
             asked_at=now,
             deadline=self._deadline(now),
         )

@@ -12,7 +12,7 @@ MAX_SHOWN = 20_000  #: characters of all arguments together; exceeded by at most
 MAX_DEPTH = 5
 
 
-def shown(args: dict[str, Any]) -> dict[str, Any]:
+def preview(args: dict[str, Any]) -> dict[str, Any]:
     """Return `args` as bounded JSON for people to read. Every omission is marked."""
     remaining_chars = MAX_SHOWN
 
@@ -37,7 +37,7 @@ def shown(args: dict[str, Any]) -> dict[str, Any]:
 
     def text(whole: str) -> str:
         nonlocal remaining_chars
-        part = cut(whole)
+        part = shorten(whole)
         remaining_chars -= len(part)
         return part
 
@@ -45,7 +45,7 @@ def shown(args: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def cut(text: str) -> str:
+def shorten(text: str) -> str:
     """Shorten a text to its beginning and its end: the important part of a long command may be at either."""
     text = text.encode("utf-8", "replace").decode()
     if len(text) <= MAX_TEXT:

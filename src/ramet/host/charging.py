@@ -12,9 +12,9 @@ from langchain_core.messages import AIMessage
 from ramet.core.budget import Amount, Hold
 from ramet.core.errors import BudgetExceeded, ModelFailed, Unknown
 from ramet.core.events import ModelAsked, ModelCharged
-from ramet.core.outcome import NOTHING_USED, Usage
+from ramet.core.outcome import NO_USAGE, Usage
 from ramet.models.messages import input_bound
-from ramet.models.prices import Price, cost_usd, most_usd, price_of
+from ramet.models.prices import Price, cost_usd, max_usd, price_of
 from ramet.tools.context import ModelRequest, ToolUseContext
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ class Account:
         """
         budget, request, provider = self._context.budget, self._request, self._provider
         calls, tokens, usd, max_tokens = provider.requests, 0, 0.0, request.max_tokens
-        tokens_left = budget.left("tokens", last_word=request.last_word)
-        usd_left = budget.left("usd", last_word=request.last_word)
+        tokens_left = budget.remaining("tokens", last_word=request.is_final_answer)
+        usd_left = budget.remaining("usd", last_word=request.is_final_answer)
         if tokens_left != math.inf or usd_left != math.inf:
             bound = input_bound(request.messages, self._schema_bytes())
             requested_tokens = request.max_tokens or provider.output_limit() or DEFAULT_OUTPUT_TOKENS
@@ -89,8 +89,8 @@ class Account:
             price = None
             if usd_left != math.inf:
                 price = provider.price()
-                spare_usd = usd_left - most_usd(bound, 0, price)
-                per_token = most_usd(bound, 1, price) - most_usd(bound, 0, price)
+                spare_usd = usd_left - max_usd(bound, 0, price)
+                per_token = max_usd(bound, 1, price) - max_usd(bound, 0, price)
                 available_tokens = min(
                     available_tokens, spare_usd / per_token if per_token > 0 else (math.inf if spare_usd >= 0 else -1)
                 )
@@ -101,8 +101,8 @@ class Account:
             else:
                 max_tokens = min(requested_tokens, LEAST_OUTPUT_TOKENS)
             tokens = (bound + max_tokens) * calls
-            usd = most_usd(bound, max_tokens, price) * calls if price is not None else 0.0
-        hold = budget.reserve(Amount(tokens=tokens, usd=usd, model_calls=calls), last_word=request.last_word)
+            usd = max_usd(bound, max_tokens, price) * calls if price is not None else 0.0
+        hold = budget.reserve(Amount(tokens=tokens, usd=usd, model_calls=calls), last_word=request.is_final_answer)
         self._context.emit(
             ModelAsked,
             step_id=request.step,
@@ -125,7 +125,7 @@ class Account:
             usage = Usage(
                 model_calls=reserved.model_calls, output_tokens=reserved.tokens, usd=reserved.usd, estimated=True
             )
-            self._spend(hold, usage, is_kept=not self._request.aside)
+            self._spend(hold, usage, is_kept=not self._request.is_side_request)
             return
         details = reported.get("input_token_details") or {}
         usage = Usage(
@@ -135,18 +135,18 @@ class Account:
             cache_read_tokens=details.get("cache_read") or 0,
             usd=self._cost(reported),
         )
-        self._spend(hold, usage, is_kept=not self._request.aside)
+        self._spend(hold, usage, is_kept=not self._request.is_side_request)
 
-    def settle_failed(self, hold: Hold, error: BaseException, *, heard: bool = False) -> None:
+    def settle_failed(self, hold: Hold, error: BaseException, *, has_output: bool = False) -> None:
         """Settle a request that brought no reply.
 
         A request that no provider can have received costs nothing. A request that the provider refused costs one call.
         A request that was cut off may have cost its whole reservation.
         """
-        if isinstance(error, ModelFailed) and error.unsent and not heard and self._provider.requests == 1:
+        if isinstance(error, ModelFailed) and error.unsent and not has_output and self._provider.requests == 1:
             self.refund(hold)
             return
-        refused = isinstance(error, ModelFailed) and error.status is not None and not heard
+        refused = isinstance(error, ModelFailed) and error.status is not None and not has_output
         if refused or isinstance(error, BudgetExceeded):
             usage = Usage(model_calls=hold.amount.model_calls)
         else:
@@ -161,7 +161,7 @@ class Account:
     def refund(self, hold: Hold) -> None:
         """Return a whole reservation, and record that nothing was used: no request was sent."""
         hold.refund()
-        self._context.emit(ModelCharged, step_id=self._request.step, usage=NOTHING_USED)
+        self._context.emit(ModelCharged, step_id=self._request.step, usage=NO_USAGE)
 
     def _spend(self, hold: Hold, usage: Usage, *, is_kept: bool) -> None:
         """Settle a usage.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
 
 #: Lists of tools that a model stays bound to.
-MAX_SHOWN = 1_000
+MAX_BOUND_TOOLS = 1_000
 
 
 class Gateway:
@@ -73,7 +73,9 @@ class Gateway:
         request is not made.
         """
         provider = Provider(request.model, request.requests, lambda: request.max_tokens, self._prices)
-        model_request = ModelRequest(messages=request.messages, step=request.step, last_word=True, aside=True)
+        model_request = ModelRequest(
+            messages=request.messages, step=request.step, is_final_answer=True, is_side_request=True
+        )
         return ForeignCharge(Account(provider, context, model_request, lambda: request.schema_bytes, is_whole=True))
 
     def _create_port(self, model: BaseChatModel) -> _Port:
@@ -101,7 +103,7 @@ class _Port:
         self._model, requests = without_retries(model)
         self.name = model_name(model)
         self.provider = Provider(self.name, requests, lambda: output_limit(self._model), prices)
-        self._gate = gates.of(self.name)
+        self._gate = gates.get(self.name)
         self._clock = clock
         self.window: int | None = (self._model.profile or {}).get("max_input_tokens")
         self._bound_tools: dict[tuple[int, ...], _BoundTools] = {}
@@ -143,7 +145,7 @@ class _Port:
         if bound_tools is None:
             tools = tuple(request.tools)
             bound_tools = self._bound_tools[key] = _BoundTools(tools, bind(self._model, tools))
-            if len(self._bound_tools) > MAX_SHOWN:
+            if len(self._bound_tools) > MAX_BOUND_TOOLS:
                 del self._bound_tools[next(iter(self._bound_tools))]
         return bound_tools
 
@@ -203,7 +205,7 @@ class _Call:
         except BaseException as error:
             if chunks:
                 self._context.emit(MessageDiscarded, step_id=self._request.step, reason=str(error)[:500])
-            self._account.settle_failed(hold, error, heard=bool(chunks))
+            self._account.settle_failed(hold, error, has_output=bool(chunks))
             raise
         self._account.settle(hold, reply)
         return reply
@@ -223,7 +225,7 @@ class _Call:
         """Return a reservation that is recorded durably before any request is sent."""
         hold, max_tokens = self._account.reserve(attempt)
         try:
-            await self._context.settled()
+            await self._context.wait_persisted()
         except BaseException:
             self._account.refund(hold)
             raise

@@ -82,11 +82,11 @@ class RuntimeLoop:
         except RuntimeError:
             return self._loop is not None and self._loop.is_running()
 
-    def settle(self) -> None:
+    def use_running_loop(self) -> None:
         """Use the loop that runs in this thread. Raises RuntimeError if no loop runs in this thread."""
         self._loop = asyncio.get_running_loop()
 
-    def begin(self, start: Callable[[], Coroutine[Any, Any, Any]], *, is_running: bool) -> None:
+    def start(self, start: Callable[[], Coroutine[Any, Any, Any]], *, is_running: bool) -> None:
         """Start a loop in a thread, and call `start` in the loop; idempotent.
 
         Raises RametError if the component runs in a loop already. Must not be called in a loop.
@@ -109,7 +109,7 @@ class RuntimeLoop:
             raise RametError(self._not_open)
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    def end(self, stop: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    def stop(self, stop: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         """Call `stop` in the loop, then end the loop and its thread; idempotent. Must not be called in a loop."""
         thread, self._loop_thread = self._loop_thread, None
         if thread is not None:

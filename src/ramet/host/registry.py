@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from ramet.concurrency.mailbox import Kind, Mail
 from ramet.core.errors import Unknown
-from ramet.host.runtime import living
+from ramet.host.runtime import running_runtimes
 from ramet.spawn.run import Run
 from ramet.spawn.tree import RunTree
 from ramet.tools.context import RunView
@@ -45,7 +45,7 @@ class AgentRegistry(Mapping[str, RunView]):
         return self._find(run_id)[1].context.mailbox.drain()
 
     def _trees(self) -> Iterator[RunTree]:
-        for each in living():
+        for each in running_runtimes():
             for opened in each.trees.values():
                 yield opened.tree
 

@@ -24,15 +24,15 @@ from ramet.core.errors import OwnedElsewhere, StoreFailed, Unknown
 from ramet.core.ids import RunId, run_id
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import AgentResult, Result
-from ramet.core.policy.decision import within
+from ramet.core.policy.decision import clamp_grant
 from ramet.core.policy.policy import Policy, resolve_root_policy
 from ramet.disk.state_folder import checked_state_folder, state_folder
 from ramet.host.arguments import check_messages, check_runtime
 from ramet.host.control.socket import ControlSocket
 from ramet.host.dynamic.agents import DynamicAgents, ref_of
-from ramet.host.dynamic.time_travel import in_memory, on_record, state_at
+from ramet.host.dynamic.time_travel import memory_events, recorded_events, state_at
 from ramet.host.gateway import Gateway
-from ramet.host.journal.blobs import blob_of
+from ramet.host.journal.blobs import read_blob
 from ramet.host.journal.journal import journal_of
 from ramet.host.journal.result_cache import KeptResults
 from ramet.host.journal.ttl import checked_keep, set_keep
@@ -50,11 +50,11 @@ from ramet.host.recovery.resume import (
     fork_point,
     orphaned_trees,
     point_of_run,
-    supplied_by,
+    resolve_inputs,
 )
 from ramet.host.recovery.takeover import Takeover, claim_orphans, resume_all
 from ramet.host.retention.janitor import RetentionJob
-from ramet.host.retention.results import result_on_record, see_that_it_is_kept
+from ramet.host.retention.results import check_not_expired, recorded_result
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.sandbox.handle import AgentHandle, output_callback, wait_or_cancel
 from ramet.host.sandbox.sandboxes import BackendName, Sandboxes
@@ -87,7 +87,7 @@ _log = logging.getLogger("ramet.runtime")
 _living: weakref.WeakSet[AgentRuntime] = weakref.WeakSet()
 
 
-def living() -> list[AgentRuntime]:
+def running_runtimes() -> list[AgentRuntime]:
     """Return the runtimes of this process that have not stopped."""
     return list(_living)
 
@@ -162,20 +162,20 @@ class AgentRuntime:
         self.dynamic = DynamicAgents(self.open_store)
         self._memory: Store | None = None  #: the store of a runtime without a journal, as long as the runtime lives
         if (journal := self.journal) is not None:
-            if journal.folder is not None and journal.door is None:
-                journal.door = ControlSocket(journal.users, journal.folder, journal.store)
+            if journal.folder is not None and journal.control_socket is None:
+                journal.control_socket = ControlSocket(journal.users, journal.folder, journal.store)
             if not journal.users:
-                journal.caretaker = retention_job = RetentionJob(
+                journal.retention_job = retention_job = RetentionJob(
                     journal.store,
                     journal.living,
                     self.clock,
                     self.working_dir,
                     transcripts_dir,
                     folders=self.sandboxes.folders if self.working_dir is not None else None,
-                    can_go_on=journal.can_go_on,
+                    can_continue=journal.can_continue,
                 )
-                if isinstance(journal.door, ControlSocket):
-                    journal.door.collect = retention_job.sweep
+                if isinstance(journal.control_socket, ControlSocket):
+                    journal.control_socket.on_collect = retention_job.sweep
         factory = TreeFactory(
             dynamic=self.dynamic,
             journal=self.journal,
@@ -207,7 +207,7 @@ class AgentRuntime:
         """Start the runtime; idempotent."""
         self._running = True
         self._trees.is_stopped = False
-        self._loop.settle()
+        self._loop.use_running_loop()
         _living.add(self)
         return self
 
@@ -221,7 +221,7 @@ class AgentRuntime:
         await self.sandboxes.close()
         self._trees.fenced = None
         if self.journal is not None:
-            await self.journal.leave(self)
+            await self.journal.release(self)
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -251,7 +251,7 @@ class AgentRuntime:
         """Return the status: `running`, `stopped` or `fenced`, the living runs of each tree, and stalls if watched."""
         state = "stopped" if not self._running else "running" if self._trees.fenced is None else "fenced"
         stalls = {} if self.stalls is None else {"stalls": dataclasses.asdict(self.stalls.so_far)}
-        return {"state": state, "sessions": self._trees.at_work(), **stalls}
+        return {"state": state, "sessions": self._trees.active_runs(), **stalls}
 
     def get(self, run: str) -> Handle:
         """Return a handle on any run of this runtime, by id. Raises Unknown."""
@@ -260,7 +260,7 @@ class AgentRuntime:
     @property
     def trees(self) -> Mapping[RunId, OpenTree]:
         """The open trees by the id of their root; read only."""
-        return self._trees.open_ones()
+        return self._trees.open_trees()
 
     async def spawn(
         self,
@@ -335,7 +335,7 @@ class AgentRuntime:
         if (wanted_policy := decided_request.request.policy) is not None:
             grant = resolve_root_policy(wanted_policy)
             await self.sandboxes.placement().backend(
-                grant if decided_request.most is None else within(grant, decided_request.most)
+                grant if decided_request.ceiling is None else clamp_grant(grant, decided_request.ceiling)
             )
         self.check_open()  # The runtime may have been stopped while the policy adapter was asked.
         root = opened.tree.spawner.root(
@@ -411,7 +411,7 @@ class AgentRuntime:
     def start_sync(self) -> Self:
         """Call `start`, for code without an event loop; idempotent. Raises RametError inside an event loop."""
         refuse_in_loop("start_sync()", "await start() instead")
-        self._loop.begin(self.start, is_running=self._running)
+        self._loop.start(self.start, is_running=self._running)
         return self
 
     def run_agent_sync(
@@ -433,7 +433,7 @@ class AgentRuntime:
     def stop_sync(self) -> None:
         """Call `stop`, after `start_sync`; idempotent. Raises RametError inside an event loop."""
         refuse_in_loop("stop_sync()", "await stop() instead")
-        self._loop.end(self.stop)
+        self._loop.stop(self.stop)
 
     @property
     def is_reachable(self) -> bool:
@@ -460,11 +460,11 @@ class AgentRuntime:
         """
         if self.journal is None:
             trees = self._trees.of(run)
-            events = in_memory([each for opened in trees for each in opened.recorder.kept])
+            events = memory_events([each for opened in trees for each in opened.recorder.recent_events])
         else:
             with suppress(Unknown):
-                await self.get(run).run.context.settled()
-            events = on_record(self.journal, run)
+                await self.get(run).run.context.wait_persisted()
+            events = recorded_events(self.journal, run)
         return await state_at(self.dynamic.registries, events, run, seq)
 
     async def open_store(self) -> Store:
@@ -498,7 +498,7 @@ class AgentRuntime:
         """
         if self.journal is not None:
             self.journal.users.add(self)
-        takeover = Takeover(self, supplied_by(**brought), self._close_with, prepare, reopens=only is not None)
+        takeover = Takeover(self, resolve_inputs(**brought), self._close_with, prepare, reopens=only is not None)
         return await resume_all(takeover, self.journal, only=only)
 
     async def adopt(
@@ -516,15 +516,15 @@ class AgentRuntime:
         one gets a tree.
         """
         handles: list[Handle] = []
-        takeover = Takeover(self, supplied_by(**brought), self._close_with, prepare)
+        takeover = Takeover(self, resolve_inputs(**brought), self._close_with, prepare)
         if (journal := self.journal) is None:
             return handles
         journal.users.add(self)
         await self.stop_adopting()
-        await takeover.take_over(await claim_orphans(journal), handles.append)
+        await takeover.resume_each(await claim_orphans(journal), handles.append)
 
         async def take(roots: Sequence[str]) -> None:
-            await takeover.take_over(await orphaned_trees(journal, roots), adopted or (lambda handle: None))
+            await takeover.resume_each(await orphaned_trees(journal, roots), adopted or (lambda handle: None))
 
         self._failover = FailoverTask(journal, take)
         await self._failover.start()
@@ -544,15 +544,15 @@ class AgentRuntime:
         """
         with suppress(Unknown):
             handle = self.get(run)
-            await see_that_it_is_kept(self.journal, handle.run.info.root, run, self.clock.now())
+            await check_not_expired(self.journal, handle.run.info.root, run, self.clock.now())
             return await handle.result()
-        return await result_on_record(self.journal, run, self.clock.now())
+        return await recorded_result(self.journal, run, self.clock.now())
 
     async def blob(self, name: str) -> bytes:
         """Return the bytes of a tool result's artifact, by the recorded name. Raises Unknown."""
         if self.journal is not None:
             await self.journal.open()
-            if (data := await blob_of(self.journal.store, name)) is not None:
+            if (data := await read_blob(self.journal.store, name)) is not None:
                 return data
         raise Unknown("blob", name)
 
@@ -565,7 +565,7 @@ class AgentRuntime:
             raise Unknown("run", run)
         await self.journal.open()
         with suppress(Unknown):
-            await self.get(run).run.context.settled()
+            await self.get(run).run.context.wait_persisted()
         await set_keep(self.journal.store, run, on)
 
     async def fork(
@@ -587,8 +587,8 @@ class AgentRuntime:
         needed object that is not supplied, InvalidValue for a run without a conversation.
         """
         gate = gate or self._gate_of(run)
-        supplied = supplied_by(llm=llm, tools=tools, agents=agents, gate=gate)
-        point = await self._point(run, at, supplied)
+        supplied = resolve_inputs(llm=llm, tools=tools, agents=agents, gate=gate)
+        point = await self._fork_point(run, at, supplied)
         return await self.spawn(
             point.agent,
             prompt,
@@ -601,12 +601,12 @@ class AgentRuntime:
             state_owner=point.state_owner,
         )
 
-    async def _point(self, run: str, at: int | None, supplied: ResolvedInputs) -> ForkPoint:
+    async def _fork_point(self, run: str, at: int | None, supplied: ResolvedInputs) -> ForkPoint:
         """Return the fork point of a run at an event's number. Raises like `fork`."""
         if self.journal is None:
             return point_of_run(self.get(run).run, at)
         with suppress(Unknown):
-            await self.get(run).run.context.settled()
+            await self.get(run).run.context.wait_persisted()
         return await fork_point(self.journal, run, at, supplied)
 
     def _gate_of(self, run: str) -> SafetyGate | None:
@@ -649,7 +649,7 @@ class AgentRuntime:
         """Own a tree from now on."""
         _living.add(self)
         with suppress(RuntimeError):  # The runtime is only constructed here, and works in a loop that begins later.
-            self._loop.settle()
+            self._loop.use_running_loop()
         self._trees.keep(opened, root)
 
     def _fence(self, error: StoreFailed) -> None:
@@ -660,12 +660,12 @@ class AgentRuntime:
         """End the work on a tree here: another kernel owns and continues the tree. Called by the journal."""
         self._trees.fence_tree(root, error)
 
-    def _can_go_on(self, root: str, run: str) -> bool | None:
+    def _can_continue(self, root: str, run: str) -> bool | None:
         """Return whether a run of an open tree can have another turn; None for a tree that is not here.
 
         Called by the journal.
         """
-        return self._trees.can_go_on(RunId(root), RunId(run))
+        return self._trees.can_continue(RunId(root), RunId(run))
 
     async def close_tree(self, root: RunId, reason: str) -> None:
         """End a tree, wait until the tree has ended, and end its readers.
@@ -681,7 +681,7 @@ class AgentRuntime:
         """
 
         def over(_: object) -> None:
-            living_run = self._trees.leave(root.info.id)
+            living_run = self._trees.close_if_idle(root.info.id)
             if living_run is not None:  # The tree outlives its root: check again when that run has ended.
                 self._close_with(root, living_run)
 

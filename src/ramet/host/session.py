@@ -33,7 +33,7 @@ from ramet.host.approvals import Inbox
 from ramet.host.arguments import check_messages, definitions_of
 from ramet.host.dynamic.agents import ref_of
 from ramet.host.observability.library_logs import show_logs
-from ramet.host.recovery.resume import ResumeOptions, supplied_by
+from ramet.host.recovery.resume import ResumeOptions, resolve_inputs
 from ramet.host.runtime import AgentRuntime
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.sandbox.sandboxes import BackendName
@@ -164,7 +164,7 @@ class Session(Generic[T]):
                 state_owner=state_owner,
             ),
             history=tuple(history),
-            brought=ResumeOptions(
+            resume_options=ResumeOptions(
                 llm=llm if llm is not None else root.model if not isinstance(root.model, str) else None,
                 tools=tools,
                 agents=(*call, root),
@@ -179,7 +179,7 @@ class Session(Generic[T]):
         self._conversation: Conversation | None = None
         self._starting = asyncio.Lock()
         self._closings = 0  #: number of `close` calls, also while the conversation begins
-        if self._beginning.begins_at_once:
+        if self._beginning.can_begin_now:
             self._conversation = self._beginning.begin()
         self._closed = False
 
@@ -261,7 +261,7 @@ class Session(Generic[T]):
         conversation.
         """
         gate = gate or runtime._gate_of(run)
-        point = await runtime._point(run, at, supplied_by(llm=llm, tools=tools, agents=agents, gate=gate))
+        point = await runtime._fork_point(run, at, resolve_inputs(llm=llm, tools=tools, agents=agents, gate=gate))
         session = cls(
             llm,
             point.tools,
@@ -323,8 +323,10 @@ class Session(Generic[T]):
         await self.start()
         run = self._check_free()
         prompt = await self._run_prompt_hooks(text)
-        if run.waking:  # Readers get only recorded events: wait, so that those of an earlier turn are not read here.
-            await run.context.settled()
+        if (
+            run.woken_by_mail
+        ):  # Readers get only recorded events: wait, so that those of an earlier turn are not read here.
+            await run.context.wait_persisted()
         self._check_free()  # Another prompt may have arrived while the hooks inspected this one.
         # After a kill the brief is pending already.
         brief = run.agent.initial_prompt if run.turns == 0 and not run.pending else ""
@@ -515,7 +517,7 @@ class Session(Generic[T]):
         run = self._root
         if not run.is_living:
             raise RametError("this session has ended")
-        if run.on_turn is not None or (run.state is not State.IDLE and run.turns > 0 and not run.waking):
+        if run.on_turn is not None or (run.state is not State.IDLE and run.turns > 0 and not run.woken_by_mail):
             raise BusyError("a turn is under way; wait for it, interrupt it, or send() to it")
         return run
 

@@ -101,7 +101,7 @@ class SyncSession(Generic[T]):
 
         async def begin() -> AsyncGenerator[AIMessageChunk | Event] | None:
             turn = self._session.listen()
-            return turn.reading() if turn is not None else None
+            return turn.read() if turn is not None else None
 
         items = self._call(begin())
         if items is not None:

@@ -45,7 +45,7 @@ def listen(path: pathlib.Path, owner: tuple[int, int] | None = None) -> socket.s
     return listener
 
 
-async def accepted(listener: socket.socket) -> socket.socket:
+async def accept(listener: socket.socket) -> socket.socket:
     """Return the next connection. Raises OSError if no descriptor is left."""
     # Not loop.sock_accept: a cancellation at the wrong moment would lose a socket.
     loop = asyncio.get_running_loop()

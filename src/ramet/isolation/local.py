@@ -77,7 +77,7 @@ class LocalBackend(ZygoteBackend):
             "cgroup_pids": self._limits.pids,
         }
         # No namespace is requested: further trials are of no use here.
-        base_findings = findings(background.found()) or probe_machine()
+        base_findings = findings(background.results()) or probe_machine()
         self._bounds_tcp = base_findings["landlock_tcp"].works
         base_findings = {
             **base_findings,
@@ -90,15 +90,15 @@ class LocalBackend(ZygoteBackend):
         if not self._wants_pod:
             return
         assert self._probe is not None, "tried above"
-        self._pod = ContainerSlot([Path(self._room.runs), *self._places])
+        self._pod = ContainerSlot([Path(self._config.runs), *self._places])
         probe = self._probe._replace(together=frozenset())
         if probe.level is Isolation.L1:
             probe = probe._replace(level=Isolation.L2)
-        self._room = self._room._replace(
+        self._config = self._config._replace(
             walls="pod",
             in_memory=self._pod.in_memory,
             has_secrets=self._pod.has_secrets,
-            has_endpoints=self._bounds_tcp and self._room.has_seccomp,
+            has_endpoints=self._bounds_tcp and self._config.has_seccomp,
         )
         self._probe = probe
 
@@ -113,7 +113,7 @@ class LocalBackend(ZygoteBackend):
         if waiting is None:
             return await super()._start_shared(image, mounts)
         self._make_runs()
-        return await ZygoteClient.of(*waiting, self._room._replace(mounts=mounts, image=image))
+        return await ZygoteClient.from_prefork(*waiting, self._config._replace(mounts=mounts, image=image))
 
     async def _enter(self, run: str, assignment: Assignment) -> Assignment:
         if (pod := self._pod) is None:

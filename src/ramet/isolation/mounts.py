@@ -53,7 +53,7 @@ def roots_of(mounts: Iterable[str], rules: Roots | None = None) -> dict[str, str
     return {mount: _source(mount, rules or {}) or os.path.realpath(mount) for mount in mounts}
 
 
-def located(mounts: Iterable[str], roots: Roots | None) -> dict[str, str]:
+def sources_by_mount(mounts: Iterable[str], roots: Roots | None) -> dict[str, str]:
     """Return the source of each mount, without checking it.
 
     Without `roots`, each mount is a root of its own, which is resolved now.
@@ -79,9 +79,9 @@ def sources_of(mounts: Iterable[str], roots: Roots | None, runs: str) -> dict[st
     Raises InvalidValue, which names the mount and the reason, if a mount lies below no root or does not exist. The same
     error is raised for a symbolic link on its path, and for a mount that is private to a kernel or the sandbox.
     """
-    sources = located(mounts, roots)
+    sources = sources_by_mount(mounts, roots)
     for mount, source in sources.items():
-        with opened(mount, source):
+        with open_source(mount, source):
             pass
         if reason := _objection(source, runs):
             raise _refused(mount, reason)
@@ -100,14 +100,14 @@ def identities_of(sources: Sources) -> dict[str, FileIdentity]:
     """
     identities = {}
     for mount, source in sources.items():
-        with opened(mount, source) as fd:
+        with open_source(mount, source) as fd:
             status = os.fstat(fd)
             identities[mount] = FileIdentity(status.st_dev, status.st_ino)
     return identities
 
 
 @contextmanager
-def opened(mount: str, source: str) -> Iterator[int]:
+def open_source(mount: str, source: str) -> Iterator[int]:
     """Open a mount's source and yield a descriptor of it.
 
     Raises InvalidValue, which names the mount, if the source cannot be opened.

@@ -41,7 +41,7 @@ class FolderEntry(NamedTuple):
 
 
 @contextmanager
-def opened(path: Path, folder: int | None = None) -> Iterator[int]:
+def open_root(path: Path, folder: int | None = None) -> Iterator[int]:
     """Open the folder at `path`, relative to an open folder if one is given, and yield a descriptor.
 
     Raises OSError, also if the path is a link. The descriptor of a folder may be a handle (O_PATH).

@@ -77,7 +77,7 @@ async def start(argv: Sequence[str], *, stderr: int, pass_fds: Sequence[int]) ->
         raise
 
 
-async def all_ended(pidfds: Sequence[int], *, within_s: float) -> bool:
+async def wait_all_ended(pidfds: Sequence[int], *, within_s: float) -> bool:
     """Wait for every process behind these descriptors; return False if one takes longer than `within_s`."""
     loop = asyncio.get_running_loop()
     for pidfd in pidfds:

@@ -64,10 +64,10 @@ class Bound:
     model: BaseChatModel
     name: str
     streams: bool  #: it can stream; otherwise use `complete`
-    offered: bool  #: the model has the tools: False if it has no `bind_tools`
+    has_tools: bool  #: the model has the tools: False if it has no `bind_tools`
     kwargs: Mapping[str, Any]  #: keywords passed with each call
     runnable: Runnable[Any, AIMessage] | None  #: result of `bind_tools`, if that is not the model with some keywords
-    direct: bool  #: it may be awaited without LangChain's machinery while there are no listeners
+    is_direct: bool  #: it may be awaited without LangChain's machinery while there are no listeners
     run_manager: bool  #: its `_agenerate` requires this argument
     payloads: Payloads = field(default_factory=Payloads)  #: encodes requests with long conversations
 
@@ -93,10 +93,10 @@ def bind(model: BaseChatModel, tools: Tools = ()) -> Bound:
         model=target,
         name=model_name(model),
         streams=can_stream(target),
-        offered=offered,
+        has_tools=offered,
         kwargs=kwargs,
         runnable=runnable,
-        direct=runnable is None
+        is_direct=runnable is None
         and all(getattr(cls, name) is getattr(BaseChatModel, name) for name in _PUBLIC_PATH_METHODS),
         run_manager=_requires_run_manager(cls),
     )
@@ -177,7 +177,7 @@ async def stream_reply(
     """
     bound = model if isinstance(model, Bound) else bind(model, tools)
     target, kwargs = _with_limit(bound, max_tokens)
-    requests_usage = stream_usage.is_asked(target, kwargs, bound.runnable)
+    requests_usage = stream_usage.needs_request(target, kwargs, bound.runnable)
     endpoint = stream_usage.endpoint_of(target) if requests_usage else None
     if requests_usage and usage:
         kwargs = {**kwargs, "stream_usage": True}
@@ -208,7 +208,7 @@ async def stream_reply(
     if provider in _PROVIDERS_WITH_END and not has_end:
         raise ModelFailed(bound.name, "the stream ended before the reply was complete", retryable=True)
     if endpoint is not None and has_chunks:
-        stream_usage.note(endpoint, is_taken=usage)
+        stream_usage.remember_answer(endpoint, is_accepted=usage)
 
 
 class _CancelCheck:
@@ -289,7 +289,7 @@ async def _with_payload(
 
 
 def _is_direct(bound: Bound, model: BaseChatModel, messages: Sequence[BaseMessage]) -> bool:
-    return bound.direct and not _has_listeners(model) and not _has_rewritten_blocks(messages)
+    return bound.is_direct and not _has_listeners(model) and not _has_rewritten_blocks(messages)
 
 
 def _open_stream(

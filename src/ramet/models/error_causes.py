@@ -61,7 +61,7 @@ def is_malformed(error: BaseException) -> bool:
     return is_request_error and was_never_sent(error)
 
 
-def is_of_program(error: BaseException) -> bool:
+def is_program_error(error: BaseException) -> bool:
     """Return whether the root cause is an error of a program's own code, however it was wrapped."""
     for _ in range(MAX_CAUSES):
         if error.__cause__ is None:

@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Final
 
 from ramet.core.errors import ModelFailed
-from ramet.models.error_causes import description, is_malformed, is_of_program, was_never_sent
+from ramet.models.error_causes import description, is_malformed, is_program_error, was_never_sent
 
 #: Statuses after which the same request may succeed. The SDKs also retry 408 and 409 (lock timeout).
 RETRYABLE_STATUSES: Final = frozenset({408, 409, 425, 429})
@@ -127,7 +127,7 @@ def _is_retryable(error: Exception, status: int | None, codes: tuple[str, ...]) 
         return header == "true"
     if status is not None:
         return status in RETRYABLE_STATUSES or status >= 500
-    if is_malformed(error) or is_of_program(error):  # An SDK may have wrapped it as a connection error.
+    if is_malformed(error) or is_program_error(error):  # An SDK may have wrapped it as a connection error.
         return False
     # langchain_core.exceptions.ModelError has `is_retryable`.
     return getattr(error, "is_retryable", None) is True or _is_connection_error(error)

@@ -11,7 +11,7 @@ from langchain_core.messages.tool import ToolCallChunk, tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk
 
 
-def streamed(reply: AIMessage, texts: Iterable[str] = ()) -> Iterator[ChatGenerationChunk]:
+def to_chunks(reply: AIMessage, texts: Iterable[str] = ()) -> Iterator[ChatGenerationChunk]:
     """Yield a reply as providers stream it: its text (in `texts`, or word by word), its calls, its usage at the end."""
     if isinstance(reply.content, list):
         yield chunk(content=reply.content)

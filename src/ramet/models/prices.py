@@ -80,7 +80,7 @@ def cost_usd(usage: UsageMetadata, price: Price) -> float:
     return dollars / 1_000_000
 
 
-def most_usd(input_tokens: int, output_tokens: int, price: Price) -> float:
+def max_usd(input_tokens: int, output_tokens: int, price: Price) -> float:
     """Return the maximum cost of a request with these tokens, however its input is cached: a budget reserves this."""
     if price.long is not None and price.above is not None and input_tokens > price.above:
         price = price.long

@@ -77,14 +77,14 @@ class RateLimiter:
         clock: Clock,
         chance: Callable[[], float] = random.random,
         policy: RetryPolicy | None = None,
-        at_once: int | None = None,
+        max_concurrent: int | None = None,
     ) -> None:
-        if at_once is not None and at_once < 1:
-            raise InvalidValue("at_once", at_once, "at least 1")
+        if max_concurrent is not None and max_concurrent < 1:
+            raise InvalidValue("at_once", max_concurrent, "at least 1")
         self.name = name
         self.policy = policy or RetryPolicy()
         self._clock, self._chance = clock, chance
-        self._slots = asyncio.Semaphore(at_once) if at_once else nullcontext()
+        self._slots = asyncio.Semaphore(max_concurrent) if max_concurrent else nullcontext()
         self._closed_until = float("-inf")
 
     @property
@@ -140,16 +140,16 @@ class RateLimiters:
         clock: Clock,
         chance: Callable[[], float] = random.random,
         policy: RetryPolicy | None = None,
-        at_once: int | None = None,
+        max_concurrent: int | None = None,
     ) -> None:
-        self._clock, self._chance, self._policy, self._max_concurrent = clock, chance, policy, at_once
+        self._clock, self._chance, self._policy, self._max_concurrent = clock, chance, policy, max_concurrent
         self._limiters: dict[str, RateLimiter] = {}
 
-    def of(self, name: str) -> RateLimiter:
+    def get(self, name: str) -> RateLimiter:
         """Return the rate limiter of this model, the same for all callers."""
         limiter = self._limiters.get(name)
         if limiter is None:
             limiter = self._limiters[name] = RateLimiter(
-                name, clock=self._clock, chance=self._chance, policy=self._policy, at_once=self._max_concurrent
+                name, clock=self._clock, chance=self._chance, policy=self._policy, max_concurrent=self._max_concurrent
             )
         return limiter

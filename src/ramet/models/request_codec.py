@@ -41,7 +41,7 @@ _UNSENT_FIELDS: Final = frozenset({"response_metadata", "dropped", "artifact"})
 
 
 #: Metadata of a reply that a guest gets.
-WHY_IT_STOPPED: Final = frozenset({"finish_reason", "stop_reason"})
+STOP_REASON_KEYS: Final = frozenset({"finish_reason", "stop_reason"})
 
 
 class EncodedRequest(NamedTuple):
@@ -65,7 +65,7 @@ class SharedHistory:
         self._index_by_id[id(message)] = len(self.messages)
         self.messages.append(message)
 
-    def told(self, messages: Iterable[BaseMessage]) -> list[int | dict[str, Any]]:
+    def encode_messages(self, messages: Iterable[BaseMessage]) -> list[int | dict[str, Any]]:
         """Return the messages in encoded form: positions of shared messages, and complete data of all others."""
         encoded: list[int | dict[str, Any]] = []
         last = -1
@@ -78,15 +78,15 @@ class SharedHistory:
                 encoded.append(as_data(message))
         return encoded
 
-    def heard(self, said: object) -> list[BaseMessage]:
+    def decode_messages(self, encoded: object) -> list[BaseMessage]:
         """Return the messages that a guest sent. Raises ProtocolError for data that `told` cannot produce."""
-        if not isinstance(said, list):
+        if not isinstance(encoded, list):
             raise ProtocolError("messages must be a list")
-        if sum(not isinstance(each, int) for each in said) > MAX_MESSAGES:
+        if sum(not isinstance(each, int) for each in encoded) > MAX_MESSAGES:
             raise ProtocolError(f"more than {MAX_MESSAGES} new messages at once")
         last = -1
         messages: list[BaseMessage] = []
-        for each in said:
+        for each in encoded:
             if type(each) is not int:
                 messages.append(untrusted_message(each))
             elif last < each < len(self.messages):
@@ -97,28 +97,28 @@ class SharedHistory:
         return messages
 
 
-def encode_question(
-    kept: SharedHistory, messages: Sequence[BaseMessage], tools: Sequence[str | Mapping[str, Any]]
+def encode_request(
+    history: SharedHistory, messages: Sequence[BaseMessage], tools: Sequence[str | Mapping[str, Any]]
 ) -> bytes:
     """Return a request as bytes. Raises InvalidValue if a message is not data."""
-    return msgspec.json.encode({"messages": kept.told(messages), "tools": tools})
+    return msgspec.json.encode({"messages": history.encode_messages(messages), "tools": tools})
 
 
-def decode_question(kept: SharedHistory, body: bytes) -> EncodedRequest:
+def decode_request(history: SharedHistory, body: bytes) -> EncodedRequest:
     """Return a guest's request. Raises ProtocolError if it is invalid, or exceeds a bound."""
     data = bounded_json(body)
     if not isinstance(data, dict) or data.keys() != {"messages", "tools"}:
         raise ProtocolError("a request must have messages and tools")
-    messages = kept.heard(data["messages"])
+    messages = history.decode_messages(data["messages"])
     if not messages:
         raise ProtocolError("a request without a message")
     return EncodedRequest(messages, _tools(data["tools"]))
 
 
-def bounded_json(body: bytes, *, most: int = MAX_BYTES) -> Any:
+def bounded_json(body: bytes, *, max_bytes: int = MAX_BYTES) -> Any:
     """Return JSON data of a guest. Raises ProtocolError if it is too large, or invalid."""
-    if len(body) > most:
-        raise ProtocolError(f"{len(body)} bytes of JSON; at most {most} are read")
+    if len(body) > max_bytes:
+        raise ProtocolError(f"{len(body)} bytes of JSON; at most {max_bytes} are read")
     if sum(map(body.count, (b"[", b"{", b","))) > MAX_PARTS:
         raise ProtocolError(f"JSON of more than {MAX_PARTS} parts")
     try:
@@ -140,7 +140,7 @@ def redact_for_guest(data: dict[str, Any]) -> dict[str, Any]:
     metadata = data.get("response_metadata")
     if metadata is None:
         return data
-    return {**data, "response_metadata": {key: each for key, each in metadata.items() if key in WHY_IT_STOPPED}}
+    return {**data, "response_metadata": {key: each for key, each in metadata.items() if key in STOP_REASON_KEYS}}
 
 
 def untrusted_message(data: object) -> BaseMessage:
@@ -239,7 +239,7 @@ class SchemaOnlyTool(BaseTool):
         raise Bug(f"the tool {self.name} does not run here")
 
 
-def shown_tool(schema: Mapping[str, Any]) -> SchemaOnlyTool:
+def schema_only_tool(schema: Mapping[str, Any]) -> SchemaOnlyTool:
     """Return the tool of a schema that `decode_question` returned."""
     parameters = {"type": "object", "properties": {}, **schema["parameters"], "description": ""}
     return SchemaOnlyTool(name=schema["name"], description=schema["description"], args_schema=parameters)

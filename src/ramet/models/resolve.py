@@ -168,7 +168,7 @@ def _import_class(feature: str, entry: Provider) -> type[BaseChatModel]:
 
 
 def _no_retries(cls: type[BaseChatModel]) -> dict[str, int]:
-    return {"max_retries": retries.off(cls)} if "max_retries" in cls.model_fields else {}
+    return {"max_retries": retries.no_retries_value(cls)} if "max_retries" in cls.model_fields else {}
 
 
 def _create(name: str, cls: type[BaseChatModel], entry: Provider, fields: dict[str, Any]) -> BaseChatModel:

@@ -28,7 +28,7 @@ class _Client(Protocol):
         """Return the same client, including its HTTP connections, with other settings."""
 
 
-def off(cls: type[BaseChatModel]) -> int:
+def no_retries_value(cls: type[BaseChatModel]) -> int:
     """Return the `max_retries` with which a model of this class sends one request."""
     return 1 if cls.__module__.startswith(_COUNTS_ATTEMPTS) else 0
 
@@ -39,7 +39,7 @@ def without_retries(model: BaseChatModel) -> Attempts:
     The given model is never changed: it belongs to its owner, and may be in use elsewhere.
     """
     if type(model).__module__.startswith(_COUNTS_ATTEMPTS):
-        return Attempts(model.model_copy(update={"max_retries": off(type(model))}), 1)
+        return Attempts(model.model_copy(update={"max_retries": no_retries_value(type(model))}), 1)
     clients = {name: client for name, value in vars(model).items() if (client := _client(value)) is not None}
     model_retries = getattr(model, "max_retries", None)
     retries = max(

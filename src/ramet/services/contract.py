@@ -211,7 +211,7 @@ class LoadableBundle(NamedTuple):
 class LoadedBundles(Protocol):
     """The bundles that were loaded into one agent, in a folder that its sandboxes read and import from."""
 
-    keep: Callable[[], Awaitable[None]]  #: records which bundles are loaded
+    save: Callable[[], Awaitable[None]]  #: records which bundles are loaded
 
     async def open(self) -> None:
         """Create the folder, with the bundles that were loaded before.
@@ -231,7 +231,7 @@ class LoadedBundles(Protocol):
         """The loaded bundles, in the order in which they were loaded."""
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def required_ids(self) -> tuple[str, ...]:
         """The ids of the bundles that are loaded, or are being loaded."""
 
     async def load(self, id: str, check: Callable[[LoadableBundle], None]) -> LoadableBundle:
@@ -262,7 +262,7 @@ class AgentSpec:
     limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] = field(default_factory=dict)
     run: str = ""  #: of an agent that a killed server left: the root of its tree, to be resumed
-    shelf: LoadedBundles | None = None  #: None in the host, where no code of bundles runs
+    loaded_bundles: LoadedBundles | None = None  #: None in the host, where no code of bundles runs
     rules: Rules = field(default_factory=Rules)  #: of the server's operator
 
 
@@ -323,10 +323,10 @@ class ResumableAgent(Protocol):
         """
 
     @property
-    def begins_anew(self) -> bool:
+    def restarts_turn(self) -> bool:
         """True if another kernel would repeat the running turn: then it should end here, if it ends soon."""
 
-    def go_on(self, number: int, body: bytes, format: str, said: Sequence[bytes]) -> AsyncIterator[bytes]:
+    def resume_turn(self, number: int, body: bytes, format: str, sent: Sequence[bytes]) -> AsyncIterator[bytes]:
         """Continue the turn of this number if the agent has recorded it, else begin it.
 
         Yields the chunks after those that were `said`. Raises like `turn`.
@@ -341,10 +341,10 @@ class AgentType(Protocol):
     transport_formats: Sequence[str]
     operations: Mapping[str, type]  #: by their "@type": also such structures
 
-    async def check(self, opening: AgentSpec) -> None:
+    async def check(self, spec: AgentSpec) -> None:
         """Refuse an agent that cannot be opened, before anything is reserved. Raises a RametError."""
 
-    async def open(self, opening: AgentSpec) -> RunningAgent:
+    async def open(self, spec: AgentSpec) -> RunningAgent:
         """Start the agent. Raises a RametError, and leaves nothing then."""
 
 

@@ -37,7 +37,7 @@ class AdmissionParent(Protocol):
     @property
     def persistent(self) -> bool: ...
     @property
-    def below_now(self) -> Iterable[AdmissionParent]:
+    def living_descendants(self) -> Iterable[AdmissionParent]:
         """The living children."""
 
     @property
@@ -48,7 +48,7 @@ class AdmissionParent(Protocol):
     def envelope(self) -> ResourceShare | None:
         """The capacity that its living children may use together; None if it is not counted."""
 
-    def above(self) -> Iterable[AdmissionParent]:
+    def ancestors(self) -> Iterable[AdmissionParent]:
         """Return the run itself and all runs that cannot end before it does."""
 
 
@@ -58,11 +58,11 @@ class AdmissionSlot:
     It is released once; later releases do nothing.
     """
 
-    __slots__ = ("held", "parent", "share")
+    __slots__ = ("is_held", "parent", "share")
 
     def __init__(self, parent: AdmissionParent | None, share: ResourceShare) -> None:
         self.parent, self.share = parent, share
-        self.held = True
+        self.is_held = True
 
 
 class Waiting:
@@ -76,11 +76,11 @@ class Waiting:
 class Admission:
     """The counts of one tree, changed only between awaits."""
 
-    __slots__ = ("_children", "_living", "_queue", "_shares", "limits", "taken")
+    __slots__ = ("_children", "_living", "_queue", "_shares", "limits", "slot_count")
 
     def __init__(self, limits: SpawnLimits, living: Callable[[], Iterable[AdmissionParent]]) -> None:
         self.limits = limits
-        self.taken = 0  #: places held, spawns in progress included
+        self.slot_count = 0  #: places held, spawns in progress included
         self._children: dict[int, int] = {}  #: places held below each parent
         self._shares: dict[int, ResourceShare] = {}  #: the shares of those places together
         self._living = living
@@ -132,45 +132,45 @@ class Admission:
             raise self._refusal(parent, full)
         return self._hold_slot(parent, share)
 
-    def admit_again(self, parent: AdmissionParent | None, share: ResourceShare = NO_SHARE) -> AdmissionSlot:
+    def admit_unchecked(self, parent: AdmissionParent | None, share: ResourceShare = NO_SHARE) -> AdmissionSlot:
         """Take a place for a run that lived in another process, whatever the limits are now."""
         return self._hold_slot(parent, share if parent is not None else NO_SHARE)
 
     @staticmethod
-    def no_place() -> AdmissionSlot:
+    def released_slot() -> AdmissionSlot:
         """Return a released slot, for a run that has ended."""
         slot = AdmissionSlot(None, NO_SHARE)
-        slot.held = False
+        slot.is_held = False
         return slot
 
-    def look_again(self) -> None:
+    def recheck_queue(self) -> None:
         """Refuse the queued spawns for which no end can make room, after a run has begun to wait."""
         if self._queue:
             self._serve()
 
-    def release(self, place: AdmissionSlot) -> None:
+    def release(self, slot: AdmissionSlot) -> None:
         """Release a place and admit the queued spawns that now fit."""
-        if not place.held:
+        if not slot.is_held:
             return
-        place.held = False
-        self.taken -= 1
-        if place.parent is not None:
-            remaining = self._children[id(place.parent)] - 1
+        slot.is_held = False
+        self.slot_count -= 1
+        if slot.parent is not None:
+            remaining = self._children[id(slot.parent)] - 1
             if remaining:
-                self._children[id(place.parent)] = remaining
-                if place.share != NO_SHARE:
-                    used = self._shares[id(place.parent)]
-                    self._shares[id(place.parent)] = ResourceShare(
-                        *(a - b for a, b in zip(used, place.share, strict=True))
+                self._children[id(slot.parent)] = remaining
+                if slot.share != NO_SHARE:
+                    used = self._shares[id(slot.parent)]
+                    self._shares[id(slot.parent)] = ResourceShare(
+                        *(a - b for a, b in zip(used, slot.share, strict=True))
                     )
             else:
-                del self._children[id(place.parent)]
-                self._shares.pop(id(place.parent), None)
+                del self._children[id(slot.parent)]
+                self._shares.pop(id(slot.parent), None)
         if self._queue:
             self._serve()
 
     def _hold_slot(self, parent: AdmissionParent | None, share: ResourceShare = NO_SHARE) -> AdmissionSlot:
-        self.taken += 1
+        self.slot_count += 1
         if parent is not None:
             self._children[id(parent)] = self._children.get(id(parent), 0) + 1
             if share != NO_SHARE:
@@ -185,7 +185,7 @@ class Admission:
             for name, requested, free in zip(ResourceShare._fields, share, self._free_share(parent), strict=True):
                 if requested > free + _SLACK:
                     return name
-        return "runs" if self.taken >= self.limits.runs else None
+        return "runs" if self.slot_count >= self.limits.runs else None
 
     def _free_share(self, parent: AdmissionParent) -> ResourceShare:
         envelope = parent.envelope
@@ -226,7 +226,7 @@ class Admission:
 
     def _newest_blocked(self) -> Waiting | None:
         living = list(self._living())
-        if len(living) < self.taken:
+        if len(living) < self.slot_count:
             return None  # A spawn is in progress: that run will end later.
         blocked_ids = self._blocked_runs(living)
         runs_blocked = all(id(run) in blocked_ids or run.persistent for run in living)
@@ -234,7 +234,7 @@ class Admission:
             if self._full_resource(waiting.parent, waiting.share) == "runs":
                 if runs_blocked:
                     return waiting
-            elif all(id(run) in blocked_ids for run in waiting.parent.below_now):
+            elif all(id(run) in blocked_ids for run in waiting.parent.living_descendants):
                 return waiting
         return None
 
@@ -247,7 +247,7 @@ class Admission:
         pending: list[AdmissionParent] = [queued.parent for queued in self._queue]
         waiting = [run for run in living if run.waits_for]
         while pending:
-            for run in pending.pop().above():
+            for run in pending.pop().ancestors():
                 if id(run) in blocked_ids:
                     break  # The runs above are included already.
                 blocked_ids.add(id(run))

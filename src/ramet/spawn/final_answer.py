@@ -11,10 +11,10 @@ from langchain_core.messages import AIMessage
 from ramet.agent.context import calls_of
 from ramet.agent.loop import open_calls, stop_events
 from ramet.agent.output import DoesNotFit, OutputContract
-from ramet.agent.result_codec import recorded
+from ramet.agent.result_codec import encode_result
 from ramet.core.errors import NeedsInput, OutputInvalid, ProtocolError, TaskFailed
 from ramet.spawn.run import Run
-from ramet.tools.agents.task_result import concluded_by
+from ramet.tools.agents.task_result import find_declared_result
 from ramet.wire.values.values import result_too_large
 
 
@@ -24,7 +24,7 @@ def has_answered(run: Run) -> bool:
     Raises as `answer` does, except for an answer that does not have the agreed form.
     """
     context = run.context
-    if open_calls(context.history) != [] and concluded_by(context.history) is None:
+    if open_calls(context.history) != [] and find_declared_result(context.history) is None:
         return False
     if context.hooks is not None and any(map(context.hooks.listens, stop_events(context))):
         return False
@@ -45,7 +45,7 @@ def answer(run: Run) -> Any:
     if run.context.exhausted is not None:
         raise run.context.exhausted
     history = run.context.history
-    conclusion = run.context.concluded or concluded_by(history)
+    conclusion = run.context.declared_result or find_declared_result(history)
     if conclusion is not None and conclusion.kind == "fail":
         raise TaskFailed(conclusion.text)
     if conclusion is not None and conclusion.kind == "clarify":
@@ -73,10 +73,10 @@ def bounded(run: Run, value: Any) -> Any:
     Raises OutputTooLarge if it exceeds `max_output_bytes` of the run's policy. A run in the host has no policy, unless
     it is a composition: then there is no limit.
     """
-    grant = run.grant or run.bound
+    grant = run.grant or run.step_ceiling
     if grant is None:
         return value
-    data = value if isinstance(value, str) else recorded(run.agent, value)
+    data = value if isinstance(value, str) else encode_result(run.agent, value)
     size = len(data.encode("utf-8", "surrogatepass") if isinstance(data, str) else msgspec.json.encode(data))
     if size > grant.max_output_bytes:
         raise result_too_large(size, grant.max_output_bytes)

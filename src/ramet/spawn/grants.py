@@ -13,7 +13,7 @@ from ramet.agent.composition.steps import Composed
 from ramet.agent.definition import Agent
 from ramet.core.budget import Limits
 from ramet.core.errors import Bug, InvalidValue, SpawnRefused
-from ramet.core.policy.decision import within
+from ramet.core.policy.decision import clamp_grant
 from ramet.core.policy.policy import Grant, Policy, narrow, resolve_root_policy
 from ramet.spawn.ports import TreePorts
 from ramet.spawn.run import Run
@@ -38,12 +38,12 @@ def check_may_spawn(parent: Run, grant: Grant) -> None:
         raise SpawnRefused("policy.allow_sub_agents", "this agent may not start others", free=0)
     if grant.max_sub_agent_depth < 1:
         raise SpawnRefused("policy.max_sub_agent_depth", "no level below this agent is allowed", free=0)
-    spawn_count = parent.asked - (parent.births_before if parent.persistent else 0)
+    spawn_count = parent.admitted_spawns - (parent.spawns_before_turn if parent.persistent else 0)
     if spawn_count >= grant.max_sub_agents:
         span = "one turn" if parent.persistent else "its lifetime"
         reason = f"it may start at most {grant.max_sub_agents} in {span}"
         raise SpawnRefused("policy.max_sub_agents", reason, free=0)
-    check_room_below(parent, coming=parent.asked - parent.births)
+    check_room_below(parent, coming=parent.admitted_spawns - parent.spawn_count)
 
 
 def check_room_below(parent: Run, *, coming: int = 0) -> None:
@@ -71,7 +71,7 @@ def child_grant(
                 "composition", "it works in the host, and you work in a sandbox; start its steps yourself", free=0
             )
         return None, ()
-    above = parent.grant or parent.bound
+    above = parent.grant or parent.step_ceiling
     if above is not None:
         remaining_s = parent.seconds_left(services.clock.monotonic())
         grant, clamps = narrow(above, policy or Policy(), seconds_left=remaining_s)
@@ -96,7 +96,7 @@ def narrowed_to(most: Policy, grant: Grant | None, parent: Run | None, services:
     """
     if grant is None:
         return None
-    narrowed_grant = within(grant, most)
+    narrowed_grant = clamp_grant(grant, most)
     if most.readonly_mounts:
         roots = mount_roots_of(parent, grant, services)
         _check_mounts(narrowed_grant.readonly_mounts, roots, services)
@@ -107,7 +107,7 @@ def narrowed_to(most: Policy, grant: Grant | None, parent: Run | None, services:
 
 def mount_roots_of(parent: Run | None, grant: Grant | None, services: TreePorts) -> Mapping[str, str]:
     """Return the mounts that the operator granted to a new run or above it, and their targets at that time."""
-    if parent is not None and (parent.grant is not None or parent.bound is not None):
+    if parent is not None and (parent.grant is not None or parent.step_ceiling is not None):
         return parent.mount_roots
     if grant is None or not grant.readonly_mounts or services.placement is None:
         return {}
@@ -140,7 +140,7 @@ def composition_grant(parent: Run | None, agent: Agent, request: SpawnRequest) -
     """
     if not isinstance(agent.function, Composed):
         return None
-    policy, above = request.policy or agent.policy, parent.bound if parent is not None else None
+    policy, above = request.policy or agent.policy, parent.step_ceiling if parent is not None else None
     if policy is None:
         return above
     return narrow(above, policy)[0] if above is not None else resolve_root_policy(policy)

@@ -23,8 +23,8 @@ class Handle:
 
     __slots__ = ("_mail_router", "_run", "_supervisor")
 
-    def __init__(self, run: Run, supervisor: Supervisor, post: MailRouter) -> None:
-        self._run, self._supervisor, self._mail_router = run, supervisor, post
+    def __init__(self, run: Run, supervisor: Supervisor, mail_router: MailRouter) -> None:
+        self._run, self._supervisor, self._mail_router = run, supervisor, mail_router
 
     @property
     def run(self) -> Run:
@@ -77,7 +77,7 @@ class Handle:
         if call is None or caller is None:
             return await end
         caller.waits_for.append(self._run)
-        self._supervisor.begins_to_wait()
+        self._supervisor.on_wait_began()
         try:
             return await call.context.slot.while_waiting(end, key=call.step_id)
         finally:
@@ -96,10 +96,10 @@ class Handle:
 
         The first call returns the value as encoded by the run's own sandbox; later calls encode it as data.
         """
-        output = self._run.left
+        output = self._run.sandbox_output
         if output.value is None or result.value is None:
             return encode_result(result.value)
-        self._run.left = output._replace(value=None)
+        self._run.sandbox_output = output._replace(value=None)
         return output.value
 
     def send(self, text: str, *, dedupe_s: float | None = None) -> str:

@@ -68,7 +68,7 @@ def _masked_block(block: dict[str, object], forms: frozenset[str]) -> dict[str, 
 def _grants(run: Run) -> Iterator[Grant]:
     above: Run | None = run
     while above is not None:
-        yield from (grant for grant in (above.grant, above.bound) if grant is not None)
+        yield from (grant for grant in (above.grant, above.step_ceiling) if grant is not None)
         above = above.parent
 
 

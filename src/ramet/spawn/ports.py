@@ -81,16 +81,16 @@ class Placement(Protocol):
     def check_endpoints(self, endpoints: Sequence[str], above: Collection[str]) -> None:
         """Raise InvalidValue for a numeric address of this machine that is not listed above."""
 
-    def later(self, work: Coroutine[Any, Any, None]) -> None:
+    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Schedule work that no caller waits for; it is done at the latest before the runtime has stopped."""
 
-    def serving(self, run: RunInfo, grant: Grant, box: Sandbox) -> AbstractAsyncContextManager[Ports]:
+    def serving_ports(self, run: RunInfo, grant: Grant, sandbox: Sandbox) -> AbstractAsyncContextManager[Ports]:
         """Make the ports of a run in its sandbox reachable for host programs while the context is open.
 
         Raises InvalidValue if the place of a port is occupied, and SandboxFailed.
         """
 
-    def attending(self, run: ToolUseContext, grant: Grant) -> AbstractAsyncContextManager[pathlib.Path | None]:
+    def observing(self, run: ToolUseContext, grant: Grant) -> AbstractAsyncContextManager[pathlib.Path | None]:
         """Record what is observed of the run's sandbox from outside while the context is open.
 
         Yields the socket of the proxy to its allowed endpoints, or None if there are none.
@@ -118,7 +118,7 @@ class Authoring(Protocol):
         Raises InvalidValue.
         """
 
-    async def asked(self, run: Run, ref: str, task: str, arguments: Mapping[str, Any]) -> SpawnRequest:
+    async def spawn_request(self, run: Run, ref: str, task: str, arguments: Mapping[str, Any]) -> SpawnRequest:
         """Return the spawn request for a task below a run.
 
         Raises AgentNotResolved, Unknown or InvalidValue.
@@ -173,12 +173,12 @@ class TreePorts:
     compaction: Callable[[int | None], Compaction | None] = lambda _: None  #: for a model's window
     grace_s: float = GRACE_S
     omitted_type: Literal["fork", "general-purpose"] = "fork"  #: the meaning of a spawn without a type
-    kept_runs: int = 256  #: number of finished runs whose history is kept, so that mail can resume them
+    max_finished_runs: int = 256  #: number of finished runs whose history is kept, so that mail can resume them
     read_roots: Callable[[RunInfo], tuple[pathlib.Path, ...]] = lambda _: ()
     recipe: Callable[[Agent], dict[str, Any]] = lambda agent: {"name": agent.name}  #: a definition as data
     durable: Callable[[], Awaitable[None]] | None = None  #: waits until the record is durable; None: nothing is durable
     after: Callable[[Callable[[RametError | None], None], bool], None] = lambda do, _: do(None)  #: see Recorder.after
-    keep_blob: Callable[[RunInfo], Callable[[bytes], Awaitable[str]] | None] = lambda _: None
+    store_blob: Callable[[RunInfo], Callable[[bytes], Awaitable[str]] | None] = lambda _: None
     processes: ToolProcesses | None = None  #: for synchronous tools; None: threads
     placement: Placement | None = None  #: None: every run works in the host
     authoring: Authoring | None = None  #: None: agents cannot create agents

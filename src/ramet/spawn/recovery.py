@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from ramet.agent.context import calls_of
 from ramet.agent.definition import Agent
-from ramet.agent.result_codec import value_of
+from ramet.agent.result_codec import decode_result
 from ramet.agent.toolset import Toolset, resolve_tools
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.mailbox import Mail
@@ -48,7 +48,7 @@ from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run, TurnResult
 from ramet.spawn.tool_calls import PastCalls, ToolCallLedger
 from ramet.spawn.tree import RunTree
-from ramet.spawn.verdict import lost_result, on_record
+from ramet.spawn.verdict import lost_result, recorded_verdict
 from ramet.tools.context import RunInfo
 
 if TYPE_CHECKING:
@@ -68,48 +68,48 @@ class ResumeInputs:
     env_vars: Mapping[str, str] = field(default_factory=dict)
 
 
-def rebuild_tree(tree: RunTree, story: TreeReplay, supplies: ResumeInputs) -> Run:
+def rebuild_tree(tree: RunTree, replay: TreeReplay, supplies: ResumeInputs) -> Run:
     """Put the runs of a replay into an empty tree, idle; `resume_tree` starts their work. Returns the root.
 
     Raises DefinitionMissing for the first named object that is missing; nothing has been started then.
     """
-    story.close_open()
-    tree.post.go_on(story.newest_mail)
-    tree.register.asked_mail |= story.mailed
-    budgets = _budgets(story)
+    replay.close_open()
+    tree.post.continue_numbering(replay.newest_mail)
+    tree.register.mail_by_request |= replay.mail_requests
+    budgets = _budgets(replay)
     runs: dict[str, Run] = {}
-    for each in story.runs.values():
+    for each in replay.runs.values():
         runs[each.id] = _restore_run(tree, each, runs, budgets[each.id], supplies)
-    for each in story.runs.values():  # Before any run is active, which could use what these runs were granted.
-        runs[each.id].inherited = _inherited_calls(runs[each.id], each)
+    for each in replay.runs.values():  # Before any run is active, which could use what these runs were granted.
+        runs[each.id].inherited_calls = _inherited_calls(runs[each.id], each)
         for mail_id, asker in each.awaiting_idle.items():
-            if asker in story.runs and f"idle:{mail_id}" not in story.runs[asker].seen:
+            if asker in replay.runs and f"idle:{mail_id}" not in replay.runs[asker].mail_ids:
                 tree.post.await_idle(runs[each.id], mail_id, asker)
-    return runs[story.root.id]
+    return runs[replay.root.id]
 
 
-def resume_tree(tree: RunTree, story: TreeReplay) -> None:
+def resume_tree(tree: RunTree, replay: TreeReplay) -> None:
     """Continue what was active: interrupted turns, spawns whose first turn had not begun, unread mail."""
-    left = [(run, each) for each in story.runs.values() if (run := tree.register.runs.get(RunId(each.id))) is not None]
+    left = [(run, each) for each in replay.runs.values() if (run := tree.register.runs.get(RunId(each.id))) is not None]
     for run, _ in left:
         if not run.is_living:  # Before idle runs are considered, which would end if nothing could come any more.
-            tree.post.tell_of_end(run)  # Does nothing if its notices are recorded: their ids show this.
+            tree.post.report_end_to_all(run)  # Does nothing if its notices are recorded: their ids show this.
     for run, each in left:
         if not run.is_living:
             continue
         if each.state == State.STOPPING or _is_parent_over(run):
             run.verdict = TurnResult(Status.CANCELLED, error=ErrorInfo(type="Aborted", message="it was being stopped"))
             tree.supervisor.end(run)
-        elif run.begins_anew and not run.repeatable and each.turn and run.left_in is None:
+        elif run.restarts_from_scratch and not run.repeatable and each.turn and run.sandbox_replay is None:
             run.verdict = lost_result(run, "its process ended")
             tree.supervisor.end(run)
         elif each.is_in_turn or each.turn == 0 or _has_no_recorded_value(run, each):
             if not run.persistent or each.is_in_turn:
-                tree.supervisor.go_on(run, began=each.turn > 0)
+                tree.supervisor.resume_turn(run, began=each.turn > 0)
             else:
-                tree.supervisor.rest(run)  # It has had no prompt, but perhaps mail.
+                tree.supervisor.resume_idle(run)  # It has had no prompt, but perhaps mail.
         else:
-            tree.supervisor.rest(run)
+            tree.supervisor.resume_idle(run)
 
 
 def _has_no_recorded_value(run: Run, replay: RunReplay) -> bool:
@@ -128,8 +128,8 @@ def _is_parent_over(run: Run) -> bool:
 def _budgets(replay: TreeReplay) -> dict[str, Budget]:
     """Return the scopes of all runs, by repeating every move in order."""
     budgets: dict[str, Budget] = {}
-    for entry in replay.moves:
-        spawn_event = replay.runs[entry.run].born
+    for entry in replay.ledger:
+        spawn_event = replay.runs[entry.run].spawn_event
         above = budgets.get(spawn_event.parent or "")
         if entry.kind == OPEN:
             limits, known = limits_of(spawn_event.birth), budgets.get(entry.run)
@@ -156,8 +156,8 @@ def _budgets(replay: TreeReplay) -> dict[str, Budget]:
 def _restore_run(
     tree: RunTree, replay: RunReplay, runs: Mapping[str, Run], budget: Budget, supplies: ResumeInputs
 ) -> Run:
-    spawn_event, register, services = replay.born, tree.register, tree.register.services
-    parent, above = runs.get(spawn_event.parent or ""), runs.get(replay.above)
+    spawn_event, register, services = replay.spawn_event, tree.register, tree.register.services
+    parent, above = runs.get(spawn_event.parent or ""), runs.get(replay.ancestor_id)
     spawn_data = spawn_event.birth
     info = RunInfo(
         id=RunId(spawn_event.run),
@@ -206,36 +206,46 @@ def _restore_run(
         name=spawn_event.name,
         limits=limits_of(spawn_data),
         grant=grant,
-        bound=bound,
-        narrowed=narrowed_in(spawn_data),
+        step_ceiling=bound,
+        policy_ceiling=narrowed_in(spawn_data),
         capsule=capsule_in(spawn_data) if grant is not None else None,
         toolset=toolset,
         system=tuple(SystemMessage(content=text) for text in spawn_data.get("system", ())),
         cwd=cwd,
     )
-    slot = register.admission.admit_again(above, plan.share) if not replay.is_over else register.admission.no_place()
+    slot = (
+        register.admission.admit_unchecked(above, plan.share)
+        if not replay.is_over
+        else register.admission.released_slot()
+    )
     abort = register.abort if above is None or spawn_event.detached else above.context.abort
     run = tree.spawner.rebuild(info, parent, plan, slot, budget, AbortController(abort))
-    run.parent, run.lacking = above, missing
+    run.parent, run.missing_variables = above, missing
     run.persistent, run.detached = bool(spawn_data.get("persistent")), spawn_event.detached
-    run.background = spawn_event.background or replay.let_go
+    run.background = spawn_event.background or replay.reports_by_notice
     run.max_turns = spawn_data.get("max_turns", run.max_turns)
     run.own_budget = budget if spawn_data.get("owns") else None
-    run.turns, run.lives, run.wakes = replay.turn, replay.lives, replay.wakes
-    run.births, run.births_before = replay.births, replay.births_before
-    run.asked = run.births
-    run.aged_s, run.replied, run.objected = replay.lived.seconds, replay.replies, replay.objections
+    run.turns, run.activations, run.wake_count = replay.turn, replay.generation, replay.wakes
+    run.spawn_count, run.spawns_before_turn = replay.spawns, replay.spawns_before_turn
+    run.admitted_spawns = run.spawn_count
+    run.earlier_elapsed_s, run.resumed_replies, run.resumed_objections = (
+        replay.active_time.seconds,
+        replay.replies,
+        replay.objections,
+    )
     run.subtree, run.context.usage, run.context.steps = replay.subtree, replay.usage, replay.steps
-    for each in replay.said:
+    for each in replay.conversation:
         if each.kind not in KINDS:
             raise InvalidValue("message.type", each.kind, "one of " + ", ".join(sorted(KINDS)))
-    run.context.remember(partial(_decode_messages, replay.said, dict(replay.begun)))
-    run.turn_began_at, run.attempt = min(replay.turn_began_at, len(replay.said)), replay.attempt
+    run.context.set_history_loader(partial(_decode_messages, replay.conversation, dict(replay.started_calls)))
+    run.turn_began_at, run.attempt = min(replay.turn_began_at, len(replay.conversation)), replay.attempt
     if replay.exhausted and replay.is_in_turn:
         run.context.exhausted = BudgetExceeded(replay.exhausted, asked=1, left=0, scope=run.path)
-    run.context.begun = {CallId(call): StepId(begun.step_id) for call, begun in replay.begun.items()}
-    letters = [Mail(id=each.id, sender=each.sender, text=each.text, kind=each.kind) for each in replay.left_unread()]  # type: ignore[arg-type]  # written by us
-    run.context.mailbox.restore(letters, seen=replay.seen)
+    run.context.interrupted_calls = {
+        CallId(call): StepId(begun.step_id) for call, begun in replay.started_calls.items()
+    }
+    letters = [Mail(id=each.id, sender=each.sender, text=each.text, kind=each.kind) for each in replay.unread_mail()]  # type: ignore[arg-type]  # written by us
+    run.context.mailbox.restore(letters, seen_ids=replay.mail_ids)
     run.recent_mail = replay.recent_mail
     if spawn_data.get("brief") and not replay.is_briefed:
         run.pending.append(HumanMessage(content=spawn_data["brief"]))
@@ -244,31 +254,31 @@ def _restore_run(
     else:
         is_idle = replay.state == State.IDLE and not _has_no_recorded_value(run, replay)
         run.state = State.IDLE if is_idle else State.STARTING
-        run.left_in = (
+        run.sandbox_replay = (
             replay
             if replay.sandbox is not None and (replay.is_in_turn or _has_no_recorded_value(run, replay))
             else None
         )
         if run.state is State.IDLE:  # Its newest turn has ended, and no caller waits for it any more.
-            run.verdict = on_record(run, replay)
+            run.verdict = recorded_verdict(run, replay)
         if run.capsule is None and run.grant is not None:  # Its loop is, or was, in a sandbox, with its calls.
-            run.context.begun.clear()
+            run.context.interrupted_calls.clear()
             if run.context.exhausted is None:  # Otherwise no message follows.
-                run.turn_began_at = len(replay.said)
-    register.enter_again(run)
+                run.turn_began_at = len(replay.conversation)
+    register.restore(run)
     if spawn_data.get("key") and parent is not None:
-        register.known_births[parent.info.id, spawn_data["key"]] = run
+        register.known_spawns[parent.info.id, spawn_data["key"]] = run
     if spawn_data.get("asked"):
-        register.asked_births[spawn_data["asked"]] = run
-    run.was_inside = replay.was_inside
-    tree.spawner.house_again(run)
+        register.runs_by_request[spawn_data["asked"]] = run
+    run.was_sandboxed = replay.was_sandboxed
+    tree.spawner.restore_folder(run)
     return run
 
 
 def _ended_agent(replay: RunReplay) -> Agent:
     """Return a substitute for the missing definition of a run that has ended."""
-    ref = replay.born.birth["agent"].get("ref")
-    return Agent(name=replay.born.agent, ref=AgentRef.parse(ref) if ref is not None else None)
+    ref = replay.spawn_event.birth["agent"].get("ref")
+    return Agent(name=replay.spawn_event.agent, ref=AgentRef.parse(ref) if ref is not None else None)
 
 
 def _decode_messages(
@@ -287,12 +297,12 @@ def _inherited_calls(run: Run, replay: RunReplay) -> ToolCallLedger | None:
     """Return the unanswered calls of the newest reply that the guest had received."""
     if run.capsule is not None or run.grant is None or not replay.is_in_turn or replay.is_rewound:
         return None
-    at = next((at for at in reversed(range(len(replay.said))) if replay.said[at].kind != "tool"), None)
-    if at is None or replay.said[at].kind != "ai":
+    at = next((at for at in reversed(range(len(replay.conversation))) if replay.conversation[at].kind != "tool"), None)
+    if at is None or replay.conversation[at].kind != "ai":
         return None
-    answered_ids = frozenset(each.call_id or "" for each in replay.said[at + 1 :])
-    past_calls = PastCalls(frozenset(replay.begun), frozenset(replay.refused), answered_ids)
-    return ToolCallLedger(run.context, replay.replied, cast(AIMessage, run.context.history[at]), past_calls)
+    answered_ids = frozenset(each.call_id or "" for each in replay.conversation[at + 1 :])
+    past_calls = PastCalls(frozenset(replay.started_calls), frozenset(replay.unstarted_calls), answered_ids)
+    return ToolCallLedger(run.context, replay.reply_step, cast(AIMessage, run.context.history[at]), past_calls)
 
 
 def _toolset(
@@ -303,7 +313,7 @@ def _toolset(
     own_tools: Sequence[BaseTool],
     register: RunRegistry,
 ) -> Toolset:
-    if replay.born.mode == "fork" and parent is not None:
+    if replay.spawn_event.mode == "fork" and parent is not None:
         return Toolset(parent.context.tools)
     available = parent.context.tools if parent is not None else _root_tools(replay, supplies, own_tools)
     may_spawn = (parent.info.depth + 1 if parent is not None else 0) < register.limits.depth
@@ -320,20 +330,20 @@ def _root_tools(replay: RunReplay, supplies: ResumeInputs, own_tools: Sequence[B
     """
     supplied = {tool.name: tool for tool in supplies.tools}
     own_names = {tool.name for tool in own_tools}
-    for name in replay.born.tools:
+    for name in replay.spawn_event.tools:
         if name not in supplied and name not in own_names:
             raise DefinitionMissing("tool", name)
-    return tuple(supplied[name] for name in replay.born.tools if name not in own_names)
+    return tuple(supplied[name] for name in replay.spawn_event.tools if name not in own_names)
 
 
 def _restore_result(run: Run, result: Result) -> None:
     """Restore the state of a run that has ended, so that its result can be queried."""
     if result.status is Status.COMPLETED:
         with suppress(RametError):  # A value that its definition would not accept today stays as it was written.
-            result = replace(result, value=value_of(run.agent, result.value))
+            result = replace(result, value=decode_result(run.agent, result.value))
     was_stopped = result.status in (Status.CANCELLED, Status.TIMEOUT)
     run.state = State.STOPPED if was_stopped else State.ENDED
-    run.result = run.told = result
+    run.result = run.reported_result = result
     run.verdict = TurnResult(result.status, result.value, result.error, result.partial)
     run.context.mailbox.close("it was stopped" if was_stopped else "it has finished")
     run.context.abort.abort("its run ended")

@@ -37,9 +37,9 @@ class RunRegistry:
         self.abort = AbortController()  #: above all runs; runs that outlive their parents are attached to it directly
         self.runs: dict[RunId, Run] = {}  #: living, and finished ones whose history is kept
         self.tombstones: dict[str, Tombstone] = {}
-        self.known_births: dict[tuple[RunId, str], Run] = {}  #: by parent and key, of a process that has ended
-        self.asked_births: dict[str, Run] = {}  #: by the sandbox request that led to them, of such a process
-        self.asked_mail: set[str] = set()  #: likewise, requests that led to mail
+        self.known_spawns: dict[tuple[RunId, str], Run] = {}  #: by parent and key, of a process that has ended
+        self.runs_by_request: dict[str, Run] = {}  #: by the sandbox request that led to them, of such a process
+        self.mail_by_request: set[str] = set()  #: likewise, requests that led to mail
         self._names: dict[str, RunId] = {}
         self._versions: dict[str, int] = {}  #: the newest version given, by requested name
         self._finished: OrderedDict[RunId, None] = OrderedDict()
@@ -48,13 +48,13 @@ class RunRegistry:
         """Return every run that has not ended."""
         return (run for run in list(self.runs.values()) if run.is_living)
 
-    def free_name(self, wanted: str) -> str:
+    def free_name(self, preferred_name: str) -> str:
         """Return the name itself, or its first version that no run of this tree ever had."""
-        name, version = wanted, self._versions.get(wanted, 1)
+        name, version = preferred_name, self._versions.get(preferred_name, 1)
         while self._means_another(name):
             version += 1
-            name = f"{wanted}-{version}"
-        self._versions[wanted] = version
+            name = f"{preferred_name}-{version}"
+        self._versions[preferred_name] = version
         return name
 
     def _means_another(self, name: str) -> bool:
@@ -71,7 +71,7 @@ class RunRegistry:
             or name.endswith(".jsonl")
         )
 
-    def enter(self, run: Run) -> None:
+    def add(self, run: Run) -> None:
         """Register a new run."""
         self.runs[run.info.id] = run
         self._names[run.name] = run.info.id
@@ -80,7 +80,7 @@ class RunRegistry:
         else:
             run.parent.children[run.info.id] = run
 
-    def enter_again(self, run: Run) -> None:
+    def restore(self, run: Run) -> None:
         """Register a run of another process, among the living or the ended runs."""
         self.runs[run.info.id] = run
         self._names[run.name] = run.info.id
@@ -91,16 +91,16 @@ class RunRegistry:
         if not run.is_living:
             self._finished[run.info.id] = None
 
-    def leave(self, run: Run) -> list[Run]:
+    def finish(self, run: Run) -> list[Run]:
         """Remove an ended run from the living ones; return the finished runs that are not kept any longer."""
-        self.admission.release(run.place)
+        self.admission.release(run.admission_slot)
         if run.parent is not None:
             run.parent.children.pop(run.info.id, None)
         self._finished[run.info.id] = None
-        surplus = len(self._finished) - self.services.kept_runs
+        surplus = len(self._finished) - self.services.max_finished_runs
         return [self.runs[self._finished.popitem(last=False)[0]] for _ in range(surplus)]
 
-    def come_back(self, run: Run, parent: Run) -> None:
+    def reopen(self, run: Run, parent: Run) -> None:
         """Add a finished run to the living ones again."""
         self._finished.pop(run.info.id, None)
         run.parent = parent

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
 from ramet.agent.definition import Agent
-from ramet.agent.result_codec import recorded, value_of
+from ramet.agent.result_codec import decode_result, encode_result
 from ramet.agent.version import canonical, version_of
 from ramet.core.errors import InvalidValue, NotShippable, RametError
 from ramet.core.events import ResultReused
@@ -37,13 +37,13 @@ class Results(Protocol):
     Neither method raises for a defective entry.
     """
 
-    computing: dict[str, InFlight]
+    in_flight: dict[str, InFlight]
     waiting: dict[Run, Run]  #: waiting run → run whose result it waits for
 
     async def get(self, key: str, ttl_s: float) -> CachedResult | None:
         """Return a readable result that is not older than `ttl_s`, if there is one."""
 
-    async def put(self, key: str, kept: CachedResult, ttl_s: float) -> None:
+    async def put(self, key: str, cached: CachedResult, ttl_s: float) -> None:
         """Store a result."""
 
 
@@ -51,7 +51,7 @@ class InFlight(NamedTuple):
     """A call in progress."""
 
     run: Run
-    over: asyncio.Future[None]
+    done: asyncio.Future[None]
 
 
 async def cached_or_run(
@@ -60,23 +60,23 @@ async def cached_or_run(
     recipe: Callable[[Agent], dict[str, Any]],
     work: Callable[[], Awaitable[TurnResult]],
     *,
-    begins_to_wait: Callable[[], None],
+    on_wait_began: Callable[[], None],
     now: Callable[[], datetime],
 ) -> TurnResult:
     """Return the result of an equal call, or of this call after its work is done."""
     key, ttl_s = key_of(run, recipe), run.agent.cache_ttl_seconds
     if key is None or ttl_s is None:
         return await work()
-    while (in_flight := results.computing.get(key)) is not None:
+    while (in_flight := results.in_flight.get(key)) is not None:
         if _would_wait_for_itself(run, in_flight.run, results.waiting):
             return await work()
-        await _wait_for_result(run, in_flight, results, begins_to_wait)
-    own_entry = results.computing[key] = InFlight(run, asyncio.get_running_loop().create_future())
+        await _wait_for_result(run, in_flight, results, on_wait_began)
+    own_entry = results.in_flight[key] = InFlight(run, asyncio.get_running_loop().create_future())
     try:
         cached = await results.get(key, ttl_s)
         if cached is not None:
             try:
-                verdict = TurnResult(Status.COMPLETED, value_of(run.agent, cached.value))
+                verdict = TurnResult(Status.COMPLETED, decode_result(run.agent, cached.value))
             except RametError:  # Another version of the definition wrote it.
                 pass
             else:
@@ -84,11 +84,11 @@ async def cached_or_run(
                 return verdict
         verdict = await work()
         if verdict.status is Status.COMPLETED and not run.context.abort.aborted:
-            await results.put(key, CachedResult(recorded(run.agent, verdict.value), run.info.id, now()), ttl_s)
+            await results.put(key, CachedResult(encode_result(run.agent, verdict.value), run.info.id, now()), ttl_s)
         return verdict
     finally:
-        del results.computing[key]
-        own_entry.over.set_result(None)
+        del results.in_flight[key]
+        own_entry.done.set_result(None)
 
 
 def key_of(run: Run, recipe: Callable[[Agent], dict[str, Any]]) -> str | None:
@@ -102,7 +102,7 @@ def key_of(run: Run, recipe: Callable[[Agent], dict[str, Any]]) -> str | None:
         return None
     if request.late_args is not None:  # Read later, when the function is called.
         return None
-    policy = run.grant or run.bound
+    policy = run.grant or run.step_ceiling
     tools = [[tool.name, tool.description] for tool in context.tools] if agent.function is None else []
     values = dict(policy.env_vars) if policy is not None else {}
     about = [
@@ -141,12 +141,12 @@ async def _wait_for_result(run: Run, in_flight: InFlight, results: Results, on_w
     slot.begin_calls()
     try:
         on_wait_began()
-        await slot.while_waiting(asyncio.shield(in_flight.over))
+        await slot.while_waiting(asyncio.shield(in_flight.done))
     finally:
         slot.end_call()
         del results.waiting[run]
         run.waits_for.remove(in_flight.run)
-    await slot.take()
+    await slot.acquire()
 
 
 def _would_wait_for_itself(run: Run, awaited_run: Run, waiting: dict[Run, Run]) -> bool:

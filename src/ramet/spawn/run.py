@@ -20,8 +20,8 @@ from ramet.agent.toolset import Toolset
 from ramet.core.budget import Budget, Limits
 from ramet.core.equal_mail import RecentMail
 from ramet.core.ids import RunId
-from ramet.core.lifecycle import LIVING, State
-from ramet.core.outcome import NOTHING_USED, Artifact, ErrorInfo, Result, Status, Usage
+from ramet.core.lifecycle import LIVE_STATES, State
+from ramet.core.outcome import NO_USAGE, Artifact, ErrorInfo, Result, Status, Usage
 from ramet.core.policy.policy import Grant, Policy
 from ramet.core.replay.replay import RunReplay
 from ramet.isolation.contract import Sandbox
@@ -53,7 +53,7 @@ class SandboxOutput(NamedTuple):
     value: Encoded | None = None
 
 
-NOTHING_LEFT = SandboxOutput()
+NO_OUTPUT = SandboxOutput()
 _SAME_TIME_S = 1e-6  #: two ends of time limits this close to each other count as equal
 
 
@@ -67,7 +67,7 @@ class Run:
     parent: Run | None
     request: SpawnRequest
     context: ToolUseContext
-    place: AdmissionSlot
+    admission_slot: AdmissionSlot
     waits_for: list[Run] = field(default_factory=list)  #: runs whose results it awaits by a handle
     max_turns: int
     limits: Limits
@@ -80,64 +80,64 @@ class Run:
     detached: bool = False
     own_budget: Budget | None = None  #: the slice that is returned at its end
     pending: list[BaseMessage] = field(default_factory=list)  #: the first messages of its next turn
-    waking: bool = False  #: mail began the current turn, not a prompt
+    woken_by_mail: bool = False  #: mail began the current turn, not a prompt
     resumes: bool = False  #: its turn continues a turn that another process began
-    replied: int = 0  #: replies of its model in the resumed turn before it continued here
-    objected: int = 0  #: messages in that turn that told it to continue instead of ending
-    aged_s: float = 0.0  #: seconds of its time that passed in other processes
+    resumed_replies: int = 0  #: replies of its model in the resumed turn before it continued here
+    resumed_objections: int = 0  #: messages in that turn that told it to continue instead of ending
+    earlier_elapsed_s: float = 0.0  #: seconds of its time that passed in other processes
     spawned: Counter[str] = field(default_factory=Counter)  #: spawns that it has requested in this turn, by content
     turns: int = 0
     attempt: int = 1  #: of the turn that continues here
     recent_mail: RecentMail | None = None  #: None until mail from outside arrives
-    waits_for_rest: set[str] = field(default_factory=set)  #: runs whose idle notice it awaits before its end
+    waits_for_idle: set[str] = field(default_factory=set)  #: runs whose idle notice it awaits before its end
     awaiting_idle: dict[str, str] = field(default_factory=dict)  #: mail ids, and the runs to notify when it is idle
-    wakes: int = 0  #: turns begun by a notice since the last message of a user
-    lives: int = 1  #: a finished agent that receives mail lives again
+    wake_count: int = 0  #: turns begun by a notice since the last message of a user
+    activations: int = 1  #: a finished agent that receives mail lives again
     children: dict[RunId, Run] = field(default_factory=dict)  #: the living children
-    births: int = 0
-    unborn: int = 0  #: spawns that a policy adapter was asked about and that failed, since the last success
-    births_before: int = 0  #: spawns before its newest turn
-    subtree: Usage = NOTHING_USED
+    spawn_count: int = 0
+    failed_spawns: int = 0  #: spawns that a policy adapter was asked about and that failed, since the last success
+    spawns_before_turn: int = 0  #: spawns before its newest turn
+    subtree: Usage = NO_USAGE
     verdict: TurnResult | None = None  #: of the last turn
-    cut: TurnResult | None = None  #: the result with which it was stopped, while stopping
+    stop_result: TurnResult | None = None  #: the result with which it was stopped, while stopping
     result: Result | None = None
     task: asyncio.Task[None] | None = None
     deadline: asyncio.Task[None] | None = None
-    heard: list[str] = field(default_factory=list)  #: text of the reply that is streaming
+    streamed_text: list[str] = field(default_factory=list)  #: text of the reply that is streaming
     worktree: Worktree | None = None
     artifacts: tuple[str, ...] = ()
     compaction: Compaction | None = None
     grant: Grant | None = None  #: the grant of its sandbox; None: it works in the host
     #: Targets of the mounts of the operator's grant above it, or of its own, at that time (`ramet.isolation.mounts`).
     mount_roots: Mapping[str, str] = field(default_factory=dict)
-    narrowed: Policy | None = None  #: the most that a policy adapter allowed at its spawn
-    bound: Grant | None = None  #: of a composition with a policy: the most that its steps may do
-    lacking: tuple[str, ...] = ()  #: variables whose values only a sandbox that continues has
+    policy_ceiling: Policy | None = None  #: the most that a policy adapter allowed at its spawn
+    step_ceiling: Grant | None = None  #: of a composition with a policy: the most that its steps may do
+    missing_variables: tuple[str, ...] = ()  #: variables whose values only a sandbox that continues has
     capsule: PackedCall | None = None  #: of a function in a sandbox
     folder: RunFolder | None = None
-    was_inside: bool = False  #: a sandbox was started for it: its folder may hold files
+    was_sandboxed: bool = False  #: a sandbox was started for it: its folder may hold files
     is_folder_lost: bool = False  #: it continues in an empty folder, and its agent was not informed yet
-    box: Sandbox | None = None  #: set while a process of it lives
-    serving: Serving = field(default_factory=Serving)  #: its ports, while a sandbox of it is active
-    outlives: bool = False  #: its sandbox can outlive its kernel; another kernel can continue with it there
+    sandbox: Sandbox | None = None  #: set while a process of it lives
+    served_ports: Serving = field(default_factory=Serving)  #: its ports, while a sandbox of it is active
+    can_outlive_kernel: bool = False  #: its sandbox can outlive its kernel; another kernel can continue with it there
     repeatable: bool = True  #: a function: may be called again if no process can continue it
-    left_in: RunReplay | None = None  #: replay: an ended kernel may have left it active in a sandbox
-    inherited: ToolCallLedger | None = None  #: calls that its guest had been granted by that kernel
-    left: SandboxOutput = NOTHING_LEFT  #: output of its newest attempt
-    asked: int = 0  #: children that it was allowed to start, spawns in progress included
-    timed_from: float = 0.0  #: start of its time, by the monotonic clock; for a root, the start of each turn
+    sandbox_replay: RunReplay | None = None  #: replay: an ended kernel may have left it active in a sandbox
+    inherited_calls: ToolCallLedger | None = None  #: calls that its guest had been granted by that kernel
+    sandbox_output: SandboxOutput = NO_OUTPUT  #: output of its newest attempt
+    admitted_spawns: int = 0  #: children that it was allowed to start, spawns in progress included
+    time_started_at: float = 0.0  #: start of its time, by the monotonic clock; for a root, the start of each turn
     on_turn: Callable[[Result], None] | None = None  #: called with the result of each turn, if a caller waits for it
     turn_result: Result | None = None  #: of the newest turn that ended here, once that is recorded
-    change: Callable[[], None] | None = None  #: a change to apply when its next turn begins
+    pending_change: Callable[[], None] | None = None  #: a change to apply when its next turn begins
     memory: Any = None  #: its working copy of its state, once that was requested
-    told: Result | None = None  #: the result, once waiters may receive it
+    reported_result: Result | None = None  #: the result, once waiters may receive it
     _ended: asyncio.Future[Result] | None = None
     _over: asyncio.Future[Result] | None = None
 
     @property
     def is_living(self) -> bool:
         """True if the run has not ended."""
-        return self.state in LIVING
+        return self.state in LIVE_STATES
 
     @property
     def awaits_prompt(self) -> bool:
@@ -145,7 +145,7 @@ class Run:
         return self.persistent and self.turns == 0 and self.state is State.STARTING
 
     @property
-    def begins_anew(self) -> bool:
+    def restarts_from_scratch(self) -> bool:
         """True if only its sandbox knows its progress: a function, which records nothing until it returns."""
         return self.agent.function is not None and not isinstance(self.agent.function, Composed)
 
@@ -169,7 +169,7 @@ class Run:
         return ResourceShare(self.grant.memory_mb, self.grant.cpu_cores) if self.grant is not None else None
 
     @property
-    def works_in(self) -> pathlib.Path:
+    def visible_cwd(self) -> pathlib.Path:
         """The working directory as the run sees it.
 
         Inside a sandbox, a folder that is not mounted does not exist; the run's own folder does.
@@ -192,25 +192,32 @@ class Run:
 
     def seconds_left(self, now: float) -> float | None:
         """Return the remaining time of the run and of the runs above it; None without any limit."""
-        deadlines = [run.timed_from + run.limits.seconds for run in self.above() if run.limits.seconds is not None]
+        deadlines = [
+            run.time_started_at + run.limits.seconds for run in self.ancestors() if run.limits.seconds is not None
+        ]
         return max(0.0, min(deadlines) - now) if deadlines else None
 
-    def above_out_of_time(self) -> Run | None:
+    def expired_ancestor(self) -> Run | None:
         """Return the topmost run above whose time ends no later than this run's, if there is one.
 
         A child gets at most its parent's remaining time. The two ends may differ a little because of fractions.
         """
         assert self.limits.seconds is not None, "its time is over"
-        own = self.timed_from + self.limits.seconds + _SAME_TIME_S
+        own = self.time_started_at + self.limits.seconds + _SAME_TIME_S
         found = None
-        for run in self.above():
+        for run in self.ancestors():
             limit = run.limits.seconds
-            if run is not self and run.deadline is not None and limit is not None and run.timed_from + limit <= own:
+            if (
+                run is not self
+                and run.deadline is not None
+                and limit is not None
+                and run.time_started_at + limit <= own
+            ):
                 found = run
         return found
 
     @property
-    def below_now(self) -> Iterable[Run]:
+    def living_descendants(self) -> Iterable[Run]:
         """The living children."""
         return self.children.values()
 
@@ -218,8 +225,8 @@ class Run:
         """Return a future of the recorded end; every waiter must shield it."""
         if self._ended is None:
             self._ended = asyncio.get_running_loop().create_future()
-            if self.told is not None:
-                self._ended.set_result(self.told)
+            if self.reported_result is not None:
+                self._ended.set_result(self.reported_result)
         return self._ended
 
     def over(self) -> asyncio.Future[Result]:
@@ -249,15 +256,15 @@ class Run:
 
     def announce(self, result: Result) -> None:
         """Report the recorded end to all waiters."""
-        self.result = self.told = result
+        self.result = self.reported_result = result
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(result)
 
     def announce_turn(self, result: Result) -> None:
         """Store the result of a turn, and pass it to the reader of that turn."""
-        self.tell_turn(result, self.on_turn)
+        self.report_turn(result, self.on_turn)
 
-    def tell_turn(self, result: Result, reader: Callable[[Result], None] | None) -> None:
+    def report_turn(self, result: Result, reader: Callable[[Result], None] | None) -> None:
         """Store the result of a turn, and pass it to `reader`, which waited for that turn when it ended."""
         self.turn_result = result
         if reader is not None:
@@ -267,21 +274,21 @@ class Run:
         """Stop watching the time, unless the time continues after this turn (`keep`)."""
         if keep:
             return
-        self.aged_s = 0.0
+        self.earlier_elapsed_s = 0.0
         if self.deadline is not None:
             if self.deadline is not asyncio.current_task():
                 self.deadline.cancel()
             self.deadline = None
 
     @property
-    def can_go_on(self) -> bool:
+    def can_continue(self) -> bool:
         """True if the run can have another turn: it lives, or is a conversation that mail can resume."""
         return self.is_living or (self.state is State.ENDED and self.agent.function is None)
 
-    def revive(self) -> None:
+    def reactivate(self) -> None:
         """Clear the last end: the run lives again."""
-        self.result = self.told = self.verdict = self.cut = self._ended = self._over = None
-        self.lives += 1
+        self.result = self.reported_result = self.verdict = self.stop_result = self._ended = self._over = None
+        self.activations += 1
 
     def count(self, usage: Usage) -> None:
         """Add usage here and in every run above."""
@@ -299,22 +306,22 @@ class Run:
 
     def seconds_at_most(self) -> float:
         """Return the tightest time limit here and above: nothing that ends with this run lives longer."""
-        limits = [run.limits.seconds for run in self.above() if run.limits.seconds is not None]
+        limits = [run.limits.seconds for run in self.ancestors() if run.limits.seconds is not None]
         return min(limits, default=math.inf)
 
-    def bound_children(self) -> list[Run]:
+    def attached_children(self) -> list[Run]:
         """Return the living children that end with the run."""
         return [each for each in self.children.values() if not each.detached]
 
-    def below(self) -> Iterator[Run]:
+    def descendants(self) -> Iterator[Run]:
         """Iterate over the run itself and every living run that ends with it, parents before children."""
         pending = [self]
         while pending:
             run = pending.pop()
             yield run
-            pending.extend(run.bound_children())
+            pending.extend(run.attached_children())
 
-    def above(self) -> Iterator[Run]:
+    def ancestors(self) -> Iterator[Run]:
         """Iterate over the run itself and every run that cannot end before it does."""
         run: Run | None = self
         while run is not None:

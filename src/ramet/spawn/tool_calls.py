@@ -47,7 +47,7 @@ class PastCalls(NamedTuple):
     answered: frozenset[str] = frozenset()
 
 
-NO_CALLS_PAST = PastCalls()
+NO_PAST_CALLS = PastCalls()
 
 
 class ToolCallLedger:
@@ -57,12 +57,12 @@ class ToolCallLedger:
     """
 
     def __init__(
-        self, context: ToolUseContext, step: str = "", reply: AIMessage | None = None, past: PastCalls = NO_CALLS_PAST
+        self, context: ToolUseContext, step: str = "", reply: AIMessage | None = None, past: PastCalls = NO_PAST_CALLS
     ) -> None:
         self._context, self._step = context, step
         self._calls = {call["id"] or "": call for call in calls_of(reply)} if reply is not None else {}
         names = {call_id: tool_name(context, call["name"]) for call_id, call in self._calls.items()}
-        self._is_resumed = past is not NO_CALLS_PAST
+        self._is_resumed = past is not NO_PAST_CALLS
         ended_ids = past.begun | past.refused | past.answered
         #: Calls that may run and have not begun: tool name by id.
         self._waiting_tools = {
@@ -99,7 +99,7 @@ class ToolCallLedger:
         call = self.call(call_id)
         return tool_name(self._context, call["name"]) or call["name"][:200]
 
-    def intend(self, call_id: str) -> ToolCall:
+    def propose(self, call_id: str) -> ToolCall:
         """Record that the safety gate is asked about a call.
 
         Raises ProtocolError if the call cannot run, or was asked about before.

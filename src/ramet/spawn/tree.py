@@ -33,7 +33,7 @@ class RunTree:
         self.register = RunRegistry(services, limits)
         self.supervisor = Supervisor(self.register)
         self.post = MailRouter(self.register, self.supervisor)
-        self.spawner = Spawner(self.register, self.supervisor, face=self)
+        self.spawner = Spawner(self.register, self.supervisor, tree=self)
 
     def handle(self, run: Run) -> Handle:
         """Return a handle of a run."""
@@ -47,12 +47,12 @@ class RunTree:
         check_request(request)
         run = self._run_of(parent)
         if request_key := _sandbox_request(run):
-            if (known_run := self.register.asked_births.get(request_key)) is not None:
+            if (known_run := self.register.runs_by_request.get(request_key)) is not None:
                 # This request led to it, and its sandbox has not received the answer.
                 return await self._handle_of_child(known_run)
             request = dataclasses.replace(request, asked=request_key)
         request = with_dedupe_key(run, request)
-        known = self.register.known_births.pop((run.info.id, key_of(request)), None)
+        known = self.register.known_spawns.pop((run.info.id, key_of(request)), None)
         if known is not None and (not request.call_id or known.request.prompt == request.prompt):
             return await self._handle_of_child(known)  # The same call requested it in a process that has ended.
         if request.branch:
@@ -65,25 +65,25 @@ class RunTree:
             await self._memory().branch(child)  # Otherwise the branch would exist only after the child's first write.
         return self.handle(child)
 
-    def recall(self, parent: ToolUseContext, prefix: str) -> str | None:
+    def find_recorded_spawn(self, parent: ToolUseContext, prefix: str) -> str | None:
         """Return the key with this prefix of a spawn that this run requested in a process that has ended."""
-        known = self.register.known_births
+        known = self.register.known_spawns
         return next((key for run, key in known if run == parent.run.id and key.startswith(prefix)), None)
 
-    def go_on(self, parent: ToolUseContext) -> Sequence[Handle]:
+    def resume_children(self, parent: ToolUseContext) -> Sequence[Handle]:
         """Return the children that this run has from a process that has ended; later requests are new."""
         run, register = self._run_of(parent), self.register
-        restore_counters(run, register.known_births)
-        for each in [each for each in register.known_births if each[0] == run.info.id]:
-            del register.known_births[each]
+        restore_counters(run, register.known_spawns)
+        for each in [each for each in register.known_spawns if each[0] == run.info.id]:
+            del register.known_spawns[each]
         return [self.handle(each) for each in register.runs.values() if each.parent is run]
 
-    def let_go(self, parent: ToolUseContext, calls: Collection[CallId]) -> None:
+    def detach_calls(self, parent: ToolUseContext, calls: Collection[CallId]) -> None:
         """Make the children of these calls of this run background runs: a notice reports their ends."""
         for each in list(self.register.runs.values()):
             if each.parent is not None and each.parent.info.id == parent.run.id and each.info.parent_call in calls:
                 each.background = True
-                self.post.tell_end(each)
+                self.post.report_end(each)
 
     def spawnable(self, parent: ToolUseContext) -> Mapping[str, str]:
         """Return the types that this run may spawn, with their descriptions."""
@@ -106,11 +106,11 @@ class RunTree:
         if target.info.id == sender.run.id:
             raise MailRefused(to, "that is yourself")
         request_key = _sandbox_request(self._run_of(sender))
-        if request_key in self.register.asked_mail:
+        if request_key in self.register.mail_by_request:
             return f"Delivered to {target.info.path}."
         notify = sender.run.id if notify_when_idle else ""
         return self.post.deliver(
-            target, text, sender=sender.run.path, kind="agent", asked=request_key, notify=notify, dedupe_s=dedupe_s
+            target, text, sender=sender.run.path, kind="agent", request_id=request_key, notify=notify, dedupe_s=dedupe_s
         )
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
@@ -148,7 +148,7 @@ class RunTree:
         created = await self._authoring().create(self._run_of(creator), entry)
         return Created(str(created.ref), created.dropped)
 
-    async def perform(
+    async def call_task(
         self,
         parent: ToolUseContext,
         ref: str,
@@ -163,7 +163,7 @@ class RunTree:
 
         Raises AgentNotResolved or Denied.
         """
-        request = await self._authoring().asked(self._run_of(parent), ref, task, arguments)
+        request = await self._authoring().spawn_request(self._run_of(parent), ref, task, arguments)
         request = dataclasses.replace(
             request, name=name or request.name, branch=branch, call_id=call_id or request.call_id
         )
@@ -206,4 +206,4 @@ class RunTree:
 def _sandbox_request(run: Run) -> str:
     """Return the request of the run's sandbox that caused this call; empty for any other call."""
     call = current_call.get()
-    return call.asked if call is not None and call.context is run.context else ""
+    return call.request_key if call is not None and call.context is run.context else ""

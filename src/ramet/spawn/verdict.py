@@ -12,7 +12,7 @@ from ramet.core.replay.replay import RunReplay
 from ramet.models.messages import decode
 from ramet.spawn.final_answer import answer
 from ramet.spawn.run import Run, TurnResult
-from ramet.tools.agents.task_result import concluded_by
+from ramet.tools.agents.task_result import find_declared_result
 
 
 def cancelled_result(run: Run, status: Status, reason: str, *, scope: str | None = None) -> TurnResult:
@@ -28,8 +28,8 @@ def lost_result(run: Run, why: str) -> TurnResult:
 
 def partial_text(run: Run) -> str:
     """Return the newest text of this turn, streaming or recorded."""
-    if run.heard:
-        return "".join(run.heard)
+    if run.streamed_text:
+        return "".join(run.streamed_text)
     return newest_text(reversed(run.context.history[run.turn_began_at :]))
 
 
@@ -58,18 +58,18 @@ def failed(run: Run, error: BaseException) -> TurnResult:
     return TurnResult(status, error=info, partial=partial_text(run))
 
 
-def on_record(run: Run, story: RunReplay) -> TurnResult:
+def recorded_verdict(run: Run, replay: RunReplay) -> TurnResult:
     """Return the result of a turn that ended in another process, as far as the record shows it."""
-    status, text = Status(story.turn_status), newest_text(_newest_first(run, story)) or None
+    status, text = Status(replay.turn_status), newest_text(_newest_first(run, replay)) or None
     if status is Status.COMPLETED:
-        is_text = run.agent.output is None and concluded_by(_newest_reply(story)) is None
+        is_text = run.agent.output is None and find_declared_result(_newest_reply(replay)) is None
         return TurnResult(status, text if is_text else _value_of(run, text))
-    return TurnResult(status, error=_error_of(run, story, status), partial=text or "")
+    return TurnResult(status, error=_error_of(run, replay, status), partial=text or "")
 
 
 def _newest_first(run: Run, replay: RunReplay) -> Iterator[BaseMessage]:
     """Iterate over the replies of the newest turn, newest first; each is decoded on demand."""
-    return (decode(each.data) for each in reversed(replay.said[run.turn_began_at :]) if each.kind == "ai")
+    return (decode(each.data) for each in reversed(replay.conversation[run.turn_began_at :]) if each.kind == "ai")
 
 
 def _newest_reply(replay: RunReplay) -> list[BaseMessage]:
@@ -78,7 +78,7 @@ def _newest_reply(replay: RunReplay) -> list[BaseMessage]:
     For most idle runs no other messages are decoded.
     """
     newest = list[BaseMessage]()
-    for each in reversed(replay.said):
+    for each in reversed(replay.conversation):
         newest.insert(0, decode(each.data))
         if each.kind != "tool":
             break

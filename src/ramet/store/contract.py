@@ -112,13 +112,13 @@ class Store(Protocol):
         the entry was not written because its tree is another kernel's; the entries before and after it are stored.
         """
 
-    def on_commit(self, heard: Callable[[int], None]) -> Callable[[], None]:
+    def on_commit(self, listener: Callable[[int], None]) -> Callable[[], None]:
         """Call `heard` with the newest committed ticket, once per batch; return a function that stops this.
 
         The call happens on the event loop, before any `durable` that waits for the same batch returns.
         """
 
-    def on_loss(self, heard: Callable[[StoreFailed], None]) -> Callable[[], None]:
+    def on_loss(self, listener: Callable[[StoreFailed], None]) -> Callable[[], None]:
         """Call `heard` once when this store may not be the only writer; return a function that stops this.
 
         The call happens on the event loop. Another kernel may then continue the recorded work, so the listener must
@@ -197,7 +197,7 @@ class Store(Protocol):
     async def announce(self, address: str) -> None:
         """Publish this kernel's address to all kernels, until it ends: any text, such as a URL."""
 
-    def on_kernels(self, heard: Callable[[], None]) -> Callable[[], None]:
+    def on_kernels(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `heard` on the event loop when `kernels` may have changed; return a function that stops this.
 
         The call also happens after this kernel has reconnected to its server, because it may have missed a change. A
@@ -208,7 +208,7 @@ class Store(Protocol):
     def is_away(self) -> bool:
         """Return whether this kernel lost its session with a server and is reconnecting: calls wait meanwhile."""
 
-    async def has_left(self, kernel: str, epoch: int) -> bool:
+    async def has_closed(self, kernel: str, epoch: int) -> bool:
         """Return whether a kernel closed its store in that epoch, finished its work, and has not begun again."""
 
     async def owner_of(self, tree: str) -> KernelInfo | None:
@@ -230,16 +230,16 @@ class Store(Protocol):
         live kernel owns one of the trees. Raises Conflict like `put_together`, and then changes nothing either.
         """
 
-    async def claim_fallen(self, limit: int = 16) -> Sequence[str]:
+    async def claim_orphaned(self, limit: int = 16) -> Sequence[str]:
         """Claim at most `limit` trees of dead kernels, and return them; an empty result means that none are left.
 
         Kernels that call this concurrently share the trees.
         """
 
-    async def let_go(self, tree: str) -> None:
+    async def release(self, tree: str) -> None:
         """Release a tree durably; idempotent. A tree of another kernel is left unchanged, without OwnedElsewhere."""
 
-    def on_tree_loss(self, heard: Callable[[OwnedElsewhere], None]) -> Callable[[], None]:
+    def on_tree_loss(self, listener: Callable[[OwnedElsewhere], None]) -> Callable[[], None]:
         """Call `heard` on the event loop for each tree that became another kernel's; return a function that stops this.
 
         The call happens once per tree, before `on_commit` and `durable` report the batch in which the loss was noticed.

@@ -14,17 +14,17 @@ class Listeners(Generic[P]):
     def __init__(self) -> None:
         self._heard: dict[object, Callable[P, None]] = {}
 
-    def add(self, heard: Callable[P, None]) -> Callable[[], None]:
+    def add(self, listener: Callable[P, None]) -> Callable[[], None]:
         """Add a listener; return a function that removes it, which may be called twice."""
         key = object()
-        self._heard[key] = heard
+        self._heard[key] = listener
 
         def leave() -> None:
             self._heard.pop(key, None)
 
         return leave
 
-    def tell(self, *args: P.args, **kwargs: P.kwargs) -> None:
+    def notify(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Call all listeners in order. The first exception stops the calls."""
         for listener in self:
             listener(*args, **kwargs)

@@ -38,7 +38,7 @@ class MemoryStore(SoleKernel):
         """Open the store; contents from before `close` are kept. Idempotent."""
         if self._why is not None:
             self._why, self._ticket = None, 0
-            self._news.begin(self._head())
+            self._news.reset(self._head())
         return self
 
     async def close(self) -> None:
@@ -59,7 +59,7 @@ class MemoryStore(SoleKernel):
         self._owned.add(entry.tree)
         self._events.append(StoredEvent(self._cursor, *entry))
         self._ticket = ticket = self._ticket + 1
-        self._news.tell(ticket, self._cursor)
+        self._news.notify(ticket, self._cursor)
         return ticket
 
     @property
@@ -74,10 +74,10 @@ class MemoryStore(SoleKernel):
         self._check()
         raise InvalidValue("ticket", ticket, f"one that `append` returned: 1 to {self._ticket}")
 
-    def on_commit(self, heard: Callable[[int], None]) -> Callable[[], None]:
+    def on_commit(self, listener: Callable[[int], None]) -> Callable[[], None]:
         """Call `heard` inside each `append`; return a function that stops this."""
         self._check()
-        return self._news.listen(heard)
+        return self._news.listen(listener)
 
     async def read(
         self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000

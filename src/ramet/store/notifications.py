@@ -22,15 +22,15 @@ class News:
         self._newest = self._notified = 0
         self._is_notifying = False
 
-    def begin(self, head: int) -> None:
+    def reset(self, head: int) -> None:
         """Restart with tickets from 1; listeners stay registered."""
         self.head, self._newest, self._notified = head, 0, 0
 
-    def listen(self, heard: Callable[[int], None]) -> Callable[[], None]:
+    def listen(self, listener: Callable[[int], None]) -> Callable[[], None]:
         """Call `heard` with each newest ticket; return a function that stops this and may be called twice."""
-        return self._listeners.add(heard)
+        return self._listeners.add(listener)
 
-    def tell(self, ticket: int, head: int) -> None:
+    def notify(self, ticket: int, head: int) -> None:
         """Notify all of the newest ticket and cursor.
 
         An exception of a listener is logged, and the others are still called.

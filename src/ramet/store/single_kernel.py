@@ -30,7 +30,7 @@ class SoleKernel(ABC):
         self._writes()
         self._address = checked_name("address", address)
 
-    def on_kernels(self, heard: Callable[[], None]) -> Callable[[], None]:
+    def on_kernels(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Return a function without effect: `heard` is never called, because there is no other kernel."""
         return self._never()
 
@@ -39,7 +39,7 @@ class SoleKernel(ABC):
         """Return False: there is no session to lose."""
         return False
 
-    async def has_left(self, kernel: str, epoch: int) -> bool:
+    async def has_closed(self, kernel: str, epoch: int) -> bool:
         """Return False: earlier kernels are unknown."""
         self._check()
         return False
@@ -68,22 +68,22 @@ class SoleKernel(ABC):
         self._owned.update(names)
         return stored
 
-    async def claim_fallen(self, limit: int = 16) -> Sequence[str]:
+    async def claim_orphaned(self, limit: int = 16) -> Sequence[str]:
         """Return an empty list: there are no other kernels."""
         checked_number("limit", limit)
         self._writes()
         return []
 
-    async def let_go(self, tree: str) -> None:
+    async def release(self, tree: str) -> None:
         """Release a tree; idempotent."""
         self._writes()
         self._owned.discard(checked_name("tree", tree))
 
-    def on_tree_loss(self, heard: Callable[[OwnedElsewhere], None]) -> Callable[[], None]:
+    def on_tree_loss(self, listener: Callable[[OwnedElsewhere], None]) -> Callable[[], None]:
         """Return a function without effect: `heard` is never called, because no other kernel takes a tree."""
         return self._never()
 
-    def on_loss(self, heard: Callable[[StoreFailed], None]) -> Callable[[], None]:
+    def on_loss(self, listener: Callable[[StoreFailed], None]) -> Callable[[], None]:
         """Return a function without effect: `heard` is never called, because nothing else can write without a file."""
         return self._never()
 

@@ -23,19 +23,23 @@ A = TypeVar("A", bound=Arguments)
 
 
 def workspace_tool(
-    name: str, description: str, takes: type[A], run: Callable[[A], Awaitable[str]], **metadata: Any
+    name: str, description: str, arguments_class: type[A], run: Callable[[A], Awaitable[str]], **metadata: Any
 ) -> StructuredTool:
     """Return a tool of an async function on validated arguments; `metadata` is for dispatch."""
 
     async def call(**values: Any) -> str:
         try:
-            arguments = takes.model_validate(values)
+            arguments = arguments_class.model_validate(values)
         except ValidationError as error:
-            raise ToolException(_error_text(name, takes, error)) from None
+            raise ToolException(_error_text(name, arguments_class, error)) from None
         return await run(arguments)
 
     return StructuredTool(
-        name=name, description=description, args_schema=_schema(takes), coroutine=call, metadata=dict(metadata)
+        name=name,
+        description=description,
+        args_schema=_schema(arguments_class),
+        coroutine=call,
+        metadata=dict(metadata),
     )
 
 

@@ -11,7 +11,7 @@ from ramet.tools import arguments
 from ramet.tools.agents import agents
 from ramet.tools.agents.agents import agent_tool, companion_tools
 from ramet.tools.agents.authoring import authoring_tools
-from ramet.tools.agents.task_result import conclusion_tools
+from ramet.tools.agents.task_result import task_result_tools
 from ramet.tools.python import python_tool
 from ramet.tools.workspace import workspace_tools
 
@@ -28,7 +28,7 @@ def _stateless_tools() -> tuple[BaseTool, ...]:
         python_tool(),
         *companion_tools(),
         *authoring_tools(),
-        *conclusion_tools(),
+        *task_result_tools(),
     )  # They have no state.
 
 

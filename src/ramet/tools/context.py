@@ -24,7 +24,7 @@ from ramet.core.budget import NO_LIMITS, Budget, Limits
 from ramet.core.errors import BudgetExceeded, InvalidValue
 from ramet.core.events import BudgetRefused, Event
 from ramet.core.ids import CallId, Path, RunId, SessionId, StepId, checked_name, step_id
-from ramet.core.outcome import NOTHING_USED, Result, Usage
+from ramet.core.outcome import NO_USAGE, Result, Usage
 from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
 from ramet.core.policy.policy import Policy
 
@@ -174,16 +174,16 @@ class Tree(Protocol):
     async def spawn(self, parent: ToolUseContext, request: SpawnRequest) -> SpawnHandle:
         """Spawn a run. Raises SpawnRefused if it is refused."""
 
-    def recall(self, parent: ToolUseContext, prefix: str) -> str | None:
+    def find_recorded_spawn(self, parent: ToolUseContext, prefix: str) -> str | None:
         """Return the key, with this prefix, of a spawn that this run requested in an earlier process, or None."""
 
-    def go_on(self, parent: ToolUseContext) -> Sequence[SpawnHandle]:
+    def resume_children(self, parent: ToolUseContext) -> Sequence[SpawnHandle]:
         """Return the children of this run from an earlier process, for a run that is not repeated from its start.
 
         Every later spawn request is a new one.
         """
 
-    def let_go(self, parent: ToolUseContext, calls: Collection[CallId]) -> None:
+    def detach_calls(self, parent: ToolUseContext, calls: Collection[CallId]) -> None:
         """Stop waiting for the children of these calls of this run: notices will report their ends."""
 
     def spawnable(self, parent: ToolUseContext) -> Mapping[str, str]:
@@ -220,7 +220,7 @@ class Tree(Protocol):
         Raises InvalidValue for an invalid recipe, and Denied if agents may not record others.
         """
 
-    async def perform(
+    async def call_task(
         self,
         parent: ToolUseContext,
         ref: str,
@@ -267,8 +267,10 @@ class ModelRequest:
     tools: Sequence[BaseTool] = ()
     step: StepId
     max_tokens: int | None = None
-    last_word: bool = False  #: uses the reserve that the scope keeps for its owner's last answer
-    aside: bool = False  #: not part of the conversation, such as a summary of it: its chunks are not published
+    is_final_answer: bool = False  #: uses the reserve that the scope keeps for its owner's last answer
+    is_side_request: bool = (
+        False  #: not part of the conversation, such as a summary of it: its chunks are not published
+    )
 
 
 class Ask(Protocol):
@@ -422,7 +424,9 @@ class ToolUseContext:
     record: Callable[[Event], Event] = lambda event: event
     #: returns once every recorded event is persisted; None: it always is
     durable: Callable[[], Awaitable[None]] | None = None
-    begun: dict[CallId, StepId] = field(default_factory=dict)  #: calls that were active in a process that ended
+    interrupted_calls: dict[CallId, StepId] = field(
+        default_factory=dict
+    )  #: calls that were active in a process that ended
     tree: Tree | None = None
     hooks: Hooks | None = None
     meter: Meter | None = None  #: for models that another framework calls; None: none here
@@ -431,8 +435,10 @@ class ToolUseContext:
     permissions: Permissions = NO_PERMISSIONS  #: rules of settings files, which every call must pass
     interpreter: Interpreter | None = None  #: None: this run is in the host, where no code of an agent runs
     spill: Callable[[str, str], pathlib.Path] | None = None  #: (call id, text) -> file; None keeps only a preview
-    keep_blob: Callable[[bytes], Awaitable[str]] | None = None  #: persist bytes, return their name; None: not available
-    usage: Usage = NOTHING_USED  #: of this run alone
+    store_blob: Callable[[bytes], Awaitable[str]] | None = (
+        None  #: persist bytes, return their name; None: not available
+    )
+    usage: Usage = NO_USAGE  #: of this run alone
     last_usage: Usage | None = None  #: of the newest reply
     on_usage: Callable[[Usage], None] | None = None
     processes: ToolProcesses | None = None  #: for synchronous tools; None: threads
@@ -441,21 +447,21 @@ class ToolUseContext:
     tool_timeout_s: float | None = 600.0
     steps: int = 0
     clock: Clock = field(default_factory=SystemClock)
-    answered: dict[str, ToolMessage] = field(default_factory=dict)  #: of the turn's calls, until they are recorded
+    answers: dict[str, ToolMessage] = field(default_factory=dict)  #: of the turn's calls, until they are recorded
     exhausted: BudgetExceeded | None = None  #: the refusal: the loop ends with it, after at most one last answer
     refusal: BudgetExceeded | None = None  #: of a budget, the newest recorded
-    concluded: DeclaredResult | None = (
+    declared_result: DeclaredResult | None = (
         None  #: said by a tool call: the loop ends after this turn's answers are recorded
     )
-    left_running: dict[str, OrphanedThread] = field(
+    orphaned_threads: dict[str, OrphanedThread] = field(
         default_factory=dict
     )  #: by call id: threads that outlive their call
-    held_processes: int = 0  #: of its calls, hooks and sandboxes: each until it has ended
-    _recall: Callable[[], list[BaseMessage]] = list
+    running_processes: int = 0  #: of its calls, hooks and sandboxes: each until it has ended
+    _load_history: Callable[[], list[BaseMessage]] = list
 
-    def remember(self, recall: Callable[[], list[BaseMessage]]) -> None:
+    def set_history_loader(self, load_history: Callable[[], list[BaseMessage]]) -> None:
         """Set a function that returns the history on first access: most resumed runs never need it."""
-        self._recall = recall
+        self._load_history = load_history
         del self.history
 
     if not TYPE_CHECKING:
@@ -463,8 +469,8 @@ class ToolUseContext:
         def __getattr__(self, name: str) -> Any:  # Called only for missing attributes.
             if name != "history":
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            self.history = self._recall()
-            self._recall = list
+            self.history = self._load_history()
+            self._load_history = list
             return self.history
 
     def next_step(self) -> StepId:
@@ -476,7 +482,7 @@ class ToolUseContext:
         """Record an event of this run."""
         return self.record(kind(**self.run.stamp, **fields))
 
-    def note(self, refusal: BudgetExceeded) -> None:
+    def record_refusal(self, refusal: BudgetExceeded) -> None:
         """Record a budget refusal once, however often it is raised again."""
         if refusal is not self.refusal:
             self.refusal = refusal
@@ -488,19 +494,19 @@ class ToolUseContext:
             }
             self.emit(BudgetRefused, **fields)
 
-    async def settled(self) -> None:
+    async def wait_persisted(self) -> None:
         """Wait until recorded intentions are persisted; call before an effect. Raises StoreFailed."""
         if self.durable is not None:
             await self.durable()
 
     @contextmanager
-    def holding_process(self) -> Iterator[None]:
+    def track_process(self) -> Iterator[None]:
         """Count a process of this run from before its start until its end; a stop of the run waits for that."""
-        self.held_processes += 1
+        self.running_processes += 1
         try:
             yield
         finally:
-            self.held_processes -= 1
+            self.running_processes -= 1
 
     def spend(self, usage: Usage) -> None:
         """Add usage here and in the runs above."""
@@ -515,7 +521,9 @@ class CurrentCall(NamedTuple):
     context: ToolUseContext
     call_id: CallId
     step_id: StepId
-    asked: str = ""  #: the sandbox's request that it performs: a request repeated after a kernel's end is the same
+    request_key: str = (
+        ""  #: the sandbox's request that it performs: a request repeated after a kernel's end is the same
+    )
 
 
 current_call: ContextVar[CurrentCall | None] = ContextVar("ramet_current_call", default=None)

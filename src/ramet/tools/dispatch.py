@@ -33,7 +33,7 @@ from ramet.core.ids import CallId, StepId
 from ramet.core.outcome import Usage
 from ramet.core.tool_names import ALIASES as ALIASES
 from ramet.tools.context import CurrentCall, HookDecision, ToolUseContext, current_call
-from ramet.tools.permission_checks import narrowed
+from ramet.tools.permission_checks import narrow_decision
 from ramet.tools.workers.process_tools import process_proxy
 from ramet.tools.workers.thread_tools import is_async as is_async
 from ramet.tools.workers.thread_tools import run_in_thread
@@ -47,7 +47,7 @@ _log = logging.getLogger("ramet.tools")
 
 PREVIEW_CHARS = 2_000
 #: The model's result for a call whose effect is unknown.
-CUT_OFF = (
+INTERRUPTED_CALL = (
     "{name} was cut off: the process that ran it ended in the middle of it. Whether it took effect is not known; look "
     "before you do it again."
 )
@@ -66,10 +66,12 @@ def find_tool(by_name: dict[str, BaseTool], name: str) -> BaseTool | None:
 
 
 #: A function that records an answer and returns it in its recordable form.
-Keep = Callable[[ToolMessage], ToolMessage]
+RecordAnswer = Callable[[ToolMessage], ToolMessage]
 
 
-async def run_tools(context: ToolUseContext, calls: Sequence[ToolCall], keep: Keep | None = None) -> list[ToolMessage]:
+async def run_tools(
+    context: ToolUseContext, calls: Sequence[ToolCall], record_answer: RecordAnswer | None = None
+) -> list[ToolMessage]:
     """Answer every call, in order. Raises if the run is stopped or for a bug of ours, never for an error of a tool.
 
     An answer is added to `context.answered` at once, so that an interrupted turn keeps it, and passed to `keep`, so
@@ -79,21 +81,21 @@ async def run_tools(context: ToolUseContext, calls: Sequence[ToolCall], keep: Ke
     answers: list[ToolMessage] = []
     for batch in _batches(context, by_name, calls):
         context.abort.raise_if_aborted()
-        await context.slot.take()  # at once, unless it was released while all calls only waited
+        await context.slot.acquire()  # at once, unless it was released while all calls only waited
         with context.slot.calls(len(batch)) as end_call:
             if len(batch) == 1:
-                answers.append(await _answer(context, by_name, batch[0], end_call, keep))
+                answers.append(await _answer(context, by_name, batch[0], end_call, record_answer))
                 continue
             bound = asyncio.Semaphore(context.max_parallel_tools)
             try:
                 async with asyncio.TaskGroup() as group:
-                    answering = [_answer(context, by_name, call, end_call, keep, bound) for call in batch]
+                    answering = [_answer(context, by_name, call, end_call, record_answer, bound) for call in batch]
                     tasks = [group.create_task(each) for each in answering]
             except* (Bug, Aborted, StoreFailed) as raised:
                 raise raised.exceptions[0] from None
             answers += [task.result() for task in tasks]
-    await context.slot.take()
-    context.answered.clear()
+    await context.slot.acquire()
+    context.answers.clear()
     return answers
 
 
@@ -118,12 +120,12 @@ async def _answer(
     by_name: dict[str, BaseTool],
     call: ToolCall,
     end_call: Callable[[], None],
-    keep: Keep | None = None,
+    keep: RecordAnswer | None = None,
     bound: asyncio.Semaphore | None = None,
 ) -> ToolMessage:
     tool = find_tool(by_name, call["name"])
     try:
-        if call["id"] in context.begun:
+        if call["id"] in context.interrupted_calls:
             answer = await _repeat(context, tool, call)
         elif tool is None:
             answer = _unknown(context, by_name, call)
@@ -134,7 +136,7 @@ async def _answer(
                 answer = await _run_gated(context, tool, call)
         if keep is not None:
             answer = keep(answer)
-        context.answered[call["id"] or ""] = answer
+        context.answers[call["id"] or ""] = answer
         return answer
     finally:
         end_call()
@@ -146,8 +148,8 @@ async def _repeat(context: ToolUseContext, tool: BaseTool | None, call: ToolCall
     The call passed its gates and was counted when it began.
     """
     if tool is None or not tool_flag(tool, "repeatable"):
-        del context.begun[CallId(call["id"] or "")]
-        return _refused(context, call, CUT_OFF.format(name=call["name"][:200]))
+        del context.interrupted_calls[CallId(call["id"] or "")]
+        return _refused(context, call, INTERRUPTED_CALL.format(name=call["name"][:200]))
     return await _run(context, tool, call, None)
 
 
@@ -177,12 +179,12 @@ async def _run_gated(context: ToolUseContext, tool: BaseTool, call: ToolCall) ->
                 f"Blocked by the safety gate: {safety_decision.reason or 'no reason given'}",
                 status="denied",
             )
-        await context.slot.take()  # Waiting for a person released it, unless other calls are active.
+        await context.slot.acquire()  # Waiting for a person released it, unless other calls are active.
     try:
         hold = context.budget.reserve(_ONE_TOOL_CALL)
     except BudgetExceeded as refusal:
         context.exhausted = refusal
-        context.note(refusal)
+        context.record_refusal(refusal)
         return _refused(context, call, str(refusal))
     answer = await _run(context, tool, call, hold)
     if note and isinstance(answer.content, str):
@@ -201,7 +203,7 @@ async def _ask_hooks(context: ToolUseContext, tool: BaseTool, call: ToolCall) ->
         decision = await context.hooks.fire("PreToolUse", context, payload, matcher=tool.name)
         if decision.updated_input is not None:
             call["args"] = decision.updated_input
-    decision = narrowed(context, tool.name, call["args"], decision)
+    decision = narrow_decision(context, tool.name, call["args"], decision)
     if decision.verdict == "deny":
         return _refused(context, call, f"Denied: {decision.reason or 'a hook denied it'}", status="denied")
     if decision.verdict == "ask":
@@ -225,14 +227,14 @@ async def _ask_person(context: ToolUseContext, tool: BaseTool, call: ToolCall, q
         current_call.reset(token)
     if not approved:
         return _refused(context, call, f"Denied: {approved.denial}", status="denied")
-    await context.slot.take()  # Waiting for the approval released it, unless other calls are active.
+    await context.slot.acquire()  # Waiting for the approval released it, unless other calls are active.
     return None
 
 
 async def _run(context: ToolUseContext, tool: BaseTool, call: ToolCall, hold: Hold | None) -> ToolMessage:
     """Run a tool; a call without a hold was counted before, and keeps its step."""
     call_id = CallId(call["id"] or "")
-    step = context.begun.pop(call_id, None) or context.next_step()
+    step = context.interrupted_calls.pop(call_id, None) or context.next_step()
     context.emit(ToolStarted, call_id=call_id, tool=tool.name, step_id=step, args=call["args"])
     if hold is not None:
         hold.settle(_ONE_TOOL_CALL)  # From here on it counts, however it ends.
@@ -243,7 +245,7 @@ async def _run(context: ToolUseContext, tool: BaseTool, call: ToolCall, hold: Ho
     preview = ""
     try:
         if not (tool_flag(tool, "read_only") or tool_flag(tool, "recorded")):
-            await context.settled()
+            await context.wait_persisted()
         answer = await _outcome(context, tool, call, step)
         if context.hooks is not None:
             await _notify_hooks(context, tool, call, answer)
@@ -348,10 +350,10 @@ async def _notify_hooks(context: ToolUseContext, tool: BaseTool, call: ToolCall,
 async def _store_artifact(context: ToolUseContext, answer: ToolMessage) -> None:
     """Store the bytes of a result's artifact, and put their name into the message: bytes cannot be recorded."""
     artifact = answer.artifact
-    if context.keep_blob is None or not isinstance(artifact, bytes | bytearray):
+    if context.store_blob is None or not isinstance(artifact, bytes | bytearray):
         return
     with contextlib.suppress(InvalidValue):  # More than the store accepts: dropped, as without a store.
-        name = await context.keep_blob(bytes(artifact))
+        name = await context.store_blob(bytes(artifact))
         answer.response_metadata = {**answer.response_metadata, "artifact": {"blob": name, "bytes": len(artifact)}}
 
 

@@ -8,7 +8,7 @@ from ramet.core.errors import Denied
 from ramet.core.events import ToolEnded
 from ramet.core.ids import CallId, StepId
 from ramet.tools.context import CurrentCall, HookDecision, ToolUseContext, current_call
-from ramet.tools.permission_checks import narrowed
+from ramet.tools.permission_checks import narrow_decision
 
 
 def has_gates(context: ToolUseContext) -> bool:
@@ -36,7 +36,7 @@ async def _pass(context: ToolUseContext, call_id: CallId, tool: str, args: dict[
         decision = await context.hooks.fire("PreToolUse", context, payload, matcher=tool)
         if decision.updated_input is not None and decision.updated_input != args:
             raise Denied(tool, "a hook changed the arguments, which this agent's own loop does not accept")
-    decision = narrowed(context, tool, args, decision)
+    decision = narrow_decision(context, tool, args, decision)
     if decision.verdict == "deny":
         raise Denied(tool, decision.reason or "a hook denied it")
     if decision.verdict == "ask":
@@ -45,7 +45,7 @@ async def _pass(context: ToolUseContext, call_id: CallId, tool: str, args: dict[
         safety_decision = await context.safety(context, call_id=call_id, tool=tool, args=args)
         if not safety_decision.committed:
             raise Denied(tool, f"the safety gate: {safety_decision.reason or 'no reason given'}")
-        await context.slot.take()  # Waiting for a person released it, unless other calls are active.
+        await context.slot.acquire()  # Waiting for a person released it, unless other calls are active.
 
 
 async def _ask_person(context: ToolUseContext, call_id: CallId, tool: str, args: dict[str, Any], question: str) -> None:
@@ -58,7 +58,7 @@ async def _ask_person(context: ToolUseContext, call_id: CallId, tool: str, args:
         current_call.reset(token)
     if not approved:
         raise Denied(tool, "it was not approved")
-    await context.slot.take()  # Waiting for the approval released it, unless other calls are active.
+    await context.slot.acquire()  # Waiting for the approval released it, unless other calls are active.
 
 
 def _has_hooks(context: ToolUseContext) -> bool:

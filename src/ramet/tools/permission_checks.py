@@ -12,7 +12,7 @@ from ramet.tools.permissions.evaluation import Call, judge, may_change
 from ramet.tools.permissions.search_exclusions import hidden_from_search
 
 
-def ruling_on(context: ToolUseContext, tool: str, args: Mapping[str, Any]) -> Ruling:
+def rule_on_call(context: ToolUseContext, tool: str, args: Mapping[str, Any]) -> Ruling:
     """Return the ruling of the context's rules on a call."""
     if not context.permissions:
         return Ruling()
@@ -22,11 +22,13 @@ def ruling_on(context: ToolUseContext, tool: str, args: Mapping[str, Any]) -> Ru
     return judge(context.permissions, Call(tool, args, os.fspath(context.cwd.absolute()), changes))
 
 
-def narrowed(context: ToolUseContext, tool: str, args: Mapping[str, Any], decision: HookDecision) -> HookDecision:
+def narrow_decision(
+    context: ToolUseContext, tool: str, args: Mapping[str, Any], decision: HookDecision
+) -> HookDecision:
     """Return the hooks' decision on a call, or a stricter one where the rules are stricter."""
     if decision.verdict == "deny" or not context.permissions:
         return decision
-    ruling = ruling_on(context, tool, args)
+    ruling = rule_on_call(context, tool, args)
     if ruling.verdict == "deny":
         return decision._replace(verdict="deny", reason=ruling.reason)
     if decision.verdict == "ask":

@@ -19,7 +19,7 @@ from ramet.tools.arguments import Arguments, workspace_tool
 from ramet.tools.files.paths import ResolvedPath, current_context, directory, resolve
 
 DEFAULT_MS, MAX_MS = 120_000, 600_000
-KEEP = 128 * 1024  #: bytes of output kept from the beginning, and as many from the end
+OUTPUT_BYTES = 128 * 1024  #: bytes of output kept from the beginning, and as many from the end
 
 
 class BashArguments(Arguments):
@@ -37,7 +37,7 @@ async def bash(arguments: BashArguments) -> str:
     limit_s = arguments.timeout / 1000
     if context.tool_timeout_s is not None:
         limit_s = min(limit_s, max(0.1, context.tool_timeout_s - 3))
-    with context.holding_process():
+    with context.track_process():
         output, exited = await execute(
             arguments.command, resolve(context, "."), limit_s, context.clock, context.environ
         )
@@ -51,20 +51,20 @@ async def bash(arguments: BashArguments) -> str:
 
 
 async def execute(
-    command: str, place: ResolvedPath, limit_s: float, clock: Clock, environ: Mapping[str, str] | None = None
+    command: str, working_dir: ResolvedPath, limit_s: float, clock: Clock, environ: Mapping[str, str] | None = None
 ) -> tuple[Capture, Ended]:
     """Run `command` in a directory, for at most `limit_s`, in `environ`, or in an environment without secrets."""
     if "\0" in command:
         raise ToolException("command: cannot hold a NUL character")
-    output = Capture(head=KEEP, tail=KEEP)
-    with directory(place):  # It gives a readable error if the workspace no longer exists.
+    output = Capture(head=OUTPUT_BYTES, tail=OUTPUT_BYTES)
+    with directory(working_dir):  # It gives a readable error if the workspace no longer exists.
         pass
     try:
         exited = await run(
             ["bash", "--noprofile", "--norc", "-c", command],
             clock=clock,
             timeout_s=limit_s,
-            cwd=place.path,
+            cwd=working_dir.path,
             env=environment() if environ is None else environ,
             stdout=output,
         )

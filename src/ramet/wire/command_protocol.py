@@ -108,16 +108,16 @@ class Refusal(FromProgram, frozen=True, kw_only=True, tag="refusal"):
     id: Number
 
 
-Heard = Ready | Chunk | Done | Error | Answer | Refusal
-_DECODER: msgspec.json.Decoder[Heard] = msgspec.json.Decoder(Heard)
+ProgramMessage = Ready | Chunk | Done | Error | Answer | Refusal
+_DECODER: msgspec.json.Decoder[ProgramMessage] = msgspec.json.Decoder(ProgramMessage)
 
 
-def encode(told: ToProgram, body: bytes = b"") -> bytes:
+def encode(message: ToProgram, body: bytes = b"") -> bytes:
     """Return a frame. The type is first in the line and the size last, for programs without a JSON parser."""
-    return msgspec.json.encode({**msgspec.to_builtins(told), "size": len(body)}) + b"\n" + body
+    return msgspec.json.encode({**msgspec.to_builtins(message), "size": len(body)}) + b"\n" + body
 
 
-def decode(frame: Frame, masked: Callable[[str], str] = str) -> Heard:
+def decode(frame: Frame, masked: Callable[[str], str] = str) -> ProgramMessage:
     """Return a program's message. Raises ProtocolError if the message is unknown; the error shows `masked` text."""
     try:
         return _DECODER.decode(frame.control)

@@ -237,7 +237,7 @@ FromGuest = (
 
 #: The requests with effects beyond their answer. If a sandbox can outlive its kernel, the answer confirms that the
 #: request and all earlier messages are persisted.
-LASTING = Spawn | PerformTask | CreateAgent | Send | Cancel | AskModel
+DURABLE_REQUESTS = Spawn | PerformTask | CreateAgent | Send | Cancel | AskModel
 
 # ---- from the host -------------------------------------------------------------------------------------------------
 

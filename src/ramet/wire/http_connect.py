@@ -63,7 +63,7 @@ class RequestReader:
         self._result: Target | ConnectRefusal | None = None
 
     @property
-    def rest(self) -> bytes:
+    def leftover(self) -> bytes:
         """Return the bytes after the header block: the tunnel's first bytes."""
         return bytes(self._buffer[self._at :]) if isinstance(self._result, Target) else b""
 

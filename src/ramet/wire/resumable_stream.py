@@ -23,14 +23,14 @@ from ramet.core.errors import Bug, ProtocolError
 from ramet.wire.frames import MAX_CONTROL, Frame
 
 VERSION = 1
-MAX_KEPT = 8 * 1024 * 1024  #: limit of sent and unacknowledged data of one direction, by `weight`
-WEIGHT = 128  #: overhead of a frame in addition to its bytes: a million empty frames must not be free to keep
+MAX_BUFFERED = 8 * 1024 * 1024  #: limit of sent and unacknowledged data of one direction, by `weight`
+FRAME_OVERHEAD = 128  #: overhead of a frame in addition to its bytes: a million empty frames must not be free to keep
 
 _HELLO, _FRAME, _ACK, _END = 1, 2, 3, 4
 _hello = struct.Struct("!BBQQ")
 _frame = struct.Struct("!BQQI")
 _number = struct.Struct("!BQ")
-MAX_PACKET = MAX_KEPT + _frame.size  #: bytes; a reader refuses a longer packet before receiving it
+MAX_PACKET = MAX_BUFFERED + _frame.size  #: bytes; a reader refuses a longer packet before receiving it
 
 
 def buffered_size(frame: Frame) -> int:
@@ -38,8 +38,8 @@ def buffered_size(frame: Frame) -> int:
     control, body = len(frame.control), len(frame.body)
     if not 1 <= control <= MAX_CONTROL:
         raise ProtocolError(f"a frame's control part has {control} bytes; 1 to {MAX_CONTROL} are accepted")
-    if (size := control + body + WEIGHT) > MAX_KEPT:
-        raise ProtocolError(f"a frame has {control + body} bytes; at most {MAX_KEPT - WEIGHT} are accepted")
+    if (size := control + body + FRAME_OVERHEAD) > MAX_BUFFERED:
+        raise ProtocolError(f"a frame has {control + body} bytes; at most {MAX_BUFFERED - FRAME_OVERHEAD} are accepted")
     return size
 
 
@@ -69,17 +69,17 @@ class ResumableStream:
     # ---- the user's side --------------------------------------------------------------------------------------------
 
     @property
-    def taken(self) -> int:
+    def last_received(self) -> int:
         """Return the number of the last received frame."""
         return self._last_received
 
     @property
-    def is_settled(self) -> bool:
+    def is_acknowledged(self) -> bool:
         """Return whether the peer has acknowledged every sent frame."""
         return not self._retained
 
     @property
-    def has_said_end(self) -> bool:
+    def has_sent_end(self) -> bool:
         """Return whether the end packet was given to this connection."""
         return self._has_sent_end
 
@@ -88,16 +88,16 @@ class ResumableStream:
         """Return whether the peer has announced its end."""
         return self._has_ended
 
-    def has_room(self, frame: Frame) -> bool:
+    def can_send(self, frame: Frame) -> bool:
         """Return whether a frame may be sent now; False: wait for an acknowledgement.
 
         Raises ProtocolError if it is too large.
         """
-        return self._retained_bytes + buffered_size(frame) <= MAX_KEPT
+        return self._retained_bytes + buffered_size(frame) <= MAX_BUFFERED
 
     def send(self, frame: Frame) -> None:
         """Add a frame, which is sent as often as needed. The caller must check `has_room` first."""
-        if self._is_ending or not self.has_room(frame):
+        if self._is_ending or not self.can_send(frame):
             raise Bug("a frame was sent after the end of the stream, or while the buffer was full")
         self._last_sent += 1
         self._retained.append(frame)
@@ -120,7 +120,7 @@ class ResumableStream:
 
     # ---- the wire's side --------------------------------------------------------------------------------------------
 
-    def connected(self) -> None:
+    def on_connected(self) -> None:
         """Begin a new connection; packets in transit on the previous connection are lost."""
         self._is_connected = True
         self._has_sent_hello = self._has_peer_hello = self._has_sent_end = False
@@ -203,8 +203,8 @@ class ResumableStream:
         if len(packet) < body:
             raise ProtocolError(f"a packet of {len(packet)} bytes announces a control part of {length}")
         frame = Frame(packet[_frame.size : body], packet[body:])
-        if self._unacknowledged_bytes + (size := buffered_size(frame)) > MAX_KEPT:
-            raise ProtocolError(f"more than {MAX_KEPT} received bytes are not acknowledged")
+        if self._unacknowledged_bytes + (size := buffered_size(frame)) > MAX_BUFFERED:
+            raise ProtocolError(f"more than {MAX_BUFFERED} received bytes are not acknowledged")
         self._apply_ack(acknowledged)
         self._last_received = number
         self._unacknowledged.append((number, size))

@@ -211,7 +211,7 @@ async def test_a_thread_that_is_stuck_is_named_after_the_grace_and_nothing_else(
         assert (await turn).status is Status.CANCELLED
         before = kept(session)
         stuck.free.set()
-        await eventually(lambda: not run_of(session, "sitter").context.left_running)
+        await eventually(lambda: not run_of(session, "sitter").context.orphaned_threads)
         assert kept(session) == before  # Its late result is nobody's.
         assert "came back late" not in str(said(run_of(session, "sitter").context.history))
 
@@ -225,7 +225,7 @@ async def test_a_thread_that_comes_back_within_the_grace_is_not_left() -> None:
         turn = asyncio.create_task(session.ask("Go."))
         await eventually(stuck.entered.is_set)
         cancelling = asyncio.create_task(session.cancel())
-        await eventually(lambda: run_of(session, "main").context.left_running)
+        await eventually(lambda: run_of(session, "main").context.orphaned_threads)
         stuck.free.set()
 
         receipt = await cancelling
@@ -320,7 +320,7 @@ async def test_cancelling_in_mid_stream_keeps_what_was_said() -> None:
     model = ScriptedModel({"tell": [Hang(13, "Once upon a time …")], "": [fresh("tell", "teller"), "ok"]})
     async with Session(model, runtime=quick()) as session:
         turn = asyncio.create_task(session.ask("Go."))
-        await eventually(lambda: len(model.requests) == 2 and run_of(session, "teller").heard)
+        await eventually(lambda: len(model.requests) == 2 and run_of(session, "teller").streamed_text)
 
         await session.handle("teller").cancel("too slow")
 
@@ -398,7 +398,7 @@ async def test_interrupting_does_not_ask_the_model_again() -> None:
         await turn
         assert len(model.requests) == 2
         stuck.free.set()
-        await eventually(lambda: not run_of(session, "main/1").context.left_running)
+        await eventually(lambda: not run_of(session, "main/1").context.orphaned_threads)
 
 
 async def test_interrupting_in_the_very_moment_of_the_prompt_ends_the_turn() -> None:
@@ -450,7 +450,7 @@ async def test_cancelling_the_task_that_reads_interrupts_the_turn() -> None:
     model = ScriptedModel([Hang(4, "Hm, let me see"), "resumed"])
     async with Session(model, runtime=quick()) as session:
         reader = asyncio.create_task(session.ask("Go."))
-        await eventually(lambda: run_of(session, "main").heard)
+        await eventually(lambda: run_of(session, "main").streamed_text)
 
         reader.cancel()
         await asyncio.wait([reader])
@@ -466,7 +466,7 @@ async def test_closing_a_session_in_mid_turn_ends_the_reader() -> None:
     model = ScriptedModel([Hang(4, "Hm, let me see")])
     async with Session(model, runtime=quick()) as session:
         reader = asyncio.create_task(session.ask("Go."))
-        await eventually(lambda: run_of(session, "main").heard)
+        await eventually(lambda: run_of(session, "main").streamed_text)
 
     assert (await reader).status is Status.CANCELLED
 

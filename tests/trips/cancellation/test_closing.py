@@ -57,7 +57,7 @@ async def test_a_root_that_a_hook_stops_takes_its_children_with_it() -> None:
         assert kid.task is not None
         assert kid.task.done()
         assert {view.path: view.state for view in session.runs()} == {"main": "cancelled", "main/kid": "cancelled"}
-        assert opened(session).tree.register.admission.taken == 0
+        assert opened(session).tree.register.admission.slot_count == 0
 
 
 async def test_a_hook_s_stop_beside_other_calls_is_that_stop() -> None:
@@ -92,7 +92,7 @@ async def test_a_cancel_during_an_interrupt_ends_the_session_for_good() -> None:
         turn = asyncio.create_task(session.ask("Go."))
         await deaf.entered.wait()
         interrupting = asyncio.create_task(session.interrupt())
-        await eventually(lambda: run_of(session, "main").cut)
+        await eventually(lambda: run_of(session, "main").stop_result)
 
         receipt = await session.cancel("enough")
 
@@ -169,12 +169,12 @@ async def test_a_birth_that_is_interrupted_on_its_way_leaves_no_place_taken() ->
         await eventually(lambda: first.calls and register.admission.queued)
         first.open.set()
         await eventually(lambda: second.calls and not register.admission.queued)
-        assert register.admission.taken == 3
+        assert register.admission.slot_count == 3
 
         await session.interrupt()
 
         assert (await turn).status is Status.CANCELLED
-        assert register.admission.taken == len(list(register.living())) == 2
+        assert register.admission.slot_count == len(list(register.living())) == 2
 
 
 # --- what a runtime keeps

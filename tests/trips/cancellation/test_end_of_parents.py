@@ -35,7 +35,7 @@ Ends = dict[str, tuple[Status, ErrorInfo | None]]
 
 def ends(tree: OpenTree) -> Ends:
     """How each run of a tree ended, by path, as the events have it."""
-    found = [each for each in tree.recorder.kept if isinstance(each, RunEnded)]
+    found = [each for each in tree.recorder.recent_events if isinstance(each, RunEnded)]
     assert len(found) == len({each.path for each in found}), "each run ends once"
     return {each.path: (each.result.status, each.result.error) for each in found}
 
@@ -264,7 +264,7 @@ async def test_a_run_that_is_stopped_twice_ends_after_the_sandboxes_below_it(
         assert middle is not None
 
         stopping = asyncio.create_task(handle.cancel("enough"))
-        await eventually(lambda: middle.was_inside and not middle.context.held_processes)
+        await eventually(lambda: middle.was_sandboxed and not middle.context.running_processes)
         assert leaf.is_living
         await runtime.get(middle.info.id).cancel("again")
         await stopping
@@ -286,7 +286,10 @@ async def test_the_children_of_a_sandboxed_parent_that_failed_end_together(
         tree, root = runtime.trees[handle.run.info.root], handle.run
         await eventually(
             lambda: (
-                [child.folder is not None and (child.folder.workspace / "begun").exists() for child in root.below_now]
+                [
+                    child.folder is not None and (child.folder.workspace / "begun").exists()
+                    for child in root.living_descendants
+                ]
                 == [True] * 3
             )
         )
@@ -295,7 +298,7 @@ async def test_the_children_of_a_sandboxed_parent_that_failed_end_together(
 
         assert (await handle.result()).status is Status.FAILED
 
-        below = [each for each in tree.recorder.kept if each.path != "main"]
+        below = [each for each in tree.recorder.recent_events if each.path != "main"]
         stops = [at for at, each in enumerate(below) if isinstance(each, StateChanged) and each.state == "stopping"]
         over = [at for at, each in enumerate(below) if isinstance(each, RunEnded)]
         assert (len(stops), len(over), max(stops) < min(over)) == (3, 3, True)
@@ -318,7 +321,7 @@ async def test_a_child_that_has_what_is_left_of_its_parents_time_has_no_timeout_
         await eventually(folder.workspace.is_dir)
         await clock.advance(born_s)
         (folder.workspace / "go").touch()
-        await eventually(lambda: any(run.state is State.RUNNING for run in handle.run.bound_children()))
+        await eventually(lambda: any(run.state is State.RUNNING for run in handle.run.attached_children()))
 
         await clock.advance(time_s)
         await handle.result()

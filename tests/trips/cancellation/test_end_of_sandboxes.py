@@ -150,7 +150,7 @@ async def test_a_cancel_while_it_is_being_ended_leaves_nothing(runtime: ramet.Ag
     handle = await runtime.start_agent(agent=agents.deaf, args=(mark,), policy=policy)
     run = runtime.get(handle.id).run
     await eventually(lambda: marked(mark))
-    await eventually(lambda: run.box is None)  # From here on it is being ended.
+    await eventually(lambda: run.sandbox is None)  # From here on it is being ended.
 
     await handle.cancel("no longer needed")
 

@@ -375,6 +375,6 @@ async def test_hooks_of_a_folder_are_off_until_it_is_trusted(project: Path) -> N
 
 
 def _plain(text: str) -> str:
-    from ramet.cli.render.sanitize import clean
+    from ramet.cli.render.sanitize import sanitize
 
-    return clean(text)
+    return sanitize(text)

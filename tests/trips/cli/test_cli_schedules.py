@@ -17,7 +17,7 @@ import pytest
 
 from ramet import AgentRuntime, AgentScheduler
 from ramet.core.errors import Unknown
-from ramet.host.control.run_queries import records_of
+from ramet.host.control.run_queries import journal_reader
 from ramet.host.control.socket import Refused, send_request
 from ramet.host.scheduler.offline import OfflineScheduler
 from ramet.host.scheduler.view import ScheduleView, view_now
@@ -103,7 +103,7 @@ async def until(project: Path, id: str, holds: Callable[[ScheduleView], object])
     """Return once a schedule stands so, for who looks from beside."""
     async with asyncio.timeout(180):
         while True:
-            async with await records_of(project) as records:
+            async with await journal_reader(project) as records:
                 found = await ScheduleTable(records.store).read(id)
                 if found is not None and holds(await view_now(found.book, records)):
                     return
@@ -234,7 +234,7 @@ async def test_what_is_cancelled_beside_a_kernel_is_forgotten_and_its_run_goes_o
         gone = await schedule(project, "rm", "held")
         known, again = await listed(project), await schedule(project, "rm", "held")
         (project / "go").touch()
-        async with await records_of(project) as records, asyncio.timeout(180):
+        async with await journal_reader(project) as records, asyncio.timeout(180):
             while await records.store.get("schedule", "held") is not None:  # noqa: ASYNC110 - by another process
                 await asyncio.sleep(0.01)
             (root,) = await records.trees(ended=True)

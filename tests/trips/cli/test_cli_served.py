@@ -278,7 +278,7 @@ async def test_following_ends_with_a_signal_with_the_server_and_with_the_run(fol
     (folder / "jobs.py").unlink()  # So that its schedule cannot go on with it.
     async with serve(folder):
         done = await ramet(*logs)
-    assert (done.status, done.err) == (0, f"ramet: {rows[0].id} was interrupted: {ServerSource.interrupted}\n")
+    assert (done.status, done.err) == (0, f"ramet: {rows[0].id} was interrupted: {ServerSource.interrupted_hint}\n")
 
 
 @asynccontextmanager

@@ -128,7 +128,7 @@ async def test_keys_that_are_none(served: Served, key: str | bytes) -> None:
 async def test_while_the_first_is_being_done(both: Served) -> None:
     """409 with Retry-After: it can be asked for again, and then has the answer."""
     _, nonce = await both.agent(agent_type="parrot")
-    parrots = both.server.spawner.roster.find(nonce, "turn").served
+    parrots = both.server.spawner.agents.find_by_key(nonce, "turn").served
     body = {"model": "any", "messages": [{"role": "user", "content": "a wait"}]}
 
     async def ask() -> httpx2.Response:
@@ -147,7 +147,7 @@ async def test_while_the_first_is_being_done(both: Served) -> None:
 async def test_who_leaves_a_whole_answer_gets_it_by_asking_again(both: Served) -> None:
     """A turn with an Idempotency-Key goes on without its client; the same request reads it to its end."""
     _, nonce = await both.agent(agent_type="parrot")
-    parrot: Any = both.server.spawner.roster.find(nonce, "turn").served
+    parrot: Any = both.server.spawner.agents.find_by_key(nonce, "turn").served
     requests = both.server._parts.metrics.requests
     body = {"model": "any", "messages": [{"role": "user", "content": "a wait b"}]}
 

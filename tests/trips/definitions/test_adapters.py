@@ -246,7 +246,7 @@ async def test_a_server_asks_the_policy_adapter_of_its_settings(installed: None,
             handle = await server.runtime.spawn(agents.spawn, args=(agents.echo,), policy=policy)
             recorder = server.runtime.trees[handle.run.info.id].recorder
             await handle.result()
-            decided = of_kind(recorder.kept, PolicyDecided)
+            decided = of_kind(recorder.recent_events, PolicyDecided)
 
     assert handle.run.grant is not None
     assert handle.run.grant.allowed_endpoints == ()

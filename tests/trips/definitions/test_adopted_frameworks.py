@@ -280,7 +280,7 @@ async def test_a_cancelled_run_asks_nothing_more_and_keeps_what_it_used(runtime:
     result, events = await ended(handle)
 
     assert (result.status, receipt.left) == (Status.CANCELLED, ())
-    assert handle.run.context.budget.held("tokens") == 0
+    assert handle.run.context.budget.reserved("tokens") == 0
     charged = of_kind(events, ModelCharged)
     assert len(of_kind(events, ModelAsked)) == len(charged)
     assert all(each.usage.estimated for each in charged)
@@ -494,7 +494,7 @@ async def test_an_adopted_agent_that_was_killed_goes_on_with_the_budget_that_it_
     async with AgentRuntime(tmp_path) as runtime:
         (handle,) = await runtime.resume(agents=[asks_twice(model)])
         result, events = await ended(handle)
-        assert handle.run.context.budget.held("tokens") == 0
+        assert handle.run.context.budget.reserved("tokens") == 0
 
     assert (result.status, result.value) == (Status.COMPLETED, "three, four")
     assert result.usage.model_calls == 4

@@ -143,9 +143,9 @@ async def test_three_levels_each_with_its_own_registry(make: MakeStore, monkeypa
         leaf = (await runtime.dynamic.create(parent, solver("equation_parser"))).ref
     async with process(make, monkeypatch) as runtime:
         architect()
-        assert leaf.place == "architect/math_solver/equation_parser"
+        assert leaf.namespace == "architect/math_solver/equation_parser"
         assert (await runtime.dynamic.load(str(leaf))).name == "equation_parser"
-        top, below = [await runtime.dynamic.registries.namespace(each) for each in ("architect", middle.place)]
+        top, below = [await runtime.dynamic.registries.namespace(each) for each in ("architect", middle.namespace)]
         assert list(top.get(REGISTRY)) == ["math_solver"]
         assert list(below.get(REGISTRY)) == ["equation_parser"]
         (await runtime.dynamic.state_of(leaf)).set("kept", 1)

@@ -38,7 +38,7 @@ def root_of(session: Session[Any]) -> Run:
 async def perform(run: Run, ref: str, task: str = "solve") -> Any:
     """Ask an agent, as code in the sandbox of a run does."""
     assert run.context.tree is not None
-    return await run.context.tree.perform(run.context, ref, task, {})
+    return await run.context.tree.call_task(run.context, ref, task, {})
 
 
 # --- names
@@ -72,10 +72,10 @@ async def test_the_name_of_a_client_or_a_guest_stands_for_nobody(tmp_path: pathl
                 with pytest.raises(AgentNotResolved, match="not in the registry"):
                     await runtime.dynamic.local(asker, each.name)
         assert "stranger" not in {
-            **declarations._known,
+            **declarations._registered,
             **declarations._newest,
-            **declarations._met,
-            **declarations._newest_met,
+            **declarations._registered_undeclared,
+            **declarations._newest_undeclared,
         }
 
 
@@ -109,7 +109,7 @@ async def test_who_may_use_less_takes_nothing_from_the_agent_that_it_asks(tmp_pa
         async with Session(ScriptedModel([]), agent=client("bob"), runtime=runtime, unattended=True) as session:
             asked = await perform(root_of(session), "specialist", "work")
             assert (await asked.result()).value == "done"
-            [_, born] = of_kind(runtime.trees[session.id].recorder.kept, RunSpawned)  # type: ignore[index]
+            [_, born] = of_kind(runtime.trees[session.id].recorder.recent_events, RunSpawned)  # type: ignore[index]
         assert [each["name"] for each in born.birth["agent"]["capabilities"]] == ["math"]
         assert declarations.find_registered("specialist") is specialist
         assert await runtime.dynamic.load(handle) is specialist

@@ -19,7 +19,7 @@ from ramet.host.trees import factory
 from ramet.models.scripted.dialogue import Call
 from ramet.spawn.tree import RunTree
 from ramet.tools.agents.authoring import authoring_tools
-from ramet.tools.agents.task_result import conclusion_tools
+from ramet.tools.agents.task_result import task_result_tools
 from ramet.tools.python import python_tool
 from tests.trips.kits.authoring import Shelf
 from tests.trips.kits.isolated import BACKENDS, Name
@@ -352,7 +352,7 @@ async def test_agents_make_agents_that_make_agents(tmp_path: pathlib.Path, backe
 async def test_what_one_turn_concluded_is_no_answer_of_the_next(tmp_path: pathlib.Path) -> None:
     """In the host as in a sandbox."""
     model = ramet.ScriptedModel([Call("task_success", {"result": "first"}), "second"])
-    async with ramet.Session(model, conclusion_tools(), cwd=tmp_path, unattended=True) as talk:
+    async with ramet.Session(model, task_result_tools(), cwd=tmp_path, unattended=True) as talk:
         assert (await talk.ask("One")).value == "first"
         assert (await talk.ask("Two")).value == "second"
 

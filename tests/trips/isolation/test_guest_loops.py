@@ -36,7 +36,7 @@ from ramet.core.events import (
     encode,
 )
 from ramet.core.limits import SpawnLimits
-from ramet.core.outcome import NOTHING_USED, Status
+from ramet.core.outcome import NO_USAGE, Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.rate_limit import RetryPolicy
@@ -281,7 +281,7 @@ async def test_another_attempt_begins_where_the_turn_began(inside: Inside, tmp_p
         first, _ = conversation.start()
         question = b'{"messages": [1, 2], "tools": []}'
         await conversation.ask_model(AskModel(id=1, step=f"{run.info.id}:1"), question, no_piece)
-        assert run.context.budget.held("tool_calls") == 2
+        assert run.context.budget.reserved("tool_calls") == 2
         run.context.mailbox.push(Mail(id="mail-1", sender="user", text="Late.", kind="user"))
         second, body = conversation.start()
 
@@ -291,7 +291,7 @@ async def test_another_attempt_begins_where_the_turn_began(inside: Inside, tmp_p
             "Early.",
             "Late.",
         ]
-        assert run.context.budget.held("tool_calls") == 0
+        assert run.context.budget.reserved("tool_calls") == 0
         assert (first.steps, second.steps) == (0, 1)
 
 
@@ -481,7 +481,7 @@ async def test_a_question_that_was_never_sent_is_refunded(inside: Inside, tmp_pa
 
         assert failed.error is not None
         assert "Connection refused" in failed.error.message
-        assert failed.usage == NOTHING_USED
+        assert failed.usage == NO_USAGE
         assert (worked.value, worked.usage.model_calls, worked.usage.estimated) == ("Better now.", 1, False)
         assert nothing_is_held(talk)
     assert "refused" not in str(inside.last_words[0])
@@ -588,10 +588,10 @@ async def test_a_cancelled_tree_of_guests_is_gone(inside: Inside, tmp_path: path
     async with session(script, tmp_path) as talk:
         reader = talk.submit_message("take charge")
         async for item in reader:
-            if len(inside.guests) == 2 and run_of(talk, "child").heard:
+            if len(inside.guests) == 2 and run_of(talk, "child").streamed_text:
                 break
             if isinstance(item, ToolStarted):
-                await eventually(lambda: len(inside.guests) == 2 and run_of(talk, "child").heard)
+                await eventually(lambda: len(inside.guests) == 2 and run_of(talk, "child").streamed_text)
                 break
         receipt = await talk.cancel("enough")
         await reader.aclose()

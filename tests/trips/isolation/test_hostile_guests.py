@@ -121,12 +121,12 @@ async def besieged(script: Any, attack: Attack, folder: pathlib.Path, **options:
         ours, theirs = socket.socketpair()
         conversation = SandboxedConversation(run, messages, feed)
         errands = GuestRequests(run, run.context.next_step(), conversation)
-        door = errands.door = GuestChannel(errands)
+        door = errands.channel = GuestChannel(errands)
         await door.open(ours)
         reader, writer = await asyncio.open_connection(sock=theirs)
         guest = Guest(reader, writer)
-        await door.tell(*conversation.start())
-        door.beside(conversation.attend(door.tell))
+        await door.send(*conversation.start())
+        door.run_concurrently(conversation.forward_mail(door.send))
 
         async def work() -> None:
             first, body = await guest.hear()
@@ -139,7 +139,7 @@ async def besieged(script: Any, attack: Attack, folder: pathlib.Path, **options:
 
         working = asyncio.ensure_future(work())
         try:
-            finished = await door.over()
+            finished = await door.wait_closed()
             assert finished is not None, "it went unnoticed"
             return conversation.finish(finished.done, finished.body)
         finally:
@@ -605,9 +605,9 @@ async def test_a_last_word_is_heard_though_something_was_being_told() -> None:
     for piece in frames.pack(guest_protocol.encode(Done(ok=True)), b"x" * 100_000):
         theirs.sendall(piece)
     theirs.close()
-    await door.tell(guest_protocol.Stop(reason="late"))
+    await door.send(guest_protocol.Stop(reason="late"))
 
-    finished = await door.over()
+    finished = await door.wait_closed()
     await door.close()
     assert finished is not None
     assert finished.done == Done(ok=True)

@@ -57,7 +57,7 @@ async def test_a_function_that_returns_awaits_the_children_that_it_left_at_work(
     result = await handle.result()
 
     assert (result.status, result.value) == ("completed", "the parent's")
-    ends = [(each.path, str(each.result.status)) for each in recorder.kept if isinstance(each, RunEnded)]
+    ends = [(each.path, str(each.result.status)) for each in recorder.recent_events if isinstance(each, RunEnded)]
     assert ends == [("main/late", "completed"), ("main", "completed")]
 
 

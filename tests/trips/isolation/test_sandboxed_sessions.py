@@ -111,11 +111,11 @@ async def test_what_is_on_record_of_a_retried_turn_is_the_attempt_that_counts(
     ) as talk:  # fmt: skip
         assert (await talk.ask("Go")).value == "done"
         run = run_of(talk, "main/1")
-        told = TreeReplay().tell_all(kept(talk)).runs[run.info.id]
+        told = TreeReplay().apply_all(kept(talk)).runs[run.info.id]
 
     assert [each.attempt for each in of_kind(kept(talk), RunRetried)] == [1]
-    assert [each.kind for each in told.said] == [each.type for each in run.context.history]
-    assert [each.kind for each in told.said] == ["human", "ai", "tool", "ai"]
+    assert [each.kind for each in told.conversation] == [each.type for each in run.context.history]
+    assert [each.kind for each in told.conversation] == ["human", "ai", "tool", "ai"]
 
 
 @both

@@ -118,7 +118,7 @@ async def test_a_running_kernel_collects_what_gc_asks_for(tmp_path: pathlib.Path
     roots = await with_trees(tmp_path, BATCH + 20)
     async with AgentRuntime(tmp_path) as runtime:
         living = await runtime.spawn(waits_for_ever)
-        await living.run.context.settled()
+        await living.run.context.wait_persisted()
 
         done = await ramet("gc", "--older-than", "7d", "--keep", roots[3], "--json", "--dir", str(tmp_path))
         again = await ramet("gc", "--older-than", "0", "--keep", roots[3], "--dir", str(tmp_path))

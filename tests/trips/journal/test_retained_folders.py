@@ -17,7 +17,7 @@ from ramet.core.events import Event
 from ramet.host.retention.janitor import RetentionJob
 from ramet.isolation.workspace.folder_retention import FolderLimits
 from ramet.isolation.workspace.run_dirs import RunFolders
-from ramet.models.scripted.dialogue import Call, Spoken
+from ramet.models.scripted.dialogue import Call, ReplyStep
 from ramet.tools.workspace import workspace_tools
 from tests.support.waiting import eventually
 from tests.support.warm import warm
@@ -58,7 +58,7 @@ async def resumed(runtime: AgentRuntime, model: ScriptedModel) -> Session:
 
 async def on_record(session: Session) -> list[Event]:
     """All that its tree has on record now."""
-    await session.handle(session.id).run.context.settled()
+    await session.handle(session.id).run.context.wait_persisted()
     assert session.runtime.journal is not None
     stored = await session.runtime.journal.store.read(tree=session.id, limit=10_000)
     return [events.decode(each.data) for each in stored]
@@ -68,7 +68,7 @@ def many_that_ended(folder: pathlib.Path, count: int = KEEP_COUNT + 20) -> None:
     """Folders of runs that ended after everything that is there now."""
     folders = RunFolders(folder)
     for number in range(count):
-        folders.create(f"run-{number}").ended()
+        folders.create(f"run-{number}").record_end()
 
 
 @pytest.mark.parametrize("session_id", ["talk", None])
@@ -128,7 +128,7 @@ async def test_a_child_that_finished_has_its_files_when_mail_resumes_it(tmp_path
         kid = run_of(session, "main/kid").info.id
     many_that_ended(tmp_path)
 
-    def answer(messages: list[BaseMessage]) -> Spoken:
+    def answer(messages: list[BaseMessage]) -> ReplyStep:
         newest = messages[-1].text
         return READS if "read it" in newest else f"read: {newest}" if "to be kept" in newest else "heard"
 
@@ -151,7 +151,7 @@ async def test_only_who_can_go_on_in_a_sandbox_misses_a_folder(tmp_path: pathlib
         session = Session(model, workspace_tools(), agents=[toil], runtime=runtime, session_id="talk", policy=Policy())
         await session.ask("go")
         kid = RunFolders(tmp_path).find(run_of(session, "main/kid").info.id)
-        await eventually(lambda: kid.about().ended is not None)
+        await eventually(lambda: kid.read_info().ended is not None)
     shutil.rmtree(kid.path)
 
     async with AgentRuntime(tmp_path, backend="local") as runtime:
@@ -190,9 +190,9 @@ async def test_a_running_kernel_keeps_as_many_folders_as_it_was_told(tmp_path: p
             runs.append(handle.id)
         await eventually(lambda: len(runtime.trees) == 1)
         assert runtime.journal is not None
-        assert isinstance(runtime.journal.caretaker, RetentionJob)
+        assert isinstance(runtime.journal.retention_job, RetentionJob)
 
-        assert set(await runtime.journal.caretaker.tidy()) == set(runs[:2])
+        assert set(await runtime.journal.retention_job.tidy()) == set(runs[:2])
 
         assert {each.id for each in RunFolders(tmp_path).list()} == {rests.id, *runs[2:]}
 
@@ -208,7 +208,7 @@ async def test_a_folder_that_is_missing_is_said_to_the_owner_and_to_the_agent(tm
         unused = ScriptedModel(["not asked"])
         async with killed(tmp_path) as runtime:
             session = await resumed(runtime, unused)
-            await session.handle(session.id).run.context.settled()
+            await session.handle(session.id).run.context.wait_persisted()
         assert not unused.requests
 
     model = ScriptedModel(["I see", "and go on"])
@@ -232,7 +232,7 @@ async def test_a_folder_that_goes_while_its_run_rests_is_said(tmp_path: pathlib.
         session = begun(runtime, model)
         await session.ask("write")
         folder = RunFolders(tmp_path).find(session.id)
-        await eventually(lambda: folder.about().ended is not None)
+        await eventually(lambda: folder.read_info().ended is not None)
         shutil.rmtree(folder.path if gone == "folder" else folder.workspace)
 
         result = await session.ask("go on")

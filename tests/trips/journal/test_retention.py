@@ -77,8 +77,8 @@ async def ended(runtime: AgentRuntime, **more: object) -> str:
 async def collected(runtime: AgentRuntime) -> list[str]:
     """What the kernel's own care removes now."""
     assert runtime.journal is not None
-    assert isinstance(runtime.journal.caretaker, RetentionJob)
-    return await runtime.journal.caretaker.collect()
+    assert isinstance(runtime.journal.retention_job, RetentionJob)
+    return await runtime.journal.retention_job.run_once()
 
 
 async def test_a_result_is_there_for_its_time_and_then_says_that_this_is_over(tmp_path: pathlib.Path) -> None:
@@ -93,7 +93,7 @@ async def test_a_result_is_there_for_its_time_and_then_says_that_this_is_over(tm
         assert (await runtime.result(run)).value == "noted note"
         assert await collected(runtime) == []
         living = await runtime.spawn(waits_for_ever, keep_results_seconds=0)
-        await living.run.context.settled()
+        await living.run.context.wait_persisted()
 
     async with AgentRuntime(tmp_path, clock=Later(3700)) as runtime:
         store = (await _opened(runtime)).store
@@ -121,7 +121,7 @@ async def test_what_lives_or_is_kept_is_not_removed(tmp_path: pathlib.Path) -> N
     """However short its time is; a tree that is kept no longer goes with the next look."""
     async with AgentRuntime(tmp_path, keep_results_seconds=0) as runtime:
         living = await runtime.spawn(waits_for_ever)
-        await living.run.context.settled()
+        await living.run.context.wait_persisted()
         kept = await runtime.spawn(scheduled.note)
         await runtime.retain(kept.id)
         await kept.result()
@@ -254,10 +254,10 @@ async def test_what_a_tree_left_with_another_kernel_goes_there(tmp_path: pathlib
         gone: list[str] = []
         async with asyncio.timeout(10):
             while len(gone) < 2:  # until it is noted that both are over
-                gone += await two.collect()
+                gone += await two.run_once()
         assert set(gone) == {removed, kept}
         assert len(list(transcripts.glob("*/main.jsonl"))) == 2
-        assert await one.collect() == []
+        assert await one.run_once() == []
 
         assert [each.name for each in folders.root.iterdir()] == [kept]
         assert [each.name for each in transcripts.iterdir() if each.is_dir()] == []

@@ -12,7 +12,7 @@ from langchain_core.tools import tool
 
 from ramet import AgentRuntime, ScriptedModel, Session
 from ramet.core.errors import Unknown
-from ramet.host.journal.blobs import BLOB_OF, drop_blobs, keep_blob
+from ramet.host.journal.blobs import BLOB_OF, remove_blobs, store_blob
 from ramet.host.retention.sweep import sweep
 from ramet.models.scripted.dialogue import Call
 from ramet.store.sqlite.store import SqliteStore
@@ -76,8 +76,8 @@ async def test_an_artifact_takes_nothing_of_a_state_with_it(tmp_path: pathlib.Pa
         for name in list(held):
             found = await store.get_blob(name)
             assert found is not None
-            await keep_blob(store, "run-1", found)
-        assert await drop_blobs(store, "run-1") == len(held)
+            await store_blob(store, "run-1", found)
+        assert await remove_blobs(store, "run-1") == len(held)
 
         assert set(await store.list_blobs()) == held
         assert (await runtime.state("notes")).get("kept") == value

@@ -74,7 +74,7 @@ async def test_a_transcript_holds_the_conversation_as_it_was(tmp_path: Path) -> 
 
     assert folder is not None
     for path, history in histories.items():
-        [story] = TreeReplay().tell_all(lines(folder, path)).runs.values()
+        [story] = TreeReplay().apply_all(lines(folder, path)).runs.values()
         assert plain([decode_message(each) for each in story.messages]) == plain(history)
         assert len(history) > 1
 

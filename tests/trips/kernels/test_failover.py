@@ -286,10 +286,10 @@ async def test_a_schedule_fires_once_among_three_kernels(stores: dict[str, Postg
         view = await schedulers[0].schedule_agent_in(3600, scheduled.note, name="job", in_process=True)
         for n, scheduler in enumerate(schedulers, 1):
             for each in schedulers:
-                each._lookout.look_at(view.id)
+                each._loop.wake(view.id)
             await scheduler.trigger(view.id)
             for each in schedulers:
-                each._lookout.look_at(view.id)
+                each._loop.wake(view.id)
             await eventually(lambda n=n: len(scheduled.CALLS) >= n)  # type: ignore[misc]
             await _ended(scheduler, view.id, n)
 
@@ -310,7 +310,7 @@ async def test_a_claimed_tick_is_its_owners_while_that_ones_kernel_lives(stores:
         book = ScheduleRecord(schedule=schedule, state=TickState(decided=now, claims=(claim,)))
         books = ScheduleTable(stores["one"])
         assert await books.write(book, 0)
-        scheduler._lookout._look_again()
+        scheduler._loop._check_all_soon()
         await scheduler.trigger(schedule.id)  # It waits behind the one that was claimed.
         waiting = [str(each.status) for each in await scheduler.results(schedule.id)]
         assert waiting == ["starting", "waiting"]

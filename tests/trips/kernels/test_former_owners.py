@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ramet.services.cluster.auth import PeerAuth
 from ramet.services.teams.tables import TeamTables
-from ramet.services.turns.log import ASKED
+from ramet.services.turns.log import REQUEST_KIND
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema, postgres
 from tests.support.serving import Served, serving, short_folder
@@ -41,8 +41,8 @@ async def served(store: PostgresStore) -> AsyncIterator[Served]:
 async def taken_over(store: PostgresStore) -> None:
     """All teams by kernel two, as it does with those of a kernel that it holds for lost; nobody is told."""
     books = TeamTables(store)
-    agents = (await books.agents()).whole
-    for team in (await books.teams()).whole:
+    agents = (await books.agents()).readable
+    for team in (await books.teams()).readable:
         crew = [each for each in agents if each.team == team.id]
         books.hold(team, *crew)
         await books.write(replace(team, kernel="two"), *crew)
@@ -77,7 +77,7 @@ async def test_a_write_of_what_was_taken_over_is_refused_as_what_it_is(served: S
 async def test_a_turn_that_another_kernel_wrote_first_is_not_begun_here(served: Served, store: PostgresStore) -> None:
     """Of an agent without a tree, whose turns are all that tells of it."""
     agent, nonce = await served.agent()
-    await store.put(ASKED, f"{agent}/000000000001", b"another kernel's", expected=0)
+    await store.put(REQUEST_KIND, f"{agent}/000000000001", b"another kernel's", expected=0)
 
     answer = await served.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
 
@@ -133,7 +133,7 @@ async def test_a_spawn_that_waits_is_not_aborted_when_its_team_goes_elsewhere(
     asked = {"team": team, "agent_type": "echo"}
     assert (await served.ask("POST", "/v1/agents", key, json={**asked, "name": "bob"})).status_code == 201
     waiting = asyncio.create_task(served.ask("POST", "/v1/agents", key, json={**asked, "name": "eve", "wait_s": 60}))
-    while not served.server.spawner._rooms[team]._line:  # noqa: ASYNC110 - it is on its way
+    while not served.server.spawner._team_states[team]._queue:  # noqa: ASYNC110 - it is on its way
         await asyncio.sleep(0)
     await taken_over(store)
     await served.server.spawner.take_over()
@@ -153,10 +153,10 @@ async def test_an_agent_that_cannot_be_taken_up_keeps_no_other_from_it(
             async with serving(folder, store=store) as one:
                 agents = [await one.agent(name=name) for name in ("ann", "bob", "cal")]
                 broken, bad_key = agents[1]
-                await store.put(ASKED, f"{broken}/000000000001", b"\xff", expected=0)
+                await store.put(REQUEST_KIND, f"{broken}/000000000001", b"\xff", expected=0)
                 other.server.operator = one.server.operator
             for id, nonce in (agents[0], agents[2]):
-                await eventually(lambda id=id: other.server.spawner.roster.has(id))  # type: ignore[misc]
+                await eventually(lambda id=id: other.server.spawner.agents.has(id))  # type: ignore[misc]
                 said = await other.ask("POST", f"/v1/agents/{id}/turns", nonce, content=b"hello")
                 assert b"hello" in said.content, said.text
             found = (await other.ask("GET", f"/v1/agents/{broken}", bad_key)).json()

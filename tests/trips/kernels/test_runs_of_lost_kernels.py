@@ -38,10 +38,10 @@ class Late(LlmType):
         super().__init__({"counting": Counting()}, default="offline")
         self.go_on = asyncio.Event()
 
-    async def open(self, opening: AgentSpec) -> Agent:
-        if opening.run:
+    async def open(self, spec: AgentSpec) -> Agent:
+        if spec.run:
             await self.go_on.wait()
-        return await super().open(opening)
+        return await super().open(spec)
 
 
 class Two(NamedTuple):
@@ -99,12 +99,12 @@ async def test_a_run_that_is_being_taken_up_is_waited_for(both: Two, postgres: S
     """Whoever follows it hears of no end, and whoever stops it has it stopped: it is on record whose it is by then."""
     one, two, stores, late = both
     _, key = await one.agent(agent_type="late")
-    (agent,) = one.server.spawner.roster
+    (agent,) = one.server.spawner.agents
     said = b'{"messages": [{"role": "user", "content": "hello"}]}'
     (await one.ask("POST", f"/v1/agents/{agent.id}/turns", key, content=said)).raise_for_status()
     run = agent.served.run
     with cut_off(stores[0], postgres):
-        await eventually(lambda: two.server.is_taking_up(""))
+        await eventually(lambda: two.server.is_taking_over(""))
         async with asyncio.timeout(180):
             while not await is_of(stores[1], "two", run):
                 pass
@@ -126,7 +126,7 @@ async def test_an_agent_that_nobody_has_spoken_with_is_taken_over(both: Two, pos
     late.go_on.set()
     id, key = await one.agent(agent_type="late")
     with cut_off(stores[0], postgres):
-        await eventually(lambda: two.server.spawner.roster.has(id))
+        await eventually(lambda: two.server.spawner.agents.has(id))
         told = (await two.ask("GET", f"/v1/agents/{id}", key)).json()
 
     assert (told["state"], told["error"]) == ("idle", None)
@@ -142,7 +142,7 @@ async def test_a_model_that_was_set_is_asked_where_the_agent_goes_on(
     change = {"@type": "set_model", "model": "counting"}
     (await one.ask("POST", f"/v1/agents/{id}/control", key, json=change)).raise_for_status()
     with cut_off(stores[0], postgres):
-        await eventually(lambda: two.server.spawner.roster.has(id))
+        await eventually(lambda: two.server.spawner.agents.has(id))
         said = await two.ask("POST", f"/v1/agents/{id}/turns?format=openai", key, content=counting(2, 9, tmp_path))
         await two.ask("DELETE", f"/v1/agents/{id}", key)
 
@@ -155,14 +155,14 @@ async def test_who_follows_what_goes_elsewhere_hears_of_no_end(both: Two, postgr
     one, two, stores, late = both
     late.go_on.set()
     id, key = await one.agent(agent_type="late")
-    run = one.server.spawner.roster.admit(id, key, "info").served.run
+    run = one.server.spawner.agents.authorized_entry(id, key, "info").served.run
     said = b'{"messages": [{"role": "user", "content": "hello"}]}'
     (await one.ask("POST", f"/v1/agents/{id}/turns", key, content=said)).raise_for_status()
     paths = [f"/v1/runs/{run}/events?follow=true", f"/v1/agents/{id}/events"]
     following = [asyncio.create_task(one.ask("GET", path, TOKEN)) for path in paths]
     await eventually(lambda: len(one.server._parts.streams) == 2)
     with cut_off(stores[0], postgres):
-        await eventually(lambda: two.server.spawner.roster.has(id))
+        await eventually(lambda: two.server.spawner.agents.has(id))
     for each in following:
         with pytest.raises(httpx2.RemoteProtocolError):
             await each
@@ -173,7 +173,7 @@ async def test_what_is_answered_by_a_kernel_that_lost_it_is_on_record(both: Two,
     one, two, stores, late = both
     late.go_on.set()
     agents = [await one.agent(agent_type="late") for _ in range(2)]
-    runs = [one.server.spawner.roster.admit(*each, "info").served.run for each in agents]
+    runs = [one.server.spawner.agents.authorized_entry(*each, "info").served.run for each in agents]
     asked = {
         "a word for the agent": (f"/v1/agents/{agents[0][0]}/mail", {"text": "a word for the agent"}),
         "a word for the run": (f"/v1/runs/{runs[0]}/mail", {"text": "a word for the run"}),
@@ -181,7 +181,7 @@ async def test_what_is_answered_by_a_kernel_that_lost_it_is_on_record(both: Two,
         "that is enough": (f"/v1/runs/{runs[1]}/stop", {"reason": "that is enough"}),
     }
     with cut_off(stores[0], postgres):
-        await eventually(lambda: all(two.server.spawner.roster.has(id) for id, _ in agents))
+        await eventually(lambda: all(two.server.spawner.agents.has(id) for id, _ in agents))
         asking = [asyncio.create_task(one.ask("POST", path, TOKEN, json=said)) for path, said in asked.values()]
         requests = one.server._parts.metrics.requests
         await eventually(lambda: requests.under_way == len(asking) or any(each.done() for each in asking))
@@ -195,7 +195,7 @@ async def test_a_run_that_nobody_takes_up_is_told_of_at_once(both: Two, postgres
     """It was of no team and of no schedule: what is on record of it is there, and nobody is told to come again."""
     one, two, stores, _ = both
     run = (await one.server.runtime.spawn(for_ever)).id
-    await one.server.runtime.get(run).run.context.settled()
+    await one.server.runtime.get(run).run.context.wait_persisted()
     with cut_off(stores[0], postgres):
         await eventually(lambda: not two.server.kernels.directory.is_alive("one"))  # type: ignore[union-attr]
         async with asyncio.timeout(12):  # Less than what is waited for a team to be taken over.
@@ -257,7 +257,7 @@ async def test_a_run_of_a_schedule_is_waited_for(both: Two, postgres: Server, mo
     """While nobody has taken it up yet, who stops it is not told that nobody does."""
     schedule = await triggered(both.one, "for_ever", repeatable=True)
     first, store, second = await at_work(both)
-    heir = second.server._scheduler._lookout._heir
+    heir = second.server._scheduler._loop._takeover
     find, asked, may_find = heir._find, asyncio.Event(), asyncio.Event()
 
     async def late(*claim: Any) -> Any:
@@ -267,7 +267,7 @@ async def test_a_run_of_a_schedule_is_waited_for(both: Two, postgres: Server, mo
 
     monkeypatch.setattr(heir, "_find", late)
     (run,) = first.server.runtime.trees
-    await first.server.runtime.get(run).run.context.settled()
+    await first.server.runtime.get(run).run.context.wait_persisted()
     name = "one" if first is both.one else "two"
     with cut_off(store, postgres):
         await asyncio.wait_for(asked.wait(), 180)
@@ -305,6 +305,6 @@ async def test_a_kernel_that_leaves_ends_functions_of_schedules_that_do_not(
     long = await triggered(both.one, "for_ever")
     first, _, second = await at_work(both)
     monkeypatch.setattr("ramet.services.server.server.PATIENCE_S", 0.1)
-    await first.server.hand_over()
+    await first.server.drain()
 
     assert await result(second, long) == ("cancelled", "")

@@ -35,7 +35,7 @@ class Shelf:
         self.kept[ref] = (run.info.agent, kept)
         return Created(ref, granted.dropped)
 
-    async def asked(self, run: Run, ref: str, task: str, arguments: Mapping[str, Any]) -> SpawnRequest:
+    async def spawn_request(self, run: Run, ref: str, task: str, arguments: Mapping[str, Any]) -> SpawnRequest:
         """The child that does it. Raises AgentNotResolved, Unknown, InvalidValue."""
         owner, recipe = self.kept.get(ref, ("", None))
         if recipe is None or owner != run.info.agent:
@@ -44,6 +44,6 @@ class Shelf:
         if task not in agent.tasks:
             raise Unknown("task", task, tuple(agent.tasks))
         found = agent.tasks[task]
-        given = found.take(arguments)
+        given = found.check_arguments(arguments)
         self.asked_for.append((recipe.name, task, given))
         return SpawnRequest(agent=agent.replace(output=found.output), prompt=found.prompt(given), name=recipe.name)

@@ -33,7 +33,7 @@ class Inside:
         """One turn: what `run_in_sandbox` does, without the sandbox."""
         talk = SandboxedConversation(run, messages, feed)
         errands = GuestRequests(run, run.context.next_step(), talk)
-        door = errands.door = GuestChannel(errands)
+        door = errands.channel = GuestChannel(errands)
         guest = self._source.launch()
         self.guests.append(guest)
         self.conversations.append(talk)
@@ -41,8 +41,8 @@ class Inside:
         run.context.slot.begin_calls()
         try:
             first, body = talk.start()
-            await door.tell(first, body)
-            door.beside(talk.attend(door.tell))
+            await door.send(first, body)
+            door.run_concurrently(talk.forward_mail(door.send))
             finished = await self._over(door)
             self.last_words.append(finished.done if finished is not None else None)
             if finished is None:
@@ -55,9 +55,9 @@ class Inside:
 
     async def _over(self, door: GuestChannel) -> Any:
         try:
-            return await door.over()
+            return await door.wait_closed()
         except asyncio.CancelledError:
             with contextlib.suppress(TimeoutError, ProtocolError):
-                await door.tell(Stop(reason="its turn was stopped"))
-                await asyncio.wait_for(door.over(), GRACE_S)
+                await door.send(Stop(reason="its turn was stopped"))
+                await asyncio.wait_for(door.wait_closed(), GRACE_S)
             raise

@@ -97,7 +97,7 @@ def run_of(session: Session, target: str) -> Run:
 
 def kept(session: Session) -> list[Event]:
     """Every event so far, in order."""
-    return list(opened(session).recorder.kept)
+    return list(opened(session).recorder.recent_events)
 
 
 def of_kind(events: Iterable[Event], kind: type[E], path: str | None = None) -> list[E]:
@@ -138,7 +138,7 @@ def scopes(session: Session) -> list[Budget]:
 
 def nothing_is_held(session: Session) -> bool:
     """Whether no scope has anything reserved."""
-    return all(scope.held(resource) == 0 for scope in scopes(session) for resource in RESOURCES)
+    return all(scope.reserved(resource) == 0 for scope in scopes(session) for resource in RESOURCES)
 
 
 # --- conversations

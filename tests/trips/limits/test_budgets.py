@@ -20,7 +20,7 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.prices import Price
 from ramet.models.rate_limit import RetryPolicy
-from ramet.models.scripted.dialogue import Spoken
+from ramet.models.scripted.dialogue import ReplyStep
 from ramet.models.scripted.model import Call, Cut, Fail, Hang, Say, ScriptedModel
 from ramet.tools.context import SpawnRequest
 from tests.support.providers import Provider, provider
@@ -57,7 +57,7 @@ def real(server: Provider, which: str) -> BaseChatModel:
 def fan_out(children: int) -> Any:
     """The root starts so many children in one reply, then sums up; each child answers at once."""
 
-    def answer(messages: list[BaseMessage]) -> Spoken:
+    def answer(messages: list[BaseMessage]) -> ReplyStep:
         if brief_of(messages) != "Go.":
             return "found something"
         if any(isinstance(message, ToolMessage) for message in messages):
@@ -165,7 +165,7 @@ async def test_a_last_word_that_calls_tools_leaves_a_valid_history() -> None:
         """Look."""
         return "seen"
 
-    calls: list[Spoken] = [[Call("look"), Call("look")], Call("look"), "answered"]
+    calls: list[ReplyStep] = [[Call("look"), Call("look")], Call("look"), "answered"]
     async with provider(calls) as server:
         async with Session(server.anthropic(), [look], limits=Limits(tool_calls=1)) as session:
             result = await session.ask("Go.")
@@ -220,8 +220,8 @@ async def test_tokens_left_after_a_turn_are_what_was_not_used() -> None:
         budget = run_of(session, "main").context.budget
 
     assert (result.usage.tokens, result.usage.cache_read_tokens) == (100, 40)
-    assert (budget.spent("tokens"), budget.held("tokens")) == (100, 0)
-    assert budget.left("tokens", last_word=True) == 20_000 - 100
+    assert (budget.spent("tokens"), budget.reserved("tokens")) == (100, 0)
+    assert budget.remaining("tokens", last_word=True) == 20_000 - 100
 
 
 async def test_a_refused_request_costs_a_call_and_no_tokens() -> None:
@@ -232,7 +232,7 @@ async def test_a_refused_request_costs_a_call_and_no_tokens() -> None:
             budget = run_of(session, "main").context.budget
 
     assert result.status is Status.FAILED
-    assert (budget.spent("tokens"), budget.spent("model_calls"), budget.held("tokens")) == (0, 1, 0)
+    assert (budget.spent("tokens"), budget.spent("model_calls"), budget.reserved("tokens")) == (0, 1, 0)
     assert not result.usage.estimated
 
 
@@ -248,7 +248,7 @@ async def test_a_cut_stream_is_settled_at_its_reservation(which: str) -> None:
 
     assert result.status is not Status.COMPLETED
     assert result.usage.estimated
-    assert (budget.spent("tokens"), budget.held("tokens")) == (sum(reserved), 0)
+    assert (budget.spent("tokens"), budget.reserved("tokens")) == (sum(reserved), 0)
     assert result.usage.tokens == sum(reserved)
     assert len(discarded) == len(reserved) == server.count
 
@@ -258,7 +258,7 @@ async def test_a_call_that_is_cancelled_in_mid_stream_is_settled_at_its_reservat
     async with provider([Hang(6, "half a word")]) as server:
         async with Session(server.anthropic(), limits=Limits(tokens=10_000), runtime=impatient()) as session:
             turn = asyncio.create_task(session.ask("Go."))
-            await eventually(lambda: run_of(session, "main").heard)
+            await eventually(lambda: run_of(session, "main").streamed_text)
 
             await session.interrupt()
 
@@ -268,7 +268,7 @@ async def test_a_call_that_is_cancelled_in_mid_stream_is_settled_at_its_reservat
         await server.gone.wait()
 
     assert (result.usage.estimated, result.usage.tokens) == (True, asked.reserved_tokens)
-    assert (budget.spent("tokens"), budget.held("tokens")) == (asked.reserved_tokens, 0)
+    assert (budget.spent("tokens"), budget.reserved("tokens")) == (asked.reserved_tokens, 0)
 
 
 # --- money
@@ -285,7 +285,7 @@ async def test_money_is_counted_by_the_price_table() -> None:
 
     assert result.usage.usd == pytest.approx(1_000 * 2e-6 + 500 * 10e-6)
     assert budget.spent("usd") == pytest.approx(result.usage.usd)
-    assert budget.held("usd") == 0
+    assert budget.reserved("usd") == 0
 
 
 async def test_money_without_a_price_is_refused() -> None:
@@ -348,7 +348,7 @@ async def test_what_a_child_does_not_spend_comes_back() -> None:
         await session.ask("Go.")
         budget = run_of(session, "main").context.budget
 
-        left = [budget.left("model_calls", last_word=True), budget.left("tool_calls")]
+        left = [budget.remaining("model_calls", last_word=True), budget.remaining("tool_calls")]
 
     assert left == [20 - 3, 20 - 1]
     assert nothing_is_held(session)
@@ -398,7 +398,7 @@ async def test_what_is_not_free_now_is_refused_with_what_is() -> None:
         second = await session.spawn(SpawnRequest(agent=waits))
         await second.cancel()
         assert nothing_is_held(session)
-        assert run_of(session, "main").context.budget.left("tool_calls") == 10
+        assert run_of(session, "main").context.budget.remaining("tool_calls") == 10
 
 
 async def test_usage_is_told_for_the_run_and_for_its_subtree() -> None:
@@ -434,7 +434,7 @@ async def test_a_detached_child_has_a_budget_of_its_own() -> None:
         )
 
         budget = run_of(session, "main").context.budget
-        assert (budget.spent("model_calls"), budget.held("model_calls")) == (4, 0)
+        assert (budget.spent("model_calls"), budget.reserved("model_calls")) == (4, 0)
         gate.open.set()
         assert (await handle.result()).value == "done alone"
         assert budget.spent("model_calls") == 4
@@ -463,7 +463,7 @@ async def test_tool_calls_are_exact_across_a_tree() -> None:
     look = Gate("look")
     look.open.set()
 
-    def answer(messages: list[BaseMessage]) -> Spoken:
+    def answer(messages: list[BaseMessage]) -> ReplyStep:
         if brief_of(messages) == "Go.":
             tools = any(isinstance(message, ToolMessage) for message in messages)
             return "ok" if tools else [fresh(f"part {number}") for number in range(20)]
@@ -571,7 +571,7 @@ async def test_nothing_stays_reserved_whatever_becomes_of_a_tree() -> None:
 async def test_background_children_cannot_use_their_parent_s_last_word() -> None:
     """What is kept for the owner's last answer is nobody else's: children run dry before the root does."""
 
-    def answer(messages: list[BaseMessage]) -> Spoken:
+    def answer(messages: list[BaseMessage]) -> ReplyStep:
         if brief_of(messages) == "Go.":
             if newest_human(messages).startswith("Your budget"):
                 return "summed up"

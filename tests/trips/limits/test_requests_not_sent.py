@@ -13,7 +13,7 @@ from langchain_openai import ChatOpenAI
 
 from ramet import Agent, AgentRuntime, Limits, Session
 from ramet.core.events import Event, ModelAsked, ModelCharged, ModelRetried, RunEnded
-from ramet.core.outcome import NOTHING_USED, Result, Status
+from ramet.core.outcome import NO_USAGE, Result, Status
 from ramet.core.replay.replay import TreeReplay
 from ramet.models.rate_limit import RetryPolicy
 from ramet.models.scripted.model import Fail, ScriptedModel
@@ -56,7 +56,7 @@ async def failed(model: BaseChatModel, *, attempts: int = 2, limits: Limits = LI
         assert budget.spent("tokens") == result.usage.tokens
         assert budget.spent("usd") == pytest.approx(result.usage.usd)
         assert budget.spent("model_calls") == result.usage.model_calls
-        assert TreeReplay().tell_all(kept(session)).root.usage == result.usage
+        assert TreeReplay().apply_all(kept(session)).root.usage == result.usage
     return result, session
 
 
@@ -76,10 +76,10 @@ async def test_a_refused_connection_costs_nothing(kind: str, streaming: bool) ->
 
     result, session = await failed(client(kind, f"http://127.0.0.1:{port}", streaming=streaming))
 
-    assert result.usage == NOTHING_USED
+    assert result.usage == NO_USAGE
     assert f"Connection refused 127.0.0.1:{port}" in message(result)
     assert len(of_kind(kept(session), ModelAsked)) == 2
-    assert [each.usage for each in of_kind(kept(session), ModelCharged)] == [NOTHING_USED] * 2
+    assert [each.usage for each in of_kind(kept(session), ModelCharged)] == [NO_USAGE] * 2
     assert len(of_kind(kept(session), ModelRetried)) == 1
 
 
@@ -89,7 +89,7 @@ async def test_a_host_that_is_not_found_costs_nothing(kind: str, streaming: bool
     """A name without an address is named."""
     result, _ = await failed(client(kind, "http://nobody.invalid", streaming=streaming))
 
-    assert result.usage == NOTHING_USED
+    assert result.usage == NO_USAGE
     assert "nobody.invalid:80" in message(result)
     assert "Name or service not known" in message(result) or "resolution" in message(result)
 
@@ -101,7 +101,7 @@ async def test_tls_with_a_server_that_speaks_none_costs_nothing(kind: str, strea
     async with servers.broken(servers.speaks_no_tls) as server:
         result, _ = await failed(client(kind, f"https://{server.address}", streaming=streaming))
 
-    assert result.usage == NOTHING_USED
+    assert result.usage == NO_USAGE
     assert server.connections == 2
     assert f"{server.address}" in message(result)
     assert "TLS" in message(result)
@@ -113,7 +113,7 @@ async def test_an_address_that_is_none_costs_nothing_and_is_tried_once(kind: str
     """No retry makes it one."""
     result, session = await failed(client(kind, address))
 
-    assert result.usage == NOTHING_USED
+    assert result.usage == NO_USAGE
     assert len(of_kind(kept(session), ModelAsked)) == 1
     assert "protocol" in message(result)
 
@@ -127,8 +127,8 @@ async def test_refused_connections_leave_the_budget_whole() -> None:
         budget = run_of(session, "main").context.budget
 
         assert [budget.spent(each) for each in ("usd", "tokens", "model_calls")] == [0, 0, 0]
-        assert budget.left("usd", last_word=True) == 1.0
-        assert session.usage == NOTHING_USED
+        assert budget.remaining("usd", last_word=True) == 1.0
+        assert session.usage == NO_USAGE
 
 
 async def test_a_key_that_is_no_header_is_not_shown() -> None:
@@ -137,7 +137,7 @@ async def test_a_key_that_is_no_header_is_not_shown() -> None:
         async with provider([]) as server:
             result, session = await failed(client(kind, server.url, api_key="sk-secret\n"))
 
-        assert (server.count, result.usage) == (0, NOTHING_USED)
+        assert (server.count, result.usage) == (0, NO_USAGE)
         assert len(of_kind(kept(session), ModelAsked)) == 1
         assert "secret" not in str([repr(event) for event in kept(session)])
         assert "header" in message(result)
@@ -210,7 +210,7 @@ async def test_a_client_that_is_called_wrongly_sends_nothing(kind: str, streamin
         model = client(kind, server.url, streaming=streaming, model_kwargs={"no_such_argument": 1})
         result, session = await failed(model, attempts=4)
 
-    assert (server.count, result.usage) == (0, NOTHING_USED)
+    assert (server.count, result.usage) == (0, NO_USAGE)
     assert len(of_kind(kept(session), ModelAsked)) == 1
     assert "TypeError" in message(result)
     assert "no_such_argument" in message(result)
@@ -232,7 +232,7 @@ async def test_a_broken_script_costs_nothing(script: Any, streaming: bool) -> No
 
     result, session = await failed(model, attempts=4)
 
-    assert result.usage == NOTHING_USED
+    assert result.usage == NO_USAGE
     assert len(of_kind(kept(session), ModelAsked)) == 1
 
 

@@ -126,7 +126,7 @@ async def test_calls_that_a_sandbox_may_have_run_that_was_lost_are_counted(tmp_p
         [again] = await runtime.resume(llm=model, tools=workspace_tools())
         result = await again.result()
         assert runtime.journal is not None
-        told = await runtime.journal.story(again.id)
+        told = await runtime.journal.replay(again.id)
 
     assert first.usage.tool_calls == result.usage.tool_calls == told.root.usage.tool_calls == 2
     assert (result.status, result.partial) == (Status.BUDGET_EXHAUSTED, "a last word")

@@ -17,7 +17,7 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Result, Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.models.scripted.dialogue import Spoken
+from ramet.models.scripted.dialogue import ReplyStep
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.tools.context import SpawnRequest, current
 from tests.support.waiting import eventually
@@ -47,7 +47,7 @@ ONE = SpawnLimits(running=1, depth=6)
 async def test_nested_spawns_finish_with_one_slot() -> None:
     """AC-S2-5: five levels, each waiting for the next, with room for one run at work."""
 
-    def answer(messages: list[BaseMessage]) -> Spoken:
+    def answer(messages: list[BaseMessage]) -> ReplyStep:
         left = int(brief_of(messages)) if brief_of(messages).isdigit() else 5
         return fresh(str(left - 1)) if messages[-1].type == "human" and left else f"level {left}"
 
@@ -60,7 +60,7 @@ async def test_nested_spawns_finish_with_one_slot() -> None:
 async def test_parallel_children_finish_with_one_slot() -> None:
     """AC-S2-5: fan-out, forks and fresh ones mixed, two levels deep, with room for one run at work."""
 
-    def answer(messages: list[BaseMessage]) -> Spoken:
+    def answer(messages: list[BaseMessage]) -> ReplyStep:
         newest = str(messages[-1].text)
         if messages[-1].type == "tool":
             return "done"
@@ -119,7 +119,7 @@ async def test_synchronous_functions_count_as_work() -> None:
 
 async def test_waiting_with_task_output_holds_no_slot() -> None:
     """AC-S2-5: a parent that blocks in TaskOutput lets the child work that it waits for."""
-    steps: list[Spoken] = [background("dig", "digger"), Call("TaskOutput", {"task_id": "digger"}), "ok", "noted"]
+    steps: list[ReplyStep] = [background("dig", "digger"), Call("TaskOutput", {"task_id": "digger"}), "ok", "noted"]
     model = ScriptedModel({"dig": [Call("ListAgents"), "found"], "": steps})
     async with Session(model, spawn_limits=ONE) as session:
         result = await session.ask("Go.")
@@ -143,7 +143,7 @@ async def test_who_works_at_once_is_never_above_the_cap() -> None:
         at_work -= 1
         return "worked"
 
-    def answer(messages: list[BaseMessage]) -> Spoken:
+    def answer(messages: list[BaseMessage]) -> ReplyStep:
         if brief_of(messages) == "Go.":
             return [fresh(f"t {number}") for number in range(20)] if len(messages) == 1 else "ok"
         return Call("busy") if messages[-1].type == "human" else "done"
@@ -161,7 +161,7 @@ async def test_a_birth_waits_for_room() -> None:
     """`when_full="queue"`: the fourth child under a limit of three is born when one of them has ended."""
     gate = Gate()
 
-    def answer(messages: list[BaseMessage]) -> Spoken:
+    def answer(messages: list[BaseMessage]) -> ReplyStep:
         if brief_of(messages) == "Go.":
             return [fresh(f"t {number}") for number in range(6)] if len(messages) == 1 else "ok"
         return Call("gate") if messages[-1].type == "human" else brief_of(messages)
@@ -243,7 +243,7 @@ async def test_a_queued_birth_can_be_called_off() -> None:
 
         assert (await first.result()).value == (await second.result()).value == "held"
         admission = opened(session).tree.register.admission
-        assert (admission.taken, admission.queued) == (1, 0)
+        assert (admission.slot_count, admission.queued) == (1, 0)
 
 
 async def test_a_parent_that_waits_for_a_detached_child_does_not_deadlock() -> None:
@@ -327,7 +327,7 @@ class Wood:
     def chance(self, brief: str, step: int) -> random.Random:
         return random.Random(f"{self.seed}/{brief}/{step}")
 
-    def answer(self, messages: list[BaseMessage]) -> Spoken:
+    def answer(self, messages: list[BaseMessage]) -> ReplyStep:
         own = [str(m.text) for m in messages if m.type == "human" and "node" in str(m.text) and "<" not in str(m.text)]
         brief = own[-1].split("node")[-1] if own else ""
         step = sum(isinstance(message, AIMessage) for message in messages)
@@ -401,8 +401,8 @@ async def test_a_tree_of_any_shape_comes_to_an_end(seed: int, when_full: Literal
         await eventually(lambda: all_is_quiet(session))
         register = opened(session).tree.register
 
-        assert (register.admission.taken, register.admission.queued) == (1, 0)
-        assert (register.slots.taken, register.slots.queued) == (0, 0)
+        assert (register.admission.slot_count, register.admission.queued) == (1, 0)
+        assert (register.slots.in_use, register.slots.queued) == (0, 0)
         assert nothing_is_held(session)
         born, ended = of_kind(kept(session), RunSpawned), of_kind(kept(session), RunEnded)
         assert {event.run for event in born} - {event.run for event in ended} == {session.id}
@@ -477,7 +477,7 @@ def is_consistent(session: Session) -> bool:
     runs = list(opened(session).tree.register.runs.values())
     ends = [event.run for event in of_kind(events, RunEnded)]
     return all(is_valid(run.context.history) for run in runs if not run.is_living or run.state == "idle") and all(
-        ends.count(run.info.id) == run.lives - run.is_living for run in runs
+        ends.count(run.info.id) == run.activations - run.is_living for run in runs
     )
 
 
@@ -523,8 +523,8 @@ async def test_a_tree_that_is_interrupted_and_cancelled_at_any_moment_leaves_not
             assert result.status in set(Status)
         register = opened(session).tree.register
         assert not list(register.living())
-        assert (register.admission.taken, register.admission.queued) == (0, 0)
-        assert (register.slots.taken, register.slots.queued) == (0, 0)
+        assert (register.admission.slot_count, register.admission.queued) == (0, 0)
+        assert (register.slots.in_use, register.slots.queued) == (0, 0)
         assert nothing_is_held(session)
         assert is_consistent(session)
         spent = {name: run_of(session, "main").context.budget.spent(name) for name in ("model_calls", "tool_calls")}

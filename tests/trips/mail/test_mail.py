@@ -20,7 +20,7 @@ from ramet.core.outcome import Status
 from ramet.host.registry import AGENT_REGISTRY
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.models.scripted.dialogue import Script, Spoken
+from ramet.models.scripted.dialogue import ReplyStep, Script
 from ramet.models.scripted.model import Call, Fail, ScriptedModel
 from ramet.spawn.lifecycle.supervisor import MAX_WAKES
 from ramet.tools.context import SpawnRequest, current
@@ -137,9 +137,9 @@ async def test_a_notice_survives_compaction() -> None:
         """Read much."""
         return long
 
-    steps: Iterator[Spoken] = iter([background("toil", "worker"), *[Call("read")] * 8, "meanwhile", "noted"])
+    steps: Iterator[ReplyStep] = iter([background("toil", "worker"), *[Call("read")] * 8, "meanwhile", "noted"])
 
-    def answer(messages: list[BaseMessage]) -> Spoken:
+    def answer(messages: list[BaseMessage]) -> ReplyStep:
         if brief_of(messages) == "toil":
             return "found" if messages[-1].type == "tool" else Call("gate")
         return next(steps)
@@ -168,7 +168,7 @@ async def test_ends_of_many_background_children_are_each_told_once() -> None:
     """Whatever the order in which they end, and whatever the parent is doing."""
     names = [f"w-{number}" for number in range(30)]
 
-    def answer(messages: list[BaseMessage]) -> Spoken:
+    def answer(messages: list[BaseMessage]) -> ReplyStep:
         brief = brief_of(messages)
         if brief == "Go.":
             return [background(name, name) for name in names] if len(messages) == 1 else "noted"
@@ -404,7 +404,7 @@ async def test_a_message_of_nearly_a_megabyte_is_refused() -> None:
 async def test_two_finished_agents_that_answer_each_other_come_to_an_end() -> None:
     """A loop of messages is bounded like wakes are: after some rounds without a word from above, mail is refused."""
 
-    def answer(messages: list[BaseMessage]) -> Spoken:
+    def answer(messages: list[BaseMessage]) -> ReplyStep:
         brief = brief_of(messages)
         if brief == "Go.":
             return [fresh("be ping", "ping"), fresh("be pong", "pong")] if len(messages) == 1 else "noted"
@@ -551,7 +551,7 @@ class Hasty:
         await self.dawdle()
         return "paused"
 
-    def answer(self, messages: list[BaseMessage]) -> Spoken:
+    def answer(self, messages: list[BaseMessage]) -> ReplyStep:
         if brief_of(messages) == "Go.":
             return "noted"
         return Call("pause") if self.chance.random() < 0.4 else "done"
@@ -616,7 +616,7 @@ async def test_stops_and_mail_that_race_with_completion_leave_one_truth(seed: in
 
     assert read + unread == taken
     assert is_valid(run.context.history)
-    assert len(ends) == run.lives
+    assert len(ends) == run.activations
     assert len(notices(session.messages)) + waiting == len(ends)
 
 

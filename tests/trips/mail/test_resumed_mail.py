@@ -10,7 +10,7 @@ from langchain_core.messages import BaseMessage
 from ramet import Agent, AgentRuntime
 from ramet.core.events import Event, MailPushed, ModelAsked, RunEnded, TurnStarted
 from ramet.host.trees.project import Project
-from ramet.models.scripted.dialogue import Spoken, Step
+from ramet.models.scripted.dialogue import ReplyStep, Step
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut_journals import cut_behind
@@ -19,17 +19,17 @@ from tests.trips.kits.sessions import background, fresh
 LOOK_AGAIN = Call("SendMessage", {"to": "kid", "message": "look again"})
 
 
-def _leads(messages: list[BaseMessage], child: str) -> Spoken:
+def _leads(messages: list[BaseMessage], child: str) -> ReplyStep:
     newest = messages[-1].text
     if messages[-1].type == "tool":  # What its child found, or whatever became of its message.
         return LOOK_AGAIN if newest in ("the first finding", "led") else "waiting"
     return "all done" if "second finding" in newest else fresh(child, "kid" if child == "toil" else "boss")
 
 
-def _answer(child: str) -> Callable[[list[BaseMessage]], Spoken]:
+def _answer(child: str) -> Callable[[list[BaseMessage]], ReplyStep]:
     """A root with a child, which toils itself, or has a child of its own that does."""
 
-    def answer(messages: list[BaseMessage]) -> Spoken:
+    def answer(messages: list[BaseMessage]) -> ReplyStep:
         match next(each.text for each in messages if each.type == "human"):
             case "toil":
                 return "the second finding" if "look again" in messages[-1].text else "the first finding"
@@ -89,7 +89,7 @@ async def test_who_was_brought_back_below_its_grandparent_goes_on_there(
 ASKS = Call("SendMessage", {"to": "kid", "message": "hurry", "notify_when_idle": True})
 
 
-def _watched(messages: list[BaseMessage]) -> Spoken:
+def _watched(messages: list[BaseMessage]) -> ReplyStep:
     """A root with a child in the background, and one that asks to be told when the other one rests."""
     first = next(each.text for each in messages if each.type == "human")
     notices = [each.text for each in messages if "task-notification" in each.text]
@@ -140,7 +140,7 @@ async def test_who_asks_about_an_agent_above_does_not_wait_for_it() -> None:
         assert (await (await runtime.spawn(lead, "go", agents=types)).result()).value == "over"
 
 
-def _crossed(messages: list[BaseMessage]) -> Spoken:
+def _crossed(messages: list[BaseMessage]) -> ReplyStep:
     """Two leads, each waiting for a helper, which asks to be told when the other lead rests."""
     first = next(each.text for each in messages if each.type == "human")
     calls = sum(each.type == "tool" for each in messages)

@@ -127,7 +127,7 @@ async def main(place: str, folder: pathlib.Path, when: str) -> None:
         id = await question(inbox)
         while "note" not in effects(folder) or len(living(runtime, handle)) > 2:  # noqa: ASYNC110 - until the other has ended
             await asyncio.sleep(0.002)
-        await handle.run.context.settled()
+        await handle.run.context.wait_persisted()
         with (folder / "question").open("a") as file:
             file.write(id + "\n")
         if when == "asked":

@@ -102,7 +102,7 @@ async def main(place: str, folder: pathlib.Path, when: str) -> None:
             inbox = runtime.trees[handle.id].inbox
             while not inbox.pending:  # noqa: ASYNC110 - until it waits
                 await asyncio.sleep(0.002)
-            await handle.run.context.settled()
+            await handle.run.context.wait_persisted()
             die()
         await handle.result()
 

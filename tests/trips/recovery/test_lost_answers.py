@@ -192,10 +192,10 @@ async def test_a_kernel_that_answers_nothing_keeps_no_list_waiting_for_ever(
     assert isinstance(store, PostgresStore)
     stopped = await PostgresStore(postgres.dsn, schema=store._place.schema, kernel="stopped").open()
     assert one.server.kernels is not None
-    monkeypatch.setattr(one.server.kernels.desk._several, "_wait_s", 0.5)
+    monkeypatch.setattr(one.server.kernels.router._fan_out, "_wait_s", 0.5)
     try:
         await stopped.announce(f"http://127.0.0.1:{deaf.sockets[0].getsockname()[1]}")
-        others = one.server.kernels.directory.others
+        others = one.server.kernels.directory.reachable_kernels
         await eventually(lambda: "stopped" in [each.name for each in others()])
         answer = await one.ask("GET", "/v1/teams", TOKEN)
         await eventually(
@@ -255,7 +255,7 @@ async def test_what_a_kernel_did_not_answer_that_left_in_order_was_not_begun_the
     one, two, line = both
     agent, nonce = await one.agent()
     await one.ask("GET", f"/v1/agents/{agent}", nonce)
-    line.loses, line.left, line.instead = "POST", 1, one.server.hand_over
+    line.loses, line.left, line.instead = "POST", 1, one.server.drain
 
     said = await two.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
 

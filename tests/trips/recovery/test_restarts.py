@@ -15,7 +15,7 @@ from ramet.core.events import MessageRecorded, RunEnded
 from ramet.core.outcome import Status
 from ramet.core.replay.replay import TreeReplay
 from ramet.host.trees.project import Project
-from ramet.models.scripted.dialogue import Spoken
+from ramet.models.scripted.dialogue import ReplyStep
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.tools.context import StopReceipt
 from tests.support.waiting import eventually
@@ -38,7 +38,7 @@ async def test_a_parent_waits_five_minutes_whatever_restarts(make: MakeStore) ->
         await clock.advance(150)
         assert handle.run.result is None
 
-    def answer(messages: list[BaseMessage]) -> Spoken:
+    def answer(messages: list[BaseMessage]) -> ReplyStep:
         if "five minutes' work" in messages[-1].text:
             return "the lead has it"
         return Call("gate") if "cut off" in messages[-1].text else "five minutes' work"
@@ -91,7 +91,7 @@ async def test_mail_wakes_a_child_that_finished_in_another_process(make: MakeSto
         session = Session(ScriptedModel(plan), runtime=runtime, session_id="talk")
         await session.ask("go")
 
-    def answer(messages: list[BaseMessage]) -> Spoken:
+    def answer(messages: list[BaseMessage]) -> ReplyStep:
         return "the second finding" if "look again" in messages[-1].text else "heard"
 
     model = ScriptedModel(answer)
@@ -145,8 +145,8 @@ async def test_what_a_child_said_is_on_record_in_order_up_to_the_kill(make: Make
     kept = [each for each in told if isinstance(each, MessageRecorded)]
     assert seen
     assert kept[: len(seen)] == seen
-    story = TreeReplay().tell_all(told)
-    [kid] = [run for run in story.runs.values() if run.born.path == "main/kid"]
+    story = TreeReplay().apply_all(told)
+    [kid] = [run for run in story.runs.values() if run.spawn_event.path == "main/kid"]
     assert [each["type"] for each in kid.messages] == ["human", "ai"]
     call = story.root.messages[-1]["tool_calls"][0]["id"]
-    assert kid.born.parent_call == call
+    assert kid.spawn_event.parent_call == call

@@ -257,7 +257,7 @@ async def test_turns_that_notices_began_are_counted_over_kills() -> None:
     for _ in range(2):
         async with lost(store) as runtime:
             session = await Session.resume("talk", model, tools, runtime=runtime)
-            wakes.append(run_of(session, "main").wakes)
+            wakes.append(run_of(session, "main").wake_count)
             await session.ask("and now?")
 
     assert wakes == [1, 0]
@@ -323,7 +323,7 @@ async def test_a_function_is_called_again_and_its_finished_children_are_not(make
 
         assert result.value == [0, 1, 4]
         assert COUNTED == [0, 1, 1, 2]
-        assert again.run.asked == 3, "each child counts once against what it may start in its life"
+        assert again.run.admitted_spawns == 3, "each child counts once against what it may start in its life"
 
 
 async def test_what_is_missing_is_named_and_nothing_begins(make: MakeStore) -> None:
@@ -351,7 +351,7 @@ async def test_a_fork_from_any_point(make: MakeStore) -> None:
     async with AgentRuntime(store=make()) as runtime:
         session = Session(ScriptedModel(["one", "two"]), runtime=runtime)
         await session.ask("first")
-        there = max(event.seq for event in session._opened.recorder.kept)
+        there = max(event.seq for event in session._opened.recorder.recent_events)
         await session.ask("second")
         model = ScriptedModel(["another way"])
 

@@ -10,7 +10,7 @@ from langchain_core.tools import tool
 
 from ramet import Agent, AgentRuntime
 from ramet.core.events import Compacted, Event, MessageRecorded, ToolStarted, TurnEnded
-from ramet.models.scripted.dialogue import Spoken
+from ramet.models.scripted.dialogue import ReplyStep
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut_journals import cut_behind
@@ -27,7 +27,7 @@ def look() -> str:
     return "saw it"
 
 
-def _answer(messages: list[BaseMessage]) -> Spoken:
+def _answer(messages: list[BaseMessage]) -> ReplyStep:
     newest = messages[-1]
     if "has become too long" in newest.text:
         return "what was said long ago"
@@ -89,7 +89,7 @@ async def test_what_was_said_in_it_is_what_is_left_of_a_run_that_is_stopped() ->
     """The newest text of its turn, of which a shorter conversation has the end."""
     gate = Gate()
 
-    def answer(messages: list[BaseMessage]) -> Spoken:
+    def answer(messages: list[BaseMessage]) -> ReplyStep:
         if messages[-1].type != "tool":
             return _answer(messages)
         return AIMessage("half of it", tool_calls=[{"name": "gate", "args": {}, "id": "call"}])

@@ -32,7 +32,8 @@ def budgets(session: Session) -> Figures:
     """Return of each run what its budget has of each resource: left, spent, held, and kept for a last answer."""
     return {
         run.info.path: {
-            name: (budget.left(name), budget.spent(name), budget.held(name), budget.kept(name)) for name in RESOURCES
+            name: (budget.remaining(name), budget.spent(name), budget.reserved(name), budget.last_word_reserve(name))
+            for name in RESOURCES
         }
         for run in opened(session).tree.register.runs.values()
         if (budget := run.context.budget) is not None

@@ -12,7 +12,7 @@ from ramet.core.events import Event, TurnEnded
 from ramet.core.outcome import Result
 from ramet.models.scripted.model import Call, Script, ScriptedModel
 from ramet.store.memory import MemoryStore
-from ramet.tools.agents.task_result import conclusion_tools
+from ramet.tools.agents.task_result import task_result_tools
 from tests.support.cut_journals import cut_behind
 
 
@@ -28,7 +28,7 @@ def _is_over(event: Event) -> bool:
 
 async def _both(script: Script, nth: int = 1, **agent: Any) -> tuple[Result, Result]:
     """What came of it where nothing happened, and of the last one where its kernel was killed."""
-    store, tools = MemoryStore(), conclusion_tools()
+    store, tools = MemoryStore(), task_result_tools()
     async with AgentRuntime(store=store) as runtime:
         lead = Agent(name="lead", instructions="Look.", model=ScriptedModel(script), **agent)
         for _ in range(nth):

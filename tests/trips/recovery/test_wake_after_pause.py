@@ -14,7 +14,7 @@ from ramet.core.errors import MailRefused
 from ramet.core.events import RunEnded
 from ramet.core.outcome import Status
 from ramet.host.session import Session
-from ramet.models.scripted.dialogue import Spoken
+from ramet.models.scripted.dialogue import ReplyStep
 from ramet.models.scripted.model import Call, Hang, ScriptedModel
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import Gate, all_is_quiet, answers, async_tool, background, kept, of_kind, run_of, said
@@ -51,7 +51,7 @@ async def test_coming_back_does_not_widen_what_may_be_spawned() -> None:
         before = len(kept(session))
 
         session.handle("w").send("Try again.")
-        await eventually(lambda: worker.lives == 2 and all_is_quiet(session))
+        await eventually(lambda: worker.activations == 2 and all_is_quiet(session))
 
         tried = [text for text in answers(worker.context.history).values() if "unknown agent type" in text]
         assert worker.info.path == "main/lead/w"
@@ -74,7 +74,7 @@ async def test_coming_back_does_not_escape_a_budget() -> None:
             session.handle("w").send("Try again.")
 
         assert scope.scope == "main/lead"
-        assert (worker.lives, worker.context.budget, kept(session)) == (1, scope, before)
+        assert (worker.activations, worker.context.budget, kept(session)) == (1, scope, before)
 
 
 async def test_a_prompt_at_the_very_end_of_a_notice_s_turn_gets_an_answer_of_its_own() -> None:
@@ -89,7 +89,7 @@ async def test_a_prompt_at_the_very_end_of_a_notice_s_turn_gets_an_answer_of_its
             looking.set()
             await go_on.wait()
 
-    def answer(messages: list[BaseMessage]) -> Spoken:
+    def answer(messages: list[BaseMessage]) -> ReplyStep:
         human = [str(each.text) for each in messages if each.type == "human"]
         if "toil" in human[0]:
             return Call("gate") if messages[-1].type == "human" else "found"

@@ -138,11 +138,11 @@ class Node:
     path: str
     parent: Node | None = None
     persistent: bool = False
-    below_now: list[Node] = field(default_factory=list)
+    living_descendants: list[Node] = field(default_factory=list)
     waits_for: list[Node] = field(default_factory=list)
     envelope: ResourceShare | None = None
 
-    def above(self) -> Iterator[Node]:
+    def ancestors(self) -> Iterator[Node]:
         node: Node | None = self
         while node is not None:
             yield node
@@ -156,7 +156,7 @@ class Counted:
         self.looks = 0
         self.root = Node("main", persistent=True)
         self.asker, self.other = Node("main/asker", self.root), Node("main/other", self.root)
-        self.root.below_now = [self.asker, self.other]
+        self.root.living_descendants = [self.asker, self.other]
         self.nodes = [self.root, self.asker, self.other]
         self.admission = Admission(SpawnLimits(runs=3, children=10**6), self.living)
         self.admission.admit_root()
@@ -183,15 +183,15 @@ async def test_births_in_line_are_looked_at_a_bounded_number_of_times_when_there
 
     place = tree.places[1]
     tree.nodes.remove(tree.other)
-    tree.root.below_now.remove(tree.other)
+    tree.root.living_descendants.remove(tree.other)
     for task in asking:
         child = Node("main/asker/child", tree.asker)
         tree.nodes.append(child)
-        tree.asker.below_now.append(child)
+        tree.asker.living_descendants.append(child)
         tree.admission.release(place)
         place = await task
         tree.nodes.remove(child)
-        tree.asker.below_now.remove(child)
+        tree.asker.living_descendants.remove(child)
 
     assert tree.looks <= 2 * BIRTHS + 2
 
@@ -202,7 +202,7 @@ async def test_births_in_line_are_looked_at_a_bounded_number_of_times_when_hope_
     asking = await tree.asked(BIRTHS)
 
     tree.other.waits_for = [tree.asker]
-    tree.admission.look_again()
+    tree.admission.recheck_queue()
 
     for task in asking:
         with pytest.raises(SpawnRefused):

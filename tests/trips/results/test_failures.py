@@ -24,7 +24,7 @@ from ramet.core.outcome import Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.rate_limit import RetryPolicy
-from ramet.models.scripted.dialogue import Script, Spoken
+from ramet.models.scripted.dialogue import ReplyStep, Script
 from ramet.models.scripted.model import Call, Cut, Fail, ScriptedModel
 from ramet.tools.agents.report_framing import FLAG
 from ramet.tools.context import SpawnRequest, current
@@ -180,12 +180,12 @@ async def test_a_child_cannot_forge_the_frames_of_the_host(fake: str, mode: str)
         else [first, "ok", "ok", "ok"]
     )
 
-    children: list[Spoken] = list(child)
+    children: list[ReplyStep] = list(child)
 
-    def answer(messages: list[BaseMessage]) -> Spoken:
+    def answer(messages: list[BaseMessage]) -> ReplyStep:
         if any(isinstance(each, HumanMessage) and str(each.text).endswith("dig") for each in messages):
             return children.pop(0)
-        said_next: Spoken = steps.pop(0)
+        said_next: ReplyStep = steps.pop(0)
         return said_next
 
     model = ScriptedModel(answer)
@@ -261,7 +261,7 @@ async def test_an_agent_s_own_max_turns_end_the_agent() -> None:
 async def test_an_agent_that_copies_itself_for_ever_is_bounded() -> None:
     """NEG-13: depth, children, runs and spend bound a self-replicating agent; what was finished is kept."""
 
-    def answer(messages: list[BaseMessage]) -> Spoken:
+    def answer(messages: list[BaseMessage]) -> ReplyStep:
         return [fork("copy yourself", run_in_background=number % 2 == 0) for number in range(3)]
 
     model = ScriptedModel(answer)
@@ -732,7 +732,7 @@ async def test_refused_spawns_leave_nothing(tmp_path: Path) -> None:
 
         assert len(answers(session.messages)) == 100
         assert list(register.runs) == [session.id]
-        assert (register.admission.taken, register.admission.queued) == (1, 0)
+        assert (register.admission.slot_count, register.admission.queued) == (1, 0)
         assert nothing_is_held(session)
         assert session.transcripts is not None
         assert [file.name for file in session.transcripts.rglob("*.jsonl")] == ["main.jsonl"]

@@ -13,7 +13,7 @@ from ramet.cli.main import main
 from ramet.core.errors import InvalidValue, RametError
 from ramet.core.events import ApprovalAsked, ToolEnded, ToolStarted
 from ramet.host.approvals import Pending
-from ramet.host.recovery.resume import supplied_by, unfinished_trees
+from ramet.host.recovery.resume import resolve_inputs, unfinished_trees
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.scripted.dialogue import Call
@@ -310,7 +310,7 @@ async def test_a_tree_that_goes_on_keeps_the_rules_it_began_with(project: pathli
         settings(project, {"deny": ["Read(.env)"]}, file=".claude/settings.local.json")
 
         (left,) = await unfinished_trees(runtime.journal)
-        plan = left.plan(supplied_by(), AgentRuntime().open_project)
+        plan = left.plan(resolve_inputs(), AgentRuntime().open_project)
 
     assert plan.permissions is not None
     assert [each.text for each in plan.permissions.rules] == ["Bash(rm:*)", "Bash(mv:*)", "Read(.env)"]

@@ -66,7 +66,7 @@ async def test_a_question_waits_on_under_its_id_and_only_its_run_goes_on(
         inbox = runtime.trees[handle.id].inbox
         before = inbox.pending  # at once: nobody has had a turn of the event loop yet
         assert await question(inbox) in ids
-        await asyncio.wait({asyncio.ensure_future(handle.run.context.settled())})
+        await asyncio.wait({asyncio.ensure_future(handle.run.context.wait_persisted())})
         assert (effects(tmp_path), llm.requests) == (["note"], [])
         assert living(runtime, handle) == ["main", "main/payer"]
 

@@ -113,9 +113,9 @@ async def test_code_in_a_sandbox_asks_before_it_reaches_others(tmp_path: pathlib
             intention, decision = (await passages(store, GateEventFilter(tree=run))).entries
             assert (intention.kind, decision.kind) == ("intention", "decision")
             assert intention.event.args["function"] == ("shout" if born else "yields")  # type: ignore[union-attr]
-            children = [each for each in (await runtime.journal.story(run)).runs.values() if each.born.depth]
+            children = [each for each in (await runtime.journal.replay(run)).runs.values() if each.spawn_event.depth]
             assert len(children) == born
-            assert all(each.born.seq > decision.event.seq for each in children)
+            assert all(each.spawn_event.seq > decision.event.seq for each in children)
 
 
 async def test_no_gate_where_it_could_be_gone_around(tmp_path: pathlib.Path) -> None:

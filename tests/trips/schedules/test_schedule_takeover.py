@@ -171,6 +171,6 @@ async def test_a_runtime_that_stops_in_that_moment_leaves_the_run_to_others() ->
         await asyncio.wait({scheduler._serving}, timeout=180)
         await asyncio.gather(*store.doing)
         (found,) = await ScheduleTable(store).all()
-    await runtime.journal.leave(beside)
+    await runtime.journal.release(beside)
 
     assert [each.status for each in ticks.report(found.book.state)] == ["running"]

@@ -579,7 +579,7 @@ async def test_a_claim_that_was_taken_over_is_not_begun(stage: Stage, scheduler:
     book = await stage.book(view.id)
     stale = left_behind(book).state.claims[0]
 
-    await scheduler._lookout._firing.fire(book.schedule, stale)
+    await scheduler._loop._dispatcher.fire(book.schedule, stale)
 
     assert (scheduled.CALLS, await stage.results(view.id)) == ([], [])
 

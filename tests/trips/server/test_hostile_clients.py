@@ -383,8 +383,8 @@ class Flood(Echo):
 class FloodType(EchoType):
     """Opens them."""
 
-    async def open(self, opening: AgentSpec) -> RunningAgent:
-        self.opened.append(Flood(opening))
+    async def open(self, spec: AgentSpec) -> RunningAgent:
+        self.opened.append(Flood(spec))
         return self.opened[-1]
 
 
@@ -404,7 +404,7 @@ async def test_a_reader_that_takes_nothing_is_cut_off(folder: pathlib.Path) -> N
             while await reader.read(65_536):
                 pass
         writer.close()
-        living = served.server.spawner.roster.admit(agent, nonce, "info")
+        living = served.server.spawner.agents.authorized_entry(agent, nonce, "info")
         await eventually(lambda: (living.turns, living.state) == (1, "idle"))
 
 
@@ -445,16 +445,16 @@ async def test_an_agent_that_was_asked_for_by_a_client_that_has_left(served: Ser
     team, key = await served.team(agents=1)
     asked = {"team": team, "name": "a", "agent_type": "echo", "wait_s": 600}
     first = (await served.ask("POST", "/v1/agents", key, json=asked)).raise_for_status().json()
-    [room] = served.server.spawner._rooms.values()
+    [room] = served.server.spawner._team_states.values()
     _, writer = await served.connection()
     body = json.dumps({**asked, "name": "b"}).encode()
     head = f"POST /v1/agents HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\ncontent-length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
-    await eventually(lambda: len(room._line) == 1)
+    await eventually(lambda: len(room._queue) == 1)
 
     writer.close()
 
-    await eventually(lambda: not room._line and not room.spawning)
+    await eventually(lambda: not room._queue and not room.spawning)
     (await served.ask("DELETE", f"/v1/agents/{first['agent']['id']}", key=first["nonce"])).raise_for_status()
     assert (await served.ask("GET", f"/v1/teams/{team}", key)).json()["free"] == {"agents": 1}
 

@@ -162,7 +162,7 @@ async def test_who_follows_knows_who_has_ended(served: Served, client: Client) -
     ends, story, were_over = _Ends(), TreeReplay(), list[bool]()
     for each in await (await served.server.runtime.open_store()).read(tree=handle.id):
         ends.tell(each)
-        story.tell(decode(each.data))
+        story.apply(decode(each.data))
         assert ends.over == {id: run.is_over for id, run in story.runs.items()}
         assert ends.is_over == story.is_over
         were_over.append(story.runs[writer.id].is_over if writer.id in story.runs else False)
@@ -221,7 +221,7 @@ async def test_what_another_process_left_is_seen_and_cannot_be_steered(folder: p
 async def test_what_a_killed_process_left_is_interrupted(served: Served, folder: pathlib.Path) -> None:
     """It is read to the end of what there is; it takes no mail, cannot be stopped, and asks nobody anything."""
     handle, left = await bill(served), await MemoryStore().open()
-    await handle.run.context.settled()
+    await handle.run.context.wait_persisted()
     there = await served.server.runtime.open_store()
     stored = await there.read(tree=handle.id)
     for each in stored:

@@ -90,12 +90,12 @@ async def test_a_team_that_is_deleted_while_others_spawn_into_it(served: Served)
     team, key = await served.team(agents=1)
     asked = {"team": team, "agent_type": "echo", "wait_s": 600}
     (await served.ask("POST", "/v1/agents", key, json={**asked, "name": "a"})).raise_for_status()
-    [room] = served.server.spawner._rooms.values()
+    [room] = served.server.spawner._team_states.values()
     waiting = [
         asyncio.create_task(served.ask("POST", "/v1/agents", key, json={**asked, "name": f"b{number}"}))
         for number in range(10)
     ]
-    await eventually(lambda: len(room._line) == 10)
+    await eventually(lambda: len(room._queue) == 10)
 
     assert (await served.ask("DELETE", f"/v1/teams/{team}", key)).status_code == 204
 

@@ -91,14 +91,14 @@ async def test_a_spawn_waits_for_a_bounded_time_in_a_bounded_line(
         assert "600" in too_long.json()["accepted"]
 
         assert (await served.ask("POST", "/v1/agents", key, json={**asked, "name": "one"})).status_code == 201
-        (room,) = served.server.spawner._rooms.values()
+        (room,) = served.server.spawner._team_states.values()
         async with AsyncExitStack() as leaving, asyncio.timeout(20):
             for name in ("two", "three"):
                 body = json.dumps({**asked, "name": name}).encode()
                 _, writer = await served.connection()
                 leaving.callback(writer.close)
                 writer.write(request(key, "/v1/agents", length=len(body), body=body))
-            await eventually(lambda: len(room._line) == 2)
+            await eventually(lambda: len(room._queue) == 2)
 
             refused = await served.ask("POST", "/v1/agents", key, json={**asked, "name": "four"})
             assert (refused.status_code, refused.json()["type"]) == (429, "urn:ramet:problem:busy")

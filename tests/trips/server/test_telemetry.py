@@ -497,7 +497,7 @@ def test_a_listener_that_fails_hurts_nobody(
             recorder.append(events.TurnStarted(**ROOT.stamp, turn=number))
     recorder.close()
 
-    assert len(recorder.kept) == 3
+    assert len(recorder.recent_events) == 3
     assert [record.message for record in caplog.records].count(
         "a listener failed; the tree continues, and the listener misses this event"
     ) == 1

@@ -306,7 +306,7 @@ async def test_its_record_tells_that_it_ended_and_lives_again(make: MakeStore) -
         store = await runtime.open_store()
         assert [each.state for each in await JournalReader(store, ()).rows(root)] == ["completed"]
         async with Session(ScriptedModel(["two"]), runtime=runtime, session_id="chat") as session:
-            await session.context.settled()
+            await session.context.wait_persisted()
             assert [each.state for each in await JournalReader(store, (root,)).rows(root)] == ["idle"]
             assert await JournalReader(store, (root,)).trees() == [root]
             assert not of_kind(kept(session), RunEnded)

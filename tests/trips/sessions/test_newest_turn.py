@@ -75,7 +75,7 @@ async def test_a_turn_begun_by_mail_can_be_listened_to() -> None:
         session.send("One more.")
         first = session.listen()
         assert first is not None
-        async with aclosing(first.reading()) as items:
+        async with aclosing(first.read()) as items:
             async for _ in items:
                 break
         await gate.entered.wait()

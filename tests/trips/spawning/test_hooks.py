@@ -20,7 +20,7 @@ from ramet.core.outcome import Status
 from ramet.core.policy.policy import Policy
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.models.scripted.dialogue import Script, Spoken, Step
+from ramet.models.scripted.dialogue import ReplyStep, Script, Step
 from ramet.models.scripted.model import Call, ScriptedModel
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import (
@@ -401,13 +401,13 @@ async def summary(messages: list[BaseMessage]) -> str:
 @pytest.mark.parametrize("veto", [True, False])
 async def test_compaction_keeps_calls_with_their_results_and_can_be_vetoed(veto: bool) -> None:
     """AC-S2-8: every request stays valid while the history is shortened; a PreCompact hook that says no prevents it."""
-    steps: Iterator[Spoken] = iter([*[[Call("read"), Call("read")]] * 8, "done"])
+    steps: Iterator[ReplyStep] = iter([*[[Call("read"), Call("read")]] * 8, "done"])
 
     async def read() -> str:
         """Read much."""
         return "much to read " * 200
 
-    def answer(_: list[BaseMessage]) -> Spoken:
+    def answer(_: list[BaseMessage]) -> ReplyStep:
         return next(steps)
 
     model = ScriptedModel(answer)
@@ -425,13 +425,13 @@ async def test_compaction_keeps_calls_with_their_results_and_can_be_vetoed(veto:
 
 async def test_a_child_s_history_is_shortened_for_itself() -> None:
     """Compaction is each agent's own: a child that reads much does not change its parent's history, nor its record."""
-    steps: Iterator[Spoken] = iter([*[Call("read")] * 8, "child done"])
+    steps: Iterator[ReplyStep] = iter([*[Call("read")] * 8, "child done"])
 
     async def read() -> str:
         """Read much."""
         return "much to read " * 200
 
-    def answer(messages: list[BaseMessage]) -> Spoken:
+    def answer(messages: list[BaseMessage]) -> ReplyStep:
         if brief_of(messages) == "toil":
             return next(steps)
         return fresh("toil", "toiler") if len(messages) == 1 else "ok"
@@ -506,7 +506,7 @@ async def test_many_questions_wait_side_by_side_and_are_answered_in_any_order() 
     danger = open_gate("danger")
     names = [f"t-{number}" for number in range(5)]
 
-    def answer(messages: list[BaseMessage]) -> Spoken:
+    def answer(messages: list[BaseMessage]) -> ReplyStep:
         if brief_of(messages) == "Go.":
             return [fresh(name, name) for name in names] if len(messages) == 1 else "ok"
         return Call("danger") if messages[-1].type == "human" else str(messages[-1].text)
@@ -538,7 +538,7 @@ async def test_what_was_approved_waits_for_a_slot() -> None:
         at_work -= 1
         return "done"
 
-    def answer(messages: list[BaseMessage]) -> Spoken:
+    def answer(messages: list[BaseMessage]) -> ReplyStep:
         if brief_of(messages) == "Go.":
             return [fresh(f"t-{number}") for number in range(4)] if len(messages) == 1 else "ok"
         return Call("danger") if messages[-1].type == "human" else "ok"

@@ -147,7 +147,7 @@ async def test_a_root_woken_by_its_child_takes_that_child_with_it() -> None:
 
         assert (await root.result()).status is Status.FAILED
         assert (await runtime.get(kid.info.id).result()).status is Status.CANCELLED
-        assert register.admission.taken == 0
+        assert register.admission.slot_count == 0
 
 
 # --- gates

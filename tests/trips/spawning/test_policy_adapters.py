@@ -65,7 +65,7 @@ async def runtime(adapter: Any, folder: pathlib.Path, **options: Any) -> AsyncIt
 
 def decisions(runtime: ramet.AgentRuntime) -> list[PolicyDecided]:
     """Every decision on record of the open trees."""
-    return [each for tree in runtime.trees.values() for each in of_kind(tree.recorder.kept, PolicyDecided)]
+    return [each for tree in runtime.trees.values() for each in of_kind(tree.recorder.recent_events, PolicyDecided)]
 
 
 # --- children of a session
@@ -152,8 +152,8 @@ async def test_network_is_taken_from_agents_of_one_type(backend: Any, tmp_path: 
         )
         recorder = host.trees[handle.run.info.id].recorder
         result = await handle.result()
-        births = {each.path: each.birth for each in of_kind(recorder.kept, RunSpawned)}
-        decided = of_kind(recorder.kept, PolicyDecided)
+        births = {each.path: each.birth for each in of_kind(recorder.recent_events, RunSpawned)}
+        decided = of_kind(recorder.recent_events, PolicyDecided)
 
     assert result.value["status"] == "completed", result.value
     assert list(births["main"]["grant"]["allowed_endpoints"]) == ["docs.example.org:443"]
@@ -200,7 +200,7 @@ async def test_a_guest_reads_which_adapter_refused(backend: Any, tmp_path: pathl
         handle = await host.spawn(agents.spawn_one_by_one, args=(2,), policy=MAY)
         recorder = host.trees[handle.run.info.id].recorder
         result = await handle.result()
-        decided = of_kind(recorder.kept, PolicyDecided)[1:]
+        decided = of_kind(recorder.recent_events, PolicyDecided)[1:]
 
     assert result.value == ["policy adapter house rules"] * 2
     assert [(each.verdict, each.failed) for each in decided] == [("refuse", False), ("refuse", True)]
@@ -217,7 +217,7 @@ async def test_what_a_run_asks_in_vain_is_bounded(tmp_path: pathlib.Path, monkey
 
     assert result.value == ["policy adapter house rules"] * 10 + ["policy adapter"] * 20
     assert len(adapter.asked) == 11
-    assert len(of_kind(recorder.kept, PolicyDecided)) == 11
+    assert len(of_kind(recorder.recent_events, PolicyDecided)) == 11
 
 
 async def test_births_that_wait_for_an_answer_do_not_pass_a_limit(tmp_path: pathlib.Path) -> None:
@@ -288,7 +288,7 @@ async def test_a_conversation_keeps_what_it_was_narrowed_to(tmp_path: pathlib.Pa
     assert first is not None
     assert (first.memory_mb, first.allowed_endpoints) == (300, ())
     assert run.grant == first
-    assert run.narrowed == ramet.Policy(memory_mb=300, network="disabled")
+    assert run.policy_ceiling == ramet.Policy(memory_mb=300, network="disabled")
     assert not other.asked
 
 
@@ -462,7 +462,7 @@ async def test_a_served_function_that_goes_on_after_a_kill_stays_narrowed(tmp_pa
     await anext(answer)
     run = agent.run
     grant = first.get(run).run.grant
-    await first.get(run).run.context.settled()
+    await first.get(run).run.context.wait_persisted()
     await (await first.open_store()).close()  # As if it was killed: nothing more goes on record.
     await first.stop()
     await ended(answer)

@@ -12,7 +12,7 @@ from ramet import Agent, AgentRuntime, Policy, ScriptedModel, Session
 from ramet.core.errors import MailRefused
 from ramet.core.events import RunEnded
 from ramet.host.observability.counters import Counts
-from ramet.models.scripted.dialogue import Call, Hang, Spoken
+from ramet.models.scripted.dialogue import Call, Hang, ReplyStep
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from tests.support.cut_journals import cut_behind
@@ -29,7 +29,7 @@ def agent(prompt: str, **more: object) -> Call:
     return Call("Agent", {"subagent_type": "reader", "prompt": prompt, "name": prompt, **more})
 
 
-def answer(messages: list[BaseMessage]) -> Spoken:
+def answer(messages: list[BaseMessage]) -> ReplyStep:
     """Do what the newest word of a user says: "start a b" starts two agents, "begin a b" two in the background.
 
     One that is told "sit…" hangs, all others say that they are done.

@@ -41,7 +41,7 @@ async def test_trip_b_is_on_record_as_approved() -> None:
         recorder = next(iter(runtime.trees.values())).recorder
         result = await handle.result()
 
-        record = "".join(line(event) for event in recorder.kept)
+        record = "".join(line(event) for event in recorder.recent_events)
 
     assert result.value == [49, "7 is not my number"]
     assert (result.usage_subtree.agents, result.exit_code) == (2, 0)

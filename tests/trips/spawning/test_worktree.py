@@ -220,7 +220,7 @@ async def test_where_there_can_be_no_copy_nobody_is_born(tmp_path: Path, kind: s
         result = await session.ask("Go.")
         born = of_kind(kept(session), RunSpawned)
         (told,) = answers(session.messages).values()
-        taken = session._opened.tree.register.admission.taken
+        taken = session._opened.tree.register.admission.slot_count
 
     assert (result.value, len(born), taken) == ("ok", 1, 1)
     assert "commit once" in told
@@ -231,13 +231,13 @@ async def test_a_spawn_that_is_cancelled_while_git_works_leaves_nothing(repo: Pa
     model = ScriptedModel([fresh("EDIT-IT", "editor", isolation="worktree"), "again"])
     async with Session(model, cwd=repo, runtime=AgentRuntime(grace_s=30)) as session:
         turn = asyncio.create_task(session.ask("Go."))
-        await eventually(lambda: session._opened.tree.register.admission.taken == 2)
+        await eventually(lambda: session._opened.tree.register.admission.slot_count == 2)
 
         await session.interrupt()
 
         assert (await turn).status is Status.CANCELLED
         assert worktrees(repo) == []
-        assert session._opened.tree.register.admission.taken == 1
+        assert session._opened.tree.register.admission.slot_count == 1
         assert len(of_kind(kept(session), RunSpawned)) == 1
         assert (await session.ask("Again.")).value == "again"
 
@@ -279,7 +279,7 @@ async def test_mail_to_a_child_whose_copy_is_being_removed_is_refused(repo: Path
         await eventually(lambda: all_is_quiet(session))
 
         assert session.handle("looker").view().state == "completed"
-        assert run.lives == 1
+        assert run.activations == 1
     assert worktrees(repo) == []
 
 

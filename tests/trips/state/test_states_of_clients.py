@@ -264,9 +264,9 @@ async def test_a_client_asks_no_agent_of_the_program(folder: pathlib.Path, bound
         for each in (run, fork):
             for handle, task in ((str(made.ref), "solve"), ("solver", "solve"), ("specialist", "work")):
                 with pytest.raises(AgentNotResolved, match="cannot be asked in a tree that a client started"):
-                    await authoring.asked(each, handle, task, {})
+                    await authoring.spawn_request(each, handle, task, {})
 
         run.request = dataclasses.replace(run.request, state_owner="")
-        assert (await authoring.asked(run, "specialist", "work", {})).description == "work"
+        assert (await authoring.spawn_request(run, "specialist", "work", {})).description == "work"
         same = fork if not bounds else run
-        assert (await authoring.asked(same, str(made.ref), "solve", {})).description == "solve"
+        assert (await authoring.spawn_request(same, str(made.ref), "solve", {})).description == "solve"

@@ -726,12 +726,12 @@ async def test_a_function_that_a_killed_server_had_called_is_called_again(
         await late.read()
         again = await OURS.open(opening(runtime, tmp_path / "ada", **start, run=run))
         assert isinstance(again, FunctionAgent)
-        assert late.under_way is not None
+        assert late.active_turn is not None
         with pytest.raises(TakenOver):
-            await late.write(late.under_way)
+            await late.write(late.active_turn)
         assert (again.turns_taken, again.run, [*runtime.trees]) == (1, run, [run])
         assert await again.history() == []
-        await eventually(lambda: again._call is not None and again._call._said)
+        await eventually(lambda: again._call is not None and again._call._texts)
         await again.interrupt()
         assert (await runtime.result(run)).status == "cancelled"
         assert [each["content"].strip() for each in await again.history()] == ["x", "begun"]
@@ -761,9 +761,9 @@ async def test_a_function_that_had_ended_when_its_server_was_killed_is_not_calle
     async with left_ended(tmp_path, "prints", Policy()) as (agent, run):
         writer = format_of("openai").Writer(run, "prints", 0)
         said = [*writer.begin(), *writer.text("a\n")]
-        rest = [chunk async for chunk in agent.go_on(1, b"", "openai", said)]
+        rest = [chunk async for chunk in agent.resume_turn(1, b"", "openai", said)]
         assert text_of(rest) == 'b\n{"words": 2}'
-        assert [chunk async for chunk in agent.go_on(1, b"", "openai", [*said, *rest[:-1]])] == rest[-1:]
+        assert [chunk async for chunk in agent.resume_turn(1, b"", "openai", [*said, *rest[:-1]])] == rest[-1:]
         assert [each["content"] for each in await agent.history()] == ["a b", 'a\nb\n{"words": 2}']
 
 
@@ -774,7 +774,7 @@ async def test_what_a_function_of_the_host_said_last_when_its_server_was_killed_
     async with left_ended(tmp_path, "shout", None) as (agent, run):
         writer = format_of("openai").Writer(run, "shout", 0)
         said = [*writer.begin(), *writer.text("so far")]
-        rest = [chunk async for chunk in agent.go_on(1, b"", "openai", said)]
+        rest = [chunk async for chunk in agent.resume_turn(1, b"", "openai", said)]
         assert text_of(rest) == f"\n\n{MAY_MISS}\nA B"
         assert [each["content"] for each in await agent.history()] == ["a b", f"so far{text_of(rest)}"]
 
@@ -794,5 +794,5 @@ async def test_a_turn_of_a_function_that_nobody_can_go_on_with_is_over_and_says_
         async with opened(OURS, start) as again:
             assert isinstance(again, FunctionAgent)
             with pytest.raises(Aborted, match="the turn cannot be resumed: the journal names secret 'KEY'"):
-                _ = [chunk async for chunk in again.go_on(1, b"", "openai", said)]
+                _ = [chunk async for chunk in again.resume_turn(1, b"", "openai", said)]
             assert await say(again, "on") == "ON"

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from ramet.services.rules import Rules
-from ramet.services.teams.keys import MOST_KEYS
+from ramet.services.teams.keys import MAX_KEYS
 from ramet.services.teams.tables import AGENT
 from tests.support.serving import Served, serving, short_folder
 from tests.support.waiting import eventually
@@ -28,10 +28,10 @@ async def fail(served: Served, team: tuple[str, str], name: str, **fields: Any) 
     """The id of an agent that has failed."""
     made = (await spawn(served, team, name, **fields)).raise_for_status().json()
     id, key = made["agent"]["id"], made["nonce"]
-    living = served.server.spawner.roster.find(key, "info")
-    (living.opening.folder / "note").write_text("left")  # type: ignore[union-attr]  # It was opened.
+    living = served.server.spawner.agents.find_by_key(key, "info")
+    (living.spec.folder / "note").write_text("left")  # type: ignore[union-attr]  # It was opened.
     await served.ask("POST", f"/v1/agents/{id}/turns", key, content=b"die")
-    await eventually(lambda: living.failing is not None and living.failing.done())
+    await eventually(lambda: living.fail_task is not None and living.fail_task.done())
     return str(id)
 
 
@@ -100,11 +100,11 @@ async def test_labels_and_metadata_are_bounded_together(tmp_path: pathlib.Path, 
 
 async def test_keys_of_an_agent_are_bounded(tmp_path: pathlib.Path) -> None:
     """A hundred at once; one that is revoked makes room."""
-    assert MOST_KEYS == 100
+    assert MAX_KEYS == 100
     async with serving(tmp_path) as served:
         id, nonce = await served.agent()
         asked = {"rights": ["info"]}
-        made = [await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=asked) for _ in range(MOST_KEYS)]
+        made = [await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=asked) for _ in range(MAX_KEYS)]
         assert {each.status_code for each in made} == {201}
 
         assert (await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=asked)).status_code == 422

@@ -73,7 +73,7 @@ async def test_what_a_turn_puts_on_record_does_not_grow_with_the_turns_before(
             for number in range(8):
                 answer = await say(agent, message(number))
                 assert answer.startswith(f"{2 * number} messages")
-                await runtime.get(agent.run).run.context.settled()
+                await runtime.get(agent.run).run.context.wait_persisted()
                 transcripts = (tmp_path / ".ramet" / "transcripts").rglob("*.jsonl")
                 sizes.append((await on_record(runtime, agent.run), sum(each.stat().st_size for each in transcripts)))
     events_of_turns, transcripts_so_far = zip(*sizes, strict=True)
@@ -102,7 +102,7 @@ async def test_a_function_that_is_called_again_after_a_kill_is_told_the_same_his
     async with restarted(tmp_path, backend) as runtime:
         again = await OURS.open(opening(runtime, tmp_path / "eve", **start, run=run))
         assert isinstance(again, FunctionAgent)
-        await eventually(lambda: again._call is not None and again._call._said)
+        await eventually(lambda: again._call is not None and again._call._texts)
         await again.interrupt()
         history = await again.history()
         await again.close("it is over")
@@ -129,7 +129,7 @@ async def test_a_history_that_is_too_long_is_told_from_its_newest_end_with_a_not
         async with opened(OURS, start) as agent:
             with caplog.at_level(logging.WARNING, "ramet.services"):
                 first, second = (await say(agent, "go")).split("\n")[0], (await say(agent, "go")).split("\n")[0]
-            await runtime.get(agent.run).run.context.settled()
+            await runtime.get(agent.run).run.context.wait_persisted()
             told = [events.decode(each.data) for each in await store.read(tree=agent.run)]
             notices = [each.text for each in told if isinstance(each, Notice)]
             assert len(await agent.history()) == 18, "it is all there to be read"
@@ -156,12 +156,12 @@ async def test_a_turn_that_an_older_ramet_began_has_its_history_once(
         await turns.write(FunctionTurn(number=1, run=run, asked="go"))
         call.__name__ = called.__name__
         old = (invoke.call_inside, (called, "go", history)) if policy is not None else (call, ("go", history))
-        await (await runtime.spawn(old[0], args=old[1], policy=policy, run=run)).run.context.settled()
+        await (await runtime.spawn(old[0], args=old[1], policy=policy, run=run)).run.context.wait_persisted()
     async with restarted(tmp_path, backend) as runtime:
         start = function("measures_and_waits", policy=policy, run=run)
         again = await OURS.open(opening(runtime, tmp_path / "ada", **start))
         assert isinstance(again, FunctionAgent)
-        await eventually(lambda: again._call is not None and again._call._said)
+        await eventually(lambda: again._call is not None and again._call._texts)
         await again.close("it is over")
         assert (await again.history())[-1]["content"].startswith("1 messages, 6 characters")
 
@@ -182,7 +182,7 @@ async def test_a_function_is_not_called_without_its_late_arguments(tmp_path: pat
         handle = await runtime.spawn(
             invoke.call_inside, args=args, late_args=lambda: ([],), policy=Policy(), run=runtime.mint()
         )
-        await handle.run.context.settled()
+        await handle.run.context.wait_persisted()
         run = handle.id
     async with restarted(tmp_path, "local") as runtime:
         with pytest.raises(DefinitionMissing, match="late arguments"):

@@ -31,8 +31,8 @@ class Says(EchoType):
         super().__init__()
         self.chunks = chunks
 
-    async def open(self, opening: AgentSpec) -> Agent:
-        self.opened.append(_Saying(opening, self.chunks))
+    async def open(self, spec: AgentSpec) -> Agent:
+        self.opened.append(_Saying(spec, self.chunks))
         return self.opened[-1]
 
 
@@ -110,8 +110,8 @@ async def test_how_an_agent_ended_can_be_told_and_kept(folder: pathlib.Path) -> 
 
         served.echo.opened[0].ended.set_result(ErrorInfo(type="Cra\ud800shed", message="\udfff" + "x" * 1_000_000))
 
-        [living] = served.server.spawner.roster
-        await eventually(lambda: living.failing is not None and living.failing.done())
+        [living] = served.server.spawner.agents
+        await eventually(lambda: living.fail_task is not None and living.fail_task.done())
         listed = await served.ask("GET", "/v1/agents", key)
         assert listed.status_code == 200
         [agent] = listed.json()["agents"]

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from ramet.agent.capabilities.prompt import MAX_DOC, MAX_LISTING, MAX_PARTS, catalogue
+from ramet.agent.capabilities.prompt import MAX_DOC, MAX_LISTING, MAX_PARTS, capability_listing
 from ramet.core.policy.capabilities import Capability, Visibility
 from ramet.tools.python import python_tool
 
 
 def shown(type: Any, name: str, visibility: Visibility, thing: Any, **more: Any) -> str:
-    return catalogue([(Capability(type, name, visibility, **more), thing)])
+    return capability_listing([(Capability(type, name, visibility, **more), thing)])
 
 
 def test_high_shows_names_signatures_and_docstrings() -> None:
@@ -62,7 +62,7 @@ def test_a_listing_is_bounded(visibility: Visibility) -> None:
     module.__dict__.update({f"name_{n}": loud for n in range(500)})
     one = shown("module", "many", visibility, module)
     assert len(one) < MAX_PARTS * (MAX_DOC + 100)
-    many = catalogue([(Capability("module", f"m{n}", visibility), module) for n in range(5_000)])
+    many = capability_listing([(Capability("module", f"m{n}", visibility), module) for n in range(5_000)])
     assert len(many) < MAX_LISTING + 20
     assert many.splitlines()[-1].startswith("- and ")
 

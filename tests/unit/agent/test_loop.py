@@ -14,7 +14,7 @@ from langchain_core.messages.tool import tool_call
 import ramet
 from ramet.agent.history.compaction import Compaction
 from ramet.agent.history.pairing import repair
-from ramet.agent.loop import LAST_WORD, QueryParams, query
+from ramet.agent.loop import FINAL_ANSWER_PROMPT, QueryParams, query
 from ramet.agent.output import OutputContract
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import SystemClock
@@ -23,7 +23,7 @@ from ramet.core.budget import RESOURCES, Budget, Limits
 from ramet.core.errors import Aborted, BudgetExceeded, ModelFailed, OutputInvalid
 from ramet.core.events import BudgetRefused, Compacted, Event, MailDelivered, MessageRecorded
 from ramet.host.gateway import Gateway
-from ramet.models.scripted.dialogue import Script, Spoken
+from ramet.models.scripted.dialogue import ReplyStep, Script
 from ramet.models.scripted.model import Call, Fail, Hang, ScriptedModel
 from ramet.tools.context import ModelRequest, ToolUseContext
 from tests.support.context import make_context, run_info
@@ -248,9 +248,9 @@ async def test_the_owner_of_a_spent_budget_gets_a_last_word() -> None:
 
     assert context.history[-1].text == "what I know"
     notice = str(model.requests[-1].messages[-1].text)
-    assert notice == LAST_WORD.format(reason="model_calls: 0 left")
+    assert notice == FINAL_ANSWER_PROMPT.format(reason="model_calls: 0 left")
     assert notice not in str(context.history)
-    assert budget.held("model_calls") == 0
+    assert budget.reserved("model_calls") == 0
     assert budget.spent("model_calls") == 3
 
 
@@ -337,7 +337,7 @@ async def test_an_answer_must_fit_its_contract() -> None:
 
 async def test_room_is_made_before_a_question() -> None:
     """With a compaction the history is shortened in time; its calls keep their results."""
-    steps: Iterator[Spoken] = iter([*[Call("read")] * 8, "done"])
+    steps: Iterator[ReplyStep] = iter([*[Call("read")] * 8, "done"])
     record: list[Event] = []
 
     def keep(event: Event) -> Event:
@@ -348,7 +348,7 @@ async def test_room_is_made_before_a_question() -> None:
         """Read much."""
         return "much to read " * 200
 
-    def answer(_: list[BaseMessage]) -> Spoken:
+    def answer(_: list[BaseMessage]) -> ReplyStep:
         return next(steps)
 
     async def summary(_: list[BaseMessage]) -> str:
@@ -385,8 +385,8 @@ async def test_leaving_at_any_piece_leaves_nothing_behind(left_after: int) -> No
             if count > left_after:
                 break
 
-    assert {resource: budget.held(resource) for resource in RESOURCES} == dict.fromkeys(RESOURCES, 0)
-    assert is_valid(repair([*context.history, *context.answered.values()]))
+    assert {resource: budget.reserved(resource) for resource in RESOURCES} == dict.fromkeys(RESOURCES, 0)
+    assert is_valid(repair([*context.history, *context.answers.values()]))
     assert len(asyncio.all_tasks()) == 1
 
 
@@ -409,7 +409,7 @@ async def test_leaving_keeps_the_answers_that_exist() -> None:
             if isinstance(piece, MessageRecorded) and piece.message["type"] == "tool":
                 break
 
-    kept = answers(repair([*context.history, *context.answered.values()]))
+    kept = answers(repair([*context.history, *context.answers.values()]))
     assert kept == {"a": "the gate is open", "b": "the gate is open"}
 
 

@@ -295,7 +295,7 @@ def test_classes_are_not_kept_for_the_life_of_the_process() -> None:
         tasks = {"go": TaskDefinition(docstring="Go.", parameters={"a": _list({"$ref": "#/types/W"}), "b": choice})}
         task = agent_of(Recipe(name="m", types=types, tasks=tasks)).tasks["go"]
         with pytest.raises(InvalidValue):
-            task.take({"a": [{}], "b": at})
+            task.check_arguments({"a": [{}], "b": at})
         made.append(weakref.ref(task.__signature__.parameters["a"].annotation.__args__[0]))
     del task
 

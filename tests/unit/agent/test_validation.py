@@ -143,9 +143,9 @@ def test_an_error_of_a_choice_is_told_with_the_name_of_its_class() -> None:
     value: list[Any] = [{}] * 20_000
 
     with pytest.raises(DoesNotFitType) as refusal:
-        validation.of_data(value, json.dumps(value))
+        validation.validate_data(value, json.dumps(value))
 
-    assert [each.place for each in refusal.value.problems] == [(0, "int"), (0, "Node", "name")]
+    assert [each.path for each in refusal.value.problems] == [(0, "int"), (0, "Node", "name")]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_long_values_that_fit_are_read(kind: Any, value: Any) -> None:
     text = json.dumps(value)
     validation = Validation(pydantic.TypeAdapter(kind))
 
-    assert validation.of_data(value, text) == validation.adapter.validate_json(text)
+    assert validation.validate_data(value, text) == validation.adapter.validate_json(text)
 
 
 def test_a_few_errors_are_told_all() -> None:

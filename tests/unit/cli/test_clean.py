@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.cli.render.sanitize import clean, one_line
+from ramet.cli.render.sanitize import one_line, sanitize
 
 ATTACKS = {
     "colour": ("\x1b[31mred\x1b[0m", "red"),
@@ -37,13 +37,13 @@ ATTACKS = {
 @pytest.mark.parametrize(("attack", "seen"), ATTACKS.values(), ids=ATTACKS)
 def test_what_acts_on_a_terminal_is_removed(attack: str, seen: str) -> None:
     """Of hostile text only the words are left."""
-    assert clean(attack) == seen
+    assert sanitize(attack) == seen
 
 
 @given(st.text(st.characters(codec=None), max_size=300))
 def test_no_control_character_is_left(text: str) -> None:
     """Whatever comes in, only newlines control anything, and all of it can be encoded."""
-    left = clean(text)
+    left = sanitize(text)
 
     assert not [each for each in left if unicodedata.category(each) in ("Cc", "Cs") and each != "\n"]
     left.encode()
@@ -52,13 +52,13 @@ def test_no_control_character_is_left(text: str) -> None:
 @given(st.text(st.sampled_from("ab\x1b[]\\;0m\x07\r\n\t\x9b\x9d\u202e"), max_size=60))
 def test_what_was_cleaned_is_clean(text: str) -> None:
     """Removing one sequence does not put another together."""
-    assert clean(clean(text)) == clean(text)
+    assert sanitize(sanitize(text)) == sanitize(text)
 
 
 def test_a_megabyte_of_openings_is_no_burden() -> None:
     """Hostile input costs what its length costs: the test would hang otherwise."""
-    assert clean("\x1b]" * 500_000) == ""
-    assert len(clean("\x1b[" + "1" * 1_000_000)) >= 1_000_000
+    assert sanitize("\x1b]" * 500_000) == ""
+    assert len(sanitize("\x1b[" + "1" * 1_000_000)) >= 1_000_000
 
 
 def test_one_line_is_one_line_and_says_that_there_was_more() -> None:

@@ -40,7 +40,7 @@ def test_the_first_word_stops_in_good_order(number: signal.Signals) -> None:
     with Interrupts(heard.append, lambda: heard.append("at once")) as interrupts:
         os.kill(os.getpid(), number)
 
-    assert heard == [interrupts.heard] == [NAMES[number]]
+    assert heard == [interrupts.signal_name] == [NAMES[number]]
 
 
 def test_the_handlers_from_before_are_back() -> None:

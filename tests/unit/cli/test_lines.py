@@ -20,7 +20,7 @@ def test_every_event_is_one_line_that_decodes_to_itself() -> None:
         out = io.BytesIO()
         lines = Lines(out)
         for event in story.events:
-            lines.take(event)
+            lines.write_event(event)
         lines.finish()
 
         assert [decode(line) for line in out.getvalue().splitlines()] == story.events
@@ -36,7 +36,7 @@ def test_the_end_of_the_root_comes_last() -> None:
     out = io.BytesIO()
     lines = Lines(out)
     for event in story.events:
-        lines.take(event)
+        lines.write_event(event)
     lines.finish()
 
     assert [event.path for event in map(decode, out.getvalue().splitlines()) if isinstance(event, RunEnded)] == [
@@ -54,7 +54,7 @@ def test_a_root_that_ends_twice_is_told_twice() -> None:
     out = io.BytesIO()
     lines = Lines(out)
     for event in story.events:
-        lines.take(event)
+        lines.write_event(event)
     lines.finish()
 
     assert [decode(line) for line in out.getvalue().splitlines()] == story.events
@@ -67,7 +67,7 @@ def test_an_event_that_is_not_json_becomes_a_notice() -> None:
     story.called("main", 0, "c", "odd", value=object())
     out = io.BytesIO()
     for event in story.events:
-        Lines(out).take(event)
+        Lines(out).write_event(event)
 
     last = json.loads(out.getvalue().splitlines()[-1])
     assert (last["type"], last["path"], last["call_id"]) == ("notice", "main", "c")
@@ -79,7 +79,7 @@ def test_lines_are_utf8_whatever_the_locale() -> None:
     story = Story()
     story.called("main", 0, "c", "Grep", pattern="é漢")
     out = io.BytesIO()
-    Lines(out).take(story.events[0])
+    Lines(out).write_event(story.events[0])
 
     assert out.getvalue() == encode(story.events[0]) + b"\n"
     assert isinstance(story.events[0], ToolStarted)

@@ -39,8 +39,8 @@ async def watch(story: Story, terminal: Terminal) -> None:
     picture, clock = TreeModel(), FakeClock(START)
     async with LiveTree(terminal.console, picture, clock) as live:
         for event in story.events:
-            picture.take(event)
-            live.take(event)
+            picture.apply(event)
+            live.show_event(event)
         await asyncio.sleep(0)
         await clock.advance(FRAME_S)
 
@@ -89,10 +89,10 @@ async def test_a_question_has_the_screen_to_itself() -> None:
     notice = story.add(Notice, "main", 1, text="meanwhile")
     async with LiveTree(terminal.console, picture, clock) as live:
         for event in story.events:
-            picture.take(event)
+            picture.apply(event)
         live.pause()
         terminal.fresh()
-        live.take(notice)
+        live.show_event(notice)
         await asyncio.sleep(0)
         await clock.advance(1)
         assert terminal.fresh() == ""

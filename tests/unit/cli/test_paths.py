@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.cli.paths import nearby, user_dir, writable_dir
+from ramet.cli.paths import display_path, user_dir, writable_dir
 
 
 def test_the_folder_of_a_user(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,6 +29,6 @@ def test_paths_are_shown_as_one_would_type_them(home: Path, tmp_path: Path, monk
     """Relative inside this folder, `~` inside home, whole elsewhere."""
     monkeypatch.chdir(tmp_path)
 
-    assert [nearby(tmp_path / "a"), nearby(home / "b"), nearby(Path("/c"))] == ["a", "~/b", "/c"]
+    assert [display_path(tmp_path / "a"), display_path(home / "b"), display_path(Path("/c"))] == ["a", "~/b", "/c"]
     monkeypatch.chdir("/")
-    assert nearby(Path("/var/lib/ramet")) == "/var/lib/ramet"
+    assert display_path(Path("/var/lib/ramet")) == "/var/lib/ramet"

@@ -27,8 +27,8 @@ def told(events: list[Event], *, width: int = 80) -> str:
     log, picture = io.StringIO(), TreeModel()
     view = LineView(console(log, width=width), picture)
     for event in events:
-        picture.take(event)
-        view.take(event)
+        picture.apply(event)
+        view.show_event(event)
     return log.getvalue()
 
 

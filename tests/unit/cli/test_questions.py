@@ -100,7 +100,7 @@ def asks(approval_id: str, **args: str) -> ApprovalAsked:
 async def test_only_yes_is_yes(line: tuple[int, int], typed: str, allowed: bool) -> None:
     """Anything else, an empty line and the end of input included, is no."""
     async with open_desk(line) as desk:
-        desk.questions.take(asks("a1", command="make"))
+        desk.questions.handle_event(asks("a1", command="make"))
         await desk.asked()
         desk.type(typed)
         await desk.said.wait()
@@ -112,7 +112,7 @@ async def test_only_yes_is_yes(line: tuple[int, int], typed: str, allowed: bool)
 async def test_the_question_shows_who_wants_what(line: tuple[int, int]) -> None:
     """Path, tool, the whole argument on as many lines as it has, nothing that acts on the terminal."""
     async with open_desk(line) as desk:
-        desk.questions.take(asks("a1", command="make\x1b[2J\nrm -rf /"))
+        desk.questions.handle_event(asks("a1", command="make\x1b[2J\nrm -rf /"))
         await desk.asked()
 
     assert desk.screen.getvalue() == (
@@ -123,7 +123,7 @@ async def test_the_question_shows_who_wants_what(line: tuple[int, int]) -> None:
 async def test_a_hidden_tail_is_announced(line: tuple[int, int]) -> None:
     """An argument that is too long to show says how much was not shown."""
     async with open_desk(line) as desk:
-        desk.questions.take(asks("a1", command="x" * 5_000))
+        desk.questions.handle_event(asks("a1", command="x" * 5_000))
         await desk.asked()
 
     assert "… 1000 more characters, not shown" in desk.screen.getvalue()
@@ -133,7 +133,7 @@ async def test_what_was_typed_before_is_no_answer(line: tuple[int, int]) -> None
     """A key pressed while agents worked does not approve what they ask later."""
     async with open_desk(line) as desk:
         desk.type("y\n")
-        desk.questions.take(asks("a1", command="make"))
+        desk.questions.handle_event(asks("a1", command="make"))
         await desk.asked()
         desk.type("n\n")
         await desk.said.wait()
@@ -144,8 +144,8 @@ async def test_what_was_typed_before_is_no_answer(line: tuple[int, int]) -> None
 async def test_questions_come_one_at_a_time(line: tuple[int, int]) -> None:
     """Two agents that ask at once get their own word each."""
     async with open_desk(line) as desk:
-        desk.questions.take(asks("a1", command="one"))
-        desk.questions.take(asks("a2", command="two"))
+        desk.questions.handle_event(asks("a1", command="one"))
+        desk.questions.handle_event(asks("a2", command="two"))
         await desk.asked()
         assert "two" not in desk.screen.getvalue()
         desk.type("y\n")
@@ -160,14 +160,14 @@ async def test_questions_come_one_at_a_time(line: tuple[int, int]) -> None:
 async def test_a_question_that_nobody_waits_for_is_withdrawn(line: tuple[int, int]) -> None:
     """Answered elsewhere, or its asker is gone: the next one is asked, and no word is given."""
     async with open_desk(line) as desk:
-        desk.questions.take(asks("a1", command="one"))
+        desk.questions.handle_event(asks("a1", command="one"))
         await desk.asked()
-        desk.questions.take(asks("a2", command="two"))
+        desk.questions.handle_event(asks("a2", command="two"))
         story = Story()
-        desk.questions.take(story.add(ApprovalAnswered, "main/fixer", 2, approval_id="a1", allowed=False))
+        desk.questions.handle_event(story.add(ApprovalAnswered, "main/fixer", 2, approval_id="a1", allowed=False))
         await desk.asked(2)
         story.ended("main/fixer", 3, Status.CANCELLED, "", Usage())
-        desk.questions.take(story.events[-1])
+        desk.questions.handle_event(story.events[-1])
         await desk.screen.shows("no longer asked", 2)
 
     assert desk.words == []

@@ -60,7 +60,7 @@ def lines(story: Story) -> list[str]:
     """What is told of a story."""
     picture, found = TreeModel(), []
     for event in story.events:
-        picture.take(event)
+        picture.apply(event)
         if (line := line_of(event, picture)) is not None:
             found.append(line)
     return found

@@ -37,7 +37,7 @@ def page(story: Story, result: Result | None = None, *, width: int = 100) -> str
     """stdout and stderr of an end, as pipes see them."""
     out, err, picture = io.StringIO(), io.StringIO(), TreeModel()
     for event in story.events:
-        picture.take(event)
+        picture.apply(event)
     result = result or root_result(story)
     print_result(console(out), result, picture)
     print_status(console(err, width=width), result, picture, now=at(3.2), transcripts=Path("/data/t-1"))

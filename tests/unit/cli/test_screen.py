@@ -21,7 +21,7 @@ def lines(
     """The screen of a story, 3.2 seconds in."""
     picture = TreeModel()
     for event in story.events:
-        picture.take(event)
+        picture.apply(event)
     return [line.plain for line in draw(picture, now=at(3.2), width=width, height=height, glyphs=glyphs, tick=tick)]
 
 

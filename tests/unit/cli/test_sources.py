@@ -11,7 +11,7 @@ import pytest
 
 from ramet.cli.main import main
 from ramet.cli.sources.choose import source_of
-from ramet.cli.sources.local import asked_in
+from ramet.cli.sources.local import open_questions
 from ramet.cli.sources.server import key_in
 from ramet.core.errors import InvalidValue
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event, RunEnded, RunSpawned
@@ -91,7 +91,7 @@ async def test_a_question_is_one_until_it_has_its_word() -> None:
         for event in story.events:
             yield event
 
-    assert [question.id for _, question in await asked_in(told())] == ["main-2", "main-3", "child-1", "child-2"]
+    assert [question.id for _, question in await open_questions(told())] == ["main-2", "main-3", "child-1", "child-2"]
 
 
 @pytest.mark.parametrize(

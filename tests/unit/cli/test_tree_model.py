@@ -17,7 +17,7 @@ def fold(events: list[Event]) -> TreeModel:
     """The picture after these events."""
     picture = TreeModel()
     for event in events:
-        picture.take(event)
+        picture.apply(event)
     return picture
 
 
@@ -25,7 +25,7 @@ def test_it_knows_who_does_what() -> None:
     """Tools in use, states, and how many are waited for."""
     picture = fold(under_way().events)
 
-    assert {row.path: row.doing() for row in picture.walk() if not row.over} == {
+    assert {row.path: row.activity() for row in picture.walk() if not row.is_over} == {
         "main": "waits for 1 agent",
         "main/sources": "Read src/payments/client.py",
     }
@@ -63,7 +63,7 @@ def test_mail_brings_a_finished_run_back() -> None:
 
     row = fold(story.events).rows["run-main/a"]
 
-    assert (row.over, row.doing()) == (False, "thinks")
+    assert (row.is_over, row.activity()) == (False, "thinks")
 
 
 @given(st.randoms(use_true_random=False))
@@ -77,7 +77,7 @@ def test_children_may_be_heard_of_before_their_parents(dice: random.Random) -> N
 
     assert next(row.path for row in picture.walk()) == "main"
     assert {row.path for row in picture.walk()} == {"main", "main/logs", "main/sources"}
-    assert all(row.over for row in picture.rows.values())
+    assert all(row.is_over for row in picture.rows.values())
 
 
 def test_a_function_works_and_does_not_think() -> None:
@@ -86,4 +86,4 @@ def test_a_function_works_and_does_not_think() -> None:
     story.add(RunSpawned, "main", 0, name="add", prompt="")
     story.add(TurnStarted, "main", 0, turn=1)
 
-    assert fold(story.events).rows["run-main"].doing() == "works"
+    assert fold(story.events).rows["run-main"].activity() == "works"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.cli.values import folder, name, parse_int, parse_number
+from ramet.cli.values import parse_folder, parse_int, parse_name, parse_number
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_folders(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path)
 
-    assert folder(str(tmp_path / "link")) == tmp_path.resolve()
+    assert parse_folder(str(tmp_path / "link")) == tmp_path.resolve()
     for text, why in {
         str(tmp_path / "none"): "does not exist",
         str(tmp_path / "file"): "is not a folder",
@@ -55,11 +55,11 @@ def test_folders(tmp_path: Path) -> None:
         "~nobody-of-that-name/x": "is not a usable name|does not exist",
     }.items():
         with pytest.raises(argparse.ArgumentTypeError, match=why):
-            folder(text)
+            parse_folder(text)
 
 
 def test_names() -> None:
     """An empty name is none."""
-    assert name("x") == "x"
+    assert parse_name("x") == "x"
     with pytest.raises(argparse.ArgumentTypeError):
-        name("  ")
+        parse_name("  ")

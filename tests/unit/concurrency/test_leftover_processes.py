@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ramet.concurrency import process_reaper
-from ramet.concurrency.process_reaper import MARK, ProcessTag
+from ramet.concurrency.process_reaper import TAG_VARIABLE, ProcessTag
 from tests.support.commands import sh
 from tests.support.waiting import alive, eventually, pid_in
 
@@ -185,7 +185,7 @@ def mark() -> ProcessTag:
 @pytest.fixture
 def marked(mark: ProcessTag) -> bytes:
     """The environment of a process that carries the mark."""
-    return f"A=1\0{MARK}={mark.put_on({})[MARK]}\0B=2\0".encode()
+    return f"A=1\0{TAG_VARIABLE}={mark.tagged_env({})[TAG_VARIABLE]}\0B=2\0".encode()
 
 
 @pytest.mark.parametrize("leader_lives", [True, False])
@@ -223,8 +223,8 @@ async def test_never_found_are_strangers_elders_and_our_own(system: System, mark
     system.add(LEADER)
     system.add(600)
     system.add(601, env=None)
-    system.add(602, env=f"{MARK}=.another\0".encode())
-    system.add(603, env=marked.replace(MARK.encode(), b"COPY_OF_IT"))
+    system.add(602, env=f"{TAG_VARIABLE}=.another\0".encode())
+    system.add(603, env=marked.replace(TAG_VARIABLE.encode(), b"COPY_OF_IT"))
     likeness = {"parent": LEADER, "group": LEADER, "env": marked}
     system.add(604, session=LEADER, born=BEFORE, **likeness)  # type: ignore[arg-type]  # of several types
     system.add(605, session=SESSION_OF_OURS, **likeness)  # type: ignore[arg-type]

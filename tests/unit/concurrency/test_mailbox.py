@@ -172,13 +172,13 @@ def test_restored_mail_counts_like_mail_that_was_pushed() -> None:
     letters = [mail(next(numbers), text) for _ in range(MAX_UNREAD_BYTES // MAX_BYTES)]
     notice = mail(next(numbers), text, kind="notice")
 
-    box.restore([notice, *letters], seen=[each.id for each in letters])
+    box.restore([notice, *letters], seen_ids=[each.id for each in letters])
 
     refused(box.push, mail(next(numbers)))
     assert box.push(letters[0]) is False
-    assert box.take(notice.id) is notice
+    assert box.remove(notice.id) is notice
     refused(box.push, mail(next(numbers)))
-    assert box.take(letters[0].id) is letters[0]
+    assert box.remove(letters[0].id) is letters[0]
     assert box.push(mail(next(numbers), text))
 
 
@@ -250,8 +250,8 @@ def test_one_mail_can_be_taken_by_its_id() -> None:
     assert refused(box.push, mail(fits, large))
 
     assert [each.id for each in box.unread] == [f"mail-{number}" for number in range(fits)]
-    assert box.take("mail-1") == mail(1, large)
-    assert box.take("mail-1") is None
+    assert box.remove("mail-1") == mail(1, large)
+    assert box.remove("mail-1") is None
     box.push(mail(fits, large))
 
     assert [each.id for each in box.drain()] == ["mail-0", *(f"mail-{number}" for number in range(2, fits + 1))]

@@ -31,11 +31,11 @@ def test_a_capture_keeps_the_beginning_and_the_end(
     capture, stopping = Capture(head=head, tail=tail), Capture(head=head, tail=tail, stops=True)
 
     for piece in pieces:
-        capture.take(piece)
-        stopping.take(piece)
+        capture.append(piece)
+        stopping.append(piece)
 
-    assert (capture.data(), capture.left_out, capture.total) == (kept, left_out, sum(map(len, pieces)))
-    assert (capture.is_enough, stopping.is_enough) == (False, left_out > 0)
+    assert (capture.data(), capture.omitted_bytes, capture.total) == (kept, left_out, sum(map(len, pieces)))
+    assert (capture.is_full, stopping.is_full) == (False, left_out > 0)
 
 
 async def test_one_that_got_away_and_prints_without_end_does_not_hold_up_the_caller(tmp_path: pathlib.Path) -> None:

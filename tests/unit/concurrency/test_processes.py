@@ -67,7 +67,7 @@ async def test_output_is_kept_up_to_the_bound_and_read_to_the_end() -> None:
 
     done = await sh("head -c 3000000 /dev/zero; exit 4", stdout=output)
 
-    assert (done.ended, len(done.stdout), output.left_out) == (Ended("exit", 4), 1000, 2_999_000)
+    assert (done.ended, len(done.stdout), output.omitted_bytes) == (Ended("exit", 4), 1000, 2_999_000)
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])

@@ -75,7 +75,7 @@ def test_a_limit_on_one_resource_does_not_touch_the_others(resource: str) -> Non
 
     budget.reserve(rest)
 
-    assert [budget.left(name) for name in RESOURCES if name != resource] == [math.inf] * (len(RESOURCES) - 1)
+    assert [budget.remaining(name) for name in RESOURCES if name != resource] == [math.inf] * (len(RESOURCES) - 1)
 
 
 def test_without_limits_everything_fits() -> None:
@@ -84,15 +84,15 @@ def test_without_limits_everything_fits() -> None:
 
     budget.reserve(Amount(10**12, 1e9, 10**12, 10**12, 10**12))
 
-    assert budget.describe_left() == ""
-    assert [budget.kept(name) for name in RESOURCES] == [0] * len(RESOURCES)
+    assert budget.describe_remaining() == ""
+    assert [budget.last_word_reserve(name) for name in RESOURCES] == [0] * len(RESOURCES)
 
 
 def test_what_is_left_is_told_exactly_and_only_where_it_is_limited() -> None:
     """A model that plans by the line is not told 1e+06."""
     budget = Budget(Limits(tool_calls=1_234_567, agents=2), scope="main")
 
-    assert budget.describe_left() == "tool_calls 1234567, agents 2"
+    assert budget.describe_remaining() == "tool_calls 1234567, agents 2"
 
 
 # --- reserve, settle, refund ----------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def test_usage_that_is_no_quantity_is_charged_as_reserved(resource: str, value: 
     with pytest.raises(InvalidValue, match=resource):
         hold.settle(Amount(**{resource: value}))
 
-    assert (budget.held(resource), budget.spent(resource), hold.open) == (0, 4, False)
+    assert (budget.reserved(resource), budget.spent(resource), hold.is_open) == (0, 4, False)
 
 
 def test_a_refused_reservation_holds_nothing_of_anything() -> None:
@@ -131,7 +131,7 @@ def test_a_refused_reservation_holds_nothing_of_anything() -> None:
     with pytest.raises(BudgetExceeded):
         budget.reserve(Amount(tokens=10, tool_calls=5, agents=1))
 
-    assert [budget.held(name) for name in RESOURCES] == [0] * len(RESOURCES)
+    assert [budget.reserved(name) for name in RESOURCES] == [0] * len(RESOURCES)
 
 
 def test_a_refund_leaves_no_trace() -> None:
@@ -183,7 +183,7 @@ def test_money_does_not_drift() -> None:
     """A thousand dimes are a hundred dollars: rounding neither refuses the last nor lets one more through."""
     budget = Budget(Limits(usd=100.0, model_calls=0), scope="main")
     dime = Amount(usd=0.1)
-    free = budget.left("usd")
+    free = budget.remaining("usd")
 
     held = sum(reserves(budget, dime) is not None for _ in range(1_500))
 
@@ -225,7 +225,7 @@ def test_a_tenth_of_the_tokens_is_kept_but_not_more_than_an_answer_needs(tokens:
     budget = Budget(Limits(tokens=tokens), scope="main")
 
     assert parts(budget, "tokens") == {"left": tokens - kept, "held": 0, "kept": kept, "spent": 0}
-    assert budget.left("tokens", last_word=True) == tokens
+    assert budget.remaining("tokens", last_word=True) == tokens
 
 
 def test_a_short_last_word_leaves_the_rest_of_what_is_kept() -> None:
@@ -236,7 +236,7 @@ def test_a_short_last_word_leaves_the_rest_of_what_is_kept() -> None:
     root.reserve(Amount(tokens=30), last_word=True).settle(Amount(tokens=20))
 
     assert parts(root, "tokens") == {"left": 900, "held": 0, "kept": 80, "spent": 20}
-    assert child.left("tokens", last_word=True) == 900
+    assert child.remaining("tokens", last_word=True) == 900
 
 
 def test_a_last_word_that_was_never_said_can_still_be_said() -> None:
@@ -260,7 +260,7 @@ def test_a_failed_attempt_at_the_last_word_leaves_the_tokens_for_the_next() -> N
     root.reserve(Amount(tokens=100, model_calls=1), last_word=True).settle(ONE_CALL)
 
     assert reserves(child, Amount(tokens=1)) is None
-    assert root.left("tokens", last_word=True) == 100
+    assert root.remaining("tokens", last_word=True) == 100
 
 
 # --- scopes ---------------------------------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ def test_a_call_in_flight_when_its_scope_closes_is_still_paid_by_the_tree(used: 
     in_flight = inner.reserve(Amount(tool_calls=2))
     for which in order:
         (inner, outer)[which].close()
-    left_meanwhile = root.left("tool_calls")
+    left_meanwhile = root.remaining("tool_calls")
 
     in_flight.settle(Amount(tool_calls=used))
 
@@ -357,7 +357,7 @@ def test_a_late_settlement_passes_scopes_that_do_not_limit_the_resource() -> Non
 
     in_flight.settle(Amount(tool_calls=1))
 
-    assert (root.spent("tool_calls"), root.left("tool_calls")) == (1, 9)
+    assert (root.spent("tool_calls"), root.remaining("tool_calls")) == (1, 9)
 
 
 def test_a_reopened_scope_goes_on_with_what_it_had_left() -> None:
@@ -421,7 +421,7 @@ def test_closing_after_money_was_refunded_is_no_error() -> None:
 
     child.close()
 
-    assert root.left("usd") == pytest.approx(9.0)
+    assert root.remaining("usd") == pytest.approx(9.0)
     assert root.spent("usd") == pytest.approx(0.0)
 
 
@@ -433,4 +433,4 @@ def test_a_chain_of_a_hundred_thousand_scopes_is_no_deeper_than_one() -> None:
 
     scope.reserve(ONE_CALL).settle(ONE_CALL)
 
-    assert (root.spent("model_calls"), scope.left("model_calls")) == (1, 8)
+    assert (root.spent("model_calls"), scope.remaining("model_calls")) == (1, 8)

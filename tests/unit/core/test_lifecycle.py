@@ -7,13 +7,13 @@ from itertools import product
 import pytest
 
 from ramet.core.errors import Bug
-from ramet.core.lifecycle import LIVING, OVER, Effect, Fact, State, Step, step
+from ramet.core.lifecycle import LIVE_STATES, TERMINAL_STATES, Effect, Fact, State, Step, step
 
 ENDS = (Fact.FINISHED, Fact.CUT_OFF)
 EVERYTHING = list(product(State, Fact))
 #: What must be done at an end, each once.
 DUTIES = {
-    Effect.LET_GO_SLOT,
+    Effect.RELEASE_SLOT,
     Effect.ABORT,
     Effect.REFUND,
     Effect.CLOSE_MAIL,
@@ -44,8 +44,8 @@ def reachable(start: State) -> set[State]:
 
 def test_every_state_is_either_living_or_over() -> None:
     """There is no third kind."""
-    assert LIVING | OVER == set(State)
-    assert not LIVING & OVER
+    assert LIVE_STATES | TERMINAL_STATES == set(State)
+    assert not LIVE_STATES & TERMINAL_STATES
 
 
 def test_every_state_can_be_reached() -> None:
@@ -53,17 +53,17 @@ def test_every_state_can_be_reached() -> None:
     assert reachable(State.STARTING) == set(State)
 
 
-@pytest.mark.parametrize("state", sorted(LIVING))
+@pytest.mark.parametrize("state", sorted(LIVE_STATES))
 @pytest.mark.parametrize("fact", ENDS)
 def test_every_living_run_can_end_at_once(state: State, fact: Fact) -> None:
     """Wherever a run is, its end is one fact away, and everything it held is given back exactly once."""
     after = step(state, fact)
 
-    assert after.state in OVER
+    assert after.state in TERMINAL_STATES
     assert sorted(after.effects) == sorted(DUTIES)
 
 
-@pytest.mark.parametrize("state", sorted(LIVING))
+@pytest.mark.parametrize("state", sorted(LIVE_STATES))
 @pytest.mark.parametrize("fact", ENDS)
 def test_an_end_is_on_record_before_anybody_is_told(state: State, fact: Fact) -> None:
     """Nothing unrecorded is shown as final; and whoever is told finds place, mail and budget as they will stay."""
@@ -72,13 +72,13 @@ def test_an_end_is_on_record_before_anybody_is_told(state: State, fact: Fact) ->
     assert effects[-2:] == (Effect.RECORD_END, Effect.NOTIFY)
 
 
-@pytest.mark.parametrize("state", sorted(LIVING))
+@pytest.mark.parametrize("state", sorted(LIVE_STATES))
 def test_a_stop_can_be_asked_at_any_time(state: State) -> None:
     """No living state is deaf to a stop."""
     assert step(state, Fact.STOP_ASKED).state is State.STOPPING
 
 
-@pytest.mark.parametrize("state", sorted(LIVING - {State.STOPPING}))
+@pytest.mark.parametrize("state", sorted(LIVE_STATES - {State.STOPPING}))
 def test_a_stop_reaches_the_work(state: State) -> None:
     """Asking is on record and aborts what runs."""
     assert step(state, Fact.STOP_ASKED).effects == (Effect.RECORD_STATE, Effect.ABORT)
@@ -91,7 +91,7 @@ def test_a_stopping_run_only_ends() -> None:
     assert {after for after in others.values() if after is not None} == {Step(State.STOPPING)}
 
 
-@pytest.mark.parametrize(("state", "fact"), [pair for pair in EVERYTHING if pair[0] in OVER])
+@pytest.mark.parametrize(("state", "fact"), [pair for pair in EVERYTHING if pair[0] in TERMINAL_STATES])
 def test_after_an_end_late_facts_are_void(state: State, fact: Fact) -> None:
     """A straggler changes nothing and has no effect; only mail to a finished run, and time, do."""
     allowed = {
@@ -108,7 +108,7 @@ def test_after_an_end_late_facts_are_void(state: State, fact: Fact) -> None:
 
 def test_a_run_that_was_cut_off_is_never_brought_back() -> None:
     """STOPPED is an end by somebody's word: no sequence of facts leads back among the living."""
-    assert not reachable(State.STOPPED) & LIVING
+    assert not reachable(State.STOPPED) & LIVE_STATES
 
 
 def test_a_tombstone_stays_a_tombstone() -> None:
@@ -129,7 +129,7 @@ def test_what_cannot_happen_is_our_bug_and_nothing_else(state: State, fact: Fact
 def test_a_state_that_is_left_for_another_living_one_is_on_record_or_begins_a_turn(state: State, fact: Fact) -> None:
     """Screens follow the records: what they are not told is told by a turn, or by a parent."""
     after = outcome(state, fact)
-    if after is None or after.state is state or after.state in OVER:
+    if after is None or after.state is state or after.state in TERMINAL_STATES:
         return
 
     told = Effect.RECORD_STATE in after.effects or Effect.START_TURN in after.effects
@@ -142,4 +142,4 @@ def test_an_idle_run_holds_no_slot(state: State) -> None:
     after = step(state, Fact.TURN_OVER)
 
     assert after.state is State.IDLE
-    assert after.effects[0] is Effect.LET_GO_SLOT
+    assert after.effects[0] is Effect.RELEASE_SLOT

@@ -84,10 +84,10 @@ def as_stored(events: list[Event]) -> TreeReplay:
     """The replay of events as a journal stores them."""
     story = TreeReplay()
     for seq, event in enumerate(events, 1):
-        if event.__struct_config__.tag in codec.PASSED_OVER:
-            story.pass_over(seq)
+        if event.__struct_config__.tag in codec.IGNORED_TAGS:
+            story.skip(seq)
         else:
-            story.tell(codec.decode(encode(msgspec.structs.replace(event, seq=seq))))
+            story.apply(codec.decode(encode(msgspec.structs.replace(event, seq=seq))))
     return story
 
 
@@ -95,15 +95,15 @@ def as_stored(events: list[Event]) -> TreeReplay:
 def test_a_story_of_what_was_read_is_that_of_the_events(upto: int) -> None:
     """Wherever a record ends: the same conversations, in the same order, the same usage, moves and open ends."""
     events = [msgspec.structs.replace(each, seq=seq) for seq, each in enumerate(EVENTS[:upto], 1)]
-    whole, read = TreeReplay().tell_all(decode(encode(each)) for each in events), as_stored(EVENTS[:upto])
+    whole, read = TreeReplay().apply_all(decode(encode(each)) for each in events), as_stored(EVENTS[:upto])
 
-    assert read.moves == whole.moves
+    assert read.ledger == whole.ledger
     assert read.seq == whole.seq == upto
     for one, other in zip(whole.runs.values(), read.runs.values(), strict=True):
         assert one.messages == other.messages
         assert (one.usage, one.subtree, one.steps) == (other.usage, other.subtree, other.steps)
-        assert one.begun.keys() == other.begun.keys()
-        assert one.left_unread() == other.left_unread()
+        assert one.started_calls.keys() == other.started_calls.keys()
+        assert one.unread_mail() == other.unread_mail()
 
 
 def test_answers_stand_in_the_order_of_their_calls() -> None:
@@ -132,7 +132,7 @@ def test_another_attempt_begins_where_the_turn_began() -> None:
         failed,
     ]
     story = as_stored(events)
-    assert (spoken(story), [*story.root.begun]) == (["Go.", "An answer.", "And?", "I read."], ["call-0"])
+    assert (spoken(story), [*story.root.started_calls]) == (["Go.", "An answer.", "And?", "I read."], ["call-0"])
     assert (as_stored(events[:-1]).root.attempt, story.root.attempt) == (1, 2)
     assert (
         as_stored([*events, TurnEnded(**STAMP, turn=2, status="lost"), TurnStarted(**STAMP, turn=3)]).root.attempt == 1
@@ -140,7 +140,7 @@ def test_another_attempt_begins_where_the_turn_began() -> None:
 
     events.append(said({"type": "human", "content": "And?"}))
     story = as_stored(events)
-    assert (spoken(story), story.root.begun) == (["Go.", "An answer.", "And?"], {})
+    assert (spoken(story), story.root.started_calls) == (["Go.", "An answer.", "And?"], {})
 
     kept = ({"type": "human", "content": "In short."}, 2)
     sizes: dict[str, Any] = {"before_messages": 3, "after_messages": 2, "before_tokens": 9, "after_tokens": 5}
@@ -163,17 +163,17 @@ def test_what_is_known_of_a_sandbox_is_what_it_told_since_it_was_started() -> No
         mail,
     ]
     root = as_stored(events).root
-    assert (root.told, root.replied, root.refused) == (1, "run-1:7", {"call-0"})
+    assert (root.recorded_reports, root.reply_step, root.unstarted_calls) == (1, "run-1:7", {"call-0"})
 
     charged = ModelCharged(**STAMP, step_id="run-1:7", usage=Usage(tool_calls=1), told=2)
-    assert as_stored([*events, charged]).root.told == 1, "what it was charged for has yet to be told"
+    assert as_stored([*events, charged]).root.recorded_reports == 1, "what it was charged for has yet to be told"
     events += [said({"type": "human", "content": "More."}, told=2), Notice(**STAMP, text="n", told=3)]
-    assert as_stored(events).root.told == 3
+    assert as_stored(events).root.recorded_reports == 3
     events += [RunResumed(**STAMP, turn=1), msgspec.structs.replace(box, adopted=True)]
-    assert as_stored(events).root.told == 3
+    assert as_stored(events).root.recorded_reports == 3
     answered = [*events, answer(0)]
-    assert as_stored(answered).root.refused == set()
-    assert as_stored([*events, box]).root.told == 0
+    assert as_stored(answered).root.unstarted_calls == set()
+    assert as_stored([*events, box]).root.recorded_reports == 0
 
 
 def test_answers_to_calls_of_before_an_attempt_stay_when_another_one_begins() -> None:
@@ -214,21 +214,21 @@ def test_what_a_run_used_counts_above_it() -> None:
     assert root.usage == Usage(model_calls=1, tool_calls=3, output_tokens=3, usd=0.1)
     assert child.subtree == child.usage == Usage(model_calls=1, usd=0.2)
     assert root.subtree == root.usage + Usage(agents=1) + child.usage
-    assert [(move.run, move.kind) for move in story.moves] == [
+    assert [(move.run, move.kind) for move in story.ledger] == [
         ("run-1", OPEN),
         ("run-1", SPENT),
         ("run-2", OPEN),
         ("run-1", SPENT),
         ("run-2", SPENT),
     ]
-    assert CLOSED not in {move.kind for move in story.moves}
+    assert CLOSED not in {move.kind for move in story.ledger}
 
 
 def test_every_type_is_told_or_passed_over() -> None:
     """What is passed over is a type that there is; one that nobody knows is refused, and not passed over."""
     known = {each.__struct_config__.tag for each in get_args(AnyEvent)}
 
-    assert codec.PASSED_OVER < known
+    assert codec.IGNORED_TAGS < known
     with pytest.raises(InvalidValue):
         codec.decode(b'{"type":"of_next_year","root":"r","run":"r","path":"main","agent":"a"}')
 
@@ -239,4 +239,4 @@ def test_what_is_no_message_is_refused(message: bytes) -> None:
     line = encode(said({})).replace(b'"message":{}', b'"message":' + message)
 
     with pytest.raises(InvalidValue):
-        TreeReplay().tell_all([EVENTS[0], codec.decode(line)])
+        TreeReplay().apply_all([EVENTS[0], codec.decode(line)])

@@ -203,7 +203,7 @@ LOADERS = (
 @pytest.mark.parametrize("name", LOADERS)
 def test_a_variable_that_a_loader_listens_to_is_never_given(name: str) -> None:
     """Neither by name nor by value, to a root or a child."""
-    for ask in (lambda: rights.variables("f", ["LANG", name]), lambda: rights.values_of_variables("f", {name: ""})):
+    for ask in (lambda: rights.variables("f", ["LANG", name]), lambda: rights.variable_values("f", {name: ""})):
         with pytest.raises(InvalidValue, match=name):
             ask()
 
@@ -212,7 +212,7 @@ def test_a_variable_that_a_loader_listens_to_is_never_given(name: str) -> None:
 def test_other_variables_are(name: str) -> None:
     """The patterns match whole names."""
     assert rights.variables("f", [name]) == (name,)
-    assert rights.values_of_variables("f", {name: "x\n=ü"}) == {name: "x\n=ü"}
+    assert rights.variable_values("f", {name: "x\n=ü"}) == {name: "x\n=ü"}
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_other_variables_are(name: str) -> None:
 )
 def test_a_name_that_is_no_variables_is_refused(name: str) -> None:
     """A name with '=' would be a value, one with a newline two lines of a listing."""
-    for ask in (lambda: rights.variables("f", [name]), lambda: rights.values_of_variables("f", {name: "x"})):
+    for ask in (lambda: rights.variables("f", [name]), lambda: rights.variable_values("f", {name: "x"})):
         with pytest.raises(InvalidValue, match="names of variables"):
             ask()
 
@@ -246,8 +246,8 @@ def test_secrets_are_text_that_is_not_empty() -> None:
         (rights.endpoints, [f"ü{number}.org:1" for number in range(17)]),
         (rights.mounts, [f"/data/{number}" for number in range(257)]),
         (rights.variables, [f"A{number}" for number in range(257)]),
-        (rights.values_of_variables, {f"A{number}": "" for number in range(257)}),
-        (rights.values_of_variables, {"A": "x" * 65_536, "B": "ü" * 32_768}),
+        (rights.variable_values, {f"A{number}": "" for number in range(257)}),
+        (rights.variable_values, {"A": "x" * 65_536, "B": "ü" * 32_768}),
         (rights.secrets, [f"a{number}" for number in range(257)]),
         (rights.secrets, {"a": "x" * 2**19, "b": "ü" * 2**18 + "x"}),
     ],
@@ -263,7 +263,7 @@ def test_the_most_that_can_be_asked_is_accepted() -> None:
     """To the byte."""
     assert len(rights.variables("f", [f"A{number}" for number in range(256)])) == 256
     assert len(rights.endpoints("f", [f"ü{number}.org:1" for number in range(16)])) == 16
-    assert rights.values_of_variables("f", {"A": "x" * (128 * 1024 - 1)})
+    assert rights.variable_values("f", {"A": "x" * (128 * 1024 - 1)})
     assert rights.secrets("f", {"a": "x" * 2**20})
 
 

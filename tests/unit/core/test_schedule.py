@@ -159,7 +159,7 @@ def test_a_long_absence_is_reckoned_and_not_walked() -> None:
     """Ten years of tenths of seconds: the newest are named, the others counted."""
     tenths = schedule(Interval(seconds=0.1, anchor=START))
 
-    come = due_between(tenths, START, at(315_360_000), never, most=3)
+    come = due_between(tenths, START, at(315_360_000), never, limit=3)
 
     assert seconds(come.ticks) == [315_359_999.8, 315_359_999.9, 315_360_000]
     assert come.before == 3_153_600_000 - 3
@@ -169,7 +169,7 @@ def test_a_long_absence_of_a_cron_line_names_the_newest() -> None:
     """Those before them are counted as far as that is cheap."""
     cron = schedule(Cron(line="0 * * * *", tz="UTC"))
 
-    come = due_between(cron, START, at(3600 * 50_000.5), hourly, most=2)
+    come = due_between(cron, START, at(3600 * 50_000.5), hourly, limit=2)
 
     assert seconds(come.ticks) == [3600 * 49_999, 3600 * 50_000]
     assert come.before == 1000
@@ -179,7 +179,7 @@ def test_a_line_that_ended_long_ago_names_its_last(monkeypatch: pytest.MonkeyPat
     """However far back one has to look."""
     cron = schedule(Cron(line="0 * * * *", tz="UTC"), until=at(3600 * 1500))
 
-    come = due_between(cron, START, at(3600 * 90_000), hourly, most=2)
+    come = due_between(cron, START, at(3600 * 90_000), hourly, limit=2)
 
     assert seconds(come.ticks) == [3600 * 1499, 3600 * 1500]
 
@@ -202,7 +202,7 @@ def test_until_is_inclusive() -> None:
 
     assert next_fire_time(ends, at(100), never) == at(200)
     assert next_fire_time(ends, at(200), never) is None
-    assert seconds(due_between(ends, START, at(1000), never, most=9).ticks) == [100, 200]
+    assert seconds(due_between(ends, START, at(1000), never, limit=9).ticks) == [100, 200]
 
 
 def test_a_time_is_aware_and_kept_in_utc() -> None:
@@ -223,7 +223,7 @@ def test_nothing_new_is_the_same_book() -> None:
     empty = book()
 
     assert ticks.reconcile(empty, at(99.9), never, {"me"}.__contains__) is empty
-    assert ticks.begin(empty, at(99.9), "me", lambda: "c").book is empty
+    assert ticks.claim_due(empty, at(99.9), "me", lambda: "c").record is empty
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_a_tick_that_comes_during_a_run(overlap: str, waiting: int) -> None:
     going = book(state=TickState(decided=at(100), claims=(claimed(run="run-1"),)), overlap=overlap)
 
     state = settled(going, 200, "me")
-    begun = ticks.begin(ScheduleRecord(schedule=going.schedule, state=state), at(200), "me", lambda: "d")
+    begun = ticks.claim_due(ScheduleRecord(schedule=going.schedule, state=state), at(200), "me", lambda: "d")
 
     assert (len(state.waiting), state.skipped) == (waiting, 1 - waiting)
     assert len(begun.claims) == (1 if overlap == "allow" else 0)
@@ -285,7 +285,7 @@ def test_a_started_claim_of_the_dead_is_left_to_who_can_go_on_with_its_run(overl
 
     assert after.state.claims == going.state.claims
     assert len(after.state.waiting) == waiting
-    assert len(ticks.begin(after, at(200), "me", lambda: "d").claims) == (1 if overlap == "allow" else 0)
+    assert len(ticks.claim_due(after, at(200), "me", lambda: "d").claims) == (1 if overlap == "allow" else 0)
     assert ticks.orphaned_claims(after, {"them"}.__contains__) == ()
     assert ticks.orphaned_claims(after, {"me"}.__contains__) == going.state.claims
 
@@ -329,7 +329,7 @@ def test_of_what_is_cancelled_only_a_run_that_is_going_is_known() -> None:
 
     cancelled = ticks.cancel(book(state=state, overlap="allow"))
 
-    assert (cancelled.state.claims, cancelled.state.waiting, ticks.is_forgotten(cancelled)) == (going[:1], (), False)
+    assert (cancelled.state.claims, cancelled.state.waiting, ticks.is_deletable(cancelled)) == (going[:1], (), False)
     assert (settled(cancelled, 1000, "me"), ticks.next_tick(cancelled, never)) == (cancelled.state, None)
     assert ticks.update_claim(cancelled, going[1], replace(going[1], run="run-2")) is None
     assert ticks.replace_definition(cancelled, schedule(), at(1000)).state == TickState(
@@ -337,7 +337,7 @@ def test_of_what_is_cancelled_only_a_run_that_is_going_is_known() -> None:
     )
     released = ticks.release(cancelled, going[0])
     assert released is not None
-    assert (released.state.waiting, ticks.is_forgotten(released)) == ((), True)
+    assert (released.state.waiting, ticks.is_deletable(released)) == ((), True)
 
 
 def test_only_its_owner_starts_a_claim_and_only_once() -> None:
@@ -358,7 +358,7 @@ def test_only_its_owner_starts_a_claim_and_only_once() -> None:
 
 def test_the_queue_is_bounded() -> None:
     """What does not fit is counted as skipped."""
-    full = TickState(decided=START, waiting=tuple(Due(tick=at(-n)) for n in range(ticks.MOST_WAITING)))
+    full = TickState(decided=START, waiting=tuple(Due(tick=at(-n)) for n in range(ticks.MAX_WAITING)))
 
     assert settled(book(state=full, overlap="queue"), 100).skipped == 1
 

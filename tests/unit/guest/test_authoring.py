@@ -19,7 +19,7 @@ from ramet.core.recipe import Recipe
 from ramet.guest import authoring
 from ramet.guest import thread_channel as line
 from ramet.guest.async_channel import Answered, AsyncChannel, End
-from ramet.guest.authoring import GUEST, plain
+from ramet.guest.authoring import GUEST, to_json_data
 from ramet.guest.thread_channel import ThreadOverAsync
 from ramet.wire import guest_protocol
 from ramet.wire.guest_protocol import ChildEnded, CreateAgent, Created, ListRuns, PerformTask, Spawned
@@ -129,7 +129,10 @@ def test_a_map_loses_nothing_to_one_that_fails() -> None:
 
 def test_names_of_types_are_the_readers_own() -> None:
     """What came is JSON data, whatever the other side calls it."""
-    assert plain([{"@type": "m.Point", "x": 1.0, "in": {"@type": "m.P"}}, (1, 2)]) == [{"x": 1.0, "in": {}}, [1, 2]]
+    assert to_json_data([{"@type": "m.Point", "x": 1.0, "in": {"@type": "m.P"}}, (1, 2)]) == [
+        {"x": 1.0, "in": {}},
+        [1, 2],
+    ]
 
 
 # ---- the same, where an event loop has the channel

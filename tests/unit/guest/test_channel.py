@@ -76,9 +76,9 @@ def test_a_header_that_announces_too_much_ends_it(ends: Ends) -> None:
 
 def test_nothing_is_said_after_the_last_word(ends: Ends) -> None:
     """By nobody, and nothing of it is written."""
-    ends.channel.say_last(Done(ok=True))
+    ends.channel.write_last(Done(ok=True))
     with pytest.raises(RametError, match="has ended"):
-        ends.channel.say(guest_protocol.encode(Note(text="late")))
+        ends.channel.write(guest_protocol.encode(Note(text="late")))
     ends.guest.close()
     said = b""
     while part := ends.host.recv(100):
@@ -92,13 +92,13 @@ def test_a_host_that_is_gone_cannot_be_told(ends: Ends) -> None:
     ends.host.close()
 
     with pytest.raises(RametError, match="the host has closed the channel"):
-        ends.channel.say(guest_protocol.encode(Note(text="x")))
+        ends.channel.write(guest_protocol.encode(Note(text="x")))
 
 
 def test_messages_of_many_threads_do_not_mix(ends: Ends) -> None:
     """However long they are."""
     notes = [guest_protocol.encode(Note(text=str(number) * 50_000)) for number in range(8)]
-    writers = [threading.Thread(target=ends.channel.say, args=(note,)) for note in notes]
+    writers = [threading.Thread(target=ends.channel.write, args=(note,)) for note in notes]
     for writer in writers:
         writer.start()
     reader = Channel(ends.host)

@@ -164,8 +164,8 @@ async def test_an_end_is_watched_once_and_heard_by_all_who_wait() -> None:
 
         assert watch == guest_protocol.Watch(run="run-01")
         assert [(await each).body for each in waits[1:]] == [b'"x"', b'"x"']
-        assert (await link.end_of("run-01")).told.status == "completed"
-        link.tell(Note(text="after"))
+        assert (await link.end_of("run-01")).message.status == "completed"
+        link.send(Note(text="after"))
         assert await host.hear() == Note(text="after")
 
 
@@ -190,7 +190,7 @@ async def test_when_the_host_goes_everything_that_waits_fails() -> None:
             with pytest.raises(Aborted, match="the host has ended"):
                 await each
         with pytest.raises(Aborted):
-            link.tell(Note(text="x"))
+            link.send(Note(text="x"))
         with pytest.raises(Aborted):
             await link.ask(ListRuns)
         assert len(host.stops) == 1
@@ -219,11 +219,11 @@ async def test_a_host_that_does_not_read_makes_requests_wait_and_is_given_up_at_
         def tell_on() -> None:
             nonlocal told
             while told < 10_000_000:
-                link.tell(Note(text="x" * 10_000))
+                link.send(Note(text="x" * 10_000))
                 told += 10_000
 
         while link._may_write.is_set():
-            link.tell(Note(text="x" * 10_000))
+            link.send(Note(text="x" * 10_000))
             told += 10_000
         asking = asyncio.create_task(link.ask(ListRuns))
         await asyncio.sleep(0)
@@ -239,7 +239,7 @@ async def test_a_host_that_does_not_read_makes_requests_wait_and_is_given_up_at_
 async def test_what_was_said_is_flushed_before_the_end() -> None:
     """A last word that is longer than the channel holds arrives whole."""
     async with linked() as (link, host):
-        link.tell(guest_protocol.Record(number=1), b"x" * 3_000_000)
+        link.send(guest_protocol.Record(number=1), b"x" * 3_000_000)
         flushing = asyncio.create_task(link.flush())
         await asyncio.sleep(0)
         assert not flushing.done()

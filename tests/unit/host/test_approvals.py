@@ -243,13 +243,13 @@ async def test_a_run_that_waits_for_a_person_holds_no_slot() -> None:
     """With one slot, another run can work meanwhile."""
     slots = Slots(1)
     context = context_with(slot=Slot(slots))
-    await context.slot.take()
+    await context.slot.acquire()
     context.slot.begin_calls(1)
     box = inbox()
     asking = ask(box, context)
     await eventually(lambda: box.pending)
 
-    free_while_waiting = slots.try_take()
+    free_while_waiting = slots.try_acquire()
     box.answer("approval-1", True)
 
     assert (free_while_waiting, await asking) == (True, True)
@@ -383,9 +383,9 @@ async def test_what_was_settled_before_a_restart_is_no_answer_to_what_is_asked_n
 
     async def asked_after(*events: Event) -> tuple[str, bool | None]:
         """The id under which it is asked, and the word if there is one already."""
-        story = TreeReplay().tell_all([RunSpawned(**stamp, name="main"), *events])
+        story = TreeReplay().apply_all([RunSpawned(**stamp, name="main"), *events])
         box = inbox()
-        box.recall(story.root, lambda call: True, context.emit)
+        box.restore(story.root, lambda call: True, context.emit)
         with calling(context, "call-0"):
             asking = ask(box, context)
         await eventually(lambda: box.pending or asking.done())
@@ -416,10 +416,10 @@ async def test_a_question_that_nobody_asks_again_does_not_wait_after_a_restart(
     stamp: dict[str, Any] = {"root": "run-01", "run": "run-01", "path": "main", "agent": "main"}
     at = datetime(2026, 1, 1, tzinfo=UTC) if is_dated else None
     asked = ApprovalAsked(**stamp, at=at, approval_id="a-1", tool="Bash", question="Delete it?", call_id=call_id)
-    story = TreeReplay().tell_all([RunSpawned(**stamp, name="main"), asked])
+    story = TreeReplay().apply_all([RunSpawned(**stamp, name="main"), asked])
     box = inbox()
 
-    box.recall(story.root, lambda call: True, make_context(run=run_info(1)).emit)
+    box.restore(story.root, lambda call: True, make_context(run=run_info(1)).emit)
 
     assert box.pending == ()
     with pytest.raises(Unknown):

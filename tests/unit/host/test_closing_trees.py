@@ -21,7 +21,7 @@ async def test_two_may_find_at_once_that_a_tree_is_over(tmp_path: pathlib.Path) 
 
     await asyncio.gather(*(journal.close_tree("run-1", now) for _ in range(3)))
 
-    about = await journal.about("run-1")
+    about = await journal.tree_facts("run-1")
     assert (about["cwd"], about["over"], about["ended"]) == (None, True, now.isoformat().replace("+00:00", "Z"))
     await journal.close_tree("run-of-nobody", now)
-    await journal.leave(AgentRuntime())
+    await journal.release(AgentRuntime())

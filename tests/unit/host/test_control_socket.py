@@ -68,7 +68,7 @@ async def test_a_run_is_stopped_through_the_door(tmp_path: Path) -> None:
     """Its trees are listed; what was stopped is said."""
     async with kernel(tmp_path) as runtime:
         handle = await runtime.spawn(wait_for_ever)
-        await handle.run.context.settled()
+        await handle.run.context.wait_persisted()
         listed = await send_request(tmp_path, ControlledTrees())
         stopped = await send_request(tmp_path, Stop(run=handle.id))
         result = await handle.result()
@@ -201,7 +201,7 @@ async def test_runtimes_that_share_a_journal_share_its_door(tmp_path: Path) -> N
         async with AgentRuntime(tmp_path) as second:
             handles = [await each.spawn(wait_for_ever) for each in (first, second)]
             for handle in handles:
-                await handle.run.context.settled()
+                await handle.run.context.wait_persisted()
             assert set((await send_request(tmp_path, ControlledTrees()))["trees"]) == {each.id for each in handles}
             await send_request(tmp_path, Stop(run=handles[1].id))
             assert (await handles[1].result()).status == "cancelled"

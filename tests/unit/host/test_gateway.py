@@ -19,7 +19,7 @@ from ramet.core.events import Event, MessageDiscarded, ModelAsked, ModelRetried
 from ramet.host.charging import DEFAULT_OUTPUT_TOKENS
 from ramet.host.gateway import Gateway
 from ramet.models.messages import input_bound
-from ramet.models.prices import Price, most_usd
+from ramet.models.prices import Price, max_usd
 from ramet.models.rate_limit import RetryPolicy
 from ramet.models.scripted.model import Cut, Fail, Hang, Say, ScriptedModel
 from ramet.tools.context import ModelRequest, ToolUseContext
@@ -57,7 +57,7 @@ class Asking:
 
     @property
     def held(self) -> dict[str, float]:
-        return {resource: self.budget.held(resource) for resource in RESOURCES}
+        return {resource: self.budget.reserved(resource) for resource in RESOURCES}
 
 
 NOTHING: dict[str, float] = dict.fromkeys(RESOURCES, 0)
@@ -86,7 +86,7 @@ async def test_a_request_is_on_record_before_it_is_made() -> None:
 
     def answer(_: object) -> str:
         seen.append(len(of_kind(run.events, ModelAsked)))
-        assert run.budget.held("tokens") == of_kind(run.events, ModelAsked)[-1].reserved_tokens > 0
+        assert run.budget.reserved("tokens") == of_kind(run.events, ModelAsked)[-1].reserved_tokens > 0
         return "ok"
 
     await run.ask(ScriptedModel(answer))
@@ -202,8 +202,8 @@ async def test_a_request_that_hangs_is_settled_as_reserved_when_it_is_cancelled(
     """It may have cost all that it could: marked as an estimate."""
     run = Asking(Limits(tokens=50_000))
     asking = asyncio.create_task(run.ask(ScriptedModel([Hang(3, "never")])))
-    await eventually(lambda: run.budget.held("tokens"))
-    reserved = run.budget.held("tokens")
+    await eventually(lambda: run.budget.reserved("tokens"))
+    reserved = run.budget.reserved("tokens")
 
     asking.cancel()
     await asyncio.wait([asking])
@@ -251,16 +251,16 @@ async def test_a_reply_is_no_longer_than_the_money_that_is_left(price: Price, to
     """The longest that still fits is asked for; where tokens are fewer, or a reply is free, money bounds nothing."""
     limits, model = Limits(usd=5.0, tokens=tokens), ScriptedModel(["short"])
     run = Asking(limits, prices={"scripted": price})
-    usd, left = run.budget.left("usd"), run.budget.left("tokens")
+    usd, left = run.budget.remaining("usd"), run.budget.remaining("tokens")
     bound = input_bound([HumanMessage("hello")], 0)
 
     await run.ask(model)
 
     [asked], most = of_kind(run.events, ModelAsked), model.requests[0].max_tokens
     assert most is not None
-    assert asked.reserved_usd == pytest.approx(most_usd(bound, most, price))
+    assert asked.reserved_usd == pytest.approx(max_usd(bound, most, price))
     assert asked.reserved_usd <= usd
-    fits_one_more = most_usd(bound, most + 1, price) <= usd and bound + most + 1 <= left
+    fits_one_more = max_usd(bound, most + 1, price) <= usd and bound + most + 1 <= left
     assert most == DEFAULT_OUTPUT_TOKENS if fits_one_more else most < DEFAULT_OUTPUT_TOKENS
     assert fits_one_more is (price.output == 0)
 

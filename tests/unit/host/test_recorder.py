@@ -40,7 +40,7 @@ def test_events_are_numbered_and_timed() -> None:
 
     assert [event.seq for event in events] == [1, 2, 3]
     assert {event.at for event in events} == {clock.now()}
-    assert list(recorder.kept) == events
+    assert list(recorder.recent_events) == events
 
 
 async def test_a_reader_gets_what_was_kept_and_what_comes() -> None:
@@ -100,7 +100,7 @@ async def test_a_slow_reader_loses_the_oldest_and_is_told(monkeypatch: pytest.Mo
     assert isinstance(notice, Notice)
     assert notice.text.startswith("15 events were lost")
     assert [event.state for event in rest if isinstance(event, StateChanged)] == [f"s-{n}" for n in range(15, 25)]
-    assert len(recorder.kept) == 25
+    assert len(recorder.recent_events) == 25
 
 
 async def test_a_reader_that_leaves_is_forgotten() -> None:
@@ -179,7 +179,7 @@ def test_a_disk_that_fails_does_not_stop_the_agents(tmp_path: Path, caplog: pyte
         for _ in range(3):
             recorder.append(RunSpawned(**ROOT.stamp, name="x"))
 
-    assert len(recorder.kept) == 3
+    assert len(recorder.recent_events) == 3
     assert len(caplog.records) == 1
     recorder.close()
 
@@ -191,14 +191,14 @@ def test_the_record_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
     events = [recorder.append(state(number)) for number in range(25)]
 
-    assert list(recorder.kept) == events[15:]
+    assert list(recorder.recent_events) == events[15:]
 
 
 async def test_old_events_are_read_from_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What does not fit into memory is read as it was, by whoever comes late; the file has no name."""
     monkeypatch.setattr(recent_events, "MAX_MEMORY", 10_000)
     recorder = Recorder(FakeClock())
-    recorder.kept = KeptEvents(tmp_path)
+    recorder.recent_events = KeptEvents(tmp_path)
 
     events = [recorder.append(Notice(**ROOT.stamp, text=str(number) * 1_000)) for number in range(100)]
     events.append(recorder.append(state(100)))
@@ -207,8 +207,8 @@ async def test_old_events_are_read_from_a_file(monkeypatch: pytest.MonkeyPatch, 
 
     assert await read(late) == events
     assert await read(one) == []
-    assert recorder.kept._bytes <= 10_000
-    assert recorder.kept._files
+    assert recorder.recent_events._bytes <= 10_000
+    assert recorder.recent_events._files
     assert not os.listdir(tmp_path)  # noqa: PTH208 - of a folder that holds nothing
 
 
@@ -219,9 +219,9 @@ def test_the_files_of_old_events_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     recorder = Recorder(FakeClock())
 
     events = [recorder.append(Notice(**ROOT.stamp, text="x" * 1_000)) for _ in range(100)]
-    kept = list(recorder.kept)
+    kept = list(recorder.recent_events)
 
-    assert len(recorder.kept._files) == 2
+    assert len(recorder.recent_events._files) == 2
     assert 10 <= len(kept) <= 20
     assert kept == events[-len(kept) :]
 
@@ -235,7 +235,7 @@ def test_without_a_file_the_oldest_events_are_dropped(
     recorder = Recorder(FakeClock())
 
     events = [recorder.append(Notice(**ROOT.stamp, text="x" * 1_000)) for _ in range(20)]
-    kept = list(recorder.kept)
+    kept = list(recorder.recent_events)
 
     assert kept == events[-len(kept) :]
     assert 1 <= len(kept) <= 5

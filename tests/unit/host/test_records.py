@@ -25,7 +25,7 @@ from ramet.core.events import (
     encode,
 )
 from ramet.core.outcome import ErrorInfo, Result, Status, Usage
-from ramet.host.control.run_queries import JournalReader, NoJournal, journal_in, kernel_of, records_of
+from ramet.host.control.run_queries import JournalReader, NoJournal, journal_in, journal_reader, kernel_of
 from ramet.host.retention.sweep import sweep
 from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.store.contract import Entry
@@ -172,7 +172,7 @@ async def test_a_folder_without_a_journal_is_said(tmp_path: Path) -> None:
     with pytest.raises(NoJournal):
         journal_in(tmp_path)
     with pytest.raises(NoJournal):
-        await records_of(tmp_path)
+        await journal_reader(tmp_path)
     assert not (tmp_path / ".ramet").exists()
 
 

@@ -25,7 +25,7 @@ from ramet.isolation.linux import procfs
 from ramet.isolation.local import LocalBackend
 from ramet.isolation.zygote import admission
 from ramet.isolation.zygote.backend import ZygoteBackend
-from ramet.testing.conformance.isolation.harness import GRANT, BackendFixture, Ended, is_held, replace_grant
+from ramet.testing.conformance.isolation.harness import GRANT, BackendFixture, Ended, is_locked, replace_grant
 from tests.support.backends import opened
 from tests.support.waiting import alive, eventually, pid_in
 
@@ -72,11 +72,11 @@ async def test_a_workspace_is_a_folder_below_that_of_all_workspaces(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
 async def test_a_workspace_that_is_a_link_is_not_given_away(site: BackendFixture, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
-    (site.ground.runs / "link").symlink_to(tmp_path / "mine")
+    (site.workdir.runs / "link").symlink_to(tmp_path / "mine")
     for name in ("link", "link/below"):
         (tmp_path / "mine" / "below").mkdir(exist_ok=True)
         with pytest.raises(SandboxFailed, match="workspace"):
-            await site.backend.start(site.spec(workspace=site.ground.runs / name))
+            await site.backend.start(site.spec(workspace=site.workdir.runs / name))
     assert (tmp_path / "mine" / "below").stat().st_uid == (tmp_path / "mine").stat().st_uid == 0
 
 
@@ -140,7 +140,7 @@ async def test_without_namespaces_the_probe_says_that_the_root_is_not_read_only(
 
 
 async def test_an_agent_is_nobody_in_a_house_of_its_own(site: BackendFixture) -> None:
-    async with site.visit(env={"MINE": "1", "HOME": "/elsewhere"}) as visit:
+    async with site.start_guest(env={"MINE": "1", "HOME": "/elsewhere"}) as visit:
         who = await visit.ask("who")
         assert (who["pid"], who["uid"], who["cwd"]) == (2, 65534, str(visit.spec.workspace))
         assert who["env"]["MINE"] == "1"
@@ -156,7 +156,7 @@ def uid_of(pid: int) -> int:
 
 async def test_who_loses_its_parent_inside_is_reaped(site: BackendFixture) -> None:
     """Or it would count as one of the agent's processes for ever."""
-    async with site.visit() as visit:
+    async with site.start_guest() as visit:
         for _ in range(2 * GRANT.pids):
             ran = await visit.sandbox.run_command(["/bin/sh", "-c", "true & exit 0"], timeout_s=60, max_bytes=100)
             assert ran.code == 0, ran
@@ -170,7 +170,7 @@ def zombies(pid: int) -> list[int]:
         with contextlib.suppress(OSError):
             if each.joinpath("ns/pid").readlink() == Path(f"/proc/{pid}/ns/pid").readlink():
                 stat = procfs.stat(int(each.name))
-                found += [stat.pid] if stat is not None and not stat.lives else []
+                found += [stat.pid] if stat is not None and not stat.is_alive else []
     return found
 
 
@@ -184,15 +184,15 @@ def test_a_folder_has_one_owner_for_ever_and_others_have_others(tmp_path: Path) 
 
 async def test_a_workspace_below_folders_of_the_host_is_come_to(site: BackendFixture) -> None:
     """As `ramet.isolation.workspace.run_dirs` makes them: only the innermost is the agent's."""
-    folder = site.ground.runs / "run-1"
+    folder = site.workdir.runs / "run-1"
     (folder / "workspace").mkdir(parents=True, mode=0o700)
     folder.chmod(0o700)
     (folder / "host").write_text("the host's")
     (folder / "host").chmod(0o600)
-    async with site.visit(workspace=folder / "workspace") as visit:
+    async with site.start_guest(workspace=folder / "workspace") as visit:
         await visit.ask("write", path="file", text="text")
-        assert await visit.fails("read", path=str(folder / "host")) in {"EACCES", "ENOENT"}
-        assert await visit.fails("make", path=str(folder)) in {"EACCES", "EROFS"}
+        assert await visit.failure_of("read", path=str(folder / "host")) in {"EACCES", "ENOENT"}
+        assert await visit.failure_of("make", path=str(folder)) in {"EACCES", "EROFS"}
     assert folder.stat().st_uid == os.geteuid()
     assert folder.stat().st_mode & 0o066 == 0, "others do not read it"
 
@@ -200,7 +200,7 @@ async def test_a_workspace_below_folders_of_the_host_is_come_to(site: BackendFix
 async def test_an_environment_and_secrets_may_be_large(site: BackendFixture) -> None:
     env = {f"V{at}": "x" * 10_000 for at in range(60)}
     secrets = {name: name * 700_000 for name in ("a", "b", "c")}
-    async with site.visit(env=env, grant=replace_grant(GRANT, secrets=secrets)) as visit:
+    async with site.start_guest(env=env, grant=replace_grant(GRANT, secrets=secrets)) as visit:
         assert len((await visit.ask("who"))["env"]["V59"]) == 10_000
         for name, value in secrets.items():
             assert await visit.ask("read", path=f"/run/secrets/{name}") == value
@@ -212,7 +212,7 @@ async def test_a_group_that_takes_no_limit_is_removed(bwrap: BackendFixture, mon
     groups = backend._cgroups
     if groups is None:
         pytest.skip("this machine gives us no control groups")
-    tops = [top / groups._kernel for top in groups._tops.values()]
+    tops = [top / groups._kernel for top in groups._roots.values()]
 
     def fail(*_: object, **__: object) -> None:
         raise SandboxFailed("control group: Interrupted system call")
@@ -222,7 +222,7 @@ async def test_a_group_that_takes_no_limit_is_removed(bwrap: BackendFixture, mon
         with pytest.raises(SandboxFailed, match="Interrupted"):
             await bwrap.backend.start(bwrap.spec())
     await eventually(lambda: not any(each.is_dir() for top in tops for each in top.iterdir()))
-    async with bwrap.visit() as visit:
+    async with bwrap.start_guest() as visit:
         assert await visit.ask("who")
 
 
@@ -233,18 +233,18 @@ async def test_more_processor_time_than_a_run_can_have_is_the_end(
     site: BackendFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "CPU_SLACK_S", 0)
-    async with site.visit(grant=replace_grant(GRANT, timeout_seconds=0.5)) as visit:
+    async with site.start_guest(grant=replace_grant(GRANT, timeout_seconds=0.5)) as visit:
         spin = [sys.executable, "-c", "while True: pass"]
         assert (await visit.sandbox.run_command(spin, timeout_s=100, max_bytes=100)).code == -signal.SIGXCPU
-        await visit.tell("end_by", number=signal.SIGXCPU)
-        ended = await visit.ended()
+        await visit.send("end_by", number=signal.SIGXCPU)
+        ended = await visit.wait_ended()
         assert (ended.reason, ended.code) == ("cpu", -signal.SIGXCPU)
 
 
 async def test_coming_near_a_limit_is_told(site: BackendFixture) -> None:
     told: list[tuple[str, str]] = []
     backend_of(site).on_threshold = lambda run, what, value, limit: told.append((run, what))
-    async with site.visit(grant=replace_grant(GRANT, memory_mb=128)) as visit:
+    async with site.start_guest(grant=replace_grant(GRANT, memory_mb=128)) as visit:
         await visit.ask("allocate", mb=110)
         await eventually(lambda: (visit.spec.run, "memory") in told)
 
@@ -253,17 +253,17 @@ async def test_coming_near_a_limit_is_told(site: BackendFixture) -> None:
 
 
 async def test_fresh_agents_share_no_zygote_and_the_next_one_is_started_ahead(bwrap: BackendFixture) -> None:
-    fresh = backend_of(bwrap)._fresh
+    fresh = backend_of(bwrap)._dedicated
 
     def keepers() -> set[Any]:
-        return {each for each in fresh._keepers if not each.is_gone}
+        return {each for each in fresh._zygotes if not each.has_exited}
 
     grant = replace_grant(GRANT, isolation=Isolation.FRESH)
-    async with bwrap.visit(grant=grant) as one:
+    async with bwrap.start_guest(grant=grant) as one:
         assert one.sandbox.level is Isolation.FRESH
         first = keepers()
         await eventually(lambda: len(keepers()) == 2)
-        async with bwrap.visit(grant=grant) as other:
+        async with bwrap.start_guest(grant=grant) as other:
             assert await other.ask("who")
             assert await one.ask("who")
             assert parent(one.sandbox.pid) != parent(other.sandbox.pid)
@@ -287,7 +287,7 @@ def parent(pid: int) -> int:
 
 async def test_what_is_said_to_the_proxys_port_inside_comes_to_its_socket_outside(site: BackendFixture) -> None:
     spec = site.spec()
-    path = site.ground.runs / "proxy.sock"
+    path = site.workdir.runs / "proxy.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         folder = os.open(path.parent, os.O_RDONLY)
         listener.bind(f"/proc/self/fd/{folder}/{path.name}")
@@ -297,22 +297,24 @@ async def test_what_is_said_to_the_proxys_port_inside_comes_to_its_socket_outsid
         if site.backend.owner is not None:
             os.chown(path, *site.backend.owner)
         grant = replace_grant(GRANT, allowed_endpoints=("example.org:443",))
-        async with site.visit(site.spec(grant=grant, proxy=path, workspace=spec.workspace)) as visit:
+        async with site.start_guest(site.spec(grant=grant, proxy=path, workspace=spec.workspace)) as visit:
             env = (await visit.ask("who"))["env"]
             assert env["HTTPS_PROXY"] == env["https_proxy"] == env["ALL_PROXY"] == "http://127.0.0.1:3128"
             await visit.ask("connect_tcp", host="127.0.0.1", port=3128)
             async with asyncio.timeout(180):
                 accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
             accepted.close()
-            assert await visit.fails("connect_tcp", host="127.0.0.1", port=9) == "ECONNREFUSED", "nobody else is there"
-            assert await visit.fails("connect_tcp", host="192.0.2.1", port=443) == "ENETUNREACH"
+            assert await visit.failure_of("connect_tcp", host="127.0.0.1", port=9) == "ECONNREFUSED", (
+                "nobody else is there"
+            )
+            assert await visit.failure_of("connect_tcp", host="192.0.2.1", port=443) == "ENETUNREACH"
 
 
 # ---- commands -------------------------------------------------------------------------------------------------------
 
 
 async def test_a_command_is_kept_in_as_its_agent_is(site: BackendFixture) -> None:
-    async with site.visit(env={"MINE": "1"}) as visit:
+    async with site.start_guest(env={"MINE": "1"}) as visit:
         script = (
             "id -u; grep -E 'CapEff|NoNewPrivs|Seccomp:' /proc/self/status; "
             "echo $MINE $HOME; ulimit -n; cat /etc/shadow"
@@ -326,13 +328,13 @@ async def test_a_command_is_kept_in_as_its_agent_is(site: BackendFixture) -> Non
 
 
 async def test_a_command_that_does_not_exist_says_so(site: BackendFixture) -> None:
-    async with site.visit() as visit:
+    async with site.start_guest() as visit:
         ran = await visit.sandbox.run_command(["no-such-program"], timeout_s=60, max_bytes=100)
         assert (ran.code, ran.stderr) == (127, b"no-such-program: No such file or directory\n")
 
 
 async def test_a_command_ends_with_its_agent(site: BackendFixture) -> None:
-    async with site.visit() as visit:
+    async with site.start_guest() as visit:
         script = "echo $$ > pid; exec sleep 3600"
         running = asyncio.ensure_future(
             visit.sandbox.run_command(["/bin/sh", "-c", script], timeout_s=3600, max_bytes=100)
@@ -345,16 +347,16 @@ async def test_a_command_ends_with_its_agent(site: BackendFixture) -> None:
 
 
 async def test_a_command_that_is_given_up_is_ended(site: BackendFixture) -> None:
-    async with site.visit() as visit:
+    async with site.start_guest() as visit:
         script = "touch held; flock -s held sleep 3600"
         running = asyncio.ensure_future(
             visit.sandbox.run_command(["/bin/sh", "-c", script], timeout_s=3600, max_bytes=100)
         )
-        await eventually(lambda: (visit.spec.workspace / "held").exists() and is_held(visit.spec.workspace / "held"))
+        await eventually(lambda: (visit.spec.workspace / "held").exists() and is_locked(visit.spec.workspace / "held"))
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        await eventually(lambda: not is_held(visit.spec.workspace / "held"))
+        await eventually(lambda: not is_locked(visit.spec.workspace / "held"))
         assert await visit.ask("who")
 
 
@@ -363,21 +365,21 @@ async def test_a_command_that_is_given_up_is_ended(site: BackendFixture) -> None
 
 async def test_without_namespaces_nobody_leaves_the_group_by_which_all_are_ended(bare: BackendFixture) -> None:
     for way in ("leave", "kill"):
-        async with bare.visit() as visit:
+        async with bare.start_guest() as visit:
             ran = await visit.sandbox.run_command(["setsid", "--fork", "--wait", "true"], timeout_s=60, max_bytes=1000)
             assert b"not permitted" in ran.stderr
             await visit.ask("hide", hold="held", quiet=True)
             assert await visit.ask("fork_until", count=3) == 3
-            await visit.tell("spin", seconds=3600, processes=2)
+            await visit.send("spin", seconds=3600, processes=2)
             await eventually(lambda: len(procfs.tree(visit.sandbox.pid)) >= 3)
             family = set(procfs.tree(visit.sandbox.pid))
             if way == "leave":
                 visit.sandbox.signal(signal.SIGTERM)
             else:
                 await visit.sandbox.kill(0)
-            assert (await visit.ended()).code < 0
+            assert (await visit.wait_ended()).code < 0
             assert not any(map(alive, family))
-            assert not await visit.holding("held")
+            assert not await visit.is_locked("held")
 
 
 @pytest.mark.parametrize("what", ["oom", "pids"])
@@ -388,10 +390,10 @@ async def test_without_namespaces_who_loses_its_parent_is_still_watched(
     monkeypatch.setattr(watchdog, "_KEEPERS", 0)
     monkeypatch.setattr(backend_of(bare), "_cgroups", None)  # Which would not need to look.
     limit: dict[str, Any] = {"memory_mb": 96} if what == "oom" else {"pids": 2}
-    async with bare.visit() as other, bare.visit(grant=replace_grant(GRANT, **limit)) as visit:
+    async with bare.start_guest() as other, bare.start_guest(grant=replace_grant(GRANT, **limit)) as visit:
         for at in range(2):
-            await visit.tell("hide", hold=f"held-{at}", quiet=True, mb=192 if what == "oom" else 0)
-        ended = await visit.ended()
+            await visit.send("hide", hold=f"held-{at}", quiet=True, mb=192 if what == "oom" else 0)
+        ended = await visit.wait_ended()
         assert (ended.reason, what in ended.detail or "memory" in ended.detail) == (
             "oom" if what == "oom" else "signalled",
             True,
@@ -406,18 +408,18 @@ async def test_without_namespaces_what_cannot_be_kept_apart_is_refused(bare: Bac
 
 
 async def test_without_namespaces_temporary_files_go_to_the_workspace(bare: BackendFixture) -> None:
-    async with bare.visit() as visit:
+    async with bare.start_guest() as visit:
         assert (await visit.ask("who"))["env"]["TMPDIR"] == str(visit.spec.workspace)
         for place in ("/tmp", "/dev/shm"):
-            assert await visit.fails("make", path=place) == "EACCES"
+            assert await visit.failure_of("make", path=place) == "EACCES"
 
 
 async def test_without_namespaces_a_zygote_that_is_killed_leaves_nobody(bare: BackendFixture) -> None:
-    async with bare.visit() as visit:
+    async with bare.start_guest() as visit:
         await visit.ask("hold", path="held")
         os.kill(parent(visit.sandbox.pid), signal.SIGKILL)
-        assert (await visit.ended()).reason == "lost"
-        assert not await visit.holding("held")
+        assert (await visit.wait_ended()).reason == "lost"
+        assert not await visit.is_locked("held")
         with pytest.raises(Ended):
             await visit.ask("who")
 

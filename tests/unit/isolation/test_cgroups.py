@@ -32,7 +32,7 @@ def groups() -> Iterator[Cgroups]:
         pytest.skip("no control groups to be had here: they take root, or a delegated group")
     yield found
     found.close()
-    assert [str(each) for each in found._tops.values() if (each / found._kernel).exists()] == []
+    assert [str(each) for each in found._roots.values() if (each / found._kernel).exists()] == []
 
 
 @pytest.fixture
@@ -114,18 +114,18 @@ def test_of_a_group_that_is_gone_no_kill_is_told(groups: Cgroups) -> None:
 def test_the_limit_that_was_in_the_way_is_known(groups: Cgroups, group: Cgroup) -> None:
     """A group tells its own limit from that of a group around it, and later times from earlier ones."""
     needs(groups, "memory")
-    group.open_below()
+    group.enable_children()
     group.limit(memory_mb=64, dies_whole=False)
-    below = group.below("agent")
+    below = group.child("agent")
     below.make()
     below.limit(memory_mb=512)
-    before = group.begin_anew()
+    before = group.start_count()
     with placed(below, "x = b'x' * (80 << 20); print('fits')") as process:
         assert go(process) == ""
 
     assert group.times_at_limit() > before
     assert below.times_at_limit() == 0
-    before = group.begin_anew()
+    before = group.start_count()
     assert group.times_at_limit() == before
     below.limit(memory_mb=32)
     with placed(below, "x = b'x' * (48 << 20); print('fits')") as process:
@@ -139,7 +139,7 @@ def test_version_2_counts_what_a_limit_refused(tmp_path: Path, file: str) -> Non
     (tmp_path / "memory.events").write_text("oom 9\noom_kill 9\n")
     group = Cgroup({"memory": tmp_path}, 2)
     (tmp_path / file).write_text("oom 2\noom_kill 5\n")
-    before = group.begin_anew()
+    before = group.start_count()
     (tmp_path / file).write_text("oom 3\noom_kill 5\n")
 
     assert (before, group.times_at_limit()) == (2, 3)
@@ -420,10 +420,10 @@ def test_who_is_in_another_pid_namespace_may_live(groups: Cgroups) -> None:
 
     assert ours.may_live()
     assert ours._replace(namespace=1, pid=2**22 + 1).may_live()
-    assert not ours._replace(born=ours.born + 1).may_live()
-    assert cgroups._Maker.of(f"test.{ours}") == ours
+    assert not ours._replace(start_time=ours.start_time + 1).may_live()
+    assert cgroups._Maker.parse(f"test.{ours}") == ours
     for name in ("test", "test.", "test.1-2", "test.1-2-x", "test.1-2-3-4"):
-        assert cgroups._Maker.of(name) is None
+        assert cgroups._Maker.parse(name) is None
 
 
 # --- version 2, of which this machine may have the hierarchy without controllers -------------------------------------

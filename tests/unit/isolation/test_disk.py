@@ -31,14 +31,14 @@ def folder(tmp_path: Path) -> Path:
 
 def test_what_is_written_is_counted_and_holes_are_not(folder: Path) -> None:
     """Once for a file of several names."""
-    assert used_bytes(folder, most=MOST) == 0
+    assert used_bytes(folder, max_bytes=MOST) == 0
     (folder / "a").mkdir()
     (folder / "a" / "file").write_bytes(os.urandom(2 * MIB))
     (folder / "a" / "other name").hardlink_to(folder / "a" / "file")
     with (folder / "hole").open("wb") as file:
         file.truncate(500 * MIB)
 
-    assert 2 * MIB <= used_bytes(folder, most=MOST) < 2.1 * MIB
+    assert 2 * MIB <= used_bytes(folder, max_bytes=MOST) < 2.1 * MIB
 
 
 def test_empty_files_are_not_for_nothing(folder: Path) -> None:
@@ -46,14 +46,14 @@ def test_empty_files_are_not_for_nothing(folder: Path) -> None:
     for number in range(100):
         (folder / str(number)).touch()
 
-    assert used_bytes(folder, most=MOST) == 100 * ENTRY_BYTES
+    assert used_bytes(folder, max_bytes=MOST) == 100 * ENTRY_BYTES
 
 
 def test_a_file_buried_deep_is_found() -> None:
     """However deep."""
     with field() as path:
         bury(path, depth=1000)
-        before = used_bytes(path, most=MOST)
+        before = used_bytes(path, max_bytes=MOST)
         fd = os.open(path, os.O_RDONLY)
         for _ in range(1000):
             below = os.open("d", os.O_RDONLY, dir_fd=fd)
@@ -63,7 +63,7 @@ def test_a_file_buried_deep_is_found() -> None:
             file.write(bytes(MIB))
         os.close(fd)
 
-        assert used_bytes(path, most=MOST) - before >= MIB
+        assert used_bytes(path, max_bytes=MOST) - before >= MIB
 
 
 def test_counting_ends_when_it_is_enough_or_no_longer_wanted(folder: Path) -> None:
@@ -72,14 +72,14 @@ def test_counting_ends_when_it_is_enough_or_no_longer_wanted(folder: Path) -> No
         (folder / str(number)).touch()
     looks = iter(range(10**6))
 
-    assert used_bytes(folder, most=10 * ENTRY_BYTES) == 11 * ENTRY_BYTES
-    assert used_bytes(folder, most=MOST, stop=lambda: next(looks) >= 20) == 21 * ENTRY_BYTES
+    assert used_bytes(folder, max_bytes=10 * ENTRY_BYTES) == 11 * ENTRY_BYTES
+    assert used_bytes(folder, max_bytes=MOST, stop=lambda: next(looks) >= 20) == 21 * ENTRY_BYTES
 
 
 def test_a_folder_that_is_not_there_is_an_error(folder: Path) -> None:
     """Not nothing."""
     with pytest.raises(FileNotFoundError):
-        used_bytes(folder / str(time.time()), most=MOST)
+        used_bytes(folder / str(time.time()), max_bytes=MOST)
 
 
 LARGE = 24 * MIB
@@ -189,7 +189,7 @@ def growth(monkeypatch: pytest.MonkeyPatch) -> Growth:
 
 def held_by(meter: disk.Meter) -> int:
     """Return what is used. Nothing moves here meanwhile, so that an inexact look finds all, too."""
-    found = meter.measure(most=MOST)
+    found = meter.measure(max_bytes=MOST)
     assert found.is_exact or found.is_bounded
     return found.bytes
 
@@ -228,12 +228,12 @@ def test_a_process_that_runs_is_stopped_for_an_exact_look_and_continued(
     pids = Tree()
     meter = disk.Meter(apart, pids)
     pids.append(start(SPINNING).pid)
-    assert meter.measure(most=MOST).is_exact
+    assert meter.measure(max_bytes=MOST).is_exact
     assert {one.state for one in pids().values()} <= set("RS")
 
-    assert meter.measure(most=MOST) == disk.Used(0, is_exact=False, is_bounded=True)
+    assert meter.measure(max_bytes=MOST) == disk.Used(0, is_exact=False, is_bounded=True)
     growth.bytes = 8 * MIB
-    assert meter.measure(most=7 * MIB).is_exact
+    assert meter.measure(max_bytes=7 * MIB).is_exact
 
 
 @pytest.mark.usefixtures("growth")
@@ -243,7 +243,7 @@ def test_every_tenth_look_is_exact(apart: Path, start: Start) -> None:
     meter = disk.Meter(apart, pids)
     pids.append(start(SPINNING).pid)
 
-    found = [meter.measure(most=MOST).is_exact for _ in range(11)]
+    found = [meter.measure(max_bytes=MOST).is_exact for _ in range(11)]
 
     assert found == [True, *[False] * 9, True]
 

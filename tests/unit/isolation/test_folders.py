@@ -65,7 +65,7 @@ def test_a_run_has_a_folder_of_its_own(folders: RunFolders, clock: FakeClock, tm
     assert one.path == tmp_path / ".ramet" / "runs" / "run-1"
     assert list(one.workspace.iterdir()) == list(other.workspace.iterdir()) == []
     assert {mode(each) for each in (folders.root, one.path, one.workspace)} == {0o700}
-    about = one.about()
+    about = one.read_info()
     assert (about.path, about.agent, about.created, about.ended) == ("main", "worker", clock.now(), None)
 
 
@@ -74,16 +74,16 @@ def test_it_is_found_again_by_another_kernel(folders: RunFolders, tmp_path: Path
     folder = folders.create("run-1", path="main", agent="worker")
     (folder.workspace / "half done").write_text("so far")
     folder.save_checkpoint(b"{}", 2, 5)
-    folder.ended()
+    folder.record_end()
 
     later = RunFolders(tmp_path).find("run-1")
 
     assert (later.workspace / "half done").read_text() == "so far"
     assert later.load_checkpoint() == (b"{}", 2, 5)
-    assert later.about() == folder.about()
-    assert later.about().ended is not None
-    later.resumed()
-    assert later.about().ended is None
+    assert later.read_info() == folder.read_info()
+    assert later.read_info().ended is not None
+    later.record_resume()
+    assert later.read_info().ended is None
 
 
 def test_what_is_not_there_is_not_found(folders: RunFolders, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_an_id_is_used_once(folders: RunFolders) -> None:
     with pytest.raises(InvalidValue, match="no run has had"):
         folders.create("run-1", agent="second")
 
-    assert folders.find("run-1").about().agent == "first"
+    assert folders.find("run-1").read_info().agent == "first"
     assert (folders.find("run-1").workspace / "file").read_text() == "kept"
     assert [each.name for each in folders.root.iterdir()] == ["run-1"]
 
@@ -252,7 +252,7 @@ def test_what_cannot_be_read_is_said_so(folders: RunFolders) -> None:
     (folder.path / "run.json").write_text('{"path": "main"')
 
     with pytest.raises(Damaged, match=r"run\.json"):
-        folder.about()
+        folder.read_info()
 
 
 # --- retention ------------------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ def among(living: Container[str]) -> Callable[[RunFolder], Awaitable[bool]]:
 async def ended_daily(folders: RunFolders, clock: FakeClock, count: int) -> None:
     """Runs 0, 1, …, each a day after the other."""
     for number in range(count):
-        folders.create(f"run-{number}").ended()
+        folders.create(f"run-{number}").record_end()
         await clock.advance(DAY_S)
 
 
@@ -284,9 +284,9 @@ async def test_what_ended_long_ago_is_removed(tmp_path: Path, clock: FakeClock) 
     folders = RunFolders(tmp_path, limits=FolderLimits(days=2.5, count=None), clock=clock)
     await ended_daily(folders, clock, 5)
 
-    assert sorted(await folders.tidy(nobody)) == ["run-0", "run-1", "run-2"]
+    assert sorted(await folders.remove_expired(nobody)) == ["run-0", "run-1", "run-2"]
     assert ids(folders) == ["run-3", "run-4"]
-    assert await folders.tidy(nobody) == ()
+    assert await folders.remove_expired(nobody) == ()
 
 
 async def test_only_the_newest_are_kept(tmp_path: Path, clock: FakeClock) -> None:
@@ -294,7 +294,7 @@ async def test_only_the_newest_are_kept(tmp_path: Path, clock: FakeClock) -> Non
     folders = RunFolders(tmp_path, limits=FolderLimits(days=None, count=2), clock=clock)
     await ended_daily(folders, clock, 5)
 
-    assert sorted(await folders.tidy(nobody)) == ["run-0", "run-1", "run-2"]
+    assert sorted(await folders.remove_expired(nobody)) == ["run-0", "run-1", "run-2"]
     assert ids(folders) == ["run-3", "run-4"]
 
 
@@ -306,10 +306,10 @@ async def test_the_newest_are_kept_that_fit_into_a_size(tmp_path: Path, clock: F
         folder = folders.create(f"run-{number}")
         (folder.workspace / "file").write_bytes(os.urandom(1 << 20))
         (folder.workspace / "link").symlink_to(tmp_path / "large")
-        folder.ended()
+        folder.record_end()
         await clock.advance(DAY_S)
 
-    assert sorted(await folders.tidy(among({"run-0"}))) == ["run-1", "run-2"]
+    assert sorted(await folders.remove_expired(among({"run-0"}))) == ["run-1", "run-2"]
     assert ids(folders) == ["run-0", "run-3", "run-4"]
 
 
@@ -317,14 +317,14 @@ async def test_who_lives_or_is_marked_stays(tmp_path: Path, clock: FakeClock) ->
     """However old; and without limits nobody goes."""
     await ended_daily(RunFolders(tmp_path, clock=clock), clock, 4)
     unlimited = RunFolders(tmp_path, limits=FolderLimits(days=None, count=None), clock=clock)
-    assert await unlimited.tidy(nobody) == ()
+    assert await unlimited.remove_expired(nobody) == ()
     unlimited.find("run-1").keep()
     strict = RunFolders(tmp_path, limits=FolderLimits(days=0, count=0), clock=clock)
 
-    assert sorted(await strict.tidy(among({"run-0"}))) == ["run-2", "run-3"]
+    assert sorted(await strict.remove_expired(among({"run-0"}))) == ["run-2", "run-3"]
 
     strict.find("run-1").keep(False)
-    assert sorted(await strict.tidy(nobody)) == ["run-0", "run-1"]
+    assert sorted(await strict.remove_expired(nobody)) == ["run-0", "run-1"]
 
 
 def test_a_word_to_keep_it_is_not_lost_to_its_end(tmp_path: Path) -> None:
@@ -333,10 +333,10 @@ def test_a_word_to_keep_it_is_not_lost_to_its_end(tmp_path: Path) -> None:
     for number in range(50):
         folder = folders.create(f"run-{number}")
         with ThreadPoolExecutor(2) as threads:
-            ending, keeping = threads.submit(folder.ended), threads.submit(folders.find(folder.id).keep)
+            ending, keeping = threads.submit(folder.record_end), threads.submit(folders.find(folder.id).keep)
             ending.result()
             keeping.result()
-        about = folder.about()
+        about = folder.read_info()
         assert about.keep
         assert about.ended is not None
 
@@ -345,7 +345,7 @@ async def test_who_comes_back_while_others_are_looked_at_stays(tmp_path: Path, c
     """The set of the living is asked at the last moment."""
     folders = RunFolders(tmp_path, limits=FolderLimits(count=0), clock=clock)
     for number in range(50):
-        folders.create(f"run-{number}").ended()
+        folders.create(f"run-{number}").record_end()
 
     class Waking(set[str]):
         def __contains__(self, run: object) -> bool:
@@ -353,7 +353,7 @@ async def test_who_comes_back_while_others_are_looked_at_stays(tmp_path: Path, c
             return super().__contains__(run)
 
     living = Waking()
-    await folders.tidy(among(living))
+    await folders.remove_expired(among(living))
 
     assert ids(folders) == ["run-7"]
 
@@ -369,16 +369,16 @@ async def test_one_that_never_ended_is_as_old_as_its_last_word(tmp_path: Path) -
     new.stdout.write_text("its last word")
     os.utime(new.stdout, (2**32, 2**32))
 
-    assert await folders.tidy(nobody) == ("run-old",)
+    assert await folders.remove_expired(nobody) == ("run-old",)
 
 
 async def test_a_damaged_one_goes_like_any_other(tmp_path: Path) -> None:
     """It does not keep retention from its work."""
     folders = RunFolders(tmp_path, limits=FolderLimits(count=0))
-    folders.create("run-1").ended()
+    folders.create("run-1").record_end()
     (folders.create("run-2").path / "run.json").write_text("")
 
-    assert sorted(await folders.tidy(nobody)) == ["run-1", "run-2"]
+    assert sorted(await folders.remove_expired(nobody)) == ["run-1", "run-2"]
 
 
 async def test_what_dead_kernels_were_making_or_removing_goes(tmp_path: Path) -> None:
@@ -389,7 +389,7 @@ async def test_what_dead_kernels_were_making_or_removing_goes(tmp_path: Path) ->
         (folders.root / name).mkdir()
     os.utime(folders.root / ".new-run-2-aa", (1, 1))
 
-    assert await folders.tidy(among({"run-1"})) == ()
+    assert await folders.remove_expired(among({"run-1"})) == ()
 
     assert sorted(each.name for each in folders.root.iterdir()) == [".new-run-3-bb", ".somebody's", "run-1"]
 

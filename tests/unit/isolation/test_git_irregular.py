@@ -384,4 +384,4 @@ def test_an_entry_of_the_path_that_cannot_be_read_is_passed_over(tmp_path: pathl
     folder.mkdir()
     path = f"/{'x' * 5000}:{folder}"
 
-    assert str(folder) in program_folders("/usr/bin/git", {"PATH": path, "HOME": "/root"}, but=[])
+    assert str(folder) in program_folders("/usr/bin/git", {"PATH": path, "HOME": "/root"}, avoided=[])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ramet.core.errors import InvalidValue
-from ramet.isolation.mounts import identities_of, is_private, located, roots_of, sources_of, states_in
+from ramet.isolation.mounts import identities_of, is_private, roots_of, sources_by_mount, sources_of, states_in
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_mount_below_no_root_is_refused(place: Path) -> None:
     """Not even a path that begins with the same letters."""
     for path in (place / "other", place / "repository", place):
         with pytest.raises(InvalidValue, match="no mount that the operator granted"):
-            located([str(path)], roots_of([str(place / "repo")]))
+            sources_by_mount([str(path)], roots_of([str(place / "repo")]))
 
 
 def test_below_a_rule_no_link_is_followed(place: Path) -> None:
@@ -78,7 +78,7 @@ def test_below_a_rule_no_link_is_followed(place: Path) -> None:
 
 def test_every_folder_may_be_a_root_of_rules(place: Path) -> None:
     """Also the topmost one."""
-    assert located([str(place / "repo")], {"/": "/"}) == {str(place / "repo"): str(place / "repo")}
+    assert sources_by_mount([str(place / "repo")], {"/": "/"}) == {str(place / "repo"): str(place / "repo")}
 
 
 @pytest.mark.parametrize("target", ["/proc/self", "/sys/kernel", "/dev/shm", "/run", "/var/run", "/", "/tmp"])
@@ -140,9 +140,9 @@ def test_mounts_around_the_kernels_folder_are_known(place: Path) -> None:
     runs = str(place / "repo" / ".ramet" / "runs")
     mounts = [str(place / name) for name in ("granted", "repo", "other")]
 
-    assert states_in(located(mounts, None), runs) == (
+    assert states_in(sources_by_mount(mounts, None), runs) == (
         str(place / "granted" / ".ramet"),
         str(place / "repo" / ".ramet"),
     )
-    assert states_in(located([str(place / "repo" / "sub")], None), runs) == ()
-    assert states_in(located(mounts, None), str(place / "repo" / "elsewhere")) == ()
+    assert states_in(sources_by_mount([str(place / "repo" / "sub")], None), runs) == ()
+    assert states_in(sources_by_mount(mounts, None), str(place / "repo" / "elsewhere")) == ()

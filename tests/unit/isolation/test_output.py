@@ -147,7 +147,7 @@ async def test_a_flood_costs_bounded_memory_and_disk_and_leaves_turns_to_others(
     assert (tmp_path / "log").stat().st_size < 1024 * 1024 + 100
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 * 1024
     other.end()
-    await aside.drained()
+    await aside.wait_drained()
 
 
 async def test_secrets_are_starred_out_everywhere(tmp_path: Path, writer: Writer) -> None:
@@ -161,7 +161,7 @@ async def test_secrets_are_starred_out_everywhere(tmp_path: Path, writer: Writer
         said += len(piece)
         await come(stream, said)
     writer.end()
-    await stream.drained()
+    await stream.wait_drained()
 
     assert stream.text == "".join(told) == (tmp_path / "log").read_text() == "it is *** or ***, hunt"
 
@@ -217,7 +217,7 @@ async def test_a_log_that_was_made_a_link_is_not_followed(tmp_path: Path, writer
 async def test_closing_takes_what_is_in_the_pipe_and_ends_the_wait(writer: Writer) -> None:
     """Even if the other end is held open for good; a second time does nothing."""
     stream = OutputStream(writer.source, mask=("wordless",))
-    waiting = asyncio.ensure_future(stream.drained())
+    waiting = asyncio.ensure_future(stream.wait_drained())
     await asyncio.sleep(0)
     writer.say(b"last words")
 
@@ -274,7 +274,7 @@ async def test_what_is_kept_is_the_end_and_what_is_told_is_all(data: bytes, ring
         while stream.total_bytes < min(len(data), at + pieces):  # noqa: ASYNC110 - turns of the loop, no time
             await asyncio.sleep(0)
     writer.end()
-    await stream.drained()
+    await stream.wait_drained()
 
     assert "".join(told) == data.decode(errors="replace")
     newest = data[len(data) - ring :] if ring < len(data) else data

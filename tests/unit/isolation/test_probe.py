@@ -283,4 +283,4 @@ def _number(call: str) -> int:
     others = {"landlock_create_ruleset": (444, 444), "landlock_restrict_self": (446, 446), "prlimit64": (302, 261)}
     if call in others:
         return others[call][0 if x86 else 1]
-    return syscall_numbers.of(os.uname().machine).number[call]
+    return syscall_numbers.table_of(os.uname().machine).number[call]

@@ -47,7 +47,7 @@ async def test_a_process_is_told_from_others_of_its_pid() -> None:
 
     assert me is not None
     assert (me.pid, me.parent, me.state) == (os.getpid(), os.getppid(), "R")
-    assert me.born == procfs.start_time(os.getpid())
+    assert me.start_time == procfs.start_time(os.getpid())
     assert procfs.stat(GONE) is None
     assert procfs.start_time(GONE) is None
     assert procfs.tree(GONE) == {}
@@ -88,8 +88,8 @@ time.sleep(1000)
         found = procfs.stat(process.pid)
 
     assert found is not None
-    assert found.dead_ticks / procfs.TICKS_PER_S > 0.15
-    assert found.ticks < found.dead_ticks
+    assert found.child_ticks / procfs.TICKS_PER_S > 0.15
+    assert found.ticks < found.child_ticks
 
 
 async def test_memory_is_what_is_no_files_and_shared_memory_counts() -> None:
@@ -141,7 +141,7 @@ ctypes.CDLL(None).syscall({EXIT.get(platform.machine())}, 0)
         await eventually(lambda: procfs.tree(process.pid)[process.pid].state == "Z")
 
         found = procfs.tree(process.pid)[process.pid]
-        assert found.lives
+        assert found.is_alive
         for measure in (procfs.resident_mb, procfs.private_mb):
             assert measure(found) >= 60
 

@@ -35,7 +35,7 @@ def tree() -> Iterator[Path]:
 
 def seen(root: Path, *, max_depth: int | None = None) -> list[str]:
     """The names that a walk finds, with what it says of those that it does not enter."""
-    with safe_walk.opened(root) as fd:
+    with safe_walk.open_root(root) as fd:
         return [
             entry.path + (f" ({entry.problem})" if entry.problem else "")
             for entry in safe_walk.walk(fd, max_depth=max_depth)
@@ -44,7 +44,7 @@ def seen(root: Path, *, max_depth: int | None = None) -> list[str]:
 
 
 def gone(path: Path) -> bool:
-    with safe_walk.opened(path.parent) as parent:
+    with safe_walk.open_root(path.parent) as parent:
         safe_walk.remove(parent, path.name)
     return not os.path.lexists(path)
 
@@ -87,7 +87,7 @@ def test_a_folder_is_said_to_be_done_with_after_all_that_is_in_it(tree: Path) ->
     (tree / "a" / "b").mkdir(parents=True)
     (tree / "a" / "file").write_text("")
 
-    with safe_walk.opened(tree) as fd:
+    with safe_walk.open_root(tree) as fd:
         order = [(entry.path, entry.stat is None) for entry in safe_walk.walk(fd)]
 
     assert order[0] == ("a", False)
@@ -106,7 +106,7 @@ def test_a_walk_holds_few_descriptors_at_any_depth(tree: Path) -> None:
     """Deep trees cost no more than flat ones."""
     bury(tree)
 
-    with safe_walk.opened(tree) as fd, contextlib.closing(safe_walk.walk(fd)) as entries:
+    with safe_walk.open_root(tree) as fd, contextlib.closing(safe_walk.walk(fd)) as entries:
         before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only how many
         most = max(len(os.listdir("/proc/self/fd")) for _ in entries)  # noqa: PTH208
 
@@ -121,7 +121,7 @@ def test_a_folder_that_is_moved_out_does_not_take_the_walk_with_it(tree: Path, o
         (tree / name / "file").write_text("")
     found: list[str] = []
 
-    with safe_walk.opened(tree) as fd:
+    with safe_walk.open_root(tree) as fd:
         for entry in safe_walk.walk(fd):
             found.append(entry.path)
             if entry.path == "d/d/d/d" and entry.stat is not None:
@@ -139,7 +139,7 @@ def test_a_folder_that_goes_away_does_not_end_the_walk(tree: Path, what: str) ->
     (tree / "a" / "file").write_text("")
     found = set()
 
-    with safe_walk.opened(tree) as fd:
+    with safe_walk.open_root(tree) as fd:
         for entry in safe_walk.walk(fd):
             found.add(entry.path)
             assert not entry.problem
@@ -204,7 +204,7 @@ def test_a_folder_behind_a_link_is_not_opened(tree: Path, outside: Path) -> None
     """Not even as the root."""
     (tree / "link").symlink_to(outside)
 
-    with pytest.raises(NotADirectoryError), safe_walk.opened(tree / "link"):
+    with pytest.raises(NotADirectoryError), safe_walk.open_root(tree / "link"):
         pass
 
 
@@ -214,7 +214,7 @@ def test_a_locked_file_is_opened_and_what_a_link_leads_to_stays_locked(tree: Pat
     (tree / "locked").chmod(0)
     (outside / "secret").chmod(0)
     (tree / "link").symlink_to(outside / "secret")
-    with safe_walk.opened(tree) as fd:
+    with safe_walk.open_root(tree) as fd:
         file = safe_walk.open_file(fd, "locked")
         assert os.read(file, 10) == b"mine"
         os.close(file)
@@ -229,7 +229,7 @@ def test_a_locked_file_is_opened_and_what_a_link_leads_to_stays_locked(tree: Pat
 def test_what_is_no_plain_file_stays_locked(tree: Path) -> None:
     """Opening it could wait, or do something."""
     os.mkfifo(tree / "fifo", 0)
-    with safe_walk.opened(tree) as fd, pytest.raises(PermissionError):
+    with safe_walk.open_root(tree) as fd, pytest.raises(PermissionError):
         safe_walk.open_file(fd, "fifo")
 
     assert stat.S_IMODE((tree / "fifo").stat().st_mode) == 0

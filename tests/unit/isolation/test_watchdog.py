@@ -89,14 +89,14 @@ class Subject:
 
     async def looked_at(self) -> None:
         """Return when everything that is there now has been seen."""
-        await eventually(lambda: set(procfs.tree(self.process.pid)) <= set(self.watched._seen))
-        seen = self.watched._seen
-        await eventually(lambda: self.watched._seen is not seen)
+        await eventually(lambda: set(procfs.tree(self.process.pid)) <= set(self.watched._last_tree))
+        seen = self.watched._last_tree
+        await eventually(lambda: self.watched._last_tree is not seen)
 
     async def changed(self) -> None:
         """Return when it was looked at and was not as before."""
-        seen = self.watched._seen
-        await eventually(lambda: self.watched._seen.keys() != seen.keys())
+        seen = self.watched._last_tree
+        await eventually(lambda: self.watched._last_tree.keys() != seen.keys())
 
 
 @pytest.fixture
@@ -246,7 +246,7 @@ async def test_a_threshold_is_told_of_once_for_each_crossing(subject: Callable[.
         assert len(one.told) == crossings
         one.tell()
         assert one.heard() == "down"
-        await eventually(lambda: not one.watched._over)
+        await eventually(lambda: not one.watched._reported)
     assert not one.is_killed
 
 
@@ -462,7 +462,7 @@ async def test_where_a_control_group_holds_time_nobody_is_stopped(subject: Calla
     await eventually(lambda: one.told)
 
     assert one.told[0][0] == "cpu"
-    assert one.watched._brake is None
+    assert one.watched._throttle is None
 
 
 async def test_time_of_children_that_nobody_waited_for_is_not_lost(subject: Callable[..., Subject]) -> None:
@@ -512,7 +512,7 @@ async def test_who_was_adopted_belongs_to_it_and_who_adopts_does_not(dog: Watchd
     assert orphan.pid in watched.tree()
     assert first.pid not in watched.tree()
     assert next(iter(watched.tree())) == agent.pid
-    watched._adopter = first._replace(born=first.born + 1)  # its pid is somebody else's by now
+    watched._adopter = first._replace(start_time=first.start_time + 1)  # its pid is somebody else's by now
     assert orphan.pid not in watched.tree()
     with pytest.raises(Gone):
         dog.watch(agent.pid, adopter=2**22 + 1, grant=limits, workspace=None, kill=print)
@@ -601,10 +601,10 @@ async def test_a_callback_for_thresholds_that_failed_is_not_called_again(
     for _ in range(2):
         one.tell()
         assert one.heard() == "up"
-        await eventually(lambda: one.watched._over)
+        await eventually(lambda: one.watched._reported)
         one.tell()
         assert one.heard() == "down"
-        await eventually(lambda: not one.watched._over)
+        await eventually(lambda: not one.watched._reported)
 
     assert len(calls) == len(caplog.records) == 1
 
@@ -612,7 +612,7 @@ async def test_a_callback_for_thresholds_that_failed_is_not_called_again(
 async def test_a_pid_that_was_given_away_is_nobody_of_ours(subject: Callable[..., Subject]) -> None:
     """It was born at another time: it is another, and nobody touches it."""
     one = subject("told()")
-    one.watched._root = one.watched._root._replace(born=one.watched._root.born + 1)
+    one.watched._root = one.watched._root._replace(start_time=one.watched._root.start_time + 1)
 
     assert one.watched.tree() == {}
     await eventually(lambda: one.watched.is_over)
@@ -640,7 +640,7 @@ async def test_many_are_watched_by_one_timer(dog: Watchdog) -> None:
         dog.watch(each, grant=Grant(pids=1, memory_mb=1000), workspace=None, kill=over.append) for each in processes
     ]
 
-    await eventually(lambda: all(each._seen for each in watched))
+    await eventually(lambda: all(each._last_tree for each in watched))
 
     assert not over
     dog.close()

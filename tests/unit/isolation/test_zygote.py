@@ -37,7 +37,7 @@ async def site(make: Open, tmp_path: Path) -> AsyncIterator[BackendFixture]:
 
 def zygotes(site: BackendFixture) -> list[client.ZygoteClient]:
     assert isinstance(site.backend, ZygoteBackend)
-    return sorted(site.backend._pool._keepers, key=lambda each: each.born)
+    return sorted(site.backend._pool._zygotes, key=lambda each: each.started_at)
 
 
 def is_being_replaced(site: BackendFixture) -> bool:
@@ -46,23 +46,23 @@ def is_being_replaced(site: BackendFixture) -> bool:
 
 
 async def test_parked_children_are_made_up_for_once_they_are_taken(site: BackendFixture) -> None:
-    async with site.visit():
+    async with site.start_guest():
         (only,) = zygotes(site)
         await eventually(lambda: only.parked == 2)
-        async with site.visit(), site.visit(), site.visit():
+        async with site.start_guest(), site.start_guest(), site.start_guest():
             await eventually(lambda: only.parked == 2)
-            assert only.spawned == 4
+            assert only.spawn_count == 4
 
 
 async def test_a_parked_child_that_died_is_passed_over(site: BackendFixture) -> None:
-    async with site.visit():
+    async with site.start_guest():
         (only,) = zygotes(site)
         await eventually(lambda: only.parked == 2)
         for child in tuple(only._parked):
             os.kill(child.pid, signal.SIGKILL)
             await child.ended
 
-        async with site.visit() as visit:
+        async with site.start_guest() as visit:
             assert await visit.ask("who")
 
 
@@ -70,9 +70,9 @@ async def test_many_spawns_leave_nothing(site: BackendFixture) -> None:
     """Descriptors, processes, mounts and control groups are flat, however many there were."""
 
     async def one() -> None:
-        async with site.visit() as visit:
-            await visit.tell("leave", code=0)
-            await visit.ended()
+        async with site.start_guest() as visit:
+            await visit.send("leave", code=0)
+            await visit.wait_ended()
 
     await one()
     (only,) = zygotes(site)
@@ -82,7 +82,7 @@ async def test_many_spawns_leave_nothing(site: BackendFixture) -> None:
     for _ in range(20):
         await asyncio.gather(*(one() for _ in range(5)))
 
-    await eventually(lambda: only.parked == 2 and only.living == 2)
+    await eventually(lambda: only.parked == 2 and only.child_count == 2)
     now = (descriptors(), set(procfs.tree(os.getpid())), mounts(only.pid))
     assert now[0] == before[0]
     assert len(now[1]) == len(before[1])
@@ -101,81 +101,81 @@ async def test_a_zygote_is_replaced_after_so_many_spawns_and_its_agents_live_on(
     site: BackendFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "ROTATE_AFTER_SPAWNS", 2)
-    async with site.visit() as old, site.visit():
+    async with site.start_guest() as old, site.start_guest():
         (first,) = zygotes(site)
-        async with site.visit():
+        async with site.start_guest():
             await eventually(lambda: len(zygotes(site)) == 2)
             await eventually(lambda: not first.is_open)
             pid = first.pid
-            async with site.visit() as new:
-                assert zygotes(site)[1].spawned == 1
+            async with site.start_guest() as new:
+                assert zygotes(site)[1].spawn_count == 1
                 assert await new.ask("who")
             assert await old.ask("who")
             assert alive(pid)
-    await eventually(lambda: first.is_gone)
+    await eventually(lambda: first.has_exited)
     assert not alive(pid)
 
 
 async def test_a_zygote_is_replaced_when_it_is_old(site: BackendFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with site.visit():
+    async with site.start_guest():
         (first,) = zygotes(site)
         monkeypatch.setattr(pool, "ROTATE_AFTER_S", 0.0)
-        async with site.visit():
+        async with site.start_guest():
             await eventually(lambda: not first.is_open)
 
 
 async def test_an_agent_that_crashes_as_attackers_do_has_its_zygote_replaced_but_not_again_at_once(
     site: BackendFixture,
 ) -> None:
-    async with site.visit() as visit:
+    async with site.start_guest() as visit:
         (first,) = zygotes(site)
-        await visit.tell("end_by", number=signal.SIGSEGV)
-        await visit.ended()
+        await visit.send("end_by", number=signal.SIGSEGV)
+        await visit.wait_ended()
         assert is_being_replaced(site)
-    await eventually(lambda: first.is_gone)
+    await eventually(lambda: first.has_exited)
     (second,) = [each for each in zygotes(site) if each.is_open]
 
-    async with site.visit() as visit:
-        await visit.tell("end_by", number=signal.SIGSEGV)
-        await visit.ended()
+    async with site.start_guest() as visit:
+        await visit.send("end_by", number=signal.SIGSEGV)
+        await visit.wait_ended()
         assert not is_being_replaced(site)
-        async with site.visit() as other:
+        async with site.start_guest() as other:
             assert await other.ask("who")
             assert second.is_open
 
 
 async def test_who_ends_otherwise_does_not_rotate(site: BackendFixture) -> None:
-    async with site.visit() as visit:
+    async with site.start_guest() as visit:
         (only,) = zygotes(site)
-        await visit.tell("end_by", number=signal.SIGABRT)
-        await visit.ended()
+        await visit.send("end_by", number=signal.SIGABRT)
+        await visit.wait_ended()
     assert not is_being_replaced(site)
-    async with site.visit():
+    async with site.start_guest():
         assert zygotes(site) == [only]
 
 
 async def test_a_zygote_that_is_killed_takes_its_agents_along_and_the_next_start_gets_a_new_one(
     site: BackendFixture,
 ) -> None:
-    async with site.visit() as visit:
+    async with site.start_guest() as visit:
         await visit.ask("hide", hold="held", quiet=True)
         (first,) = zygotes(site)
         os.kill(first.pid, signal.SIGKILL)
 
-        ended = await visit.ended()
+        ended = await visit.wait_ended()
 
         assert (ended.reason, ended.code) == ("lost", -signal.SIGKILL)
         assert "zygote" in ended.detail
-        assert not await visit.holding("held")
+        assert not await visit.is_locked("held")
         with pytest.raises(Ended):
             await visit.ask("who")
-        async with site.visit() as next_one:
+        async with site.start_guest() as next_one:
             assert await next_one.ask("who")
 
 
 async def test_starts_at_once_share_one_zygote(site: BackendFixture) -> None:
     async def one() -> int:
-        async with site.visit() as visit:
+        async with site.start_guest() as visit:
             return int((await visit.ask("who"))["pid"])
 
     await asyncio.gather(*(one() for _ in range(8)))
@@ -190,10 +190,10 @@ async def test_each_kind_has_a_zygote_of_its_own_and_there_are_only_so_many(
     folders = [tmp_path / name for name in ("a", "b")]
     for folder in folders:
         folder.mkdir()
-    async with site.visit() as first:
+    async with site.start_guest() as first:
         (oldest,) = zygotes(site)
         for folder in folders:
-            async with site.visit(grant=replace_grant(GRANT, readonly_mounts=(str(folder),))) as visit:
+            async with site.start_guest(grant=replace_grant(GRANT, readonly_mounts=(str(folder),))) as visit:
                 assert await visit.ask("listing", path=str(folder)) == []
         assert not oldest.is_open
         assert await first.ask("who"), "the agent of a zygote that made room lives on"
@@ -208,12 +208,12 @@ async def test_a_zygote_with_more_mounts_serves_who_needs_less_and_shows_no_more
         folder.mkdir()
         (folder / "file").write_text("text")
         (folder / "file").chmod(0o644)
-    async with site.visit(grant=replace_grant(GRANT, readonly_mounts=(str(one), str(other)))) as visit:
+    async with site.start_guest(grant=replace_grant(GRANT, readonly_mounts=(str(one), str(other)))) as visit:
         assert await visit.ask("read", path=f"{other}/file") == "text"
-    async with site.visit(grant=replace_grant(GRANT, readonly_mounts=(str(one),))) as visit:
+    async with site.start_guest(grant=replace_grant(GRANT, readonly_mounts=(str(one),))) as visit:
         assert len(zygotes(site)) == 1
         assert await visit.ask("read", path=f"{one}/file") == "text"
-        assert await visit.fails("read", path=f"{other}/file") in {"EACCES", "ENOENT"}
+        assert await visit.failure_of("read", path=f"{other}/file") in {"EACCES", "ENOENT"}
 
 
 async def test_what_a_zygote_prints_before_it_fails_is_told(make: Open, tmp_path: Path) -> None:

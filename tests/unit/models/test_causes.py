@@ -18,7 +18,7 @@ from langchain_openai import ChatOpenAI
 
 from ramet.core.errors import ModelFailed
 from ramet.models.call import bind, complete, stream_reply
-from ramet.models.error_causes import MAX_CAUSES, causes, description, is_malformed, is_of_program, was_never_sent
+from ramet.models.error_causes import MAX_CAUSES, causes, description, is_malformed, is_program_error, was_never_sent
 from tests.support import broken_servers as servers
 from tests.support.plain_models import Async
 from tests.support.providers import provider
@@ -156,7 +156,9 @@ def test_an_error_of_the_same_name_is_not_believed() -> None:
     assert not was_never_sent(ConnectError("refused"))
 
 
-@pytest.mark.parametrize("ways", [was_never_sent, is_malformed, is_of_program, description, lambda e: list(causes(e))])
+@pytest.mark.parametrize(
+    "ways", [was_never_sent, is_malformed, is_program_error, description, lambda e: list(causes(e))]
+)
 def test_causes_without_end_have_one(ways: Callable[[BaseException], object]) -> None:
     """Causes may go round, or be thousands."""
     one, other = ValueError("one"), ValueError("other")

@@ -38,7 +38,7 @@ class Provider:
 def a_gate(
     clock: FakeClock, policy: RetryPolicy = EXACT, chance: float = 0.0, at_once: int | None = None
 ) -> RateLimiter:
-    return RateLimiter("m", clock=clock, chance=lambda: chance, policy=policy, at_once=at_once)
+    return RateLimiter("m", clock=clock, chance=lambda: chance, policy=policy, max_concurrent=at_once)
 
 
 async def until(ready: Callable[[], bool]) -> None:
@@ -285,6 +285,6 @@ def test_all_who_ask_the_same_model_have_the_same_gate() -> None:
     """One name, one gate."""
     gates = RateLimiters(clock=FakeClock(), policy=EXACT)
 
-    assert gates.of("gpt-5") is gates.of("gpt-5")
-    assert gates.of("gpt-5") is not gates.of("gpt-5-mini")
-    assert gates.of("gpt-5").policy is EXACT
+    assert gates.get("gpt-5") is gates.get("gpt-5")
+    assert gates.get("gpt-5") is not gates.get("gpt-5-mini")
+    assert gates.get("gpt-5").policy is EXACT

@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 
 from ramet.models.chunks import merge
 from ramet.models.research.answer import SIGNED
-from ramet.models.research.evidence import EvidenceLine, group, kind_of, message, parse_lines, severity, written_by
+from ramet.models.research.evidence import EvidenceLine, find_writers, group, kind_of, message, parse_lines, severity
 from ramet.models.research.model import OfflineResearcher
 from ramet.models.research.question import understand
 from ramet.models.research.settings import settings_on
@@ -487,7 +487,7 @@ def test_a_literal_is_compared_without_searching_for_ever() -> None:
     """The text of a file is nothing to trust: many placeholders would make a regular expression try every way."""
     code = EvidenceLine("a.py", 1, '"aaaaaaaaaa' + "%sa" * 60 + 'b"')
 
-    assert written_by(EvidenceLine("a.log", 1, "a" * 480), [code]) == []
+    assert find_writers(EvidenceLine("a.log", 1, "a" * 480), [code]) == []
 
 
 @given(st.text(max_size=200), st.sampled_from(["a.py", "a.yaml"]))

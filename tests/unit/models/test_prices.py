@@ -8,7 +8,7 @@ import pytest
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
 
 from ramet.core.errors import InvalidValue, Unknown
-from ramet.models.prices import PRICES, Price, cost_usd, most_usd, price_of
+from ramet.models.prices import PRICES, Price, cost_usd, max_usd, price_of
 
 
 def usage(input_tokens: int, output_tokens: int = 0, **details: int) -> UsageMetadata:
@@ -112,7 +112,7 @@ def test_no_request_costs_more_than_its_reservation(name: str) -> None:
     price = PRICES[name]
     for tokens in (10, 150_000, 900_000):
         for details in ({}, {"cache_read": tokens}, {"cache_creation": tokens}, {"ephemeral_1h_input_tokens": tokens}):
-            assert cost_usd(usage(tokens, 500, **details), price) <= most_usd(tokens, 500, price) + 1e-12
+            assert cost_usd(usage(tokens, 500, **details), price) <= max_usd(tokens, 500, price) + 1e-12
 
 
 def test_what_asks_nobody_costs_nothing() -> None:

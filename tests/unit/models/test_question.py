@@ -20,9 +20,9 @@ from ramet.models.relay import _schema
 from ramet.models.request_codec import (
     SharedHistory,
     bounded_json,
-    decode_question,
-    encode_question,
-    shown_tool,
+    decode_request,
+    encode_request,
+    schema_only_tool,
     untrusted_message,
 )
 from ramet.tools.workspace import workspace_tools
@@ -49,33 +49,39 @@ def test_what_is_told_is_heard(kept: list[BaseMessage], data: st.DataObject) -> 
     new = data.draw(MESSAGES)
     asked = data.draw(st.lists(st.sampled_from([*kept, *new]), max_size=8)) if kept or new else []
 
-    heard = host.heard(msgspec.json.decode(msgspec.json.encode(guest.told(asked))))
+    heard = host.decode_messages(msgspec.json.decode(msgspec.json.encode(guest.encode_messages(asked))))
 
     assert heard == asked
-    places = [each for each in guest.told(asked) if isinstance(each, int)]
+    places = [each for each in guest.encode_messages(asked) if isinstance(each, int)]
     assert places == sorted(set(places))
-    assert all(heard[at] is host.messages[each] for at, each in enumerate(guest.told(asked)) if isinstance(each, int))
+    assert all(
+        heard[at] is host.messages[each]
+        for at, each in enumerate(guest.encode_messages(asked))
+        if isinstance(each, int)
+    )
 
 
 def test_a_grown_conversation_is_told_by_its_places_alone() -> None:
     """However long it is, a further question costs a few bytes for each message."""
     kept = SharedHistory([HumanMessage("x" * 1_000_000)])
     new = HumanMessage("And now?")
-    assert len(encode_question(kept, [*kept.messages, new], ["Read"])) < 200
+    assert len(encode_request(kept, [*kept.messages, new], ["Read"])) < 200
     kept.add(new)
-    assert encode_question(kept, kept.messages, ["Read"]) == b'{"messages":[0,1],"tools":["Read"]}'
+    assert encode_request(kept, kept.messages, ["Read"]) == b'{"messages":[0,1],"tools":["Read"]}'
 
 
 def test_half_a_character_is_told_as_a_whole_one() -> None:
     """Text that is no Unicode cannot cross, so it crosses as U+FFFD."""
-    assert SharedHistory([]).told([HumanMessage("cut \ud83d")]) == [{"type": "human", "content": "cut \ufffd"}]
+    assert SharedHistory([]).encode_messages([HumanMessage("cut \ud83d")]) == [
+        {"type": "human", "content": "cut \ufffd"}
+    ]
 
 
 def test_a_question_comes_back_with_its_tools() -> None:
     """Own tools by name, others by schema."""
     kept = SharedHistory(conversation())
     schema = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
-    asked = decode_question(kept, encode_question(kept, kept.messages, ["Read", schema]))
+    asked = decode_request(kept, encode_request(kept, kept.messages, ["Read", schema]))
     assert (asked.messages, asked.tools) == (kept.messages, ["Read", schema])
 
 
@@ -97,24 +103,24 @@ def test_a_question_comes_back_with_its_tools() -> None:
 def test_what_is_no_question_is_refused(body: bytes, problem: str) -> None:
     """In words that say what was expected."""
     with pytest.raises(ProtocolError, match=problem):
-        decode_question(SharedHistory(conversation()), body)
+        decode_request(SharedHistory(conversation()), body)
 
 
 def test_what_is_too_much_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     """By bytes, by parts, by messages, by tools, by schemas."""
     with pytest.raises(ProtocolError, match="at most 9 are read"):
-        bounded_json(b'"123456789"', most=9)
+        bounded_json(b'"123456789"', max_bytes=9)
     with pytest.raises(ProtocolError, match="parts"):
         bounded_json(b"[" + b"[]," * request_codec.MAX_PARTS + b"0]")
     monkeypatch.setattr(request_codec, "MAX_MESSAGES", 2)
     with pytest.raises(ProtocolError, match="more than 2 new messages"):
-        SharedHistory([]).heard([{"type": "human", "content": ""}] * 3)
+        SharedHistory([]).decode_messages([{"type": "human", "content": ""}] * 3)
     tools = [f"t{number}" for number in range(request_codec.MAX_TOOLS + 1)]
     with pytest.raises(ProtocolError, match="tools must be a list of at most"):
-        decode_question(SharedHistory(conversation()), msgspec.json.encode({"messages": [0], "tools": tools}))
+        decode_request(SharedHistory(conversation()), msgspec.json.encode({"messages": [0], "tools": tools}))
     big = {"name": "a", "parameters": {"type": "object", "properties": {}, "x": "y" * request_codec.MAX_SCHEMAS_BYTES}}
     with pytest.raises(ProtocolError, match="schemas of tools"):
-        decode_question(SharedHistory(conversation()), msgspec.json.encode({"messages": [0], "tools": [big]}))
+        decode_request(SharedHistory(conversation()), msgspec.json.encode({"messages": [0], "tools": [big]}))
 
 
 @pytest.mark.parametrize("message", conversation(), ids=lambda each: each.type)
@@ -183,9 +189,9 @@ def jump(to: Place, over: list[Place]) -> str:
 def test_a_tool_that_crossed_is_shown_as_it_was(each: Any) -> None:
     """A model sees the same schema; the stand-in itself never runs."""
     kept = SharedHistory([HumanMessage("x")])
-    crossed = decode_question(kept, encode_question(kept, kept.messages, [_schema(each)])).tools[0]
+    crossed = decode_request(kept, encode_request(kept, kept.messages, [_schema(each)])).tools[0]
     assert isinstance(crossed, dict)
-    shown = shown_tool(crossed)
+    shown = schema_only_tool(crossed)
     assert convert_to_openai_tool(shown) == convert_to_openai_tool(each)
     with pytest.raises(Bug):
         shown.invoke({})

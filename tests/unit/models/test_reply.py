@@ -163,7 +163,7 @@ async def test_a_model_without_bind_tools_is_asked_without_tools() -> None:
     """It can still talk; the binding says that it was offered nothing."""
     bound = bind(Async(), [grep])
 
-    assert not bound.offered
+    assert not bound.has_tools
     assert (await complete(bound, HI)).content == "plain"
 
 
@@ -176,7 +176,7 @@ async def test_a_model_may_answer_bind_tools_with_itself() -> None:
 
     bound = bind(Same(), [grep])
 
-    assert bound.offered
+    assert bound.has_tools
     assert (await complete(bound, HI)).content == "plain"
 
 

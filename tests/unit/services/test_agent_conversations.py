@@ -52,7 +52,7 @@ class Site:
     def __init__(self, folder: pathlib.Path, runtime: AgentRuntime) -> None:
         types = {"echo": EchoType()}
         self.spawner = AgentSpawnerService(runtime, types, Images(), folder / "agents", OPERATOR)
-        self.agents = AgentService(self.spawner.roster.admitted, types)
+        self.agents = AgentService(self.spawner.agents.authorize, types)
 
     async def team(self) -> CreatedTeam:
         return await self.spawner.create_team(CreateTeam(resources={"agents": 3}), OPERATOR)
@@ -101,7 +101,7 @@ async def test_a_delegated_key_does_what_it_was_made_for(site: Site) -> None:
     spawned = await site.agent(await site.team())
     lent = await site.spawner.delegate(spawned.agent.id, spawned.nonce, Delegate(rights=["turn"]))
     turn = site.agents.turn(spawned.agent.id, lent.key, b"hello")
-    await turn.over()
+    await turn.wait_ended()
     with pytest.raises(NotYours):
         await site.agents.history(spawned.agent.id, lent.key)
 
@@ -119,7 +119,7 @@ async def test_killing_an_agent_ends_its_turns_for_every_reader(site: Site) -> N
     spawned = await site.agent(await site.team())
     turns = [site.turn(spawned, body) for body in (b"a wait", b"b")]
     readings = [asyncio.create_task(read(turn)) for turn in turns]
-    await eventually(lambda: turns[0].last == 1)
+    await eventually(lambda: turns[0].readable_number == 1)
 
     await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
 
@@ -135,7 +135,7 @@ async def test_deleting_a_team_ends_the_turns_of_its_agents(site: Site) -> None:
     team = await site.team()
     turns = [site.turn(await site.agent(team, name), b"a wait") for name in "abc"]
     readings = [asyncio.create_task(read(turn)) for turn in turns]
-    await eventually(lambda: all(turn.last == 1 for turn in turns))
+    await eventually(lambda: all(turn.readable_number == 1 for turn in turns))
 
     await site.spawner.delete_team(team.team.id, team.key)
 
@@ -164,7 +164,7 @@ async def test_after_a_restart_an_agent_goes_on_and_old_turns_are_no_other_ones(
     async with before.spawner:
         spawned = await before.agent(await before.team())
         old = before.turn(spawned, b"hello")
-        await old.over()
+        await old.wait_ended()
         await before.agents.close()
 
         # A killed server closes nothing: the other one finds on record what this one left there.

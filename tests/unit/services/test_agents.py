@@ -38,19 +38,19 @@ TYPES = {"echo": EchoType()}
 class Admitted(NamedTuple):
     """The agent, and its key, which stands for itself."""
 
-    living: Alive
-    by: str
+    entry: Alive
+    requester: str
 
 
 class Alive:
     """One agent, as the table of agents would have it."""
 
     def __init__(self, runtime: AgentRuntime | None = None, run: str = "") -> None:
-        self.opening: AgentSpec | None = AgentSpec(
+        self.spec: AgentSpec | None = AgentSpec(
             "agent-1", "echo", "team/echo", EchoInfo(), runtime or AgentRuntime(), pathlib.Path(), run=run
         )
-        self.served = Echo(self.opening)
-        self.talk: Any = None
+        self.served = Echo(self.spec)
+        self.queue: Any = None
         self.state: AgentState = "idle"
         self.turns = 0
         self.kept: list[tuple[int, str]] = []
@@ -77,17 +77,17 @@ class Alive:
             created_at="",
         )
 
-    async def keep(self) -> None:
+    async def save(self) -> None:
         if self.fails:
             raise StoreFailed("the books", "full")
         self.kept.append((self.turns, self.state))
 
     def admit(self, agent: str, key: str, right: Right) -> Admitted:
-        if agent != "agent-1" or self.was_killed or not self.holds(key, right):
+        if agent != "agent-1" or self.was_killed or not self.has_right(key, right):
             raise NotYours("agent", agent)
         return Admitted(self, key)
 
-    def holds(self, by: str, right: Right) -> bool:
+    def has_right(self, by: str, right: Right) -> bool:
         return right in self.rights.get(by, ())
 
     def seconds_left(self, by: str) -> float | None:
@@ -184,7 +184,7 @@ async def test_a_body_reaches_the_agent_byte_for_byte(body: bytes, format: str) 
     living = Alive()
     service = AgentService(living.admit, TYPES, clock=FakeClock())
     try:
-        await service.turn("agent-1", OWNER, body, format=format).over()
+        await service.turn("agent-1", OWNER, body, format=format).wait_ended()
     finally:
         await service.close()
 
@@ -222,7 +222,7 @@ async def test_the_second_turn_is_had_with_the_same_agent(service: AgentService)
 async def test_a_turn_is_read_again_by_its_id(service: AgentService) -> None:
     """From any number on; one that never was is unknown."""
     turn = service.turn("agent-1", OWNER, b"a b c")
-    await turn.over()
+    await turn.wait_ended()
 
     assert [chunk.body async for chunk in service.read_turn("agent-1", OWNER, turn.id, 1)] == [b"b", b"c", b""]
     with pytest.raises(Unknown, match="unknown turn"):
@@ -244,7 +244,7 @@ async def test_a_turn_of_another_agent_is_unknown(service: AgentService) -> None
 async def test_what_the_roster_knows_of_turns_is_true(service: AgentService, living: Alive) -> None:
     """It is working as long as one is under way, and each is counted, on record as soon as the agent answers."""
     turn = service.turn("agent-1", OWNER, b"a wait")
-    await eventually(lambda: turn.last == 1)
+    await eventually(lambda: turn.readable_number == 1)
     await eventually(lambda: living.kept)
     assert (service.info("agent-1", OWNER).state, service.info("agent-1", OWNER).turns) == ("working", 1)
     assert living.kept == [(1, "working")]
@@ -270,7 +270,7 @@ async def test_a_turn_is_answered_though_nothing_can_be_put_on_record(
 async def test_an_agent_that_has_ended_is_gone(service: AgentService, living: Alive) -> None:
     """For all that it would have to answer; what it said is still read, and who it was."""
     turn = service.turn("agent-1", OWNER, b"a die")
-    await turn.over()
+    await turn.wait_ended()
 
     for name in ("turn", "control", "mail"):
         with pytest.raises(Gone, match="it was told to"):
@@ -485,20 +485,20 @@ async def test_events_that_memory_has_dropped_are_gone() -> None:
         await session.ask("First?")
         (opened,) = runtime.trees.values()
         recorder = opened.recorder
-        while recorder.kept[0].seq == 1:
+        while recorder.recent_events[0].seq == 1:
             recorder.append(Notice(root=session.id, run=session.id, path="main", agent="main", text="more"))
         living = Alive(runtime, session.id)
         service = AgentService(living.admit, TYPES)
 
         with pytest.raises(Gone, match="behind number 0"):
             await anext(service.events("agent-1", OWNER))
-        async with aclosing(service.events("agent-1", OWNER, recorder.kept[0].seq - 1)) as events:
+        async with aclosing(service.events("agent-1", OWNER, recorder.recent_events[0].seq - 1)) as events:
             assert await anext(events)
 
 
 async def test_an_agent_that_could_not_be_opened_again_has_no_events(service: AgentService, living: Alive) -> None:
     """It is gone; what could be known is its info."""
-    living.opening = None
+    living.spec = None
     living.served.ended.set_result(ErrorInfo(type="Unknown", message="no such type"))
 
     with pytest.raises(Gone, match="no such type"):
@@ -509,7 +509,7 @@ async def test_a_reader_that_is_too_slow_is_told_so(living: Alive) -> None:
     """Also through the service."""
     service = AgentService(living.admit, TYPES, clock=FakeClock(), limits=TurnLimits(kept_bytes=5_000))
     turn = service.turn("agent-1", OWNER, b"a " * 100)
-    await turn.over()
+    await turn.wait_ended()
 
     with pytest.raises(Missed):
         service.read_turn("agent-1", OWNER, turn.id)
@@ -526,7 +526,7 @@ async def test_a_stream_of_a_turn_ends_when_the_time_of_its_key_is_over(living: 
     living.rights["lent"], living.left["lent"] = ("turn",), 60.0
     turn = service.turn("agent-1", OWNER, b"a wait")
     reading = asyncio.create_task(_all(service.read_turn("agent-1", "lent", turn.id)))
-    await eventually(lambda: turn.last == 1 and clock.sleeping == 1)
+    await eventually(lambda: turn.readable_number == 1 and clock.sleeping == 1)
     await clock.advance(59)
     assert not reading.done()
 

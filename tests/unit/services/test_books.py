@@ -69,7 +69,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Async
 async def test_rows_are_read_back_as_they_were_written(store: Store) -> None:
     """By another server, too."""
     await TeamTables(store).write(TEAM_ROW, AGENT_ROW)
-    [team], [agent] = (await TeamTables(store).teams()).whole, (await TeamTables(store).agents()).whole
+    [team], [agent] = (await TeamTables(store).teams()).readable, (await TeamTables(store).agents()).readable
     assert msgspec.json.encode(team) == msgspec.json.encode(TEAM_ROW)
     assert msgspec.json.encode(agent) == msgspec.json.encode(AGENT_ROW)
     assert (bytes(agent.spawn_info), agent.policy, agent.keys) == (
@@ -83,12 +83,12 @@ async def test_what_somebody_else_changed_is_not_written_over(store: Store) -> N
     """Nor is anything that was to be written together with it."""
     first, second = TeamTables(store), TeamTables(store)
     await first.write(TEAM_ROW)
-    second.hold(*(await second.teams()).whole)
+    second.hold(*(await second.teams()).readable)
     await second.write(replace(TEAM_ROW, doomed=True))
     with pytest.raises(TakenOver):
         await first.write(TEAM_ROW, AGENT_ROW)
-    assert [row.doomed for row in (await first.teams()).whole] == [True]
-    assert (await first.agents()).whole == []
+    assert [row.doomed for row in (await first.teams()).readable] == [True]
+    assert (await first.agents()).readable == []
     with pytest.raises(TakenOver):
         await TeamTables(store).write(TEAM_ROW)
 
@@ -99,9 +99,9 @@ async def test_a_row_is_changed_and_forgotten_by_whoever_read_it_last(store: Sto
     await books.remove(AGENT_ROW)
     await books.write(AGENT_ROW)
     await books.write(replace(AGENT_ROW, turns=1))
-    assert [row.turns for row in (await TeamTables(store).agents()).whole] == [1]
+    assert [row.turns for row in (await TeamTables(store).agents()).readable] == [1]
     await books.remove(AGENT_ROW)
-    assert (await TeamTables(store).agents()).whole == []
+    assert (await TeamTables(store).agents()).readable == []
     await books.write(AGENT_ROW)
 
 
@@ -115,7 +115,7 @@ async def test_a_row_that_cannot_be_read_is_left_as_it_is(store: Store, kind: st
     """Of a newer version, or not whole: it is named, and not used."""
     await store.put(kind, "thing-1", data)
     rows = await (TeamTables(store).teams() if kind == TEAM else TeamTables(store).agents())
-    assert not rows.whole
+    assert not rows.readable
     assert rows.damaged.keys() == {"thing-1"}
     assert ("version 2" in str(rows.damaged["thing-1"])) == (b"2" in data)
     document = await store.get(kind, "thing-1")
@@ -126,13 +126,13 @@ async def test_a_row_that_cannot_be_read_is_left_as_it_is(store: Store, kind: st
 async def test_a_team_is_taken_over_once_and_whoever_had_it_writes_it_no_more(store: Store) -> None:
     """Nor any of its agents: not one that has not changed, either."""
     former, one, two = TeamTables(store), TeamTables(store), TeamTables(store)
-    await former.found(TEAM_ROW)
+    await former.create(TEAM_ROW)
     await former.write(AGENT_ROW)
     taken = []
     for books in (one, two):
-        [team], [agent] = (await books.teams()).whole, (await books.agents()).whole
+        [team], [agent] = (await books.teams()).readable, (await books.agents()).readable
         taken.append((books, replace(team, kernel="another"), agent))
-    assert [await books.take(team, [agent], "") for books, team, agent in taken] == [True, False]
+    assert [await books.take_over(team, [agent], "") for books, team, agent in taken] == [True, False]
     await former.teams(), await former.agents()  # To have read how it is now changes nothing of that.
     for row in (TEAM_ROW, AGENT_ROW):
         with pytest.raises(TakenOver):
@@ -144,28 +144,28 @@ async def test_of_two_teams_of_one_name_there_is_one_until_it_is_gone(store: Sto
     """Whichever kernels they are made by, and though one was killed while it removed the first."""
     one, two = TeamTables(store), TeamTables(store)
     other = replace(TEAM_ROW, id="team-2")
-    await one.found(TEAM_ROW)
+    await one.create(TEAM_ROW)
     with pytest.raises(Conflict):
-        await two.found(other)
+        await two.create(other)
     await one.remove(TEAM_ROW)
-    await two.found(other)
+    await two.create(other)
     await store.delete(TEAM, "team-2")
-    await one.found(TEAM_ROW)
+    await one.create(TEAM_ROW)
 
 
 async def test_a_name_that_was_given_anew_outlives_the_team_that_had_it(store: Store) -> None:
     """Another kernel gives it in the moment in which the old team is gone, and before its name is."""
     one, two = TeamTables(store), TeamTables(store)
-    await one.found(TEAM_ROW)
+    await one.create(TEAM_ROW)
     delete = store.delete
 
     async def given_anew(kind: str, key: str, *, expected: int | None = None) -> bool:
         was_there = await delete(kind, key, expected=expected)
         if kind == TEAM:
-            await two.found(replace(TEAM_ROW, id="team-2"))
+            await two.create(replace(TEAM_ROW, id="team-2"))
         return was_there
 
     store.delete = given_anew  # type: ignore[method-assign]
     await one.remove(TEAM_ROW)
     with pytest.raises(Conflict):
-        await one.found(replace(TEAM_ROW, id="team-3"))
+        await one.create(replace(TEAM_ROW, id="team-3"))

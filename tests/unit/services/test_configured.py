@@ -10,7 +10,7 @@ from langchain_openai import ChatOpenAI
 from ramet.core.errors import InvalidValue, ModelFailed
 from ramet.services.agent_types.llm.type import LlmType
 from ramet.services.config.backends import find_backend
-from ramet.services.config.build import store_of, talk_limits
+from ramet.services.config.build import store_of, turn_limits
 from ramet.services.config.models import ModelAliases
 from ramet.services.config.settings import ModelAlias, PostgresUrl, SecretReference, ServiceLimits
 from ramet.services.turns.queue import TurnLimits
@@ -124,6 +124,6 @@ def test_a_store_is_a_file_or_a_server(tmp_path: pathlib.Path) -> None:
 
 def test_limits_of_a_conversation() -> None:
     """One message of the most bytes may wait, and no answer of those that can wait is forgotten before the next."""
-    assert talk_limits(ServiceLimits()) == TurnLimits()
-    large = talk_limits(ServiceLimits(body_bytes=2**30, queue=100))
+    assert turn_limits(ServiceLimits()) == TurnLimits()
+    large = turn_limits(ServiceLimits(body_bytes=2**30, queue=100))
     assert (large.body_bytes, large.waiting, large.waiting_bytes, large.kept_turns) == (2**30, 100, 2**30, 101)

@@ -205,7 +205,7 @@ async def test_several_readers_read_the_same_from_where_they_want(talking: Talki
     """AC-S3-5: one that comes in the middle gets what was said, then what comes."""
     turn = talking().turn(b"a b wait c", "words")
     readers = [asyncio.create_task(read(turn))]
-    await eventually(lambda: turn.last == 2)
+    await eventually(lambda: turn.readable_number == 2)
     readers += [asyncio.create_task(read(turn, after)) for after in (0, 1, 2)]
     agent.go_on.set()
 
@@ -221,7 +221,7 @@ async def test_several_readers_read_the_same_from_where_they_want(talking: Talki
 async def test_readers_at_the_same_place_share_what_is_sent_to_them(talking: Talking) -> None:
     """A hundred readers cost one encoding; who is at another place gets what is behind that."""
     turn = talking().turn(b"one two three", "words")
-    await turn.over()
+    await turn.wait_ended()
 
     async with aclosing(turn.batches()) as one, aclosing(turn.batches()) as two, aclosing(turn.batches(2)) as late:
         first, same, rest = [await anext(each) for each in (one, two, late)]
@@ -235,7 +235,7 @@ async def test_readers_at_the_same_place_share_what_is_sent_to_them(talking: Tal
 async def test_a_number_that_a_turn_has_not_come_to_is_refused(talking: Talking, after: int) -> None:
     """Not taken for its end, nor for its beginning."""
     turn = talking().turn(b"hello", "words")
-    await turn.over()
+    await turn.wait_ended()
 
     with pytest.raises(InvalidValue, match="from 0 to 2"):
         turn.read(after)
@@ -248,7 +248,7 @@ async def test_a_turn_whose_reader_goes_is_finished_and_read_again(talking: Talk
     async with aclosing(turn.read()) as chunks:
         first = await anext(chunks)
     agent.go_on.set()
-    await turn.over()
+    await turn.wait_ended()
 
     again = await read(conversation.get(first.turn), first.number)
 
@@ -271,7 +271,7 @@ async def test_a_turn_that_is_not_to_outlive_its_client_is_interrupted(talking: 
     before = agent.interrupts
 
     await stays.aclose()
-    await turn.over()
+    await turn.wait_ended()
 
     assert (before, agent.interrupts) == (0, 1)
     assert problem(await read(turn))["type"] == "urn:ramet:problem:aborted"
@@ -301,7 +301,7 @@ async def test_a_turn_is_kept_for_its_time_and_then_expires(talking: Talking, cl
     """Who comes too late is told so; a turn that never was is unknown."""
     conversation = talking(keep_s=60)
     turn = conversation.turn(b"hello", "words")
-    await turn.over()
+    await turn.wait_ended()
     await clock.advance(59)
     assert said(await read(conversation.get(turn.id))) == [b"hello"]
 
@@ -319,7 +319,7 @@ async def test_only_the_last_turns_are_kept(talking: Talking) -> None:
     """However soon they follow each other."""
     conversation = talking(kept_turns=2)
     turns = [conversation.turn(b"%d" % number, "words") for number in range(4)]
-    await turns[-1].over()
+    await turns[-1].wait_ended()
 
     for turn in turns[:2]:
         with pytest.raises(Missed):
@@ -331,7 +331,7 @@ async def test_interrupting_ends_the_turn_under_way_and_no_other(talking: Talkin
     """AC-S3-5: what was said stands, those that wait follow, and again means nothing."""
     conversation = talking()
     turn, following = (conversation.turn(body, "words") for body in (b"a wait", b"next"))
-    await eventually(lambda: turn.last == 1)
+    await eventually(lambda: turn.readable_number == 1)
 
     assert all(await asyncio.gather(conversation.interrupt(), conversation.interrupt()))
 
@@ -369,7 +369,7 @@ async def test_one_turn_of_several_can_be_interrupted(talking: Talking, agent: E
     """By its id: one that waits is never begun, nobody else's is hit, and one that is over is left as it is."""
     conversation = talking()
     first, second, third = (conversation.turn(body, "words") for body in (b"a wait", b"b", b"c wait"))
-    await eventually(lambda: first.last == 1)
+    await eventually(lambda: first.readable_number == 1)
 
     assert await conversation.interrupt(second.id)
     assert (first.is_over, second.is_over, conversation.waiting) == (False, True, 1)
@@ -399,7 +399,7 @@ async def test_an_agent_that_does_not_hear_the_interrupt_is_left(talking: Talkin
     deaf = Deaf(opening())
     conversation = talking(deaf, patience_s=5)
     turn = conversation.turn(b"hello", "words")
-    await eventually(lambda: turn.last == 1)
+    await eventually(lambda: turn.readable_number == 1)
     interrupting = asyncio.create_task(conversation.interrupt())
     await eventually(lambda: clock.sleeping)
 
@@ -429,7 +429,7 @@ async def test_the_next_turn_does_not_hear_the_interrupt_of_the_last(talking: Ta
 
     conversation = talking(Slow(opening()))
     turn, following = (conversation.turn(body, "words") for body in (b"a wait", b"next"))
-    await eventually(lambda: turn.last == 1)
+    await eventually(lambda: turn.readable_number == 1)
 
     assert await conversation.interrupt()
 
@@ -441,7 +441,7 @@ async def test_closing_ends_every_turn_for_every_reader(talking: Talking) -> Non
     conversation = talking()
     turns = [conversation.turn(body, "words") for body in (b"a wait", b"b", b"c")]
     readings = [asyncio.create_task(read(turn)) for turn in turns]
-    await eventually(lambda: turns[0].last == 1)
+    await eventually(lambda: turns[0].readable_number == 1)
 
     await conversation.close("the server stops")
     await conversation.close()
@@ -482,7 +482,7 @@ async def test_a_turn_in_which_the_agent_ends_is_over_though_its_type_says_nothi
 
     agent = Hanging(opening())
     turn = talking(agent, patience_s=5).turn(b"hello", "words")
-    await eventually(lambda: turn.last == 1)
+    await eventually(lambda: turn.readable_number == 1)
     agent.ended.set_result(ErrorInfo(type="Crashed", message="killed by signal 9"))
     await eventually(lambda: clock.sleeping)
 
@@ -494,7 +494,7 @@ async def test_a_turn_in_which_the_agent_ends_is_over_though_its_type_says_nothi
 async def test_a_turn_that_the_end_of_its_agent_cut_is_not_called_done(talking: Talking, agent: Echo) -> None:
     """Its type let the iteration end as if nothing were."""
     turn = talking().turn(b"a wait", "words")
-    await eventually(lambda: turn.last == 1)
+    await eventually(lambda: turn.readable_number == 1)
 
     await agent.close("killed")
 
@@ -520,8 +520,8 @@ async def test_a_reader_that_does_not_read_stalls_nobody(talking: Talking) -> No
     finally:
         tracemalloc.stop()
 
-    assert numbers == list(range(1, turn.last + 1))
-    assert turn.last == 10 * 1024 * 1024 // 1_000 + 1
+    assert numbers == list(range(1, turn.readable_number + 1))
+    assert turn.readable_number == 10 * 1024 * 1024 // 1_000 + 1
     assert conversation.kept_bytes <= 1024 * 1024
     assert peak < 4 * 1024 * 1024
     assert [first.number, *(chunk.number for chunk in rest)] == list(range(1, len(rest) + 2))  # No gap before that.
@@ -533,7 +533,7 @@ async def test_what_fell_out_of_the_buffer_is_missed_at_once(talking: Talking) -
     """Who asks for the beginning of a long answer is not given its end."""
     conversation = talking(Flood(100_000, 1_000), kept_bytes=10 * (1_000 + CHUNK_BYTES))
     turn = conversation.turn(b"flood", "words")
-    await turn.over()
+    await turn.wait_ended()
 
     with pytest.raises(Missed, match="number 92"):
         turn.read()
@@ -545,7 +545,7 @@ async def test_a_long_answer_drives_out_the_answers_before_it(talking: Talking) 
     """The bound is for all turns together; the oldest go first."""
     conversation = talking(Flood(100_000, 1_000), kept_bytes=50_000)
     turns = [conversation.turn(body, "words") for body in (b"hello", b"flood", b"hello")]
-    await turns[-1].over()
+    await turns[-1].wait_ended()
 
     with pytest.raises(Missed):
         conversation.get(turns[0].id).read()
@@ -568,8 +568,8 @@ async def test_a_turn_of_nothing_but_small_pieces_is_bounded_too(talking: Talkin
     """What holds a chunk together counts."""
     conversation = talking(Flood(80_000, 8), kept_bytes=100_000)
     turn = conversation.turn(b"flood", "words")
-    await turn.over()
+    await turn.wait_ended()
 
-    assert len(await read(turn, turn.last - 300)) == 300
+    assert len(await read(turn, turn.readable_number - 300)) == 300
     with pytest.raises(Missed):
-        turn.read(turn.last - 100_000 // CHUNK_BYTES - 1)
+        turn.read(turn.readable_number - 100_000 // CHUNK_BYTES - 1)

@@ -32,11 +32,11 @@ async def failed(site: Site, team: CreatedTeam, name: str, keep_failed_s: float 
     (echo.opening.folder / "note").write_text("mine")
     folder = site.runtime.sandboxes.folders.create(echo.run)
     (folder.workspace / "note").write_text("mine, too")
-    living = site.spawner.roster.find(spawned.nonce, "info")
+    living = site.spawner.agents.find_by_key(spawned.nonce, "info")
     with pytest.raises(ModelFailed):
         async for _ in echo.turn(b"die", "words"):
             pass
-    await eventually(lambda: living.failing is not None and living.failing.done())
+    await eventually(lambda: living.fail_task is not None and living.fail_task.done())
     return spawned
 
 
@@ -48,7 +48,7 @@ async def info(site: Site, spawned: SpawnedAgent) -> AgentInfo:
 async def gone(site: Site, *agents: SpawnedAgent) -> None:
     """Until neither a record nor a folder of them is left."""
     ids = {each.agent.id for each in agents}
-    await eventually(lambda: not ids & {living.id for living in site.spawner.roster})
+    await eventually(lambda: not ids & {living.id for living in site.spawner.agents})
     await eventually(lambda: not any((site.agents / id).exists() for id in ids))
     for each in agents:
         with pytest.raises(NotYours):
@@ -136,7 +136,7 @@ async def test_one_that_ended_in_good_order_has_not_failed(site: Site) -> None:
     """It is not kept for a time."""
     team = await site.team()
     spawned = await site.agent(team, "a", keep_failed_s=60)
-    living = site.spawner.roster.find(spawned.nonce, "info")
+    living = site.spawner.agents.find_by_key(spawned.nonce, "info")
     site.opened(spawned).ended.set_result(None)
-    await eventually(lambda: living.failing is not None and living.failing.done())
+    await eventually(lambda: living.fail_task is not None and living.fail_task.done())
     assert ((await info(site, spawned)).state, (await info(site, spawned)).kept) == ("ended", [])

@@ -84,7 +84,7 @@ async def site(tmp_path: pathlib.Path, store: Failing) -> AsyncIterator[Site]:
 
 def forgetting(site: Site, store: Failing) -> Site:
     """The same, whose agents leave nothing when they are gone, as those of a server."""
-    site.spawner.forgetting = partial(_forget, store, site.runtime.dynamic.registries)
+    site.spawner.before_removal = partial(_forget, store, site.runtime.dynamic.registries)
     return site
 
 
@@ -177,16 +177,16 @@ async def test_a_failed_agent_that_could_not_make_room_makes_it_later(site: Site
     """A second kill is not told that there is none."""
     team = await site.team()
     spawned = await talked(store, await site.agent(team, keep_failed_s=60))
-    living = site.spawner.roster.find(spawned.nonce, "info")
+    living = site.spawner.agents.find_by_key(spawned.nonce, "info")
     async for _ in site.opened(spawned).turn(b"a", "words"):
         pass
     with pytest.raises(Exception, match="died"):
         async for _ in site.opened(spawned).turn(b"die", "words"):
             pass
-    await eventually(lambda: living.failing is not None and living.failing.done())
+    await eventually(lambda: living.fail_task is not None and living.fail_task.done())
     store.fail_at(("delete", AGENT))
     await site.clock.advance(60)
-    await eventually(lambda: living.ending is not None and living.ending.done())
+    await eventually(lambda: living.end_task is not None and living.end_task.done())
     store.whole()
     await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
     assert store.of(spawned.agent.id) == []
@@ -220,7 +220,7 @@ class Slow(Failing):
     async def put(
         self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
     ) -> Document:
-        if kind == log.ASKED:
+        if kind == log.REQUEST_KIND:
             self.is_writing = True
             await self.may_write.wait()
             self.is_writing = False
@@ -236,7 +236,7 @@ async def test_a_turn_that_is_being_written_down_during_a_kill_is_gone_with_the_
     store = Slow()
     async with forgetting(Site(tmp_path, store), store) as site:
         talks = AgentService(
-            site.spawner.roster.admitted, {"echo": site.echo}, clock=site.clock, log_of=partial(TurnLog, store)
+            site.spawner.agents.authorize, {"echo": site.echo}, clock=site.clock, log_of=partial(TurnLog, store)
         )
         spawned = await site.agent(await site.team())
         talks.turn(spawned.agent.id, spawned.nonce, b"word")

@@ -80,7 +80,7 @@ async def test_one_at_a_time(store: Store) -> None:
         await ledger.claim(ONE, "team-1", "other")
     await ledger.drop(first)
     assert not await ledger.is_known(ONE)
-    assert not (await claimed(ledger, digest="other")).is_again
+    assert not (await claimed(ledger, digest="other")).is_repeated
 
 
 async def test_a_second_release_ends_no_later_attempt(store: Store) -> None:
@@ -101,7 +101,7 @@ async def test_what_a_killed_process_began_is_gone_on_with(store: Store) -> None
     first = await claimed(Ledger(store, FakeClock()))
     later = Ledger(store, FakeClock())
     again = await claimed(later)
-    assert (again.is_again, again.turn_id) == (True, first.turn_id)
+    assert (again.is_repeated, again.turn_id) == (True, first.turn_id)
     assert again.entropy(32) == first.entropy(32) != again.entropy(31)[:31] + first.entropy(32)[31:]
     with pytest.raises(RequestInProgress):
         await later.claim(ONE, "team-1", "d")
@@ -122,7 +122,7 @@ async def test_the_secret_of_an_answer_is_not_on_record(store: Store) -> None:
     """What is derived from the sender's key is cut out of the kept answer, and put back for that sender."""
     ledger = Ledger(store, FakeClock())
     attempt = await claimed(ledger)
-    secret = attempt.mend(b"\0")
+    secret = attempt.unredact(b"\0")
     await ledger.answer(attempt, "d", 201, {}, b'{"nonce": "agent_%s"}' % secret)
     kept = await store.get(ANSWER, ONE.place)
     assert kept is not None
@@ -140,7 +140,7 @@ async def test_after_a_day_it_is_another_request(store: Store) -> None:
     await clock.advance(timedelta(hours=24).total_seconds() - 1)
     assert isinstance(await ledger.claim(ONE, "team-1", "d"), Answered)
     await clock.advance(1)
-    assert not (await claimed(ledger, digest="other")).is_again
+    assert not (await claimed(ledger, digest="other")).is_repeated
     await answered(ledger, Sender("k", "r", "two"), b"new")
     await clock.advance(timedelta(hours=24).total_seconds())
     await answered(ledger, Sender("k", "r", "three"), b"newest")
@@ -218,7 +218,7 @@ async def test_another_kernel_that_lives_is_doing_it(stores: str) -> None:
             await Ledger(two, FakeClock()).claim(ONE, "team-1", "d")
         await one.close()
         again = await claimed(Ledger(two, FakeClock()))
-        assert (again.is_again, again.turn_id) == (True, first.turn_id)
+        assert (again.is_repeated, again.turn_id) == (True, first.turn_id)
 
 
 @pytest.mark.parametrize("given", ["", "k" * 256, "ä", "a\n", "\x7f"])

@@ -59,7 +59,7 @@ async def a_shelf(folder: pathlib.Path) -> tuple[AgentShelf, Record]:
     shelf = AgentShelf("agent-0", "", lambda: RunFolders(folder), Images(folder), PLAIN, ())
     await shelf.open()
     record = Record(shelf)
-    shelf.keep = record.keep
+    shelf.save = record.keep
     record.go_on.set()
     await shelf.load("old", lambda _: None)
     record.begun.clear()
@@ -82,7 +82,7 @@ async def test_what_is_loaded_is_on_record(tmp_path: pathlib.Path, what: str, ho
     with pytest.raises(asyncio.CancelledError if how == "called off" else StoreFailed):
         await changing
     assert [each.id for each in shelf.loaded] == record.loaded == ["old"]
-    assert shelf.needs == ("old",)
+    assert shelf.required_ids == ("old",)
     assert [each.name for each in shelf.folder.iterdir()] == ["old.py"]
     await shelf.close()
 
@@ -93,7 +93,7 @@ async def test_a_bundle_that_is_deleted_elsewhere_while_it_is_loaded_is_not_load
     shelf = AgentShelf("agent-0", "", lambda: RunFolders(tmp_path), images, PLAIN, ())
     await shelf.open()
     record = Record(shelf)
-    shelf.keep = record.keep
+    shelf.save = record.keep
     record.go_on.set()
     await shelf.load("old", lambda _: None)
     images.gone = "new"

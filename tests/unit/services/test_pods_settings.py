@@ -127,8 +127,8 @@ async def test_a_door_listens_with_an_authority_that_stays(tmp_path: Path) -> No
     for _ in range(2):
         door = door_of(loaded(tmp_path, f"pods: {{dial: '127.0.0.1:{port}'}}\n"))
         assert door is not None
-        await door.begin()
-        await door.begin()
+        await door.start()
+        await door.start()
         try:
             said.append(door.secret("a"))
             trusting = certificates.client_context(said[-1][join_token.CA])
@@ -136,8 +136,8 @@ async def test_a_door_listens_with_an_authority_that_stays(tmp_path: Path) -> No
             writer.close()
             await writer.wait_closed()
         finally:
-            await door.end()
-            await door.end()
+            await door.stop()
+            await door.stop()
 
     assert said[0][join_token.URL] == f"wss://127.0.0.1:{port}/line"
     assert said[0][join_token.CA] == said[1][join_token.CA]
@@ -153,8 +153,8 @@ async def test_a_door_where_another_listens_is_refused(tmp_path: Path) -> None:
         door = door_of(loaded(tmp_path, f"pods: {{dial: '127.0.0.1:{other.getsockname()[1]}'}}\n"))
         assert door is not None
         with pytest.raises(InvalidValue, match=r"pods\.listen"):
-            await door.begin()
-        await door.end()
+            await door.start()
+        await door.stop()
 
 
 async def test_kernels_of_one_store_have_one_place_and_names_of_their_own(postgres: Server, schema: str) -> None:

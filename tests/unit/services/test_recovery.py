@@ -65,11 +65,11 @@ async def change(site: Site, kind: str, **fields: object) -> None:
 
 
 async def died(site: Site, agent: SpawnedAgent) -> None:
-    living = site.spawner.roster.admit(agent.agent.id, agent.nonce, "info")
+    living = site.spawner.agents.authorized_entry(agent.agent.id, agent.nonce, "info")
     with pytest.raises(Exception, match="died"):
         async for _ in site.opened(agent).turn(b"die", "words"):
             pass
-    await eventually(lambda: living.failing is not None and living.failing.done())
+    await eventually(lambda: living.fail_task is not None and living.fail_task.done())
 
 
 async def test_agents_go_on_with_the_same_id_path_key_and_capacity(site: Site, later: pathlib.Path) -> None:
@@ -156,9 +156,9 @@ async def test_a_server_begins_once(site: Site, later: pathlib.Path) -> None:
 async def test_turns_and_runs_that_were_kept_are_told_later(site: Site, later: pathlib.Path) -> None:
     """Whoever leads the conversation counts, and has it put on record."""
     spawned = await site.agent(await site.team())
-    living = site.spawner.roster.admit(spawned.agent.id, spawned.nonce, "turn")
+    living = site.spawner.agents.authorized_entry(spawned.agent.id, spawned.nonce, "turn")
     living.state, living.turns, site.opened(spawned).run = "working", 2, "run-later"
-    await living.keep()
+    await living.save()
     assert (await site.spawner.get_agent(spawned.agent.id, spawned.nonce)).state == "working"
     async with await site.as_killed(later) as again:
         info = await again.spawner.get_agent(spawned.agent.id, spawned.nonce)
@@ -179,7 +179,7 @@ async def test_an_agent_that_cannot_be_opened_again_is_failed_and_holds_nothing(
         assert (info.error.type, info.path, info.run) == ("Unknown", spawned.agent.path, spawned.agent.run)
         assert await again.free(team) == 3
         assert await again.free(team, "tokens") == 6
-        living = again.spawner.roster.admit(spawned.agent.id, spawned.nonce, "turn")
+        living = again.spawner.agents.authorized_entry(spawned.agent.id, spawned.nonce, "turn")
         assert not living.is_open
         for ask in (living.served.history(), living.served.control(None), living.served.mail("hello")):
             with pytest.raises(Gone, match="gone"):

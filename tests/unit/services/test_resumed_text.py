@@ -15,7 +15,7 @@ def told(said: str, *replies: list[str]) -> str:
     onward, heard = ReplayFilter(said, NOTE), said
     for pieces in replies:
         for piece in pieces:
-            heard += onward.pass_on(piece)
+            heard += onward.feed(piece)
         onward.begin()
     return heard + onward.rest()
 
@@ -40,7 +40,7 @@ def test_a_shorter_reply_is_told_from_its_beginning() -> None:
 def test_a_reply_that_is_void_is_compared_again() -> None:
     """Asked for once more before it came further than the first: its reader never hears of that."""
     onward = ReplayFilter("one two", NOTE)
-    assert onward.pass_on("one ") == ""
-    assert onward.void()
-    assert onward.pass_on("one two three") == " three"
-    assert not onward.void(), "that was heard"
+    assert onward.feed("one ") == ""
+    assert onward.reset()
+    assert onward.feed("one two three") == " three"
+    assert not onward.reset(), "that was heard"

@@ -186,7 +186,7 @@ async def test_a_runtime_image_is_pushed_once_and_bundles_go_on_top(tmp_path: Pa
                 (await service.finished((await service.create_image("", [bundle.id])).id)).image
             )
         above = await image_on(made, image, there)
-        assert await image_on(made, image, there, told=told.append) == above
+        assert await image_on(made, image, there, on_progress=told.append) == above
         assert await image_on(made, PLAIN, there) == made
         assert told == []
         below = (await there.manifest(reference(above.reference.removeprefix(f"{host}/")))).layers
@@ -213,7 +213,7 @@ async def test_a_runtime_image_is_pushed_once_and_bundles_go_on_top(tmp_path: Pa
 
 def images_in(host: str, folder: Path, told: list[Progress]) -> PodImages:
     """Those of pods in a registry, on "base:1", whoever asks: nobody is anybody there."""
-    return PodImages(partial(opened, host, "base:1", environ={"HOME": str(folder)}), "bare", told=told.append)
+    return PodImages(partial(opened, host, "base:1", environ={"HOME": str(folder)}), "bare", on_progress=told.append)
 
 
 async def made(service: PackagingService, *bundles: str) -> Job:
@@ -241,22 +241,24 @@ async def test_pods_have_an_image_with_their_mounts_pushed_when_it_was_made(tmp_
             assert [each.step for each in told].count("compiling") == 1
             assert [each.step for each in told].count("packing") == 3
 
-            assert await images.having(mounts) is None  # whose they are was not said
+            assert await images.image_with_mounts(mounts) is None  # whose they are was not said
             images.store = service
-            found, *others = await asyncio.gather(*(images.having(["/usr/share", *mounts]) for _ in range(3)))
-            part = await images.having([mounts[0]])
+            found, *others = await asyncio.gather(
+                *(images.image_with_mounts(["/usr/share", *mounts]) for _ in range(3))
+            )
+            part = await images.image_with_mounts([mounts[0]])
             later = images_in(host, tmp_path, told)
             later.store = service
-            again = await later.having(mounts)
-            none = [await images.having(each) for each in ([mounts[1]], ["/usr/share"], [])]
+            again = await later.image_with_mounts(mounts)
+            none = [await images.image_with_mounts(each) for each in ([mounts[1]], ["/usr/share"], [])]
             assert found is not None
             inspected = json.loads(await skopeo("inspect", "--tls-verify=false", f"docker://{found.image.reference}"))
 
     assert [*others, again] == [found] * 3
-    assert found.places == {each: f"/opt/ramet/bundles/{Path(each).name}" for each in mounts[:2]}
+    assert found.image_paths == {each: f"/opt/ramet/bundles/{Path(each).name}" for each in mounts[:2]}
     assert inspected["Labels"]["ramet.image"] == both.image
     assert part is not None
-    assert (part.image.reference == found.image.reference, list(part.places)) == (False, mounts[:1])
+    assert (part.image.reference == found.image.reference, list(part.image_paths)) == (False, mounts[:1])
     assert alone.state == "done"
     assert none == [None] * 3
     assert [each.step for each in told].count("packing") == 3
@@ -310,9 +312,9 @@ async def test_an_image_that_its_registry_has_lost_is_pushed_again(
 
             there = left("_layers") + left("_manifests")
             told.clear()
-            assert not await images.again(plain)
-            assert not await images.again(whole)
-            assert not await images.again(PlainImage(f"{host}/base:1"))
+            assert not await images.push_again(plain)
+            assert not await images.push_again(whole)
+            assert not await images.push_again(PlainImage(f"{host}/base:1"))
             assert told == []
 
             def one_layer() -> None:
@@ -325,7 +327,7 @@ async def test_an_image_that_its_registry_has_lost_is_pushed_again(
             for lose, packed in ((one_layer, 1), (everything, 2)):
                 before = await images.image(image)
                 lose()
-                assert all(await asyncio.gather(*(images.again(before) for _ in range(3))))
+                assert all(await asyncio.gather(*(images.push_again(before) for _ in range(3))))
                 assert [each.step for each in told].count("packing") == packed
                 assert await images.image(image) == whole
                 told.clear()

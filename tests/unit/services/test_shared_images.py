@@ -255,7 +255,7 @@ async def test_an_agent_that_is_born_while_its_image_is_deleted_elsewhere_is_not
         there = await site.agent(team, "there", image=image.id)
 
         async def elsewhere() -> Sequence[str]:
-            return [row.path for row in await rows.others(())]
+            return [row.path for row in await rows.foreign_agents(())]
 
         async def check(opening: object) -> None:
             with pytest.raises(InUse):

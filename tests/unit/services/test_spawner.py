@@ -61,10 +61,10 @@ async def turn(agent: Echo, body: bytes) -> bytes:
 
 async def died(site: Site, agent: SpawnedAgent) -> None:
     """Let an agent die, and return when that was dealt with."""
-    living = site.spawner.roster.admit(agent.agent.id, agent.nonce, "info")
+    living = site.spawner.agents.authorized_entry(agent.agent.id, agent.nonce, "info")
     with pytest.raises(ModelFailed):
         await turn(site.opened(agent), b"die")
-    await eventually(lambda: living.failing is not None and living.failing.done())
+    await eventually(lambda: living.fail_task is not None and living.fail_task.done())
 
 
 # ---- capacity
@@ -423,8 +423,8 @@ async def test_an_agent_that_is_dead_when_it_is_born_holds_nothing(site: Site, m
     monkeypatch.setattr(site.echo, "open", open)
     team = await site.team()
     spawned = await site.agent(team)
-    living = site.spawner.roster.find(spawned.nonce, "info")
-    await eventually(lambda: living.failing is not None and living.failing.done())
+    living = site.spawner.agents.find_by_key(spawned.nonce, "info")
+    await eventually(lambda: living.fail_task is not None and living.fail_task.done())
     assert (await site.spawner.get_agent(spawned.agent.id, spawned.nonce)).state == "failed"
     assert await site.free(team) == 3
 
@@ -475,7 +475,7 @@ async def test_a_name_is_free_when_nothing_of_who_had_it_is_left(site: Site, mon
     team = await site.team()
     spawned = await site.agent(team)
     await died(site, spawned)
-    removing, go_on, remove = threading.Event(), threading.Event(), agent_lifecycle._remove
+    removing, go_on, remove = threading.Event(), threading.Event(), agent_lifecycle._remove_dir
 
     def slowly(folder: pathlib.Path, name: str) -> None:
         removing.set()

@@ -133,14 +133,14 @@ async def test_no_key_is_told_again_or_kept(site: Site) -> None:
 
 async def test_an_agent_is_found_by_its_key_alone(site: Site) -> None:
     """By one that has the right; the operator's is of no one agent."""
-    team, roster = await site.team(), site.spawner.roster
+    team, roster = await site.team(), site.spawner.agents
     agents = [await site.agent(team, name) for name in "abc"]
     lent = await site.spawner.delegate(agents[1].agent.id, agents[1].nonce, Delegate(rights=["turn"]))
-    assert [roster.find(each.nonce, "kill").id for each in agents] == [each.agent.id for each in agents]
-    assert roster.find(lent.key, "turn").id == agents[1].agent.id
+    assert [roster.find_by_key(each.nonce, "kill").id for each in agents] == [each.agent.id for each in agents]
+    assert roster.find_by_key(lent.key, "turn").id == agents[1].agent.id
     for key, right in ((lent.key, "kill"), (OPERATOR, "turn"), (team.key, "turn"), ("", "turn")):
         with pytest.raises(NotYours):
-            roster.find(key, right)  # type: ignore[arg-type]  # a right it is
+            roster.find_by_key(key, right)  # type: ignore[arg-type]  # a right it is
 
 
 # ---- owners
@@ -158,7 +158,7 @@ def opened_rights(site: Site, agent: SpawnedAgent, key: str) -> Sequence[str]:
     found = []
     for right in RIGHTS:
         try:
-            site.spawner.roster.admit(agent.agent.id, key, right)
+            site.spawner.agents.authorized_entry(agent.agent.id, key, right)
         except NotYours:
             continue
         found.append(right)
@@ -241,7 +241,7 @@ async def test_a_key_that_cannot_be_made_is_refused_by_name(site: Site, asked: D
     agent = await site.agent(await site.team())
     with pytest.raises(InvalidValue):
         await site.spawner.delegate(agent.agent.id, agent.nonce, asked)
-    assert site.spawner.roster.admit(agent.agent.id, agent.nonce, "turn").row.keys.delegated == ()
+    assert site.spawner.agents.authorized_entry(agent.agent.id, agent.nonce, "turn").row.keys.delegated == ()
 
 
 async def test_keys_are_those_that_there_were_when_the_server_was_killed(tmp_path: pathlib.Path) -> None:

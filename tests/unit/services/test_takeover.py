@@ -56,7 +56,7 @@ async def left(site: Site) -> AsyncIterator[Site]:
     try:
         yield site
     finally:
-        await site.spawner.leave()
+        await site.spawner.drain()
         await site.runtime.stop()
 
 
@@ -77,7 +77,7 @@ async def test_a_kernel_that_comes_back_while_another_takes_over_has_its_team_al
     opening = asyncio.create_task(other.spawner.open())
     await store.has_read.wait()
     async with Site(tmp_path / "one", PostgresStore(postgres.dsn, schema=schema, kernel="one")) as again:
-        assert again.spawner.roster.has(agent.agent.id)
+        assert again.spawner.agents.has(agent.agent.id)
         store.go_on.set()
         await opening
 
@@ -91,7 +91,7 @@ async def test_a_kernel_that_comes_back_while_another_takes_over_has_its_team_al
         assert owner.name == "one"
         await again.spawner.rotate(agent.agent.id, agent.nonce)
         await again.spawner.delete_team(team.team.id, team.key)
-        await other.spawner.leave()
+        await other.spawner.drain()
     await other.runtime.stop()
 
 
@@ -119,7 +119,7 @@ async def test_a_kernel_that_falls_while_it_opens_its_own_team_opens_nothing_tha
     assert (await other.spawner.get_agent(agent.agent.id, agent.nonce)).state == "idle"
     await other.spawner.rotate(agent.agent.id, agent.nonce)
     for site in (again, other):
-        await site.spawner.leave()
+        await site.spawner.drain()
         await site.runtime.stop()
 
 
@@ -165,7 +165,7 @@ async def test_a_row_that_cannot_be_read_keeps_nothing_but_itself_from_changing_
         await directory.open()
         try:
             for _ in range(2):
-                assert await directory.has_changed_hands(other.spawner.teams)
+                assert await directory.ownership_changed(other.spawner.teams)
                 await other.spawner.take_over()
             assert await directory.orphans() == []
             with pytest.raises(Damaged, match=mute.agent.id):

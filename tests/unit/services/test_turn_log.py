@@ -13,7 +13,7 @@ from ramet.core.errors import Gone, ModelFailed
 from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import Chunk, ResumableAgent
 from ramet.services.errors import TakenOver
-from ramet.services.turns.log import ASKED, SAID, TurnLog, clear
+from ramet.services.turns.log import CHUNKS_KIND, REQUEST_KIND, TurnLog, clear
 from ramet.services.turns.queue import TurnQueue
 from ramet.services.turns.turn import Turn
 from ramet.store.memory import MemoryStore
@@ -72,12 +72,12 @@ class Speaker(Cut):
         return self.run
 
     @property
-    def begins_anew(self) -> bool:
+    def restarts_turn(self) -> bool:
         return False
 
-    async def go_on(self, number: int, body: bytes, format: str, said: Sequence[bytes]) -> AsyncIterator[bytes]:
-        self.gone_on_with.append((number, said))
-        async for word in self._words(b" ".join(body.split()[len(said) :])):
+    async def resume_turn(self, number: int, body: bytes, format: str, sent: Sequence[bytes]) -> AsyncIterator[bytes]:
+        self.gone_on_with.append((number, sent))
+        async for word in self._words(b" ".join(body.split()[len(sent) :])):
             yield word
 
 
@@ -116,13 +116,13 @@ async def test_another_kernel_goes_on_behind_the_last_chunk_that_was_read(store:
     over = talk.turn(b"all of it", "words")
     assert len(await read(over)) == 4
     now, then = talk.turn(b"one two wait three", "words"), talk.turn(b"four", "words")
-    await then.on_record()
-    await eventually(lambda: now.last == 2)
-    await talk.leave(0.0)
+    await then.wait_recorded()
+    await eventually(lambda: now.readable_number == 2)
+    await talk.drain(0.0)
     with pytest.raises(Gone):
         await read(now, 2)
     first.go.set()  # Its agent goes on until its process ends: that is on no record.
-    await eventually(lambda: now.said == 4)
+    await eventually(lambda: now.newest_number == 4)
     second = Speaker(first.turns_taken)
     after = await taken_over(second, store)
     second.go.set()
@@ -140,9 +140,9 @@ async def test_a_turn_of_an_agent_that_cannot_go_on_is_cut_and_never_done_twice(
     assert not isinstance(first, ResumableAgent)
     talk = conversation(first, store)
     now, then = talk.turn(b"one wait two", "words"), talk.turn(b"three", "words")
-    await then.on_record()
-    await eventually(lambda: now.last == 1)
-    await talk.leave(0.0)
+    await then.wait_recorded()
+    await eventually(lambda: now.readable_number == 1)
+    await talk.drain(0.0)
     second = Cut()
     after = await taken_over(second, store)
     assert [each.kind for each in await read(after.get(now.id), 1)] == ["error"]
@@ -158,10 +158,10 @@ async def test_an_idle_conversation_is_left_at_once(store: MemoryStore, kind: ty
     talk = conversation(kind(), store)
     over = talk.turn(b"one", "words")
     said = await read(over)
-    await eventually(lambda: talk._answering is None)
+    await eventually(lambda: talk._answer_task is None)
 
-    await talk.leave(60.0)
-    await talk.leave(60.0)
+    await talk.drain(60.0)
+    await talk.drain(60.0)
 
     assert await read(over) == said
     after = await taken_over(kind(), store)
@@ -176,12 +176,12 @@ async def test_the_record_of_a_turn_goes_with_it(store: MemoryStore) -> None:
     talk = conversation(served, store)
     await read(talk.turn(b"one", "words"))
     waits = talk.turn(b"two wait three", "words")
-    await eventually(lambda: waits.last == 1)
+    await eventually(lambda: waits.readable_number == 1)
     await clear(store, "agent-1")
     served.ended.set_result(None)
     assert [each.kind for each in await read(waits)] == ["chunk", "error"], "its readers are told at once"
     await talk.close()
-    assert not [*await store.list(ASKED), *await store.list(SAID)]
+    assert not [*await store.list(REQUEST_KIND), *await store.list(CHUNKS_KIND)]
 
 
 async def test_a_kernel_that_was_too_late_says_nothing_more(store: MemoryStore) -> None:
@@ -189,10 +189,10 @@ async def test_a_kernel_that_was_too_late_says_nothing_more(store: MemoryStore) 
     served = Speaker()
     talk = conversation(served, store)
     turn = talk.turn(b"one wait two", "words")
-    await eventually(lambda: turn.last == 1)
+    await eventually(lambda: turn.readable_number == 1)
     log = TurnLog(store, "agent-1", served.run)
     await log.read()
-    await log.said(turn.place, [Chunk(turn.id, 2, "chunk", b"another")])
+    await log.record_chunks(turn.position, [Chunk(turn.id, 2, "chunk", b"another")])
     served.go.set()
     with pytest.raises(TakenOver):
         await read(turn, 1)
@@ -220,14 +220,14 @@ async def test_a_turn_that_waited_is_withdrawn_by_the_next_kernel_if_its_key_has
     talk = conversation(first, store)
     now, then = (talk.turn(body, "words", by="old") for body in (b"one wait two", b"three"))
     by_other = talk.turn(b"four", "words", by="other")
-    await by_other.on_record()
-    await eventually(lambda: now.last == 1)
-    await talk.leave(0.0)
+    await by_other.wait_recorded()
+    await eventually(lambda: now.readable_number == 1)
+    await talk.drain(0.0)
     first.go.set()
 
     second = Speaker(first.turns_taken)
     log = TurnLog(store, "agent-1", second.run)
-    after = TurnQueue(second, SystemClock(), log=log, holds=lambda by: by == "other")
+    after = TurnQueue(second, SystemClock(), log=log, has_right=lambda by: by == "other")
     after.restore(await log.read())
     second.go.set()
 

@@ -52,7 +52,7 @@ async def test_an_agent_that_waits_holds_its_part_of_the_team(left: Left) -> Non
 
 async def test_a_request_to_an_agent_that_waits_names_what_is_missing(left: Left) -> None:
     """Turns, control, history, mail and events are refused with the names."""
-    living = left.site.spawner.roster.admit(left.id, left.nonce, "turn")
+    living = left.site.spawner.agents.authorized_entry(left.id, left.nonce, "turn")
     for ask in (living.served.history(), living.served.control(None), living.served.mail("hello")):
         with pytest.raises(ValuesMissing, match="LEVEL"):
             await ask
@@ -74,7 +74,7 @@ async def test_an_agent_that_is_killed_while_its_values_come_leaves_nothing(left
     await killing
     assert await left.site.left() == ([], [])
     assert await left.site.free(left.team) == 3
-    assert list(spawner.roster) == []
+    assert list(spawner.agents) == []
 
 
 async def test_of_two_requests_with_values_the_second_is_refused(left: Left) -> None:

@@ -40,7 +40,7 @@ def test_behind_a_safety_gate_nothing_that_never_began_has_an_output(how: str) -
     """It is refused as a breach of the protocol and changes nothing: the call can still be said to be refused."""
     context = make_context(tools=workspace_tools(), safety=SafetyGate(SafetyPolicy(otherwise="allow")))
     calls = ToolCallLedger(context, "main:1", reply("Read", "Bash"))
-    calls.intend("c1")
+    calls.propose("c1")
     calls.commit("c1")
     calls.begin("c1")
 
@@ -57,7 +57,7 @@ def test_a_call_whose_arguments_could_not_be_read_is_not_charged() -> None:
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=5), scope="main"))
     calls = ToolCallLedger(context, "main:1", broken)
     calls.close()
-    assert (context.usage.tool_calls, context.budget.held("tool_calls")) == (0, 0)
+    assert (context.usage.tool_calls, context.budget.reserved("tool_calls")) == (0, 0)
 
 
 @given(
@@ -93,7 +93,7 @@ def test_no_more_is_granted_than_there_is_and_nothing_stays_held(
     assert context.usage.tool_calls == max(ran, min(granted, count - len(no)))
     on_record = sum(each.usage.tool_calls for each in told if isinstance(each, ModelCharged))
     assert on_record == context.usage.tool_calls - ran, "whoever goes on would count less"
-    assert context.budget.held("tool_calls") == 0
+    assert context.budget.reserved("tool_calls") == 0
     assert context.budget.spent("tool_calls") == (context.usage.tool_calls if limit is not None else 0)
 
 
@@ -123,7 +123,7 @@ def test_calls_that_another_kernel_had_heard_of_go_on_where_they_were(past: list
         calls.begin(each)
     calls.close()
     may_have_run = min(held, len(waits) - len(denied))
-    assert (context.usage.tool_calls, context.budget.held("tool_calls")) == (may_have_run, 0)
+    assert (context.usage.tool_calls, context.budget.reserved("tool_calls")) == (may_have_run, 0)
 
 
 def test_a_call_that_a_guest_alone_says_is_over_is_charged_once_whoever_goes_on() -> None:

@@ -61,7 +61,7 @@ class Desk:
         finally:
             self.working -= 1
 
-    def hear(self, said: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
+    def receive(self, said: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
         if isinstance(said, Note):
             if said.text == "break":
                 raise ValueError("not foreseen")
@@ -102,9 +102,9 @@ class Busy(Desk):
     def has_noted(self, notes: list[str]) -> bool:
         return len(self.notes) >= len(notes)
 
-    def hear(self, said: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
+    def receive(self, said: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
         self.used_s += 1
-        return super().hear(said, body)
+        return super().receive(said, body)
 
 
 async def turns() -> None:
@@ -161,7 +161,7 @@ async def test_what_nobody_foresaw_ends_it_and_says_so() -> None:
     async with opened() as (door, guest, _):
         await guest.say(Note(text="break"))
         with pytest.raises(ProtocolError, match=r"an error of the host: .*not foreseen"):
-            await door.over()
+            await door.wait_closed()
 
 
 async def test_requests_are_answered_and_the_last_word_ends_it() -> None:
@@ -171,7 +171,7 @@ async def test_requests_are_answered_and_the_last_word_ends_it() -> None:
         answer, body = await guest.hear()
         assert (answer.id, bytes(answer.data), body) == (3, b'{"text":"hello"}', b"bytes")
         await guest.say(Done(ok=True, json_size=2), b"17")
-        finished = await door.over()
+        finished = await door.wait_closed()
         assert finished is not None
         assert finished.body == b"17"
 
@@ -191,7 +191,7 @@ async def test_a_guest_that_leaves_without_a_word_is_known_to_have_left() -> Non
     """The end of the connection is the end, without a result."""
     async with opened() as (door, guest, _):
         guest.leave()
-        assert await door.over() is None
+        assert await door.wait_closed() is None
 
 
 @pytest.mark.parametrize("number", [1, 0])
@@ -202,7 +202,7 @@ async def test_a_number_that_does_not_rise_breaks_the_rules(number: int) -> None
         await guest.hear()
         await guest.say(Send(id=number, to="x", text=""))
         with pytest.raises(ProtocolError, match="must rise"):
-            await door.over()
+            await door.wait_closed()
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ async def test_bytes_that_are_no_message_close_the_channel(data: bytes) -> None:
     async with opened() as (door, guest, desk):
         await guest.send(data)
         with pytest.raises(ProtocolError):
-            await door.over()
+            await door.wait_closed()
         assert desk.notes == []
 
 
@@ -248,7 +248,7 @@ async def test_a_flood_is_slowed_down_and_not_lost(monkeypatch: pytest.MonkeyPat
         for number in range(100):
             await guest.say(Note(text=str(number)))
         await guest.say(Done(ok=True))
-        assert await door.over() is not None
+        assert await door.wait_closed() is not None
         assert loop.time() - began > 0.05  # 91 messages beyond the burst at 1,000 a second: slower, never faster
         assert desk.notes == [str(number) for number in range(100)]
 
@@ -295,7 +295,7 @@ async def test_words_without_an_answer_take_a_fifth_of_the_event_loop(monkeypatc
         await guest.say(Note(text="1"))
         await guest.say(Note(text="2"))
         await guest.say(Done(ok=True))
-        over = asyncio.ensure_future(door.over())
+        over = asyncio.ensure_future(door.wait_closed())
         for notes in (["1"], ["1", "2"]):
             await eventually(partial(desk.has_noted, notes))
             await turns()
@@ -332,7 +332,7 @@ async def test_a_frame_that_is_begun_and_not_ended_closes_the_channel(monkeypatc
         trickling = asyncio.create_task(_trickle(guest))
         try:
             with pytest.raises(ProtocolError, match="not completed in time"):
-                await asyncio.wait_for(door.over(), 10)
+                await asyncio.wait_for(door.wait_closed(), 10)
         finally:
             trickling.cancel()
             await asyncio.wait([trickling])
@@ -348,7 +348,7 @@ async def test_what_is_told_waits_for_a_guest_that_does_not_read() -> None:
     """A guest that stops reading holds up who talks to it, bounded, and gets all of it when it reads again."""
     async with opened() as (door, guest, _):
         big = bytes(1024 * 1024)
-        telling = [asyncio.create_task(door.tell(Answer(id=number), big)) for number in range(30)]
+        telling = [asyncio.create_task(door.send(Answer(id=number), big)) for number in range(30)]
         for _ in range(100):
             await asyncio.sleep(0)
         assert sum(task.done() for task in telling) <= outbound.MAX_OUTBOUND // len(big) + 2
@@ -391,7 +391,7 @@ async def test_a_file_that_is_too_short_ends_the_channel(tmp_path: pathlib.Path)
         desk.file.write_bytes(bytes(1000))
         await guest.say(LoadCheckpoint(id=1))
         with pytest.raises(ProtocolError, match="too early"):
-            await door.over()
+            await door.wait_closed()
 
 
 async def test_nothing_is_begun_while_the_guest_does_not_read() -> None:
@@ -415,7 +415,7 @@ async def test_a_guest_that_reads_nothing_for_long_is_given_up() -> None:
     async with opened(clock) as (door, guest, desk):
         await guest.say(LoadCheckpoint(id=1))
         await eventually(lambda: clock.sleeping)
-        over = asyncio.ensure_future(door.over())
+        over = asyncio.ensure_future(door.wait_closed())
         await clock.advance(outbound.MAX_UNREAD_S - 1)
         assert not over.done()
         await clock.advance(1)
@@ -430,7 +430,7 @@ async def test_a_guest_that_reads_slowly_is_not_given_up() -> None:
     async with opened(clock) as (door, guest, _):
         for number in range(1, 4):
             await guest.say(LoadCheckpoint(id=number))
-        over = asyncio.ensure_future(door.over())
+        over = asyncio.ensure_future(door.wait_closed())
         for number in range(1, 4):
             await eventually(lambda: clock.sleeping)
             await clock.advance(outbound.MAX_UNREAD_S * 0.8)

@@ -71,7 +71,7 @@ def test_a_plan_takes_nothing(above: Limits, asked: Limits) -> None:
     planned(session, SpawnRequest(agent=print, limits=asked))
 
     assert nothing_is_held(session)
-    assert opened(session).tree.register.admission.taken == 1
+    assert opened(session).tree.register.admission.slot_count == 1
     assert all(run_of(session, "main").context.budget.spent(resource) == 0 for resource in RESOURCES)
 
 

@@ -81,7 +81,7 @@ async def test_no_two_runs_can_be_mistaken(wanted: list[str]) -> None:
 async def test_what_is_over_is_kept_for_a_while() -> None:
     """Finished runs stay with their history up to a number; then a tombstone says what they were."""
     async with Session(ScriptedModel([]), spawn_limits=SpawnLimits(children=10)) as session:
-        kept_runs = opened(session).tree.register.services.kept_runs
+        kept_runs = opened(session).tree.register.services.max_finished_runs
         register, runs = await family(session, *(f"n-{number}" for number in range(kept_runs + 2)))
 
         assert set(register.tombstones) == {runs[0].info.id, runs[1].info.id}

@@ -23,10 +23,10 @@ class Node:
     parent: Node | None = None
     persistent: bool = False
     envelope: ResourceShare | None = None
-    below_now: list[Node] = field(default_factory=list)
+    living_descendants: list[Node] = field(default_factory=list)
     waits_for: list[Node] = field(default_factory=list)
 
-    def above(self) -> Iterator[Node]:
+    def ancestors(self) -> Iterator[Node]:
         node: Node | None = self
         while node is not None:
             yield node
@@ -60,7 +60,7 @@ async def test_an_end_frees_its_share_for_who_waits() -> None:
     """A third child waits while two live, and comes in when one of them has ended."""
     parent = Node(envelope=HALF_GIG)
     child = Node("main/1", parent)
-    parent.below_now.append(child)
+    parent.living_descendants.append(child)
     count = admission(parent, child)
     first = await count.admit(parent, ResourceShare(512, 0.5))
     third = asyncio.create_task(count.admit(parent, ResourceShare(256, 0.5)))
@@ -74,7 +74,7 @@ async def test_a_share_that_only_waiting_ancestors_could_free_is_refused() -> No
     """Where the only living child waits for this very birth, waiting would be for ever."""
     parent = Node(envelope=HALF_GIG)
     child = Node("main/1", parent, envelope=ResourceShare(512, 1.0))
-    parent.below_now.append(child)
+    parent.living_descendants.append(child)
     count = admission(parent, child)
     await count.admit(parent, ResourceShare(512, 1.0))
     child.waits_for.append(parent)
@@ -113,7 +113,7 @@ async def test_a_thousand_births_at_once_do_not_take_too_much() -> None:
     """However many ask in one moment, only those that fit are let in before the first end."""
     parent = Node(envelope=HALF_GIG)
     child = Node("main/1", parent)
-    parent.below_now.append(child)
+    parent.living_descendants.append(child)
     count = admission(parent, child)
     asking = [asyncio.create_task(count.admit(parent, ResourceShare(100, 0.01))) for _ in range(1_000)]
     for _ in range(3):

@@ -40,7 +40,7 @@ async def test_an_effect_that_fails_is_raised_behind_the_others(resting: tuple[S
 
     run.context.record = refuse
     with pytest.raises(StoreFailed, match="the disk is full"):
-        supervisor.fact(run, Fact.STOP_ASKED, "enough")
+        supervisor.apply_fact(run, Fact.STOP_ASKED, "enough")
     run.context.record = record
 
     assert run.state is State.STOPPING
@@ -62,9 +62,9 @@ async def test_of_several_failures_the_first_is_raised(resting: tuple[Supervisor
     run.verdict = TurnResult(Status.COMPLETED)
     run.context.record, supervisor.on_end = refuse, fail_too
     with pytest.raises(StoreFailed, match="the first"):
-        supervisor.fact(run, Fact.FINISHED)
+        supervisor.apply_fact(run, Fact.FINISHED)
     supervisor.on_end = lambda _: None
 
     assert told == [run]
-    assert run.context.mailbox.closed == "it has finished"
-    assert not run.place.held
+    assert run.context.mailbox.closed_reason == "it has finished"
+    assert not run.admission_slot.is_held

@@ -104,7 +104,7 @@ async def test_the_trees_of_a_machine_that_is_gone_are_adopted(machine: _Machine
                 while not adopted:
                     await eventually(lambda: heard)
                     heard.clear()
-                    adopted += await near.claim_fallen()
+                    adopted += await near.claim_orphaned()
 
                 assert adopted == ["t-1"]
                 assert process.poll() is None

@@ -93,8 +93,8 @@ async def test_what_was_lost_and_is_over_is_not_taken_back_by_writing_to_it(post
     async with _kernels(postgres, schema, "one", "two") as (one, two):
         await one.durable(one.append(entry(1)))
         with cut_off(one, postgres):
-            assert await two.claim_fallen() == ["t-1"]
-            await two.let_go("t-1")
+            assert await two.claim_orphaned() == ["t-1"]
+            await two.release("t-1")
         with pytest.raises(OwnedElsewhere, match="released it"):
             await one.put("kind", "key", b"", tree="t-1")
         with pytest.raises(OwnedElsewhere):
@@ -112,7 +112,7 @@ async def test_an_idle_kernel_hears_at_once_that_its_tree_was_adopted(postgres: 
         told: list[OwnedElsewhere] = []
         one.on_tree_loss(told.append)
         with cut_off(one, postgres):
-            assert await two.claim_fallen() == ["t-1"]
+            assert await two.claim_orphaned() == ["t-1"]
             assert not told
         await eventually(lambda: told)
 
@@ -195,7 +195,7 @@ async def test_a_kernel_that_comes_back_before_anybody_claims_keeps_its_trees(po
             connection.execute("SELECT pg_terminate_backend(%s, 60000)", [session_of(one)])
         await one.durable(one.append(entry(2)))
 
-        assert await two.claim_fallen() == []
+        assert await two.claim_orphaned() == []
         assert await two.claim(["t-1"]) == []
         assert [each.seq for each in await everything(two)] == [1, 2]
 
@@ -235,10 +235,10 @@ async def _falls(server: Server, fallen: PostgresStore, others: list[PostgresSto
         while True:
             await news.wait()
             news.clear()
-            while more := await store.claim_fallen(2):
+            while more := await store.claim_orphaned(2):
                 taken.extend(more)
                 for tree in more:
-                    await store.let_go(tree)
+                    await store.release(tree)
             if any(each.name == fallen.kernel and each.alive for each in await store.kernels()):
                 continue
             leave()
@@ -275,7 +275,7 @@ async def test_a_kernel_that_can_only_write_gives_up_what_it_has(postgres: Serve
         news = asyncio.Event()
         two.on_kernels(news.set)
         async with asyncio.timeout(180):
-            while await two.claim_fallen() != ["t-1"]:
+            while await two.claim_orphaned() != ["t-1"]:
                 await news.wait()
                 news.clear()
         with pytest.raises(StoreFailed):
@@ -298,7 +298,7 @@ async def test_after_a_restart_of_the_server_everybody_keeps_what_was_theirs(own
         with cut_off(one, own_postgres):
             own_postgres.restart()
             await two.durable(two.append(entry(2, tree="two")))  # It is back, the other is not.
-            assert await two.claim_fallen() == []
+            assert await two.claim_orphaned() == []
             assert await two.claim(["one"]) == []
             assert [each.alive for each in await two.kernels()] == [True, True]
         await one.durable(one.append(entry(2, tree="one")))
@@ -323,7 +323,7 @@ async def test_who_does_not_come_back_after_a_restart_of_the_server_is_adopted_i
             async with asyncio.timeout(180):
                 while not adopted:
                     news.clear()
-                    adopted += await two.claim_fallen()
+                    adopted += await two.claim_orphaned()
                     if not adopted:
                         await news.wait()
 
@@ -352,7 +352,7 @@ async def test_a_fall_is_told_though_the_wait_for_it_is_interrupted_in_that_mome
     postgres: Server, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody else waits for that lock: news that came at the same time must not swallow this."""
-    watch = PeerMonitor(Place(postgres.dsn, schema), "one", look=_never, listen=_never, heard=lambda: None)
+    watch = PeerMonitor(Place(postgres.dsn, schema), "one", look=_never, listen=_never, listener=lambda: None)
     connection = watch._connected()
     execute, cancels = connection.execute, [True, True, False, True]  # the wait, the look at the lock, the telling
 
@@ -387,7 +387,7 @@ async def test_a_kernel_that_joined_and_fell_between_two_looks_is_told_to_all_on
         begun.release()
         return await looks.get()
 
-    watch = PeerMonitor(Place(postgres.dsn, schema), "one", look=look, listen=_at_once, heard=lambda: None)
+    watch = PeerMonitor(Place(postgres.dsn, schema), "one", look=look, listen=_at_once, listener=lambda: None)
     told: list[str] = []
     with psycopg.connect(postgres.dsn, autocommit=True) as hears:
         hears.execute(sql.SQL("LISTEN {}").format(sql.Identifier(schema)))
@@ -396,7 +396,7 @@ async def test_a_kernel_that_joined_and_fell_between_two_looks_is_told_to_all_on
             await begun.acquire()
             for number, around in enumerate((fallen[:1], fallen, fallen), start=1):
                 looks.put_nowait(around)
-                watch.tell()
+                watch.notify()
                 await begun.acquire()  # It has told what there was to tell.
                 hears.execute("SELECT pg_notify(%s, %s)", [schema, f"look {number}"])
                 for each in hears.notifies(timeout=180):

@@ -178,7 +178,7 @@ async def test_an_older_journal_stays_as_large_beside_its_writer(path: Path) -> 
     size = await fill(path)
     async with opened(path) as store:
         space = await store.shrink()
-        assert not space.gives_back
+        assert not space.can_release
         assert space.surplus > 0
         with pytest.raises(StoreInUse):
             await asyncio.to_thread(compact, path)
@@ -189,7 +189,7 @@ async def test_an_older_journal_stays_as_large_beside_its_writer(path: Path) -> 
     await check_content(path)
     assert await asyncio.to_thread(compact, path) == 0
     async with opened(path) as store:
-        assert (await store.shrink()).gives_back
+        assert (await store.shrink()).can_release
 
 
 @needs_root

@@ -51,7 +51,7 @@ class Forest:
         self.entries.append(entry)
         return Created("main@…/solver@…", ("module os",))
 
-    async def perform(self, context: ToolUseContext, ref: str, task: str, arguments: Any, **more: Any) -> Child:
+    async def call_task(self, context: ToolUseContext, ref: str, task: str, arguments: Any, **more: Any) -> Child:
         """Have it done."""
         if ref == "nobody":
             raise AgentNotResolved(ref, "agent", ref, "is not there")

@@ -105,7 +105,7 @@ async def test_a_created_task_is_created_once_under_one_step(board: Board) -> No
     """A call that a crash cut in half is made again as the same step, and finds what it had made."""
     context = agent(board)
     await call(context, "TaskCreate", subject="dig")
-    context.begun = {"c9": f"{context.run.id}:1"}  # type: ignore[dict-item]  # ids
+    context.interrupted_calls = {"c9": f"{context.run.id}:1"}  # type: ignore[dict-item]  # ids
     (again,) = await run_tools(context, [tool_call(name="TaskCreate", args={"subject": "dig"}, id="c9")])
 
     assert again.content == "Task #1 created: dig"

@@ -25,7 +25,7 @@ def test_a_history_is_made_once_when_it_is_asked_for() -> None:
         return [HumanMessage(content="Go.")]
 
     context = a_context()
-    context.remember(recall)
+    context.set_history_loader(recall)
     assert made == 0
 
     context.history.append(HumanMessage(content="More."))
@@ -43,7 +43,7 @@ def test_nothing_else_is_made_up() -> None:
 def test_a_history_may_be_set_before_it_is_asked_for() -> None:
     """What is set holds, and what would have been recalled is not."""
     context = a_context()
-    context.remember(lambda: [HumanMessage(content="Old.")])
+    context.set_history_loader(lambda: [HumanMessage(content="Old.")])
 
     context.history = []
 

@@ -76,7 +76,7 @@ async def test_answers_come_in_the_order_of_the_calls() -> None:
     answers = await running
 
     assert [(answer.tool_call_id, answer.name) for answer in answers] == [(f"call-{n}", f"g{n}") for n in range(3)]
-    assert seen.context.answered == {}
+    assert seen.context.answers == {}
 
 
 async def test_safe_calls_run_together_up_to_the_bound() -> None:
@@ -212,9 +212,9 @@ async def test_a_thread_that_takes_too_long_is_given_up_on() -> None:
     (answer,) = await seen.run(call("stuck"))
 
     assert "did not finish" in answer.text
-    assert [left.tool for left in seen.context.left_running.values()] == ["stuck"]
+    assert [left.tool for left in seen.context.orphaned_threads.values()] == ["stuck"]
     stuck.free.set()
-    await eventually(lambda: not seen.context.left_running)
+    await eventually(lambda: not seen.context.orphaned_threads)
 
 
 # --- where tools run, and what they find there
@@ -343,7 +343,7 @@ async def test_tool_calls_are_reserved_one_by_one() -> None:
     assert seen.context.exhausted is not None
     assert len(of_kind(seen.events, BudgetRefused)) == 2
     assert seen.context.usage.tool_calls == 3
-    assert seen.context.budget.held("tool_calls") == 0
+    assert seen.context.budget.reserved("tool_calls") == 0
 
 
 async def test_what_is_denied_or_unknown_costs_nothing() -> None:
@@ -371,7 +371,7 @@ async def test_a_stopped_run_begins_no_call() -> None:
     with pytest.raises(Aborted, match="enough"):
         await seen.run(call("stop", 1), call("add", 2, a=1, b=2))
 
-    assert {key: str(answer.text) for key, answer in seen.context.answered.items()} == {"call-1": "stopped it"}
+    assert {key: str(answer.text) for key, answer in seen.context.answers.items()} == {"call-1": "stopped it"}
 
 
 async def test_cancelling_keeps_the_answers_that_exist() -> None:
@@ -380,12 +380,12 @@ async def test_cancelling_keeps_the_answers_that_exist() -> None:
     quick.open.set()
     seen = Seen(gate.tool, quick.tool)
     running = asyncio.create_task(seen.run(call("quick", 1), call("gate", 2)))
-    await eventually(lambda: gate.calls and "call-1" in seen.context.answered)
+    await eventually(lambda: gate.calls and "call-1" in seen.context.answers)
 
     running.cancel()
     await asyncio.wait([running])
 
-    assert set(seen.context.answered) == {"call-1"}
+    assert set(seen.context.answers) == {"call-1"}
     assert {event.call_id: event.status for event in of_kind(seen.events, ToolEnded)} == {
         "call-1": "ok",
         "call-2": "cancelled",
@@ -404,16 +404,16 @@ async def test_the_slot_is_held_again_when_all_calls_are_answered() -> None:
         return "waited"
 
     seen = Seen(async_tool(wait, concurrency_safe=True, waits=True), slot=slot)
-    await slot.take()
+    await slot.acquire()
     running = asyncio.create_task(seen.run(call("wait", 1), call("wait", 2)))
-    await eventually(lambda: not slot.held)
-    assert slots.taken == 0
+    await eventually(lambda: not slot.is_held)
+    assert slots.in_use == 0
     other.set()
 
     await running
 
-    assert slot.held
-    assert slots.taken == 1
+    assert slot.is_held
+    assert slots.in_use == 1
 
 
 async def test_two_calls_with_one_id_are_both_answered() -> None:

@@ -12,7 +12,7 @@ from ramet.core.errors import NotShippable, ProtocolError, RametError
 from ramet.core.ids import CallId, StepId
 from ramet.tools.context import CurrentCall, ToolUseContext
 from ramet.tools.workers.process_tools import check_tools, function_of, process_proxy
-from ramet.tools.workers.process_worker import perform
+from ramet.tools.workers.process_worker import call_function
 from ramet.wire.code.capsule import PackedCall, unpack
 from tests.support.context import make_context
 
@@ -121,10 +121,10 @@ def test_what_is_done_at_the_other_end() -> None:
 
         return current().cwd
 
-    assert perform(plus, (1, 2), {}, "c", "s", False) == {"value": 3}
-    assert perform(lambda: ("a", b"b"), (), {}, "c", "s", True) == {"pair": ["a", b"b"]}
-    assert perform(lambda: ("a", "b"), (), {}, "c", "s", False) == {"value": ("a", "b")}
-    assert perform(lambda: {1}, (), {}, "c", "s", False) == {"value": "{1}"}
-    assert perform(refuse, (), {}, "c", "s", False) == {"refused": "no"}
+    assert call_function(plus, (1, 2), {}, "c", "s", False) == {"value": 3}
+    assert call_function(lambda: ("a", b"b"), (), {}, "c", "s", True) == {"pair": ["a", b"b"]}
+    assert call_function(lambda: ("a", "b"), (), {}, "c", "s", False) == {"value": ("a", "b")}
+    assert call_function(lambda: {1}, (), {}, "c", "s", False) == {"value": "{1}"}
+    assert call_function(refuse, (), {}, "c", "s", False) == {"refused": "no"}
     with pytest.raises(RametError, match="'cwd' of a run's context is not there"):
-        perform(look, (), {}, "c", "s", False)
+        call_function(look, (), {}, "c", "s", False)

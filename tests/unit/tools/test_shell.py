@@ -11,7 +11,7 @@ from langchain_core.tools import ToolException
 
 from ramet.concurrency.clock import FakeClock
 from ramet.tools.context import ToolUseContext
-from ramet.tools.shell import KEEP, shell_tools
+from ramet.tools.shell import OUTPUT_BYTES, shell_tools
 from tests.support.context import calling, make_context
 from tests.support.waiting import alive, eventually, pid_in
 
@@ -61,7 +61,7 @@ async def test_endless_output_is_bounded(context: ToolUseContext) -> None:
     assert text.startswith("first\nxxx")
     assert text.endswith("xxx\nlast\n[exit code 0]")
     assert "bytes left out here" in text
-    assert len(text) < 2 * KEEP + 200
+    assert len(text) < 2 * OUTPUT_BYTES + 200
 
 
 async def test_others_work_while_it_prints(context: ToolUseContext) -> None:

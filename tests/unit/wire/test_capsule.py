@@ -20,7 +20,8 @@ import pytest
 
 from ramet.core.errors import NotShippable, ProtocolError
 from ramet.wire.code import capsule
-from ramet.wire.code.capsule import captured, current_tag, pack, unpack
+from ramet.wire.code.capsule import current_tag, pack, unpack
+from ramet.wire.code.closure_vars import captured_names
 
 SCRIPT = """
 import base64, sys
@@ -47,9 +48,10 @@ def by_both(*prices):
 def tells():
     return TOKEN
 
-from ramet.wire.code.capsule import captured, pack
+from ramet.wire.code.capsule import pack
+from ramet.wire.code.closure_vars import captured_names
 packed = pack(eval(sys.argv[1]), (1, 2))
-print(packed.tag, base64.b64encode(packed.data).decode(), *captured(eval(sys.argv[1])))
+print(packed.tag, base64.b64encode(packed.data).decode(), *captured_names(eval(sys.argv[1])))
 """
 ORDERS = """
 from . import money
@@ -244,9 +246,9 @@ def test_free_variables_and_globals_of_helpers_are_listed() -> None:
         return helper(5), pickle.dumps
 
     assert unused
-    assert set(captured(agent)) == {"helper", "limit"}
-    assert captured(pickle.dumps) == ()
-    assert set(captured(functools.partial(agent))) == {"helper", "limit"}
+    assert set(captured_names(agent)) == {"helper", "limit"}
+    assert captured_names(pickle.dumps) == ()
+    assert set(captured_names(functools.partial(agent))) == {"helper", "limit"}
 
 
 def test_functions_of_installed_packages_and_builtins_travel_by_name() -> None:

@@ -174,10 +174,10 @@ def test_what_comes_behind_the_block_is_kept_for_the_tunnel() -> None:
     reader = RequestReader()
 
     assert reader.feed(OTHER + b"Host: example.org:443\r\n\r") is None
-    assert reader.rest == b""
+    assert reader.leftover == b""
     assert reader.feed(b"\n\r\n\x16\x03") == Target("example.org", 443, False)
     reader.feed(b"\x01")
-    assert reader.rest == b"\r\n\x16\x03\x01"
+    assert reader.leftover == b"\r\n\x16\x03\x01"
 
 
 def test_whoever_wants_plain_http_is_told_what_to_do() -> None:

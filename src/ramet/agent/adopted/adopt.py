@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from ramet.agent.adopted.ledger import Ledger, metered
+from ramet.agent.adopted.ledger import Ledger, meter_calls
 from ramet.agent.adopted.mark import Adopted
 from ramet.agent.definition import Agent
 from ramet.core.errors import InvalidValue, NeedsInput, RametError
@@ -43,7 +43,7 @@ class AdoptedRunnable(Adopted):
         self.runnable = runnable
         self.__name__ = self.__qualname__ = name
 
-    async def __call__(self, given: Any) -> Any:
+    async def __call__(self, argument: Any) -> Any:
         """Invoke the Runnable; return its result.
 
         Raises BudgetExceeded, Denied or Aborted for a refusal that ended it, NeedsInput for an interrupted graph, and
@@ -52,9 +52,9 @@ class AdoptedRunnable(Adopted):
         context = _context()
         ledger = Ledger(context)
         config = RunnableConfig(run_name=self.__name__, configurable={"thread_id": context.run.id})
-        with metered(ledger):
+        with meter_calls(ledger):
             try:
-                result = await self.runnable.ainvoke(await self._input(given, config), config)
+                result = await self.runnable.ainvoke(await self._input(argument, config), config)
             except Exception as error:
                 if ledger.refusal is not None and not isinstance(error, RametError):
                     raise ledger.refusal from error

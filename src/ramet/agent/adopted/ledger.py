@@ -57,16 +57,16 @@ class Ledger:
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self.refusal: RametError | None = None  #: newest refusal: why the framework may have failed
-        self.refused: dict[UUID, Exception] = {}  #: refusals of the gatekeeper, for the bookkeeper to raise
+        self.pending_refusals: dict[UUID, Exception] = {}  #: refusals of the gatekeeper, for the bookkeeper to raise
         self._charges: dict[UUID, Charge] = {}
         self._calls: dict[UUID, _ToolCall] = {}
         self._is_closed = False
 
-    def knows(self, key: UUID) -> bool:
+    def was_admitted(self, key: UUID) -> bool:
         """Return whether a request or a tool call was admitted."""
         return key in self._charges or key in self._calls
 
-    def reserve(self, key: UUID, serialized: Any, messages: Sequence[BaseMessage], about: Any) -> None:
+    def reserve(self, key: UUID, serialized: Any, messages: Sequence[BaseMessage], callback_kwargs: Any) -> None:
         """Reserve the possible usage of a model request.
 
         Raises BudgetExceeded, Aborted, and Unknown without a price.
@@ -75,7 +75,7 @@ class Ledger:
         meter = self.context.meter
         if meter is None:
             raise Bug("an adopted agent has a meter")
-        request = foreign_request(self.context.next_step(), serialized or {}, messages, about)
+        request = foreign_request(self.context.next_step(), serialized or {}, messages, callback_kwargs)
         with self._refusals():
             self._charges[key] = meter(self.context, request)
 
@@ -94,9 +94,9 @@ class Ledger:
         self._check_open()
         with self._refusals():
             await pass_gates(self.context, call_id, tool, args)
-        self.begin(key, tool, args, call_id)
+        self.start_call(key, tool, args, call_id)
 
-    def begin(self, key: UUID, tool: str, args: dict[str, Any], call_id: CallId) -> None:
+    def start_call(self, key: UUID, tool: str, args: dict[str, Any], call_id: CallId) -> None:
         """Count and record a tool call. Raises BudgetExceeded, Aborted."""
         self._check_open()
         context = self.context
@@ -107,7 +107,7 @@ class Ledger:
         context.spend(Usage(tool_calls=1))
         self._calls[key] = _ToolCall(call_id, tool, context.clock.monotonic())
 
-    def end(self, key: UUID, status: str, preview: str) -> None:
+    def end_call(self, key: UUID, status: str, preview: str) -> None:
         """Record the end of a tool call."""
         if (call := self._calls.pop(key, None)) is not None:
             elapsed = round((self.context.clock.monotonic() - call.started_s) * 1000, 3)
@@ -127,15 +127,15 @@ class Ledger:
         for key in list(self._charges):
             self.fail(key, aborted)
         for key in list(self._calls):
-            self.end(key, "cancelled", "")
+            self.end_call(key, "cancelled", "")
 
-    def name_threads(self) -> None:
+    def register_threads(self) -> None:
         """Register the threads that still work for this run: they cannot be ended, but begin no further call."""
         for number, work in enumerate(executor_work(self._is_ours)):
             self._register_thread(f"{self.context.run.id}:thread:{number}", work)
 
     def _register_thread(self, key: str, work: Future[Any]) -> None:
-        orphans, thread = self.context.left_running, asyncio.wrap_future(work)
+        orphans, thread = self.context.orphaned_threads, asyncio.wrap_future(work)
 
         def on_done(future: asyncio.Future[Any]) -> None:
             orphans.pop(key, None)
@@ -171,7 +171,7 @@ class _Refusals:
         if isinstance(error, RametError):
             self._ledger.refusal = error
         if isinstance(error, BudgetExceeded):
-            self._ledger.context.note(error)
+            self._ledger.context.record_refusal(error)
 
 
 class _Handler:
@@ -185,7 +185,7 @@ class _Handler:
         self.ledger = ledger
 
     @property
-    def is_elsewhere(self) -> bool:
+    def is_inherited(self) -> bool:
         """Return whether the handler was inherited by a run below, which meters itself."""
         handler, call = _bookkeeper.get(), current_call.get(None)
         if handler is None:  # A thread without the run's context variables, which got the handler explicitly.
@@ -217,16 +217,16 @@ class Gatekeeper(_Handler, AsyncCallbackHandler):
 
     @property
     def _ignores_calls(self) -> bool:
-        return self.is_elsewhere or threading.get_ident() != self.ledger.thread
+        return self.is_inherited or threading.get_ident() != self.ledger.thread
 
     async def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Reserve a request, and record it."""
         if asyncio.get_running_loop() is self.ledger.loop:
             try:
                 self.ledger.reserve(run_id, serialized, _first(messages), kwargs)
-                await self.ledger.context.settled()
+                await self.ledger.context.wait_persisted()
             except Exception as refusal:
-                self.ledger.refused[run_id] = refusal
+                self.ledger.pending_refusals[run_id] = refusal
 
     async def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Reserve a request, and record it."""
@@ -237,9 +237,9 @@ class Gatekeeper(_Handler, AsyncCallbackHandler):
         if asyncio.get_running_loop() is self.ledger.loop:
             try:
                 await self.ledger.admit(run_id, *_tool_call(serialized, input_str, run_id, kwargs))
-                await self.ledger.context.settled()
+                await self.ledger.context.wait_persisted()
             except Exception as refusal:
-                self.ledger.refused[run_id] = refusal
+                self.ledger.pending_refusals[run_id] = refusal
 
 
 class Bookkeeper(_Handler, BaseCallbackHandler):
@@ -248,17 +248,17 @@ class Bookkeeper(_Handler, BaseCallbackHandler):
     @property
     def ignore_llm(self) -> bool:
         """Return whether to skip model requests."""
-        return self.is_elsewhere
+        return self.is_inherited
 
     @property
     def ignore_chat_model(self) -> bool:
         """Return whether to skip requests of chat models."""
-        return self.is_elsewhere
+        return self.is_inherited
 
     @property
     def ignore_agent(self) -> bool:
         """Return whether to skip tool calls."""
-        return self.is_elsewhere
+        return self.is_inherited
 
     def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Reserve a request, unless the gatekeeper has."""
@@ -266,7 +266,7 @@ class Bookkeeper(_Handler, BaseCallbackHandler):
 
         async def reserve() -> None:
             ledger.reserve(run_id, serialized, _first(messages), kwargs)
-            await ledger.context.settled()
+            await ledger.context.wait_persisted()
 
         if threading.get_ident() != ledger.thread:
             self._wait(reserve())
@@ -291,7 +291,7 @@ class Bookkeeper(_Handler, BaseCallbackHandler):
 
         async def admit() -> None:
             await ledger.admit(run_id, *call)
-            await ledger.context.settled()
+            await ledger.context.wait_persisted()
 
         if threading.get_ident() != ledger.thread:
             self._wait(admit())
@@ -301,23 +301,23 @@ class Bookkeeper(_Handler, BaseCallbackHandler):
                     call[0], "a synchronous call in the event loop, which cannot wait for the answer of a gate"
                 )
                 raise ledger.refusal
-            ledger.begin(run_id, *call)
+            ledger.start_call(run_id, *call)
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
         """Record the end of a tool call."""
         text = output.text if isinstance(output, ToolMessage) else str(output)
         is_error = isinstance(output, ToolMessage) and output.status == "error"
-        self._call_in_loop(lambda: self.ledger.end(run_id, "error" if is_error else "ok", str.__str__(text)))
+        self._call_in_loop(lambda: self.ledger.end_call(run_id, "error" if is_error else "ok", str.__str__(text)))
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """Record the end of a failed tool call."""
-        self._call_in_loop(lambda: self.ledger.end(run_id, "error", f"{type(error).__name__}: {error}"))
+        self._call_in_loop(lambda: self.ledger.end_call(run_id, "error", f"{type(error).__name__}: {error}"))
 
     def _was_admitted(self, key: UUID) -> bool:
         """Return whether the gatekeeper admitted the call. Raises its refusal otherwise."""
-        if (refusal := self.ledger.refused.pop(key, None)) is not None:
+        if (refusal := self.ledger.pending_refusals.pop(key, None)) is not None:
             raise refusal
-        return self.ledger.knows(key)
+        return self.ledger.was_admitted(key)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the run's event loop, and block until it is done.
@@ -360,13 +360,13 @@ register_configure_hook(_bookkeeper, inheritable=True)
 
 
 @contextmanager
-def metered(ledger: Ledger) -> Iterator[None]:
+def meter_calls(ledger: Ledger) -> Iterator[None]:
     """Meter all LangChain calls inside with a ledger, which is closed at the end."""
     tokens = _gatekeeper.set(Gatekeeper(ledger)), _bookkeeper.set(Bookkeeper(ledger))
     try:
         yield
     except asyncio.CancelledError:
-        ledger.name_threads()
+        ledger.register_threads()
         raise
     finally:
         _gatekeeper.reset(tokens[0])

@@ -10,6 +10,6 @@ from ramet.core.errors import Bug
 class Adopted:
     """The function of an adopted agent: asynchronous, and always in the host, because its objects are there."""
 
-    async def __call__(self, given: Any) -> Any:
+    async def __call__(self, argument: Any) -> Any:
         """Run the agent, and return its result."""
         raise Bug("a class of adopted agents defines __call__")

@@ -11,7 +11,7 @@ from langchain_core.language_models import BaseLanguageModel
 from langchain_core.messages import BaseMessage
 
 from ramet.core.ids import StepId
-from ramet.models.retries import off
+from ramet.models.retries import no_retries_value
 from ramet.tools.context import ForeignRequest
 
 #: Providers' names for the maximum length of a reply.
@@ -21,10 +21,10 @@ _DEFAULT_RETRIES: Final = 2
 
 
 def foreign_request(
-    step: StepId, serialized: Mapping[str, Any], messages: Sequence[BaseMessage], about: Mapping[str, Any]
+    step: StepId, serialized: Mapping[str, Any], messages: Sequence[BaseMessage], callback_kwargs: Mapping[str, Any]
 ) -> ForeignRequest:
     """Return what is known of a request before it is sent. `about` has the callback's keyword arguments."""
-    metadata, params = about.get("metadata") or {}, about.get("invocation_params") or {}
+    metadata, params = callback_kwargs.get("metadata") or {}, callback_kwargs.get("invocation_params") or {}
     model_kwargs = serialized.get("kwargs") or {}
     name = next(
         (
@@ -32,7 +32,7 @@ def foreign_request(
             for candidate in (metadata.get("ls_model_name"), *(params.get(key) for key in ("model", "model_name")))
             if isinstance(candidate, str) and candidate
         ),
-        str(about.get("name") or "unknown"),
+        str(callback_kwargs.get("name") or "unknown"),
     )
     limits = [
         *(params.get(key) for key in _LIMITS),
@@ -59,7 +59,7 @@ def _requests(class_id: tuple[str, ...], retries: object) -> int:
         retries = _DEFAULT_RETRIES
     if not isinstance(retries, int):
         return 1
-    counts_attempts = kind is not None and off(kind) == 1  # type: ignore[arg-type]  # any class has a module
+    counts_attempts = kind is not None and no_retries_value(kind) == 1  # type: ignore[arg-type]  # any class has a module
     return max(1, retries if counts_attempts else 1 + retries)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from ramet.agent.capabilities.task import Task
-from ramet.agent.capabilities.task_runner import performer
+from ramet.agent.capabilities.task_runner import current_runner
 from ramet.agent.typed.schema import Types
 from ramet.core.agent_ref import AgentRef
 from ramet.core.budget import Limits
@@ -35,11 +35,11 @@ T = TypeVar("T", bound="str | BaseTool")
 
 #: `ramet.Agent` itself: code with this class may create agents.
 AGENT_CLASS = "Agent"
-_known: dict[str, list[weakref.ref[DeclaresCapabilities]]] = {}
+_registered: dict[str, list[weakref.ref[DeclaresCapabilities]]] = {}
 _newest: dict[str, DeclaresCapabilities] = {}  #: the last agent declared under a name stays referenced here
 #: The same for agents without declarations: created with capabilities, or copied for runs.
-_met: dict[str, list[weakref.ref[DeclaresCapabilities]]] = {}
-_newest_met: dict[str, DeclaresCapabilities] = {}
+_registered_undeclared: dict[str, list[weakref.ref[DeclaresCapabilities]]] = {}
+_newest_undeclared: dict[str, DeclaresCapabilities] = {}
 
 
 class DeclaresCapabilities:
@@ -113,7 +113,7 @@ class DeclaresCapabilities:
 
     def task(self, function: Callable[..., Any]) -> Task:
         """Declare a task: docstring and signature of a function with an empty body. Raises InvalidValue."""
-        return declare(self, function)
+        return add_task(self, function)
 
     def recipe(self) -> Recipe:
         """Return the agent as data, with its content hash. Raises InvalidValue if a part cannot be recorded."""
@@ -125,7 +125,7 @@ class DeclaresCapabilities:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            object.__setattr__(self, "ref", performer().create(self) or self.ref)
+            object.__setattr__(self, "ref", current_runner().create(self) or self.ref)
 
 
 def capability_of(
@@ -200,10 +200,10 @@ def add_capability(agent: DeclaresCapabilities, capability: Capability) -> None:
     register_agent(agent)
 
 
-def declare(agent: DeclaresCapabilities, function: Callable[..., Any]) -> Task:
+def add_task(agent: DeclaresCapabilities, function: Callable[..., Any]) -> Task:
     """Add a task to an agent. Raises InvalidValue for an invalid task, or a repeated name."""
     agent_types: Types = dict(agent.types)
-    task = Task.declared(agent, function, agent_types)
+    task = Task.from_function(agent, function, agent_types)
     if task.name in agent.tasks:
         raise InvalidValue(f"task {task.name}", task.name, "a name that no other task of this agent has")
     object.__setattr__(agent, "tasks", {**agent.tasks, task.name: task})
@@ -237,11 +237,11 @@ def register_agent(agent: DeclaresCapabilities) -> None:
     """Make an agent available to handles, as long as it exists, and until another one of its name is declared."""
     if agent.ref is None:
         _newest[agent.name] = agent
-    others = [each for each in _known.get(agent.name, ()) if each() is not None and each() is not agent]
-    _known[agent.name] = [*others, weakref.ref(agent)]
+    others = [each for each in _registered.get(agent.name, ()) if each() is not None and each() is not agent]
+    _registered[agent.name] = [*others, weakref.ref(agent)]
 
 
-def meet(agent: DeclaresCapabilities) -> None:
+def register_undeclared(agent: DeclaresCapabilities) -> None:
     """Make an agent without declarations, which creates others, available to handles.
 
     A declared agent takes precedence. Agents of a server's clients and of guests that create none and have no tasks are
@@ -250,16 +250,16 @@ def meet(agent: DeclaresCapabilities) -> None:
     creates_agents = any(each.type == "class" and each.name == AGENT_CLASS for each in agent.capabilities)
     if agent.ref is not None or not (creates_agents or agent.tasks):
         return
-    if any(each is agent for each in _live_agents(_known, agent.name)):
+    if any(each is agent for each in _live_agents(_registered, agent.name)):
         return
-    _newest_met[agent.name] = agent
-    others = [each for each in _met.get(agent.name, ()) if each() is not None and each() is not agent]
-    _met[agent.name] = [*others, weakref.ref(agent)]
+    _newest_undeclared[agent.name] = agent
+    others = [each for each in _registered_undeclared.get(agent.name, ()) if each() is not None and each() is not agent]
+    _registered_undeclared[agent.name] = [*others, weakref.ref(agent)]
 
 
 def find_registered(name: str) -> DeclaresCapabilities | None:
     """Return the agent of this name that code of this process declared last."""
-    return _newest.get(name) or _newest_met.get(name)
+    return _newest.get(name) or _newest_undeclared.get(name)
 
 
 def handle_of(agent: DeclaresCapabilities) -> AgentRef:
@@ -276,7 +276,11 @@ def root_agent(name: str, version: str, handle: str) -> DeclaresCapabilities:
     Of several with one identity, the newest declared counts: its capabilities are the current ones of the agent at the
     top. Raises AgentNotResolved if none matches; never returns another agent.
     """
-    live_agents = [agent for agent in (*_live_agents(_met, name), *_live_agents(_known, name)) if agent.ref is None]
+    live_agents = [
+        agent
+        for agent in (*_live_agents(_registered_undeclared, name), *_live_agents(_registered, name))
+        if agent.ref is None
+    ]
     for agent in reversed(live_agents):
         recipe = recipe_of(agent)
         if version == recipe.version or version == recipe.identity:

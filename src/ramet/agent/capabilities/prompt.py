@@ -16,7 +16,7 @@ MAX_SIGNATURE: Final = 300
 MAX_PARTS: Final = 200  #: names of one module or class
 
 
-def catalogue(resolved: Iterable[tuple[Capability, Any]], *, max_chars: int = MAX_LISTING) -> str:
+def capability_listing(resolved: Iterable[tuple[Capability, Any]], *, max_chars: int = MAX_LISTING) -> str:
     """Return capabilities with their objects as text, in the detail of their visibility.
 
     High has signature and docstring, medium the signature, low only the name. A capability that does not fit is listed

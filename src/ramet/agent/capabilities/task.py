@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from ramet.agent.capabilities.task_runner import performer
+from ramet.agent.capabilities.task_runner import current_runner
 from ramet.agent.typed.from_schema import TypeReader
 from ramet.agent.typed.schema import TASK, Types
 from ramet.agent.typed.to_schema import schema_of
@@ -66,7 +66,7 @@ class Task:
         )
 
     @classmethod
-    def declared(cls, agent: Owner, function: Callable[..., Any], types: Types) -> Task:
+    def from_function(cls, agent: Owner, function: Callable[..., Any], types: Types) -> Task:
         """Return the task of a function.
 
         Raises InvalidValue for a body, a missing docstring, or a type that is no data.
@@ -97,7 +97,7 @@ class Task:
         return task
 
     @classmethod
-    def of_data(cls, agent: Owner, name: str, definition: TaskDefinition, types: TypeReader) -> Task:
+    def from_definition(cls, agent: Owner, name: str, definition: TaskDefinition, types: TypeReader) -> Task:
         """Return a task of a recipe, with new types. Raises InvalidValue for invalid schemas."""
         where = f"task {name}"
         hints = {each: types.hint(schema, f"{where}.{each}") for each, schema in definition.parameters.items()}
@@ -114,15 +114,15 @@ class Task:
 
         Raises InvalidValue for arguments that do not fit, TaskFailed, and NeedsInput.
         """
-        return performer().call(self, self.bind(*args, **kwargs))
+        return current_runner().call(self, self.bind(*args, **kwargs))
 
     def submit(self, *args: Any, **kwargs: Any) -> Any:
         """Start the task; return an object to wait for, with `result()` and `exception()`. Raises InvalidValue."""
-        return performer().submit(self, self.bind(*args, **kwargs))
+        return current_runner().submit(self, self.bind(*args, **kwargs))
 
     def stream(self, *args: Any, **kwargs: Any) -> Any:
         """Start the task; return an async iterator of the run's events, which also has `result()` and `exception()`."""
-        return performer().stream(self, self.bind(*args, **kwargs))
+        return current_runner().stream(self, self.bind(*args, **kwargs))
 
     def map(self, *columns: Iterable[Any], max_parallel: int = MAX_PARALLEL) -> Any:
         """Run the task for each row of the columns, at most `max_parallel` at once; return the outcomes in order.
@@ -132,7 +132,9 @@ class Task:
         """
         if not isinstance(max_parallel, int) or isinstance(max_parallel, bool) or max_parallel < 1:
             raise InvalidValue("max_parallel", max_parallel, "a whole number from 1")
-        return performer().map(self, [self.bind(*row) for row in zip(*columns, strict=True)], max_parallel=max_parallel)
+        return current_runner().map(
+            self, [self.bind(*row) for row in zip(*columns, strict=True)], max_parallel=max_parallel
+        )
 
     def answer(self, token: str, text: str) -> Any:
         """Answer a question of the agent (`NeedsInput.token`), even in a later process; return the value, like a call.
@@ -140,7 +142,7 @@ class Task:
         The agent continues with its whole conversation. A second answer to the same question raises BusyError, unless
         it is equal: then the value of that run is returned again.
         """
-        return performer().answer(self, token, text)
+        return current_runner().answer(self, token, text)
 
     def on_branch(self) -> Task:
         """Return the task on a branch of the caller's state, which is unchanged until the caller merges."""
@@ -148,7 +150,7 @@ class Task:
         other.branch = True
         return other
 
-    def for_agent(self, agent: Owner) -> Task:
+    def with_agent(self, agent: Owner) -> Task:
         """Return the task with another definition of its agent; this object is unchanged."""
         other = copy.copy(self)
         other.agent = agent
@@ -174,7 +176,7 @@ class Task:
                 data[each] = schema["default"]
         return data
 
-    def take(self, arguments: object) -> dict[str, Any]:
+    def check_arguments(self, arguments: object) -> dict[str, Any]:
         """Return arguments that arrived as data, such as from a sandbox: checked, in the order of the parameters."""
         if not isinstance(arguments, Mapping):
             raise InvalidValue(f"task {self.name}", arguments, "an object of arguments")
@@ -194,14 +196,14 @@ class Task:
         return data
 
     @property
-    def gives_task(self) -> bool:
+    def returns_task(self) -> bool:
         """Return whether the result is itself a task, of an agent created during the run."""
         return self.definition.returns is not None and self.definition.returns.get("format") == TASK
 
     @property
     def output(self) -> Any:
         """Return the form of the agent's answer, for a definition; None for plain text, or for no result."""
-        if self.definition.returns is None or self.gives_task or self.returns in (str, Any):
+        if self.definition.returns is None or self.returns_task or self.returns in (str, Any):
             return None
         return self.returns
 

@@ -28,7 +28,7 @@ class TaskRunner(Protocol):
     def stream(self, task: Any, arguments: Mapping[str, Any]) -> Any:
         """Start the task; return an async iterator of its events, which also has `result()`."""
 
-    def map(self, task: Any, several: list[Mapping[str, Any]], *, max_parallel: int) -> Any:
+    def map(self, task: Any, rows: list[Mapping[str, Any]], *, max_parallel: int) -> Any:
         """Start one run for each item, at most `max_parallel` at once; results in order, each a value or an error."""
 
     def answer(self, task: Any, token: str, text: str) -> Any:
@@ -45,7 +45,7 @@ def use_runner(module: str, name: str) -> None:
     _default[:] = [module, name]
 
 
-def performer() -> TaskRunner:
+def current_runner() -> TaskRunner:
     """Return the runner of the current context."""
     runner = current.get()
     if runner is None:

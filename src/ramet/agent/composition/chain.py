@@ -24,7 +24,7 @@ class Chain(Composed):
         """Run every step; return the result of the last."""
         composition, value = step_context(), composition_input(args, kwargs)
         for number, step in enumerate(self.steps):
-            value = await composition.do(step, value, key=f"{number}:")
+            value = await composition.run_step(step, value, key=f"{number}:")
         return value
 
     def parts(self) -> tuple[Agent, ...]:

@@ -11,7 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ramet.agent.composition.steps import NOTHING, Call, Composed, StepContext, composition_input, copied, step_context
+from ramet.agent.composition.steps import (
+    NO_INPUT,
+    Call,
+    Composed,
+    StepContext,
+    composition_input,
+    copy_value,
+    step_context,
+)
 from ramet.agent.definition import Agent
 from ramet.core.errors import InvalidValue, RametError, StepFailed, StepsExceeded, Unknown
 from ramet.core.outcome import Status
@@ -56,7 +64,7 @@ class Graph(Composed):
         composition, state = step_context(), self._first_state(composition_input(args, kwargs))
         node_name = START
         for number in range(self.max_steps + 1):
-            recorded_key = composition.tree.recall(composition.context, f"{number}:")
+            recorded_key = composition.tree.find_recorded_spawn(composition.context, f"{number}:")
             node_name = (
                 recorded_key.partition(":")[2]
                 if recorded_key is not None
@@ -68,7 +76,7 @@ class Graph(Composed):
                 break
             node = self.nodes[node_name]
             node_input = state if node.input is None else _input_of(node, state)
-            output = await composition.do(node.agent, node_input, key=f"{number}:{node_name}", name=node_name)
+            output = await composition.run_step(node.agent, node_input, key=f"{number}:{node_name}", name=node_name)
             state = self._updated_state(node, state, output)
         raise StepsExceeded(self.name, node=node_name, max_steps=self.max_steps)
 
@@ -76,7 +84,7 @@ class Graph(Composed):
         """Return the nodes' agents, in the order in which they were added."""
         return tuple(node.agent for node in self.nodes.values())
 
-    def deciders(self) -> tuple[Callable[..., Any], ...]:
+    def decision_functions(self) -> tuple[Callable[..., Any], ...]:
         """Return the functions of the routes, and the reducers of the state."""
         routes = (edge.function for edge in self.edges.values() if isinstance(edge, Route))
         return (*routes, *self.reducers.values())
@@ -86,7 +94,7 @@ class Graph(Composed):
             if value.args:
                 raise InvalidValue("input", value.args, "one state, or its keys by name")
             value = dict(value.kwargs)
-        value = {} if value is NOTHING else value
+        value = {} if value is NO_INPUT else value
         if self.keys:
             _check_keys(f"the input of {self.name}", value, self.keys)
         return value
@@ -95,7 +103,7 @@ class Graph(Composed):
         edge = self.edges.get(node_name, END)
         if isinstance(edge, str):
             return edge
-        choice = await _decide(composition, edge, copied(state, None, what="state"))
+        choice = await _decide(composition, edge, copy_value(state, None, what="state"))
         target = choice
         if edge.targets is not None:
             try:

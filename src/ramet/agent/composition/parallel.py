@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ramet.agent.composition.chain import Step
-from ramet.agent.composition.steps import NOTHING, Composed, StepContext, composition_input, step_context, step_output
+from ramet.agent.composition.steps import NO_INPUT, Composed, StepContext, composition_input, step_context, step_output
 from ramet.agent.definition import Agent, as_agent
 from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import InvalidValue, RametError, StepFailed
@@ -53,7 +53,7 @@ class Parallel(Composed):
         if not self.for_each:
             return [(branch, value) for branch in self.branches]
         if not isinstance(value, list | tuple):
-            raise InvalidValue("input", None if value is NOTHING else value, "a list: each item is a step's input")
+            raise InvalidValue("input", None if value is NO_INPUT else value, "a list: each item is a step's input")
         return [(self.branches[0], item) for item in value]
 
     async def _branch(
@@ -62,7 +62,7 @@ class Parallel(Composed):
         async with semaphore:
             handle = None
             try:
-                handle = await composition.begin(step, value, key=f"{number}:")
+                handle = await composition.start_step(step, value, key=f"{number}:")
                 return step_output(step, handle, await handle.result())
             except RametError as failure:
                 if self.on_failure == "stop":

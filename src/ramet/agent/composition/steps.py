@@ -30,7 +30,7 @@ class _Nothing:
         return "NOTHING"
 
 
-NOTHING: Final = _Nothing()
+NO_INPUT: Final = _Nothing()
 #: The encoded key of an object's type where it is a key of a dict. In a text its quotes would be escaped.
 _ESCAPED_TYPE_KEY: Final = b'"@@type":'
 
@@ -42,7 +42,7 @@ class StepContext:
     context: ToolUseContext
     tree: Tree
 
-    async def begin(self, step: Agent, value: Any, *, key: str, name: str = "") -> SpawnHandle:
+    async def start_step(self, step: Agent, value: Any, *, key: str, name: str = "") -> SpawnHandle:
         """Spawn a step, or find the one that was spawned under this key before a restart."""
         args, kwargs, prompt = _input(step, value)
         request = SpawnRequest(
@@ -57,12 +57,12 @@ class StepContext:
         )
         return await self.tree.spawn(self.context, request)
 
-    async def do(self, step: Agent, value: Any, *, key: str, name: str = "") -> Any:
+    async def run_step(self, step: Agent, value: Any, *, key: str, name: str = "") -> Any:
         """Run a step; return its result.
 
         Raises StepFailed, SpawnRefused, and InvalidValue for a value that does not fit.
         """
-        handle = await self.begin(step, value, key=key, name=name)
+        handle = await self.start_step(step, value, key=key, name=name)
         return step_output(step, handle, await handle.result())
 
 
@@ -91,7 +91,7 @@ def step_context() -> StepContext:
 def composition_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Return the input of a composition: nothing, one value, or the arguments of the call."""
     if not args and not kwargs:
-        return NOTHING
+        return NO_INPUT
     return args[0] if len(args) == 1 and not kwargs else Call(args, kwargs)
 
 
@@ -101,12 +101,12 @@ def step_output(step: Agent, handle: SpawnHandle, result: Result) -> Any:
         why = result.error.message if result.error is not None else "no reason given"
         raise StepFailed(step.name, status=result.status, path=handle.path, reason=why)
     try:
-        return typed(step, result.value)
+        return to_declared_type(step, result.value)
     except (InvalidValue, NotShippable, ProtocolError) as mismatch:
         raise StepFailed(step.name, status=Status.FAILED, path=handle.path, reason=str(mismatch)) from mismatch
 
 
-def typed(step: Agent, value: Any) -> Any:
+def to_declared_type(step: Agent, value: Any) -> Any:
     """Return a copy of a value in the type of its step's annotation, so that steps do not share objects.
 
     Raises NotShippable if the value is not data, InvalidValue if it does not fit.
@@ -114,10 +114,10 @@ def typed(step: Agent, value: Any) -> Any:
     if step.function is None:
         return value  # Text, or a value checked by its contract.
     returns = None if isinstance(step.function, Composed) else returned_type(step.function)
-    return copied(value, returns, what="output")
+    return copy_value(value, returns, what="output")
 
 
-def copied(value: Any, hint: Any, *, what: str) -> Any:
+def copy_value(value: Any, hint: Any, *, what: str) -> Any:
     """Return a value encoded and decoded to `hint`; a dict with "@type" becomes an object again."""
     size, body = values.encode(value, what=what)
     if _ESCAPED_TYPE_KEY in body:
@@ -128,7 +128,7 @@ def copied(value: Any, hint: Any, *, what: str) -> Any:
 
 def as_text(value: Any) -> str:
     """Return a value as text for a model: text unchanged, anything else as JSON."""
-    if value is NOTHING or value is None:
+    if value is NO_INPUT or value is None:
         return ""
     if isinstance(value, str):
         return value
@@ -142,9 +142,9 @@ def _input(step: Agent, value: Any) -> tuple[tuple[Any, ...], Mapping[str, Any],
         return (), {}, as_text(value)
     if isinstance(value, Call):
         return value.args, value.kwargs, ""
-    if value is NOTHING or not _accepts_argument(step.function):
+    if value is NO_INPUT or not _accepts_argument(step.function):
         return (), {}, ""
-    return (copied(value, first_parameter(step.function), what="input"),), {}, ""
+    return (copy_value(value, first_parameter(step.function), what="input"),), {}, ""
 
 
 def _accepts_argument(function: Callable[..., Any]) -> bool:
@@ -169,7 +169,7 @@ class Composed:
         """Return the steps, in order."""
         raise Bug("a class of compositions defines parts")
 
-    def deciders(self) -> tuple[Callable[..., Any], ...]:
+    def decision_functions(self) -> tuple[Callable[..., Any], ...]:
         """Return the composition's own functions that decide between steps."""
         return ()
 

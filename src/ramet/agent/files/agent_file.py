@@ -40,7 +40,7 @@ class AgentFile(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def has_users_word(scope: Scope, *, trusted: bool) -> bool:
+def has_user_authority(scope: Scope, *, trusted: bool) -> bool:
     """Return whether a file may have hooks and the user's notes: a folder or plugin does not speak for the user."""
     return scope in ("managed", "call", "user") or (scope == "project" and trusted)
 
@@ -66,7 +66,7 @@ def parse_agent(text: str, *, source: Path, scope: Scope, trusted: bool = False)
             notes.append(f"{key}: known, but not supported yet")
         elif reader.keys[key] is not None or key == "tools":
             values.update(_READERS[key](reader, key))
-    has_authority = has_users_word(scope, trusted=trusted)
+    has_authority = has_user_authority(scope, trusted=trusted)
     if values.get("memory") == "user" and not has_authority:
         allowed = "; user once the folder is trusted: ramet trust DIR" if scope == "project" else ""
         raise InvalidValue(f"{source}: memory", "user", f"project or local{allowed}")

@@ -23,9 +23,9 @@ from ramet.agent.files.search_paths import (
     Problem,
     SearchPath,
     agent_files,
-    plugin_places,
-    project_places,
-    user_places,
+    plugin_search_paths,
+    project_search_paths,
+    user_search_paths,
 )
 from ramet.agent.tool_entry import parse_entry
 from ramet.core.errors import InvalidValue
@@ -45,7 +45,7 @@ class Shadowed(NamedTuple):
 class _Entry(NamedTuple):
     """The state of one file. `file` is the last valid version, also while the file is invalid."""
 
-    place: SearchPath
+    search_path: SearchPath
     stamp: FileStamp | None
     digest: bytes
     file: AgentFile | None
@@ -80,8 +80,8 @@ class Snapshot(Mapping[str, Agent]):
 class Definitions(Mapping[str, Agent]):
     """The definitions as of the last `refresh()`."""
 
-    def __init__(self, places: Sequence[SearchPath], fixed: Sequence[Agent], *, trusted: bool = False) -> None:
-        self._places, self._fixed = tuple(places), tuple(fixed)
+    def __init__(self, search_paths: Sequence[SearchPath], fixed: Sequence[Agent], *, trusted: bool = False) -> None:
+        self._search_paths, self._fixed = tuple(search_paths), tuple(fixed)
         self._entries: dict[Path, _Entry] = {}
         self._state: object = None
         self._view = Snapshot({}, (), (), ())
@@ -123,7 +123,7 @@ class Definitions(Mapping[str, Agent]):
         """
         entries: dict[Path, _Entry] = {}
         obstacles: list[Problem] = []
-        for search_path in self._places:
+        for search_path in self._search_paths:
             for candidate in agent_files(search_path):
                 if isinstance(candidate, Candidate):
                     entries[candidate.path] = self._current(search_path, candidate, trusted)
@@ -165,11 +165,11 @@ class Definitions(Mapping[str, Agent]):
 
     def _failed(self, known: _Entry, reason: str, trusted: bool | None) -> _Entry:
         file = known.file
-        if file is not None and trusted is False and known.place.scope == "project":
+        if file is not None and trusted is False and known.search_path.scope == "project":
             memory = None if file.agent.memory == "user" else file.agent.memory
             file = AgentFile(file.agent.replace(hooks=None, memory=memory), file.notes)
         consequence = "skipped" if file is None else "the version read before stays in use"
-        return _Entry(known.place, None, b"", file, f"{reason}; {consequence}")
+        return _Entry(known.search_path, None, b"", file, f"{reason}; {consequence}")
 
     def _known_entries_below(
         self, folder: Path, entries: dict[Path, _Entry], trusted: bool | None
@@ -185,9 +185,11 @@ class Definitions(Mapping[str, Agent]):
         """Yield every definition, the winners of each name first."""
         for scope in PRECEDENCE:
             yield from (agent for agent in self._fixed if agent.scope == scope)
-            for search_path in self._places:
+            for search_path in self._search_paths:
                 if search_path.scope == scope:
-                    yield from (each.file.agent for each in entries.values() if each.place == search_path and each.file)
+                    yield from (
+                        each.file.agent for each in entries.values() if each.search_path == search_path and each.file
+                    )
 
 
 def load_definitions(
@@ -212,9 +214,9 @@ def load_definitions(
             raise InvalidValue("agents", name, "one definition of each name")
     search_paths = [
         *([SearchPath(managed_dir / "agents", "managed")] if managed_dir is not None else []),
-        *(project_places(project_dir, "agents") if project_dir is not None else ()),
-        *(user_places(user_dir, home, "agents") if user_dir is not None else ()),
-        *plugin_places(plugin_dirs, "agents"),
+        *(project_search_paths(project_dir, "agents") if project_dir is not None else ()),
+        *(user_search_paths(user_dir, home, "agents") if user_dir is not None else ()),
+        *plugin_search_paths(plugin_dirs, "agents"),
     ]
     fixed = (*(agent.replace(scope="call") for agent in call), *builtin_agents())
     return Definitions(_without_duplicates(search_paths), fixed, trusted=trusted)

@@ -32,12 +32,12 @@ _FILE_OF_SED = re.compile(r"-\w*f|--f")
 _SUBSTITUTION = re.compile(r"[sy]/[^/\n]*/[^/\n]*/[gpiI0-9]*")  #: of sed; none of these flags runs or writes anything
 
 
-def is_run_by_checkouts(key: str) -> bool:
+def may_run_in_checkout(key: str) -> bool:
     """Return whether git may run the value of this key (lower case) in ramet's uses of git."""
     return _RUN_KEYS.fullmatch(key) is not None
 
 
-def may_be_of_a_checkout(command: str, tops: Iterable[Path]) -> bool:
+def may_use_checkout_file(command: str, working_trees: Iterable[Path]) -> bool:
     """Return whether a command may name a file of a working tree; True also if only a shell could tell."""
     if re.search(r"[$`]", _QUOTED_TEXTS.sub("", command)):
         return True
@@ -47,7 +47,7 @@ def may_be_of_a_checkout(command: str, tops: Iterable[Path]) -> bool:
         return True
     if any(Path(each).name == "sed" for each in words) and any(map(_FILE_OF_SED.match, words)):
         return True
-    is_sed, previous, folders = words[:1] == ["sed"], "", list(tops)
+    is_sed, previous, folders = words[:1] == ["sed"], "", list(working_trees)
     for word in words:
         is_file = previous.startswith("-") and previous not in ("-e", "-n", "-E", "-r", "--expression")
         if not (is_sed and _SUBSTITUTION.fullmatch(word) and not is_file):

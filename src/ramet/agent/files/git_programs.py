@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ramet.agent.files.bounded_read import Unreadable, read_bytes
-from ramet.agent.files.git_commands import is_run_by_checkouts, may_be_of_a_checkout
+from ramet.agent.files.git_commands import may_run_in_checkout, may_use_checkout_file
 from ramet.tools.git import git_config
 from ramet.tools.git.git_checkout import NoCheckout, find
 
@@ -25,9 +25,9 @@ class GitFile(NamedTuple):
 
     path: Path
     what: str  #: for display
-    counted: str  #: content that must not change
+    content: str  #: content that must not change
     values: tuple[str, ...]  #: possible commands
-    of_checkouts: tuple[str, ...] = ()  #: commands that name a file whose version depends on the checkout
+    checkout_commands: tuple[str, ...] = ()  #: commands that name a file whose version depends on the checkout
 
 
 def git_programs(folder: Path) -> Iterator[GitFile]:
@@ -69,15 +69,15 @@ def git_programs(folder: Path) -> Iterator[GitFile]:
             checkout_commands = tuple(
                 f"{each.key} {json.dumps(each.value, ensure_ascii=False)}"
                 for each in running_entries
-                if each.value and is_run_by_checkouts(each.key) and may_be_of_a_checkout(each.value, tops)
+                if each.value and may_run_in_checkout(each.key) and may_use_checkout_file(each.value, tops)
             )
             yield GitFile(path, what, json.dumps(running_entries), values, checkout_commands)
     yield from _attributes(common / "info" / "attributes")
 
 
-def runs_commands_of_checkouts(folder: Path) -> bool:
+def runs_checkout_commands(folder: Path) -> bool:
     """Return whether git would run a program of a checkout there. Raises Unreadable."""
-    return any(each.of_checkouts for each in git_programs(folder))
+    return any(each.checkout_commands for each in git_programs(folder))
 
 
 def _attributes(path: Path) -> Iterator[GitFile]:
@@ -97,6 +97,6 @@ def _entries(path: Path) -> list[git_config.Entry]:
 
 def _included(path: Path, name: str) -> Path:
     try:
-        return git_config.included(path, name)
+        return git_config.include_path(path, name)
     except git_config.NotUnderstood as error:
         raise Unreadable(path, str(error)) from None

@@ -49,8 +49,8 @@ class FilePermissions(NamedTuple):
 class FoundPermissions(NamedTuple):
     """The rules that apply in a folder, and notes for a person."""
 
-    held: Permissions = Permissions()
-    waiting: Permissions = Permissions()  #: rules that apply once the folder is trusted
+    active: Permissions = Permissions()
+    pending: Permissions = Permissions()  #: rules that apply once the folder is trusted
     notes: tuple[str, ...] = ()
 
 
@@ -77,7 +77,7 @@ def find_permissions(folder: Path | None, *, user_dir: Path | None, home: Path |
                 each for each in all_permissions.modes if each.mode in WIDENING_MODES and each not in active.modes
             ),
         )
-    active = _ordered(active.joined(narrowing))
+    active = _ordered(active.merged_with(narrowing))
     return FoundPermissions(active, pending, tuple(_notes([*user_files, *project_files], pending)))
 
 
@@ -204,7 +204,7 @@ def _combine(files: list[FilePermissions], *, no_bypass: bool) -> Permissions:
 def _ordered(permissions: Permissions) -> Permissions:
     """Return the permissions with rules in the order of evaluation: deny, ask, allow."""
     return Permissions(
-        rules=tuple(each for effect in EFFECTS for each in permissions.of(effect)), modes=permissions.modes
+        rules=tuple(each for effect in EFFECTS for each in permissions.with_effect(effect)), modes=permissions.modes
     )
 
 

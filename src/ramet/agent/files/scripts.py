@@ -59,12 +59,12 @@ class ScriptSearch:
         self._digests: dict[str, str] = {}
         self._length = self._tries = self._size = 0
 
-    def named(self, texts: Iterable[str]) -> Iterator[Script]:
+    def named_files(self, texts: Iterable[str]) -> Iterator[Script]:
         """Yield every file that one of the commands, or a part of it, may name. Raises Unreadable beyond a limit."""
         for path in self._paths(texts, self._folders):
             yield from self._script(path)
 
-    def read_by_pip(self, arguments: Iterable[str]) -> Iterator[Script]:
+    def pip_files(self, arguments: Iterable[str]) -> Iterator[Script]:
         """Yield every file that pip would read, including files of folders and of nested lists of requirements.
 
         Raises Unreadable beyond a limit.

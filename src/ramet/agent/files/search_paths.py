@@ -43,36 +43,36 @@ class Problem(NamedTuple):
         return self.sentence if self.path is None else f"{self.path}: {self.sentence}"
 
 
-def project_places(project_dir: Path, kind: str) -> tuple[SearchPath, ...]:
+def project_search_paths(project_dir: Path, kind: str) -> tuple[SearchPath, ...]:
     """Return a project's folders of `kind` ("agents", "skills")."""
     return tuple(SearchPath(project_dir / each / kind, "project", project_dir) for each in PROJECT_FOLDERS)
 
 
-def user_places(user_dir: Path, home: Path | None, kind: str) -> tuple[SearchPath, ...]:
+def user_search_paths(user_dir: Path, home: Path | None, kind: str) -> tuple[SearchPath, ...]:
     """Return the user's folders of `kind`: ramet's own, then that of Claude users."""
     own = SearchPath(user_dir / kind, "user")
     return (own,) if home is None else (own, SearchPath(home / ".claude" / kind, "user"))
 
 
-def plugin_places(plugin_dirs: Sequence[Path], kind: str) -> tuple[SearchPath, ...]:
+def plugin_search_paths(plugin_dirs: Sequence[Path], kind: str) -> tuple[SearchPath, ...]:
     """Return the plugins' folders of `kind`."""
     return tuple(SearchPath(each / kind, "plugin", each) for each in plugin_dirs)
 
 
-def agent_files(place: SearchPath) -> Iterator[Candidate | Unreadable]:
+def agent_files(search_path: SearchPath) -> Iterator[Candidate | Unreadable]:
     """Yield every `*.md` below a place, by name, and every obstacle; one stat per entry, without reading.
 
     Linked folders are not entered, so link loops are not followed. Bounded in depth and number. A missing folder is
     empty; one that cannot be listed is an obstacle with the folder's own path.
     """
-    if not os.path.lexists(place.folder):
+    if not os.path.lexists(search_path.folder):
         return
     try:
-        real_path(place.folder, fence=place.fence)
+        real_path(search_path.folder, fence=search_path.fence)
     except Unreadable as obstacle:
         yield obstacle
         return
-    folders, count = [(place.folder, 1)], 0
+    folders, count = [(search_path.folder, 1)], 0
     while folders:
         folder, depth = folders.pop(0)
         try:
@@ -86,7 +86,7 @@ def agent_files(place: SearchPath) -> Iterator[Candidate | Unreadable]:
         for entry in entries:
             count += 1
             if count > MAX_ENTRIES:
-                yield Unreadable(place.folder, f"it holds more than {MAX_ENTRIES} entries; the rest is not read")
+                yield Unreadable(search_path.folder, f"it holds more than {MAX_ENTRIES} entries; the rest is not read")
                 return
             path = folder / entry.name
             if entry.name.startswith("."):
@@ -100,7 +100,7 @@ def agent_files(place: SearchPath) -> Iterator[Candidate | Unreadable]:
                 elif entry.is_symlink() and entry.is_dir():
                     yield Unreadable(path, "linked folders are not entered")
                 elif entry.name.endswith(".md"):
-                    yield _checked(path, entry, place.fence)
+                    yield _checked(path, entry, search_path.fence)
             except OSError as error:
                 yield Unreadable(path, f"it cannot be reached: {error.strerror}")
 

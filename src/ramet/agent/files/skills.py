@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ramet.agent.files import frontmatter
 from ramet.agent.files.bounded_read import read_text
-from ramet.agent.files.search_paths import SearchPath, plugin_places, project_places, user_places
+from ramet.agent.files.search_paths import SearchPath, plugin_search_paths, project_search_paths, user_search_paths
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.ids import checked_name
 
@@ -34,31 +34,31 @@ class Skill(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def skill_places(
+def skill_search_paths(
     project_dir: Path | None, user_dir: Path, home: Path | None = None, plugin_dirs: Sequence[Path] = ()
 ) -> tuple[SearchPath, ...]:
     """Return the folders of skills: `skills/` in a project's `.ramet`, `.claude`, `.agents`, the user's, plugins'."""
-    project = () if project_dir is None else project_places(project_dir, "skills")
-    return (*project, *user_places(user_dir, home, "skills"), *plugin_places(plugin_dirs, "skills"))
+    project = () if project_dir is None else project_search_paths(project_dir, "skills")
+    return (*project, *user_search_paths(user_dir, home, "skills"), *plugin_search_paths(plugin_dirs, "skills"))
 
 
-def skill_names(places: Iterable[SearchPath]) -> tuple[str, ...]:
+def skill_names(search_paths: Iterable[SearchPath]) -> tuple[str, ...]:
     """Return the names of the available skills, sorted."""
-    return tuple(sorted({name for search_path in places for name in _names(search_path.folder)}))
+    return tuple(sorted({name for search_path in search_paths for name in _names(search_path.folder)}))
 
 
-def load_skill(name: str, places: Sequence[SearchPath]) -> Skill:
+def load_skill(name: str, search_paths: Sequence[SearchPath]) -> Skill:
     """Return the skill of a name from the first place that has it.
 
     Raises InvalidValue for an invalid name (`../x`) or an invalid file, Unknown with the available names, and
     Unreadable for a file that cannot be read or leads out of its project: an agent does not start without its skill.
     """
     checked_name("skill", name)
-    for search_path in places:
+    for search_path in search_paths:
         path = search_path.folder / name / FILE
         if os.path.lexists(path):
             return parse_skill(read_text(path, limit=MAX_FILE, fence=search_path.fence).text, path=path)
-    raise Unknown("skill", name, skill_names(places))
+    raise Unknown("skill", name, skill_names(search_paths))
 
 
 def parse_skill(text: str, *, path: Path) -> Skill:
@@ -79,9 +79,9 @@ def parse_skill(text: str, *, path: Path) -> Skill:
     return Skill(name, description.strip(), front.body, path, tuple(notes))
 
 
-def load_skills(names: Iterable[str], places: Sequence[SearchPath]) -> tuple[Skill, ...]:
+def load_skills(names: Iterable[str], search_paths: Sequence[SearchPath]) -> tuple[Skill, ...]:
     """Return each named skill once, in order. Raises the errors of `load_skill`."""
-    return tuple(load_skill(name, places) for name in dict.fromkeys(names))
+    return tuple(load_skill(name, search_paths) for name in dict.fromkeys(names))
 
 
 def render_skills(skills: Iterable[Skill]) -> str:

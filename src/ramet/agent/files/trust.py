@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from ramet.agent.files import frontmatter, safe_yaml
 from ramet.agent.files.agent_file import MAX_FILE
 from ramet.agent.files.bounded_read import Unreadable, read_text, real_path
-from ramet.agent.files.git_programs import git_programs, runs_commands_of_checkouts
+from ramet.agent.files.git_programs import git_programs, runs_checkout_commands
 from ramet.agent.files.scripts import Script, ScriptSearch
-from ramet.agent.files.search_paths import Candidate, agent_files, project_places
+from ramet.agent.files.search_paths import Candidate, agent_files, project_search_paths
 from ramet.core.errors import InvalidValue
 
 #: Files that only configure what may run.
@@ -60,7 +60,7 @@ class Verdict(NamedTuple):
     reason: str
 
 
-def what_would_run(folder: Path) -> tuple[Runnable, ...]:
+def find_runnables(folder: Path) -> tuple[Runnable, ...]:
     """Return everything that trusting `folder` would switch on. Raises Unreadable if that cannot be determined."""
     root = real_path(folder)
     scripts = ScriptSearch(root)
@@ -69,15 +69,15 @@ def what_would_run(folder: Path) -> tuple[Runnable, ...]:
     return tuple(sorted(runnables))
 
 
-def trust(folder: Path, user_dir: Path, *, seen: tuple[Runnable, ...] | None = None) -> tuple[Runnable, ...]:
+def trust(folder: Path, user_dir: Path, *, reviewed: tuple[Runnable, ...] | None = None) -> tuple[Runnable, ...]:
     """Record that `folder` is trusted in its current state; return what that switches on.
 
     `seen` is what a person was shown and approved: if it is out of date, nothing is recorded. An unreadable record is
     moved to `trust.json.bad`, not overwritten. Raises Unreadable.
     """
     root = real_path(folder)
-    runnables = what_would_run(root)
-    if seen is not None and seen != runnables:
+    runnables = find_runnables(root)
+    if reviewed is not None and reviewed != runnables:
         raise Unreadable(root, "it changed while you reviewed it; review it again")
     user_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     record = user_dir / RECORD
@@ -109,7 +109,7 @@ def trust_of(folder: Path, user_dir: Path) -> Verdict:
         known = _read(user_dir / RECORD).get(root)
         if known is None:
             return Verdict(False, "it was never trusted (ramet trust DIR)")
-        if known != _digest(what_would_run(folder)):
+        if known != _digest(find_runnables(folder)):
             return Verdict(False, "what it would run has changed since it was trusted (ramet trust DIR)")
     except (Unreadable, OSError, RuntimeError) as error:
         return Verdict(False, str(error))
@@ -124,7 +124,7 @@ def is_trusted(folder: Path, user_dir: Path) -> bool:
 def may_run_git(folder: Path, user_dir: Path) -> bool:
     """Return whether git may run the repository's programs: `folder` is trusted, and no checkout contains any."""
     try:
-        return is_trusted(folder, user_dir) and not runs_commands_of_checkouts(folder)
+        return is_trusted(folder, user_dir) and not runs_checkout_commands(folder)
     except Unreadable:
         return False
 
@@ -144,7 +144,7 @@ def _settings(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
             yield Runnable(name, _summary(content), _hash(text.encode()))
         if isinstance(content, dict):
             content.pop("permissions", None)  # A rule names files that a tool may use, and runs none.
-        yield from _named_scripts(root, scripts.named(_strings(content)))
+        yield from _named_scripts(root, scripts.named_files(_strings(content)))
 
 
 def _server_settings(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
@@ -162,10 +162,10 @@ def _server_settings(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
     names = [each.lstrip().removeprefix("file:") for each in _strings(content)]
     if isinstance(content, dict):
         names += [file for key in _OBJECT_KEYS for file in _files_of_module(content.get(key))]
-    yield from _named_scripts(root, scripts.named(names), what="a file that the settings of a server name")
+    yield from _named_scripts(root, scripts.named_files(names), what="a file that the settings of a server name")
     installs = content.get("installs") if isinstance(content, dict) else None
     arguments = installs.get("pip_args") if isinstance(installs, dict) else None
-    yield from _named_scripts(root, scripts.read_by_pip(_strings(arguments)), what="a file that pip would read")
+    yield from _named_scripts(root, scripts.pip_files(_strings(arguments)), what="a file that pip would read")
 
 
 def _files_of_module(reference: Any) -> Iterator[str]:
@@ -181,7 +181,7 @@ def _files_of_module(reference: Any) -> Iterator[str]:
 
 
 def _agents(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
-    for search_path in project_places(root, "agents"):
+    for search_path in project_search_paths(root, "agents"):
         for candidate in agent_files(search_path):
             if not isinstance(candidate, Candidate):
                 continue  # not loaded either
@@ -198,17 +198,17 @@ def _agents(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
                     canonical = json.dumps(content, sort_keys=True, default=repr)
                     shown, digest = _summary({what: content}), _hash(f"{key} {canonical}".encode())
                     yield Runnable(_name(root, candidate.path), shown, digest)
-                    yield from _named_scripts(root, scripts.named(_strings(content)))
+                    yield from _named_scripts(root, scripts.named_files(_strings(content)))
 
 
 def _git(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
     for file in git_programs(root):
         name = _name(root, file.path)
-        yield Runnable(name, _short(file.what), _hash(file.counted.encode()))
-        if file.of_checkouts:
-            what = f"not run for agents with a worktree: each checkout has its own: {'; '.join(file.of_checkouts)}"
+        yield Runnable(name, _short(file.what), _hash(file.content.encode()))
+        if file.checkout_commands:
+            what = f"not run for agents with a worktree: each checkout has its own: {'; '.join(file.checkout_commands)}"
             yield Runnable(name, _short(what), _hash(b""))
-        yield from _named_scripts(root, scripts.named(file.values))
+        yield from _named_scripts(root, scripts.named_files(file.values))
 
 
 def _named_scripts(

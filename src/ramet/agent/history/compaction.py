@@ -164,7 +164,7 @@ class Compaction:
                 text = await self.summarise(middle)
             else:
                 prompt = summary_prompt(
-                    middle, instructions, most=self.threshold * 2
+                    middle, instructions, max_chars=self.threshold * 2
                 )  # at two and more characters to a token
                 text = await ask_model(context, prompt, max_tokens=max_tokens)
             if not isinstance(text, str) or not text.strip():

@@ -23,7 +23,7 @@ MAX_REASON = 4_000
 MAX_CONTEXT = 20_000
 
 #: Events at which an agent is about to become idle; "block" means: continue, with a reason.
-GO_ON = frozenset({"Stop", "SubagentStop", "TeammateIdle"})
+CONTINUABLE_EVENTS = frozenset({"Stop", "SubagentStop", "TeammateIdle"})
 #: Events at which a command's output that is not JSON becomes text for the model, as in Claude Code.
 _PLAIN_TEXT = frozenset({"UserPromptSubmit", "SessionStart", "SubagentStart"})
 
@@ -51,7 +51,7 @@ _VERDICTS = {
     "continue": "continue",
 }
 
-Word = Literal["allow", "deny", "ask", "continue", "stop"]
+Verdict = Literal["allow", "deny", "ask", "continue", "stop"]
 
 
 class HookError(Exception):
@@ -64,7 +64,7 @@ class HookAnswer(NamedTuple):
     No word is no opinion, which does not approve a PermissionRequest.
     """
 
-    word: Word | None = None
+    verdict: Verdict | None = None
     reason: str = ""
     updated_input: dict[str, Any] | None = None
     updated_output: str | None = None
@@ -72,16 +72,16 @@ class HookAnswer(NamedTuple):
     notice: str = ""
 
     @property
-    def final(self) -> bool:
+    def is_final(self) -> bool:
         """Return whether no later hook can change the answer."""
-        return self.word in ("deny", "continue", "stop")
+        return self.verdict in ("deny", "continue", "stop")
 
-    def then(self, later: HookAnswer) -> HookAnswer:
+    def combined_with(self, later: HookAnswer) -> HookAnswer:
         """Combine with the answer of a later hook, which saw this one's rewrites: deny before ask before allow."""
-        weaker = later.word is None or (later.word == "allow" and self.word == "ask")
-        reasons = [self.reason if weaker or later.word == self.word else "", "" if weaker else later.reason]
+        weaker = later.verdict is None or (later.verdict == "allow" and self.verdict == "ask")
+        reasons = [self.reason if weaker or later.verdict == self.verdict else "", "" if weaker else later.reason]
         return HookAnswer(
-            word=self.word if weaker else later.word,
+            verdict=self.verdict if weaker else later.verdict,
             reason="\n".join(each for each in reasons if each),
             updated_input=later.updated_input if later.updated_input is not None else self.updated_input,
             updated_output=later.updated_output if later.updated_output is not None else self.updated_output,
@@ -133,16 +133,16 @@ def from_value(event: str, answer: Any) -> HookAnswer:
     raise HookError(f"it returned {type(answer).__name__}, not None, a string, a dict or a HookDecision")
 
 
-def decision(event: str, opinion: HookAnswer, label: str) -> HookDecision:
+def decision(event: str, hook_answer: HookAnswer, label: str) -> HookDecision:
     """Return the decision of all hooks. Without a word it is allow, but ask on PermissionRequest: a person decides."""
-    verdict = opinion.word or ("ask" if event == "PermissionRequest" else "allow")
-    reason = opinion.reason
+    verdict = hook_answer.verdict or ("ask" if event == "PermissionRequest" else "allow")
+    reason = hook_answer.reason
     if verdict == "stop":
-        verdict = "allow" if event in GO_ON else "deny"
+        verdict = "allow" if event in CONTINUABLE_EVENTS else "deny"
     if verdict in ("deny", "continue") and not reason:
         reason = f"blocked by the hook {label}"
-    rewritten = None if verdict == "deny" else opinion.updated_input
-    return HookDecision(verdict, reason, rewritten, opinion.updated_output, opinion.context)
+    rewritten = None if verdict == "deny" else hook_answer.updated_input
+    return HookDecision(verdict, reason, rewritten, hook_answer.updated_output, hook_answer.context)
 
 
 def _from_dict(event: str, answer: dict[str, Any]) -> HookAnswer:
@@ -170,12 +170,12 @@ def _from_dict(event: str, answer: dict[str, Any]) -> HookAnswer:
         raise HookError("continue is neither true nor false")
     if not continues:
         return hook_answer._replace(
-            word="stop", reason=_text("stopReason", answer.get("stopReason"), MAX_REASON) or reason
+            verdict="stop", reason=_text("stopReason", answer.get("stopReason"), MAX_REASON) or reason
         )
     return hook_answer
 
 
-def _verdict_and_reason(answer: dict[str, Any], specific: dict[str, Any]) -> tuple[Word | None, str]:
+def _verdict_and_reason(answer: dict[str, Any], specific: dict[str, Any]) -> tuple[Verdict | None, str]:
     """Return the word and its reason, from the one of three places that contains it."""
     reason = answer.get("reason")
     verdict: Any = answer.get("decision")
@@ -193,16 +193,16 @@ def _verdict_and_reason(answer: dict[str, Any], specific: dict[str, Any]) -> tup
 
 def _for_event(event: str, hook_answer: HookAnswer) -> HookAnswer:
     """Return the opinion in the terms of its event. Raises HookError if the event does not accept the word."""
-    if event in GO_ON and hook_answer.word == "deny":
-        return hook_answer._replace(word="continue")
-    if hook_answer.word == "continue" and event not in GO_ON:
+    if event in CONTINUABLE_EVENTS and hook_answer.verdict == "deny":
+        return hook_answer._replace(verdict="continue")
+    if hook_answer.verdict == "continue" and event not in CONTINUABLE_EVENTS:
         raise HookError(f"'continue' is no answer to {event}")
-    if hook_answer.word == "ask" and event not in GATES:
+    if hook_answer.verdict == "ask" and event not in GATES:
         raise HookError(f"'ask' is no answer to {event}")
     return hook_answer
 
 
-def _verdict(value: Any) -> Word:
+def _verdict(value: Any) -> Verdict:
     if not isinstance(value, str) or value not in _VERDICTS:
         raise HookError(f"{str(value)[:100]!r} is no decision; known: {', '.join(_VERDICTS)}")
     return _VERDICTS[value]  # type: ignore[return-value]  # the values of the table are such words

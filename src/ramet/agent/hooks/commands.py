@@ -15,7 +15,7 @@ from ramet.concurrency.pipes import Capture
 from ramet.concurrency.processes import environment, run
 
 #: The variables that a command gets from our environment: enough to find programs, no keys.
-PASSED = (
+PASSED_VARIABLES = (
     "PATH",
     "HOME",
     "USER",
@@ -48,7 +48,7 @@ async def run_command(
 
     Raises HookError if it gives no valid answer, TimeoutError, and Aborted.
     """
-    env = environment(PASSED, environ)
+    env = environment(PASSED_VARIABLES, environ)
     env["CLAUDE_PROJECT_DIR"] = env["RAMET_PROJECT_DIR"] = os.fspath(project_dir)
     try:
         payload_json = json.dumps(payload, default=str, allow_nan=False).encode()
@@ -72,6 +72,6 @@ async def run_command(
         raise HookError(f"it could not be started: {error}") from None
     if exited.why == "timeout":
         raise TimeoutError(f"not done within {timeout_s:g} s")
-    if exited.code == 0 and (stdout.left_out or stderr.left_out):
+    if exited.code == 0 and (stdout.omitted_bytes or stderr.omitted_bytes):
         raise HookError("it printed more than an answer may contain")
     return from_command(event, exited.code, stdout.data(), stderr.data())

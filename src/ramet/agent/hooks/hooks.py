@@ -110,15 +110,15 @@ class HookRunner:
             hook_answer, label = await self._ask(each, context, full_payload), each.label
             if hook_answer.notice:
                 context.emit(Notice, text=hook_answer.notice)
-            combined = combined.then(hook_answer)
+            combined = combined.combined_with(hook_answer)
             if hook_answer.updated_input is not None:
                 full_payload["tool_input"] = hook_answer.updated_input
             if hook_answer.updated_output is not None:
                 full_payload["tool_response"] = hook_answer.updated_output
-            if hook_answer.final:
+            if hook_answer.is_final:
                 break
         answer = decision(event, combined, label)
-        if combined.word == "stop" and event in _STOPPING_EVENTS:
+        if combined.verdict == "stop" and event in _STOPPING_EVENTS:
             context.abort.abort(f"stopped by the hook {label}" + (f": {combined.reason}" if combined.reason else ""))
         return answer
 
@@ -129,7 +129,7 @@ class HookRunner:
             abort = None  # It reports an end, or an action before it: bounded only by its own time limit.
         try:
             if isinstance(hook.run, str):
-                with context.holding_process():
+                with context.track_process():
                     return await run_command(
                         hook.run,
                         hook.event,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ramet.agent.schemas.work_budget import take
+from ramet.agent.schemas.work_budget import spend_steps
 from ramet.core.errors import InvalidValue
 
 _UNIT = 64  #: characters, items or names that cost about one step
@@ -27,7 +27,7 @@ def check(schema: Mapping[str, Any]) -> None:
             raise InvalidValue(f"output.{keyword}", schema[keyword], accepted)
 
 
-def counting(dialect: Any) -> Any:
+def counting_validator(dialect: Any) -> Any:
     """Return a validator class of a dialect that counts each keyword, and compares items in linear time."""
     from jsonschema.validators import extend
 
@@ -39,11 +39,11 @@ def counting(dialect: Any) -> Any:
 def _counted(keyword: str, function: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
     def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         compared = json.dumps(value) if keyword in _COMPARED_KEYWORDS else value
-        take(1 + _cost(compared) + _cost(instance))
+        spend_steps(1 + _cost(compared) + _cost(instance))
         if keyword == "contains" and isinstance(instance, list):
-            take(len(instance))  # each item has a validator of its own
+            spend_steps(len(instance))  # each item has a validator of its own
         for error in function(validator, value, instance, schema) or ():
-            take(1 + len(error.message) // _UNIT)  # a message quotes the value
+            spend_steps(1 + len(error.message) // _UNIT)  # a message quotes the value
             yield error
 
     return counted
@@ -62,7 +62,7 @@ def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> It
     known_texts = set[str]()
     for item in instance:
         text = json.dumps(_numbers(item), sort_keys=True)
-        take(1 + len(text) // _UNIT)
+        spend_steps(1 + len(text) // _UNIT)
         if text in known_texts:
             yield ValidationError(f"the items are not unique: {text[:100]} occurs twice")
             return

@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from ramet.agent.schemas.pattern_cost import LETTERS, Cost, UnreadablePattern, cost_of
-from ramet.agent.schemas.work_budget import take
+from ramet.agent.schemas.work_budget import spend_steps
 from ramet.core.errors import InvalidValue
 
 MAX_PATTERN = 1_000  #: characters
@@ -40,7 +40,7 @@ class _Compiled:
     def fits(self, text: str) -> bool:
         """Return whether the pattern matches a text. Raises TooManySteps before the match."""
         length = len(text) if text.isascii() else 4 * len(text)
-        take(1 + length * self._places // _UNIT)
+        spend_steps(1 + length * self._places // _UNIT)
         return bool(self._validator.isinstance_python(text))
 
 
@@ -67,7 +67,7 @@ class Patterns:
         for pattern, field in fields.items():
             self._compiled[pattern] = _compile(field, pattern, costs[pattern])
 
-    def linear(self, dialect: Any) -> Any:
+    def linear_validator(self, dialect: Any) -> Any:
         """Return a validator class of a dialect that matches with these patterns, and never with `re`."""
         from jsonschema.validators import extend
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ramet.agent.schemas import counted_checks
 from ramet.agent.schemas.patterns import Patterns
-from ramet.agent.schemas.work_budget import TooManySteps, counted
+from ramet.agent.schemas.work_budget import TooManySteps, count_steps
 from ramet.core.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -64,11 +64,11 @@ class JsonSchema:
                     raise InvalidValue(f"output.{keyword}", target, "references within the schema ('#/…') only")
                 resolver.lookup(target)
             self.schema = schema
-            validators = counted_checks.counting(patterns.linear(dialect))
+            validators = counted_checks.counting_validator(patterns.linear_validator(dialect))
             # jsonschema would continue with its own validators at each schema with a dialect.
             plain = {keyword: value for keyword, value in schema.items() if keyword != "$schema"}
             self._validator: Validator = validators(plain, registry=registry)
-            with counted():
+            with count_steps():
                 for probe in _PROBES:
                     self._problem(probe)
         except UnknownDialect as error:
@@ -92,7 +92,7 @@ class JsonSchema:
         Raises TooManySteps if the check takes too many steps.
         """
         try:
-            with counted():
+            with count_steps():
                 return self._problem(data)
         except RecursionError:
             return "it cannot be checked: it, or the schema, is nested too deeply"

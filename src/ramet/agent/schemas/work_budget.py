@@ -24,12 +24,12 @@ class Steps:
     """The remaining steps of a check."""
 
     def __init__(self, characters: int) -> None:
-        self._most = self.left = MAX_STEPS + characters // 4
+        self._most = self.remaining = MAX_STEPS + characters // 4
 
-    def take(self, steps: int = 1) -> None:
+    def spend(self, steps: int = 1) -> None:
         """Take steps. Raises TooManySteps if none are left."""
-        self.left -= steps
-        if self.left < 0:
+        self.remaining -= steps
+        if self.remaining < 0:
             raise TooManySteps(f"checking it takes more than {self._most} steps")
 
 
@@ -37,7 +37,7 @@ _current: ContextVar[Steps | None] = ContextVar("steps", default=None)
 
 
 @contextmanager
-def counted(characters: int = 0) -> Iterator[Steps]:
+def count_steps(characters: int = 0) -> Iterator[Steps]:
     """Count the steps inside, for a value of `characters`; in an outer check, its steps are used."""
     if (outer := _current.get()) is not None:
         yield outer
@@ -50,7 +50,7 @@ def counted(characters: int = 0) -> Iterator[Steps]:
         _current.reset(token)
 
 
-def take(steps: int) -> None:
+def spend_steps(steps: int) -> None:
     """Take steps of the current check, if there is one. Raises TooManySteps."""
     if (current := _current.get()) is not None:
-        current.take(steps)
+        current.spend(steps)

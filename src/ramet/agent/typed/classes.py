@@ -26,7 +26,9 @@ _live_classes = weakref.WeakValueDictionary[_ClassKey, type]()
 _recent_classes = SizedCache[_ClassKey, type](_CACHED_PARTS)
 
 
-def made_class(kind: str, name: str, data: Mapping[str, Any], hints: Mapping[str, Any], where: str, parts: int) -> type:
+def class_from_data(
+    kind: str, name: str, data: Mapping[str, Any], hints: Mapping[str, Any], where: str, parts: int
+) -> type:
     """Return the class of these fields and defaults, or of the values of an enum; it counts as `parts` parts.
 
     Raises InvalidValue for names that Python or pydantic reserve, such as `mro` in an enum.

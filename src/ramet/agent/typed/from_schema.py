@@ -8,8 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Union, cast
 
-from ramet.agent.schemas.work_budget import counted
-from ramet.agent.typed.classes import made_class
+from ramet.agent.schemas.work_budget import count_steps
+from ramet.agent.typed.classes import class_from_data
 from ramet.agent.typed.schema import (
     FORMATS,
     MAX_CLASS_PARTS,
@@ -32,7 +32,7 @@ _PARTS_OF_A_CLASS = 20  #: constant cost of a class: it takes as long to create 
 
 def hint_of(schema: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]], where: str = "type") -> Any:
     """Return the type of a schema. Equal definitions give the same class. Raises InvalidValue."""
-    with counted(len(json.dumps(known, default=str))):
+    with count_steps(len(json.dumps(known, default=str))):
         return TypeReader(known).hint(schema, where)
 
 
@@ -66,25 +66,25 @@ class TypeReader:
         self._mentioned = set[str]()  #: classes that the current field contains
         self._remaining_parts = MAX_PARTS
 
-    def hint(self, schema: Any, where: str, inside: tuple[str, ...] = ()) -> Any:
+    def hint(self, schema: Any, where: str, enclosing: tuple[str, ...] = ()) -> Any:
         """Return the type of a schema. Raises InvalidValue if the schema is invalid."""
-        owner = next((each for each in reversed(inside) if each), "")
-        self._deepest = max(self._deepest, len(inside))
+        owner = next((each for each in reversed(enclosing) if each), "")
+        self._deepest = max(self._deepest, len(enclosing))
         self._count(owner, 1, where)
-        if not isinstance(schema, Mapping) or len(inside) > MAX_DEPTH:
+        if not isinstance(schema, Mapping) or len(enclosing) > MAX_DEPTH:
             raise InvalidValue(where, schema, f"a type as data, at most {MAX_DEPTH} deep")
         keywords = {key: value for key, value in schema.items() if key not in ("default", "description", "title")}
-        deeper = (*inside, "")
+        deeper = (*enclosing, "")
         match keywords:
             case {} if not keywords:
                 return Any
             case {"$ref": str(reference)} if len(keywords) == 1 and reference.startswith(REFERENCE):
                 name = reference.removeprefix(REFERENCE)
-                kind = self._class(name, where, inside)
+                kind = self._class(name, where, enclosing)
                 self._mentioned |= self._contained[name]
                 if owner and name not in self._contained[owner]:
                     self._contained[owner] |= self._contained[name]
-                elif inside and not owner:  # a container of the class, which is not shared like a class
+                elif enclosing and not owner:  # a container of the class, which is not shared like a class
                     self._spend_parts(self._parts_of(self._contained[name]), where)
                 return kind
             case {"type": "string", "format": str(name)} if len(keywords) == 2 and name == TASK:
@@ -171,7 +171,7 @@ class TypeReader:
                 raise InvalidValue(where, values, "names, with text or numbers")
             self._count_values(name, list(values.values()), where)
             self._spend_parts(self._own_parts[name] + _PARTS_OF_A_CLASS, where)
-            return made_class("enum", name, dict(values), {}, where, self._own_parts[name] + _PARTS_OF_A_CLASS)
+            return class_from_data("enum", name, dict(values), {}, where, self._own_parts[name] + _PARTS_OF_A_CLASS)
         fields = definition.get("fields")
         if set(definition) != {"kind", "fields"} or not isinstance(fields, Mapping):
             raise InvalidValue(where, definition, "a kind, and fields")
@@ -184,7 +184,9 @@ class TypeReader:
             hints[field] = self._field(schema, f"{where}.{field}", parts)
         self._spend_parts(self._parts_of(self._contained[name]) + _PARTS_OF_A_CLASS, where)
         defaults = {field: schema["default"] for field, schema in fields.items() if "default" in schema}
-        kind = made_class(definition["kind"], name, defaults, hints, where, self._own_parts[name] + _PARTS_OF_A_CLASS)
+        kind = class_from_data(
+            definition["kind"], name, defaults, hints, where, self._own_parts[name] + _PARTS_OF_A_CLASS
+        )
         for field, value in defaults.items():
             decode_value(hints[field], value, f"{where}.{field}.default")
         return kind

@@ -27,12 +27,12 @@ _ACCEPTED = (
 )
 
 
-def schema_of(hint: Any, into: Types, where: str) -> dict[str, Any]:
+def schema_of(hint: Any, types_by_name: Types, where: str) -> dict[str, Any]:
     """Return the schema of a type; the classes that it contains are added to `into`.
 
     Raises InvalidValue, with the place.
     """
-    return _Writer(into).schema(hint, where, ())
+    return _Writer(types_by_name).schema(hint, where, ())
 
 
 class _Writer:

@@ -55,7 +55,7 @@ class Tries:
         if not self._has_choices:
             return 1
         tries = _Count(self._schema, steps, has_aliases=self._has_aliases).tries(self._schema, data)
-        steps.take(tries)
+        steps.spend(tries)
         return tries
 
     def longest_errors(self, data: Any, tries: int, error: int) -> int:
@@ -82,8 +82,8 @@ class _Count:
         self._known[pair] = tries  # final for a type that leads to itself at the same value: pydantic refuses it
         for part, value in self._parts(schema, data):
             tries += self.tries(part, value)
-            if max(tries, len(self._known)) > self._steps.left:
-                self._steps.take(tries + len(self._known))
+            if max(tries, len(self._known)) > self._steps.remaining:
+                self._steps.spend(tries + len(self._known))
         self._known[pair] = tries
         return tries
 

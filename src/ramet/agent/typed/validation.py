@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ramet.agent.schemas.work_budget import counted
+from ramet.agent.schemas.work_budget import count_steps
 from ramet.agent.typed.union_cost import Tries
 from ramet.wire.values.first_errors import stopping_validator
 
@@ -25,7 +25,7 @@ _ERROR = 500  #: characters of an error, without long names and accepted values
 class ValidationProblem(NamedTuple):
     """A wrong part of a value."""
 
-    place: tuple[int | str, ...]
+    path: tuple[int | str, ...]
     message: str
 
 
@@ -45,7 +45,7 @@ class Validation:
         self.tries = Tries(adapter)
         self._stopping: Any = None  # created on first use
 
-    def of_data(self, data: Any, text: str) -> Any:
+    def validate_data(self, data: Any, text: str) -> Any:
         """Return JSON data, also given as text, as a value of the type.
 
         Raises DoesNotFitType, TooManySteps, RecursionError.
@@ -54,7 +54,7 @@ class Validation:
         from pydantic import ValidationError
 
         try:
-            with counted(len(text)) as steps:
+            with count_steps(len(text)) as steps:
                 tries = self.tries.count(data, steps)
                 if self.tries.longest_errors(data, tries, _ERROR) > _ERRORS_SIZE:
                     self._stop_early("validate_json", text)
@@ -62,7 +62,7 @@ class Validation:
         except ValidationError as error:
             raise self._refusal(error, "validate_json", text) from None
 
-    def of_value(self, value: Any) -> Any:
+    def validate_value(self, value: Any) -> Any:
         """Return a caller's value as one of the type: it is no data from outside, and may contain itself.
 
         Raises the errors of `of_data`.
@@ -70,7 +70,7 @@ class Validation:
         from pydantic import ValidationError
 
         try:
-            with counted() as steps:
+            with count_steps() as steps:
                 self.tries.count(value, steps)
                 return self.adapter.validate_python(value)
         except ValidationError as error:

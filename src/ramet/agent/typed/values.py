@@ -8,7 +8,7 @@ import json
 import typing
 from typing import Any
 
-from ramet.agent.schemas.work_budget import TooManySteps, counted, take
+from ramet.agent.schemas.work_budget import TooManySteps, count_steps, spend_steps
 from ramet.agent.typed.cache import SizedCache
 from ramet.agent.typed.validation import DoesNotFitType, Validation
 from ramet.core.errors import InvalidValue
@@ -43,7 +43,7 @@ def _validation(hint: Any) -> Validation:
 
 
 def _value(hint: Any, data: Any) -> Any:
-    return _validation(hint).of_data(data, json.dumps(data, allow_nan=False))
+    return _validation(hint).validate_data(data, json.dumps(data, allow_nan=False))
 
 
 def decode_value(hint: Any, value: Any, where: str) -> Any:
@@ -54,7 +54,7 @@ def decode_value(hint: Any, value: Any, where: str) -> Any:
         raise InvalidValue(where, value, f"a value whose check is less work: {problem}") from None
     except DoesNotFitType as refusal:
         first = refusal.problems[0]
-        value_path = where + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first.place)
+        value_path = where + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first.path)
         raise InvalidValue(value_path, value, first.message) from None
     except (TypeError, ValueError, RecursionError) as problem:
         raise InvalidValue(where, value, f"JSON data: {problem}") from None
@@ -72,10 +72,10 @@ class Default:
 
     def __call__(self) -> Any:
         if self._is_shared:
-            take(1)  # of the check that needs the default
+            spend_steps(1)  # of the check that needs the default
             return self._shared
-        take(self._steps)
-        return self._validation.of_data(self.data, self._text)
+        spend_steps(self._steps)
+        return self._validation.validate_data(self.data, self._text)
 
     @functools.cached_property
     def _shared(self) -> Any:
@@ -111,15 +111,15 @@ def encode_argument(hint: Any, value: Any, where: str) -> Any:
 
     try:
         validation = _validation(hint)
-        with counted():
-            data: Any = validation.adapter.dump_python(validation.of_value(value), mode="json")
+        with count_steps():
+            data: Any = validation.adapter.dump_python(validation.validate_value(value), mode="json")
         json.dumps(data, allow_nan=False)
         return data
     except TooManySteps as problem:
         raise InvalidValue(where, value, f"a value whose check is less work: {problem}") from None
     except DoesNotFitType as refusal:
         first = refusal.problems[0]
-        value_path = where + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first.place)
+        value_path = where + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first.path)
         raise InvalidValue(value_path, value, first.message) from None
     except (TypeError, ValueError, RecursionError, pydantic.PydanticUserError) as problem:
         raise InvalidValue(where, value, f"a value that can be written as JSON: {problem}") from None

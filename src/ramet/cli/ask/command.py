@@ -15,7 +15,7 @@ from rich.text import Text
 from ramet.cli.ask.consent import require_approval_for_writes
 from ramet.cli.ask.question import Asked, Asking
 from ramet.cli.errors import set_up_logging
-from ramet.cli.paths import nearby, temp_dir, user_dir, writable_dir
+from ramet.cli.paths import display_path, temp_dir, user_dir, writable_dir
 from ramet.cli.project import open_project
 from ramet.cli.render.approvals import Questions
 from ramet.cli.render.console import console, is_live
@@ -66,7 +66,7 @@ async def _ask(options: Namespace, question: str, *, logs: bool) -> int:
         outcome = await Asking(session, model, view, questions, timeout_s=options.timeout).run(question)
     finally:
         await session.runtime.stop()
-    if outcome.unread:
+    if outcome.output_closed:
         raise BrokenPipeError
     if isinstance(view, JsonView):
         view.finish()
@@ -96,7 +96,7 @@ def _session(options: Namespace, clock: Clock, *, attended: bool) -> tuple[Sessi
     project = open_project(options.dir)
     remarks += project.notes
     if project.problems:
-        option = "" if options.dir == Path.cwd() else f" --dir {one_line(nearby(options.dir))}"
+        option = "" if options.dir == Path.cwd() else f" --dir {one_line(display_path(options.dir))}"
         remarks.append(f"{count(len(project.problems), 'problem')} in agent files: see ramet agents check{option}")
     transcripts = _transcripts_dir(options, remarks)
     session = Session(
@@ -139,7 +139,9 @@ def _transcripts_dir(options: Namespace, remarks: list[str]) -> Path:
         return chosen
     default = writable_dir(checked_state_folder(options.dir) / "transcripts")
     if default is None:
-        remarks.append(f"{one_line(nearby(options.dir))} cannot be written to: transcripts go to a temporary folder")
+        remarks.append(
+            f"{one_line(display_path(options.dir))} cannot be written to: transcripts go to a temporary folder"
+        )
         return temp_dir()
     return default
 
@@ -187,7 +189,7 @@ def _print_summary(
     *,
     blank_line: bool,
 ) -> None:
-    for call in outcome.left:
+    for call in outcome.unfinished_calls:
         err.print(Text(f"still running, its result is discarded: {one_line(call)}", "yellow"), soft_wrap=True)
     if options.json or (options.quiet and outcome.result.exit_code == 0):
         return

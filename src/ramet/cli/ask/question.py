@@ -14,7 +14,7 @@ from ramet.cli.render.tree_model import TreeModel
 from ramet.cli.render.views import View
 from ramet.cli.signals import Interrupts
 from ramet.core.events import Event, RunEnded
-from ramet.core.lifecycle import LIVING, State
+from ramet.core.lifecycle import LIVE_STATES, State
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.host.session import Session
 
@@ -23,8 +23,8 @@ class Asked(NamedTuple):
     """The outcome of a question."""
 
     result: Result
-    left: tuple[str, ...] = ()  #: calls that could not be ended
-    unread: bool = False  #: the reader of the output closed it
+    unfinished_calls: tuple[str, ...] = ()  #: calls that could not be ended
+    output_closed: bool = False  #: the reader of the output closed it
 
 
 class Asking:
@@ -62,7 +62,7 @@ class Asking:
             with Interrupts(on_signal, self._view.restore):
                 async with asyncio.TaskGroup() as group:
                     await self._ask(question, group)
-        return Asked(self._result(), self._unfinished_calls, unread=self._output_closed and self._view.is_output)
+        return Asked(self._result(), self._unfinished_calls, output_closed=self._output_closed and self._view.is_output)
 
     async def _ask(self, question: str, group: asyncio.TaskGroup) -> None:
         async with AsyncExitStack() as stack:
@@ -88,7 +88,7 @@ class Asking:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            self._view.say("out of time: agents that are still active are stopped; the answer stays valid")
+            self._view.show_message("out of time: agents that are still active are stopped; the answer stays valid")
         messages = self._session.messages
         if len(messages) > known and messages[-1].type == "ai" and not self._is_active():
             self._later_answer = str(messages[-1].text) or None
@@ -96,25 +96,26 @@ class Asking:
     def _is_active(self) -> bool:
         """Return whether any run is active: an idle root does not count."""
         return any(
-            view.state in LIVING and not (view.depth == 0 and view.state == State.IDLE) for view in self._session.runs()
+            view.state in LIVE_STATES and not (view.depth == 0 and view.state == State.IDLE)
+            for view in self._session.runs()
         )
 
     async def _watch(self) -> None:
         async for event in self._events():
             self._changed.set()
-            self._model.take(event)
+            self._model.apply(event)
             if self._questions is not None:
-                self._questions.take(event)
+                self._questions.handle_event(event)
             if not self._output_closed:
                 try:
-                    self._view.take(event)
+                    self._view.show_event(event)
                 except OSError:  # A closed pipe, a full disk, a lost terminal.
                     self._output_closed = True
                     if self._view.is_output:
                         self._stop("the output cannot be written")
 
     async def _events(self) -> AsyncIterator[Event]:
-        async for event in self._session.events(tree=True, deltas=self._view.wants_text):
+        async for event in self._session.events(tree=True, deltas=self._view.shows_deltas):
             if isinstance(event, RunEnded) and event.run == event.root and self._session.result is not None:
                 # The root of a session ends when it closes; here the outcome of the question matters.
                 event = replace(event, result=self._result())
@@ -125,7 +126,7 @@ class Asking:
             self._stopped_by = by
             self._changed.set()
             if not self._output_closed:
-                self._view.say(f"{by}: stopping … (again: exit immediately)")
+                self._view.show_message(f"{by}: stopping … (again: exit immediately)")
             if self._open:
                 self._stopping = asyncio.create_task(self._cancel(by), name="ramet stop")
 

@@ -15,11 +15,11 @@ from ramet.agent.definition import Agent
 from ramet.agent.files.definitions import Definitions
 from ramet.agent.files.search_paths import Problem
 from ramet.cli.commands.permissions import show_permissions
-from ramet.cli.paths import nearby
+from ramet.cli.paths import display_path
 from ramet.cli.project import load
 from ramet.cli.render.console import console
 from ramet.cli.render.formatting import count
-from ramet.cli.render.sanitize import clean, one_line
+from ramet.cli.render.sanitize import one_line, sanitize
 
 
 def agents(options: Namespace) -> int:
@@ -54,7 +54,7 @@ def _list(definitions: Definitions, out: Console, project: Path) -> None:
         out.print(text, soft_wrap=True)
     for shadowed in definitions.shadowed:
         line = f"{shadowed.name}: {shadowed.winner} is used, {shadowed.loser} is not"
-        out.print(Text(clean(line), "dim"), soft_wrap=True)
+        out.print(Text(sanitize(line), "dim"), soft_wrap=True)
 
 
 def _check(definitions: Definitions, out: Console, err: Console, *, as_json: bool) -> int:
@@ -72,7 +72,7 @@ def _check(definitions: Definitions, out: Console, err: Console, *, as_json: boo
 
 
 def _sentence(remark: Problem, kind: str) -> str:
-    prefix = f"{nearby(remark.path)}: " if remark.path else ""
+    prefix = f"{display_path(remark.path)}: " if remark.path else ""
     return one_line(f"{prefix}{kind}{remark.sentence}", 2_000)
 
 
@@ -80,7 +80,7 @@ def _origin(agent: Agent, project: Path) -> str:
     if agent.source is None:
         return "built in" if agent.scope == "builtin" else agent.scope
     is_inside = agent.source.is_relative_to(project)
-    return one_line(str(agent.source.relative_to(project)) if is_inside else nearby(agent.source), 200)
+    return one_line(str(agent.source.relative_to(project)) if is_inside else display_path(agent.source), 200)
 
 
 def _as_data(agent: Agent) -> dict[str, Any]:

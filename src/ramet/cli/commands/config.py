@@ -15,7 +15,7 @@ from rich.text import Text
 from ramet.cli.render.console import console
 from ramet.cli.render.formatting import count
 from ramet.cli.render.sanitize import one_line
-from ramet.cli.settings_file import usual_file, why_not_trusted
+from ramet.cli.settings_file import default_file, trust_problem
 from ramet.core.errors import InvalidValue
 from ramet.services.config.load import SETTINGS, Config, examine, references
 
@@ -23,7 +23,7 @@ from ramet.services.config.load import SETTINGS, Config, examine, references
 def config(options: Namespace) -> int:
     """Print every setting; or print a line for each problem, and return status 1."""
     out, err = console(sys.stdout), console(sys.stderr)
-    config, problems = examine(usual_file(Path()) if options.file is None else Path(options.file), os.environ, {})
+    config, problems = examine(default_file(Path()) if options.file is None else Path(options.file), os.environ, {})
     if config is None:
         for problem in problems:
             line = {"problem": str(problem), "setting": problem.field}
@@ -44,7 +44,7 @@ def config(options: Namespace) -> int:
             reference.read(os.environ)
         except InvalidValue as problem:
             err.print(Text(one_line(f"note: {name}: {problem}", 2_000), "dim"), soft_wrap=True)
-    if options.file is None and usual_file(Path()) is not None and (reason := why_not_trusted(Path())):
+    if options.file is None and default_file(Path()) is not None and (reason := trust_problem(Path())):
         note = f"note: without --config, ramet serve reads only {reason}"
         err.print(Text(one_line(note, 2_000), "dim"), soft_wrap=True)
     return 0

@@ -35,7 +35,7 @@ def images(options: Namespace) -> int:
 
 async def _base(config: Config, options: Namespace, printer: ProgressPrinter) -> str:
     async with open_registry(_required_setting(config, "registry_url"), **_login(config)._asdict()) as registry:
-        return await push_base(registry, Path(options.tar), options.to, told=printer.show)
+        return await push_base(registry, Path(options.tar), options.to, on_progress=printer.show)
 
 
 async def _runtime(config: Config, options: Namespace, printer: ProgressPrinter) -> str:

@@ -16,7 +16,7 @@ from ramet.cli.render.sanitize import one_line
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.permissions import Permissions
 
-WAITS = "waits for trust: ramet trust DIR"
+NOT_TRUSTED = "waits for trust: ramet trust DIR"
 
 
 class _Line(NamedTuple):
@@ -37,12 +37,12 @@ def show_permissions(folder: Path, out: Console, *, as_json: bool) -> int:
         else:
             out.print(Text(one_line(sentence, 2_000)), soft_wrap=True)
         return 1
-    lines = [*_lines(loaded.held, holds=True), *_lines(loaded.waiting, holds=False)]
+    lines = [*_lines(loaded.active, holds=True), *_lines(loaded.pending, holds=False)]
     for each in lines:
         if as_json:
             print(json.dumps({"kind": "permission", **each._asdict()}))
         else:
-            waits = "" if each.holds else f"  ({WAITS})"
+            waits = "" if each.holds else f"  ({NOT_TRUSTED})"
             out.print(Text(one_line(f"{each.list:<5}  {each.rule}  {each.source}{waits}", 2_000)), soft_wrap=True)
     return 0
 

@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from ramet.cli.errors import FAILURE, say
-from ramet.cli.paths import nearby, user_dir
+from ramet.cli.errors import FAILURE, print_error
+from ramet.cli.paths import display_path, user_dir
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.settings_file import settings_file
 from ramet.cli.signals import Interrupts
@@ -47,19 +47,19 @@ async def _serve(config: Config) -> None:
     server = server_of(config, os.environ, user_dir=user_dir())
     with Interrupts(stop, lambda: None), _watch_stalls(server, config.stall_s):
         async with server:
-            key = nearby(server.folder / TOKEN) if config.token is None else str(config.token)
-            print(one_line(f"ramet serves {nearby(server.dir)} at {server.where} (operator's key: {key})", 1_000))
+            key = display_path(server.folder / TOKEN) if config.token is None else str(config.token)
+            print(one_line(f"ramet serves {display_path(server.dir)} at {server.where} (operator's key: {key})", 1_000))
             sys.stdout.flush()
             waiters = [asyncio.create_task(each.wait()) for each in (stopping, server.lost)]
             await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
             if server.lost.is_set():
                 # As after a kill: readers of a turn are cut off, and continue on the kernel that takes over.
-                say("the store is permanently lost (see the log); the server exits and can be started again")
+                print_error("the store is permanently lost (see the log); the server exits and can be started again")
                 os._exit(FAILURE)
             if server.kernels is not None:
-                await server.hand_over()
+                await server.drain()
             else:
-                await server.rest(ends_process=True)
+                await server.settle(ends_process=True)
             # Not closed: closing would end the conversations, which will be continued.
             await server.terminate()
             sys.stdout.flush()

@@ -13,7 +13,7 @@ from rich.text import Text
 from ramet.cli.errors import report_damage
 from ramet.cli.operate.ps import print_table
 from ramet.cli.render.console import console
-from ramet.cli.render.sanitize import arguments, one_line
+from ramet.cli.render.sanitize import format_arguments, one_line
 from ramet.cli.sources.choose import source_of
 from ramet.cli.sources.contract import Question
 from ramet.core.errors import Damaged
@@ -47,5 +47,5 @@ def _line(question: Question) -> tuple[str, ...]:
         question.state,
         one_line(question.tool, 40),
         one_line(question.question, 200),
-        arguments(question.args),
+        format_arguments(question.args),
     )

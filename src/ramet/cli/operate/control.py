@@ -17,7 +17,7 @@ from ramet.cli.sources.id_prefixes import full_id
 from ramet.core.equal_mail import NOT_DELIVERED
 
 
-def steer(options: Namespace) -> int:
+def run_control_command(options: Namespace) -> int:
     """Send the request, and print its outcome; return status 1 if something could not be ended."""
     outcome = asyncio.run(_ask(options))
     if options.json:

@@ -130,7 +130,7 @@ async def _remove_trees(options: Namespace, store: SqliteStore) -> _Swept:
         await _scrub_agents(store)
         scrubbed = await scrub(store, state_folder(options.dir) / "transcripts")
         await store.shrink()
-        return _Swept(removed, scrubbed.trees, scrubbed.passed_over)
+        return _Swept(removed, scrubbed.trees, scrubbed.skipped)
     finally:
         await store.close()
 
@@ -141,7 +141,7 @@ async def _scrub_agents(store: SqliteStore) -> None:
     from ramet.services.teams.tables import TeamTables
 
     tables = TeamTables(store)
-    for row in (await tables.agents()).whole:
+    for row in (await tables.agents()).readable:
         has_values = row.env or (row.policy is not None and row.policy.env_vars)
         if has_values and row.state in ("failed", "ended"):
             tables.hold(row)

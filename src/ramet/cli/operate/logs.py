@@ -10,7 +10,7 @@ from contextlib import aclosing
 
 from rich.text import Text
 
-from ramet.cli.errors import say
+from ramet.cli.errors import print_error
 from ramet.cli.render.console import console
 from ramet.cli.render.events import line_of
 from ramet.cli.render.tree_model import TreeModel
@@ -36,7 +36,7 @@ async def _logs(options: Namespace) -> int:
         if options.follow and not all(
             row.is_over for row in await source.tree(options.id) if whole or row.id == options.id
         ):
-            say(f"{options.id} was interrupted: {source.interrupted}")
+            print_error(f"{options.id} was interrupted: {source.interrupted_hint}")
     return 0
 
 
@@ -95,7 +95,7 @@ class _EventPrinter:
             sys.stdout.buffer.write(encode(event) + b"\n")
             sys.stdout.buffer.flush()
             return
-        self._model.take(event)
+        self._model.apply(event)
         line = line_of(event, self._model)
         if line is not None:
             self._out.print(Text(line), soft_wrap=True)

@@ -19,7 +19,7 @@ from ramet.cli.render import formatting
 from ramet.cli.render.answer import print_text, text_of
 from ramet.cli.render.console import console, glyphs_for, is_live
 from ramet.cli.render.live import LiveTree
-from ramet.cli.render.sanitize import asked, one_line
+from ramet.cli.render.sanitize import one_line, question_text
 from ramet.cli.render.tree_model import TreeModel
 from ramet.cli.render.tree_text import draw
 from ramet.cli.render.views import JsonView, LineView, View
@@ -95,7 +95,7 @@ async def _draw(source: Source, rows: Sequence[RunRow], out: Console, *, blank_l
     root, model = rows[0].root, TreeModel()
     async with aclosing(source.events(root, tree=True)) as events:
         async for event in events:
-            model.take(event)
+            model.apply(event)
     if any(row.state == INTERRUPTED for row in rows):
         _interrupt(model)
     width = out.width if out.is_terminal else _NO_TERMINAL
@@ -116,22 +116,22 @@ async def _follow(source: Source, root: str, *, as_json: bool) -> int:
         view = LiveTree(out, model, clock) if is_live(out) else LineView(out, model)
     async with view, aclosing(source.follow(root, tree=True)) as events:
         async for event in events:
-            model.take(event)
-            view.take(event)
-        is_over = all(row.over for row in model.rows.values())
+            model.apply(event)
+            view.show_event(event)
+        is_over = all(row.is_over for row in model.rows.values())
         if not is_over:
             _interrupt(model)
     if isinstance(view, JsonView):
         view.finish()
     if not is_over:
-        _print_note(f"{root} was interrupted: {source.interrupted}")
+        _print_note(f"{root} was interrupted: {source.interrupted_hint}")
     return 0
 
 
 def _interrupt(model: TreeModel) -> None:
     """Mark active runs as interrupted: their process has ended."""
     for row in model.rows.values():
-        if not row.over:
+        if not row.is_over:
             row.calls.clear()
             row.state, row.phase = INTERRUPTED, INTERRUPTED
 
@@ -190,7 +190,10 @@ def _facts(row: RunRow, now: datetime) -> Iterable[tuple[str, str | list[str]]]:
     if row.approvals:
         yield (
             "approvals",
-            [f"{one_line(each.approval_id)}: {asked(each.tool, each.args, each.question)}" for each in row.approvals],
+            [
+                f"{one_line(each.approval_id)}: {question_text(each.tool, each.args, each.question)}"
+                for each in row.approvals
+            ],
         )
 
 

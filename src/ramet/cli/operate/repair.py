@@ -16,7 +16,7 @@ from ramet.cli.render.sanitize import one_line
 from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import DamagedTree
 from ramet.disk.state_folder import JOURNAL, checked_state_folder
-from ramet.host.control.run_queries import journal_in, records_of
+from ramet.host.control.run_queries import journal_in, journal_reader
 from ramet.host.recovery.repair import Checked, check, set_aside
 from ramet.store.sqlite.accept_loss import accept_loss
 from ramet.store.sqlite.store import SqliteStore
@@ -51,7 +51,7 @@ def _accept_loss(options: Namespace) -> int:
 
 
 async def _check(options: Namespace) -> Checked:
-    async with await records_of(options.dir) as records:
+    async with await journal_reader(options.dir) as records:
         return await check(records)
 
 

@@ -20,31 +20,31 @@ from ramet.core.errors import InvalidValue
 from ramet.core.events import IntentionDecided, IntentionRecorded, ToolEnded, encode
 from ramet.host.safety.inspection import KINDS, GateEvent, GateEventFilter
 
-MOST = 1_000  #: passages of one page, as on a server
+MAX_LIMIT = 1_000  #: passages of one page, as on a server
 _MAX_ARGS = 200  #: characters of a call's arguments
 _MAX_REASON = 200  #: characters of a reason
 
 
-def passages(options: Namespace) -> int:
+def list_gate_events(options: Namespace) -> int:
     """List the events; with `follow` continue without an end."""
     return asyncio.run(_passages(options))
 
 
 async def _passages(options: Namespace) -> int:
-    if options.limit > MOST:
-        raise InvalidValue("--limit", options.limit, f"a whole number from 1 to {MOST}")
+    if options.limit > MAX_LIMIT:
+        raise InvalidValue("--limit", options.limit, f"a whole number from 1 to {MAX_LIMIT}")
     async with source_of(options) as source:
         gate_filter = await _filter(source, options)
         if options.follow:
-            async with aclosing(source.follow_passages(gate_filter, after=options.after)) as events:
+            async with aclosing(source.follow_gate_events(gate_filter, after=options.after)) as events:
                 async for each in events:
                     _show(each, as_json=options.json)
             return 0
-        page = await source.passages(gate_filter, after=options.after, limit=options.limit)
+        page = await source.gate_events(gate_filter, after=options.after, limit=options.limit)
         for each in page.entries:
             _show(each, as_json=options.json)
         # Only a look at the next entry shows whether a full page is the last one.
-        if page.more and (await source.passages(gate_filter, after=page.cursor, limit=1)).entries:
+        if page.more and (await source.gate_events(gate_filter, after=page.cursor, limit=1)).entries:
             console(sys.stderr).print(Text(f"there are more: --after {page.cursor}", "dim"), soft_wrap=True)
     return 0
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markdown import Heading, Markdown
 from rich.text import Text
 
-from ramet.cli.render.sanitize import clean
+from ramet.cli.render.sanitize import sanitize
 from ramet.core.outcome import Result
 
 MAX_MARKDOWN = 200_000  #: a longer text is printed unchanged: parsing could take longer than reading
@@ -40,7 +40,7 @@ def text_of(result: Result) -> str:
 
 def print_text(out: Console, text: str) -> None:
     """Print foreign text, sanitized. Nothing is wrapped or coloured outside of a terminal."""
-    text = clean(text).strip("\n")
+    text = sanitize(text).strip("\n")
     if out.is_terminal and len(text) <= MAX_MARKDOWN:
         out.print(_Page(text))
     else:

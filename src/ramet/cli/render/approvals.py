@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from rich.console import Console
 from rich.text import Text
 
-from ramet.cli.render.sanitize import clean, one_line
+from ramet.cli.render.sanitize import one_line, sanitize
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event, RunEnded
 
 MAX_SHOWN = 4_000  #: characters of one argument; a truncation is stated, because the rest could hide something
@@ -39,7 +39,7 @@ class Questions:
         self._open: dict[str, _OpenQuestion] = {}
         self._changed = asyncio.Event()
 
-    def take(self, event: Event) -> None:
+    def handle_event(self, event: Event) -> None:
         """Note a question, or that one was answered elsewhere, timed out, or lost its run."""
         match event:
             case ApprovalAsked():
@@ -96,7 +96,7 @@ class Questions:
         if event.question.strip():
             show(Text("  " + one_line(event.question, 1_000), "dim"), soft_wrap=True)
         for key, value in event.args.items():
-            text = clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+            text = sanitize(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
             omitted = f"\n… {len(text) - MAX_SHOWN} more characters, not shown" if len(text) > MAX_SHOWN else ""
             shown = (text[:MAX_SHOWN] + omitted).replace("\n", "\n    ")
             show(Text(f"  {one_line(key, 64)}: {shown}"), soft_wrap=True)

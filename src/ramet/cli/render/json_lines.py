@@ -14,7 +14,7 @@ class Lines:
         self._out = out
         self._root_end: RunEnded | None = None
 
-    def take(self, event: Event) -> None:
+    def write_event(self, event: Event) -> None:
         """Write one event; the root's end is held back until `finish`, or until the root continues and ends again."""
         if isinstance(event, RunEnded) and event.run == event.root:
             self.finish()

@@ -22,7 +22,7 @@ FRAME_S = 0.1  #: frequent enough to show movement, rare enough to be calm and c
 class LiveTree:
     """A context that draws the tree; at exit the last frame stays on the screen and the cursor is restored."""
 
-    wants_text = True
+    shows_deltas = True
     is_output = False
 
     def __init__(self, screen: Console, model: TreeModel, clock: Clock) -> None:
@@ -49,15 +49,15 @@ class LiveTree:
         if self._drawing is not None and not self._drawing.cancelled():
             self._drawing.result()  # A frame that cannot be drawn is a bug to report.
 
-    def take(self, event: Event) -> None:
+    def show_event(self, event: Event) -> None:
         """Print events above the tree that its rows cannot show."""
         line = describe(event, self._model)
-        if line is not None and line.rare:
+        if line is not None and line.is_rare:
             self._pending_lines.append(Text(line.text, "yellow"))
             if self._live is not None:
                 self._print_pending()
 
-    def say(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         """Show a line below the tree."""
         self._note = text
 

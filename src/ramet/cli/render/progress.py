@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ramet.cli.render import formatting
-from ramet.cli.render.sanitize import asked, one_line
+from ramet.cli.render.sanitize import one_line, question_text
 from ramet.cli.render.tree_model import ENDINGS, WAITING_TOOLS, TreeModel
 from ramet.core.events import (
     ApprovalAnswered,
@@ -33,20 +33,20 @@ class Line(NamedTuple):
     """A line of progress. `rare` ones are shown even next to a live tree."""
 
     text: str
-    rare: bool = False
+    is_rare: bool = False
 
 
 def describe(event: Event, model: TreeModel) -> Line | None:
     """Return the line of an event that the model already has; None if there is nothing to show."""
     line = _line(event, model)
-    return None if line is None else Line(f"{one_line(event.path, 120)}: {line.text}", line.rare)
+    return None if line is None else Line(f"{one_line(event.path, 120)}: {line.text}", line.is_rare)
 
 
 def _line(event: Event, model: TreeModel) -> Line | None:
     row = model.rows[event.run]
     match event:
         case RunSpawned():
-            subject = f": {one_line(row.brief, 100)}" if row.brief and event.depth else ""
+            subject = f": {one_line(row.task, 100)}" if row.task and event.depth else ""
             return Line(f"started {one_line(event.agent, 64)}{subject}")
         case ToolStarted(tool=tool) if tool in WAITING_TOOLS:
             return None  # the child reports its start
@@ -75,7 +75,7 @@ def _line(event: Event, model: TreeModel) -> Line | None:
             reason = f": {one_line(event.reason)}" if event.reason else ""
             return Line(f"policy adapter {one_line(event.adapter, 40)} {done} {one_line(event.child, 40)}{reason}")
         case ApprovalAsked():
-            return Line(f"asks to run {asked(event.tool, event.args, event.question)}")
+            return Line(f"asks to run {question_text(event.tool, event.args, event.question)}")
         case ApprovalAnswered():
             reason = f": {one_line(event.reason)}" if event.reason else ""
             return Line(("allowed" if event.allowed else "not allowed") + reason)

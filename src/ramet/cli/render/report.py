@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from ramet.cli.paths import nearby
+from ramet.cli.paths import display_path
 from ramet.cli.render import formatting
 from ramet.cli.render.answer import print_text, text_of
 from ramet.cli.render.console import glyphs_for
-from ramet.cli.render.sanitize import clean, one_line
+from ramet.cli.render.sanitize import one_line, sanitize
 from ramet.cli.render.tree_model import ENDINGS, Row, TreeModel
-from ramet.cli.render.tree_text import sign
+from ramet.cli.render.tree_text import status_symbol
 from ramet.core.outcome import Result, Status
 
 MAX_FINDING = 4_000  #: characters of each run's finding; the whole is in its transcript
@@ -47,15 +47,15 @@ def print_status(
     *,
     now: datetime,
     transcripts: Path | None,
-    is_told: bool = False,
+    is_printed: bool = False,
 ) -> None:
     """Print the outcome and the usage, on one line if it fits; then the path of the transcripts.
 
     `is_told` is whether the line of the root's end, with the reason, was already printed.
     """
     glyphs = glyphs_for(err)
-    head = sign(result.status, glyphs).append(" ").append(ENDINGS[result.status], "bold")
-    if result.error is not None and not is_told:
+    head = status_symbol(result.status, glyphs).append(" ").append(ENDINGS[result.status], "bold")
+    if result.error is not None and not is_printed:
         head.append(f": {one_line(result.error.message, 400)}")
         if result.error.scope and result.error.scope not in result.error.message:
             head.append(f" (limit of {one_line(result.error.scope, 200)})")
@@ -76,7 +76,7 @@ def print_status(
         err.print(head)
         err.print(Padding(tail, (0, 0, 0, 2)))
     if transcripts is not None:
-        err.print(Text(f"  transcripts: {clean(nearby(transcripts))}/", "dim"), soft_wrap=True)
+        err.print(Text(f"  transcripts: {sanitize(display_path(transcripts))}/", "dim"), soft_wrap=True)
 
 
 def _heading(row: Row) -> Text:

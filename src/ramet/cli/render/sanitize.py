@@ -26,7 +26,7 @@ _LINE_ENDS = re.compile("\r\n?|[\u2028\u2029\x85]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-def clean(text: str) -> str:
+def sanitize(text: str) -> str:
     """Return the text for a reader: lines kept, tabs as spaces, all control sequences removed."""
     text = _LINE_ENDS.sub("\n", _SEQUENCES.sub("", text))
     return _SURROGATES.sub("\ufffd", _INVISIBLE.sub("", text)).replace("\t", "    ")
@@ -34,16 +34,16 @@ def clean(text: str) -> str:
 
 def one_line(text: str, limit: int = 200) -> str:
     """Return the text on one line, at most `limit` characters, with an ellipsis if truncated."""
-    short = " ".join(clean(text[: 8 * limit]).split())
+    short = " ".join(sanitize(text[: 8 * limit]).split())
     return short if len(short) <= limit else short[: limit - 1].rstrip() + "…"
 
 
-def arguments(args: Mapping[str, Any], limit: int = 400) -> str:
+def format_arguments(args: Mapping[str, Any], limit: int = 400) -> str:
     """Return the arguments of a call as JSON on one line; "" for none."""
     return one_line(json.dumps(args, ensure_ascii=False, separators=(",", ":"), default=str), limit) if args else ""
 
 
-def asked(tool: str, args: Mapping[str, Any], question: str) -> str:
+def question_text(tool: str, args: Mapping[str, Any], question: str) -> str:
     """Return a run's question to a person: the tool, its arguments, and the question, on one line."""
-    call = f"{one_line(tool, 40)} {arguments(args)}".rstrip()
+    call = f"{one_line(tool, 40)} {format_arguments(args)}".rstrip()
     return f"{call}: {one_line(question)}"

@@ -37,7 +37,7 @@ def prepare_streams() -> None:
             reconfigure(errors="ramet")
 
 
-def abandon(stream: IO[str]) -> None:
+def discard_stream(stream: IO[str]) -> None:
     """Redirect a stream without a reader to the null device: its buffer is discarded, and the exit stays quiet."""
     try:
         null = os.open(os.devnull, os.O_WRONLY)

@@ -22,7 +22,7 @@ from ramet.core.events import (
     ToolStarted,
     TurnStarted,
 )
-from ramet.core.lifecycle import OVER, State
+from ramet.core.lifecycle import TERMINAL_STATES, State
 from ramet.core.outcome import Result, Status, Usage
 
 #: Tools with which a run waits for others: "waits for 2 agents" is more informative than their names.
@@ -49,7 +49,7 @@ class Row:
     depth: int
     parent: str | None
     model: str = ""
-    brief: str = ""
+    task: str = ""
     state: str = State.STARTING
     phase: str = ""  #: activity between tool calls
     calls: dict[str, tuple[str, str]] = field(default_factory=dict)  #: open calls: id -> (tool, summary)
@@ -60,20 +60,20 @@ class Row:
     children: list[Row] = field(default_factory=list)
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Return whether the run has ended, in any way."""
         return self.result is not None
 
     @property
     def living_children(self) -> int:
         """Return the number of direct children that have not ended."""
-        return sum(not child.over for child in self.children)
+        return sum(not child.is_over for child in self.children)
 
     def seconds(self, now: datetime) -> float:
         """Return how long the run has been active, or was."""
         return 0.0 if self.began is None else ((self.ended or now) - self.began).total_seconds()
 
-    def doing(self) -> str:
+    def activity(self) -> str:
         """Return the current activity, in a few words."""
         if self.state == State.STOPPING:
             return "stopping"
@@ -96,17 +96,17 @@ class TreeModel:
         self.root: Row | None = None
         self._orphans: dict[str, list[Row]] = {}  #: children whose events came before their parent's
 
-    def take(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         """Add one event to the model."""
         row = self._row(event)
         match event:
             case RunSpawned():
                 row.name, row.model = event.name or row.name, event.model
-                row.brief = event.description or event.prompt[:500]
+                row.task = event.description or event.prompt[:500]
                 row.state = State.STARTING
             case StateChanged():
                 row.state = event.state
-                if event.state not in OVER:
+                if event.state not in TERMINAL_STATES:
                     row.result = row.ended = None  # mail woke it
             case TurnStarted():
                 row.state, row.result, row.ended = State.RUNNING, None, None
@@ -139,7 +139,7 @@ class TreeModel:
         usage = Usage()
         for row in self.rows.values():
             usage += row.usage
-        living = sum(not row.over for row in self.rows.values())
+        living = sum(not row.is_over for row in self.rows.values())
         return Totals(len(self.rows), living, usage, self.root.seconds(now) if self.root else 0.0)
 
     def walk(self, row: Row | None = None) -> Iterator[Row]:

@@ -54,7 +54,7 @@ def draw(
     lines = [_line(row, guide, now, glyphs, typed=width >= 60) for row, guide in _with_branches(shown, glyphs)]
     drawn = _arrange(lines, width, columns=(width >= 50, money, width >= 36), more=glyphs.more)
     if hidden:
-        ended = sum(row.over for row in hidden)
+        ended = sum(row.is_over for row in hidden)
         active = f", {len(hidden) - ended} active" if ended < len(hidden) else ""
         drawn.append(Text(f"{glyphs.more} {len(hidden)} more: {ended} done{active}", "dim", no_wrap=True))
     if tick is not None:
@@ -64,15 +64,15 @@ def draw(
     return drawn
 
 
-def mark(row: Row, glyphs: Glyphs) -> Text:
+def state_symbol(row: Row, glyphs: Glyphs) -> Text:
     """Return the symbol of a run's state."""
     if row.result is not None:
-        return sign(row.result.status, glyphs)
+        return status_symbol(row.result.status, glyphs)
     at_work = row.state in (State.RUNNING, State.STOPPING) and not row.living_children
     return Text(glyphs.working, "cyan") if at_work else Text(glyphs.waiting, "cyan dim")
 
 
-def sign(status: Status, glyphs: Glyphs) -> Text:
+def status_symbol(status: Status, glyphs: Glyphs) -> Text:
     """Return the symbol of a status."""
     match status:
         case Status.COMPLETED:
@@ -85,8 +85,8 @@ def sign(status: Status, glyphs: Glyphs) -> Text:
 
 def _line(row: Row, guide: str, now: datetime, glyphs: Glyphs, *, typed: bool) -> _Line:
     lead = Text(guide, "dim")
-    lead.append_text(mark(row, glyphs)).append(" ")
-    lead.append(one_line(row.name, 64), "" if row.over else "bold")
+    lead.append_text(state_symbol(row, glyphs)).append(" ")
+    lead.append(one_line(row.name, 64), "" if row.is_over else "bold")
     if typed and row.agent != row.name:
         lead.append(f" {glyphs.dot} {one_line(row.agent, 64)}", "dim")
     usage = row.usage
@@ -103,7 +103,7 @@ def _line(row: Row, guide: str, now: datetime, glyphs: Glyphs, *, typed: bool) -
 
 def _doing(row: Row) -> Text:
     if row.result is None:
-        return Text(row.doing(), "" if row.calls and not row.living_children else "dim")
+        return Text(row.activity(), "" if row.calls and not row.living_children else "dim")
     if row.result.status is Status.COMPLETED:
         if row.depth == 0:
             return Text()  # its answer follows below
@@ -159,7 +159,7 @@ def _select_rows(model: TreeModel, height: int) -> tuple[list[Row], list[Row]]:
         return rows, []
     needed: set[str] = set()
     for row in rows:
-        each: Row | None = row if not row.over else None
+        each: Row | None = row if not row.is_over else None
         while each is not None and each.run not in needed:
             needed.add(each.run)
             each = model.rows.get(each.parent or "")

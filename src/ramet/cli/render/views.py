@@ -20,17 +20,17 @@ from ramet.core.events import Event
 class View(Protocol):
     """A view, entered before the first event, and left after the last."""
 
-    wants_text: bool  #: whether it shows that an agent is writing
+    shows_deltas: bool  #: whether it shows that an agent is writing
     is_output: bool  #: whether it is the requested output, so that continuing without a reader is useless
 
     async def __aenter__(self) -> object: ...
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
-    def take(self, event: Event) -> None:
+    def show_event(self, event: Event) -> None:
         """Show an event that the model already has."""
 
-    def say(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         """Show a line about the whole work."""
 
     def pause(self) -> None:
@@ -46,7 +46,7 @@ class View(Protocol):
 class QuietView:
     """A view that shows nothing."""
 
-    wants_text = False
+    shows_deltas = False
     is_output = False
 
     async def __aenter__(self) -> QuietView:
@@ -57,10 +57,10 @@ class QuietView:
     ) -> None:
         pass
 
-    def take(self, event: Event) -> None:
+    def show_event(self, event: Event) -> None:
         """Ignore the event."""
 
-    def say(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         """Ignore the line."""
 
     def pause(self) -> None:
@@ -79,7 +79,7 @@ class LineView(QuietView):
     def __init__(self, err: Console, model: TreeModel) -> None:
         self._err, self._model = err, model
 
-    def take(self, event: Event) -> None:
+    def show_event(self, event: Event) -> None:
         """Print the event's line, if it has one."""
         line = describe(event, self._model)
         if line is not None:
@@ -87,7 +87,7 @@ class LineView(QuietView):
             since = root.seconds(event.at) if root is not None and event.at is not None else 0.0
             self._err.print(Text(f"{formatting.duration(since):>6} {line.text}"), soft_wrap=True)
 
-    def say(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         """Print a line among the others."""
         self._err.print(Text(text), soft_wrap=True)
 
@@ -114,9 +114,9 @@ class JsonView(QuietView):
     ) -> None:
         self._stack.close()
 
-    def take(self, event: Event) -> None:
+    def show_event(self, event: Event) -> None:
         """Write the event. Raises BrokenPipeError if the reader has closed the stream."""
-        self._lines.take(event)
+        self._lines.write_event(event)
 
     def finish(self) -> None:
         """Write the root's end, which comes last."""

@@ -36,7 +36,7 @@ class NewSchedule:
     in_process: bool = False  #: it runs in the kernel's process, not in a sandbox
 
 
-WAITS = "waits"
+WAITING = "waits"
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -49,14 +49,14 @@ class Question(Struct, frozen=True, kw_only=True):
     tool: str
     question: str
     args: dict[str, Any]
-    state: str = WAITS  #: or INTERRUPTED: an answer takes effect once the run is resumed
+    state: str = WAITING  #: or INTERRUPTED: an answer takes effect once the run is resumed
 
 
 class Source(Protocol):
     """Trees of runs, recorded and active. Enter it before use; every run id may raise Unknown."""
 
     @property
-    def interrupted(self) -> str:
+    def interrupted_hint(self) -> str:
         """Return a text about an interrupted run: which process is missing, and how to resume the run."""
 
     @property
@@ -108,10 +108,10 @@ class Source(Protocol):
     async def questions(self) -> list[Question]:
         """Return the questions that wait for a person, the oldest first."""
 
-    async def passages(self, wanted: GateEventFilter, *, after: int, limit: int) -> GateEventPage:
+    async def gate_events(self, gate_filter: GateEventFilter, *, after: int, limit: int) -> GateEventPage:
         """Return a page of the safety gates' events after a cursor."""
 
-    def follow_passages(self, wanted: GateEventFilter, *, after: int) -> AsyncGenerator[GateEvent]:
+    def follow_gate_events(self, gate_filter: GateEventFilter, *, after: int) -> AsyncGenerator[GateEvent]:
         """Yield the safety gates' events after a cursor, and new ones, without an end."""
 
     # ---- control; each method returns its outcome, as plain data

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from ramet.cli.sources.contract import WAITS, Change, NewSchedule, Question
+from ramet.cli.sources.contract import WAITING, Change, NewSchedule, Question
 from ramet.cli.sources.kernel_process import kernel_process
 from ramet.core.errors import Damaged, DamagedTree, InvalidValue, RametError, StoreInUse, Unknown
 from ramet.core.events import Event
@@ -22,8 +22,8 @@ from ramet.host.control.run_queries import (
     NoJournal,
     RunRow,
     journal_in,
+    journal_reader,
     kernel_of,
-    records_of,
 )
 from ramet.host.control.socket import (
     Answer,
@@ -51,7 +51,7 @@ _CALLER_ERRORS: dict[str, type[RametError]] = {kind.__name__: kind for kind in (
 class LocalSource:
     """A `Source`. The journal is opened on first use, so that requests to the kernel alone do not need it."""
 
-    interrupted = "no kernel runs here; ramet resume continues it"
+    interrupted_hint = "no kernel runs here; ramet resume continues it"
 
     def __init__(self, dir: Path) -> None:
         self.dir = dir
@@ -115,19 +115,19 @@ class LocalSource:
         records = await self._journal()
         dated: list[tuple[datetime, Question]] = []
         for root in await records.trees():
-            state = WAITS if records.lives(root) else INTERRUPTED
+            state = WAITING if records.lives(root) else INTERRUPTED
             try:
                 async with aclosing(records.events(root)) as events:
-                    dated += await asked_in(events, state)
+                    dated += await open_questions(events, state)
             except DamagedTree as problem:
                 records.damaged[root] = problem
         return [question for _, question in sorted(dated, key=lambda each: each[0])]
 
-    async def passages(self, wanted: GateEventFilter, *, after: int, limit: int) -> GateEventPage:
-        return await passages((await self._journal()).store, wanted, after=after, limit=limit)
+    async def gate_events(self, gate_filter: GateEventFilter, *, after: int, limit: int) -> GateEventPage:
+        return await passages((await self._journal()).store, gate_filter, after=after, limit=limit)
 
-    async def follow_passages(self, wanted: GateEventFilter, *, after: int) -> AsyncGenerator[GateEvent]:
-        async with aclosing(follow((await self._journal()).store, wanted, after=after)) as events:
+    async def follow_gate_events(self, gate_filter: GateEventFilter, *, after: int) -> AsyncGenerator[GateEvent]:
+        async with aclosing(follow((await self._journal()).store, gate_filter, after=after)) as events:
             async for each in events:
                 yield each
 
@@ -201,26 +201,26 @@ class LocalSource:
     # ---- schedules; what they need costs time to import
 
     async def schedules(self) -> Sequence[ScheduleView]:
-        from ramet.cli.sources.local_schedules import listed
+        from ramet.cli.sources.local_schedules import list_schedules
 
-        return await listed(await self._journal())
+        return await list_schedules(await self._journal())
 
     async def add_schedule(self, new: NewSchedule) -> ScheduleView:
-        from ramet.cli.sources.local_schedules import add
+        from ramet.cli.sources.local_schedules import add_schedule
 
-        return await add(self.dir, new)
+        return await add_schedule(self.dir, new)
 
     async def change_schedule(self, id: str, change: Change) -> ScheduleView | None:
-        from ramet.cli.sources.local_schedules import changed
+        from ramet.cli.sources.local_schedules import change_schedule
 
         journal_in(self.dir)  # Only `add` creates a missing journal.
-        return await changed(self.dir, id, change)
+        return await change_schedule(self.dir, id, change)
 
     # ---- inside
 
     async def _journal(self) -> JournalReader:
         if self._records is None:
-            self._records = await (await records_of(self.dir)).__aenter__()
+            self._records = await (await journal_reader(self.dir)).__aenter__()
         return self._records
 
     async def _ask(self, request: Request, run: str | None = None) -> dict[str, Any]:
@@ -252,19 +252,19 @@ class LocalSource:
         return f"{reason}: {run} has ended ({row.state})"
 
 
-async def asked_in(events: AsyncIterator[Event], state: str = WAITS) -> list[tuple[datetime, Question]]:
+async def open_questions(events: AsyncIterator[Event], state: str = WAITING) -> list[tuple[datetime, Question]]:
     """Return the unanswered questions of a tree, with the time of each."""
     replay = TreeReplay()
     async for event in events:
-        replay.tell(event)
+        replay.apply(event)
     return [
         (
             approval.at or datetime.min.replace(tzinfo=UTC),
             Question(
                 id=id,
                 run=run.id,
-                path=run.born.path,
-                agent=run.born.agent,
+                path=run.spawn_event.path,
+                agent=run.spawn_event.agent,
                 tool=approval.tool,
                 question=approval.question,
                 args=approval.args,
@@ -273,5 +273,5 @@ async def asked_in(events: AsyncIterator[Event], state: str = WAITS) -> list[tup
         )
         for run in replay.runs.values()
         for id, approval in run.approvals.items()
-        if id not in run.words
+        if id not in run.approval_answers
     ]

@@ -16,12 +16,12 @@ from ramet.host.schedules.table import ScheduleTable
 from ramet.host.serialize.references import reference_of
 
 
-async def listed(records: JournalReader) -> Sequence[ScheduleView]:
+async def list_schedules(records: JournalReader) -> Sequence[ScheduleView]:
     """Return all schedules, concurrently with any running kernel."""
     return [await view_now(schedule, records) for schedule in await ScheduleTable(records.store).listed()]
 
 
-async def changed(folder: Path, id: str, change: Change) -> ScheduleView | None:
+async def change_schedule(folder: Path, id: str, change: Change) -> ScheduleView | None:
     """Change a schedule. Raises Unknown if there is no such schedule."""
     async with OfflineScheduler(working_dir=folder) as scheduler:
         match change:
@@ -36,7 +36,7 @@ async def changed(folder: Path, id: str, change: Change) -> ScheduleView | None:
                 return None
 
 
-async def add(folder: Path, new: NewSchedule) -> ScheduleView:
+async def add_schedule(folder: Path, new: NewSchedule) -> ScheduleView:
     """Add a schedule; creates a missing journal. Raises InvalidValue if it is invalid."""
     agent = reference_of(function_of(new.function, folder))  # Its persistent reference: a script by its path.
     options = Options(args=list(new.args), name=new.name, repeatable=new.repeatable, in_process=new.in_process)

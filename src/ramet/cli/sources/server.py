@@ -30,7 +30,9 @@ class ServerSource:
     """The `Source` of a server: it answers from the server's replies."""
 
     damaged = ()
-    interrupted = "the server does not run it; once the server has stopped, ramet resume in its folder continues it"
+    interrupted_hint = (
+        "the server does not run it; once the server has stopped, ramet resume in its folder continues it"
+    )
 
     def __init__(self, where: str, environ: Mapping[str, str]) -> None:
         """Create the client. Raises InvalidValue for an invalid location or key."""
@@ -99,11 +101,11 @@ class ServerSource:
             for each in await self._kernel.approvals()
         ]
 
-    async def passages(self, wanted: GateEventFilter, *, after: int, limit: int) -> GateEventPage:
-        return await self._kernel.passages(wanted, after=after, limit=limit)
+    async def gate_events(self, gate_filter: GateEventFilter, *, after: int, limit: int) -> GateEventPage:
+        return await self._kernel.passages(gate_filter, after=after, limit=limit)
 
-    def follow_passages(self, wanted: GateEventFilter, *, after: int) -> AsyncGenerator[GateEvent]:
-        return self._kernel.follow_passages(wanted, after=after)
+    def follow_gate_events(self, gate_filter: GateEventFilter, *, after: int) -> AsyncGenerator[GateEvent]:
+        return self._kernel.follow_passages(gate_filter, after=after)
 
     # ---- steering
 

@@ -103,13 +103,13 @@ class Granted(NamedTuple):
     dropped: tuple[str, ...]
 
 
-def intersect(asked: Iterable[Capability], held: Iterable[Capability]) -> Granted:
+def intersect(requested: Iterable[Capability], available: Iterable[Capability]) -> Granted:
     """Return the capabilities of a child: the requested ones that its creator holds.
 
     A function or class is also held through its module. Two different patterns are assumed to have nothing in common.
     """
-    mine, granted, dropped = tuple(held), dict[Capability, None](), list[str]()
-    for each in asked:
+    mine, granted, dropped = tuple(available), dict[Capability, None](), list[str]()
+    for each in requested:
         matches = [part for part in (_intersection(each, own) for own in mine) if part is not None]
         granted |= dict.fromkeys(matches)
         if not matches:

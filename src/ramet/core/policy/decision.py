@@ -110,35 +110,35 @@ def check_narrow(answer: Narrow) -> None:
             raise InvalidValue(f"narrow.policy.{field}", getattr(policy, field), "nothing: it cannot be narrowed")
 
 
-def within(grant: Grant, most: Policy) -> Grant:
+def clamp_grant(grant: Grant, maximum: Policy) -> Grant:
     """Return the grant, narrowed to this policy; an absent field of the policy leaves the field of the grant."""
     changes: dict[str, Any] = {}
     for name in (*LIMIT_FIELDS, "retry_count"):
-        if (limit := getattr(most, name)) is not None:
+        if (limit := getattr(maximum, name)) is not None:
             changes[name] = min(getattr(grant, name), limit)
-    if most.network == "disabled":
+    if maximum.network == "disabled":
         changes["allowed_endpoints"] = ()
-    elif most.allowed_endpoints is not None:
+    elif maximum.allowed_endpoints is not None:
         changes["allowed_endpoints"] = _intersection(
-            grant.allowed_endpoints, tuple(most.allowed_endpoints), rights.uncovered_endpoints
+            grant.allowed_endpoints, tuple(maximum.allowed_endpoints), rights.uncovered_endpoints
         )
-    if most.ports is not None:
-        ports = dict(most.ports)
+    if maximum.ports is not None:
+        ports = dict(maximum.ports)
         changes["ports"] = {name: port for name, port in grant.ports.items() if ports.get(name) == port}
-    if most.readonly_mounts is not None:
+    if maximum.readonly_mounts is not None:
         changes["readonly_mounts"] = _intersection(
-            grant.readonly_mounts, tuple(most.readonly_mounts), rights.uncovered_mounts
+            grant.readonly_mounts, tuple(maximum.readonly_mounts), rights.uncovered_mounts
         )
-    if most.allowed_env_vars is not None or most.env_vars is not None:
-        names = set(most.allowed_env_vars or ())
+    if maximum.allowed_env_vars is not None or maximum.env_vars is not None:
+        names = set(maximum.allowed_env_vars or ())
         changes["allowed_env_vars"] = tuple(name for name in grant.allowed_env_vars if name in names)
         changes["env_vars"] = {name: value for name, value in grant.env_vars.items() if name in names}
-    if most.secrets is not None:
-        changes["secrets"] = {name: value for name, value in grant.secrets.items() if name in most.secrets}
-    if most.allow_sub_agents is False:
+    if maximum.secrets is not None:
+        changes["secrets"] = {name: value for name, value in grant.secrets.items() if name in maximum.secrets}
+    if maximum.allow_sub_agents is False:
         changes["allow_sub_agents"] = False
-    if most.isolation is not None and most.isolation.rank > grant.isolation.rank:
-        changes["isolation"] = most.isolation
+    if maximum.isolation is not None and maximum.isolation.rank > grant.isolation.rank:
+        changes["isolation"] = maximum.isolation
     return msgspec.structs.replace(grant, **changes)
 
 

@@ -60,7 +60,7 @@ class Permissions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __bool__(self) -> bool:
         return bool(self.rules or self.modes)
 
-    def of(self, effect: Effect) -> tuple[PermissionRule, ...]:
+    def with_effect(self, effect: Effect) -> tuple[PermissionRule, ...]:
         """Return the rules of one list."""
         return tuple(rule for rule in self.rules if rule.effect == effect)
 
@@ -75,7 +75,7 @@ class Permissions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             modes=tuple(each for each in self.modes if each.mode in NARROWING_MODES),
         )
 
-    def joined(self, other: Permissions) -> Permissions:
+    def merged_with(self, other: Permissions) -> Permissions:
         """Return the rules and modes of both, each once."""
         rules = dict.fromkeys((*self.rules, *other.rules))
         modes = dict.fromkeys((*self.modes, *other.modes))

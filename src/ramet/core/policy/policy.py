@@ -217,7 +217,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "ports": rights.ports,
     "readonly_mounts": rights.mounts,
     "allowed_env_vars": rights.variables,
-    "env_vars": rights.values_of_variables,
+    "env_vars": rights.variable_values,
     "secrets": rights.secrets,
     "allow_sub_agents": _boolean,
     "isolation": _isolation,
@@ -244,7 +244,7 @@ def resolve_root_policy(policy: Policy, *, allow_mounts: Collection[str] | None 
     )
 
 
-def narrow(parent: Grant, asked: Policy, *, seconds_left: float | None = None) -> tuple[Grant, tuple[Clamped, ...]]:
+def narrow(parent: Grant, requested: Policy, *, seconds_left: float | None = None) -> tuple[Grant, tuple[Clamped, ...]]:
     """Return the grant of a child of `parent`, and the limits that were clamped.
 
     Limits above the parent's become the parent's and are listed. Absent memory or CPU is the agent default, at most the
@@ -256,13 +256,15 @@ def narrow(parent: Grant, asked: Policy, *, seconds_left: float | None = None) -
     secret, a lower isolation, sub-agents), and if no time or no level is left. Whether and how many children the parent
     may start is checked elsewhere.
     """
-    limits, clamped = _limits(parent, asked, seconds_left)
-    endpoints = _inherited(() if asked.network == "disabled" else asked.allowed_endpoints, parent.allowed_endpoints)
-    ports = cast("Mapping[str, int]", _inherited(asked.ports, parent.ports))
-    mounts = _inherited(asked.readonly_mounts, parent.readonly_mounts)
-    names = _inherited(asked.allowed_env_vars, parent.allowed_env_vars)
-    values = _inherited(asked.env_vars, parent.env_vars)
-    secrets = _inherited(asked.secrets, ())
+    limits, clamped = _limits(parent, requested, seconds_left)
+    endpoints = _inherited(
+        () if requested.network == "disabled" else requested.allowed_endpoints, parent.allowed_endpoints
+    )
+    ports = cast("Mapping[str, int]", _inherited(requested.ports, parent.ports))
+    mounts = _inherited(requested.readonly_mounts, parent.readonly_mounts)
+    names = _inherited(requested.allowed_env_vars, parent.allowed_env_vars)
+    values = _inherited(requested.env_vars, parent.env_vars)
+    secrets = _inherited(requested.secrets, ())
     parent_names = {*parent.allowed_env_vars, *parent.env_vars}
     _refuse("allowed_endpoints", rights.uncovered_endpoints(parent.allowed_endpoints, endpoints))
     _refuse("ports", [f"{name}={port}" for name, port in ports.items() if parent.ports.get(name) != port])
@@ -270,10 +272,13 @@ def narrow(parent: Grant, asked: Policy, *, seconds_left: float | None = None) -
     _refuse("allowed_env_vars", [name for name in names if name not in parent_names])
     _refuse("env_vars", [name for name in values if name not in parent_names])
     _refuse("secrets", [name for name in secrets if name not in parent.secrets])
-    _refuse("allow_sub_agents", ["True"] if asked.allow_sub_agents and not parent.allow_sub_agents else [])
-    is_other_reservation = asked.reservation is not None and asked.reservation != parent.reservation
-    _refuse("reservation", [asked.reservation.name] if asked.reservation is not None and is_other_reservation else [])
-    isolation = _inherited(asked.isolation, parent.isolation)
+    _refuse("allow_sub_agents", ["True"] if requested.allow_sub_agents and not parent.allow_sub_agents else [])
+    is_other_reservation = requested.reservation is not None and requested.reservation != parent.reservation
+    _refuse(
+        "reservation",
+        [requested.reservation.name] if requested.reservation is not None and is_other_reservation else [],
+    )
+    isolation = _inherited(requested.isolation, parent.isolation)
     _refuse("isolation", [isolation] if isolation.rank < parent.isolation.rank else [])
     child = Grant(
         **limits,
@@ -282,10 +287,10 @@ def narrow(parent: Grant, asked: Policy, *, seconds_left: float | None = None) -
         ports=dict(ports),
         readonly_mounts=tuple(mounts),
         secrets={name: parent.secrets[name] for name in secrets},
-        allow_sub_agents=_inherited(asked.allow_sub_agents, parent.allow_sub_agents),
+        allow_sub_agents=_inherited(requested.allow_sub_agents, parent.allow_sub_agents),
         isolation=isolation,
-        retry_count=_inherited(asked.retry_count, parent.retry_count),
-        retry_delay_seconds=_inherited(asked.retry_delay_seconds, parent.retry_delay_seconds),
+        retry_count=_inherited(requested.retry_count, parent.retry_count),
+        retry_delay_seconds=_inherited(requested.retry_delay_seconds, parent.retry_delay_seconds),
         reservation=parent.reservation,
     )
     return child, clamped
@@ -329,11 +334,11 @@ def variables_of(policy: Policy | None) -> dict[str, str]:
     return dict(policy.env_vars or {}) if policy is not None else {}
 
 
-def to_public_dict(terms: PolicyFields) -> dict[str, Any]:
+def to_public_dict(fields: PolicyFields) -> dict[str, Any]:
     """Return a policy or a grant as plain data for events and logs, with only the names of variables and secrets."""
     plain: dict[str, Any] = {}
-    for name in terms.__struct_fields__:
-        value = getattr(terms, name)
+    for name in fields.__struct_fields__:
+        value = getattr(fields, name)
         if isinstance(value, Mapping):
             plain[name] = dict(value) if name == "ports" else sorted(value)
         elif isinstance(value, tuple):

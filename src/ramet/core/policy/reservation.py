@@ -10,7 +10,7 @@ from msgspec import Struct
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name
 
-LEAST, MOST = 0.01, 2.0**24  #: of each amount
+MINIMUM, MAXIMUM = 0.01, 2.0**24  #: of each amount
 
 
 class Reservation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,11 +27,11 @@ class Reservation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         checked_name("policy.reservation.name", self.name)
         for field in ("cpu_cores", "memory_mb"):
             value = getattr(self, field)
-            if value is not None and (isinstance(value, bool) or not LEAST <= value <= MOST):
-                raise InvalidValue(f"policy.reservation.{field}", value, f"a number from {LEAST} to {MOST:.0f}")
+            if value is not None and (isinstance(value, bool) or not MINIMUM <= value <= MAXIMUM):
+                raise InvalidValue(f"policy.reservation.{field}", value, f"a number from {MINIMUM} to {MAXIMUM:.0f}")
         sandboxes = self.sandboxes
-        if sandboxes is not None and (isinstance(sandboxes, bool) or not 1 <= sandboxes <= MOST):
-            raise InvalidValue("policy.reservation.sandboxes", sandboxes, f"a whole number from 1 to {MOST:.0f}")
+        if sandboxes is not None and (isinstance(sandboxes, bool) or not 1 <= sandboxes <= MAXIMUM):
+            raise InvalidValue("policy.reservation.sandboxes", sandboxes, f"a whole number from 1 to {MAXIMUM:.0f}")
 
 
 def checked(field: str, value: object) -> Reservation:

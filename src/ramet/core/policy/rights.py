@@ -14,14 +14,14 @@ from typing import Any
 from ramet.core.addresses import address_of, objection
 from ramet.core.errors import InvalidValue
 
-MOST_ENTRIES = 256  #: of any list: a guest writes the entries, and each is compared with its parent's
-MOST_FOREIGN = 16  #: endpoints that are not ASCII: each costs the host 250 microseconds or more
-MOST_PORTS = 16  #: of one policy: each needs a socket of the host while the run lives
+MAX_ENTRIES = 256  #: of any list: a guest writes the entries, and each is compared with its parent's
+MAX_NON_ASCII = 16  #: endpoints that are not ASCII: each costs the host 250 microseconds or more
+MAX_PORTS = 16  #: of one policy: each needs a socket of the host while the run lives
 PROXY_PORT = 3128  #: port on a sandbox's loopback on which the forwarder to its proxy listens
-MOST_ENV_BYTES = 128 * 1024  #: of names and values together; Linux accepts no longer string (MAX_ARG_STRLEN)
-MOST_SECRET_BYTES = 1024 * 1024  #: of all secrets together, the limit of Kubernetes
-MOST_PATH_BYTES = 4095  #: PATH_MAX, less its NUL
-MOST_NAME_BYTES = 255  #: NAME_MAX
+MAX_ENV_BYTES = 128 * 1024  #: of names and values together; Linux accepts no longer string (MAX_ARG_STRLEN)
+MAX_SECRET_BYTES = 1024 * 1024  #: of all secrets together, the limit of Kubernetes
+MAX_PATH_BYTES = 4095  #: PATH_MAX, less its NUL
+MAX_NAME_BYTES = 255  #: NAME_MAX
 
 _LISTS = (list, tuple, set, frozenset)
 
@@ -54,36 +54,36 @@ _LOADERS = re.compile(
 _SECRET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
 
 
-def endpoints(field: str, given: object) -> tuple[str, ...]:
+def endpoints(field: str, entries: object) -> tuple[str, ...]:
     """Return canonical endpoints.
 
     An empty text matches nothing and is left out. Raises InvalidValue for an invalid endpoint.
     """
-    texts = _texts(field, given, _ENDPOINT)
-    if (foreign := sum(not each.isascii() for each in texts)) > MOST_FOREIGN:
-        raise InvalidValue(field, f"{foreign} entries that are not ASCII", f"at most {MOST_FOREIGN}, the rest as xn--")
+    texts = _texts(field, entries, _ENDPOINT)
+    if (foreign := sum(not each.isascii() for each in texts)) > MAX_NON_ASCII:
+        raise InvalidValue(field, f"{foreign} entries that are not ASCII", f"at most {MAX_NON_ASCII}, the rest as xn--")
     return tuple(dict.fromkeys(_endpoint(field, each) for each in texts if each))
 
 
-def uncovered_endpoints(granted: Collection[str], asked: Collection[str]) -> list[str]:
+def uncovered_endpoints(granted: Collection[str], requested: Collection[str]) -> list[str]:
     """Return the endpoints of `asked` that no endpoint of `granted` covers; both canonical.
 
     "*" covers every name and every public address. A private address in numeric form is covered only by itself: a list
     that contains it means that address, wherever it leads.
     """
     below = tuple(each.removeprefix("*") for each in granted if each.startswith("*."))
-    lacking = [each for each in asked if each not in granted and not each.endswith(below)]
+    lacking = [each for each in requested if each not in granted and not each.endswith(below)]
     return [each for each in lacking if _is_private(each)] if "*" in granted else lacking
 
 
-def ports(field: str, given: object) -> dict[str, int]:
+def ports(field: str, entries: object) -> dict[str, int]:
     """Return named TCP ports in the given order, from a mapping or from pairs of a name and a number.
 
     No name or number may occur twice. Only the host reaches a port, by its name. PROXY_PORT is not available. Raises
     InvalidValue otherwise.
     """
     ports_by_name: dict[str, int] = {}
-    for name, port in _pairs(field, given):
+    for name, port in _pairs(field, entries):
         if not isinstance(name, str) or len(name) > _MAX_PORT_NAME or not _PORT_NAME.match(name):
             accepted = f"names of at most {_MAX_PORT_NAME} letters a-z, digits and single '-', a letter first"
             raise InvalidValue(field, name, accepted)
@@ -101,45 +101,45 @@ def ports(field: str, given: object) -> dict[str, int]:
     return ports_by_name
 
 
-def mounts(field: str, given: object) -> tuple[str, ...]:
+def mounts(field: str, entries: object) -> tuple[str, ...]:
     """Return absolute, normalized paths of the host.
 
     Whether they exist, and where links lead, is checked when a run starts.
     """
-    return tuple(dict.fromkeys(_mount(field, each) for each in _texts(field, given, _MOUNT)))
+    return tuple(dict.fromkeys(_mount(field, each) for each in _texts(field, entries, _MOUNT)))
 
 
-def uncovered_mounts(granted: Collection[str], asked: Collection[str]) -> list[str]:
+def uncovered_mounts(granted: Collection[str], requested: Collection[str]) -> list[str]:
     """Return the paths of `asked` that are neither in `granted` nor below one of `granted`; all normalized."""
     tops = tuple(f"{top.rstrip('/')}/" for top in granted)
-    return [each for each in asked if not f"{each}/".startswith(tops)]
+    return [each for each in requested if not f"{each}/".startswith(tops)]
 
 
-def variables(field: str, given: object) -> tuple[str, ...]:
+def variables(field: str, entries: object) -> tuple[str, ...]:
     """Return names of environment variables; a name that a loader reads raises InvalidValue."""
-    return tuple(dict.fromkeys(_variable(field, each) for each in _texts(field, given, "names of variables")))
+    return tuple(dict.fromkeys(_variable(field, each) for each in _texts(field, entries, "names of variables")))
 
 
-def values_of_variables(field: str, given: object) -> dict[str, str]:
+def variable_values(field: str, entries: object) -> dict[str, str]:
     """Return environment variables with their values, checked."""
-    values = _mapping(field, given, "names of variables with their values")
+    values = _mapping(field, entries, "names of variables with their values")
     for name, value in values.items():
         _variable(field, name)
         if not isinstance(value, str) or "\0" in value or not _is_utf8(value):
             raise InvalidValue(field, f"{name}={_hidden(value)}", "text without NUL")
-    if sum(len(name) + len(value.encode()) for name, value in values.items()) > MOST_ENV_BYTES:
-        raise InvalidValue(field, f"{len(values)} variables", f"at most {MOST_ENV_BYTES} bytes together")
+    if sum(len(name) + len(value.encode()) for name, value in values.items()) > MAX_ENV_BYTES:
+        raise InvalidValue(field, f"{len(values)} variables", f"at most {MAX_ENV_BYTES} bytes together")
     return values
 
 
-def secrets(field: str, given: object) -> dict[str, str | None]:
+def secrets(field: str, entries: object) -> dict[str, str | None]:
     """Return secrets by file name.
 
     A list of names takes the values of the parent, as does None for a value.
     """
-    if isinstance(given, _LISTS) and all(isinstance(each, str) for each in given):
-        given = dict.fromkeys(sorted(given))
-    values = _mapping(field, given, "names of secrets, alone or with their values")
+    if isinstance(entries, _LISTS) and all(isinstance(each, str) for each in entries):
+        entries = dict.fromkeys(sorted(entries))
+    values = _mapping(field, entries, "names of secrets, alone or with their values")
     for name, value in values.items():
         if not isinstance(name, str) or not _SECRET.match(name):
             raise InvalidValue(
@@ -147,8 +147,8 @@ def secrets(field: str, given: object) -> dict[str, str | None]:
             )
         if value is not None and (not isinstance(value, str) or not value or not _is_utf8(value)):
             raise InvalidValue(field, f"{name}={_hidden(value)}", "text that is not empty, or None: the parent's")
-    if sum(len(value.encode()) for value in values.values() if value is not None) > MOST_SECRET_BYTES:
-        raise InvalidValue(field, f"{len(values)} secrets", f"at most {MOST_SECRET_BYTES} bytes together")
+    if sum(len(value.encode()) for value in values.values() if value is not None) > MAX_SECRET_BYTES:
+        raise InvalidValue(field, f"{len(values)} secrets", f"at most {MAX_SECRET_BYTES} bytes together")
     return values
 
 
@@ -214,8 +214,8 @@ def _mount(field: str, text: str) -> str:
     if (
         not text.startswith("/")
         or not _is_utf8(text)
-        or len(text.encode()) > MOST_PATH_BYTES
-        or any(part == ".." or part.startswith("~") or len(part.encode()) > MOST_NAME_BYTES for part in parts)
+        or len(text.encode()) > MAX_PATH_BYTES
+        or any(part == ".." or part.startswith("~") or len(part.encode()) > MAX_NAME_BYTES for part in parts)
         or _CONTROL.search(text)
         or path in ("/", "/tmp")
         or not uncovered_mounts(_RESERVED_TREES, [path])
@@ -233,8 +233,8 @@ def _variable(field: str, name: object) -> str:
 
 
 def _texts(field: str, entries: object, accepted: str) -> list[str]:
-    if isinstance(entries, _LISTS) and len(entries) > MOST_ENTRIES:
-        raise InvalidValue(field, f"{len(entries)} entries", f"at most {MOST_ENTRIES}")
+    if isinstance(entries, _LISTS) and len(entries) > MAX_ENTRIES:
+        raise InvalidValue(field, f"{len(entries)} entries", f"at most {MAX_ENTRIES}")
     if not isinstance(entries, _LISTS) or not all(isinstance(each, str) for each in entries):
         raise InvalidValue(field, entries, f"a list of {accepted}")
     return sorted(entries) if isinstance(entries, set | frozenset) else list(entries)
@@ -245,16 +245,16 @@ def _pairs(field: str, entries: object) -> list[Any]:
     pair = (list, tuple)
     if not isinstance(pairs, pair) or not all(isinstance(each, pair) and len(each) == 2 for each in pairs):
         raise InvalidValue(field, entries, _PORTS)
-    if len(pairs) > MOST_PORTS:
-        raise InvalidValue(field, f"{len(pairs)} entries", f"at most {MOST_PORTS}")
+    if len(pairs) > MAX_PORTS:
+        raise InvalidValue(field, f"{len(pairs)} entries", f"at most {MAX_PORTS}")
     return list(pairs)
 
 
 def _mapping(field: str, entries: object, accepted: str) -> dict[Any, Any]:
     if not isinstance(entries, Mapping):
         raise InvalidValue(field, _hidden(entries), accepted)
-    if len(entries) > MOST_ENTRIES:
-        raise InvalidValue(field, f"{len(entries)} entries", f"at most {MOST_ENTRIES}")
+    if len(entries) > MAX_ENTRIES:
+        raise InvalidValue(field, f"{len(entries)} entries", f"at most {MAX_ENTRIES}")
     return dict(entries)
 
 

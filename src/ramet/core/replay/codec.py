@@ -17,7 +17,7 @@ from ramet.core.events import AnyEvent, Event, MessageRecorded
 from ramet.core.outcome import Usage
 
 #: Types of events that do not affect a replay.
-PASSED_OVER = frozenset(
+IGNORED_TAGS = frozenset(
     str(each.__struct_config__.tag)
     for each in (
         events.ModelRetried,

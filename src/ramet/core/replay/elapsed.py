@@ -24,19 +24,19 @@ class ActiveTime:
             return self._earlier_s
         return self._earlier_s + max(0.0, (self._last_seen_at - self._since).total_seconds())
 
-    def begin(self, at: datetime | None, *, anew: bool = False) -> None:
+    def start(self, at: datetime | None, *, anew: bool = False) -> None:
         """Start counting when a process starts to work on the run.
 
         With `anew`, the time counted before is dropped.
         """
         self._earlier_s, self._since, self._last_seen_at = 0.0 if anew else self.seconds, at, at
 
-    def step(self, by_s: float) -> None:
+    def shift(self, by_s: float) -> None:
         """Adjust for a clock that was set by `by_s` seconds."""
         delta = timedelta(seconds=by_s)
         if self._since is not None and self._last_seen_at is not None:
             self._since, self._last_seen_at = self._since + delta, self._last_seen_at + delta
 
-    def seen(self, at: datetime | None) -> None:
+    def observe(self, at: datetime | None) -> None:
         """Record that the run was active at this time."""
         self._last_seen_at = at

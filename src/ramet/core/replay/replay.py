@@ -38,7 +38,7 @@ from ramet.core.events import (
     TurnEnded,
     TurnStarted,
 )
-from ramet.core.outcome import NOTHING_USED, Result, Usage
+from ramet.core.outcome import NO_USAGE, Result, Usage
 from ramet.core.policy import rights
 from ramet.core.replay.codec import ReplayMessage, StoredMessage, insert_tool_result, parse_stored_message
 from ramet.core.replay.elapsed import ActiveTime
@@ -53,7 +53,7 @@ class LedgerEntry(NamedTuple):
 
     run: str
     kind: str
-    usage: Usage = NOTHING_USED
+    usage: Usage = NO_USAGE
 
 
 class UnreadMail(NamedTuple):
@@ -69,9 +69,9 @@ class UnreadMail(NamedTuple):
 class RunReplay:
     """The replayed state of one run."""
 
-    born: RunSpawned
-    above: str = ""  #: id of the run above: its parent, or the living ancestor when it returned
-    said: list[StoredMessage] = field(default_factory=list)  #: its conversation, each message as it was written
+    spawn_event: RunSpawned
+    ancestor_id: str = ""  #: id of the run above: its parent, or the living ancestor when it returned
+    conversation: list[StoredMessage] = field(default_factory=list)  #: its conversation, each message as it was written
     is_briefed: bool = False  #: a message was recorded in it; the first one is its brief
     state: str = "starting"
     turn: int = 0
@@ -80,32 +80,38 @@ class RunReplay:
     attempt: int = 1  #: of its turn
     turn_began_at: int = 0  #: index into its conversation
     steps: int = 0  #: number of the newest step
-    births: int = 0
-    births_before: int = 0  #: spawns before its newest turn
-    lives: int = 1
-    let_go: bool = False  #: no caller waits for the call that spawned it: a notice reports its end
-    was_inside: bool = False  #: a sandbox was started for it, and may have written to its folder
+    spawns: int = 0
+    spawns_before_turn: int = 0  #: spawns before its newest turn
+    generation: int = 1
+    reports_by_notice: bool = False  #: no caller waits for the call that spawned it: a notice reports its end
+    was_sandboxed: bool = False  #: a sandbox was started for it, and may have written to its folder
     wakes: int = 0  #: turns that mail began since the last message from above
-    begun: dict[str, ToolStarted] = field(default_factory=dict)  #: calls without a recorded answer, by id
-    refused: set[str] = field(default_factory=set)  #: calls that ended without having begun, and have no answer yet
-    asked: dict[str, ModelAsked] = field(default_factory=dict)  #: requests to its model without a reply, by step
-    replied: str = ""  #: step of the newest reply
+    started_calls: dict[str, ToolStarted] = field(default_factory=dict)  #: calls without a recorded answer, by id
+    unstarted_calls: set[str] = field(
+        default_factory=set
+    )  #: calls that ended without having begun, and have no answer yet
+    model_requests: dict[str, ModelAsked] = field(
+        default_factory=dict
+    )  #: requests to its model without a reply, by step
+    reply_step: str = ""  #: step of the newest reply
     replies: int = 0  #: replies of its model in its newest turn, at this attempt
     objections: int = 0  #: messages there that asked the run to continue instead of ending
     exhausted: str = ""  #: on a last answer: the resource of its budget that is used up
     refusal: BudgetRefused | None = None  #: the last refusal of a budget in its newest turn
     awaiting_idle: dict[str, str] = field(default_factory=dict)  #: mail ids, and the runs to notify when it is idle
     unread: dict[str, UnreadMail] = field(default_factory=dict)
-    seen: list[str] = field(default_factory=list)  #: ids of all mail that it ever received
+    mail_ids: list[str] = field(default_factory=list)  #: ids of all mail that it ever received
     recent_mail: RecentMail | None = None  #: None until mail from outside arrives
     approvals: dict[str, ApprovalAsked] = field(default_factory=dict)  #: questions about calls without an answer, by id
-    words: dict[str, ApprovalAnswered] = field(default_factory=dict)  #: the answers to these questions that came
+    approval_answers: dict[str, ApprovalAnswered] = field(
+        default_factory=dict
+    )  #: the answers to these questions that came
     past_approvals: list[str] = field(default_factory=list)  #: ids of questions about calls that were answered
     sandbox: SandboxStarted | None = None  #: the newest of its newest turn, if it may have outlived its kernel
     ports: dict[str, int] = field(default_factory=dict)  #: of its newest sandbox, by name
-    told: int = 0  #: number of the sandbox's reports that are recorded
-    usage: Usage = NOTHING_USED
-    lived: ActiveTime = field(default_factory=ActiveTime)  #: the part of its time that counts for its limit
+    recorded_reports: int = 0  #: number of the sandbox's reports that are recorded
+    usage: Usage = NO_USAGE
+    active_time: ActiveTime = field(default_factory=ActiveTime)  #: the part of its time that counts for its limit
     result: Result | None = None
     _delivering: dict[str, UnreadMail] = field(default_factory=dict)
     _is_retried: bool = False  #: an attempt failed, and the next one has recorded nothing yet
@@ -115,7 +121,7 @@ class RunReplay:
     @property
     def id(self) -> str:
         """The run's id."""
-        return self.born.run
+        return self.spawn_event.run
 
     @property
     def is_over(self) -> bool:
@@ -125,12 +131,12 @@ class RunReplay:
     @property
     def is_rewound(self) -> bool:
         """True if the newest attempt restarted before recorded messages that are not yet removed."""
-        return self._is_retried and len(self.said) > self._attempt_began_at
+        return self._is_retried and len(self.conversation) > self._attempt_began_at
 
     @property
-    def has_heard_nothing(self) -> bool:
+    def has_no_input(self) -> bool:
         """True if the newest turn has begun and no message of it is recorded."""
-        return self.is_in_turn and not self.replies and len(self.said) == self.turn_began_at
+        return self.is_in_turn and not self.replies and len(self.conversation) == self.turn_began_at
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -138,14 +144,14 @@ class RunReplay:
 
         Raises InvalidValue if a message is not valid.
         """
-        return [each.data for each in self.said]
+        return [each.data for each in self.conversation]
 
     @property
     def subtree(self) -> Usage:
         """The usage of the run and all runs below it."""
         return self.usage if self._subtree is None else self._subtree
 
-    def left_unread(self) -> list[UnreadMail]:
+    def unread_mail(self) -> list[UnreadMail]:
         """Return mail that is still to be read.
 
         This includes mail that was taken from the mailbox and never reached the conversation.
@@ -158,15 +164,15 @@ class TreeReplay:
 
     def __init__(self) -> None:
         self.runs: dict[str, RunReplay] = {}
-        self.moves: list[LedgerEntry] = []
-        self.mailed: set[str] = set()  #: requests of sandboxes that led to mail
+        self.ledger: list[LedgerEntry] = []
+        self.mail_requests: set[str] = set()  #: requests of sandboxes that led to mail
         self.seq = 0
         self._runs_by_call: dict[tuple[str, str], RunReplay] = {}  #: runs by the calls, of runs, that wait for them
 
-    def tell_all(self, events: Iterable[Event]) -> TreeReplay:
+    def apply_all(self, events: Iterable[Event]) -> TreeReplay:
         """Apply events in order; return the replay itself."""
         for event in events:
-            self.tell(event)
+            self.apply(event)
         return self
 
     @property
@@ -182,14 +188,14 @@ class TreeReplay:
     @property
     def newest_mail(self) -> int:
         """The highest number of any mail; 0 if there is none."""
-        ids = (mail.rpartition("-") for run in self.runs.values() for mail in run.seen)
+        ids = (mail.rpartition("-") for run in self.runs.values() for mail in run.mail_ids)
         return max((int(number) for kind, _, number in ids if kind == "mail" and number.isdecimal()), default=0)
 
-    def pass_over(self, seq: int) -> None:
+    def skip(self, seq: int) -> None:
         """Record the number of a skipped event: one of `ramet.core.replay.codec.PASSED_OVER`."""
         self.seq = max(self.seq, seq)
 
-    def tell(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         """Apply one event.
 
         An event of a run whose spawn is not recorded is ignored.
@@ -199,32 +205,32 @@ class TreeReplay:
             return self._apply_spawn(event)
         if isinstance(event, ClockStepped):  # Concerns all runs, whichever run noticed it first.
             for each in self.runs.values():
-                each.lived.step(event.by_s)
+                each.active_time.shift(event.by_s)
             return
         run = self.runs.get(event.run)
         if run is None:
             return
         if event.told and not isinstance(event, MailDelivered | ModelCharged):  # These belong to the next event.
-            run.told = event.told
+            run.recorded_reports = event.told
         if isinstance(event, EXECUTION_EVENTS):
-            run.lived.seen(event.at)
+            run.active_time.observe(event.at)
         match event:
             case MessageRecorded() | ReplayMessage():
                 self._apply_message(run, event)
             case ToolStarted():
-                if event.call_id is not None and event.call_id not in run.begun:
-                    run.begun[event.call_id] = event
+                if event.call_id is not None and event.call_id not in run.started_calls:
+                    run.started_calls[event.call_id] = event
                     self._spend(run, Usage(tool_calls=1))
                 run.steps = max(run.steps, _number(event.step_id))
             case ToolEnded():
                 self._runs_by_call.pop((run.id, event.call_id or ""), None)
-                if event.call_id is not None and event.call_id not in run.begun:
-                    run.refused.add(event.call_id)
+                if event.call_id is not None and event.call_id not in run.started_calls:
+                    run.unstarted_calls.add(event.call_id)
             case ModelAsked():
-                run.asked[event.step_id] = event
+                run.model_requests[event.step_id] = event
                 run.steps = max(run.steps, _number(event.step_id))
             case ModelCharged():
-                run.asked.pop(event.step_id, None)
+                run.model_requests.pop(event.step_id, None)
                 self._spend(run, event.usage)
             case BudgetRefused():
                 run.refusal = event
@@ -238,11 +244,11 @@ class TreeReplay:
             case TurnStarted() | RunResumed():
                 keeps_sandbox = isinstance(event, RunResumed) and not run.is_rewound
                 run.sandbox = run.sandbox if keeps_sandbox else None
-                run._attempt_began_at, run._is_retried = len(run.said), False
+                run._attempt_began_at, run._is_retried = len(run.conversation), False
                 if isinstance(event, TurnStarted):
-                    run.births_before = run.births
+                    run.spawns_before_turn = run.spawns
                     run.wakes += event.turn > 1  # Until a prompt is recorded in this turn.
-                    run.turn_began_at, run.attempt, run.replies = len(run.said), 1, 0
+                    run.turn_began_at, run.attempt, run.replies = len(run.conversation), 1, 0
                     run.objections = 0
                     run.exhausted, run.refusal = "", None
                 else:
@@ -250,28 +256,28 @@ class TreeReplay:
                 run.turn, run.is_in_turn, run.state = event.turn, True, "running"
                 if run.result is not None:
                     self._reopen_run(run)
-                is_session = isinstance(event, TurnStarted) and run.born.birth.get("persistent", False)
-                run.lived.begin(event.at, anew=is_session)  # Each turn of a session has its own time limit.
+                is_session = isinstance(event, TurnStarted) and run.spawn_event.birth.get("persistent", False)
+                run.active_time.start(event.at, anew=is_session)  # Each turn of a session has its own time limit.
             case TurnEnded():
                 run.turn_status = event.status
                 run.is_in_turn, run.state = False, "idle"
             case SandboxStarted():
-                run.sandbox, run.was_inside = (event if event.sandbox else None), True
-                run.told = run.told if event.adopted else 0
+                run.sandbox, run.was_sandboxed = (event if event.sandbox else None), True
+                run.recorded_reports = run.recorded_reports if event.adopted else 0
                 run.ports = _ports(event.policy)
             case RunRetried():
                 run.sandbox, run._is_retried, run.attempt = None, True, event.attempt + 1
             case MailPushed():
                 if event.asked:
-                    self.mailed.add(event.asked)
+                    self.mail_requests.add(event.asked)
                 if run.result is not None and event.kind not in ("notice", "note"):
                     self._reopen_run(run)
                     run.state = "idle"  # Its next turn has not begun.
-                if event.kind == "user" or run.born.path.startswith(f"{event.sender}/"):
+                if event.kind == "user" or run.spawn_event.path.startswith(f"{event.sender}/"):
                     run.wakes = 0
                 if event.notify:
                     run.awaiting_idle = with_asker(run.awaiting_idle, event.mail_id, event.notify)
-                run.seen.append(event.mail_id)
+                run.mail_ids.append(event.mail_id)
                 if event.kind in ("user", "agent") and event.at is not None:
                     run.recent_mail = run.recent_mail or RecentMail()
                     run.recent_mail.add(event.mail_id, event.sender, event.text, event.at)
@@ -282,8 +288,8 @@ class TreeReplay:
                     run._delivering[mail.id] = mail
             case Compacted():
                 if event.kept:
-                    previous = run.said
-                    run.said = [
+                    previous = run.conversation
+                    run.conversation = [
                         previous[each] if isinstance(each, int) else parse_stored_message(each) for each in event.kept
                     ]
                     run._attempt_began_at = _first_remaining(event.kept, run._attempt_began_at)
@@ -293,14 +299,14 @@ class TreeReplay:
             case ApprovalAnswered():
                 question = run.approvals.get(event.approval_id)
                 if question is not None and question.call_id:  # Its call has not run yet and needs the answer.
-                    run.words[event.approval_id] = event
+                    run.approval_answers[event.approval_id] = event
                 else:
                     run.approvals.pop(event.approval_id, None)
             case RunEnded():
                 self._charge_open_requests(run)
                 run.result, run.state, run.is_in_turn, run.sandbox = event.result, "ended", False, None
                 self._close_approvals(run, None)
-                self.moves.append(LedgerEntry(run.id, CLOSED))
+                self.ledger.append(LedgerEntry(run.id, CLOSED))
 
     def reopen(self) -> None:
         """Reopen the conversation of the root, which has ended.
@@ -321,15 +327,15 @@ class TreeReplay:
         """
         for run in self.runs.values():
             self._charge_open_requests(run)
-            birth = run.born.birth
+            birth = run.spawn_event.birth
             is_session = birth.get("persistent") and not birth.get("agent", {}).get("function")
-            if is_session and run.has_heard_nothing and run.sandbox is None:
+            if is_session and run.has_no_input and run.sandbox is None:
                 run.wakes -= run.turn > 1
                 run.turn, run.is_in_turn = run.turn - 1, False
                 run.state = "idle" if run.turn else "starting"
 
     def _charge_open_requests(self, run: RunReplay) -> None:
-        for request in run.asked.values():
+        for request in run.model_requests.values():
             usage = Usage(
                 model_calls=request.requests,
                 output_tokens=request.reserved_tokens,
@@ -337,45 +343,45 @@ class TreeReplay:
                 estimated=True,
             )
             self._spend(run, usage)
-        run.asked.clear()
+        run.model_requests.clear()
 
     def _apply_spawn(self, event: RunSpawned) -> None:
-        run = self.runs[event.run] = RunReplay(born=event, above=event.parent or "")
+        run = self.runs[event.run] = RunReplay(spawn_event=event, ancestor_id=event.parent or "")
         parent = self.runs.get(event.parent or "")
         shared = event.birth.get("shared", 0)  # A fork's conversation begins with this many messages of its parent's.
-        run.said = [
-            *(parent.said[:shared] if parent is not None else ()),
+        run.conversation = [
+            *(parent.conversation[:shared] if parent is not None else ()),
             *map(parse_stored_message, event.birth.get("answers", ())),
         ]
         if parent is not None:
             self._runs_by_call[parent.id, event.parent_call or ""] = run
-            parent.births += 1
+            parent.spawns += 1
             parent._subtree = parent.subtree
-        self.moves.append(LedgerEntry(event.run, OPEN))
+        self.ledger.append(LedgerEntry(event.run, OPEN))
         if parent is not None:
             self._spend(parent, Usage(agents=1), is_own=False)
 
     def _reopen_run(self, run: RunReplay) -> None:
         """Reopen the scope of a run that had ended and was resumed."""
-        run.result, run.lived, run.let_go = None, ActiveTime(), bool(run.above)
-        run.lives += 1
-        above = self.runs.get(run.above)
+        run.result, run.active_time, run.reports_by_notice = None, ActiveTime(), bool(run.ancestor_id)
+        run.generation += 1
+        above = self.runs.get(run.ancestor_id)
         while above is not None and above.is_over:
-            above = self.runs.get(above.above)
-        run.above = above.id if above is not None else run.above
-        self.moves.append(LedgerEntry(run.id, OPEN))
+            above = self.runs.get(above.ancestor_id)
+        run.ancestor_id = above.id if above is not None else run.ancestor_id
+        self.ledger.append(LedgerEntry(run.id, OPEN))
 
     def _apply_message(self, run: RunReplay, event: MessageRecorded | ReplayMessage) -> None:
         message = parse_stored_message(event.message)
         run.is_briefed = True
         if run._is_retried:  # Not earlier: a process that ends before this point resumes with the failed attempt.
-            del run.said[run._attempt_began_at :]
-            run.begun.clear()
-            run.refused.clear()
+            del run.conversation[run._attempt_began_at :]
+            run.started_calls.clear()
+            run.unstarted_calls.clear()
             run._is_retried, run.replies, run.objections = False, 0, 0
         if event.step_id is not None:
-            run.replied, run.exhausted, run.replies = event.step_id, event.exhausted, run.replies + 1
-            run.asked.pop(event.step_id, None)
+            run.reply_step, run.exhausted, run.replies = event.step_id, event.exhausted, run.replies + 1
+            run.model_requests.pop(event.step_id, None)
             run.steps = max(run.steps, _number(event.step_id))
         if event.usage is not None:
             self._spend(run, event.usage)
@@ -383,42 +389,44 @@ class TreeReplay:
             call_id = event.call_id or str(message.call_id)
             child = self._runs_by_call.pop((run.id, call_id), None)  # The call was cut off, or it would have ended.
             if child is not None:
-                child.let_go = not child.is_over and child.state != "stopping"
-            run.begun.pop(call_id, None)
-            run.refused.discard(call_id)
+                child.reports_by_notice = not child.is_over and child.state != "stopping"
+            run.started_calls.pop(call_id, None)
+            run.unstarted_calls.discard(call_id)
             if run.approvals:
                 self._close_approvals(run, call_id)
-            if insert_tool_result(run.said, message) <= run._attempt_began_at:  # The answer is to an earlier call.
+            if (
+                insert_tool_result(run.conversation, message) <= run._attempt_began_at
+            ):  # The answer is to an earlier call.
                 run._attempt_began_at += 1
             return
         if run._delivering and message.kind == "human":
             run._delivering.pop(next(iter(run._delivering)))
         elif message.kind == "human" and run.replies:
             run.objections += 1
-        elif message.kind == "human" and len(run.said) == run.turn_began_at:
+        elif message.kind == "human" and len(run.conversation) == run.turn_began_at:
             run.wakes = 0
-        run.said.append(message)
+        run.conversation.append(message)
 
     def _close_approvals(self, run: RunReplay, call_id: str | None) -> None:
         """Remove approvals that no caller will need again: of an answered call, or of a run that has ended."""
         for id in [id for id, question in run.approvals.items() if call_id in (None, question.call_id)]:
             del run.approvals[id]
-            run.words.pop(id, None)
+            run.approval_answers.pop(id, None)
             run.past_approvals.append(id)
 
     def _spend(self, run: RunReplay, usage: Usage, *, is_own: bool = True) -> None:
-        last = self.moves[-1] if self.moves else None
+        last = self.ledger[-1] if self.ledger else None
         if last is not None and last.kind == SPENT and last.run == run.id:
-            self.moves[-1] = LedgerEntry(run.id, SPENT, last.usage + usage)
+            self.ledger[-1] = LedgerEntry(run.id, SPENT, last.usage + usage)
         else:
-            self.moves.append(LedgerEntry(run.id, SPENT, usage))
+            self.ledger.append(LedgerEntry(run.id, SPENT, usage))
         if is_own:
             run.usage = run.usage + usage
         above: RunReplay | None = run
         while above is not None:
             if above._subtree is not None:
                 above._subtree = above._subtree + usage
-            above = self.runs.get(above.above)
+            above = self.runs.get(above.ancestor_id)
 
 
 def amount(usage: Usage) -> Amount:

@@ -29,11 +29,11 @@ Overlap = Literal["skip", "queue", "allow"]
 
 SHORTEST_S = 0.1
 LONGEST_S = 10 * 366 * 86_400.0
-MOST_JITTER_S = 3600.0
-MOST_MISSED = 1000
+MAX_JITTER_S = 3600.0
+MAX_MISSED = 1000
 #: The number of ticks of a cron line that are counted one by one; after a longer absence only the newest are looked
 #: for.
-COUNTED = 1000
+MAX_COUNTED = 1000
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -118,10 +118,10 @@ class Schedule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
         if (
             isinstance(self.misfire_max, bool)
             or not isinstance(self.misfire_max, int)
-            or not 1 <= self.misfire_max <= MOST_MISSED
+            or not 1 <= self.misfire_max <= MAX_MISSED
         ):
-            raise InvalidValue("misfire_max", self.misfire_max, f"a whole number from 1 to {MOST_MISSED}")
-        maximum = min(MOST_JITTER_S, self.timing.seconds) if isinstance(self.timing, Interval) else MOST_JITTER_S
+            raise InvalidValue("misfire_max", self.misfire_max, f"a whole number from 1 to {MAX_MISSED}")
+        maximum = min(MAX_JITTER_S, self.timing.seconds) if isinstance(self.timing, Interval) else MAX_JITTER_S
         force_setattr(self, "jitter_s", checked_number("jitter_seconds", self.jitter_s, 0, maximum))
         if self.until is not None:
             force_setattr(self, "until", utc("until", self.until))
@@ -150,13 +150,13 @@ def utc(field: str, value: object) -> datetime:
     return value.astimezone(UTC)
 
 
-def checked_number(field: str, value: object, least: float, most: float) -> float:
+def checked_number(field: str, value: object, minimum: float, maximum: float) -> float:
     """Return a finite number within bounds.
 
     Raises InvalidValue otherwise.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise InvalidValue(field, value, f"a number of seconds from {least:g} to {most:.10g}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= maximum:
+        raise InvalidValue(field, value, f"a number of seconds from {minimum:g} to {maximum:.10g}")
     return float(value)
 
 
@@ -187,20 +187,20 @@ def next_fire_time(schedule: Schedule, after: datetime, next_fire: NextFire) -> 
     return tick
 
 
-def due_between(schedule: Schedule, after: datetime, now: datetime, next_fire: NextFire, *, most: int) -> DueTicks:
+def due_between(schedule: Schedule, after: datetime, now: datetime, next_fire: NextFire, *, limit: int) -> DueTicks:
     """Return the ticks strictly after `after` that may fire by `now`, in order; only the newest `most` are named.
 
     No tick is named before an earlier one, whatever their jitters.
     """
     timing = schedule.timing
     if isinstance(timing, Interval):
-        return _due_of_interval(schedule, timing, after, now, most)
-    newest: deque[datetime] = deque(maxlen=most)
+        return _due_of_interval(schedule, timing, after, now, limit)
+    newest: deque[datetime] = deque(maxlen=limit)
     count, last = 0, after
     for tick in _walk(schedule, after, now, next_fire):
         newest.append(tick)
         count, last = count + 1, tick
-        if count == COUNTED and not isinstance(timing, Once):
+        if count == MAX_COUNTED and not isinstance(timing, Once):
             return _due_after_long_absence(schedule, last, now, next_fire, newest)
     return DueTicks(tuple(newest), count - len(newest))
 
@@ -236,9 +236,9 @@ def _due_after_long_absence(
     while (begin := end - timedelta(seconds=schedule.jitter_s) - span) > after:
         ticks = deque(_walk(schedule, begin, now, next_fire), maxlen=limit)
         if len(ticks) == limit:
-            return DueTicks(tuple(ticks), COUNTED)
+            return DueTicks(tuple(ticks), MAX_COUNTED)
         span *= 2
-    count = COUNTED
+    count = MAX_COUNTED
     for tick in _walk(schedule, after, now, next_fire):
         newest.append(tick)
         count += 1
@@ -250,6 +250,6 @@ def just_before(moment: datetime) -> datetime:
     return moment - _MICROSECOND
 
 
-def seconds_until(moment: datetime, now: datetime, *, most: float) -> float:
+def seconds_until(moment: datetime, now: datetime, *, maximum: float) -> float:
     """Return the seconds to wait for a time: at least 0, at most `most`."""
-    return min(most, max(0.0, math.ceil((moment - now).total_seconds() * 1e6) / 1e6))
+    return min(maximum, max(0.0, math.ceil((moment - now).total_seconds() * 1e6) / 1e6))

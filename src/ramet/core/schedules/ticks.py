@@ -25,8 +25,8 @@ from ramet.core.schedules.schedule import DueTicks, NextFire, Schedule, due_betw
 #: The newest due tick is on time for this long; any other due tick is missed.
 GRACE = timedelta(seconds=60)
 #: The number of results stored per schedule; the number of ticks that may wait for a current run.
-KEPT_RESULTS = 20
-MOST_WAITING = 1000
+MAX_RESULTS = 20
+MAX_WAITING = 1000
 VERSION = 1
 
 
@@ -104,7 +104,7 @@ class ScheduleRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ClaimedTicks(NamedTuple):
     """A record with new claims, and these claims."""
 
-    book: ScheduleRecord
+    record: ScheduleRecord
     claims: tuple[Claim, ...]
 
 
@@ -115,9 +115,9 @@ class _Version(Struct):
     version: int = VERSION
 
 
-def encode(book: ScheduleRecord) -> bytes:
+def encode(record: ScheduleRecord) -> bytes:
     """Encode a record as JSON; `decode` returns an equal record."""
-    return msgspec.json.encode(book)
+    return msgspec.json.encode(record)
 
 
 def decode(key: str, data: bytes) -> ScheduleRecord:
@@ -134,23 +134,25 @@ def decode(key: str, data: bytes) -> ScheduleRecord:
         raise Damaged("schedule", key, str(problem)) from None
 
 
-def reconcile(book: ScheduleRecord, now: datetime, next_fire: NextFire, lives: Callable[[str], bool]) -> ScheduleRecord:
+def reconcile(
+    record: ScheduleRecord, now: datetime, next_fire: NextFire, is_alive: Callable[[str], bool]
+) -> ScheduleRecord:
     """Decide on every tick that is due by `now`, and on claims whose owner has ended.
 
     Return the same record if there is nothing to decide. The tick of a claim that was not started is decided again, as
     a missed tick. A started claim stays for a scheduler that can continue its run: see `orphaned_claims`.
     """
-    schedule, state = book.schedule, book.state
-    unstarted = tuple(claim for claim in state.claims if claim.run is None and not lives(claim.owner))
+    schedule, state = record.schedule, record.state
+    unstarted = tuple(claim for claim in state.claims if claim.run is None and not is_alive(claim.owner))
     state = _without_claims(state, *unstarted)
     orphaned = [claim.due for claim in unstarted]
     due_ticks = DueTicks((), 0)
     if not (state.paused or state.cancelled):
-        due_ticks = due_between(schedule, state.decided, now, next_fire, most=schedule.misfire_max)
+        due_ticks = due_between(schedule, state.decided, now, next_fire, limit=schedule.misfire_max)
     selected = _select_ticks(schedule, due_ticks.ticks, now)
     if schedule.overlap == "skip" and state.claims:
         selected = ()
-    selected = selected[: max(0, MOST_WAITING - len(state.waiting))]
+    selected = selected[: max(0, MAX_WAITING - len(state.waiting))]
     requeued = [due for due in orphaned if due.manual or _is_still_due(schedule, due.tick, selected, now)]
     dropped = due_ticks.before + len(due_ticks.ticks) - len(selected) + len(orphaned) - len(requeued)
     state = replace(
@@ -159,126 +161,126 @@ def reconcile(book: ScheduleRecord, now: datetime, next_fire: NextFire, lives: C
         waiting=(*requeued, *state.waiting, *(Due(tick=tick) for tick in selected)),
         skipped=state.skipped + dropped,
     )
-    return _with_state(book, state)
+    return _with_state(record, state)
 
 
-def replace_definition(book: ScheduleRecord, schedule: Schedule, decided: datetime) -> ScheduleRecord:
+def replace_definition(record: ScheduleRecord, schedule: Schedule, decided: datetime) -> ScheduleRecord:
     """Replace the content of a schedule from now on; current runs continue, waiting ticks are dropped."""
-    results = () if book.state.cancelled else book.state.results
+    results = () if record.state.cancelled else record.state.results
     return ScheduleRecord(
-        schedule=schedule, state=TickState(decided=decided, claims=book.state.claims, results=results)
+        schedule=schedule, state=TickState(decided=decided, claims=record.state.claims, results=results)
     )
 
 
-def begin(book: ScheduleRecord, now: datetime, owner: str, mint: Callable[[], str]) -> ClaimedTicks:
+def claim_due(record: ScheduleRecord, now: datetime, owner: str, mint: Callable[[], str]) -> ClaimedTicks:
     """Claim for `owner` the ticks that may begin now.
 
     If the schedule is paused, only manually triggered ticks may begin.
     """
-    state = book.state
+    state = record.state
     startable = tuple(due for due in state.waiting if due.manual or not state.paused)
-    if book.schedule.overlap != "allow":
+    if record.schedule.overlap != "allow":
         startable = () if state.claims else startable[:1]
     if not startable:
-        return ClaimedTicks(book, ())
+        return ClaimedTicks(record, ())
     claims = tuple(Claim(id=mint(), due=due, owner=owner, at=now) for due in startable)
     waiting = tuple(due for due in state.waiting if due not in startable)
-    return ClaimedTicks(_with_state(book, replace(state, waiting=waiting, claims=(*state.claims, *claims))), claims)
+    return ClaimedTicks(_with_state(record, replace(state, waiting=waiting, claims=(*state.claims, *claims))), claims)
 
 
-def orphaned_claims(book: ScheduleRecord, lives: Callable[[str], bool]) -> tuple[Claim, ...]:
+def orphaned_claims(record: ScheduleRecord, is_alive: Callable[[str], bool]) -> tuple[Claim, ...]:
     """Return the started claims whose owner has ended; another scheduler must continue their runs."""
-    return tuple(claim for claim in book.state.claims if claim.run is not None and not lives(claim.owner))
+    return tuple(claim for claim in record.state.claims if claim.run is not None and not is_alive(claim.owner))
 
 
-def update_claim(book: ScheduleRecord, claim: Claim, changed: Claim) -> ScheduleRecord | None:
+def update_claim(record: ScheduleRecord, claim: Claim, updated: Claim) -> ScheduleRecord | None:
     """Record that a claim's run is about to be spawned, or that another scheduler took the claim.
 
     Return None if the claim has changed meanwhile.
     """
-    if claim not in book.state.claims:
+    if claim not in record.state.claims:
         return None
-    claims = tuple(changed if each == claim else each for each in book.state.claims)
-    return _with_state(book, replace(book.state, claims=claims))
+    claims = tuple(updated if each == claim else each for each in record.state.claims)
+    return _with_state(record, replace(record.state, claims=claims))
 
 
-def mark_lost(book: ScheduleRecord, claim: Claim, now: datetime, why: str) -> ScheduleRecord | None:
+def mark_lost(record: ScheduleRecord, claim: Claim, now: datetime, why: str) -> ScheduleRecord | None:
     """Record that a claim's run cannot be continued.
 
     Return None if the claim has changed meanwhile.
     """
-    if claim not in book.state.claims:
+    if claim not in record.state.claims:
         return None
-    return complete_claim(book, _lost_result(claim, now, why), claim.owner)
+    return complete_claim(record, _lost_result(claim, now, why), claim.owner)
 
 
-def release(book: ScheduleRecord, claim: Claim) -> ScheduleRecord | None:
+def release(record: ScheduleRecord, claim: Claim) -> ScheduleRecord | None:
     """Release a claim whose run was not spawned; its tick waits again, before all others.
 
     Return None if another scheduler has the claim now.
     """
-    if all((each.id, each.owner) != (claim.id, claim.owner) for each in book.state.claims):
+    if all((each.id, each.owner) != (claim.id, claim.owner) for each in record.state.claims):
         return None
-    state = _without_claims(book.state, claim)
-    return _with_state(book, state if state.cancelled else replace(state, waiting=(claim.due, *state.waiting)))
+    state = _without_claims(record.state, claim)
+    return _with_state(record, state if state.cancelled else replace(state, waiting=(claim.due, *state.waiting)))
 
 
-def complete_claim(book: ScheduleRecord, result: TickResult, owner: str) -> ScheduleRecord:
+def complete_claim(record: ScheduleRecord, result: TickResult, owner: str) -> ScheduleRecord:
     """Record how a tick's run ended, replacing its claim, or its result if that was `lost`.
 
     Return the same record if the claim belongs to a scheduler other than `owner`, or if that scheduler recorded its
     end.
     """
-    matching = tuple(claim for claim in book.state.claims if claim.id == result.id)
-    is_recorded = any(each.id == result.id and each.status is not TickStatus.LOST for each in book.state.results)
+    matching = tuple(claim for claim in record.state.claims if claim.id == result.id)
+    is_recorded = any(each.id == result.id and each.status is not TickStatus.LOST for each in record.state.results)
     if is_recorded or any(claim.owner != owner for claim in matching):
-        return book
-    return _with_state(book, _with_result(_without_claims(book.state, *matching), result))
+        return record
+    return _with_state(record, _with_result(_without_claims(record.state, *matching), result))
 
 
-def trigger(book: ScheduleRecord, now: datetime) -> ScheduleRecord:
+def trigger(record: ScheduleRecord, now: datetime) -> ScheduleRecord:
     """Add a manual tick at `now`, in addition to the scheduled ticks.
 
     The tick waits for a current run, unless ticks may overlap.
     """
-    return _with_state(book, _enqueue(book.state, (Due(tick=now, manual=True),)))
+    return _with_state(record, _enqueue(record.state, (Due(tick=now, manual=True),)))
 
 
-def cancel(book: ScheduleRecord) -> ScheduleRecord:
+def cancel(record: ScheduleRecord) -> ScheduleRecord:
     """Prevent every further start; current runs continue, and the record is kept until they end."""
-    started = tuple(claim for claim in book.state.claims if claim.run is not None)
-    return _with_state(book, replace(book.state, cancelled=True, waiting=(), claims=started))
+    started = tuple(claim for claim in record.state.claims if claim.run is not None)
+    return _with_state(record, replace(record.state, cancelled=True, waiting=(), claims=started))
 
 
-def is_forgotten(book: ScheduleRecord) -> bool:
+def is_deletable(record: ScheduleRecord) -> bool:
     """Return whether the schedule was cancelled and has no current run."""
-    return book.state.cancelled and not book.state.claims
+    return record.state.cancelled and not record.state.claims
 
 
-def pause(book: ScheduleRecord) -> ScheduleRecord:
+def pause(record: ScheduleRecord) -> ScheduleRecord:
     """Prevent every start until the schedule is resumed; current runs continue."""
-    return _with_state(book, replace(book.state, paused=True))
+    return _with_state(record, replace(record.state, paused=True))
 
 
-def resume(book: ScheduleRecord, now: datetime) -> ScheduleRecord:
+def resume(record: ScheduleRecord, now: datetime) -> ScheduleRecord:
     """Continue from `now`; ticks that were due during the pause never run."""
-    if not book.state.paused:
-        return book
-    return _with_state(book, replace(book.state, paused=False, decided=max(book.state.decided, now)))
+    if not record.state.paused:
+        return record
+    return _with_state(record, replace(record.state, paused=False, decided=max(record.state.decided, now)))
 
 
-def next_tick(book: ScheduleRecord, next_fire: NextFire) -> datetime | None:
+def next_tick(record: ScheduleRecord, next_fire: NextFire) -> datetime | None:
     """Return when the schedule fires next by itself, jitter included; None if it never will, or is paused."""
-    if book.state.paused or book.state.cancelled:
+    if record.state.paused or record.state.cancelled:
         return None
-    tick = next_fire_time(book.schedule, book.state.decided, next_fire)
-    return None if tick is None else fires_at(book.schedule, tick)
+    tick = next_fire_time(record.schedule, record.state.decided, next_fire)
+    return None if tick is None else fires_at(record.schedule, tick)
 
 
-def is_over(book: ScheduleRecord, next_fire: NextFire) -> bool:
+def is_over(record: ScheduleRecord, next_fire: NextFire) -> bool:
     """Return whether nothing runs, waits, or will ever be due."""
-    state = book.state
-    return not (state.claims or state.waiting or next_fire_time(book.schedule, state.decided, next_fire))
+    state = record.state
+    return not (state.claims or state.waiting or next_fire_time(record.schedule, state.decided, next_fire))
 
 
 def report(state: TickState) -> tuple[TickResult, ...]:
@@ -342,8 +344,8 @@ def _lost_result(claim: Claim, now: datetime, why: str) -> TickResult:
     )
 
 
-def _with_state(book: ScheduleRecord, state: TickState) -> ScheduleRecord:
-    return book if state == book.state else replace(book, state=state)
+def _with_state(record: ScheduleRecord, state: TickState) -> ScheduleRecord:
+    return record if state == record.state else replace(record, state=state)
 
 
 def _enqueue(state: TickState, dues: tuple[Due, ...]) -> TickState:
@@ -361,4 +363,4 @@ def _without_claims(state: TickState, *claims: Claim) -> TickState:
 
 def _with_result(state: TickState, result: TickResult) -> TickState:
     others = tuple(each for each in state.results if each.id != result.id)
-    return replace(state, results=(*others, result)[-KEPT_RESULTS:])
+    return replace(state, results=(*others, result)[-MAX_RESULTS:])

@@ -60,12 +60,12 @@ def row_of(page: BoardDocument, id: str) -> Row:
     return page.rows[id]
 
 
-def changeable(page: BoardDocument, id: str, by: Owner | None, gone: Owner | None) -> Row:
+def changeable(page: BoardDocument, id: str, by: Owner | None, ended_owner: Owner | None) -> Row:
     """Return a task that `by` may change: it is not completed, and no other living run owns it."""
     row = row_of(page, id)
     if row.status == "completed":
         raise TaskRefused(id, "it is completed", owner=name_of(row))
-    if by is not None and row.owner is not None and row.owner.run != by.run and row.owner != gone:
+    if by is not None and row.owner is not None and row.owner.run != by.run and row.owner != ended_owner:
         raise TaskRefused(id, f"{name_of(row)} is working on it", owner=name_of(row))
     return row
 

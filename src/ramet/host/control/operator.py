@@ -39,12 +39,12 @@ class RuntimeAccess(Protocol):
 class OperatorControl:
     """The operator's access to every run of some runtimes. Each refusal is typed, and then nothing was done."""
 
-    def __init__(self, houses: Collection[object], store: Store) -> None:
+    def __init__(self, runtimes: Collection[object], store: Store) -> None:
         """Set the runtimes and their open store.
 
         `houses` may change meanwhile; each is a `RuntimeAccess`. `store` is open as long as this object is used.
         """
-        self._runtime_set, self._store = houses, store
+        self._runtime_set, self._store = runtimes, store
 
     def trees(self) -> list[str]:
         """Return the ids of the roots of all open trees."""
@@ -76,7 +76,7 @@ class OperatorControl:
             raise InvalidValue("text", text, "text that is not empty")
         handle = await self.reach(run)
         mail = handle.send(text, dedupe_s=dedupe_s)
-        await handle.run.context.settled()
+        await handle.run.context.wait_persisted()
         return mail
 
     async def stop(self, run: str, reason: str) -> StopReceipt:
@@ -88,7 +88,7 @@ class OperatorControl:
         handle = await self.reach(run)
         receipt = await handle.cancel(reason)
         try:
-            await handle.run.context.settled()
+            await handle.run.context.wait_persisted()
         except StoreFailed as error:
             if isinstance(error.__cause__, OwnedElsewhere):
                 raise
@@ -125,7 +125,7 @@ class OperatorControl:
         inbox, run = pending[approval]
         handle = self.find(run)
         inbox.answer(approval, allowed, reason)
-        await handle.run.context.settled()
+        await handle.run.context.wait_persisted()
 
     async def keep(self, run: str, on: bool) -> str:
         """Keep the tree of a run whatever its retention time is, or no longer; return its root's id. Raises Unknown."""

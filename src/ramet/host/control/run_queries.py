@@ -22,7 +22,7 @@ from ramet.core.ids import ROOT_NAME
 from ramet.core.outcome import Result, Usage
 from ramet.core.replay.replay import RunReplay, TreeReplay
 from ramet.disk.state_folder import JOURNAL, checked_state_folder
-from ramet.host.journal.journal import PAGE, TREES, said_of
+from ramet.host.journal.journal import PAGE, TREES, tree_document
 from ramet.host.journal.stored_events import decoded, location_of
 from ramet.store.contract import Store, StoredEvent
 from ramet.store.sqlite.database_lock import is_locked
@@ -135,12 +135,12 @@ class JournalReader:
     def __init__(
         self,
         store: Store,
-        held: Collection[str] | None = None,
+        live_roots: Collection[str] | None = None,
         *,
         is_alone: Callable[[], bool] = lambda: False,
     ) -> None:
         """Set `is_alone`, which returns whether no process writes to the journal now."""
-        self.store, self._live_roots, self._is_alone = store, held, is_alone
+        self.store, self._live_roots, self._is_alone = store, live_roots, is_alone
         self.damaged: dict[str, Damaged] = {}  #: why trees were skipped, by their roots; "" for the journal
 
     async def __aenter__(self) -> JournalReader:
@@ -161,7 +161,7 @@ class JournalReader:
         entries, set_aside = list[tuple[str, str]](), set[str]()
         for each in await self.store.list(TREES):
             try:
-                about = said_of(each, location_of(self.store))
+                about = tree_document(each, location_of(self.store))
             except DamagedTree as problem:
                 self.damaged[each.key] = problem
                 continue
@@ -208,7 +208,7 @@ class JournalReader:
         """Return every run of a tree, in the order of their spawns. Raises DamagedTree."""
         fold = TreeFold()
         async for event in self.events(root):
-            fold.tell(event)
+            fold.apply(event)
         return fold.rows(self.lives(root))
 
     async def events(self, root: str, *, run: str | None = None, after: int = 0) -> AsyncGenerator[Event]:
@@ -223,7 +223,7 @@ class JournalReader:
             is_alone, head = self._is_alone(), await self.store.head()  # Before reading: no event is missed.
             async for each in self._stored(root, None, cursor):
                 cursor, event = each.cursor, decoded(self.store, each)
-                fold.tell(event)
+                fold.apply(event)
                 if run is None or event.run == run:
                     yield event
             if fold.is_over(run) or is_alone or not self.lives(root):
@@ -248,9 +248,9 @@ class TreeFold:
         self.story = TreeReplay()
         self._ended: dict[str, datetime | None] = {}
 
-    def tell(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         """Process the next event."""
-        self.story.tell(event)
+        self.story.apply(event)
         if isinstance(event, RunEnded):
             self._ended[event.run] = event.at
 
@@ -264,11 +264,11 @@ class TreeFold:
         """Return a row for every run; `lives` states whether a kernel has the tree active."""
         children: dict[str, list[str]] = {}
         for run in self.story.runs.values():
-            children.setdefault(run.born.parent or "", []).append(run.id)
+            children.setdefault(run.spawn_event.parent or "", []).append(run.id)
         return [self._row(run, tuple(children.get(run.id, ())), lives) for run in self.story.runs.values()]
 
     def _row(self, run: RunReplay, children: tuple[str, ...], is_active: bool) -> RunRow:
-        born = run.born
+        born = run.spawn_event
         return RunRow(
             id=run.id,
             root=born.root,
@@ -285,8 +285,8 @@ class TreeFold:
             usage=run.usage,
             usage_subtree=run.subtree,
             children=children,
-            calls=tuple(OpenCall(call_id=id, tool=each.tool) for id, each in run.begun.items()),
-            unread=len(run.left_unread()),
+            calls=tuple(OpenCall(call_id=id, tool=each.tool) for id, each in run.started_calls.items()),
+            unread=len(run.unread_mail()),
             approvals=tuple(
                 Question(approval_id=id, tool=each.tool, question=each.question, args=each.args)
                 for id, each in run.approvals.items()
@@ -296,7 +296,7 @@ class TreeFold:
         )
 
 
-async def records_of(working_dir: pathlib.Path) -> JournalReader:
+async def journal_reader(working_dir: pathlib.Path) -> JournalReader:
     """Return a reader of a working directory's journal; its writer is not disturbed. Raises NoJournal, StoreFailed."""
     from ramet.host.control.socket import ControlledTrees, NoKernel, send_request
 

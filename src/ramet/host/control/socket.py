@@ -106,27 +106,27 @@ class Refused(RametError):
 class ControlSocket:
     """The kernel's end: listens from `hang` to `take_down`, for all runtimes that share its journal."""
 
-    def __init__(self, houses: Collection[object], folder: pathlib.Path, store: Store) -> None:
+    def __init__(self, runtimes: Collection[object], folder: pathlib.Path, store: Store) -> None:
         """Set the runtimes and their open store.
 
         `houses` may change meanwhile; each is a `RuntimeAccess`. `store` is open as long as this object listens.
         """
         self.path, self._store = folder / SOCKET, store
-        self._operator = OperatorControl(houses, store)
-        self.collect: Callable[[Collect], Awaitable[Struct]] | None = None  #: removes ended trees
+        self._operator = OperatorControl(runtimes, store)
+        self.on_collect: Callable[[Collect], Awaitable[Struct]] | None = None  #: removes ended trees
         self._listening: asyncio.Task[asyncio.Server | None] | None = None
         self._answering: set[asyncio.Task[None]] = set()
 
-    async def hang(self) -> None:
+    async def start(self) -> None:
         """Listen; idempotent. Only the holder of the journal may call this. A problem is logged."""
         if self._listening is None:
             # In a context of its own: the answers do not belong to the call that opens the journal.
             self._listening = asyncio.create_task(
-                self._hang(), name="ramet control socket", context=contextvars.Context()
+                self._listen(), name="ramet control socket", context=contextvars.Context()
             )
         await asyncio.shield(self._listening)
 
-    async def take_down(self) -> None:
+    async def stop(self) -> None:
         """Stop listening, and remove the socket; idempotent."""
         listening, self._listening = self._listening, None
         if listening is None:
@@ -144,7 +144,7 @@ class ControlSocket:
             await asyncio.wait(tasks)
         await server.wait_closed()
 
-    async def _hang(self) -> asyncio.Server | None:
+    async def _listen(self) -> asyncio.Server | None:
         try:
             return await asyncio.start_unix_server(self._on_connection, sock=_listener(self.path), limit=MAX_LINE)
         except OSError as problem:
@@ -200,8 +200,8 @@ class ControlSocket:
                 return {"approval": approval, "allowed": allowed}
             case Keep(run=run, on=on):
                 return {"tree": await self._operator.keep(run, on), "kept": on}
-            case Collect() if self.collect is not None:
-                collected: dict[str, Any] = msgspec.to_builtins(await self.collect(request))
+            case Collect() if self.on_collect is not None:
+                collected: dict[str, Any] = msgspec.to_builtins(await self.on_collect(request))
                 return collected
             case Collect():
                 raise InvalidValue("request", "collect", "another request: this kernel removes nothing")

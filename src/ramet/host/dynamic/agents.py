@@ -7,7 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ramet.agent.capabilities.declarations import AGENT_CLASS, find_registered, handle_of, meet, recipe_of, root_agent
+from ramet.agent.capabilities.declarations import (
+    AGENT_CLASS,
+    find_registered,
+    handle_of,
+    recipe_of,
+    register_undeclared,
+    root_agent,
+)
 from ramet.agent.capabilities.task import Task
 from ramet.agent.definition import Agent
 from ramet.agent.from_recipe import agent_of
@@ -15,7 +22,7 @@ from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import AgentNotResolved, Denied, InvalidValue
 from ramet.core.policy.capabilities import Capability, intersect
 from ramet.core.recipe import Recipe
-from ramet.host.dynamic.registry import Registries, below
+from ramet.host.dynamic.registry import Registries, created_ref
 
 MAKES_AGENTS = Capability("class", AGENT_CLASS)
 
@@ -55,8 +62,8 @@ class DynamicAgents:
         )
         agent_of(recipe)  # Check that its types and tasks can be rebuilt.
         ref = ref_of(creator)
-        stored = await self.registries.keep(ref.place, recipe)
-        return Made(below(_creation_root(ref), recipe), dropped, stored.commit)
+        stored = await self.registries.save(ref.namespace, recipe)
+        return Made(created_ref(_creation_root(ref), recipe), dropped, stored.commit)
 
     async def load(self, handle: str | AgentRef) -> Agent:
         """Return the agent of a handle, in the version of the handle.
@@ -105,7 +112,7 @@ class DynamicAgents:
             )
         return task_definition
 
-    async def current(self, agent: Agent) -> Agent:
+    async def refresh(self, agent: Agent) -> Agent:
         """Return an agent that was loaded earlier, reduced to the capabilities and tools of its present definition.
 
         Raises AgentNotResolved if the agent was removed. An agent that code declares is returned unchanged.
@@ -148,7 +155,7 @@ class DynamicAgents:
         while True:
             place = "/".join((creator.root, *path))
             try:
-                recipe = await self.registries.find(place, name, None, f"{creator.place}/{name}")
+                recipe = await self.registries.find(place, name, None, f"{creator.namespace}/{name}")
             except AgentNotResolved:
                 if not path:
                     definition = find_registered(name)
@@ -161,7 +168,9 @@ class DynamicAgents:
 
     async def made_by(self, creator: Agent | AgentRef) -> Sequence[str]:
         """Return the local ids of the agents that an agent has created."""
-        return await self.registries.names(ref_of(creator).place if isinstance(creator, Agent) else creator.place)
+        return await self.registries.names(
+            ref_of(creator).namespace if isinstance(creator, Agent) else creator.namespace
+        )
 
     async def delete(self, handle: str | AgentRef) -> None:
         """Remove an agent with its state and all agents that it created.
@@ -175,13 +184,13 @@ class DynamicAgents:
 
     async def state_of(self, agent: Agent | AgentRef) -> Any:
         """Return the agent's own namespace (`ramet.store.state.Namespaced`), which lasts from one run to the next."""
-        return await self.registries.namespace(ref_of(agent).place if isinstance(agent, Agent) else agent.place)
+        return await self.registries.namespace(ref_of(agent).namespace if isinstance(agent, Agent) else agent.namespace)
 
 
 def ref_of(agent: Agent) -> AgentRef:
     """Return an agent's handle; an agent that is declared in code is the root of its own handle."""
     handle = handle_of(agent)
-    meet(agent)
+    register_undeclared(agent)
     return handle
 
 

@@ -36,7 +36,7 @@ class HostAuthoring:
         )
         return created
 
-    async def asked(self, run: Run, ref: str, task: str, arguments: Mapping[str, Any]) -> SpawnRequest:
+    async def spawn_request(self, run: Run, ref: str, task: str, arguments: Mapping[str, Any]) -> SpawnRequest:
         """Return the spawn request of a run that works on an agent's task. Raises AgentNotResolved, InvalidValue.
 
         A run in a tree of a server's client cannot ask agents of the program. Exempt is an agent of the program that
@@ -52,7 +52,7 @@ class HostAuthoring:
             target_ref.root == own_ref.root and own_ref.path[: len(creator_path)] == creator_path and is_known(own_ref)
         )
         if target_ref.path and not is_seen:
-            raise AgentNotResolved(ref, "agent", target_ref.local_id, f"is not visible to {own_ref.place}")
+            raise AgentNotResolved(ref, "agent", target_ref.local_id, f"is not visible to {own_ref.namespace}")
         agent = await self._agents.load(target_ref)
         task_definition = agent.tasks.get(task)
         if task_definition is None:
@@ -60,5 +60,5 @@ class HostAuthoring:
             raise AgentNotResolved(ref, "task", task, f"is no task of {agent.name}; expected one of: {names}")
         granted = intersect(agent.capabilities, run.agent.capabilities).capabilities
         # Keep the agent's own handle: later lookups find the agent, not the reduced copy of this run.
-        task_definition = task_definition.for_agent(agent.replace(capabilities=granted, ref=ref_of(agent)))
-        return task_request(task_definition, task_definition.take(arguments))
+        task_definition = task_definition.with_agent(agent.replace(capabilities=granted, ref=ref_of(agent)))
+        return task_request(task_definition, task_definition.check_arguments(arguments))

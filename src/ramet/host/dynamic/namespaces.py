@@ -45,11 +45,11 @@ def state_location(run: Run) -> StateLocation:
     )
 
 
-def standing_on_record(runs: Mapping[str, RunReplay], id: str) -> StateLocation:
+def recorded_state_location(runs: Mapping[str, RunReplay], id: str) -> StateLocation:
     """Return the state location of a recorded run, in whichever process it ran."""
-    spawn = runs[id].born
+    spawn = runs[id].spawn_event
     agent, ref = spawn.birth.get("agent", {}), spawn.birth.get("agent", {}).get("ref")
-    parent = standing_on_record(runs, spawn.parent) if spawn.parent is not None and spawn.parent in runs else None
+    parent = recorded_state_location(runs, spawn.parent) if spawn.parent is not None and spawn.parent in runs else None
     return StateLocation(
         id=id,
         name=agent.get("name", spawn.agent),
@@ -72,7 +72,7 @@ def place_of(run: StateLocation) -> str:
     if run.parent is not None and run.is_branch:
         return place_of(run.parent)
     if run.ref is not None:
-        return run.ref.place
+        return run.ref.namespace
     try:
         name = checked_name("agent", run.name)
     except InvalidValue:

@@ -62,7 +62,7 @@ class Registries:
         """Return the state of one agent, for reading and writing, by its place: `architect/math_solver`."""
         return Namespaced(await self.state(), place)
 
-    async def keep(self, place: str, recipe: Recipe) -> Kept:
+    async def save(self, place: str, recipe: Recipe) -> Kept:
         """Put a recipe into the registry of the agent at `place`; an equal recipe changes nothing.
 
         A recipe of the same name with another content becomes the current version; the version before stays available.
@@ -124,7 +124,7 @@ class Registries:
             await state.commit(f"{place} removed {name}", on_conflict="retry")
 
 
-def below(ref: AgentRef, recipe: Recipe) -> AgentRef:
+def created_ref(ref: AgentRef, recipe: Recipe) -> AgentRef:
     """Return the handle of an agent that the agent of `ref` created."""
     return AgentRef(ref.root, ref.root_version, (*ref.path, recipe.name), recipe.version)
 

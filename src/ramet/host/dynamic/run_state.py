@@ -35,7 +35,7 @@ MAX_CHANGED, MAX_COMMITS, MAX_MESSAGE = 10_000, 10_000, 1_000
 MAX_NAMES, MAX_ANSWER = 10_000, 16 * 1024 * 1024
 MAX_HISTORY = 1_000
 #: Requests of a run for commits that are not its own: each lookup is expensive.
-MAX_STRANGERS = 20
+MAX_FOREIGN_REQUESTS = 20
 
 _Answer = tuple[StateReply, bytes]
 _json = msgspec.json.Encoder(order="sorted").encode
@@ -170,8 +170,8 @@ class RunState:
     async def _checkout(self, request: UseState, _: bytes) -> _Answer:
         commit = None
         if request.name:
-            if self._foreign_requests >= MAX_STRANGERS:
-                raise Denied("checkout", f"{MAX_STRANGERS} requested commits were not in the history of the run")
+            if self._foreign_requests >= MAX_FOREIGN_REQUESTS:
+                raise Denied("checkout", f"{MAX_FOREIGN_REQUESTS} requested commits were not in the history of the run")
             commit = await self.state.before(request.name)
             if commit is None:
                 self._foreign_requests += 1

@@ -58,7 +58,7 @@ def _newest(past_events: Iterable[Event], state: str, branch: str) -> str:
     return commit
 
 
-async def on_record(journal: Journal, run: str) -> AsyncIterator[Event]:
+async def recorded_events(journal: Journal, run: str) -> AsyncIterator[Event]:
     """Yield the recorded events of a run's tree."""
     await journal.open()
     first = await journal.store.read(run=run, limit=1)
@@ -69,7 +69,7 @@ async def on_record(journal: Journal, run: str) -> AsyncIterator[Event]:
         cursor = stored[-1].cursor
 
 
-async def in_memory(events: Iterable[Event]) -> AsyncIterator[Event]:
+async def memory_events(events: Iterable[Event]) -> AsyncIterator[Event]:
     """Yield the events of a tree of this process without a journal."""
     for each in events:
         yield each

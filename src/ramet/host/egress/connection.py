@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ramet.host.egress.dial import Dialer, connect
 from ramet.host.egress.tunnel import End, Tunnel
-from ramet.host.unix_listener import accepted
+from ramet.host.unix_listener import accept
 from ramet.wire.http_connect import ESTABLISHED, ConnectRefusal, RequestReader, Target, answer
 
 _RETRY_S = 1.0  #: pause before accepting is tried again if no descriptor is left
@@ -52,8 +52,8 @@ class ProxyLimits:
 class ProxyQuota:
     """The connections of all runs together: each takes up to two of the process's descriptors."""
 
-    def __init__(self, most: int) -> None:
-        self.most, self.taken = most, 0
+    def __init__(self, limit: int) -> None:
+        self.limit, self.taken = limit, 0
 
 
 class RunProxy:
@@ -66,12 +66,12 @@ class RunProxy:
         *,
         path: pathlib.Path,
         limits: ProxyLimits,
-        room: ProxyQuota,
+        quota: ProxyQuota,
         on_event: Callable[[ProxyDecision], None],
         on_closed: Callable[[], object],
     ) -> None:
         self._path = path
-        self._listener, self._dialer, self._limits, self._room = listener, dialer, limits, room
+        self._listener, self._dialer, self._limits, self._quota = listener, dialer, limits, quota
         self._on_event, self._on_closed = on_event, on_closed
         self._half_open = asyncio.Semaphore(limits.half_open)
         self._is_closing = False
@@ -110,12 +110,12 @@ class RunProxy:
         while True:
             await self._half_open.acquire()
             try:
-                sock = await accepted(self._listener)
+                sock = await accept(self._listener)
             except OSError:  # No descriptor is left, of the process or of the machine.
                 self._half_open.release()
                 await asyncio.sleep(_RETRY_S)
                 continue
-            self._room.taken += 1
+            self._quota.taken += 1
             task = loop.create_task(self._serve(sock))
             self._connections.add(task)
             task.add_done_callback(lambda done, sock=sock: self._on_served(done, sock))  # type: ignore[misc]
@@ -123,7 +123,7 @@ class RunProxy:
             await asyncio.sleep(max(0.0, due - loop.time()))
 
     def _on_served(self, task: asyncio.Task[None], sock: socket.socket) -> None:
-        self._room.taken -= 1
+        self._quota.taken -= 1
         self._connections.discard(task)
         sock.close()  # Still open only if the task was cancelled before it began.
 
@@ -146,15 +146,15 @@ class RunProxy:
             server = await stack.enter_async_context(End.on(server_socket))
             half_open.close()
             client.transport.write(ESTABLISHED)
-            await self._run(client, server, target, reader.rest)
+            await self._run(client, server, target, reader.leftover)
 
     def _release_tunnel(self) -> None:
         self._open_tunnels -= 1
 
     async def _request(self, client: End, reader: RequestReader) -> Target | ConnectRefusal | None:
         """Return the request of the client; None if the client has disconnected without one."""
-        if self._room.taken > self._room.most:
-            return ConnectRefusal(503, f"{self._room.most} connections of all sandboxes are open")
+        if self._quota.taken > self._quota.limit:
+            return ConnectRefusal(503, f"{self._quota.limit} connections of all sandboxes are open")
         request: asyncio.Future[Target | ConnectRefusal | None] = asyncio.get_running_loop().create_future()
 
         def take(data: bytes) -> None:
@@ -166,7 +166,7 @@ class RunProxy:
             if not request.done():
                 request.set_result(None)
 
-        client.take, client.at_end = take, at_end
+        client.on_data, client.on_eof = take, at_end
         client.start()
         try:
             async with asyncio.timeout(self._limits.header_s):

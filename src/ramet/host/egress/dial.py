@@ -68,12 +68,12 @@ class Dialer:
         thread.exception()  # Mark the exception as retrieved: the lookup may have been abandoned.
 
 
-async def connect(found: Sequence[IPAddress], port: int, *, end: float) -> socket.socket | ConnectRefusal:
+async def connect(addresses: Sequence[IPAddress], port: int, *, end: float) -> socket.socket | ConnectRefusal:
     """Return a socket connected to one of these addresses, tried one after the other, each with a share of the time.
 
     `end` is in the event loop's time.
     """
-    candidates = _interleaved(found)[:_MAX_TRIED]
+    candidates = _interleaved(addresses)[:_MAX_TRIED]
     refusal = ConnectRefusal(502, "there is no address to connect to")
     for index, address in enumerate(candidates):
         share = (end - asyncio.get_running_loop().time()) / (len(candidates) - index)

@@ -47,7 +47,7 @@ class Proxy:
         self._limits = limits or ProxyLimits()
         self._lookup = lookup
         self._private = tuple(map(_network, private_networks))
-        self._room = ProxyQuota(max_connections or resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
+        self._quota = ProxyQuota(max_connections or resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
         self._run_proxies: dict[pathlib.Path, RunProxy] = {}
 
     async def open(
@@ -71,7 +71,7 @@ class Proxy:
             Dialer(endpoints, lookup=self._lookup, private_networks=self._private),
             path=path,
             limits=self._limits,
-            room=self._room,
+            quota=self._quota,
             on_event=on_event,
             on_closed=lambda: self._run_proxies.pop(path, None),
         )

@@ -39,8 +39,8 @@ class End(asyncio.BufferedProtocol):
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.take: Callable[[bytes], object] = bytes
-        self.at_end: Callable[[], object] = bool
+        self.on_data: Callable[[bytes], object] = bytes
+        self.on_eof: Callable[[], object] = bool
         self.other: End | None = None
         self.is_ended = False  #: no more data will come from it
         self.received = 0
@@ -76,7 +76,7 @@ class End(asyncio.BufferedProtocol):
         """Pause reading until `start`."""
         self.transport.pause_reading()
 
-    def has_gone(self) -> bool:
+    def is_disconnected(self) -> bool:
         """Return whether the peer has disconnected; a peer that only closed its sending side may still receive."""
         if self.lost.done():
             return True
@@ -92,12 +92,12 @@ class End(asyncio.BufferedProtocol):
         """Pass the received bytes to `take`. Called by asyncio."""
         self.received += size
         self.moved_at = self._loop.time()
-        self.take(bytes(_buffers.view[:size]))
+        self.on_data(bytes(_buffers.view[:size]))
 
     def eof_received(self) -> bool:
         """Handle the end of file; pending data is still sent. Called by asyncio."""
         self.is_ended = True
-        self.at_end()
+        self.on_eof()
         return True
 
     def pause_writing(self) -> None:
@@ -115,7 +115,7 @@ class End(asyncio.BufferedProtocol):
         self.is_ended = True
         if not self.lost.done():
             self.lost.set_result(None)
-        self.at_end()
+        self.on_eof()
         if self.other is not None:
             self.other.transport.close()
 
@@ -126,12 +126,12 @@ class Joined:
     Once the client has disconnected, the server has `gone_s` to take the remaining data; None: no limit.
     """
 
-    def __init__(self, client: End, server: End, *, gone_s: float | None = None) -> None:
+    def __init__(self, client: End, server: End, *, drain_s: float | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        self._client, self._server, self._gone_s = client, server, gone_s
+        self._client, self._server, self._drain_s = client, server, drain_s
         client.other, server.other = server, client
-        client.take, client.at_end = server.transport.write, lambda: self._end(server)
-        server.take, server.at_end = client.transport.write, lambda: self._end(client)
+        client.on_data, client.on_eof = server.transport.write, lambda: self._end(server)
+        server.on_data, server.on_eof = client.transport.write, lambda: self._end(client)
 
     async def run(self, *, idle_s: float) -> None:
         """Forward all data, until both sides have ended or no data has moved for `idle_s`."""
@@ -142,14 +142,14 @@ class Joined:
         while waiting := {each for each in (client.lost, server.lost) if not each.done()}:
             moved_at = max(client.moved_at, server.moved_at)
             remaining_s = check_s = moved_at + idle_s - self._loop.time()
-            if self._gone_s is not None:
+            if self._drain_s is not None:
                 check_s = _CHECK_S
-                if disconnected_at is None and client.has_gone():
+                if disconnected_at is None and client.is_disconnected():
                     disconnected_at = self._loop.time()
                 if disconnected_at is not None:
                     if client.is_ended and not server.transport.get_write_buffer_size():
                         return
-                    remaining_s = min(remaining_s, max(disconnected_at, moved_at) + self._gone_s - self._loop.time())
+                    remaining_s = min(remaining_s, max(disconnected_at, moved_at) + self._drain_s - self._loop.time())
             if remaining_s <= 0:
                 return
             await asyncio.wait(waiting, timeout=min(remaining_s, check_s), return_when=asyncio.FIRST_COMPLETED)
@@ -180,7 +180,7 @@ class Tunnel(Joined):
         self._hello_s, self._on_refused = hello_s, on_refused
         self._opening: ClientHelloParser | None = ClientHelloParser()
         self._deadline: asyncio.TimerHandle | None = None
-        client.take = self._open
+        client.on_data = self._open
 
     @property
     def sent(self) -> int:
@@ -218,8 +218,8 @@ class Tunnel(Joined):
             self._deadline.cancel()
         if hello.server_name not in (None, self._host):
             return self._refuse(f"TLS asks for another server: {hello.server_name}")
-        hello_bytes, self._opening = bytes(self._opening.held), None
-        self._client.take = self._server.transport.write
+        hello_bytes, self._opening = bytes(self._opening.buffered), None
+        self._client.on_data = self._server.transport.write
         return self._server.transport.write(hello_bytes)
 
     def _refuse(self, reason: str) -> None:
@@ -231,6 +231,6 @@ class Tunnel(Joined):
 
     def _end(self, other: End) -> None:
         """Forward an end of file; the second one closes both ends."""
-        if other is self._server and self._opening is not None and self._opening.held:
+        if other is self._server and self._opening is not None and self._opening.buffered:
             return self._refuse("the TLS ClientHello is cut off")
         return super()._end(other)

@@ -22,7 +22,7 @@ BLOB_OF = "blob_of"  #: the kind of the documents that say which tree has which 
 _gates: weakref.WeakKeyDictionary[Store, asyncio.Lock] = weakref.WeakKeyDictionary()
 
 
-async def keep_blob(store: Store, root: str, data: bytes) -> str:
+async def store_blob(store: Store, root: str, data: bytes) -> str:
     """Keep bytes as long as a tree is kept; return their name.
 
     Raises StoreFailed, InvalidValue if the bytes are too large.
@@ -33,13 +33,13 @@ async def keep_blob(store: Store, root: str, data: bytes) -> str:
         return await store.put_blob(stored)
 
 
-async def blob_of(store: Store, name: str) -> bytes | None:
+async def read_blob(store: Store, name: str) -> bytes | None:
     """Return the bytes that `keep_blob` kept under a name; None if they are missing, or another kind of blob."""
     stored = await store.get_blob(name)
     return stored.removeprefix(_MARK) if stored is not None and stored.startswith(_MARK) else None
 
 
-async def drop_blobs(store: Store, root: str) -> int:
+async def remove_blobs(store: Store, root: str) -> int:
     """Remove the blobs of a removed tree that no other tree has; return their number."""
     async with _gate(store):
         keys = [each.key for each in await store.list(BLOB_OF, prefix=f"{root}/")]

@@ -32,7 +32,7 @@ from ramet.core.errors import (
 from ramet.core.events import Event, encode
 from ramet.core.replay import codec
 from ramet.core.replay.replay import TreeReplay
-from ramet.disk.state_folder import JOURNAL, made_state_folder, state_folder
+from ramet.disk.state_folder import JOURNAL, ensure_state_folder, state_folder
 from ramet.host import session_ids
 from ramet.host.journal.stored_events import damaged, location_of
 from ramet.store.contract import Document, Entry, Store
@@ -47,16 +47,16 @@ PAGE = 10_000  #: events that are read at once
 _shared: weakref.WeakValueDictionary[pathlib.Path, Journal] = weakref.WeakValueDictionary()
 
 #: Called with None, or with the reason why the awaited events cannot be stored.
-After = Callable[[RametError | None], None]
+DurableCallback = Callable[[RametError | None], None]
 
 
 class BackgroundService(Protocol):
     """A service that runs as long as the journal is open, for example the control socket for other processes."""
 
-    async def hang(self) -> None:
+    async def start(self) -> None:
         """Begin; never fails."""
 
-    async def take_down(self) -> None:
+    async def stop(self) -> None:
         """End; idempotent."""
 
 
@@ -69,7 +69,7 @@ class JournalUser(Protocol):
     def _fence_tree(self, root: str, error: OwnedElsewhere) -> None:
         """End the work on a tree: another kernel owns it."""
 
-    def _can_go_on(self, root: str, run: str) -> bool | None:
+    def _can_continue(self, root: str, run: str) -> bool | None:
         """Return whether a run of an open tree can have another turn; None for a tree that is not open here."""
 
 
@@ -81,8 +81,8 @@ class Journal:
 
     def __init__(self, store: Store, folder: pathlib.Path | None = None) -> None:
         self.store, self.folder = store, folder
-        self.door: BackgroundService | None = None
-        self.caretaker: BackgroundService | None = None  #: removes expired trees
+        self.control_socket: BackgroundService | None = None
+        self.retention_job: BackgroundService | None = None  #: removes expired trees
         self.is_open = False
         self.users: weakref.WeakSet[JournalUser] = weakref.WeakSet()  #: runtimes that have not stopped
         self.living: set[str] = set()  #: roots of trees that one of them has
@@ -108,15 +108,15 @@ class Journal:
 
     async def _open(self) -> Store:
         if self.folder is not None:
-            await asyncio.to_thread(made_state_folder, self.folder.parent)
+            await asyncio.to_thread(ensure_state_folder, self.folder.parent)
         store = await self.store.open()
         self._unsubscribe, self._unsubscribe_trees = (
             store.on_loss(self._on_loss),
             store.on_tree_loss(self._on_tree_loss),
         )
-        for each in (self.door, self.caretaker):
+        for each in (self.control_socket, self.retention_job):
             if each is not None:
-                await each.hang()
+                await each.start()
         return store
 
     def _on_loss(self, error: StoreFailed) -> None:
@@ -128,11 +128,11 @@ class Journal:
         """Fence a tree in all runtimes: another kernel adopted and continues it, as this one could not be reached."""
         page = self._pages.get(error.tree)
         if page is not None:
-            page.lose(error)
+            page.fence(error)
         for user in list(self.users):
             user._fence_tree(error.tree, error)
 
-    async def leave(self, user: JournalUser) -> None:
+    async def release(self, user: JournalUser) -> None:
         """Stop using the journal; the last user closes the store after all appended events are written. Idempotent."""
         self.users.discard(user)
         if self.users:  # They write the remaining events; each tree of this user was written when it was closed.
@@ -142,20 +142,20 @@ class Journal:
         opening, self._opening, self.is_open = self._opening, None, False
         if opening is not None:
             await asyncio.wait([opening])
-        for each in (self.door, self.caretaker):
+        for each in (self.control_socket, self.retention_job):
             if each is not None:
-                await each.take_down()
+                await each.stop()
         self._unsubscribe()
         self._unsubscribe_trees()
         await self.store.close()
         self._loop = None
 
-    def can_go_on(self, root: str, run: str) -> bool:
+    def can_continue(self, root: str, run: str) -> bool:
         """Return whether a run of an active tree can have another turn; True for a tree that is being opened."""
-        answers = [answer for user in list(self.users) if (answer := user._can_go_on(root, run)) is not None]
+        answers = [answer for user in list(self.users) if (answer := user._can_continue(root, run)) is not None]
         return any(answers) or not answers
 
-    def keep_page(self, root: str, page: TreeJournal) -> None:
+    def register_page(self, root: str, page: TreeJournal) -> None:
         """Register the page of a tree."""
         self._pages[root] = page
 
@@ -183,11 +183,11 @@ class Journal:
         trees = list[tuple[Document, Mapping[str, Any]]]()
         for each in await self.store.list(TREES):
             with contextlib.suppress(Damaged):  # The operation that resumes all trees reports it.
-                trees.append((each, said_of(each)))
+                trees.append((each, tree_document(each)))
         await session_ids.register_older(self.store, trees)
         self._has_indexed = True
 
-    async def story(self, root: str, at: int | None = None) -> TreeReplay:
+    async def replay(self, root: str, at: int | None = None) -> TreeReplay:
         """Return the recorded state of a tree, up to an event's number. Raises DamagedTree, also for a newer event."""
         replay, cursor, more = TreeReplay(), 0, True
         while more:
@@ -195,24 +195,24 @@ class Journal:
             for each in stored:
                 if at is not None and each.seq > at:
                     continue
-                if each.type in codec.PASSED_OVER:
-                    replay.pass_over(each.seq)
+                if each.type in codec.IGNORED_TAGS:
+                    replay.skip(each.seq)
                     continue
                 try:
-                    replay.tell(codec.decode(each.data))
+                    replay.apply(codec.decode(each.data))
                 except InvalidValue as problem:  # Messages are checked as they are replayed.
                     raise damaged(self.store, each, problem) from None
             if more := len(stored) == PAGE:
                 cursor = stored[-1].cursor
         return replay
 
-    async def story_of(self, run: str, at: int | None = None) -> TreeReplay | None:
+    async def replay_of(self, run: str, at: int | None = None) -> TreeReplay | None:
         """Return the recorded state of a run's tree, up to an event's number; None if the run is not recorded."""
         await self.open()
         first = await self.store.read(run=run, limit=1)
-        return await self.story(first[0].tree, at) if first else None
+        return await self.replay(first[0].tree, at) if first else None
 
-    def tree_over(self, root: str, now: datetime) -> asyncio.Task[None] | None:
+    def mark_over(self, root: str, now: datetime) -> asyncio.Task[None] | None:
         """Note that a tree is over and that no runtime has it any more. Returns the task that does so, if any."""
         self.living.discard(root)
         task = None
@@ -228,15 +228,15 @@ class Journal:
         if problem is not None and not isinstance(problem, OwnedElsewhere):
             _log.warning("tree %s is over, and could not be marked as such: %s", root, problem)
 
-    async def about(self, root: str) -> dict[str, Any]:
+    async def tree_facts(self, root: str) -> dict[str, Any]:
         """Return the recorded facts of a whole tree; an empty dict for an unknown tree. Raises Damaged."""
         document = await self.store.get(TREES, root)
-        return said_of(document, location_of(self.store)) if document is not None else {}
+        return tree_document(document, location_of(self.store)) if document is not None else {}
 
     async def close_tree(self, root: str, now: datetime) -> None:
         """Mark a tree as over and release its ownership: there is nothing to resume. Raises OwnedElsewhere."""
         await change_tree(self.store, root, as_owner=True, over=True, ended=now)
-        await self.store.let_go(root)
+        await self.store.release(root)
 
     async def reopen_tree(self, root: str) -> bool:
         """Note that a conversation is open again. Returns False if its tree was removed. Raises OwnedElsewhere."""
@@ -252,7 +252,7 @@ class Journal:
         return False
 
 
-def said_of(tree: Document, where: str = "the journal") -> dict[str, Any]:
+def tree_document(tree: Document, where: str = "the journal") -> dict[str, Any]:
     """Return the facts in a tree's document. Raises DamagedTree, which names `where` the document is."""
     try:
         return msgspec.json.decode(tree.data, type=dict[str, Any])
@@ -284,7 +284,9 @@ class TreeJournal:
         self.is_known = False  #: the store has the tree's document
         self._root = ""
         self._unregistered: list[Entry] = []  #: from before the store was open, and had the tree's document
-        self._waiting: deque[tuple[int, Event | After]] = deque()  #: in order, each with the ticket that it waits for
+        self._waiting: deque[tuple[int, Event | DurableCallback]] = (
+            deque()
+        )  #: in order, each with the ticket that it waits for
         self._newest = 0  #: ticket
         self._failure: RametError | None = None
         self._listening: Callable[[], None] | None = None
@@ -302,7 +304,7 @@ class TreeJournal:
             return
         if not self._root:
             self._root = event.root
-            self._journal.keep_page(self._root, self)
+            self._journal.register_page(self._root, self)
         entry = Entry(event.root, event.run, event.seq, type(event).__struct_config__.tag, encode(event))  # type: ignore[arg-type]  # every event has a tag
         if not (self._journal.is_open and self.is_known):
             # A spawn that is recorded without its tree would never be found: the tree is registered in the store first.
@@ -321,7 +323,7 @@ class TreeJournal:
         else:
             self._waiting.append((self._newest, event))
 
-    def after(self, do: After, hurry: bool = True) -> None:
+    def when_durable(self, do: DurableCallback, hurry: bool = True) -> None:
         """Call a function once all appended events are persisted, or cannot be."""
         if self._failure is not None or not self._waiting:
             return do(self._failure)
@@ -343,7 +345,7 @@ class TreeJournal:
         if self._failure is not None:
             raise StoreFailed(self._journal.store.name, str(self._failure)) from self._failure
 
-    def lose(self, error: OwnedElsewhere) -> None:
+    def fence(self, error: OwnedElsewhere) -> None:
         """Drop the waiting events: another kernel owns the tree."""
         self._fail(error)
 

@@ -21,8 +21,8 @@ from msgspec.structs import force_setattr
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import InvalidValue
 from ramet.core.events import ClockStepped, Event, MessageRecorded, Notice, RunEnded, RunSpawned, TextDelta, encode
-from ramet.disk.state_folder import ignore, opened_folder
-from ramet.host.journal.journal import After, Journal, TreeJournal
+from ramet.disk.state_folder import open_folder, write_gitignore
+from ramet.host.journal.journal import DurableCallback, Journal, TreeJournal
 from ramet.host.journal.recent_events import KeptEvents
 
 if TYPE_CHECKING:
@@ -47,7 +47,10 @@ class Subscription:
         self.deltas = deltas
         self.chunks_of = run if chunks else None
         #: Positions of the past: it is read on demand, since it may be larger than the memory.
-        self._at, self._live = (recorder.kept.start if past else recorder.kept.end), recorder.kept.end
+        self._at, self._live = (
+            (recorder.recent_events.start if past else recorder.recent_events.end),
+            recorder.recent_events.end,
+        )
         self._waiting: deque[Event | AIMessageChunk] = deque()
         self._wakeup = asyncio.Event()
         self._closed = False
@@ -88,10 +91,10 @@ class Subscription:
                 self._wakeup.clear()
                 await self._wakeup.wait()
         finally:
-            self._recorder.drop(self)
+            self._recorder.remove_reader(self)
 
     def _next_of_past(self) -> Event | None:
-        events = self._recorder.kept
+        events = self._recorder.recent_events
         self._at = max(self._at, events.start)
         if self._at >= self._live:
             return None
@@ -113,7 +116,7 @@ class Recorder:
         self._clock = clock
         self._page: TreeJournal | None = journal.page(self._publish, about) if journal is not None else None
         self.transcripts = transcripts  #: folder with one `.jsonl` per run, by path; None keeps nothing on disk
-        self.kept = KeptEvents(journal.folder if journal is not None else None)
+        self.recent_events = KeptEvents(journal.folder if journal is not None else None)
         self._count = 0
         self._offset: float | None = None  #: of the time of day to the monotonic clock, at the last step
         self._readers: list[Subscription] = []
@@ -161,7 +164,7 @@ class Recorder:
                 raise
         return event
 
-    def after(self, do: After, hurry: bool = True) -> None:
+    def when_durable(self, do: DurableCallback, hurry: bool = True) -> None:
         """Call a function once all appended events are durable, or with the error if they cannot be.
 
         Without `hurry` the call comes with the next awaited write: for a caller that knows that another write is
@@ -170,16 +173,16 @@ class Recorder:
         if self._page is None:
             do(None)
         else:
-            self._page.after(do, hurry)
+            self._page.when_durable(do, hurry)
 
-    def go_on(self, seq: int) -> None:
+    def continue_numbering(self, seq: int) -> None:
         """Continue the numbering after `seq`: for a tree that another process began."""
         self._count = seq
         if self._page is not None:
             self._page.is_known = True
 
     def _publish(self, event: Event) -> None:
-        self.kept.append(event)
+        self.recent_events.append(event)
         if self._files is not None:
             self._files.write(event)
         for reader in self._readers:
@@ -215,14 +218,14 @@ class Recorder:
                 if isinstance(item, Event):
                     yield item
 
-    def drop(self, reader: Subscription) -> None:
+    def remove_reader(self, reader: Subscription) -> None:
         """Forget a reader that has ended."""
         if reader in self._readers:
             self._readers.remove(reader)
 
     def notice(self, text: str) -> Event:
         """Return an event about the recording itself, for one reader."""
-        first = self.kept.first
+        first = self.recent_events.first
         return Notice(
             root=first.root if first else "", run=first.root if first else "", path="main", agent="ramet", text=text
         )
@@ -267,10 +270,10 @@ class _Transcripts:
         file = self._folder / f"{path}.jsonl"
         try:
             if not self._is_made:
-                with opened_folder(self._folder, make=True):
-                    ignore(self._folder.parent)
+                with open_folder(self._folder, make=True):
+                    write_gitignore(self._folder.parent)
                 self._is_made = True
-            with opened_folder(file.parent, make=True) as folder:
+            with open_folder(file.parent, make=True) as folder:
                 descriptor = os.open(file.name, _APPEND, 0o600, dir_fd=folder)  # It holds private text of agents.
             with open(descriptor, "ab") as transcript:  # noqa: PTH123 - a descriptor
                 transcript.write(b"\n".join(lines) + b"\n")

@@ -38,7 +38,7 @@ class KeptResults:
     """The cached results of one runtime. A result that cannot be read or kept is computed again; nothing else fails."""
 
     def __init__(self, journal: Journal | None, clock: Clock) -> None:
-        self.computing: dict[str, InFlight] = {}
+        self.in_flight: dict[str, InFlight] = {}
         self.waiting: dict[Run, Run] = {}
         self._journal, self._clock = journal, clock
         self._in_memory: OrderedDict[str, bytes] = OrderedDict()
@@ -60,11 +60,11 @@ class KeptResults:
             return None
         return CachedResult(entry.value, entry.run, entry.at)
 
-    async def put(self, key: str, kept: CachedResult, ttl_s: float) -> None:
+    async def put(self, key: str, result: CachedResult, ttl_s: float) -> None:
         """Keep a result."""
         try:
-            until = kept.at + timedelta(seconds=min(ttl_s, 10**9))
-            data = msgspec.json.encode(CacheEntry(kept.value, kept.run, kept.at, until))
+            until = result.at + timedelta(seconds=min(ttl_s, 10**9))
+            data = msgspec.json.encode(CacheEntry(result.value, result.run, result.at, until))
             if len(data) > MAX_BYTES:
                 return
             self._in_memory[key] = data
@@ -78,7 +78,7 @@ class KeptResults:
             _log.warning("a result cannot be cached: %s", problem)
 
 
-async def forget_results(store: Store, *, before: datetime) -> int:
+async def remove_expired_results(store: Store, *, before: datetime) -> int:
     """Remove results that expire at a moment or before, and documents that are not results; return their number."""
     removed = 0
     for each in await store.list(RESULTS):

@@ -21,9 +21,9 @@ class Listening(Subscription):
     Neither callback can harm the tree: the first exception is logged.
     """
 
-    def __init__(self, recorder: Recorder, take: Callable[[Event], None], over: Callable[[], None]) -> None:
+    def __init__(self, recorder: Recorder, on_event: Callable[[Event], None], on_close: Callable[[], None]) -> None:
         super().__init__(recorder, run=None, deltas=False, chunks=False, past=False)
-        self._take, self._over = take, over
+        self._take, self._over = on_event, on_close
         self._is_over = self._has_failed = False
 
     def offer(self, event: Event) -> None:
@@ -44,7 +44,7 @@ class Listening(Subscription):
         if not self._is_over:
             self._is_over = True
             super().close()
-            self._recorder.drop(self)
+            self._recorder.remove_reader(self)
             try:
                 self._over()
             except Exception:
@@ -56,10 +56,12 @@ class Listening(Subscription):
             _log.exception("a listener failed; the tree continues, and the listener misses this event")
 
 
-def listen(recorder: Recorder, take: Callable[[Event], None], over: Callable[[], None] = lambda: None) -> Listening:
+def listen(
+    recorder: Recorder, on_event: Callable[[Event], None], on_close: Callable[[], None] = lambda: None
+) -> Listening:
     """Listen to a tree until the tree, or the returned listener, is closed."""
-    listener = Listening(recorder, take, over)
-    for event in recorder.kept:
+    listener = Listening(recorder, on_event, on_close)
+    for event in recorder.recent_events:
         listener.offer(event)
     if recorder._closed:
         listener.close()

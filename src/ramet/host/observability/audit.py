@@ -87,9 +87,9 @@ class Audit:
 
     def attach(self, recorder: Recorder) -> Listening:
         """Report a tree, from its first event until it closes."""
-        return listen(recorder, self.take)
+        return listen(recorder, self.on_event)
 
-    def take(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Send an event to every sink, if the event is consequential."""
         if type(event) not in _REPORTED or not _is_reported(event):
             return
@@ -123,7 +123,7 @@ class Audit:
         at = event.at or datetime.now(UTC)
         header = {"time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"), "type": fields.pop("type")}
         fields.pop("at", None)
-        self._redaction.look()
+        self._redaction.read_environment()
         return header | {name: self._bounded(value, name) for name, value in fields.items()}
 
     def _bounded(self, value: Any, name: str = "", depth: int = 0) -> Any:

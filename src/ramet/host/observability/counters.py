@@ -71,13 +71,13 @@ class Counts:
         self.turn_seconds = Histogram(TURN_S)  #: from a turn's start to its end, by the times of its events
         self.lag = Histogram(LAG_S)  #: from the time of an event to its durable record
 
-    def spawn_refused(self, limit: str) -> None:
+    def count_refusal(self, limit: str) -> None:
         """Count a spawn that this limit refused."""
         _count(self.spawn_refusals, limit)
 
     def attach(self, recorder: Recorder) -> Listening:
         """Count the events of a tree from now on, until it closes."""
-        return listen(recorder, _Tree(self).take)
+        return listen(recorder, _Tree(self).on_event)
 
 
 class _Tree:
@@ -105,7 +105,7 @@ class _Tree:
             events.SandboxStarted: lambda event: _count(counts.sandboxes, event.backend),
         }
 
-    def take(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Count an event."""
         if event.at is not None:
             self._all.lag.observe(max(0.0, (self._all.now() - event.at).total_seconds()))

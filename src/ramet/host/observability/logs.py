@@ -102,7 +102,7 @@ class Lines(logging.Handler):
     def line(self, record: logging.LogRecord) -> str:
         """Return the line of a record, without its line end."""
         try:
-            self._redaction.look()
+            self._redaction.read_environment()
             fields = self._fields(record)
             for chars in _CHARS:
                 text = self._render(_cut(fields, chars))

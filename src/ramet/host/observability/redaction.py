@@ -83,7 +83,7 @@ class Redaction:
         self._environ = os.environ if environ is None else environ
         self._variable_values: list[str] = []
         self._mask = Mask(self._secrets)
-        self.look()
+        self.read_environment()
 
     def clean(self, text: str) -> str:
         """Return the text without the secrets that `look` found, and without texts that look like a secret."""
@@ -99,7 +99,7 @@ class Redaction:
                     break
         return text
 
-    def look(self) -> None:
+    def read_environment(self) -> None:
         """Read the environment again; called once for each line to be cleaned."""
         values = [self._environ.get(name, "") for name in self._environ if _holds_secret(name)]
         variable_values = [value for value in values if len(value) >= MIN_SECRET]

@@ -72,15 +72,15 @@ class ModelSpan:
 class RunSpans:
     """The spans of one run."""
 
-    above: Context  #: the context that it was spawned in
+    parent_context: Context  #: the context that it was spawned in
     span: Span
-    below: Context  #: the context for its own spans
+    child_context: Context  #: the context for its own spans
     is_open: bool = True
     birth: Span | None = None
     turn: Span | None = None
-    in_turn: Context | None = None
+    turn_context: Context | None = None
     tools: dict[str, Span] = field(default_factory=dict)  #: by call
-    asked: dict[str, ModelSpan] = field(default_factory=dict)  #: by step
+    model_spans: dict[str, ModelSpan] = field(default_factory=dict)  #: by step
 
 
 class TreeSpans:
@@ -105,7 +105,7 @@ class TreeSpans:
             events.ToolEnded: self._tool_ended,
         }
 
-    def take(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Process an event."""
         kind = type(event)
         do, field_names = self._handlers.get(kind), _EVENT_FIELDS.get(kind)
@@ -140,7 +140,7 @@ class TreeSpans:
         if event.depth:
             name = event.agent[:MAX_NAME]
             spawn_attributes: Attributes = {genai.OPERATION: genai.CREATE_AGENT, **_agent_attributes(event)}
-            run.birth = self._start(f"{genai.CREATE_AGENT} {name}", at, run.below, spawn_attributes)
+            run.birth = self._start(f"{genai.CREATE_AGENT} {name}", at, run.child_context, spawn_attributes)
 
     def _resumed(self, event: events.RunResumed, at: int) -> None:
         self._open_spans(event, at)
@@ -150,7 +150,7 @@ class TreeSpans:
         run = self._spans_by_run.get(event.run)
         if run is not None and run.is_open:
             return run
-        parent_context = run.above if run is not None else self._parent_context(event)
+        parent_context = run.parent_context if run is not None else self._parent_context(event)
         return self._begin(event, at, parent_context, {genai.RESUMED: True, genai.CONVERSATION_ID: event.root})
 
     def _begin(self, event: Event, at: int, parent_context: Context, attributes: Attributes) -> RunSpans:
@@ -178,7 +178,7 @@ class TreeSpans:
         if parent is None:
             return self._outside
         call = parent.tools.get(event.parent_call or "")
-        child_context = parent.in_turn or parent.below
+        child_context = parent.turn_context or parent.child_context
         return child_context if call is None else set_span_in_context(call, child_context)
 
     def _run_ended(self, event: events.RunEnded, at: int) -> None:
@@ -208,8 +208,10 @@ class TreeSpans:
         if run.birth is not None:
             _end(run.birth, at)
             run.birth = None
-        run.turn = self._start(genai.TURN, at, run.below, {**_agent_attributes(event), genai.TURN_NUMBER: event.turn})
-        run.in_turn = set_span_in_context(run.turn, run.below)
+        run.turn = self._start(
+            genai.TURN, at, run.child_context, {**_agent_attributes(event), genai.TURN_NUMBER: event.turn}
+        )
+        run.turn_context = set_span_in_context(run.turn, run.child_context)
 
     def _turn_ended(self, event: events.TurnEnded, at: int) -> None:
         run = self._spans_by_run.get(event.run)
@@ -217,25 +219,25 @@ class TreeSpans:
             self._end_turn(run, at, event.status)
 
     def _end_turn(self, run: RunSpans, at: int, status: str) -> None:
-        for model_span in run.asked.values():
+        for model_span in run.model_spans.values():
             _end(model_span.span, model_span.failed_at or at, status)
         for tool in run.tools.values():
             _end(tool, at, status)
-        run.asked.clear()
+        run.model_spans.clear()
         run.tools.clear()
         if run.turn is not None:
             run.turn.set_attribute(genai.STATUS, status)
             _end(run.turn, at, status)
-            run.turn = run.in_turn = None
+            run.turn = run.turn_context = None
 
     # ---- models
 
     def _model_asked(self, event: events.ModelAsked, at: int) -> None:
         run = self._open_spans(event, at)
-        for step, previous in list(run.asked.items()):  # A failed attempt without a reported reason.
+        for step, previous in list(run.model_spans.items()):  # A failed attempt without a reported reason.
             if previous.failed_at is not None or step == event.step_id:
                 _end(previous.span, previous.failed_at or at, genai.OTHER)
-                del run.asked[step]
+                del run.model_spans[step]
         model = genai.model_of(event.model)
         attributes: Attributes = {
             genai.OPERATION: genai.CHAT,
@@ -249,8 +251,8 @@ class TreeSpans:
         if event.reserved_tokens:
             attributes[genai.RESERVED_TOKENS] = event.reserved_tokens
         name = f"{genai.CHAT} {model.name[:MAX_NAME]}"
-        run.asked[event.step_id] = ModelSpan(
-            self._start(name, at, run.in_turn or run.below, attributes, SpanKind.CLIENT),
+        run.model_spans[event.step_id] = ModelSpan(
+            self._start(name, at, run.turn_context or run.child_context, attributes, SpanKind.CLIENT),
         )
 
     def _message(self, event: events.MessageRecorded, at: int) -> None:
@@ -276,12 +278,12 @@ class TreeSpans:
     def _model_charged(self, event: events.ModelCharged, at: int) -> None:
         """Handle a failed request, or one outside the conversation; a provider that reports usage has answered."""
         run = self._spans_by_run.get(event.run)
-        model_span = run.asked.get(event.step_id) if run is not None else None
+        model_span = run.model_spans.get(event.step_id) if run is not None else None
         if model_span is None or run is None:
             return
         model_span.span.set_attributes(_usage_attributes(event.usage))
         if event.usage.tokens and not event.usage.estimated:
-            del run.asked[event.step_id]
+            del run.model_spans[event.step_id]
             _end(model_span.span, at)
         else:
             model_span.failed_at = at
@@ -294,7 +296,7 @@ class TreeSpans:
 
     def _answered(self, event: Event, step: str | None) -> ModelSpan | None:
         run = self._spans_by_run.get(event.run)
-        return run.asked.pop(step, None) if run is not None and step is not None else None
+        return run.model_spans.pop(step, None) if run is not None and step is not None else None
 
     # ---- tools
 
@@ -327,7 +329,9 @@ class TreeSpans:
         }
         if event.call_id:
             attributes[genai.TOOL_CALL_ID] = event.call_id
-        return self._start(f"{genai.EXECUTE_TOOL} {tool[:MAX_NAME]}", at, run.in_turn or run.below, attributes)
+        return self._start(
+            f"{genai.EXECUTE_TOOL} {tool[:MAX_NAME]}", at, run.turn_context or run.child_context, attributes
+        )
 
     def _start(
         self, name: str, at: int, context: Context, attributes: Attributes, kind: SpanKind = SpanKind.INTERNAL

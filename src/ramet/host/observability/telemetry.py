@@ -48,12 +48,12 @@ class Telemetry:
         from ramet.host.observability.spans import TreeSpans
 
         spans = TreeSpans(provider.get_tracer("ramet"), _outer_context(), self._runs)
-        return listen(recorder, spans.take, spans.close)
+        return listen(recorder, spans.on_event, spans.close)
 
-    def spawn_refused(self, refusal: SpawnRefused) -> None:
+    def count_refusal(self, refusal: SpawnRefused) -> None:
         """Count a refused spawn: no event reports it."""
         if self.counts is not None:
-            self.counts.spawn_refused(refusal.limit)
+            self.counts.count_refusal(refusal.limit)
 
     def traceparent(self, run: str) -> str:
         """Return the W3C header that puts another process's spans below a run's span; empty if there is none."""

@@ -52,7 +52,7 @@ class FailoverTask:
             while True:
                 self._wakeup.clear()
                 if any(not each.alive for each in await store.kernels()):
-                    while roots := await store.claim_fallen(AT_A_TIME):
+                    while roots := await store.claim_orphaned(AT_A_TIME):
                         _log.warning("claimed %d trees of failed kernels", len(roots))
                         await self._pass_on(roots)
                 await self._wakeup.wait()

@@ -38,7 +38,7 @@ async def check(records: JournalReader) -> Checked:
         replay = TreeReplay()
         try:
             async for event in records.events(root):
-                replay.tell(event)
+                replay.apply(event)
         except DamagedTree as problem:
             records.damaged[root] = problem
         else:
@@ -64,7 +64,7 @@ async def set_aside(store: Store, run: str, now: datetime) -> str:
     )
     if session is not None:
         await unregister(store, session, root)
-    await store.let_go(root)
+    await store.release(root)
     return root
 
 

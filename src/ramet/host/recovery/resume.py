@@ -25,7 +25,7 @@ from ramet.core.policy.policy import Policy, from_json
 from ramet.core.replay.replay import RunReplay, TreeReplay
 from ramet.host.arguments import definitions_of
 from ramet.host.dynamic.namespaces import state_location
-from ramet.host.journal.journal import Journal, said_of
+from ramet.host.journal.journal import Journal, tree_document
 from ramet.host.journal.stored_events import location_of
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.serialize.recipes import agent_of
@@ -38,7 +38,7 @@ from ramet.spawn.run import Run
 from ramet.tools.agents.agents import spawning_tools
 from ramet.tools.builtins import builtin_tools
 from ramet.tools.functions import as_tools
-from ramet.tools.permission_checks import ruling_on
+from ramet.tools.permission_checks import rule_on_call
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -77,7 +77,7 @@ class ResolvedInputs:
         return llm
 
     @cached_property
-    def supplies(self) -> ResumeInputs:
+    def resume_inputs(self) -> ResumeInputs:
         """The supplied objects in the form that runs need; created once for all trees."""
         agents = {each.name: each for each in self.agents}
         return ResumeInputs(
@@ -103,7 +103,7 @@ class ResumeOptions(TypedDict, total=False):
     compaction: Compaction | Literal[False] | None
 
 
-def supplied_by(
+def resolve_inputs(
     *,
     llm: BaseChatModel | None = None,
     models: Mapping[str, BaseChatModel] | None = None,
@@ -154,7 +154,7 @@ class UnfinishedTree:
 
     async def story(self) -> TreeReplay:
         """Read the recorded events of the tree. Raises DamagedTree."""
-        return await self._journal.story(self.root)
+        return await self._journal.replay(self.root)
 
     @property
     def is_closed(self) -> bool:
@@ -234,7 +234,7 @@ def _permissions(about: Mapping[str, Any], project: Project) -> Permissions | No
     if data is None:
         return project.permissions
     recorded = from_data(data)
-    return recorded if project.permissions is None else recorded.joined(project.permissions)
+    return recorded if project.permissions is None else recorded.merged_with(project.permissions)
 
 
 def _gate(about: Mapping[str, Any], supplied: ResolvedInputs) -> SafetyGate | None:
@@ -249,7 +249,7 @@ def _log_damage(problem: DamagedTree) -> None:
 
 
 async def unfinished_trees(
-    journal: Journal | None, only: str | None = None, *, passed_over: Callable[[DamagedTree], None] = _log_damage
+    journal: Journal | None, only: str | None = None, *, on_damaged: Callable[[DamagedTree], None] = _log_damage
 ) -> list[UnfinishedTree]:
     """Return trees that are not known to be over, or the one of that root or session: its conversation may be closed.
 
@@ -261,9 +261,9 @@ async def unfinished_trees(
     trees = list[UnfinishedTree]()
     for each in await journal.trees(only):
         try:
-            trees.append(UnfinishedTree(each.key, said_of(each, location_of(journal.store)), journal))
+            trees.append(UnfinishedTree(each.key, tree_document(each, location_of(journal.store)), journal))
         except DamagedTree as problem:
-            passed_over(problem)
+            on_damaged(problem)
     if only is None:
         return [each for each in trees if not each.is_closed]
     return [each for each in trees if each.is_conversation or not each.is_closed]
@@ -277,12 +277,12 @@ async def orphaned_trees(journal: Journal, roots: Sequence[str]) -> list[Unfinis
     trees = list[UnfinishedTree]()
     for root in roots:
         try:
-            trees.append(UnfinishedTree(root, await journal.about(root), journal))
+            trees.append(UnfinishedTree(root, await journal.tree_facts(root), journal))
         except Damaged as problem:
             _log.error("this kernel owns tree %s, and cannot resume it: %s", root, problem)
     for each in trees:
         if not each.about or each.about.get("over"):
-            await journal.store.let_go(each.root)
+            await journal.store.release(each.root)
     return [each for each in trees if each.about and not each.about.get("over")]
 
 
@@ -308,35 +308,35 @@ def point_of_run(run: Run, at: int | None) -> ForkPoint:
 
 async def fork_point(journal: Journal | None, run: str, at: int | None, supplied: ResolvedInputs) -> ForkPoint:
     """Return the fork point of a run at the event numbered `at`. Raises Unknown, InvalidValue, DefinitionMissing."""
-    tree_replay = await journal.story_of(run, at) if journal is not None else None
+    tree_replay = await journal.replay_of(run, at) if journal is not None else None
     if journal is None or tree_replay is None or run not in tree_replay.runs:
         raise Unknown("run", run)
-    about = await journal.about(tree_replay.root.id)
+    about = await journal.tree_facts(tree_replay.root.id)
     _gate(about, supplied)
     replay = tree_replay.runs[run]
-    if "agent" not in replay.born.birth or replay.born.birth["agent"].get("function"):
+    if "agent" not in replay.spawn_event.birth or replay.spawn_event.birth["agent"].get("function"):
         raise InvalidValue("run", run, "a run of a model: a function has no conversation to continue")
     agents = {each.name: each for each in supplied.agents}
-    agent = agent_of(replay.born.birth["agent"], agents=agents, model=supplied.model)
+    agent = agent_of(replay.spawn_event.birth["agent"], agents=agents, model=supplied.model)
     tools_by_name = {tool.name: tool for tool in (*builtin_tools({}).values(), *supplied.tools)}
-    missing = [name for name in replay.born.tools if name not in tools_by_name]
+    missing = [name for name in replay.spawn_event.tools if name not in tools_by_name]
     if missing:
         raise DefinitionMissing("tool", missing[0])
-    tools = tuple(tools_by_name[name] for name in replay.born.tools if name not in SPAWNING)
+    tools = tuple(tools_by_name[name] for name in replay.spawn_event.tools if name not in SPAWNING)
     messages = repair([decode(each) for each in replay.messages])
-    owner = tree_replay.root.born.birth.get("state_owner", "")
+    owner = tree_replay.root.spawn_event.birth.get("state_owner", "")
     used = replay.result.usage_subtree if replay.result is not None else replay.subtree
     return ForkPoint(agent, tools, messages, cwd_of(about) if about.get("cwd") else None, used, owner)
 
 
-def take_up(opened: OpenTree, replay: TreeReplay, supplied: ResolvedInputs) -> Run:
+def rebuild_runs(opened: OpenTree, replay: TreeReplay, supplied: ResolvedInputs) -> Run:
     """Put the recorded runs into a tree that was opened for them; return the root. Raises DefinitionMissing."""
-    opened.recorder.go_on(replay.seq)
-    root = rebuild_tree(opened.tree, replay, supplied.supplies)
+    opened.recorder.continue_numbering(replay.seq)
+    root = rebuild_tree(opened.tree, replay, supplied.resume_inputs)
     for each in replay.runs.values():
         run = opened.tree.register.runs[RunId(each.id)]
         _check_gate(run, each)
-        opened.inbox.recall(each, partial(_still_asks, run), run.context.emit)
+        opened.inbox.restore(each, partial(_still_asks, run), run.context.emit)
     return root
 
 
@@ -349,9 +349,9 @@ def _check_gate(run: Run, replay: RunReplay) -> None:
     if run.context.safety is not None:
         return  # The gate is asked about every call, and a tree that had a gate has one.
     is_waiting = any(
-        id not in replay.words
+        id not in replay.approval_answers
         and _still_asks(run, CallId(question.call_id or ""))
-        and ruling_on(run.context, question.tool, question.args).verdict is None
+        and rule_on_call(run.context, question.tool, question.args).verdict is None
         for id, question in replay.approvals.items()
     )
     if is_waiting and (hooks is None or not hooks.listens("PreToolUse")):
@@ -362,4 +362,4 @@ def _still_asks(run: Run, call: CallId) -> bool:
     """Return whether a call with a question has neither begun nor been answered."""
     context = run.context
     is_open = any(each["id"] == call for each in open_calls(context.history) or ())
-    return run.is_living and is_open and call not in context.begun and call not in context.answered
+    return run.is_living and is_open and call not in context.interrupted_calls and call not in context.answers

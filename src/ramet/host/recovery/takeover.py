@@ -15,7 +15,7 @@ from ramet.core.errors import DamagedTree, DefinitionMissing, RametError, StoreF
 from ramet.core.events import RunSpawned, StateChanged
 from ramet.core.replay.replay import TreeReplay
 from ramet.host.journal.journal import Journal
-from ramet.host.recovery.resume import ResolvedInputs, UnfinishedTree, take_up, unfinished_trees
+from ramet.host.recovery.resume import ResolvedInputs, UnfinishedTree, rebuild_runs, unfinished_trees
 from ramet.host.trees.factory import OpenTree, TreeOptions
 from ramet.host.trees.project import Project, git_of
 from ramet.isolation.git import worktree
@@ -55,7 +55,7 @@ class Takeover:
     prepare: Callable[[Run], None] | None = None
     reopens: bool = False  #: reopen conversations that were closed, too
 
-    async def take_up(self, trees: Sequence[UnfinishedTree], *, passes_over: bool = False) -> list[Handle]:
+    async def resume(self, trees: Sequence[UnfinishedTree], *, skip_damaged: bool = False) -> list[Handle]:
         """Resume trees that this kernel owns, one after another. Raises DefinitionMissing.
 
         A tree that cannot be read raises DamagedTree; with `passes_over` it is logged and left unchanged.
@@ -66,7 +66,7 @@ class Takeover:
                 try:
                     handle = await self._take_up(tree)
                 except DamagedTree as problem:
-                    if not passes_over:
+                    if not skip_damaged:
                         raise
                     _log.error("a tree cannot be resumed: %s", problem)
                     continue
@@ -74,15 +74,15 @@ class Takeover:
                     handles.append(handle)
         return handles
 
-    async def take_over(self, trees: Sequence[UnfinishedTree], heard: Callable[[Handle], None]) -> None:
+    async def resume_each(self, trees: Sequence[UnfinishedTree], on_resumed: Callable[[Handle], None]) -> None:
         """Resume trees that this kernel owns, and call `heard` with each root.
 
         A tree that cannot continue here is logged. Raises StoreFailed.
         """
         for tree in trees:
             try:
-                for handle in await self.take_up([tree]):
-                    heard(handle)
+                for handle in await self.resume([tree]):
+                    on_resumed(handle)
             except StoreFailed:
                 raise
             except Exception as problem:  # Whatever the error is, this kernel owns the other trees, too.
@@ -104,7 +104,7 @@ class Takeover:
         plan = tree.plan(self.supplied, owner.open_project)
         opened = owner.open_tree(plan)
         try:
-            root = take_up(opened, replay, self.supplied)
+            root = rebuild_runs(opened, replay, self.supplied)
             root.repeatable = plan.repeatable
             if self.prepare is not None:
                 self.prepare(root)
@@ -117,7 +117,7 @@ class Takeover:
             raise
         owner.keep(opened, root)
         if reopens:
-            root.wakes = MAX_WAKES  # Its next turn begins with a prompt: the opening uses up no wake.
+            root.wake_count = MAX_WAKES  # Its next turn begins with a prompt: the opening uses up no wake.
             root.context.emit(StateChanged, state=root.state.value, why="the conversation was opened again")
         resume_tree(opened.tree, replay)
         if not root.persistent:
@@ -126,7 +126,7 @@ class Takeover:
 
 
 def _is_conversation(replay: TreeReplay) -> bool:
-    birth = replay.root.born.birth
+    birth = replay.root.spawn_event.birth
     return bool(birth.get("persistent")) and not birth.get("agent", {}).get("function")
 
 
@@ -143,10 +143,10 @@ async def _restore_worktrees(replay: TreeReplay, git: Git) -> None:
 def _without_folder(replay: TreeReplay) -> Iterator[tuple[RunSpawned, pathlib.Path]]:
     """Yield spawns of living runs whose worktree is missing, parents first, each with its source folder."""
     for each in replay.runs.values():
-        spawn, parent = each.born, replay.runs.get(each.born.parent or "")
+        spawn, parent = each.spawn_event, replay.runs.get(each.spawn_event.parent or "")
         has_worktree = not each.is_over and parent is not None and "worktree" in spawn.birth
         if parent is not None and has_worktree and not pathlib.Path(spawn.birth["cwd"]).is_dir():
-            yield spawn, pathlib.Path(parent.born.birth["cwd"])
+            yield spawn, pathlib.Path(parent.spawn_event.birth["cwd"])
 
 
 async def resume_all(taking: Takeover, journal: Journal | None, *, only: str | None) -> list[Handle]:
@@ -155,7 +155,7 @@ async def resume_all(taking: Takeover, journal: Journal | None, *, only: str | N
     Raises DefinitionMissing for an object that is not supplied; the trees before it continue. A tree that cannot be
     read is logged and left unchanged; as the `only` one it raises DamagedTree.
     """
-    return await taking.take_up(await claim_orphans(journal, only), passes_over=only is None)
+    return await taking.resume(await claim_orphans(journal, only), skip_damaged=only is None)
 
 
 async def claim_orphans(journal: Journal | None, only: str | None = None) -> list[UnfinishedTree]:

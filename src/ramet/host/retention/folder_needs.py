@@ -20,12 +20,12 @@ _SPAWN_GRACE_S = 3600.0
 class FolderNeeds:
     """A check for the folders of one working directory, based on the recorded state of their runs."""
 
-    def __init__(self, store: Store, living: Collection[str], can_go_on: Callable[[str, str], bool]) -> None:
+    def __init__(self, store: Store, living: Collection[str], can_continue: Callable[[str, str], bool]) -> None:
         """Set `living`, the roots of this kernel's trees, and `can_go_on`.
 
         `can_go_on` returns, by root and id, whether a run of such a tree can have another turn.
         """
-        self._store, self._living, self._can_go_on = store, living, can_go_on
+        self._store, self._living, self._can_continue = store, living, can_continue
 
     async def __call__(self, folder: RunFolder) -> bool:
         """Return whether a folder is still needed. Raises StoreFailed.
@@ -44,7 +44,7 @@ class FolderNeeds:
         root = first[0].tree
         document = await self._store.get(TREES, root)
         if root in self._living:
-            is_needed = self._can_go_on(root, folder.id)
+            is_needed = self._can_continue(root, folder.id)
         else:
             is_needed = document is not None and not _is_over(document.data, is_root=folder.id == root)
         return is_needed or (document is not None and _is_kept(document.data))
@@ -52,7 +52,7 @@ class FolderNeeds:
 
 def _has_ended(folder: RunFolder) -> bool:
     try:
-        return folder.about().ended is not None
+        return folder.read_info().ended is not None
     except Damaged:
         return False
 

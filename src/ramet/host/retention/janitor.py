@@ -52,7 +52,7 @@ class RetentionJob:
         transcripts: pathlib.Path | None,
         *,
         folders: RunFolders | None = None,
-        can_go_on: Callable[[str, str], bool] = lambda root, run: True,
+        can_continue: Callable[[str, str], bool] = lambda root, run: True,
     ) -> None:
         """Set `living`, the roots of this kernel's trees, which may change meanwhile.
 
@@ -63,18 +63,18 @@ class RetentionJob:
         self._removal = TreeDeleter(store, working_dir, transcripts)
         self._working_dir, self._transcripts = working_dir, transcripts
         self._sweeping = asyncio.Lock()
-        self._folders, self._needs = folders, FolderNeeds(store, living, can_go_on)
+        self._folders, self._needs = folders, FolderNeeds(store, living, can_continue)
         #: roots of ended trees that are still needed, since other runs continue from their results
         self.needed: Callable[[], Awaitable[Collection[str]]] = _nothing
         self._cleared = set[str]()  #: roots of trees that were removed, and left nothing here
         self._serving: asyncio.Task[None] | None = None
 
-    async def hang(self) -> None:
+    async def start(self) -> None:
         """Begin; idempotent."""
         if self._serving is None:
             self._serving = asyncio.create_task(self._serve(), name="ramet retention", context=contextvars.Context())
 
-    async def take_down(self) -> None:
+    async def stop(self) -> None:
         """End; idempotent. An interrupted removal is finished by the next one."""
         serving, self._serving = self._serving, None
         if serving is not None:
@@ -84,7 +84,7 @@ class RetentionJob:
     async def _serve(self) -> None:
         while True:
             try:
-                await self.collect()
+                await self.run_once()
                 await self.tidy()
                 await self.shrink()
             except RametError as problem:
@@ -96,12 +96,12 @@ class RetentionJob:
         if self._folders is None:
             return ()
         try:
-            return await self._folders.tidy(self._needs)
+            return await self._folders.remove_expired(self._needs)
         except (OSError, InvalidValue) as problem:
             _log.warning("the folders of runs could not be cleaned up: %s", problem)
             return ()
 
-    async def sweep(self, asked: Collect) -> Collected:
+    async def sweep(self, request: Collect) -> Collected:
         """Remove trees that ended before a moment, as `ramet gc` asks.
 
         Raises Unknown for a run to keep that is unknown, Damaged.
@@ -112,9 +112,9 @@ class RetentionJob:
             removed = await sweep(
                 self._store,
                 self._working_dir,
-                before=asked.before,
+                before=request.before,
                 now=self._clock.now(),
-                keep=[*asked.keep, *await self.needed()],
+                keep=[*request.keep, *await self.needed()],
                 transcripts=self._transcripts,
                 living=self._living,
                 most=BATCH,
@@ -128,7 +128,7 @@ class RetentionJob:
         if isinstance(self._store, Shrinkable):
             await self._store.shrink()
 
-    async def collect(self) -> list[str]:
+    async def run_once(self) -> list[str]:
         """Remove every expired tree; return the ids of their roots."""
         now, removed = self._clock.now(), []
         lifetimes = lifetimes_of(await self._store.list(TREES))

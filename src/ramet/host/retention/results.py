@@ -15,7 +15,7 @@ from ramet.host.retention.sweep import EXPIRED, Tombstone
 from ramet.store.contract import Store
 
 
-async def see_that_it_is_kept(journal: Journal | None, root: str, run: str, now: datetime) -> None:
+async def check_not_expired(journal: Journal | None, root: str, run: str, now: datetime) -> None:
     """Raise Expired for a run whose tree has expired, whether or not the tree was removed by now."""
     if journal is None or not journal.is_open or root in journal.living:
         return
@@ -26,20 +26,20 @@ async def see_that_it_is_kept(journal: Journal | None, root: str, run: str, now:
         raise Expired(run, lifetime.ended, lifetime.keep_s)
 
 
-async def result_on_record(journal: Journal | None, run: str, now: datetime) -> Result:
+async def recorded_result(journal: Journal | None, run: str, now: datetime) -> Result:
     """Return the result of a run that this process does not have.
 
     Raises Unknown, Expired, BusyError while the run is open.
     """
-    replay = await journal.story_of(run) if journal is not None else None
+    replay = await journal.replay_of(run) if journal is not None else None
     if journal is None or replay is None or run not in replay.runs:
         if journal is not None:
             await _check_tombstones(journal.store, run)
         raise Unknown("run", run)
-    await see_that_it_is_kept(journal, replay.root.id, run, now)
+    await check_not_expired(journal, replay.root.id, run, now)
     result = replay.runs[run].result
     if result is None:
-        raise BusyError(f"{replay.runs[run].born.path} has not ended; resume() continues it")
+        raise BusyError(f"{replay.runs[run].spawn_event.path} has not ended; resume() continues it")
     return result
 
 

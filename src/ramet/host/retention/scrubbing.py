@@ -14,7 +14,7 @@ import msgspec
 
 from ramet.core.errors import DamagedTree
 from ramet.disk.regular_files import has_hole, open_regular
-from ramet.disk.state_folder import opened_folder
+from ramet.disk.state_folder import open_folder
 from ramet.host.journal.journal import PAGE, TREES
 from ramet.isolation import safe_walk as trees
 from ramet.isolation.masking.secret_forms import LEAST, forms_of, masked
@@ -47,7 +47,7 @@ class Scrubbed(NamedTuple):
     """The number of trees whose events had values, and the skipped transcripts, with the reason."""
 
     trees: int
-    passed_over: list[str]
+    skipped: list[str]
 
 
 async def scrub(store: Rewritable, transcripts: pathlib.Path) -> Scrubbed:
@@ -108,12 +108,12 @@ def _scrub_transcripts(transcripts: pathlib.Path) -> list[str]:
     passed_over: list[str] = []
     if transcripts.is_symlink() or not transcripts.is_dir():
         return passed_over
-    with opened_folder(transcripts) as top:
+    with open_folder(transcripts) as top:
         for name in sorted(os.listdir(top)):  # noqa: PTH208 - of a descriptor
             if not stat.S_ISDIR(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
                 continue
             try:
-                with trees.opened(pathlib.Path(name), top) as folder:
+                with trees.open_root(pathlib.Path(name), top) as folder:
                     passed_over += [f"{name}/{problem}" for problem in _scrub_folder(folder)]
             except OSError as problem:
                 passed_over.append(f"{name}: {problem.strerror or problem}")

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from ramet.core.errors import Conflict, Damaged, DamagedTree, RametError, Unknown
 from ramet.disk.state_folder import state_folder
 from ramet.host.control.run_queries import JournalReader, RunRow
-from ramet.host.journal.blobs import drop_blobs
+from ramet.host.journal.blobs import remove_blobs
 from ramet.host.journal.journal import REMOVING, TREES
-from ramet.host.journal.result_cache import forget_results
+from ramet.host.journal.result_cache import remove_expired_results
 from ramet.host.journal.ttl import Lifetime, lifetime_of, lifetimes_of
 from ramet.host.retention.transcript_index import transcripts_in
 from ramet.host.schedules.table import ScheduleTable
@@ -71,7 +71,9 @@ class TreeDeleter:
         """Return the transcripts by their trees: once for all trees that are to be removed."""
         return await asyncio.to_thread(transcripts_in, self._transcripts)
 
-    async def expire(self, root: str, lifetime: Lifetime, now: datetime, told: Transcripts) -> DeletedTree | None:
+    async def expire(
+        self, root: str, lifetime: Lifetime, now: datetime, transcript_index: Transcripts
+    ) -> DeletedTree | None:
         """Remove an expired tree, and write a note; return None if it is kept, or was opened again meanwhile."""
         document = await self._store.get(TREES, root)
         rows = await rows_to_remove(self._records, root, lifetime)
@@ -85,7 +87,7 @@ class TreeDeleter:
             return None
         note = Tombstone(runs=tuple(row.id for row in rows), ended=lifetime.ended, keep_s=lifetime.keep_s, at=now)
         await self._store.put(EXPIRED, root, msgspec.json.encode(note))
-        return await self.remove(root, rows, told)
+        return await self.remove(root, rows, transcript_index)
 
     async def mark(self, tree: Document) -> bool:
         """Note that a tree is being removed, so that no kernel opens it; return False if its document has changed."""
@@ -95,28 +97,28 @@ class TreeDeleter:
             return True
         return False
 
-    async def clear(self, notes: Mapping[str, Tombstone], told: Transcripts) -> None:
+    async def clear(self, notes: Mapping[str, Tombstone], transcript_index: Transcripts) -> None:
         """Remove the local files of trees that another kernel removed, by its notes; files marked to be kept stay."""
         runs = {run for each in notes.values() for run in each.runs}
-        transcripts = [path for root in told.keys() & notes.keys() for path in told[root]]
+        transcripts = [path for root in transcript_index.keys() & notes.keys() for path in transcript_index[root]]
         await asyncio.to_thread(self._clear, runs, transcripts)
 
     def _clear(self, runs: Collection[str], transcripts: list[pathlib.Path]) -> None:
         _remove([each for each in self._leftover_folders(runs) if not _is_kept(each)], transcripts)
 
     async def remove(
-        self, root: str, rows: list[RunRow], told: Transcripts, *, dry_run: bool = False
+        self, root: str, rows: list[RunRow], transcript_index: Transcripts, *, dry_run: bool = False
     ) -> DeletedTree | None:
         """Remove a tree, or with `dry_run` only report it; return None if a folder of it is marked to be kept."""
         leftover_folders = self._leftover_folders(row.id for row in rows)
         if any(map(_is_kept, leftover_folders)):
             return None
-        transcripts = told.get(root, [])
+        transcripts = transcript_index.get(root, [])
         events = 0
         if not dry_run:
             # Folders first, the document last: an interrupted removal is found again, and finished, by the next one.
             await asyncio.to_thread(_remove, leftover_folders, transcripts)
-            await drop_blobs(self._store, root)
+            await remove_blobs(self._store, root)
             events = await self._store.forget(root)
             if (document := await self._store.get(TREES, root)) is not None:
                 if session := lifetime_of(document.data).session:
@@ -164,7 +166,7 @@ async def sweep(
     """
     records, removed_trees = JournalReader(store, ()), list[DeletedTree]()
     if not dry_run:
-        await forget_results(store, before=before)
+        await remove_expired_results(store, before=before)
     kept_roots = {await _root_of_run(records, run) for run in keep}
     kept_roots |= {
         claim.run for entry in await ScheduleTable(store).all() for claim in entry.book.state.claims if claim.run
@@ -240,14 +242,14 @@ async def _drop_empty(store: Store, roots: Collection[str], before: datetime, *,
 
 def _find_folder(folders: RunFolders, run: str) -> RunFolder | None:
     try:
-        return folders.left_by(run)
+        return folders.find_any(run)
     except RametError:
         return None
 
 
 def _is_kept(folder: RunFolder) -> bool:
     try:
-        return folder.about().keep
+        return folder.read_info().keep
     except Damaged:
         return False
 
@@ -256,5 +258,5 @@ def _remove(folders: list[RunFolder], transcripts: list[pathlib.Path]) -> None:
     for each in folders:
         each.remove()
     for path in transcripts:
-        with safe_walk.opened(path.parent) as folder:
+        with safe_walk.open_root(path.parent) as folder:
             safe_walk.remove(folder, path.name)

@@ -72,7 +72,7 @@ class SafetyGate:
         votes: list[Vote] = []
         decision = VoterAnswer("deny", "there is no decision: the run was stopped, or its journal failed")
         try:
-            await context.settled()
+            await context.wait_persisted()
             decision = (
                 VoterAnswer("deny", problem)
                 if policy_version is None
@@ -88,7 +88,7 @@ class SafetyGate:
                 reason=decision.reason[:MAX_REASON],
                 votes=tuple(votes),
             )
-        await context.settled()
+        await context.wait_persisted()
         return SafetyDecision(decision.verdict == "allow", decision.reason)
 
     async def _policy(self, context: ToolUseContext) -> tuple[PolicyVersion | None, str]:

@@ -20,7 +20,7 @@ def sockets_of(run: Run) -> Mapping[str, pathlib.Path]:
     declared = run.grant.ports if run.grant is not None else {}
     if not declared:
         return {}
-    if (ports := run.serving.now) is None:
+    if (ports := run.served_ports.now) is None:
         state = "has ended" if not run.is_living else "has no active sandbox now"
         raise Gone(f"{run.path} {state}")
     return {name: ports.path(name) for name in declared}

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from ramet.core.errors import Gone, InvalidValue, RametError, SandboxFailed, Unknown
 from ramet.host.egress.connection import ProxyQuota
 from ramet.host.egress.tunnel import End, Joined
-from ramet.host.unix_listener import accepted, listen
+from ramet.host.unix_listener import accept, listen
 from ramet.isolation.contract import Sandbox
 
 SOCKET_SUFFIX = ".sock"
@@ -50,7 +50,7 @@ class PortLimits:
     connections: int = 64  #: open at once through sockets, and as many through `RunPorts.connect`
     connect_s: float = 10.0  #: until the guest accepts a connection
     idle_s: float = 600.0  #: without a byte in either direction
-    gone_s: float = 10.0  #: until the guest has taken the remaining data of a disconnected client
+    drain_s: float = 10.0  #: until the guest has taken the remaining data of a disconnected client
 
 
 class RunPorts:
@@ -63,11 +63,11 @@ class RunPorts:
         folder: pathlib.Path,
         *,
         limits: PortLimits,
-        room: ProxyQuota,
+        quota: ProxyQuota,
         on_closed: Callable[[RunPorts], object] = bool,
     ) -> None:
         self._box, self._ports, self._folder = box, dict(ports), folder
-        self._limits, self._room, self._on_closed = limits, room, on_closed
+        self._limits, self._quota, self._on_closed = limits, quota, on_closed
         self._free_slots = asyncio.Semaphore(limits.connections)
         self._listeners: list[socket.socket] = []
         self._accepting: set[asyncio.Task[None]] = set()
@@ -85,14 +85,14 @@ class RunPorts:
         folder: pathlib.Path,
         *,
         limits: PortLimits | None = None,
-        room: ProxyQuota,
+        quota: ProxyQuota,
         on_closed: Callable[[RunPorts], object] = bool,
     ) -> RunPorts:
         """Listen for every port in `folder`, which is created. Sockets that a dead kernel left there are replaced.
 
         Raises InvalidValue for a port whose socket path is occupied by another file, SandboxFailed.
         """
-        opened = cls(box, ports, folder, limits=limits or PortLimits(), room=room, on_closed=on_closed)
+        opened = cls(box, ports, folder, limits=limits or PortLimits(), quota=quota, on_closed=on_closed)
         try:
             with _opened_folder(folder, make=True) as descriptor:
                 for name in ports:
@@ -113,10 +113,8 @@ class RunPorts:
         self._check(name)
         path = self._folder / f"{name}{SOCKET_SUFFIX}"
         if (size := len(os.fsencode(path))) > _LONGEST_PATH:
-            accepted = f"a shorter path: that of a Unix socket may have {_LONGEST_PATH} bytes, and this one has {size}"
-            raise InvalidValue(
-                "working_dir", str(path), f"{accepted}. connect() and loopback_port() work with any path"
-            )
+            accept = f"a shorter path: that of a Unix socket may have {_LONGEST_PATH} bytes, and this one has {size}"
+            raise InvalidValue("working_dir", str(path), f"{accept}. connect() and loopback_port() work with any path")
         return path
 
     async def connect(self, name: str) -> tuple[StreamReader, StreamWriter]:
@@ -203,7 +201,7 @@ class RunPorts:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                sock = await accepted(listener)
+                sock = await accept(listener)
             except OSError:  # No descriptor is left, of the process or of the machine.
                 await asyncio.sleep(_RETRY_S)
                 continue
@@ -212,19 +210,19 @@ class RunPorts:
             except BaseException:
                 sock.close()
                 raise
-            self._room.taken += 1
+            self._quota.taken += 1
             task = loop.create_task(self._serve(sock, name))
             self._connections.add(task)
             task.add_done_callback(lambda done, sock=sock: self._on_served(done, sock))  # type: ignore[misc]
 
     def _on_served(self, task: asyncio.Task[None], sock: socket.socket) -> None:
-        self._room.taken -= 1
+        self._quota.taken -= 1
         self._free_slots.release()
         self._connections.discard(task)
         sock.close()  # Still open only if the task was cancelled before it began.
 
     async def _serve(self, sock: socket.socket, name: str) -> None:
-        if self._room.taken > self._room.most:
+        if self._quota.taken > self._quota.limit:
             return
         async with contextlib.AsyncExitStack() as stack:
             client = await stack.enter_async_context(End.on(sock))
@@ -233,7 +231,7 @@ class RunPorts:
             except RametError:
                 return  # The client's connection is closed, as for a port without a listener.
             server = await stack.enter_async_context(End.on(target_socket))
-            await Joined(client, server, gone_s=self._limits.gone_s).run(idle_s=self._limits.idle_s)
+            await Joined(client, server, drain_s=self._limits.drain_s).run(idle_s=self._limits.idle_s)
 
     async def _dial(self, name: str) -> socket.socket:
         """Connect to a port in the sandbox. Raises PortRefused, Gone, SandboxFailed."""

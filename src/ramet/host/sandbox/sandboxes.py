@@ -61,10 +61,10 @@ class Sandboxes:
         self._together: frozenset[str] = frozenset()
         self._opening = asyncio.Lock()
         self._later: set[asyncio.Task[None]] = set()
-        self.attended: dict[str, ToolUseContext] = {}  #: runs whose sandboxes live, by id
+        self.contexts_by_run: dict[str, ToolUseContext] = {}  #: runs whose sandboxes live, by id
         self.proxy = Proxy()
         self.open_ports: set[RunPorts] = set()
-        self.room_of_ports = ProxyQuota(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
+        self.port_quota = ProxyQuota(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
         self._local: Backend | None = None  #: backend of synchronous tools
         self._tools: pathlib.Path | None = None  #: holds their folders, and is removed with the runtime
 
@@ -260,14 +260,14 @@ class Sandboxes:
     def drop_tool_folders(self, root: str) -> None:
         """Remove the files that the tools of an ended tree have written."""
         if self._tools is not None and (self._tools / root).exists():
-            self.later(asyncio.to_thread(shutil.rmtree, self._tools / root, ignore_errors=True))
+            self.run_in_background(asyncio.to_thread(shutil.rmtree, self._tools / root, ignore_errors=True))
 
     def _on_threshold(self, run: str, resource: str, used: float, limit: float) -> None:
-        context = self.attended.get(run)
+        context = self.contexts_by_run.get(run)
         if context is not None:
             context.emit(ThresholdCrossed, resource=resource, used=round(used, 3), limit=limit)
 
-    def later(self, work: Coroutine[Any, Any, None]) -> None:
+    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run cleanup work concurrently; `close` waits for it."""
         task = asyncio.create_task(work)
         self._later.add(task)
@@ -346,19 +346,19 @@ class TreePlacement:
             if each not in above and is_own_endpoint(each):
                 raise InvalidValue("allowed_endpoints", each, "no address of the host itself, unless its parent has it")
 
-    def later(self, work: Coroutine[Any, Any, None]) -> None:
+    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run cleanup work concurrently; the runtime waits for it when it stops."""
-        self.sandboxes.later(work)
+        self.sandboxes.run_in_background(work)
 
     @asynccontextmanager
-    async def serving(self, run: RunInfo, grant: Grant, box: Sandbox) -> AsyncGenerator[RunPorts]:
+    async def serving_ports(self, run: RunInfo, grant: Grant, sandbox: Sandbox) -> AsyncGenerator[RunPorts]:
         """Serve the ports of a run's sandbox. See `Placement`."""
         sandboxes = self.sandboxes
         ports = RunPorts.open(
-            box,
+            sandbox,
             grant.ports,
             sandboxes.folders.find(run.id).ports,
-            room=sandboxes.room_of_ports,
+            quota=sandboxes.port_quota,
             on_closed=sandboxes.open_ports.discard,
         )
         sandboxes.open_ports.add(ports)
@@ -368,14 +368,14 @@ class TreePlacement:
             await run_shielded(ports.close())
 
     @asynccontextmanager
-    async def attending(self, run: ToolUseContext, grant: Grant) -> AsyncGenerator[pathlib.Path | None]:
+    async def observing(self, run: ToolUseContext, grant: Grant) -> AsyncGenerator[pathlib.Path | None]:
         """Record thresholds and endpoints of the run; yield the socket of its proxy, or None without any endpoint."""
-        self.sandboxes.attended[run.run.id] = run
+        self.sandboxes.contexts_by_run[run.run.id] = run
         try:
             async with self._network(run, grant) as proxy:
                 yield proxy
         finally:
-            del self.sandboxes.attended[run.run.id]
+            del self.sandboxes.contexts_by_run[run.run.id]
 
     @asynccontextmanager
     async def _network(self, run: ToolUseContext, grant: Grant) -> AsyncGenerator[pathlib.Path | None]:
@@ -384,11 +384,11 @@ class TreePlacement:
             return
         backend = await self.sandboxes.backend()
         path = self.sandboxes.folders.find(run.run.id).path / PROXY_SOCKET
-        async with self.way_out(run, grant, path, backend):
+        async with self.network_access(run, grant, path, backend):
             yield path
 
     @asynccontextmanager
-    async def way_out(
+    async def network_access(
         self, run: ToolUseContext, grant: Grant, path: pathlib.Path, backend: Backend
     ) -> AsyncGenerator[None]:
         """Let a process of this backend reach its allowed endpoints through a socket at `path` while this is open."""

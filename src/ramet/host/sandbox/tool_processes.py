@@ -28,7 +28,14 @@ from ramet.isolation.mounts import roots_of
 from ramet.isolation.workspace.output import OutputStream
 from ramet.spawn.masking import forms_of_grant
 from ramet.spawn.sandbox.channel import FinalMessage, GuestChannel, Reply
-from ramet.spawn.sandbox.process import RunningSandbox, classify_exit, sanitize_error, started, terminate, wait_result
+from ramet.spawn.sandbox.process import (
+    RunningSandbox,
+    classify_exit,
+    sanitize_error,
+    start_sandbox,
+    terminate,
+    wait_result,
+)
 from ramet.tools.context import ToolUseContext
 from ramet.tools.workers.process_tools import check_tools
 from ramet.wire.code.capsule import PackedCall
@@ -72,7 +79,7 @@ class ToolProcesses:
         error, or with the end of its process; OutputTooLarge, SandboxFailed, IsolationUnavailable, ProtocolError.
         """
         async with self._spec(context, packed) as spec:
-            with context.holding_process():
+            with context.track_process():
                 finished, process_exit = await self._run_process(context, tool, packed, spec)
         if finished is None:
             assert process_exit is not None, "without a final message the exit was waited for"
@@ -100,13 +107,13 @@ class ToolProcesses:
     ) -> tuple[FinalMessage | None, Exit | None]:
         """Return the process's final message, and its exit if that was waited for."""
         sandbox = RunningSandbox(
-            await started((await self._sandboxes.local()).start(spec)), GuestChannel(_RefusingHandler())
+            await start_sandbox((await self._sandboxes.local()).start(spec)), GuestChannel(_RefusingHandler())
         )
-        box = sandbox.box
+        box = sandbox.sandbox
         try:
             mask = forms_of_grant(spec.grant)
             sandbox.streams = tuple(OutputStream(os.dup(fd), mask=mask) for fd in (box.stdout, box.stderr))
-            await sandbox.door.open(box.channel)
+            await sandbox.channel.open(box.channel)
             start = StartFunction(
                 run=context.run.id,
                 path=context.run.path,
@@ -114,16 +121,16 @@ class ToolProcesses:
                 capsule_tag=packed.tag,
                 max_result_bytes=spec.grant.max_output_bytes,
             )
-            await sandbox.door.tell(start, packed.data)
+            await sandbox.channel.send(start, packed.data)
             finished = await wait_result(sandbox)
             process_exit = await terminate(box, finished)
-            sandbox.is_gone = True
+            sandbox.has_exited = True
             return finished, process_exit
         finally:
             try:
                 await run_shielded(_end(sandbox, tool))
             finally:
-                self._sandboxes.later(box.clean_up())
+                self._sandboxes.run_in_background(box.clean_up())
 
     @asynccontextmanager
     async def _spec(self, context: ToolUseContext, packed: PackedCall) -> AsyncGenerator[SandboxSpec]:
@@ -143,17 +150,17 @@ class ToolProcesses:
             yield spec
             return
         proxy = folder / f"{next(self._numbers)}.sock"  # One for each call: the last socket may still be closing.
-        async with self._placement.way_out(context, grant, proxy, await self._sandboxes.local()):
+        async with self._placement.network_access(context, grant, proxy, await self._sandboxes.local()):
             yield replace(spec, proxy=proxy)
 
 
 async def _end(sandbox: RunningSandbox, tool: str) -> None:
     """End a call: kill its process if it still runs, and close its channel and streams."""
     try:
-        if not sandbox.is_gone:
-            await sandbox.box.kill(KILL_GRACE_S)
+        if not sandbox.has_exited:
+            await sandbox.sandbox.kill(KILL_GRACE_S)
     finally:
-        await sandbox.door.close()
+        await sandbox.channel.close()
         for stream, name in zip(sandbox.streams, ("stdout", "stderr"), strict=False):
             stream.close()
             if stream.text:
@@ -167,7 +174,7 @@ class _RefusingHandler:
         """Refuse the request."""
         raise Denied(type(request).__name__, "a tool in a process of its own may send no request to its host")
 
-    def hear(self, said: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
+    def receive(self, said: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
         """Ignore the message."""
         return None
 

@@ -29,8 +29,8 @@ async def workspace_of(run: Run) -> Workspace:
         raise Gone(f"{run.path} runs in no sandbox, and has no workspace of its own")
     if not run.is_living:
         raise Gone(f"{run.path} has ended: its files are among the files of its result")
-    if run.box is not None:
-        await run.box.sync()
+    if run.sandbox is not None:
+        await run.sandbox.sync()
     return Workspace(run.folder.workspace, run.grant.max_output_bytes)
 
 

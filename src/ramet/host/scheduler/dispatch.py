@@ -20,9 +20,9 @@ from ramet.core.policy.policy import Policy
 from ramet.core.schedules import ticks
 from ramet.core.schedules.schedule import Schedule
 from ramet.core.schedules.ticks import Claim, TickResult, TickStatus
-from ramet.host.retention.results import result_on_record
-from ramet.host.runtime import AgentRuntime, living
-from ramet.host.scheduler.status import kept, kept_error
+from ramet.host.retention.results import recorded_result
+from ramet.host.runtime import AgentRuntime, running_runtimes
+from ramet.host.scheduler.status import shorten, shorten_error
 from ramet.host.schedules.table import ScheduleTable
 from ramet.host.schedules.target import load
 from ramet.spawn.handle import Handle
@@ -38,9 +38,9 @@ class TickDispatcher:
     """A dispatcher that runs ticks in one runtime, for one scheduler."""
 
     def __init__(
-        self, runtime: AgentRuntime, books: ScheduleTable, definitions: Callable[[], Mapping[str, Agent]]
+        self, runtime: AgentRuntime, table: ScheduleTable, definitions: Callable[[], Mapping[str, Agent]]
     ) -> None:
-        self._runtime, self._books, self._definitions = runtime, books, definitions
+        self._runtime, self._table, self._definitions = runtime, table, definitions
         self._handles_by_task: dict[asyncio.Task[None], Handle] = {}
         self._is_leaving = False  #: other schedulers continue the runs that can be continued
 
@@ -57,16 +57,16 @@ class TickDispatcher:
         started_claim = replace(claim, run=self._runtime.mint())
         try:
             if (
-                await self._books.change(schedule.id, lambda book: ticks.update_claim(book, claim, started_claim))
+                await self._table.change(schedule.id, lambda book: ticks.update_claim(book, claim, started_claim))
                 is None
             ):
                 return  # The schedule was cancelled, or a scheduler that considered this one dead took the claim over.
         except asyncio.CancelledError:
             await run_shielded(self._release_claim(schedule, claim))
             raise
-        await self.bear(schedule, started_claim, loaded)
+        await self.spawn_run(schedule, started_claim, loaded)
 
-    async def bear(self, schedule: Schedule, claim: Claim, loaded: Loaded) -> None:
+    async def spawn_run(self, schedule: Schedule, claim: Claim, loaded: Loaded) -> None:
         """Spawn the run that a claim names, and follow it to its end, like `fire`. Raises StoreFailed."""
         try:
             handle = await self._spawn(schedule, claim, loaded)
@@ -76,7 +76,7 @@ class TickDispatcher:
         except StoreFailed:
             raise
         except Exception as problem:
-            if self._runtime not in living():
+            if self._runtime not in running_runtimes():
                 await self._release_claim(schedule, claim)
             else:
                 await self._failed(schedule, claim, problem)
@@ -116,9 +116,9 @@ class TickDispatcher:
             del self._handles_by_task[task]
         reported = result if result.status is Status.COMPLETED else await self._recorded_result(claim, result)
         if reported is not None:
-            await self.ended(schedule, claim, reported)
+            await self.record_result(schedule, claim, reported)
 
-    def leave(self) -> None:
+    def drain(self) -> None:
         """Leave the runs that can continue in their middle to other schedulers; a later cancellation ends the rest."""
         self._is_leaving = True
         for task, handle in self._handles_by_task.items():
@@ -127,9 +127,9 @@ class TickDispatcher:
 
     async def _cut_off(self, schedule: Schedule, claim: Claim, handle: Handle) -> None:
         await handle.cancel("its scheduler was closed")
-        await self.ended(schedule, claim, await handle.result())
+        await self.record_result(schedule, claim, await handle.result())
 
-    async def ended(self, schedule: Schedule, claim: Claim, result: Result) -> None:
+    async def record_result(self, schedule: Schedule, claim: Claim, result: Result) -> None:
         """Note the result of a claim's run. Raises StoreFailed."""
         await self._note(schedule, claim, result.status, run=claim.run, text=result.text, error=result.error)
 
@@ -141,7 +141,7 @@ class TickDispatcher:
         if (owner := await journal.store.owner_of(run)) is not None:
             return result if owner.name == journal.store.kernel else None
         with suppress(Unknown, Expired, BusyError):
-            return await result_on_record(journal, run, self._runtime.clock.now())
+            return await recorded_result(journal, run, self._runtime.clock.now())
         return result
 
     async def _failed(self, schedule: Schedule, claim: Claim, problem: Exception) -> None:
@@ -151,7 +151,7 @@ class TickDispatcher:
         await self._note(schedule, claim, Status.FAILED, error=error)
 
     async def _release_claim(self, schedule: Schedule, claim: Claim) -> None:
-        await self._books.change(schedule.id, lambda book: ticks.release(book, claim))
+        await self._table.change(schedule.id, lambda book: ticks.release(book, claim))
 
     async def _note(
         self,
@@ -171,10 +171,10 @@ class TickDispatcher:
             run=run,
             began=claim.at,
             ended=self._runtime.clock.now(),
-            text=kept(text),
-            error=kept_error(error),
+            text=shorten(text),
+            error=shorten_error(error),
         )
-        await self._books.change(schedule.id, lambda book: ticks.complete_claim(book, result, claim.owner))
+        await self._table.change(schedule.id, lambda book: ticks.complete_claim(book, result, claim.owner))
 
 
 def _policy_of(schedule: Schedule, agent: Agent) -> Policy | None:
@@ -189,4 +189,4 @@ def _is_resumable(handle: Handle) -> bool:
 
     A function can be continued only in a sandbox that outlives this kernel.
     """
-    return not handle.run.begins_anew or handle.run.outlives
+    return not handle.run.restarts_from_scratch or handle.run.can_outlive_kernel

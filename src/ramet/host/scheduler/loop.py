@@ -13,7 +13,7 @@ from ramet.core.errors import Damaged, InvalidValue
 from ramet.core.schedules import ticks
 from ramet.core.schedules.schedule import Schedule, seconds_until
 from ramet.core.schedules.ticks import Claim, ScheduleRecord
-from ramet.host.runtime import AgentRuntime, living
+from ramet.host.runtime import AgentRuntime, running_runtimes
 from ramet.host.scheduler.dispatch import TickDispatcher
 from ramet.host.scheduler.takeover import TickTakeover
 from ramet.host.schedules.cron import next_fire
@@ -21,11 +21,11 @@ from ramet.host.schedules.table import ScheduleTable, Versioned
 from ramet.store.contract import KernelInfo, Store
 
 #: The longest wait: within this time a changed clock and a schedule of another process are noticed.
-LOOK_S = 60.0
+CHECK_S = 60.0
 #: The interval at which the run of a dead scheduler is checked again while a kernel has it.
-AGAIN = timedelta(seconds=1)
+RETRY_AFTER = timedelta(seconds=1)
 #: A schedule whose last tick ended longer ago is deleted.
-KEPT = timedelta(days=7)
+KEEP_ENDED = timedelta(days=7)
 
 _log = logging.getLogger("ramet.scheduler")
 #: The schedulers that are open in this process. The owner of any other claim is dead, unless its kernel is another one.
@@ -38,14 +38,20 @@ class SchedulerLoop:
     def __init__(
         self,
         runtime: AgentRuntime,
-        books: ScheduleTable,
-        firing: TickDispatcher,
-        heir: TickTakeover,
+        table: ScheduleTable,
+        dispatcher: TickDispatcher,
+        takeover: TickTakeover,
         entropy: Callable[[int], bytes],
         store: Store | None = None,
     ) -> None:
         """Set `store`, which holds the schedules; a loop that does not `serve` needs none."""
-        self._runtime, self._books, self._firing, self._heir, self._entropy = runtime, books, firing, heir, entropy
+        self._runtime, self._table, self._dispatcher, self._takeover, self._entropy = (
+            runtime,
+            table,
+            dispatcher,
+            takeover,
+            entropy,
+        )
         self._store = store
         self._id = f"scheduler-{entropy(8).hex()}"
         self._wake = asyncio.Event()
@@ -55,31 +61,31 @@ class SchedulerLoop:
         self._is_leaving = False  #: no more ticks are started
         self.failure: BaseException | None = None  #: the error that ended the loop, if its owner did not
 
-    def look_at(self, id: str) -> None:
+    def wake(self, id: str) -> None:
         """Check a schedule now: it has changed."""
         self._agenda[id] = self._runtime.clock.now()
         self._wake.set()
 
-    def leave(self) -> None:
+    def drain(self) -> None:
         """Start no more ticks: `serve` returns once the started runs have ended, or are left to other schedulers."""
         self._is_leaving = True
-        self._firing.leave()
+        self._dispatcher.drain()
         self._wake.set()
 
-    async def serve(self) -> None:
+    async def run(self) -> None:
         """Fire due ticks until cancelled; the cancellation ends every run that was started here, and notes that."""
         clock = self._runtime.clock
-        unsubscribers = [self._books.watch(self.look_at)]
+        unsubscribers = [self._table.watch(self.wake)]
         try:
             if self._store is not None:
                 self._id = f"{self._id}@{await _seat_of(self._store)}"
-                unsubscribers.append(self._store.on_kernels(self._look_again))
+                unsubscribers.append(self._store.on_kernels(self._check_all_soon))
             _open.add(self._id)
             async with asyncio.TaskGroup() as group:
                 self._check_all_at = clock.monotonic()
-                while self._runtime in living() and not self._is_leaving:
+                while self._runtime in running_runtimes() and not self._is_leaving:
                     if clock.monotonic() >= self._check_all_at:
-                        self._check_all_at = clock.monotonic() + LOOK_S
+                        self._check_all_at = clock.monotonic() + CHECK_S
                         await self._check_all(group)
                     now = clock.now()
                     for id in [id for id, at in self._agenda.items() if at <= now]:
@@ -94,14 +100,14 @@ class SchedulerLoop:
                 unsubscribe()
             _open.discard(self._id)
 
-    def _look_again(self) -> None:
+    def _check_all_soon(self) -> None:
         """Check all schedules: a kernel appeared or failed, so that claims may have lost their owner."""
         self._check_all_at = self._runtime.clock.monotonic()
         self._wake.set()
 
     async def _check_all(self, group: asyncio.TaskGroup) -> None:
         self._agenda.clear()  # before the store is read: entries added meanwhile stay
-        for entry in await self._books.all():
+        for entry in await self._table.all():
             await self._try(group, entry.book.schedule.id, entry)
 
     async def _wait_for_work(self) -> None:
@@ -109,7 +115,7 @@ class SchedulerLoop:
         clock = self._runtime.clock
         wait = max(0.0, self._check_all_at - clock.monotonic())
         if self._agenda:
-            wait = seconds_until(min(self._agenda.values()), clock.now(), most=wait)
+            wait = seconds_until(min(self._agenda.values()), clock.now(), maximum=wait)
         with suppress(TimeoutError):
             await wait_with_timeout(self._wake.wait(), clock=clock, seconds=wait)
         self._wake.clear()
@@ -127,11 +133,11 @@ class SchedulerLoop:
             owners = await self._living(entry.book)
             now = self._runtime.clock.now()
             settled = ticks.reconcile(entry.book, now, next_fire, owners.__contains__)
-            if ticks.is_forgotten(settled) or _is_old(settled, now):
-                await self._books.remove(id, entry.version)
+            if ticks.is_deletable(settled) or _is_old(settled, now):
+                await self._table.remove(id, entry.version)
                 return
-            record, claims = ticks.begin(settled, now, self._id, self._claim_id)
-            if record is entry.book or await self._books.write(record, entry.version):
+            record, claims = ticks.claim_due(settled, now, self._id, self._claim_id)
+            if record is entry.book or await self._table.write(record, entry.version):
                 for claim in claims:
                     group.create_task(self._fire(record.schedule, claim), name=f"ramet tick of {id}")
                 for claim in ticks.orphaned_claims(record, owners.__contains__):
@@ -154,23 +160,23 @@ class SchedulerLoop:
 
     async def _read(self, id: str) -> Versioned | None:
         try:
-            return await self._books.read(id)
+            return await self._table.read(id)
         except Damaged:  # logged when all are listed
             return None
 
     async def _fire(self, schedule: Schedule, claim: Claim) -> None:
-        await self._firing.fire(schedule, claim)
-        self.look_at(schedule.id)
+        await self._dispatcher.fire(schedule, claim)
+        self.wake(schedule.id)
 
     async def _take_up(self, schedule: Schedule, claim: Claim) -> None:
         try:
-            is_over = await self._heir.take_up(schedule, claim, self._id)
+            is_over = await self._takeover.take_over(schedule, claim, self._id)
         finally:
             self._taking_up.discard(claim.id)
         if is_over:
-            self.look_at(schedule.id)
+            self.wake(schedule.id)
         else:
-            next_check = self._runtime.clock.now() + AGAIN
+            next_check = self._runtime.clock.now() + RETRY_AFTER
             self._agenda[schedule.id] = min(next_check, self._agenda.get(schedule.id, next_check))
             self._wake.set()
 
@@ -195,4 +201,4 @@ def _is_old(record: ScheduleRecord, now: datetime) -> bool:
     """Return whether a schedule has been over for a long time."""
     results = record.state.results
     last = results[-1].ended if results else record.state.decided
-    return last is not None and last + KEPT < now and ticks.is_over(record, next_fire)
+    return last is not None and last + KEEP_ENDED < now and ticks.is_over(record, next_fire)

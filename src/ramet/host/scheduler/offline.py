@@ -32,11 +32,11 @@ class OfflineScheduler(AgentScheduler):
                 self._runtime, self._own_runtime = self._find_runtime()
                 await self._runtime.start()
                 try:
-                    self._books = await self._find_books()
+                    self._table = await self._find_table()
                 except BaseException:
                     await self._stop_own_runtime()
                     raise
-                self._lookout = self._made_lookout(None)  # It never serves.
+                self._loop = self._create_loop(None)  # It never serves.
                 self._is_started = True
         return self
 
@@ -48,7 +48,7 @@ class OfflineScheduler(AgentScheduler):
                     await self._kernel_documents.close()
                 await self._stop_own_runtime()
 
-    async def _find_books(self) -> ScheduleTable:
+    async def _find_table(self) -> ScheduleTable:
         try:
             return ScheduleTable(await self._find_store())
         except StoreInUse as error:

@@ -26,7 +26,7 @@ from ramet.core.schedules.schedule import (
 )
 from ramet.core.schedules.ticks import ScheduleRecord, TickResult, TickState
 from ramet.host.control.run_queries import JournalReader
-from ramet.host.runtime import AgentRuntime, living, reachable
+from ramet.host.runtime import AgentRuntime, reachable, running_runtimes
 from ramet.host.scheduler.dispatch import TickDispatcher
 from ramet.host.scheduler.loop import SchedulerLoop
 from ramet.host.scheduler.status import mark_starting, refresh_all
@@ -74,8 +74,8 @@ class AgentScheduler:
         self._serving: asyncio.Task[None] | None = None
         self._own_runtime = False
         self._runtime: AgentRuntime  # from here on: set by `start`
-        self._books: ScheduleTable
-        self._lookout: SchedulerLoop
+        self._table: ScheduleTable
+        self._loop: SchedulerLoop
 
     # ---- start and close
 
@@ -87,14 +87,14 @@ class AgentScheduler:
                 await self._runtime.start()
                 try:
                     store = await self._find_store()
-                    self._books = ScheduleTable(store)
+                    self._table = ScheduleTable(store)
                 except BaseException:
                     await self._stop_own_runtime()
                     raise
-                self._lookout = self._made_lookout(store)
+                self._loop = self._create_loop(store)
                 # In a context of its own: if it begins inside a tool, it is no part of that tool's call.
                 self._serving = asyncio.create_task(
-                    self._lookout.serve(), name="ramet scheduler", context=contextvars.Context()
+                    self._loop.run(), name="ramet scheduler", context=contextvars.Context()
                 )
         return self
 
@@ -113,7 +113,7 @@ class AgentScheduler:
         for. Idempotent.
         """
         if (serving := self._serving) is not None:
-            self._lookout.leave()
+            self._loop.drain()
             await asyncio.wait({serving}, timeout=patience_s)
             serving.cancel()
             await asyncio.wait({serving})
@@ -188,7 +188,7 @@ class AgentScheduler:
         """Return every schedule, in order of ids; ended schedules stay for a week, or until they are cancelled."""
         await self.start()
         records = self._records()
-        return tuple([await view_now(record, records) for record in await self._books.listed()])
+        return tuple([await view_now(record, records) for record in await self._table.listed()])
 
     async def get(self, id: str) -> ScheduleView:
         """Return one schedule. Raises Unknown."""
@@ -198,7 +198,7 @@ class AgentScheduler:
     async def cancel(self, id: str) -> None:
         """Delete a schedule: none of its ticks fires from now on; an active run continues. Raises Unknown."""
         await self.start()
-        if not await self._books.cancel(id):
+        if not await self._table.cancel(id):
             raise await self._unknown(id)
 
     async def pause(self, id: str) -> ScheduleView:
@@ -228,16 +228,16 @@ class AgentScheduler:
         await self.start()
         tick_results = ticks.report((await self._read(id)).state)
         records = self._records()
-        if records is not None and self._books.are_in(records.store):
+        if records is not None and self._table.is_in(records.store):
             tick_results = await mark_starting(records, tick_results)
         return await refresh_all(records, tick_results)
 
     # ---- internal
 
-    def _made_lookout(self, store: Store | None) -> SchedulerLoop:
-        dispatcher = TickDispatcher(self._runtime, self._books, self._definitions)
-        takeover = TickTakeover(self._runtime, self._books, dispatcher, self._definitions)
-        return SchedulerLoop(self._runtime, self._books, dispatcher, takeover, self._entropy, store)
+    def _create_loop(self, store: Store | None) -> SchedulerLoop:
+        dispatcher = TickDispatcher(self._runtime, self._table, self._definitions)
+        takeover = TickTakeover(self._runtime, self._table, dispatcher, self._definitions)
+        return SchedulerLoop(self._runtime, self._table, dispatcher, takeover, self._entropy, store)
 
     def _find_runtime(self) -> tuple[AgentRuntime, bool]:
         if self._given_runtime is not None:
@@ -265,9 +265,9 @@ class AgentScheduler:
 
     async def _now(self) -> datetime:
         await self.start()
-        if self._lookout.failure is not None:
-            raise self._lookout.failure
-        if self._runtime not in living():
+        if self._loop.failure is not None:
+            raise self._loop.failure
+        if self._runtime not in running_runtimes():
             raise RametError("the runtime of this scheduler was stopped")
         return self._runtime.clock.now()
 
@@ -279,7 +279,7 @@ class AgentScheduler:
         if next_fire_time(schedule, decided, next_fire) is None:
             raise InvalidValue("until", options.get("until"), "a moment not before the first tick, or None")
         while True:
-            entry = await self._books.read(schedule.id)
+            entry = await self._table.read(schedule.id)
             if entry is None:
                 record, version = ScheduleRecord(schedule=schedule, state=TickState(decided=decided)), 0
             elif entry.book.schedule.asked == schedule.asked and not (
@@ -288,25 +288,25 @@ class AgentScheduler:
                 return self._touch(entry.book)
             else:
                 record, version = ticks.replace_definition(entry.book, schedule, decided), entry.version
-            if await self._books.write(record, version):
+            if await self._table.write(record, version):
                 return self._touch(record)
 
     async def _change(self, id: str, step: Callable[[ScheduleRecord], ScheduleRecord | None]) -> ScheduleView:
         await self._now()
-        book = await self._books.change(id, lambda book: None if book.state.cancelled else step(book))
+        book = await self._table.change(id, lambda book: None if book.state.cancelled else step(book))
         if book is None:
             raise await self._unknown(id)
         return self._touch(book)
 
     async def _read(self, id: str) -> ScheduleRecord:
-        entry = await self._books.read(id)
+        entry = await self._table.read(id)
         if entry is None or entry.book.state.cancelled:
             raise await self._unknown(id)
         return entry.book
 
     async def _unknown(self, id: str) -> Unknown:
-        return Unknown("schedule", str(id), tuple(record.schedule.id for record in await self._books.listed()))
+        return Unknown("schedule", str(id), tuple(record.schedule.id for record in await self._table.listed()))
 
     def _touch(self, record: ScheduleRecord) -> ScheduleView:
-        self._lookout.look_at(record.schedule.id)
+        self._loop.wake(record.schedule.id)
         return view_of(record)

@@ -12,7 +12,7 @@ from ramet.core.schedules.ticks import TickResult, TickStatus
 from ramet.host.control.run_queries import JournalReader, RunRow
 
 #: Characters of a result that are kept with its tick; the record of the run has the whole result.
-KEPT_TEXT = 4096
+MAX_TEXT = 4096
 
 
 async def refresh_all(records: JournalReader | None, ticks: Iterable[TickResult]) -> tuple[TickResult, ...]:
@@ -57,18 +57,18 @@ def _ended(tick: TickResult, row: RunRow) -> TickResult:
         tick,
         status=TickStatus(result.status.value),
         ended=row.ended,
-        text=kept(result.text),
-        error=kept_error(result.error),
+        text=shorten(result.text),
+        error=shorten_error(result.error),
     )
 
 
-def kept(text: str) -> str:
+def shorten(text: str) -> str:
     """Return the beginning of a text, in a form that JSON can hold."""
-    return text[:KEPT_TEXT].encode(errors="replace").decode()
+    return text[:MAX_TEXT].encode(errors="replace").decode()
 
 
-def kept_error(error: ErrorInfo | None) -> ErrorInfo | None:
+def shorten_error(error: ErrorInfo | None) -> ErrorInfo | None:
     """Return an error with shortened texts."""
     if error is None:
         return None
-    return ErrorInfo(type=kept(error.type), message=kept(error.message), scope=error.scope)
+    return ErrorInfo(type=shorten(error.type), message=shorten(error.message), scope=error.scope)

@@ -16,7 +16,7 @@ from ramet.core.policy.policy import Policy, secrets_of, variables_of
 from ramet.core.schedules import ticks
 from ramet.core.schedules.schedule import NamedTarget, Schedule
 from ramet.core.schedules.ticks import Claim
-from ramet.host.runtime import AgentRuntime, living
+from ramet.host.runtime import AgentRuntime, running_runtimes
 from ramet.host.scheduler.dispatch import TickDispatcher
 from ramet.host.schedules.table import ScheduleTable
 from ramet.host.schedules.target import load
@@ -34,13 +34,13 @@ class TickTakeover:
     def __init__(
         self,
         runtime: AgentRuntime,
-        books: ScheduleTable,
-        firing: TickDispatcher,
+        table: ScheduleTable,
+        dispatcher: TickDispatcher,
         definitions: Callable[[], Mapping[str, Agent]],
     ) -> None:
-        self._runtime, self._books, self._dispatcher, self._definitions = runtime, books, firing, definitions
+        self._runtime, self._table, self._dispatcher, self._definitions = runtime, table, dispatcher, definitions
 
-    async def take_up(self, schedule: Schedule, claim: Claim, owner: str) -> bool:
+    async def take_over(self, schedule: Schedule, claim: Claim, owner: str) -> bool:
         """Continue the run of a claim to its end, and note that; return False if a living kernel has the run.
 
         A run that was not spawned yet is spawned, under the noted id. A function is called again only if its schedule
@@ -53,18 +53,18 @@ class TickTakeover:
         except StoreFailed:
             raise
         except Exception as problem:  # Any error, including errors of the user's own code at loading.
-            if self._runtime in living():  # Otherwise the runtime is the problem, and not the run.
+            if self._runtime in running_runtimes():  # Otherwise the runtime is the problem, and not the run.
                 await self._mark_lost(schedule, claim, problem)
             return True
         own_claim = replace(claim, owner=owner)
-        if await self._books.change(schedule.id, lambda book: ticks.update_claim(book, claim, own_claim)) is None:
+        if await self._table.change(schedule.id, lambda book: ticks.update_claim(book, claim, own_claim)) is None:
             return True  # The schedule was cancelled, or another living scheduler has the claim.
         if isinstance(continuation, Handle):
             await self._dispatcher.follow(schedule, own_claim, continuation)
         elif isinstance(continuation, Result):
-            await self._dispatcher.ended(schedule, own_claim, continuation)
+            await self._dispatcher.record_result(schedule, own_claim, continuation)
         else:
-            await self._dispatcher.bear(schedule, own_claim, continuation)
+            await self._dispatcher.spawn_run(schedule, own_claim, continuation)
         return True
 
     async def _find(self, schedule: Schedule, claim: Claim) -> Handle | Result | Loaded:
@@ -85,7 +85,7 @@ class TickTakeover:
             return await self._runtime.result(claim.run)
         except Unknown:
             journal = self._runtime.journal
-            if journal is None or not self._books.are_in(journal.store):
+            if journal is None or not self._table.is_in(journal.store):
                 raise  # It may have been spawned elsewhere.
             return load(schedule.target, self._definitions)
 
@@ -98,4 +98,4 @@ class TickTakeover:
         message = f"{problem} ({problem.__cause__})" if isinstance(problem, DefinitionMissing) else str(problem)
         _log.warning("run %s of schedule %s cannot be resumed: %s", claim.run, schedule.id, message[:500])
         now, message = self._runtime.clock.now(), f"its process ended, and no process can resume it: {message}"
-        await self._books.change(schedule.id, lambda book: ticks.mark_lost(book, claim, now, message))
+        await self._table.change(schedule.id, lambda book: ticks.mark_lost(book, claim, now, message))

@@ -30,7 +30,7 @@ class DropSchedule(Struct, frozen=True, kw_only=True, tag="drop_schedule", forbi
     expected: int | None = None
 
 
-async def answer(shelf: Documents, request: PutSchedule | DropSchedule) -> dict[str, Any]:
+async def answer(documents: Documents, request: PutSchedule | DropSchedule) -> dict[str, Any]:
     """Execute a request.
 
     Raises Damaged and InvalidValue if the data is no schedule of that id; then nothing is written.
@@ -39,15 +39,15 @@ async def answer(shelf: Documents, request: PutSchedule | DropSchedule) -> dict[
     """
     if isinstance(request, DropSchedule):
         try:
-            return {"was_there": await shelf.delete(KIND, request.id, expected=request.expected), "found": None}
+            return {"was_there": await documents.delete(KIND, request.id, expected=request.expected), "found": None}
         except Conflict as conflict:
             return {"was_there": False, "found": conflict.found}
     record = ticks.decode(request.id, request.data)
     if record.schedule.id != request.id:
         raise InvalidValue("id", request.id, f"the id in the schedule itself, {record.schedule.id!r}")
     try:
-        written = await shelf.put(KIND, request.id, request.data, expected=request.expected)
+        written = await documents.put(KIND, request.id, request.data, expected=request.expected)
     except Conflict as conflict:
         return {"version": None, "found": conflict.found}
-    ScheduleTable(shelf).tell(request.id)
+    ScheduleTable(documents).notify(request.id)
     return {"version": written.version, "found": None}

@@ -50,7 +50,7 @@ class ScheduleTable:
         self._store = store
         self._warned: set[str] = set()
 
-    def are_in(self, store: object) -> bool:
+    def is_in(self, store: object) -> bool:
         """Return whether the schedules are in this store."""
         return self._store is store
 
@@ -90,7 +90,7 @@ class ScheduleTable:
         """Delete a schedule, as soon as its active runs have ended; return False if there is none."""
         while (entry := await self.read(id)) is not None and not entry.book.state.cancelled:
             record = ticks.cancel(entry.book)
-            change = self.remove(id, entry.version) if ticks.is_forgotten(record) else self.write(record, entry.version)
+            change = self.remove(id, entry.version) if ticks.is_deletable(record) else self.write(record, entry.version)
             if await change:
                 return True
         return False
@@ -102,13 +102,13 @@ class ScheduleTable:
         except Conflict:
             return False
 
-    def watch(self, heard: Callable[[str], None]) -> Callable[[], None]:
+    def watch(self, on_change: Callable[[str], None]) -> Callable[[], None]:
         """Call `heard` with the id of each schedule that `tell` reports; return a function that stops this."""
         watchers = _watchers.setdefault(self._store, set())
-        watchers.add(heard)
-        return lambda: watchers.discard(heard)
+        watchers.add(on_change)
+        return lambda: watchers.discard(on_change)
 
-    def tell(self, id: str) -> None:
+    def notify(self, id: str) -> None:
         """Report a schedule that was changed from outside: the watchers of this store check it now."""
         for watcher in list(_watchers.get(self._store, ())):
             watcher(id)

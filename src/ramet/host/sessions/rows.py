@@ -13,7 +13,7 @@ from ramet.core.outcome import Usage
 from ramet.core.replay.replay import RunReplay, TreeReplay
 from ramet.host import session_ids
 from ramet.host.control.run_queries import INTERRUPTED, JournalReader
-from ramet.host.journal.journal import TREES, said_of
+from ramet.host.journal.journal import TREES, tree_document
 from ramet.host.journal.stored_events import location_of
 from ramet.host.journal.ttl import read_lifetime
 from ramet.store.contract import Document
@@ -46,7 +46,7 @@ async def sessions(records: JournalReader, limit: int = 0, after: str = "") -> t
     entries = list[tuple[str, Document, Mapping[str, Any]]]()
     for each in await records.store.list(TREES):
         try:
-            about: Mapping[str, Any] = said_of(each, location_of(records.store))
+            about: Mapping[str, Any] = tree_document(each, location_of(records.store))
         except DamagedTree as problem:
             records.damaged[each.key] = problem
             continue
@@ -79,11 +79,11 @@ async def session_row(
         raise InvalidValue("last", last, "a whole number from 1")
     for root in (name, (await session_ids.root_of(records.store, name))[0]):
         document = await records.store.get(TREES, root) if root else None
-        about = said_of(document, location_of(records.store)) if document is not None else {}
+        about = tree_document(document, location_of(records.store)) if document is not None else {}
         if document is not None and _is_conversation(about):
             row = await _row(records, document, about)
             replay = await _replay_tree(records, document.key)
-            messages = replay.root.said if replay.runs else []
+            messages = replay.root.conversation if replay.runs else []
             return row, [each.data for each in (messages if last is None else messages[-last:])]
     ids = tuple(each.key for each in await records.store.list(session_ids.SESSIONS))
     raise Unknown("session", name, ids)
@@ -101,7 +101,7 @@ async def _row(records: JournalReader, document: Document, about: Mapping[str, A
         id=about.get("session") or document.key,
         root=document.key,
         state=CLOSED if is_closed else OPEN if records.lives(document.key) else INTERRUPTED,
-        agent=root.born.agent if root is not None else "",
+        agent=root.spawn_event.agent if root is not None else "",
         began=lifetime.began,
         ended=lifetime.ended,
         turns=root.turn if root is not None else 0,
@@ -113,12 +113,12 @@ async def _row(records: JournalReader, document: Document, about: Mapping[str, A
 async def _replay_tree(records: JournalReader, root: str) -> TreeReplay:
     replay = TreeReplay()
     async for event in records.events(root):
-        replay.tell(event)
+        replay.apply(event)
     return replay
 
 
 def _first_prompt(root: RunReplay | None) -> str:
-    for each in root.said if root is not None else ():
+    for each in root.conversation if root is not None else ():
         if each.kind == "human":
             content = each.data.get("content")
             return content[:_MOST_SHOWN] if isinstance(content, str) else ""

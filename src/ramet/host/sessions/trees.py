@@ -20,7 +20,7 @@ from ramet.host import session_ids
 from ramet.host.control.run_queries import JournalReader
 from ramet.host.journal.journal import TREES, Journal
 from ramet.host.journal.ttl import lifetime_of
-from ramet.host.recovery.resume import ResumeOptions, supplied_by, unfinished_trees
+from ramet.host.recovery.resume import ResumeOptions, resolve_inputs, unfinished_trees
 from ramet.host.retention.sweep import TreeDeleter
 from ramet.host.sessions.rows import OPEN, session_row
 from ramet.host.trees.factory import OpenTree, TreeOptions
@@ -54,11 +54,11 @@ class Beginning:
     tools: Sequence[BaseTool]
     limits: Limits
     request: SpawnRequest
-    brought: ResumeOptions
+    resume_options: ResumeOptions
     history: Sequence[BaseMessage] = ()  #: the initial history of the conversation
 
     @property
-    def begins_at_once(self) -> bool:
+    def can_begin_now(self) -> bool:
         """Return whether a conversation can begin without waiting.
 
         A recorded conversation of its id, or a policy adapter, would need waiting.
@@ -108,7 +108,7 @@ class Beginning:
         await journal.open()
         if self.history and await unfinished_trees(journal, session):
             raise BusyError(f"the conversation {session!r} is recorded already: it has a history of its own")
-        while (resumed := await _resumed(self.runtime, journal, session, **self.brought)) is None:
+        while (resumed := await _resumed(self.runtime, journal, session, **self.resume_options)) is None:
             _, version = await session_ids.root_of(journal.store, session)
             conversation = await self._begin()
             if conversation.opened.recorder.durable is not None:
@@ -132,7 +132,7 @@ async def resume(
 
     Raises Unknown, which names similar ids, BusyError or OwnedElsewhere if it is open already, DefinitionMissing.
     """
-    supplied_by(**brought)  # Refuse wrong types before a session is looked up.
+    resolve_inputs(**brought)  # Refuse wrong types before a session is looked up.
     journal = runtime.journal
     conversation = None
     if journal is not None:

@@ -66,9 +66,9 @@ class HostTaskRunner:
         """Return a lazy task with the events of the work, and the value."""
         return LazyTask(task, arguments)
 
-    def map(self, task: Task, several: list[Mapping[str, Any]], *, max_parallel: int) -> Any:
+    def map(self, task: Task, rows: list[Mapping[str, Any]], *, max_parallel: int) -> Any:
         """Return the outcomes in order; in an event loop an awaitable of them."""
-        return _either(_map(task, several, max_parallel))
+        return _either(_map(task, rows, max_parallel))
 
     def answer(self, task: Task, token: str, text: str) -> Any:
         """Return the value of the continued run; in an event loop an awaitable of it."""

@@ -83,7 +83,7 @@ async def begin(
 ) -> SpawnHandle:
     """Start the run: as a child of the run of `context`, else as a tree of its own."""
     request = task_request(task, arguments)
-    request = dataclasses.replace(request, agent=await runtime.dynamic.current(request.agent))
+    request = dataclasses.replace(request, agent=await runtime.dynamic.refresh(request.agent))
     if context is not None and context.tree is not None:
         return await context.tree.spawn(context, request)
     if request.branch:
@@ -126,7 +126,7 @@ async def value(runtime: AgentRuntime, task: Task, result: Result, run: str) -> 
         raise TaskFailed(reason, task=f"{task.agent.name}.{task.name}", status=str(result.status), run=run)
     if task.definition.returns is None:
         return None
-    if task.gives_task:
+    if task.returns_task:
         return await _task(runtime, task, result.value, run)
     if task.output is None:
         return result.value
@@ -159,7 +159,7 @@ async def _task(runtime: AgentRuntime, task: Task, returned: Any, run: str) -> T
         ) from None
     ref = ref_of(named_task.agent) if isinstance(named_task.agent, Agent) else own_ref
     if (ref.root, ref.path[: len(own_ref.path)]) != (own_ref.root, own_ref.path):
-        raise TaskFailed(f"{text} is not an agent below {own_ref.place}", **failure_fields)
+        raise TaskFailed(f"{text} is not an agent below {own_ref.namespace}", **failure_fields)
     return named_task
 
 

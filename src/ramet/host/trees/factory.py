@@ -16,7 +16,7 @@ from ramet.agent.history.compaction import Compaction, check_compaction
 from ramet.agent.hooks.config import HookConfig
 from ramet.agent.hooks.hooks import HookRunner
 from ramet.concurrency.clock import Clock
-from ramet.core.arguments import check_callable, check_instance, check_yes_or_no
+from ramet.core.arguments import check_bool, check_callable, check_instance
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import RunId, run_id
 from ramet.core.limits import SpawnLimits
@@ -27,7 +27,7 @@ from ramet.host.dynamic.agents import DynamicAgents
 from ramet.host.dynamic.authoring import HostAuthoring
 from ramet.host.dynamic.state import HostState
 from ramet.host.gateway import Gateway
-from ramet.host.journal.blobs import keep_blob
+from ramet.host.journal.blobs import store_blob
 from ramet.host.journal.journal import Journal
 from ramet.host.journal.recorder import Recorder
 from ramet.host.journal.result_cache import KeptResults
@@ -81,7 +81,7 @@ class TreeOptions:
         check_instance("agents", self.definitions, Mapping, "a mapping of names to ramet.Agent")
         check_instance("spawn_limits", self.spawn_limits, SpawnLimits, "ramet.SpawnLimits")
         check_callable("approver", self.approver)
-        check_yes_or_no("unattended", self.unattended)
+        check_bool("unattended", self.unattended)
         if self.omitted_type not in ("fork", "general-purpose"):
             raise InvalidValue("omitted_type", self.omitted_type, "'fork' or 'general-purpose'")
         check_compaction(self.compaction)
@@ -129,7 +129,7 @@ class TreeFactory:
 
     def _keep_blob(self, run: RunInfo) -> Callable[[bytes], Awaitable[str]] | None:
         journal = self.journal
-        return None if journal is None else lambda data: keep_blob(journal.store, run.root, data)
+        return None if journal is None else lambda data: store_blob(journal.store, run.root, data)
 
     def _about(self, plan: TreeOptions, number: str) -> Callable[[], dict[str, Any]]:
         keep_s = plan.keep_s if plan.keep_s is not None else self.keep_s
@@ -145,7 +145,7 @@ class TreeFactory:
             raise InvalidValue("gate", plan.gate, "a ramet.host.safety.SafetyGate")
         if plan.permissions is None:
             settings = find_permissions(plan.cwd or pathlib.Path.cwd(), user_dir=self.user_dir)
-            plan = dataclasses.replace(plan, permissions=settings.held)
+            plan = dataclasses.replace(plan, permissions=settings.active)
         processes = None
         if plan.sync_tools == "process":
             processes = ToolProcesses(self.sandboxes, plan.children or read_only_policy(plan.cwd))
@@ -191,11 +191,11 @@ class TreeFactory:
             definitions=plan.definitions,
             instructions=prompts.system,
             own_tools=prompts.tools,
-            spill=spill.of,
+            spill=spill.writer_for,
             read_roots=spill.roots,
             follow=recorder.follow,
             hooks=hooks_of,
-            refused=self.telemetry.spawn_refused,
+            refused=self.telemetry.count_refusal,
             meter=self.gateway.meter,
             approve=inbox.ask,
             safety=plan.gate,
@@ -208,9 +208,9 @@ class TreeFactory:
             processes=processes,
             recipe=recipe,
             durable=recorder.durable,
-            keep_blob=self._keep_blob,
+            store_blob=self._keep_blob,
             memory=HostState(self.dynamic.registries),
-            after=recorder.after,
+            after=recorder.when_durable,
             authoring=HostAuthoring(self.dynamic),
             results=self.results,
             git=git_of(self.user_dir),

@@ -26,17 +26,17 @@ _FINAL_STATES = frozenset({"completed", "failed", "cancelled", "timeout", "budge
 class Trees:
     """The trees that one runtime owns."""
 
-    def __init__(self, opening: TreeFactory, journal: Journal | None, clock: Clock, keep: int = KEPT_TREES) -> None:
+    def __init__(self, factory: TreeFactory, journal: Journal | None, clock: Clock, keep: int = KEPT_TREES) -> None:
         """Keep the newest `keep` trees that closed with their root, for lookups."""
         self._keep = keep
-        self._opening, self._journal, self._clock = opening, journal, clock
+        self._factory, self._journal, self._clock = factory, journal, clock
         self._open: dict[RunId, OpenTree] = {}
         self._closing: dict[RunId, asyncio.Task[None]] = {}
         self._finished: OrderedDict[RunId, OpenTree] = OrderedDict()  #: trees that closed with their root, for `handle`
         self.is_stopped = False  #: no tree is opened any more
         self.fenced: StoreFailed | None = None  #: set once the recorded trees may belong to another kernel
 
-    def open_ones(self) -> Mapping[RunId, OpenTree]:
+    def open_trees(self) -> Mapping[RunId, OpenTree]:
         """Return a copy of the open trees, by the id of their root."""
         return dict(self._open)
 
@@ -45,7 +45,7 @@ class Trees:
         """The number of kept trees that closed with their root."""
         return len(self._finished)
 
-    def at_work(self) -> dict[RunId, list[dict[str, Any]]]:
+    def active_runs(self) -> dict[RunId, list[dict[str, Any]]]:
         """Return the living runs of each open tree."""
         return {
             root: [view._asdict() for view in opened.tree.views() if view.state not in _FINAL_STATES]
@@ -63,19 +63,19 @@ class Trees:
             return opened.tree.handle(opened.tree.register.runs[RunId(run)])
         raise Unknown("run", run)
 
-    def can_go_on(self, root: RunId, run: RunId) -> bool | None:
+    def can_continue(self, root: RunId, run: RunId) -> bool | None:
         """Return whether a run of an open tree can have another turn; None for a tree that is not open."""
         if (opened := self._open.get(root)) is None:
             return None
         active_run = opened.tree.register.runs.get(run)
-        return active_run is not None and active_run.can_go_on
+        return active_run is not None and active_run.can_continue
 
     # ---- opening
 
     def open(self, plan: TreeOptions) -> OpenTree:
         """Open a tree without a root. Raises RametError once stopped, StoreFailed once fenced."""
         self.check_open()
-        return self._opening.open(plan)
+        return self._factory.open(plan)
 
     def check_open(self) -> None:
         """Raise RametError once stopped, StoreFailed once fenced: nothing begins any more."""
@@ -142,9 +142,9 @@ class Trees:
             await asyncio.wait({marking})  # From then on another kernel may open its conversation.
 
     def _mark_over(self, root: RunId) -> asyncio.Task[None] | None:
-        return self._journal.tree_over(root, self._clock.now()) if self._journal is not None else None
+        return self._journal.mark_over(root, self._clock.now()) if self._journal is not None else None
 
-    def leave(self, root: RunId) -> Run | None:
+    def close_if_idle(self, root: RunId) -> Run | None:
         """Release a tree without living runs, else return a living run; the newest released trees stay available."""
         opened = self._open.get(root)
         if opened is None or root in self._closing:

@@ -72,7 +72,7 @@ class Project(Mapping[str, Agent]):
         permissions = None
         if folder is not None:
             settings_permissions = find_permissions(folder, user_dir=user_dir, home=home)
-            permissions = settings_permissions.held
+            permissions = settings_permissions.active
             notes += settings_permissions.notes
         notes += [str(note) for note in loaded.notes]
         return cls(loaded, [each for each in hooks if each], notes, permissions)

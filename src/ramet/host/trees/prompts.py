@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ramet.agent.capabilities.prompt import catalogue
+from ramet.agent.capabilities.prompt import capability_listing
 from ramet.agent.definition import Agent
 from ramet.agent.files.instructions import load_instructions
 from ramet.agent.files.memory import memory_folder, memory_prompt
-from ramet.agent.files.search_paths import SearchPath, project_places
-from ramet.agent.files.skills import load_skills, render_skills, skill_places
+from ramet.agent.files.search_paths import SearchPath, project_search_paths
+from ramet.agent.files.skills import load_skills, render_skills, skill_search_paths
 from ramet.agent.output import OutputContract
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.capabilities import Capability, is_code
-from ramet.tools.agents.task_result import conclusion_tools
+from ramet.tools.agents.task_result import task_result_tools
 from ramet.tools.memory.memory import memory_tool
 from ramet.tools.memory.memory_folder import MemoryFolder
 from ramet.tools.python import python_tool
@@ -58,9 +58,11 @@ class Prompts:
         """Return the system prompt: stable, so that providers can cache it. Raises Unknown for a missing skill."""
         sections = [agent.primer, agent.instructions]
         if agent.capabilities:
-            sections.append(f"{_MAY_USE}\n{catalogue(_loaded_object(agent, each) for each in agent.capabilities)}")
+            sections.append(
+                f"{_MAY_USE}\n{capability_listing(_loaded_object(agent, each) for each in agent.capabilities)}"
+            )
         if agent.skills:
-            search_paths = skill_places(self._project, self._user) if self._user else self._project_skills()
+            search_paths = skill_search_paths(self._project, self._user) if self._user else self._project_skills()
             sections.append(render_skills(load_skills(agent.skills, search_paths)))
         folder = self.memory(agent)
         if folder is not None:
@@ -74,7 +76,7 @@ class Prompts:
         return "\n\n".join(section.strip() for section in sections if section.strip())
 
     def _project_skills(self) -> Sequence[SearchPath]:
-        return project_places(self._project, "skills") if self._project is not None else ()
+        return project_search_paths(self._project, "skills") if self._project is not None else ()
 
     def tools(self, agent: Agent, cwd: pathlib.Path) -> Sequence[BaseTool]:
         """Return the tools that a definition itself brings."""
@@ -83,7 +85,7 @@ class Prompts:
         # An agent with a task works in a sandbox if it may use code; for a resumed one only its grant says so.
         is_sandboxed = agent.policy is not None or agent.concludes
         code = (python_tool(),) if is_sandboxed and (agent.setup or any(map(is_code, agent.capabilities))) else ()
-        return (*notes, *code, *(conclusion_tools() if agent.concludes else ()))
+        return (*notes, *code, *(task_result_tools() if agent.concludes else ()))
 
     def memory(self, agent: Agent) -> MemoryFolder | None:
         """Return the folder of the agent's own notes, if it keeps any.

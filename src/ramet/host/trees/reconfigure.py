@@ -59,10 +59,10 @@ class Equipment:
         if duplicate := next((each for each in names if names.count(each) > 1), None):
             raise InvalidValue("tools", duplicate, f"one tool of each name at {self._run.info.path}")
 
-    def put_on(self, tools: Sequence[BaseTool], instructions: str, capabilities: Sequence[Capability]) -> None:
+    def set_additions(self, tools: Sequence[BaseTool], instructions: str, capabilities: Sequence[Capability]) -> None:
         """Set the additional equipment from the next turn on, replacing the previous additional equipment."""
         self._next = _Additions(tuple(tools), instructions, tuple(capabilities))
-        self._run.change = self._apply
+        self._run.pending_change = self._apply
 
     def _apply(self) -> None:
         run, (_, instructions, capabilities) = self._run, self._next
@@ -90,7 +90,7 @@ async def compact(run: Run) -> bool:
     if run.compaction is None:
         raise InvalidValue("compact", run.info.path, "an agent whose conversation may be compacted")
     shortened = await run.compaction.compact(run.context, trigger="manual")
-    await run.context.settled()
+    await run.context.wait_persisted()
     return shortened
 
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable
 
 from ramet.core.ids import safe_name
-from ramet.disk.state_folder import opened_folder
+from ramet.disk.state_folder import open_folder
 from ramet.tools.context import RunInfo
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -26,12 +26,12 @@ class Spill:
         self._folder = base / "results"
         self._numbers = itertools.count(1)
 
-    def of(self, run: RunInfo) -> Callable[[str, str], pathlib.Path]:
+    def writer_for(self, run: RunInfo) -> Callable[[str, str], pathlib.Path]:
         """Return the function that stores a result of one run; no result replaces another."""
 
         def put(call_id: str, text: str) -> pathlib.Path:
             name = f"{next(self._numbers)}-{safe_name(call_id, 'result')}.txt"
-            with opened_folder(self._made(run), make=True) as folder:
+            with open_folder(self._made(run), make=True) as folder:
                 file = os.open(name, _NEW, 0o666, dir_fd=folder)
             with open(file, "w", encoding="utf-8", errors="surrogateescape") as result:  # noqa: PTH123 - a descriptor
                 result.write(text)

@@ -37,9 +37,9 @@ class TurnStream:
             self._run.on_turn = None
 
     def __aiter__(self) -> AsyncIterator[AIMessageChunk | Event]:
-        return self.reading()
+        return self.read()
 
-    async def reading(self) -> AsyncGenerator[AIMessageChunk | Event]:
+    async def read(self) -> AsyncGenerator[AIMessageChunk | Event]:
         """Yield the items of the turn, and stop reading at the end of the iteration."""
         try:
             async with aclosing(self.items()) as items:

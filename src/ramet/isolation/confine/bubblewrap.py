@@ -39,7 +39,7 @@ def binds_handles(program: str) -> bool:
     return f"{BIND_HANDLE} " in help_text.stdout + help_text.stderr
 
 
-def arguments(room: ZygoteConfig, *, by_handle: bool) -> list[str]:
+def arguments(config: ZygoteConfig, *, by_handle: bool) -> list[str]:
     """Return the arguments for a zygote: a root of its own, in which its children then make theirs.
 
     The arguments hold no secret. With `by_handle` a mount's source stands where bwrap takes a descriptor; the starter
@@ -50,9 +50,9 @@ def arguments(room: ZygoteConfig, *, by_handle: bool) -> list[str]:
     args += [*_system(), "--dev", "/dev", "--proc", "/proc", "--dir", "/tmp", "--dir", "/run"]
     for name in _ETC:
         args += ["--ro-bind-try", os.path.realpath(f"/etc/{name}"), f"/etc/{name}"]
-    binds = [(path, "--ro-bind", os.path.realpath(path)) for path in room.runtime]
-    binds += [(path, BIND_HANDLE if by_handle else "--ro-bind", source) for path, source in room.mounts.items()]
-    binds.append((room.runs, "--bind", os.path.realpath(room.runs)))
+    binds = [(path, "--ro-bind", os.path.realpath(path)) for path in config.runtime]
+    binds += [(path, BIND_HANDLE if by_handle else "--ro-bind", source) for path, source in config.mounts.items()]
+    binds.append((config.runs, "--bind", os.path.realpath(config.runs)))
     for path, option, source in sorted(binds, key=lambda bind: (bind[0].count("/"), bind[0])):
         args += [option, source, path]
     return [*args, "--chdir", "/", "--remount-ro", "/dev", "--remount-ro", "/"]

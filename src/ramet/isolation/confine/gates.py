@@ -49,7 +49,7 @@ _PROC = tuple(
 class Confinement(NamedTuple):
     """The data that is computed once for all children of a zygote."""
 
-    room: ZygoteConfig
+    config: ZygoteConfig
     baseline: int  #: bytes of private data that the image occupies already
     programs: Mapping[tuple[bool, bool], bytes]  #: filters, by the presence of a network, and of unmapped memory
     read: tuple[str, ...]
@@ -58,67 +58,73 @@ class Confinement(NamedTuple):
     without_unix: bytes = b""  #: a filter for a process with a running relay: no socket that connects to a path
 
     @classmethod
-    def of(cls, room: ZygoteConfig) -> Confinement:
+    def of(cls, config: ZygoteConfig) -> Confinement:
         """Return the confinement for the children of this process."""
         programs, no_unix_program = {}, b""
-        if room.has_seccomp:
+        if config.has_seccomp:
             no_unix_program = seccomp.program(inet=True, unix=False)
             programs = {
                 (network, unmapped): seccomp.program(
                     inet=network,
                     unix=network,
                     unmapped=unmapped,
-                    sessions=room.walls != "none",
-                    queues=unmapped and room.walls != "none",
-                    others=room.is_apart,
-                    served=room.is_apart,
-                    watches=room.walls not in SHARED_ROOT,
+                    sessions=config.walls != "none",
+                    queues=unmapped and config.walls != "none",
+                    others=config.is_apart,
+                    served=config.is_apart,
+                    watches=config.walls not in SHARED_ROOT,
                 )
                 for network in (False, True)
                 for unmapped in (False, True)
             }
-        read = ("/etc",) if room.walls == "bwrap" else tuple(filter(os.path.exists, _ETC))
-        read += ("/proc", "/run") if room.is_apart else _PROC
+        read = ("/etc",) if config.walls == "bwrap" else tuple(filter(os.path.exists, _ETC))
+        read += ("/proc", "/run") if config.is_apart else _PROC
         system = [str(path) for path in map(Path, _SYSTEM) if path.is_dir() and not path.is_symlink()]
         return cls(
-            room, _data_size(), programs, read, (*system, *room.runtime), room.in_memory, without_unix=no_unix_program
+            config,
+            _data_size(),
+            programs,
+            read,
+            (*system, *config.runtime),
+            config.in_memory,
+            without_unix=no_unix_program,
         )
 
     def rules(self, *, tcp: bool = False) -> landlock.Rules | None:
         """Return the rights on files that every child has, without the rights on its own files."""
-        if not self.room.has_landlock:
+        if not self.config.has_landlock:
             return None
         rules = landlock.Rules(tcp=tcp)
         rules.grant(read=(*self.read, _ZERO), execute=self.execute, write=self.write, devices=_DEVICES)
         return rules
 
-    def shut(self, given: Assignment, rules: landlock.Rules | None) -> None:
+    def apply(self, assignment: Assignment, rules: landlock.Rules | None) -> None:
         """Confine this process permanently. Raises OSError.
 
         `rules` were made before the process received any data.
         """
-        has_namespaces = self.room.is_apart
+        has_namespaces = self.config.is_apart
         if has_namespaces:
             uid, gid = os.getuid(), os.getgid()
             calls.unshare(calls.CLONE_NEWUSER)
             namespaces.map_ids(UID, UID, uid, gid)
-        if has_namespaces and given.has_network and rules is not None:
+        if has_namespaces and assignment.has_network and rules is not None:
             rules.close()
             rules = self.rules(tcp=True)
-        self.shut_inside(given, rules)
+        self.apply_inside(assignment, rules)
 
-    def shut_inside(self, given: Assignment, rules: landlock.Rules | None) -> None:
+    def apply_inside(self, assignment: Assignment, rules: landlock.Rules | None) -> None:
         """Confine, as `shut` does, a process that is in its user namespace already."""
-        networked = given.has_network
-        if not self.room.is_apart:  # A process that shares its memory with it must outlive it.
+        networked = assignment.has_network
+        if not self.config.is_apart:  # A process that shares its memory with it must outlive it.
             with contextlib.suppress(OSError):
                 Path("/proc/self/oom_score_adj").write_text("1000")
         rlimits.apply(
-            nproc=self._nproc(given),
+            nproc=self._nproc(assignment),
             nofile=_NOFILE,
-            fsize=given.file_mb * _MIB,
-            data=self.baseline + (given.memory_mb + _THREAD_MB * given.pids) * _MIB,
-            cpu=given.cpu_s,
+            fsize=assignment.file_mb * _MIB,
+            data=self.baseline + (assignment.memory_mb + _THREAD_MB * assignment.pids) * _MIB,
+            cpu=assignment.cpu_s,
             memlock=_MIB,
             msgqueue=0,
             sigpending=_SIGPENDING,
@@ -126,17 +132,17 @@ class Confinement(NamedTuple):
         caps.drop_all()
         calls.set_no_new_privs()
         if rules is not None:
-            shelf = () if given.shelf is None else (given.shelf,)
-            secrets = map(Path, (SECRETS,) if given.secrets else ())
-            devices = (_ZERO,) if given.unmapped else ()
-            rules.grant(read=secrets, execute=shelf, write=(given.workspace,), devices=devices)
-            self._grant_mounts(given, rules)
-            if networked and not self.room.is_apart:
+            shelf = () if assignment.shelf is None else (assignment.shelf,)
+            secrets = map(Path, (SECRETS,) if assignment.secrets else ())
+            devices = (_ZERO,) if assignment.unmapped else ()
+            rules.grant(read=secrets, execute=shelf, write=(assignment.workspace,), devices=devices)
+            self._grant_mounts(assignment, rules)
+            if networked and not self.config.is_apart:
                 rules.connect(PROXY_PORT)
             rules.enforce()
             rules.close()
         if self.programs:
-            seccomp.install(self.programs[networked, given.unmapped])
+            seccomp.install(self.programs[networked, assignment.unmapped])
 
     def forbid_unix_sockets(self) -> None:
         """Forbid sockets that could connect to a path, permanently, where there is a loopback: that filter allows them.
@@ -151,7 +157,7 @@ class Confinement(NamedTuple):
     def _grant_mounts(self, assignment: Assignment, rules: landlock.Rules) -> None:
         """Grant each mount at its place in the host's root, or where it was put back over a folder in memory."""
         for path, source in assignment.mounts.items():
-            if self.room.walls == "bwrap":
+            if self.config.walls == "bwrap":
                 rules.grant(execute=(path,))
                 continue
             try:
@@ -163,10 +169,10 @@ class Confinement(NamedTuple):
 
     def _nproc(self, assignment: Assignment) -> int | None:
         """Return the process limit of the user: the agent's processes, the relay, and in a pod those that keep it."""
-        if self.room.walls == "none":
+        if self.config.walls == "none":
             return None
         own_tasks = assignment.pids + (assignment.proxy is not None)
-        return own_tasks + procfs.tasks_beside(os.getppid()) if self.room.walls == "pod" else own_tasks
+        return own_tasks + procfs.tasks_outside(os.getppid()) if self.config.walls == "pod" else own_tasks
 
 
 def _data_size() -> int:

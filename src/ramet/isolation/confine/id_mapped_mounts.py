@@ -16,13 +16,13 @@ _EMPTY_PATH, _RECURSIVE, _FROM_EMPTY_PATH, _TO_EMPTY_PATH = 0x1000, 0x8000, 0x4,
 _RDONLY, _IDMAP = 0x1, 0x10_0000
 
 
-def idmap_mount(place: int, uid: int, gid: int) -> bool:
+def idmap_mount(target: int, uid: int, gid: int) -> bool:
     """Mount the file or folder behind a handle over itself, so that root's files appear as this user's.
 
     Returns False where the file system cannot do that.
     """
     try:
-        tree = calls.syscall("open_tree", _OPEN_TREE, place, b"", _CLONE | _CLOEXEC | _RECURSIVE | _EMPTY_PATH)
+        tree = calls.syscall("open_tree", _OPEN_TREE, target, b"", _CLONE | _CLOEXEC | _RECURSIVE | _EMPTY_PATH)
     except OSError:
         return False
     try:
@@ -31,7 +31,7 @@ def idmap_mount(place: int, uid: int, gid: int) -> bool:
             attributes = b"".join(each.to_bytes(8, "little") for each in (_RDONLY | _IDMAP, 0, 0, users))
             flags = _EMPTY_PATH | _RECURSIVE
             calls.syscall("mount_setattr", _MOUNT_SETATTR, tree, b"", flags, attributes, len(attributes))
-            calls.syscall("move_mount", _MOVE_MOUNT, tree, b"", place, b"", _FROM_EMPTY_PATH | _TO_EMPTY_PATH)
+            calls.syscall("move_mount", _MOVE_MOUNT, tree, b"", target, b"", _FROM_EMPTY_PATH | _TO_EMPTY_PATH)
         finally:
             os.close(users)
     except OSError:

@@ -39,52 +39,52 @@ class MountSetup:
     The constructor and `place` raise OSError.
     """
 
-    def __init__(self, room: ZygoteConfig) -> None:
+    def __init__(self, config: ZygoteConfig) -> None:
         calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
         calls.mount("proc", "/proc", "proc", _FLAGS)
-        self._room, self._mounts = room, room.mounts
+        self._config, self._mounts = config, config.mounts
         self._own = [path for path in IN_MEMORY if Path(path).is_dir()]
-        self._runs = os.open(room.runs, _PATH | os.O_DIRECTORY)
+        self._runs = os.open(config.runs, _PATH | os.O_DIRECTORY)
         self._states: list[str] = []
         self._put_back: set[str] = set()
         for path in self._own:
             self._cover(path, f"{_size(_PARKED_MB)},mode=1777")
-        self._hide(room.states)
-        for path in ("/run", room.runs):
+        self._hide(config.states)
+        for path in ("/run", config.runs):
             self._cover(path, f"{_size(1)},mode=755")
 
-    def place(self, given: Assignment) -> None:
+    def apply(self, assignment: Assignment) -> None:
         """Add the agent's own mounts, and remove all others."""
-        proxy = None if given.proxy is None else self._of_runs(given.proxy, is_folder=False)
-        workspace = self._of_runs(given.workspace, is_folder=True)
-        shelf = None if given.shelf is None else self._of_runs(given.shelf, is_folder=True)
+        proxy = None if assignment.proxy is None else self._of_runs(assignment.proxy, is_folder=False)
+        workspace = self._of_runs(assignment.workspace, is_folder=True)
+        shelf = None if assignment.shelf is None else self._of_runs(assignment.shelf, is_folder=True)
         os.close(self._runs)
-        for path in outermost(tuple(set(self._room.mounts) - set(given.mounts))):
+        for path in outermost(tuple(set(self._config.mounts) - set(assignment.mounts))):
             # Otherwise it was never mounted, and is not granted.
-            if self._room.walls == "bwrap" or path in self._put_back:
+            if self._config.walls == "bwrap" or path in self._put_back:
                 calls.umount(path, calls.MNT_DETACH | calls.UMOUNT_NOFOLLOW)
-        self._mounts = given.mounts
-        self._hide(given.hidden)
-        _bind(workspace, given.workspace)
-        if self._room.walls != "bwrap":  # Bubblewrap's binds have these flags already.
-            _restrict(given.workspace, calls.MS_NOSUID | calls.MS_NODEV, off=calls.MS_RDONLY)
-        if shelf is not None and given.shelf is not None:
-            _bind(shelf, given.shelf)
-            _restrict(given.shelf, calls.MS_RDONLY | calls.MS_NOSUID | calls.MS_NODEV)
-        _restrict(self._room.runs, calls.MS_RDONLY)
-        if given.tmpfs_mb != _PARKED_MB:
+        self._mounts = assignment.mounts
+        self._hide(assignment.hidden)
+        _bind(workspace, assignment.workspace)
+        if self._config.walls != "bwrap":  # Bubblewrap's binds have these flags already.
+            _restrict(assignment.workspace, calls.MS_NOSUID | calls.MS_NODEV, off=calls.MS_RDONLY)
+        if shelf is not None and assignment.shelf is not None:
+            _bind(shelf, assignment.shelf)
+            _restrict(assignment.shelf, calls.MS_RDONLY | calls.MS_NOSUID | calls.MS_NODEV)
+        _restrict(self._config.runs, calls.MS_RDONLY)
+        if assignment.tmpfs_mb != _PARKED_MB:
             for path in self._own:
-                calls.mount("none", path, None, calls.MS_REMOUNT | _FLAGS, _size(given.tmpfs_mb))
-        if given.secrets:
-            _hand_over(given.secrets)
+                calls.mount("none", path, None, calls.MS_REMOUNT | _FLAGS, _size(assignment.tmpfs_mb))
+        if assignment.secrets:
+            _hand_over(assignment.secrets)
         if proxy is not None:
             _bind(proxy, PROXY)
-        if given.has_network:
+        if assignment.has_network:
             _raise_loopback()
-        if given.ports or (given.proxy is not None and not given.unmapped):
+        if assignment.ports or (assignment.proxy is not None and not assignment.unmapped):
             _bound_tcp()  # The host's ends of connections to ports are in no control group.
-        if given.ports:
-            _lower_first_port(min(given.ports))
+        if assignment.ports:
+            _lower_first_port(min(assignment.ports))
             _forbid_cookies()
         _restrict("/run", calls.MS_RDONLY)
 
@@ -99,7 +99,7 @@ class MountSetup:
 
     def _cover(self, path: str, options: str, keeping: Iterable[str] = ()) -> None:
         """Mount an empty file system over a folder, and put back the needed paths and the paths of `keeping`."""
-        visible = {*self._room.runtime, *self._mounts, self._room.runs, *keeping}
+        visible = {*self._config.runtime, *self._mounts, self._config.runs, *keeping}
         handles = [(each, self._handle_of(each)) for each in sorted(visible) if each.startswith(f"{path}/")]
         calls.mount("tmpfs", path, "tmpfs", _FLAGS, options)
         parents = {"/".join(each.split("/", path.count("/") + 2)[:-1]) for each, _ in handles}
@@ -110,7 +110,7 @@ class MountSetup:
         for each, fd in handles:
             _bind(fd, each)
             self._put_back.add(each)
-            if each != self._room.runs and self._room.walls != "bwrap":
+            if each != self._config.runs and self._config.walls != "bwrap":
                 _restrict(each, calls.MS_RDONLY | calls.MS_NOSUID | calls.MS_NODEV)
         for folder in parents:
             _restrict(folder, calls.MS_RDONLY)
@@ -120,7 +120,7 @@ class MountSetup:
 
         In the host's root a mount is opened at its source, through no link.
         """
-        if self._room.walls != "bwrap" and path in self._mounts:
+        if self._config.walls != "bwrap" and path in self._mounts:
             return open_without_links(self._mounts[path])
         if os.path.dirname(path) in self._states:  # noqa: PTH120
             return open_without_links(path)
@@ -128,7 +128,7 @@ class MountSetup:
 
     def _of_runs(self, path: str, *, is_folder: bool) -> int:
         """Open a path in the folder of all workspaces, which is covered by now; no link on the path is followed."""
-        fd = open_beneath(self._runs, os.path.relpath(path, self._room.runs))
+        fd = open_beneath(self._runs, os.path.relpath(path, self._config.runs))
         if is_folder and not stat.S_ISDIR(os.fstat(fd).st_mode):
             os.close(fd)
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)

@@ -150,7 +150,7 @@ class Git:
             cpu_s=int(self.timeout_s) + 10,
             write=tuple(_folder(where, each) for each in (where.common_dir, *write)),
             read=(*user.files, *((str(where.top),) if is_shown else ())),
-            execute=user_settings.program_folders(program, self._environ, but=[where.top, where.main, *write]),
+            execute=user_settings.program_folders(program, self._environ, avoided=[where.top, where.main, *write]),
             hidden=hidden,
             user=user.settings,
         )
@@ -202,7 +202,7 @@ class Git:
     async def _check(self, program: str, where: Checkout) -> None:
         """Raise NoWorktree for operations that are impossible without trust."""
         if not where.is_own:
-            raise NoWorktree(where.top, where.borrowed, _TRUST)
+            raise NoWorktree(where.top, where.foreign_reason, _TRUST)
         if not sys.platform.startswith("linux"):
             raise NoWorktree(where.top, f"git cannot be confined on {sys.platform}", _TRUST)
         version_text = _versions.get(program, "")
@@ -221,7 +221,7 @@ class Git:
         completed = await self._run(where, argv, _ROOT, env, forks=False)
         if (failure := self._failure(where, "config", completed)) is not None:
             raise failure
-        return user_settings.of(completed.printed, self._environ)
+        return user_settings.parse_settings(completed.printed, self._environ)
 
     async def _run(
         self,

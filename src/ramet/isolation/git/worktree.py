@@ -29,7 +29,7 @@ from ramet.isolation import safe_walk
 from ramet.isolation.git import repository_files
 from ramet.isolation.git.git import Git, NoWorktree, try_lock
 from ramet.isolation.git.sandbox.request import Command
-from ramet.tools.git.git_checkout import COPIES, Checkout, NoCheckout, find
+from ramet.tools.git.git_checkout import WORKTREES_FOLDER, Checkout, NoCheckout, find
 
 PREFIX = "ramet/"
 _EXCLUDED = "/.ramet/"
@@ -74,7 +74,7 @@ async def create(
     repo = _checkout(repo_dir)
     label = re.sub(r"\.{2,}", ".", f"{safe_name(name)}-{mint()}")
     branch = PREFIX + label
-    path = (repo.main / COPIES if into is None else _absolute(into)) / label
+    path = (repo.main / WORKTREES_FOLDER if into is None else _absolute(into)) / label
     async with git.alone_in(repo.common_dir):
         if _exists(path):
             raise NoWorktree(repo_dir, f"{branch} exists already", "use another name")
@@ -227,7 +227,7 @@ def _linked(repo: Checkout, path: pathlib.Path) -> Checkout:
 
 def _make_path_for(repo: Checkout, path: pathlib.Path) -> pathlib.Path:
     """Create the empty folder of a new worktree; return its real path. Raises OSError."""
-    if path.parent == repo.main / COPIES:
+    if path.parent == repo.main / WORKTREES_FOLDER:
         repository_files.add_line(repo.common_dir, pathlib.Path("info", "exclude"), _EXCLUDED)
         repository_files.make_folder(repo.main, path.relative_to(repo.main))
         return path
@@ -325,7 +325,7 @@ async def _remove(git: Git, repo: Checkout, linked: Checkout, branch: str, commi
 
 
 def _remove_folder(path: pathlib.Path) -> None:
-    with safe_walk.opened(path.parent) as parent:
+    with safe_walk.open_root(path.parent) as parent:
         safe_walk.remove(parent, path.name)
 
 

@@ -17,7 +17,7 @@ from ramet.isolation.kubernetes import probe as probing
 from ramet.isolation.kubernetes.api import labels, manifest
 from ramet.isolation.kubernetes.api.client import Api
 from ramet.isolation.kubernetes.connect.attach import Attach, PodTransport
-from ramet.isolation.kubernetes.images import USUAL, FindImage, ImageProvider, Images, PodImage, PushAgain
+from ramet.isolation.kubernetes.images import DEFAULT_IMAGE, FindImage, ImageProvider, Images, PodImage, PushAgain
 from ramet.isolation.kubernetes.kernel_lease import KernelLease
 from ramet.isolation.kubernetes.kernels import KernelIdentity, Kernels
 from ramet.isolation.kubernetes.placement import single
@@ -138,7 +138,7 @@ class KubernetesBackend:
                 await self._images.find()
                 if self._standing is not None and self._first_identity is None:
                     self._first_identity = await self._standing()
-                template = self._form(self._images.plain("bare"))
+                template = self._template(self._images.plain("bare"))
                 egress = self._reach.egress
                 egress_policy = None if egress is None else manifest.egress_policy(template, egress)
                 trial = manifest.pod(
@@ -157,7 +157,7 @@ class KubernetesBackend:
         self._check(spec)
         if (sandbox := await self._start_in_shared(spec)) is not None:
             return sandbox
-        return await self._alone.start(spec, level, runtime_class)
+        return await self._own_pods.start(spec, level, runtime_class)
 
     async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> PodSandbox:
         """Adopt a run; see `ramet.isolation.contract.Backend`.
@@ -206,13 +206,13 @@ class KubernetesBackend:
             await self._pods.close()
         if self._api is not None and self._probe is not None and self._reach.egress is not None:
             with contextlib.suppress(RametError):  # The next reap finds the policy: its kernel is no longer alive.
-                await self._api.delete_policy(manifest.way_out_of(self._owner))
+                await self._api.delete_policy(manifest.egress_name_of(self._owner))
         api, kernels = self._api, self._kernels
         self._api = self._kernels = None
         if api is not None:
             await api.close()
         if kernels is not None:
-            kernels.leave()
+            kernels.release()
 
     # ---- one run ----------------------------------------------------------------------------------------------------
 
@@ -264,12 +264,12 @@ class KubernetesBackend:
             return
         if self._team is not None and (shared := self._share(self._team)) is not None:
             shared.warm()
-        self._alone.warm(*self._level(probe, DEFAULTS.isolation))
+        self._own_pods.warm(*self._level(probe, DEFAULTS.isolation))
 
-    def make_way(self) -> None:
+    def release_waiting_pods(self) -> None:
         """Release the waiting pods, because the pod of another run has no place."""
         if self._own is not None:
-            self._own.make_way()
+            self._own.release_waiting_pods()
 
     def _share(self, team: Reservation) -> SharedPod | None:
         """Return the shared pod of a team; None if the reservation gives no size for it."""
@@ -279,8 +279,8 @@ class KubernetesBackend:
                 team.name,
                 self.namespace,
                 self._all,
-                lambda: self._all.make(self._form(self._images.plain(USUAL)), pod_size.berth(team.name)),
-                room=pod_size.room,
+                lambda: self._all.make(self._template(self._images.plain(DEFAULT_IMAGE)), pod_size.request(team.name)),
+                capacity=pod_size.capacity,
                 patience_s=_START_S,
                 on_threshold=self._report_threshold,
             )
@@ -315,12 +315,12 @@ class KubernetesBackend:
         return self._pods
 
     @property
-    def _alone(self) -> OwnPods:
+    def _own_pods(self) -> OwnPods:
         if self._own is None:
             self._own = OwnPods(
                 self._all,
                 self._images,
-                self._form,
+                self._template,
                 warm=self._warm,
                 within_s=_START_S,
                 on_threshold=self._report_threshold,
@@ -340,7 +340,7 @@ class KubernetesBackend:
     def _owner(self) -> str:
         return self._kin.owner(self.namespace)
 
-    def _form(self, image: PodImage) -> manifest.PodTemplate:
+    def _template(self, image: PodImage) -> manifest.PodTemplate:
         self._open()
         return manifest.PodTemplate(
             namespace=self.namespace,

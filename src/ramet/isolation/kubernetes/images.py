@@ -11,7 +11,7 @@ from ramet.isolation.contract import Image, SandboxSpec
 from ramet.isolation.kubernetes.program import code_of
 from ramet.isolation.zygote.admission import absolute
 
-USUAL: Image = "llm"  #: for a pod that is created before its runs are known; a bare run works in it, too
+DEFAULT_IMAGE: Image = "llm"  #: for a pod that is created before its runs are known; a bare run works in it, too
 LIB = "/opt/ramet/site-packages"  #: the folder of a runtime image with ramet and the imports of its guests
 
 
@@ -41,15 +41,17 @@ class ImageWithMounts(NamedTuple):
     """An image that already contains some mounts of a run. These mounts are not copied to the pod."""
 
     image: PodImage
-    places: Mapping[str, str]  #: the path of a mount on the host -> its path in the image
+    image_paths: Mapping[str, str]  #: the path of a mount on the host -> its path in the image
 
-    def beside(self, mounts: Sequence[str]) -> ImageWithMounts:
+    def without_nested(self, mounts: Sequence[str]) -> ImageWithMounts:
         """Return this image without the places that lie inside another one of `mounts`.
 
         Such a place is copied together with the mount that contains it.
         """
-        remaining = [each for each in self.places if not any(Path(other) in Path(each).parents for other in mounts)]
-        return self._replace(places={each: self.places[each] for each in remaining})
+        remaining = [
+            each for each in self.image_paths if not any(Path(other) in Path(each).parents for other in mounts)
+        ]
+        return self._replace(image_paths={each: self.image_paths[each] for each in remaining})
 
 
 #: Finds an image that has the bundles among these mounts (paths of the host); None if there is none. An error of this
@@ -87,7 +89,7 @@ class ImageProvider:
         """Return the image of a kind, without a run's mounts; call after `find`."""
         return self._plain[kind]
 
-    async def furnished(self, spec: SandboxSpec) -> ImageWithMounts:
+    async def image_for(self, spec: SandboxSpec) -> ImageWithMounts:
         """Return the image of a run, with the mounts that the image contains. Raises SandboxFailed."""
         mounts = [absolute(each) for each in spec.grant.readonly_mounts]
         image = None
@@ -96,9 +98,9 @@ class ImageProvider:
                 image = await self._image_with(mounts)
             except (RametError, OSError) as error:  # A disk may be full.
                 raise SandboxFailed(f"run {spec.run}: no image for its pod: {error}") from error
-        return ImageWithMounts(self.plain(spec.image), {}) if image is None else image.beside(mounts)
+        return ImageWithMounts(self.plain(spec.image), {}) if image is None else image.without_nested(mounts)
 
-    async def is_there_again(self, image: PodImage, failure: SandboxFailed) -> bool:
+    async def restore(self, image: PodImage, failure: SandboxFailed) -> bool:
         """Return whether an image that a node could not pull is available again.
 
         Raises SandboxFailed if pushing the image fails.

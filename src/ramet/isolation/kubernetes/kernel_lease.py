@@ -28,7 +28,7 @@ class KernelLease:
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         new.rename(self._folder / self.kernel)
 
-    def lives(self, kernel: str) -> bool:
+    def is_alive(self, kernel: str) -> bool:
         """Check whether a kernel of this place is alive."""
         if kernel == self.kernel:
             return self._fd >= 0
@@ -49,11 +49,11 @@ class KernelLease:
         with contextlib.suppress(FileNotFoundError):
             (self._folder / kernel).unlink()
 
-    def known(self) -> list[str]:
+    def list_kernels(self) -> list[str]:
         """Return the names of all kernels that have a lock file here."""
         return [each.name for each in self._folder.iterdir() if each.name != _PLACE and each.name[0] != "."]
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Mark this kernel as no longer alive. Idempotent."""
         if self._fd >= 0:
             self.forget(self.kernel)

@@ -42,7 +42,9 @@ class Kernels:
         """Return the names of all living kernels, including this one."""
         if self._ask is not None:
             return frozenset((self.kernel, *(await self._ask()).living))
-        return frozenset(each for each in self._presence.known() if self._presence.lives(each)) | {self.kernel}
+        return frozenset(each for each in self._presence.list_kernels() if self._presence.is_alive(each)) | {
+            self.kernel
+        }
 
     async def owners(self, namespace: str) -> frozenset[str]:
         """Return the owner labels in `namespace` of all living kernels."""
@@ -50,12 +52,16 @@ class Kernels:
 
     def dead(self) -> list[str]:
         """Return the kernels whose lock file exists but is held by no process."""
-        return [each for each in self._presence.known() if not self._presence.lives(each)] if self._ask is None else []
+        return (
+            [each for each in self._presence.list_kernels() if not self._presence.is_alive(each)]
+            if self._ask is None
+            else []
+        )
 
     def forget(self, kernel: str) -> None:
         """Delete the lock file of a dead kernel."""
         self._presence.forget(kernel)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Mark this kernel as no longer alive. Idempotent."""
-        self._presence.leave()
+        self._presence.release()

@@ -32,7 +32,7 @@ class Reaper:
         self._kernels, self._api_of = kernels, api_of
         #: Kept objects, by namespace, uid and owner; the value is the end of the time on the loop's clock.
         self._spared_until: dict[tuple[str, str, str], float] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     async def reap(self, namespace: str) -> Sequence[str]:
         """Remove what dead kernels left in a namespace; return what was removed.
@@ -46,8 +46,8 @@ class Reaper:
             removed = await self._reap(api, self._spares)
         finally:
             await api.close()
-        if self._spared_until and (self._looking is None or self._looking.done()):
-            self._looking = asyncio.get_running_loop().create_task(self._look_again())
+        if self._spared_until and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._look_again())
         return removed
 
     async def close(self) -> None:
@@ -55,7 +55,7 @@ class Reaper:
 
         If no other kernel is alive, remove pods that wait for a kernel at once.
         """
-        task, self._looking = self._looking, None
+        task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -95,7 +95,7 @@ class Reaper:
 
     def _spares(self, namespace: str, pod: ObservedPod) -> bool:
         """Return whether a dead kernel's pod is kept this time."""
-        if not pod.outlives_s or not pod.node or pod.trouble is not None or pod.owner == labels.NOBODY:
+        if not pod.outlives_s or not pod.node or pod.failure is not None or pod.owner == labels.NO_OWNER:
             return False
         now = asyncio.get_running_loop().time()
         return now < self._spared_until.setdefault((namespace, pod.uid, pod.owner), now + pod.outlives_s + _SLACK_S)

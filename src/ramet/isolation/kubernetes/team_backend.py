@@ -43,7 +43,7 @@ class TeamNamespaces:
         *,
         namespace: str,
         kubeconfig: os.PathLike[str] | str | None = None,
-        door: SharedListener | None = None,
+        listener: SharedListener | None = None,
         pull_secrets: Sequence[str] = (),
         per: Per = "run",
         warm: int = 0,
@@ -58,16 +58,18 @@ class TeamNamespaces:
         """
         if per not in PER:
             raise InvalidValue("per", per, " or ".join(PER))
-        if door is not None:
-            options["reach"] = door
-        self._door, self._pull_secrets = door, tuple(pull_secrets)
+        if listener is not None:
+            options["reach"] = listener
+        self._door, self._pull_secrets = listener, tuple(pull_secrets)
         self._kubeconfig, self._per, self._warm = kubeconfig, per, warm
 
         options |= {"kubeconfig": kubeconfig, "pull_secrets": pull_secrets}
-        self._home = default_backend = KubernetesBackend(runs, namespace=namespace, warm=warm, **options)
+        self._default_backend = default_backend = KubernetesBackend(runs, namespace=namespace, warm=warm, **options)
 
         def make(each: str, team: Reservation | None) -> KubernetesBackend:
-            return KubernetesBackend(runs, namespace=each, team=team, on_unplaced=default_backend.make_way, **options)
+            return KubernetesBackend(
+                runs, namespace=each, team=team, on_unplaced=default_backend.release_waiting_pods, **options
+            )
 
         self._make = make
         self._namespaces: Spaces | None = None
@@ -76,20 +78,20 @@ class TeamNamespaces:
     @property
     def owner(self) -> tuple[int, int] | None:
         """See `KubernetesBackend`."""
-        return self._home.owner
+        return self._default_backend.owner
 
     async def probe(self) -> Probe:
         """Probe the namespace of runs without a team. Raises what `SharedListener.begin` raises."""
         if self._door is not None:
-            await self._door.begin()
-        return await self._home.probe()
+            await self._door.start()
+        return await self._default_backend.probe()
 
     async def start(self, spec: SandboxSpec) -> PodSandbox:
         """Start a run in the namespace of its reservation, if it has one. Raises as `KubernetesBackend.start` does."""
         await self.probe()
         reservation = spec.grant.reservation
         if reservation is None:
-            return await self._home.start(spec)
+            return await self._default_backend.start(spec)
         return await (await self._team(reservation)).start(spec)
 
     async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> PodSandbox:
@@ -97,7 +99,7 @@ class TeamNamespaces:
         await self.probe()
         reservation = spec.grant.reservation
         if reservation is None:
-            return await self._home.adopt(description, spec)
+            return await self._default_backend.adopt(description, spec)
         try:
             backend = await self._team(reservation)
         except RametError as problem:
@@ -133,7 +135,7 @@ class TeamNamespaces:
         try:
             spaces = await self._open()
             # Listed before the teams: a team of another kernel is recorded before it has a namespace.
-            known = await spaces.known(self._home.marks.place)
+            known = await spaces.list_team_namespaces(self._default_backend.marks.place)
         except Forbidden:  # A kernel that may not list namespaces has created none.
             return ()
         named = {quotas.name_of(each) for each in await names()}
@@ -149,20 +151,20 @@ class TeamNamespaces:
         """
         if self._warm:
             await self.probe()
-            await self._home.warm()
+            await self._default_backend.warm()
 
     async def reap(self) -> Sequence[str]:
         """Delete pods, secrets and policies of dead kernels, in the namespaces of teams, too."""
         if (await self.probe()).level is Isolation.L0:
             return ()
-        removed = list(await self._home.reap())
+        removed = list(await self._default_backend.reap())
         try:
-            known = await (await self._open()).known(self._home.marks.place)
+            known = await (await self._open()).list_team_namespaces(self._default_backend.marks.place)
         except Forbidden:
             return removed
         for each in known:
             with contextlib.suppress(Forbidden):
-                removed += await self._home.reap_in(each)
+                removed += await self._default_backend.reap_in(each)
         return removed
 
     async def close(self) -> None:
@@ -172,19 +174,19 @@ class TeamNamespaces:
             each.cancel()
         await asyncio.gather(*teams.values(), return_exceptions=True)
         backends = [each.result() for each in teams.values() if not each.cancelled() and each.exception() is None]
-        await asyncio.gather(self._home.close(), *(each.close() for each in backends))
+        await asyncio.gather(self._default_backend.close(), *(each.close() for each in backends))
         if self._namespaces is not None:
             spaces, self._namespaces = self._namespaces, None
             await spaces.close()
         if self._door is not None:
-            await self._door.end()
+            await self._door.stop()
 
     async def _open(self) -> Spaces:
         """Return the client for namespaces, if pods can be created.
 
         Raises IsolationUnavailable, InvalidValue, or SandboxFailed if the API does not answer.
         """
-        probe, namespace = await self.probe(), self._home.namespace
+        probe, namespace = await self.probe(), self._default_backend.namespace
         if not probe.mechanisms.get(probing.NAMESPACE, True):
             accepted = f"an existing namespace; create it with: kubectl create namespace {namespace}"
             raise InvalidValue("namespace", namespace, accepted)
@@ -213,12 +215,12 @@ class TeamNamespaces:
 
     async def _create_backend(self, reservation: Reservation) -> KubernetesBackend:
         spaces = await self._open()
-        marks = self._home.marks
+        marks = self._default_backend.marks
         pod_size = TeamPodSize.of(reservation) if self._per == "team" else None
         shared = None if pod_size is None else pod_size.grant
         namespace = await spaces.make(reservation, place=marks.place, owner=marks.owner, shared=shared)
         for each in self._pull_secrets:
-            await spaces.copy_secret(each, self._home.namespace, namespace)
+            await spaces.copy_secret(each, self._default_backend.namespace, namespace)
         backend = self._make(namespace, reservation if shared is not None else None)
         try:
             await backend.warm()

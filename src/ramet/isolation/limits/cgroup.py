@@ -60,7 +60,7 @@ class Cgroup:
         return "pids" in self._folders
 
     @property
-    def has_doors(self) -> bool:
+    def has_entry_fds(self) -> bool:
         """Return whether a process can enter by itself."""
         return self._version == 1
 
@@ -69,7 +69,7 @@ class Cgroup:
         for folder in self.places():
             write(folder / "cgroup.procs", pid)
 
-    def doors(self) -> list[int]:
+    def entry_fds(self) -> list[int]:
         """Return descriptors through which a single-threaded process enters: it writes "0" to each.
 
         The caller owns them.
@@ -78,7 +78,7 @@ class Cgroup:
         """
         opened: list[int] = []
         try:
-            for folder in self.places() if self.has_doors else ():
+            for folder in self.places() if self.has_entry_fds else ():
                 opened.append(os.open(folder / "tasks", os.O_WRONLY | os.O_CLOEXEC))
         except OSError as error:
             for fd in opened:
@@ -86,7 +86,7 @@ class Cgroup:
             raise SandboxFailed(f"control group: {error}") from error
         return opened
 
-    def below(self, name: str) -> Cgroup:
+    def child(self, name: str) -> Cgroup:
         """Return the group of that name in this one, whether or not it exists: both limits apply in it."""
         return Cgroup({each: folder / name for each, folder in self._folders.items()}, self._version)
 
@@ -103,7 +103,7 @@ class Cgroup:
                     folder.rmdir()
             raise SandboxFailed(f"control group {folder.name}: {error}") from error
 
-    def open_below(self) -> None:
+    def enable_children(self) -> None:
         """Let groups below have limits of their own. Raises SandboxFailed."""
         if self._version == 2:
             for controller, folder in self._folders.items():
@@ -157,7 +157,7 @@ class Cgroup:
         """
         return self._count(_peaks_at_limit if self._version == 1 else _times_at_limit)
 
-    def begin_anew(self) -> int:
+    def start_count(self) -> int:
         """Start a new count, and return a number: `times_at_limit` is above it once the limit is reached again.
 
         Raises SandboxFailed.

@@ -11,7 +11,7 @@ from ramet.core.errors import SandboxFailed
 from ramet.isolation import spawn_thread
 from ramet.isolation.limits.cgroups import Cgroup
 
-_AGAIN_S = 1.0  #: between two attempts to remove groups that could not be removed at first
+_RETRY_S = 1.0  #: between two attempts to remove groups that could not be removed at first
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Leftovers:
 
     async def _try_again(self) -> None:
         while self._remaining:
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_RETRY_S)
             groups, self._remaining = self._remaining, []
             try:
                 self._remaining += await _still_there(groups)

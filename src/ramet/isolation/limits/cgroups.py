@@ -37,9 +37,9 @@ class Cgroups:
     """The groups of one kernel, this process."""
 
     def __init__(self, bases: Mapping[str, Path], version: int, kernel: str) -> None:
-        self._tops = {controller: base / _TOP for controller, base in bases.items()}
+        self._roots = {controller: base / _TOP for controller, base in bases.items()}
         self._version, self._kernel = version, kernel
-        self._whole = Cgroup({controller: top / kernel for controller, top in self._tops.items()}, version)
+        self._group = Cgroup({controller: top / kernel for controller, top in self._roots.items()}, version)
 
     @classmethod
     def open(cls, name: str) -> Cgroups | None:
@@ -63,7 +63,7 @@ class Cgroups:
     @property
     def controllers(self) -> frozenset[str]:
         """The controllers of memory, cpu and pids that work here."""
-        return frozenset(self._tops) - {"cpuacct"}
+        return frozenset(self._roots) - {"cpuacct"}
 
     def make(self, name: str) -> Cgroup:
         """Make and return an empty group without limits.
@@ -71,7 +71,7 @@ class Cgroups:
         Raises InvalidValue if the name is invalid, SandboxFailed also if the group exists.
         """
         checked_name("name", name)
-        group = self._whole.below(name)
+        group = self._group.child(name)
         group.make()
         return group
 
@@ -82,7 +82,7 @@ class Cgroups:
         immediately is found the next time. Raises InvalidValue if the prefix cannot begin a name.
         """
         checked_name("prefix", prefix)
-        return tuple(name for name, group in _groups_of_prefix(self._tops, self._version, prefix) if _try_end(group))
+        return tuple(name for name, group in _groups_of_prefix(self._roots, self._version, prefix) if _try_end(group))
 
     def close(self) -> None:
         """Remove the place; groups that are not empty stay, and the place with them, for `reap`."""
@@ -90,17 +90,17 @@ class Cgroups:
 
     def try_close(self) -> bool:
         """Remove the place; return False if a group is not empty. Raises SandboxFailed."""
-        is_removed = self._whole.try_remove()
-        _remove_empty(self._tops)
+        is_removed = self._group.try_remove()
+        _remove_empty(self._roots)
         return is_removed
 
     def kill(self) -> None:
         """Send SIGKILL to all processes in all groups of this kernel."""
-        self._whole.kill()
+        self._group.kill()
 
     def _prepare(self) -> None:
         try:
-            for controller, top in self._tops.items():
+            for controller, top in self._roots.items():
                 (top / self._kernel).mkdir(parents=True, exist_ok=True)
                 if self._version == 2:
                     for folder in (top, top / self._kernel):
@@ -134,7 +134,7 @@ def _groups_of_prefix(tops: Mapping[str, Path], version: int, prefix: str) -> It
     """Yield the groups of ended kernels whose name begins with `prefix`."""
     names = {each.name for top in set(tops.values()) if top.is_dir() for each in top.iterdir()}
     for name in sorted(names):
-        maker = _Maker.of(name)
+        maker = _Maker.parse(name)
         if name.startswith(prefix) and maker is not None and not maker.may_live():
             yield name, Cgroup({each: top / name for each, top in tops.items()}, version)
 
@@ -155,7 +155,7 @@ class _Maker(NamedTuple):
 
     namespace: int
     pid: int
-    born: int
+    start_time: int
 
     @classmethod
     def ours(cls) -> _Maker:
@@ -163,17 +163,17 @@ class _Maker(NamedTuple):
         return cls(_pid_namespace(), os.getpid(), procfs.start_time(os.getpid()) or 0)
 
     @classmethod
-    def of(cls, name: str) -> _Maker | None:
+    def parse(cls, name: str) -> _Maker | None:
         """Return the maker of the group of that name; None if the name has none."""
         parts = name.rpartition(".")[2].split("-")
         return cls(*map(int, parts)) if len(parts) == 3 and all(map(str.isdigit, parts)) else None
 
     def may_live(self) -> bool:
         """Return whether the maker lives, or may live where we cannot see it."""
-        return self.namespace != _pid_namespace() or procfs.start_time(self.pid) == self.born
+        return self.namespace != _pid_namespace() or procfs.start_time(self.pid) == self.start_time
 
     def __str__(self) -> str:
-        return f"{self.namespace}-{self.pid}-{self.born}"
+        return f"{self.namespace}-{self.pid}-{self.start_time}"
 
 
 def _pid_namespace() -> int:

@@ -63,14 +63,14 @@ class ContainerSlot:
 
     def take_secrets(self) -> None:
         """Remove the secrets, if there are any."""
-        with contextlib.suppress(FileNotFoundError), safe_walk.opened(Path(SECRETS).parent) as folder:
+        with contextlib.suppress(FileNotFoundError), safe_walk.open_root(Path(SECRETS).parent) as folder:
             safe_walk.remove(folder, Path(SECRETS).name)
 
     def leave(self) -> None:
         """Remove everything that the run left in memory here; the next run may enter."""
         self.take_secrets()
         for path in self.in_memory:
-            with safe_walk.opened(Path(path)) as folder:
+            with safe_walk.open_root(Path(path)) as folder:
                 for name in os.listdir(folder):  # noqa: PTH208 - of a descriptor
                     safe_walk.remove(folder, name)
         self._run = ""

@@ -37,11 +37,15 @@ class Pause:
             new = 0
             for number, (pid, process) in enumerate(self._look().items()):
                 # A process that is already stopped has stopped itself, and is not ours to continue.
-                if process.state in "Tt" or not process.lives or (number == 0 and busy is not None and pid not in busy):
+                if (
+                    process.state in "Tt"
+                    or not process.is_alive
+                    or (number == 0 and busy is not None and pid not in busy)
+                ):
                     continue
-                if _send(pid, process.born, signal.SIGSTOP):
-                    new += self._stopped.get(pid) != process.born
-                    self._stopped[pid] = process.born
+                if _send(pid, process.start_time, signal.SIGSTOP):
+                    new += self._stopped.get(pid) != process.start_time
+                    self._stopped[pid] = process.start_time
             if not new:
                 return
 

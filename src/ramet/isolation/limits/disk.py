@@ -56,18 +56,18 @@ class Meter:
         with contextlib.suppress(OSError):
             self._filled = _filled_bytes(workspace)
 
-    def measure(self, *, most: int, stop: Callable[[], bool] = lambda: False) -> Used:
+    def measure(self, *, max_bytes: int, stop: Callable[[], bool] = lambda: False) -> Used:
         """Count the workspace, and unnamed files that processes hold. Raises OSError.
 
         May stop the processes of the run meanwhile.
         """
         usage: Used | None = None
         with contextlib.suppress(OSError):  # A folder was removed while it was read.
-            usage = self._count(most, stop)
+            usage = self._count(max_bytes, stop)
         if stop() or (usage is not None and usage.is_exact):
             return usage or Used(0, is_exact=False)
         grown = self._seen + _filled_bytes(self._workspace) - self._filled
-        if usage is not None and max(usage.bytes, grown) <= most and self._inexact < _INEXACT:
+        if usage is not None and max(usage.bytes, grown) <= max_bytes and self._inexact < _INEXACT:
             self._inexact += 1
             return usage._replace(is_bounded=True)
         pause = Pause(self._look)
@@ -76,7 +76,7 @@ class Meter:
                 pause.stop()
                 self._wait_idle()
                 with contextlib.suppress(OSError):
-                    usage = self._count(most, stop)
+                    usage = self._count(max_bytes, stop)
                     if usage.is_exact or stop():
                         return usage
         finally:
@@ -86,7 +86,7 @@ class Meter:
     def _count(self, limit: int, stop: Callable[[], bool]) -> Used:
         """Count everything once; the result is exact if no process ran meanwhile."""
         switches, filled = self._switch_counts(), _filled_bytes(self._workspace)
-        used = used_bytes(self._workspace, most=limit, stop=stop)
+        used = used_bytes(self._workspace, max_bytes=limit, stop=stop)
         open_files = _OpenFiles(self._workspace)
         for pid in self._look() if used <= limit and not stop() else ():
             open_files.add(pid, limit=limit)
@@ -105,7 +105,7 @@ class Meter:
         switches_by_thread: dict[str, int] = {}
         for process in self._look().values():
             for thread in procfs.threads(process.pid):
-                switches = procfs.switches_at_rest(thread)
+                switches = procfs.idle_switches(thread)
                 if switches is None:
                     return None
                 switches_by_thread[thread] = switches
@@ -118,19 +118,19 @@ class Meter:
             time.sleep(_STEP_S)
 
 
-def used_bytes(workspace: Path, *, most: int, stop: Callable[[], bool] = lambda: False) -> int:
+def used_bytes(workspace: Path, *, max_bytes: int, stop: Callable[[], bool] = lambda: False) -> int:
     """Return the bytes on disk, without holes; stop counting just above `most`, or when `stop` returns true.
 
     Raises OSError.
     """
     used = 0
-    with safe_walk.opened(workspace) as root:
+    with safe_walk.open_root(workspace) as root:
         with contextlib.closing(safe_walk.walk(root)) as entries:
             for entry in entries:
                 if entry.stat is not None:
                     names = entry.stat.st_nlink if stat.S_ISREG(entry.stat.st_mode) else 1
                     used += ENTRY_BYTES + entry.stat.st_blocks * 512 // max(1, names)
-                if used > most or stop():
+                if used > max_bytes or stop():
                     return used
     return used
 
@@ -139,7 +139,7 @@ class _OpenFiles:
     """Removed files and folders of one file system that processes hold."""
 
     def __init__(self, workspace: Path) -> None:
-        with safe_walk.opened(workspace) as root:
+        with safe_walk.open_root(workspace) as root:
             self._device = os.fstat(root).st_dev
             self._areas = procfs.device_of(root)
         self._files: dict[int, int] = {}  #: bytes, by inode

@@ -29,15 +29,17 @@ def shared_limits(groups: Cgroups | None) -> frozenset[str]:
 class MemoryBounds:
     """The limits of memory around one sandbox in a control group: its own, and that of its reservation."""
 
-    def __init__(self, memory_mb: float, reservation: Reservation | None = None, whole: Cgroup | None = None) -> None:
+    def __init__(
+        self, memory_mb: float, reservation: Reservation | None = None, team_group: Cgroup | None = None
+    ) -> None:
         """Record the limits, and begin to count how often the reservation's limit is reached.
 
         `whole` is the group of the `reservation`.
         """
-        self._memory_mb, self._reservation, self._team_group = memory_mb, reservation, whole
-        self._times_before = whole.begin_anew() if whole is not None else 0
+        self._memory_mb, self._reservation, self._team_group = memory_mb, reservation, team_group
+        self._times_before = team_group.start_count() if team_group is not None else 0
 
-    def met(self, own: Cgroup) -> str:
+    def describe_exceeded(self, own_group: Cgroup) -> str:
         """Return which limit a sandbox met that was ended for lack of memory; `own` is its group.
 
         Raises SandboxFailed.
@@ -45,7 +47,7 @@ class MemoryBounds:
         In version 1 files that are only cached may have reached the other limit before: then both limits are named.
         """
         bounds = []
-        if own.times_at_limit():
+        if own_group.times_at_limit():
             bounds.append(f"more than {self._memory_mb:g} MiB of memory: policy.memory_mb is {self._memory_mb:g}")
         if self._has_met_reservation:
             assert self._reservation is not None, "it has a group"
@@ -92,13 +94,13 @@ class Reserved:
         if team_group is None:
             team_group = groups.make(f"together-{self._count}")
             try:
-                team_group.open_below()
+                team_group.enable_children()
                 team_group.limit(memory_mb=reservation.memory_mb, cpu_cores=reservation.cpu_cores, dies_whole=False)
             except BaseException:
                 team_group.try_remove()
                 raise
             self._groups[reservation.name] = team_group
-        group = team_group.below(f"agent-{self._count}")
+        group = team_group.child(f"agent-{self._count}")
         group.make()
         try:
             group.limit(**limits)

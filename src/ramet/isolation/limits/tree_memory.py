@@ -138,5 +138,5 @@ def _threads(tree: Mapping[int, Stat]) -> dict[int, list[str]]:
 def _covers(tree: Mapping[int, Stat], census: Census) -> bool:
     """Return whether no process was added while a tree was read."""
     return census.is_whole and all(
-        pid in tree and tree[pid].born == process.born for pid, process in census.tree.items()
+        pid in tree and tree[pid].start_time == process.start_time for pid, process in census.tree.items()
     )

@@ -41,7 +41,7 @@ THRESHOLD, REARMED = 0.8, 0.7  #: of a limit: reported above the first, and agai
 _SLICE = 50  #: sandboxes looked at in one turn of the loop
 _DISK_S = 1.0  #: between two looks at the same folder, at least; the interval, when the folder is half full
 _EFFORT = 20  #: the pause after a look, as a multiple of the processor time of the look
-_KEEPERS = 3  #: the maximum number of processes that keep a sandbox, and are not its own
+_HELPER_PROCESSES = 3  #: the maximum number of processes that keep a sandbox, and are not its own
 _MAX_UNREAD_LOOKS = 3  #: consecutive looks that cannot read all memory, or all files: then the sandbox is ended
 MIB = 1024 * 1024
 
@@ -62,7 +62,7 @@ class Watched:
 
     def __init__(
         self,
-        dog: Watchdog,
+        watchdog: Watchdog,
         root: Stat,
         *,
         adopter: Stat | None,
@@ -77,7 +77,7 @@ class Watched:
         kill: Callable[[str], object],
         on_threshold: Callable[[str, float, float], object] | None,
     ) -> None:
-        self._watchdog, self._root, self._adopter, self._grant = dog, root, adopter, grant
+        self._watchdog, self._root, self._adopter, self._grant = watchdog, root, adopter, grant
         self._meter = None if workspace is None else disk.Meter(workspace, self.tree)
         self._baseline_mb = baseline_mb
         self._has_memory_cgroup = has_memory_cgroup
@@ -86,26 +86,28 @@ class Watched:
             look=self._census,
             exact_mb=THRESHOLD * grant.memory_mb,
             baseline_mb=baseline_mb,
-            most=grant.pids + _KEEPERS,
+            most=grant.pids + _HELPER_PROCESSES,
             in_own_network=in_own_network,
             has_cgroup=has_memory_cgroup,
-            now=dog.now,
+            now=watchdog.now,
         )
         self._unread_looks = 0  #: looks since all memory was read
         self._kill, self._on_threshold = kill, on_threshold
         needs_brake = not has_cpu_cgroup and grant.cpu_cores < (os.cpu_count() or 1)
-        self._brake = CpuThrottle(grant.cpu_cores, allowance_s=dog.interval_s, look=self.tree) if needs_brake else None
+        self._throttle = (
+            CpuThrottle(grant.cpu_cores, allowance_s=watchdog.interval_s, look=self.tree) if needs_brake else None
+        )
         self.verdict: Verdict | None = None  #: the reason why the sandbox was killed, if it was
         self.reason = ""  #: in one sentence
         self._is_open = True
-        self._pause_s = dog.interval_s
-        self._seen: dict[int, Stat] = {}
+        self._pause_s = watchdog.interval_s
+        self._last_tree: dict[int, Stat] = {}
         self._lost_ticks = 0  #: of children that no process waited for: the usage would otherwise seem to shrink
         self._last_ticks = 0
         self._times: deque[tuple[float, float]] = deque()  #: pairs of a time, and the processor time used by then
-        self._over: set[str] = set()  #: thresholds that were reported
+        self._reported: set[str] = set()  #: thresholds that were reported
         self._unmeasured = 0  #: looks since the disk was measured
-        self._disk_bytes, self._disk_next, self._is_touched = 0, dog.now() + _DISK_S, True
+        self._disk_bytes, self._disk_next, self._is_touched = 0, watchdog.now() + _DISK_S, True
 
     @property
     def is_over(self) -> bool:
@@ -124,8 +126,8 @@ class Watched:
         """Stop watching, and continue every stopped process. Idempotent."""
         if self._is_open:
             self._is_open = False
-            if self._brake is not None:
-                self._brake.release()
+            if self._throttle is not None:
+                self._throttle.release()
             self._watchdog._forget(self)
 
     def look(self) -> float:
@@ -135,14 +137,14 @@ class Watched:
         if usage is None:
             self.close()
             return 0.0
-        previous, self._seen = self._seen, usage.tree
+        previous, self._last_tree = self._last_tree, usage.tree
         is_changed = not usage.is_whole or _activity(previous) != _activity(usage.tree)
         self._is_touched = self._is_touched or is_changed
         self._pause_s = self._watchdog.interval_s if is_changed else min(2 * self._pause_s, IDLE_S)
         self._check_tasks(usage)
         if self.is_over:  # The memory of a thousand processes takes long to read, and would delay their end.
             return 0.0
-        if is_changed or "memory" in self._over:  # Giving memory back leaves no sign.
+        if is_changed or "memory" in self._reported:  # Giving memory back leaves no sign.
             self._check_memory(usage)
         self._check_time(now, usage, previous)
         self._check_disk(now)
@@ -156,9 +158,9 @@ class Watched:
     def _wait(self, now: float) -> float:
         """Return the time until the next look; a tree that is throttled, or may soon be, is looked at more often."""
         short_s = self._watchdog.interval_s / 4
-        if self._brake is not None and self._brake.is_on:
-            return min(max(self._brake.until - now, short_s), IDLE_S)
-        return short_s if self._brake is not None and "cpu" in self._over else self._pause_s
+        if self._throttle is not None and self._throttle.is_on:
+            return min(max(self._throttle.until - now, short_s), IDLE_S)
+        return short_s if self._throttle is not None and "cpu" in self._reported else self._pause_s
 
     def tree(self) -> dict[int, Stat]:
         """Return all current processes of the sandbox; empty after its end."""
@@ -167,19 +169,23 @@ class Watched:
     def _census(self) -> Census:
         missed: set[int] = set()
         processes = procfs.tree(self._root.pid, missed=missed)
-        if not processes or processes[self._root.pid].born != self._root.born or not processes[self._root.pid].lives:
+        if (
+            not processes
+            or processes[self._root.pid].start_time != self._root.start_time
+            or not processes[self._root.pid].is_alive
+        ):
             return Census({})
         if self._adopter is not None:
-            adopted = procfs.tree(self._adopter.pid, seen=processes, missed=missed)
+            adopted = procfs.tree(self._adopter.pid, excluded=processes, missed=missed)
             adopter = adopted.pop(self._adopter.pid, None)
-            if adopter is not None and adopter.born == self._adopter.born:
+            if adopter is not None and adopter.start_time == self._adopter.start_time:
                 processes.update(adopted)
         elif self._by_session and (zygote := procfs.stat(self._root.parent)) is not None:
             # A process that loses its parent becomes one of these children, and keeps its session.
             for pid in procfs.children(zygote):
                 orphan = None if pid in processes else procfs.stat(pid)
                 if orphan is not None and orphan.session == self._root.pid:
-                    processes.update(procfs.tree(pid, seen=processes, missed=missed))
+                    processes.update(procfs.tree(pid, excluded=processes, missed=missed))
         # A process that lost its parent meanwhile may have been found there.
         return Census(processes, missed <= processes.keys())
 
@@ -187,7 +193,7 @@ class Watched:
         tree, is_whole = self._census()
         if not tree:
             return None
-        ticks = sum(process.ticks + process.dead_ticks for process in tree.values())
+        ticks = sum(process.ticks + process.child_ticks for process in tree.values())
         self._lost_ticks += max(0, self._last_ticks - ticks)
         self._last_ticks = ticks
         cpu_s = (ticks + self._lost_ticks) / procfs.TICKS_PER_S
@@ -205,7 +211,7 @@ class Watched:
 
     def _check_tasks(self, usage: _Usage) -> None:
         most = self._grant.pids
-        if usage.tasks > most + _KEEPERS:
+        if usage.tasks > most + _HELPER_PROCESSES:
             self._end("pids", f"it had {usage.tasks} processes and threads; policy.pids is {most}")
 
     def _check_memory(self, usage: _Usage) -> None:
@@ -228,11 +234,11 @@ class Watched:
         times.append((now, usage.cpu_s))
         while len(times) > 2 and now - times[1][0] >= 1.0:
             times.popleft()
-        if self._brake is not None and self._is_open:
+        if self._throttle is not None and self._is_open:
             busy = {
                 pid for pid, process in usage.tree.items() if pid not in previous or process.ticks > previous[pid].ticks
             }
-            self._brake.apply(now, elapsed_s=elapsed, used_s=used, busy=busy)
+            self._throttle.apply(now, elapsed_s=elapsed, used_s=used, busy=busy)
         start, start_cpu_s = times[0]
         if now - start >= 0.9:
             self._report_threshold("cpu", (usage.cpu_s - start_cpu_s) / (now - start), self._grant.cpu_cores)
@@ -241,7 +247,7 @@ class Watched:
         if self._meter is None or not self._is_touched or now < self._disk_next:
             return
         most = self._grant.workspace_size_mb * MIB
-        work = partial(self._meter.measure, most=most, stop=lambda: self.is_over)
+        work = partial(self._meter.measure, max_bytes=most, stop=lambda: self.is_over)
         if self._watchdog._measure(self, work):
             self._is_touched = False
 
@@ -272,9 +278,9 @@ class Watched:
 
     def _report_threshold(self, resource: str, value: float, limit: float) -> None:
         if value < REARMED * limit:
-            self._over.discard(resource)
-        elif value >= THRESHOLD * limit and resource not in self._over:
-            self._over.add(resource)
+            self._reported.discard(resource)
+        elif value >= THRESHOLD * limit and resource not in self._reported:
+            self._reported.add(resource)
             if self._on_threshold is not None:
                 try:
                     self._on_threshold(resource, value, limit)
@@ -286,7 +292,7 @@ class Watched:
 def _activity(tree: Mapping[int, Stat]) -> list[tuple[object, ...]]:
     """Return the values that change whenever a tree does anything."""
     return [
-        (pid, process.faults, process.ticks, process.dead_ticks, process.threads, process.born)
+        (pid, process.faults, process.ticks, process.child_ticks, process.threads, process.start_time)
         for pid, process in tree.items()
     ]
 

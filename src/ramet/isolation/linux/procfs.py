@@ -27,9 +27,9 @@ class Stat(NamedTuple):
     session: int
     faults: int  #: rises with every change of its memory
     ticks: int  #: processor time of all its threads
-    dead_ticks: int  #: processor time of its children that were waited for
+    child_ticks: int  #: processor time of its children that were waited for
     threads: int
-    born: int  #: in ticks; together with the pid it identifies this process
+    start_time: int  #: in ticks; together with the pid it identifies this process
 
     @property
     def is_headless(self) -> bool:
@@ -37,7 +37,7 @@ class Stat(NamedTuple):
         return self.state in "ZX" and self.threads > 1
 
     @property
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         """Return whether the process has not ended: its first thread may end before the others."""
         return self.state not in "ZX" or self.is_headless
 
@@ -58,16 +58,16 @@ def stat(pid: int) -> Stat | None:
 def start_time(pid: int) -> int | None:
     """Return the start time of a process, in ticks since the machine started; None if no process has that pid."""
     process = stat(pid)
-    return None if process is None else process.born
+    return None if process is None else process.start_time
 
 
-def children(one: Stat) -> list[int]:
+def children(process: Stat) -> list[int]:
     """Return the children of all threads of a process."""
-    thread_ids: Iterable[object] = (one.pid,) if one.threads == 1 else threads(one.pid)
-    return [int(child) for thread in thread_ids for child in _read(f"{one.pid}/task/{thread}/children").split()]
+    thread_ids: Iterable[object] = (process.pid,) if process.threads == 1 else threads(process.pid)
+    return [int(child) for thread in thread_ids for child in _read(f"{process.pid}/task/{thread}/children").split()]
 
 
-def tree(pid: int, *, seen: Mapping[int, Stat] | None = None, missed: set[int] | None = None) -> dict[int, Stat]:
+def tree(pid: int, *, excluded: Mapping[int, Stat] | None = None, missed: set[int] | None = None) -> dict[int, Stat]:
     """Return a process and all its descendants, by pid; empty if it has ended.
 
     Processes that were `seen` already, and their descendants, are left out. Each process was the child of another one
@@ -81,7 +81,7 @@ def tree(pid: int, *, seen: Mapping[int, Stat] | None = None, missed: set[int] |
     waiting = [root]
     while waiting:
         for child in children(waiting.pop()):
-            if child in processes or (seen and child in seen):
+            if child in processes or (excluded and child in excluded):
                 continue
             process = stat(child)
             if process is not None and process.parent in processes:
@@ -95,39 +95,39 @@ def tree(pid: int, *, seen: Mapping[int, Stat] | None = None, missed: set[int] |
 class Memory(NamedTuple):
     """The memory of a process that belongs to no file, in MiB."""
 
-    own: float  #: anonymous memory, including its swapped part
+    anonymous: float  #: anonymous memory, including its swapped part
     shared: float  #: resident pages of shared areas and of files in memory
 
     @property
     def total(self) -> float:
         """The sum of both."""
-        return self.own + self.shared
+        return self.anonymous + self.shared
 
 
-def resident(one: Stat) -> Memory:
+def resident(process: Stat) -> Memory:
     """Return the memory of a process, including all memory that it shares with the processes it was forked from."""
-    sizes = _fields(one, "status", (b"RssAnon:", b"RssShmem:", b"VmSwap:"))
+    sizes = _fields(process, "status", (b"RssAnon:", b"RssShmem:", b"VmSwap:"))
     shared = sizes.pop(b"RssShmem:", 0)
     return Memory(sum(sizes.values()) / 1024, shared / 1024)
 
 
-def proportional(one: Stat) -> Memory:
+def proportional(process: Stat) -> Memory:
     """Return the memory of a process with only its part of shared memory: the parts of all sharers give the total."""
-    sizes = _fields(one, "smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:"))
+    sizes = _fields(process, "smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:"))
     if not sizes:
-        return resident(one)
+        return resident(process)
     shared = sizes.pop(b"Pss_Shmem:", 0)
     return Memory(sum(sizes.values()) / 1024, shared / 1024)
 
 
-def resident_mb(one: Stat) -> float:
+def resident_mb(process: Stat) -> float:
     """Return the total of `resident`."""
-    return resident(one).total
+    return resident(process).total
 
 
-def private_mb(one: Stat) -> float:
+def private_mb(process: Stat) -> float:
     """Return the total of `proportional`."""
-    return proportional(one).total
+    return proportional(process).total
 
 
 class Area(NamedTuple):
@@ -148,10 +148,10 @@ class Area(NamedTuple):
         return self.offset + self.end - self.start
 
 
-def areas(one: Stat, *, device: str | None = None) -> Iterator[Area]:
+def areas(process: Stat, *, device: str | None = None) -> Iterator[Area]:
     """Yield the areas of a process that belong to a file, of one device if it is given."""
     device_field = None if device is None else f" {device} ".encode()
-    for thread in _live_threads(one):
+    for thread in _live_threads(process):
         lines = _read(f"{thread}/maps").splitlines()
         for line in lines:
             if device_field is not None and device_field not in line:
@@ -175,17 +175,17 @@ def areas(one: Stat, *, device: str | None = None) -> Iterator[Area]:
             return
 
 
-def page_tables_mb(one: Stat) -> float:
+def page_tables_mb(process: Stat) -> float:
     """Return the memory of the page tables of a process, in MiB: no part of its resident memory."""
-    return sum(_fields(one, "status", (b"VmPTE:",)).values()) / 1024
+    return sum(_fields(process, "status", (b"VmPTE:",)).values()) / 1024
 
 
-def descriptor_slots(one: Stat) -> int:
+def descriptor_slots(process: Stat) -> int:
     """Return the number of descriptors that a process has room for, at least as many as are open.
 
     Readable by every user.
     """
-    return sum(_fields(one, "status", (b"FDSize:",)).values())
+    return sum(_fields(process, "status", (b"FDSize:",)).values())
 
 
 def descriptors_in_queue(pid: int, fd: str) -> int:
@@ -193,7 +193,7 @@ def descriptors_in_queue(pid: int, fd: str) -> int:
     return _number(f"{pid}/fdinfo/{fd}", b"scm_fds:")
 
 
-def switches_at_rest(thread: str) -> int | None:
+def idle_switches(thread: str) -> int | None:
     """Return how often a thread has left a processor; None if it runs or waits for one; 0 if it has ended.
 
     Two equal results mean that the thread did not run between them.
@@ -204,19 +204,19 @@ def switches_at_rest(thread: str) -> int | None:
     return sum(int(line.split()[1]) for line in lines if b"voluntary_ctxt_switches:" in line)
 
 
-def sockets_of_network(one: Stat) -> int | None:
+def sockets_of_network(process: Stat) -> int | None:
     """Return the number of sockets in the network namespace of a process, including those in flight.
 
     None if the number cannot be read, as for a process that has ended.
     """
-    for thread in _live_threads(one):
+    for thread in _live_threads(process):
         for line in _read(f"{thread}/net/sockstat").splitlines():
             if line.startswith(b"sockets: used"):
                 return int(line.split()[-1])
     return None
 
 
-def tasks_beside(parent: int) -> int:
+def tasks_outside(parent: int) -> int:
     """Return the number of our user's processes and threads outside `parent`'s descendants.
 
     RLIMIT_NPROC counts these, as far as they are visible.

@@ -89,7 +89,7 @@ def program(
 
     The size of a socket's buffer is never set: the filter reports success without calling the kernel.
     """
-    known = syscall_numbers.of(machine or os.uname().machine)
+    known = syscall_numbers.table_of(machine or os.uname().machine)
     deny = _KILL if kill else _ERRNO | errno.EPERM
     no_family = _ERRNO | errno.EAFNOSUPPORT
     number = known.number
@@ -160,7 +160,7 @@ def install(program: bytes) -> None:
     length = len(program) // 8
     code = ctypes.create_string_buffer(program, len(program))
     described = _Program(length, ctypes.cast(code, ctypes.c_void_p))
-    number = syscall_numbers.of(os.uname().machine).number["seccomp"]
+    number = syscall_numbers.table_of(os.uname().machine).number["seccomp"]
     if thread := calls.syscall("seccomp", number, _SET_MODE_FILTER, _TSYNC, described):
         raise OSError(errno.EBUSY, f"seccomp: thread {thread} has a filter of its own")
 

@@ -177,7 +177,7 @@ class SyscallTable(NamedTuple):
     number: Mapping[str, int]
 
 
-def of(machine: str) -> SyscallTable:
+def table_of(machine: str) -> SyscallTable:
     """Return the table of a machine, by its `uname -m`. Raises OSError (ENOTSUP) for an unknown machine."""
     known = {"x86_64": (0, 0xC000_003E, True), "aarch64": (1, 0xC000_00B7, False)}
     if machine not in known:

@@ -27,7 +27,7 @@ def spans_of(data: bytes, secrets: Iterable[bytes]) -> list[Span]:
     return spans
 
 
-def merged(spans: Iterable[Span]) -> list[Span]:
+def merge_spans(spans: Iterable[Span]) -> list[Span]:
     """Return the spans in order, with overlapping spans joined."""
     disjoint: list[Span] = []
     for start, end in sorted(spans):
@@ -87,4 +87,4 @@ class Mask:
     def _spans(self, data: bytes) -> list[Span]:
         """Return the ranges to mask, in order, with overlapping ones joined."""
         covered = [Span(0, self._covered)] if self._covered else []
-        return merged([*covered, *spans_of(data, self._secrets)])
+        return merge_spans([*covered, *spans_of(data, self._secrets)])

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from urllib.parse import quote, quote_plus
 
-from ramet.isolation.masking.masking import STARS, Span, merged, spans_of
+from ramet.isolation.masking.masking import STARS, Span, merge_spans, spans_of
 from ramet.isolation.masking.unescaping import readings_of
 
 #: Shorter values of variables, lines of secrets and parts of them are not searched for: they occur by chance.
@@ -50,7 +50,7 @@ def masked(text: str, forms: Iterable[str]) -> str:
     for reading, in_text in readings_of(data) if len(data) <= _MOST_READ else ():
         spans += map(in_text, spans_of(reading, long))
     if spans:
-        text = _without(data, merged(spans)).decode("utf-8", "surrogatepass")
+        text = _without(data, merge_spans(spans)).decode("utf-8", "surrogatepass")
     return _without_cut_ends(text, known)
 
 

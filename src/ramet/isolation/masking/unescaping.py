@@ -26,7 +26,7 @@ class UnescapedText(NamedTuple):
     data: bytes
     starts: list[int]  #: of each resolved escape, in `data`
     ends: list[int]
-    was: list[Span]  #: the escape itself, in the text
+    spans: list[Span]  #: the escape itself, in the text
 
     def in_text(self, span: Span) -> Span:
         """Return the position of bytes of `data` in the text, with escapes as a whole."""
@@ -37,8 +37,8 @@ class UnescapedText(NamedTuple):
         if index < 0:
             return Span(offset, offset + 1)
         if offset < self.ends[index]:
-            return self.was[index]
-        start = self.was[index].end + offset - self.ends[index]
+            return self.spans[index]
+        start = self.spans[index].end + offset - self.ends[index]
         return Span(start, start + 1)
 
 
@@ -98,6 +98,6 @@ def _resolved(data: bytes, pattern: re.Pattern[bytes], resolve: _Resolve) -> Une
         reading.starts.append(len(output))
         output += resolve(match)
         reading.ends.append(len(output))
-        reading.was.append(Span(*match.span()))
+        reading.spans.append(Span(*match.span()))
         done = match.end()
     return reading._replace(data=bytes(output + data[done:])) if done else None

@@ -85,7 +85,7 @@ class Duplex:
         self._has_sent_all = True
         self._finish_if_done()
 
-    def over(self) -> None:
+    def finish(self) -> None:
         """Write the data that has arrived, and send no more: the other end is gone."""
         self._incoming.end()
         self.stop_sending()

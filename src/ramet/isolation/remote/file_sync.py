@@ -42,19 +42,19 @@ class Packed(NamedTuple):
     """The result of `pack`."""
 
     known: Known  #: for the next time
-    gone: tuple[str, ...]  #: known entries that no longer exist
+    removed: tuple[str, ...]  #: known entries that no longer exist
     size: int  #: bytes of content
     refused: tuple[str, ...]  #: entries that cannot be transferred: too deep, FIFOs, sockets, devices; the first few
 
 
-def look(folder: Path) -> Known:
+def scan(folder: Path) -> Known:
     """Return the state of a folder's entries, for `pack` to skip, if no one has changed it lately. Raises OSError."""
-    with safe_walk.opened(folder) as root, contextlib.closing(safe_walk.walk(root, max_depth=MAX_DEPTH)) as entries:
+    with safe_walk.open_root(folder) as root, contextlib.closing(safe_walk.walk(root, max_depth=MAX_DEPTH)) as entries:
         return {entry.path: _state_of(entry.stat) for entry in entries if entry.stat is not None}
 
 
 def pack(
-    place: Path, out: Callable[[bytes], object], known: Known | None = None, *, max_bytes: int, is_source: bool = False
+    folder: Path, out: Callable[[bytes], object], known: Known | None = None, *, max_bytes: int, is_source: bool = False
 ) -> Packed:
     """Pack a folder, or a single file as a member ".", without the entries that are unchanged since `known`.
 
@@ -69,7 +69,7 @@ def pack(
         _write_entry(out, name, status, opened, remaining, max_bytes)
 
     with (
-        _opened(place, is_source=is_source) as root,
+        _opened(folder, is_source=is_source) as root,
         contextlib.closing(safe_walk.walk(root, max_depth=MAX_DEPTH)) as entries,
     ):
         if not stat.S_ISDIR((file_status := os.fstat(root)).st_mode):
@@ -110,7 +110,7 @@ def pack(
 
 def unpack(
     read: tar.Read,
-    place: Path,
+    root: Path,
     *,
     max_bytes: int,
     max_entries: int,
@@ -123,7 +123,7 @@ def unpack(
     Raises InvalidValue for a tar that `pack` never produces, OutputTooLarge, OSError; a part of the files exists then.
     """
     packed = tar.Tar(read, links=True, max_extended=max_entries * 1024)
-    target, received, refused, total = _Target(place), set[str](), list[str](), 0
+    target, received, refused, total = _Target(root), set[str](), list[str](), 0
     try:
         for count, member in enumerate(packed.members()):
             if count >= max_entries:
@@ -148,15 +148,15 @@ def unpack(
             received.update("/".join(parts[:end]) for end in range(1, len(parts) + 1))
         target.folder((), 0o700)
         if whole:
-            target.remove(path for path in look(place) if path not in received)
+            target.remove(path for path in scan(root) if path not in received)
     finally:
         target.close()
     return tuple(refused[:MAX_TOLD])
 
 
-def remove(place: Path, paths: Iterable[bytes]) -> None:
+def remove(root: Path, paths: Iterable[bytes]) -> None:
     """Remove the paths that were removed at the other end. Raises InvalidValue for a path that leads out, OSError."""
-    target = _Target(place)
+    target = _Target(root)
     try:
         target.remove("/".join(parts_of(path)) for path in paths)
     finally:
@@ -290,7 +290,7 @@ def _opened(path: Path, *, is_source: bool) -> Iterator[int]:
     handle = open_without_links(str(path)) if is_source else os.open(path, _HANDLE | os.O_NOFOLLOW)
     try:
         if stat.S_ISDIR(os.fstat(handle).st_mode):
-            with safe_walk.opened(Path(), handle) as root:
+            with safe_walk.open_root(Path(), handle) as root:
                 yield root
             return
         file = os.open(f"/proc/self/fd/{handle}", _FILE) if hasattr(os, "O_PATH") else os.dup(handle)

@@ -25,7 +25,7 @@ from ramet.core.errors import (
 )
 from ramet.core.policy.policy import Isolation
 from ramet.isolation.contract import Exit, SandboxSpec
-from ramet.isolation.mounts import located
+from ramet.isolation.mounts import sources_by_mount
 from ramet.isolation.remote import messages
 from ramet.isolation.remote.line import Line
 from ramet.isolation.remote.messages import (
@@ -45,7 +45,7 @@ from ramet.isolation.remote.messages import (
     Threshold,
 )
 from ramet.isolation.remote.outbox import Outbox
-from ramet.isolation.remote.rpc import PendingRequests, told
+from ramet.isolation.remote.rpc import PendingRequests, decode_remote_error
 from ramet.isolation.remote.sandbox import RemoteSandbox
 from ramet.isolation.zygote.admission import absolute
 from ramet.wire.error_codec import clean
@@ -53,7 +53,7 @@ from ramet.wire.error_codec import clean
 #: Called with a run, the resource it uses most of, the amount, and the limit: see `ramet.isolation.zygote.backend`.
 OnThreshold = Callable[[str, str, float, float], object]
 #: Called with a run that was released here without a confirmation of its machine: it may still run there.
-OnDeaf = Callable[[str], object]
+OnUnreachable = Callable[[str], object]
 
 START_S = 60.0  #: after the files have arrived
 NO_PORTS = "none where sandboxes are on another machine"  #: for `ports`: that loopback cannot be reached from here
@@ -74,7 +74,7 @@ class NodeClient:
         *,
         level: Isolation | None = None,
         on_threshold: OnThreshold | None = None,
-        on_deaf: OnDeaf | None = None,
+        on_deaf: OnUnreachable | None = None,
     ) -> None:
         """Begin to read the line.
 
@@ -101,7 +101,7 @@ class NodeClient:
         return not self._ended.done() and self._closing is None
 
     @property
-    def living(self) -> int:
+    def sandbox_count(self) -> int:
         """The number of sandboxes that were started, or are starting, and are not yet cleaned up."""
         return len(self._sandboxes)
 
@@ -123,7 +123,7 @@ class NodeClient:
         except TimeoutError:
             raise SandboxFailed(f"the machine has not answered within {within_s:g} s") from None
 
-    async def start(self, spec: SandboxSpec, there: Mapping[str, str] | None = None) -> RemoteSandbox:
+    async def start(self, spec: SandboxSpec, existing_mounts: Mapping[str, str] | None = None) -> RemoteSandbox:
         """Send the files of a run and start it, as `Backend.start`.
 
         Raises InvalidValue, IsolationUnavailable, SandboxFailed.
@@ -139,8 +139,8 @@ class NodeClient:
         sandbox = self._new_sandbox(self._last_number + 1, spec, hello)
         try:
             async with asyncio.timeout(_FILES_S + spec.grant.workspace_size_mb):
-                await asyncio.gather(*(self._link(path, to) for path, to in (there or {}).items()))
-                await sandbox.files.send_all(there=[*(there or ())])
+                await asyncio.gather(*(self._link(path, to) for path, to in (existing_mounts or {}).items()))
+                await sandbox.files.send_all(existing_mounts=[*(existing_mounts or ())])
             self._outbox.post(_started(sandbox.number, spec, is_asked=self._level is None))
             async with asyncio.timeout(START_S):
                 await asyncio.shield(sandbox.started)
@@ -174,7 +174,7 @@ class NodeClient:
             raise
         return sandbox
 
-    def lost(self, exit: Exit) -> None:
+    def on_lost(self, exit: Exit) -> None:
         """Declare the machine lost: all its sandboxes end with `exit` at once. Only the first call has an effect."""
         if self._ended.done():
             return
@@ -199,7 +199,7 @@ class NodeClient:
         self._outbox.post(Leave())
         if not self._ended.done():
             await self._outbox.flush(_FLUSH_S)
-        self.lost(Exit(-signal.SIGKILL, "lost", "its backend was closed"))
+        self.on_lost(Exit(-signal.SIGKILL, "lost", "its backend was closed"))
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -251,7 +251,7 @@ class NodeClient:
             while (frame := await self._line.receive()) is not None:
                 self._take(messages.from_machine(frame.control), frame.body)
                 if self._outbox.is_full:
-                    await self._outbox.until_room(_UNREAD_S)
+                    await self._outbox.wait_room(_UNREAD_S)
                 count += 1
                 if count % _FRAMES_PER_TURN == 0:
                     await asyncio.sleep(0)
@@ -262,7 +262,7 @@ class NodeClient:
         except OSError as error:
             reason = f"the line to its machine ended: {error}"
         finally:
-            self.lost(Exit(-signal.SIGKILL, "lost", reason))
+            self.on_lost(Exit(-signal.SIGKILL, "lost", reason))
 
     def _take(self, message: messages.FromMachine, body: bytes) -> None:
         if not self._hello.done():
@@ -289,7 +289,7 @@ class NodeClient:
             case Started():
                 self._sandbox_of(message.number).begin()
             case Refused():
-                self._sandbox_of(message.number).refuse(told(message.error, message.fields))
+                self._sandbox_of(message.number).refuse(decode_remote_error(message.error, message.fields))
             case Ended():
                 self._sandbox_of(message.number).take_end(message)
             case Connected():
@@ -316,7 +316,7 @@ def _check(spec: SandboxSpec) -> None:
     if not spec.workspace.is_dir():
         raise InvalidValue("workspace", str(spec.workspace), "a folder")
     workspace = spec.workspace.resolve()
-    for mount, source in located(map(absolute, spec.grant.readonly_mounts), spec.mount_roots).items():
+    for mount, source in sources_by_mount(map(absolute, spec.grant.readonly_mounts), spec.mount_roots).items():
         if workspace != Path(source) and workspace.is_relative_to(source):
             raise InvalidValue("readonly_mounts", mount, "a folder that contains no workspace of another machine")
     if spec.grant.ports:

@@ -238,9 +238,9 @@ _from_kernel = msgspec.json.Decoder(FromKernel)
 _from_machine = msgspec.json.Decoder(FromMachine)
 
 
-def encode(word: NodeMessage) -> bytes:
+def encode(message: NodeMessage) -> bytes:
     """Encode a message as the control part of a frame."""
-    return _encoder.encode(word)
+    return _encoder.encode(message)
 
 
 def from_kernel(control: bytes) -> FromKernel:

@@ -53,7 +53,7 @@ _FRAMES_PER_TURN = 64  #: frames after which other tasks get a turn
 
 
 @contextlib.asynccontextmanager
-async def keeper(runs: Path, places: Sequence[Path] = (), *, pod: bool = False) -> AsyncIterator[NodeAgent]:
+async def open_node_agent(runs: Path, places: Sequence[Path] = (), *, pod: bool = False) -> AsyncIterator[NodeAgent]:
     """Provide the node agent of this machine, for successive lines; remove all its data at the end.
 
     `runs` is the same path as on the kernel's host. `places` are other folders that mounts may be written to. A mount
@@ -68,7 +68,7 @@ async def keeper(runs: Path, places: Sequence[Path] = (), *, pod: bool = False) 
 
 async def serve(line: Line, runs: Path, places: Sequence[Path] = (), *, pod: bool = False) -> bool:
     """Serve one line with a new `keeper`; return whether the kernel ended it by `Leave`."""
-    async with keeper(runs, places, pod=pod) as agent:
+    async with open_node_agent(runs, places, pod=pod) as agent:
         return await agent.serve(line)
 
 
@@ -165,7 +165,7 @@ class NodeAgent:
         """Detach from an ended line: close sandboxes that were not started; the others wait for the next line."""
         await self._end_tasks()
         for number, sandbox in list(self._kept.items()):
-            if sandbox.was_begun:
+            if sandbox.has_begun:
                 sandbox.detach()
             else:
                 await sandbox.close()
@@ -284,10 +284,10 @@ class NodeAgent:
         return None, b""
 
     async def _measure(self, message: Measure) -> tuple[Any, bytes]:
-        return list(await self._known(message.number).box.metrics()), b""
+        return list(await self._known(message.number).sandbox.metrics()), b""
 
     async def _run(self, message: Run) -> tuple[Any, bytes]:
-        sandbox = self._known(message.number).box
+        sandbox = self._known(message.number).sandbox
         code, out, err = await sandbox.run_command(
             message.argv, timeout_s=message.timeout_s, max_bytes=message.max_bytes
         )
@@ -295,7 +295,7 @@ class NodeAgent:
 
     async def _fetch(self, message: Fetch) -> tuple[Any, bytes]:
         packed = await self._known(message.number).fetch(message.stream)
-        return list(packed.refused), b"".join(os.fsencode(path) + b"\0" for path in packed.gone)
+        return list(packed.refused), b"".join(os.fsencode(path) + b"\0" for path in packed.removed)
 
     async def _forget(self, number: int) -> tuple[Any, bytes]:
         sandbox = self._kept.get(number)
@@ -319,7 +319,7 @@ class NodeAgent:
 
     def _near_a_limit(self, run: str, resource: str, used: float, limit: float) -> None:
         for sandbox in self._kept.values():
-            if sandbox.run == run and sandbox.is_told:
+            if sandbox.run == run and sandbox.is_started_reported:
                 self._post(Threshold(number=sandbox.number, resource=resource, used=used, limit=limit))
 
 
@@ -333,5 +333,5 @@ def _link(root: Path, target: Path) -> None:
 
 def _remove(paths: Sequence[Path]) -> None:
     for path in paths:
-        with contextlib.suppress(FileNotFoundError), safe_walk.opened(path.parent) as folder:
+        with contextlib.suppress(FileNotFoundError), safe_walk.open_root(path.parent) as folder:
             safe_walk.remove(folder, path.name)

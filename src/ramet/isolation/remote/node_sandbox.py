@@ -60,19 +60,19 @@ class NodeSandbox:
         self._is_closed = False
 
     @property
-    def box(self) -> Sandbox:
+    def sandbox(self) -> Sandbox:
         """The started sandbox. Raises Gone if there is none."""
         if self._sandbox is None:
             raise Gone(f"sandbox {self.number} was not started")
         return self._sandbox
 
     @property
-    def was_begun(self) -> bool:
+    def has_begun(self) -> bool:
         """Return whether the sandbox was started, and a kernel received `Started`."""
         return self._ending is not None
 
     @property
-    def is_told(self) -> bool:
+    def is_started_reported(self) -> bool:
         """Return whether the kernel on the current line knows the sandbox: started or adopted it."""
         return bool(self._outputs)
 
@@ -81,7 +81,7 @@ class NodeSandbox:
         stream_object = self._streams.get(stream)
         if isinstance(stream_object, Incoming | Duplex | IncomingDir):
             if stream == CHANNEL:
-                self._channel_log.told(data)
+                self._channel_log.record_input(data)
             stream_object.take(data)
 
     def grant(self, stream: int, size: int) -> None:
@@ -101,11 +101,11 @@ class NodeSandbox:
         incoming = self._streams[stream] = IncomingDir(self.number, stream, self._post)
         return incoming
 
-    async def put(self, stream: int, root: Path, arrival: IncomingDir) -> None:
+    async def put(self, stream: int, root: Path, incoming: IncomingDir) -> None:
         """Unpack a received folder at `root`."""
         try:
             await in_thread(lambda: root.parent.mkdir(parents=True, exist_ok=True), name="ramet-folder")
-            await arrival.unpacked(root, max_bytes=MAX_BYTES, max_entries=MAX_ENTRIES, whole=True, any_links=True)
+            await incoming.unpack(root, max_bytes=MAX_BYTES, max_entries=MAX_ENTRIES, whole=True, any_links=True)
         finally:
             self.drop(stream)
 
@@ -135,8 +135,8 @@ class NodeSandbox:
 
     def begin(self) -> None:
         """Send the sandbox's streams and its end to the kernel from now on."""
-        self._listen_to(self.box, b"")
-        self._ending = asyncio.get_running_loop().create_task(self._wait_end(self.box))
+        self._listen_to(self.sandbox, b"")
+        self._ending = asyncio.get_running_loop().create_task(self._wait_end(self.sandbox))
 
     def adopt(self) -> None:
         """Send streams and end to a kernel that did not start the sandbox.
@@ -145,7 +145,7 @@ class NodeSandbox:
         """
         if self._ending is None or self._outputs or self._is_closed:
             raise Gone(f"sandbox {self.number} was not started, or its line has it")
-        self._listen_to(self.box, self._channel_log.again())
+        self._listen_to(self.sandbox, self._channel_log.unanswered())
         if self._end is not None:
             self._post_end(self._end)
 
@@ -165,7 +165,7 @@ class NodeSandbox:
         self._outputs, self._unwritten = (out, err, channel), b""
         self._streams |= {STDOUT: out, STDERR: err, CHANNEL: channel}
         end = socket.socket(fileno=os.dup(sandbox.channel.fileno()))
-        channel.attach(end, before=(out, err), first=replayed, on_data=self._channel_log.said)
+        channel.attach(end, before=(out, err), first=replayed, on_data=self._channel_log.record_output)
 
     async def fetch(self, stream: int) -> Packed:
         """Send the changes of the workspace; the result has the removed paths."""
@@ -175,7 +175,7 @@ class NodeSandbox:
         async with self._fetching:
             outgoing = self._streams[stream] = OutgoingDir(self.number, stream, self._post)
             try:
-                packed = await outgoing.packed(self._spec.workspace, self._known, max_bytes=MAX_BYTES)
+                packed = await outgoing.pack(self._spec.workspace, self._known, max_bytes=MAX_BYTES)
             finally:
                 self.drop(stream)
             self._known = packed.known
@@ -212,7 +212,7 @@ class NodeSandbox:
         self._post_end(self._end)
 
     def _post_end(self, end: Ended) -> None:
-        if not self.is_told:
+        if not self.is_started_reported:
             return  # Sent after an adoption: a message about an unknown sandbox ends a kernel's line.
         for each in self._outputs:  # Its last output is sent before its end.
             each.drain()
@@ -245,7 +245,10 @@ class NodeSandbox:
             return
         with contextlib.suppress(OSError):
             end, _ = self._listener.accept()
-            if not self.is_told or sum(isinstance(each, Duplex) for each in self._streams.values()) > MAX_CONNECTIONS:
+            if (
+                not self.is_started_reported
+                or sum(isinstance(each, Duplex) for each in self._streams.values()) > MAX_CONNECTIONS
+            ):
                 end.close()
                 return
             stream, self._next_stream = self._next_stream, self._next_stream + 2
@@ -257,7 +260,7 @@ class NodeSandbox:
 def _known_files(workspace: Path) -> Known:
     """Return the state of a workspace before any process works there; create the workspace if it is missing."""
     workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
-    known = file_sync.look(workspace)
+    known = file_sync.scan(workspace)
     if known:
         time.sleep(_TICK_S)  # A file that changes from now on gets a different time.
     return known

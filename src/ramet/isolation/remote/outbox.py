@@ -33,10 +33,10 @@ class Outbox:
         self._is_closed = False
         self._task = asyncio.get_running_loop().create_task(self._send())
 
-    def post(self, word: NodeMessage, body: bytes = b"") -> None:
+    def post(self, message: NodeMessage, body: bytes = b"") -> None:
         """Queue a message; do nothing once the line has ended."""
         if not self._is_closed:
-            frame = Frame(encode(word), body)
+            frame = Frame(encode(message), body)
             self._frames.append(frame)
             self._queued_bytes += _weight(frame)
             if self._queued_bytes > MAX_WAITING:
@@ -49,7 +49,7 @@ class Outbox:
         """Return whether more than MAX_WAITING bytes wait to be sent."""
         return not self._has_room.is_set()
 
-    async def until_room(self, within_s: float) -> None:
+    async def wait_room(self, within_s: float) -> None:
         """Wait until at most MAX_WAITING bytes wait.
 
         Raises TimeoutError if nothing was sent within `within_s`.

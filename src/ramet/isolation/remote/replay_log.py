@@ -17,7 +17,7 @@ from ramet.core.errors import Gone, ProtocolError
 from ramet.wire import guest_protocol
 from ramet.wire.frames import MAX_BODY, MAX_CONTROL
 from ramet.wire.guest_protocol import (
-    LASTING,
+    DURABLE_REQUESTS,
     Answer,
     ChildEnded,
     Done,
@@ -69,7 +69,7 @@ class ChannelLog:
         self._has_begun = False  #: the sandbox has received its start message
         self._refusal = ""  #: the reason why no kernel can ever continue it
 
-    def said(self, data: bytes) -> None:
+    def record_output(self, data: bytes) -> None:
         """Record bytes from the sandbox on their way to the kernel."""
         try:
             for control, frame in self._output_cutter.cut(data):
@@ -77,7 +77,7 @@ class ChannelLog:
         except ProtocolError as violation:  # The kernel ends the sandbox for that.
             self._refusal = str(violation)
 
-    def told(self, data: bytes) -> None:
+    def record_input(self, data: bytes) -> None:
         """Record bytes from the kernel on their way into the sandbox."""
         try:
             for control, _ in self._input_cutter.cut(data):
@@ -85,7 +85,7 @@ class ChannelLog:
         except ProtocolError as violation:
             self._refusal = str(violation)
 
-    def again(self) -> bytes:
+    def unanswered(self) -> bytes:
         """Return the bytes that another kernel must receive first; later bytes of the sandbox follow them.
 
         Raises Gone if the sandbox cannot continue without data that only its kernel had.
@@ -138,7 +138,7 @@ class ChannelLog:
         if isinstance(request, UseState):
             self._done = self._done._replace(changes=self._done.changes + (request.do in _CHANGING))
             changes = self._done.changes if request.do in _SETTLING else 0
-        elif isinstance(request, LASTING):
+        elif isinstance(request, DURABLE_REQUESTS):
             records = self._done.records
         if changes or records:
             self._marks[request.id] = _Mark(changes, records)

@@ -19,7 +19,7 @@ from ramet.wire.error_codec import clean, decode_error
 _RAISED = (Gone, InvalidValue, IsolationUnavailable, SandboxFailed)
 
 
-def told(error: ErrorInfo, fields: Mapping[str, Any]) -> Exception:
+def decode_remote_error(error: ErrorInfo, fields: Mapping[str, Any]) -> Exception:
     """Convert a machine's error into an exception of an allowed type; else into SandboxFailed."""
     if error.type == "TimeoutError":
         return TimeoutError(clean(error.message[:1000]))
@@ -27,7 +27,7 @@ def told(error: ErrorInfo, fields: Mapping[str, Any]) -> Exception:
     return decoded if isinstance(decoded, _RAISED) else SandboxFailed(str(decoded))
 
 
-def converted(value: Any, kind: Any) -> Any:
+def convert_value(value: Any, kind: Any) -> Any:
     """Convert the value of an answer into its expected type. Raises SandboxFailed."""
     try:
         return msgspec.convert(value, kind)
@@ -44,7 +44,7 @@ class PendingRequests:
         self._open: dict[int, asyncio.Future[tuple[Answer, bytes]]] = {}
         self._failure: RametError | None = None
 
-    async def ask(self, word: Callable[[int], NodeMessage]) -> tuple[Answer, bytes]:
+    async def ask(self, make_message: Callable[[int], NodeMessage]) -> tuple[Answer, bytes]:
         """Send the message that `word` returns for a new number; return the answer and its body.
 
         Raises the answer's error, or SandboxFailed.
@@ -53,10 +53,10 @@ class PendingRequests:
             raise self._failure.with_traceback(None)  # The traceback would keep the frames of every caller alive.
         number = next(self._numbers)
         future = self._open[number] = asyncio.get_running_loop().create_future()
-        self._post(word(number), b"")
+        self._post(make_message(number), b"")
         answer, body = await future
         if answer.error is not None:
-            raise told(answer.error, answer.fields)
+            raise decode_remote_error(answer.error, answer.fields)
         return answer, body
 
     def answer(self, answer: Answer, body: bytes) -> None:

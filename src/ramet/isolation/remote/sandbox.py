@@ -29,7 +29,7 @@ from ramet.isolation.remote.messages import (
     Run,
     Signal,
 )
-from ramet.isolation.remote.rpc import PendingRequests, converted
+from ramet.isolation.remote.rpc import PendingRequests, convert_value
 from ramet.isolation.remote.staging import Staging
 from ramet.isolation.remote.streams import Incoming, Post
 from ramet.wire.error_codec import clean
@@ -147,7 +147,7 @@ class RemoteSandbox:
     async def metrics(self) -> Metrics:
         """Return the current resource usage. Raises Gone."""
         answer, _ = await self._ask(lambda ask: Measure(ask=ask, number=self.number))
-        metrics: Metrics = converted(answer.value, Metrics)
+        metrics: Metrics = convert_value(answer.value, Metrics)
         return metrics
 
     async def run_command(self, argv: Sequence[str], *, timeout_s: float, max_bytes: int) -> Ran:
@@ -155,7 +155,7 @@ class RemoteSandbox:
         answer, body = await self._ask(
             lambda ask: Run(ask=ask, number=self.number, argv=tuple(argv), timeout_s=timeout_s, max_bytes=max_bytes)
         )
-        code, size = converted(answer.value, tuple[int, int])
+        code, size = convert_value(answer.value, tuple[int, int])
         if not 0 <= size <= min(len(body), max_bytes) or len(body) - size > max_bytes:
             raise SandboxFailed("its machine answers with more output than was asked for")
         return Ran(code, body[:size], body[size:])
@@ -215,7 +215,7 @@ class RemoteSandbox:
             return
         self._was_started = True
         if is_adopted:
-            self.files.begin_anew()
+            self.files.mark_foreign()
         if self._cleaning is None:
             self._is_attached = True
             self._duplex.attach(self._inner)
@@ -278,7 +278,7 @@ class RemoteSandbox:
             return
         self._is_reachable = False
         if self._is_attached:
-            self._duplex.over()
+            self._duplex.finish()
         else:
             self._inner.close()
         for each in self._printed:

@@ -17,7 +17,7 @@ from ramet.isolation.limits import disk
 from ramet.isolation.remote import file_sync
 from ramet.isolation.remote.file_sync import Known
 from ramet.isolation.remote.messages import FIRST_OF_KERNEL, Fetch, Put
-from ramet.isolation.remote.rpc import PendingRequests, converted
+from ramet.isolation.remote.rpc import PendingRequests, convert_value
 from ramet.isolation.remote.streams import Post
 from ramet.isolation.remote.transfer import IncomingDir, OutgoingDir
 from ramet.isolation.zygote.admission import absolute
@@ -39,11 +39,11 @@ class Staging:
         self._sent_shelf: Known | None = None  #: as the machine has it
         self._is_foreign = False  #: its workspace was another kernel's, and was not fetched yet
 
-    def begin_anew(self) -> None:
+    def mark_foreign(self) -> None:
         """Have the next `fetch` replace the whole workspace here, because the sandbox was another kernel's."""
         self._is_foreign = True
 
-    async def send_all(self, there: Sequence[str] = ()) -> None:
+    async def send_all(self, existing_mounts: Sequence[str] = ()) -> None:
         """Send the initial files of the sandbox: workspace, mounts, shelf.
 
         Mounts at paths of `there` or below already exist there. Raises InvalidValue, OutputTooLarge for the workspace,
@@ -52,10 +52,10 @@ class Staging:
         if not await in_thread(lambda: _is_empty(self._spec.workspace), name="ramet-folder"):
             await self._put(Path(absolute(self._spec.workspace)), max_bytes=self._max_staged_bytes)
         remaining = _MAX_SENT
-        sources = mounts.located(map(absolute, self._spec.grant.readonly_mounts), self._spec.mount_roots)
+        sources = mounts.sources_by_mount(map(absolute, self._spec.grant.readonly_mounts), self._spec.mount_roots)
         for mount, source in sources.items():
             path = Path(mount)
-            if any(path.is_relative_to(each) for each in there) or not os.path.lexists(source):  # noqa: ASYNC240
+            if any(path.is_relative_to(each) for each in existing_mounts) or not os.path.lexists(source):  # noqa: ASYNC240
                 continue  # The machine's image has it, or may have it.
             try:
                 remaining -= await self._put(path, source=Path(source), max_bytes=remaining)
@@ -73,7 +73,7 @@ class Staging:
         if self._spec.shelf is None:
             return
         shelf = Path(absolute(self._spec.shelf))
-        known = await in_thread(lambda: file_sync.look(shelf), name="ramet-folder")
+        known = await in_thread(lambda: file_sync.scan(shelf), name="ramet-folder")
         if known != self._sent_shelf:
             await self._put(shelf, max_bytes=_MAX_SENT)
             self._sent_shelf = known
@@ -88,7 +88,7 @@ class Staging:
         )
         is_whole = self._is_foreign
         unpacking = asyncio.ensure_future(
-            incoming.unpacked(workspace, max_bytes=limit, max_entries=limit // disk.ENTRY_BYTES, whole=is_whole)
+            incoming.unpack(workspace, max_bytes=limit, max_entries=limit // disk.ENTRY_BYTES, whole=is_whole)
         )
         try:
             await asyncio.wait((request, unpacking), return_when=asyncio.FIRST_COMPLETED)
@@ -99,16 +99,18 @@ class Staging:
             answer, body = await request
             self._is_foreign = False
             await in_thread(lambda: file_sync.remove(workspace, body.split(b"\0")[:-1]), name="ramet-folder")
-            used = await in_thread(lambda: disk.used_bytes(workspace, most=limit), name="ramet-folder")
+            used = await in_thread(lambda: disk.used_bytes(workspace, max_bytes=limit), name="ramet-folder")
             if used > limit:
                 raise OutputTooLarge("bytes of a workspace", size=used, limit=limit)
-            for name in (*refused, *converted(answer.value, list[str])[: file_sync.MAX_TOLD]):
+            for name in (*refused, *convert_value(answer.value, list[str])[: file_sync.MAX_TOLD]):
                 _log.warning("run %s: a file stays on its machine: %s", self._spec.run, clean(name[:300]))
         except asyncio.CancelledError:
             self._drop(stream)
             raise
         finally:
-            if incoming.has_come:  # Else the rest is counted and dropped, so that the machine can end the stream.
+            if (
+                incoming.has_received_all
+            ):  # Else the rest is counted and dropped, so that the machine can end the stream.
                 self._drop(stream)
             request.cancel()
             await asyncio.gather(request, unpacking, return_exceptions=True)
@@ -144,7 +146,7 @@ class Staging:
             self._questions.ask(lambda ask: Put(ask=ask, number=self._number, stream=stream, root=str(path)))
         )
         packing = asyncio.ensure_future(
-            outgoing.packed(source or path, None, max_bytes=max_bytes, is_source=source is not None)
+            outgoing.pack(source or path, None, max_bytes=max_bytes, is_source=source is not None)
         )
         try:
             await asyncio.wait((request, packing), return_when=asyncio.FIRST_COMPLETED)

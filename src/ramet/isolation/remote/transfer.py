@@ -26,7 +26,7 @@ class IncomingDir:
         """See `Incoming.take`."""
         self._incoming.take(data)
 
-    async def unpacked(
+    async def unpack(
         self, place: Path, *, max_bytes: int, max_entries: int, whole: bool = False, any_links: bool = False
     ) -> tuple[str, ...]:
         """See `file_sync.unpack`."""
@@ -46,7 +46,7 @@ class IncomingDir:
         return await in_thread(work, name="ramet-unpack")
 
     @property
-    def has_come(self) -> bool:
+    def has_received_all(self) -> bool:
         """Return whether the stream has ended."""
         return self._incoming.has_end
 
@@ -76,7 +76,7 @@ class OutgoingDir:
         """See `Outgoing.grant`."""
         self._outgoing.grant(size)
 
-    async def packed(self, place: Path, known: Known | None, *, max_bytes: int, is_source: bool = False) -> Packed:
+    async def pack(self, place: Path, known: Known | None, *, max_bytes: int, is_source: bool = False) -> Packed:
         """See `file_sync.pack`; all of it was sent when this returns."""
         fd, self._theirs = self._theirs, -1
 

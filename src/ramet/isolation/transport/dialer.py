@@ -36,20 +36,20 @@ class Backoff:
 _PATIENCE, _BACKOFF = LineTimeouts(), Backoff()
 
 
-def check(invitation: JoinToken) -> None:
+def check(token: JoinToken) -> None:
     """Raise InvalidValue for a join token that cannot be used."""
-    _Dialler(invitation, _BACKOFF)
+    _Dialler(token, _BACKOFF)
 
 
 @contextlib.asynccontextmanager
-async def dialled(
-    invitation: JoinToken, *, patience: LineTimeouts = _PATIENCE, backoff: Backoff = _BACKOFF
+async def open_dialer(
+    token: JoinToken, *, patience: LineTimeouts = _PATIENCE, backoff: Backoff = _BACKOFF
 ) -> AsyncIterator[ResumingLine]:
     """Provide a line to the kernel that sent the join token. A background task dials as often as needed.
 
     Raises InvalidValue for a join token that cannot be used.
     """
-    dialler = _Dialler(invitation, backoff)
+    dialler = _Dialler(token, backoff)
     line = ResumingLine(patience=patience)
     task = asyncio.get_running_loop().create_task(dialler.run(line))
     try:
@@ -86,9 +86,9 @@ class _Dialler:
             with contextlib.suppress(OSError, ProtocolError, EOFError):  # of one connection; the next one may succeed
                 async with asyncio.timeout(self._backoff.try_s):
                     transport = await self._connect()
-                greetings = line.greetings
+                greetings = line.connections
                 await line.carry(transport)
-                if line.greetings > greetings:
+                if line.connections > greetings:
                     attempts = 0
             if not line.has_ended:
                 await asyncio.sleep(self._backoff.wait_s(attempts))

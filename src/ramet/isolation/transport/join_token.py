@@ -51,9 +51,9 @@ def read(folder: Path, *, pod: str = "") -> JoinToken:
     return JoinToken(url=fields[URL], ca=fields[CA], key=fields[KEY], pod=fields[POD])
 
 
-def format_token(invitation: JoinToken) -> bytes:
+def format_token(token: JoinToken) -> bytes:
     """Encode a token as one line of text, without the pod's uid; for `parse_token`."""
-    return json.encode(_Words(url=invitation.url, ca=invitation.ca, key=invitation.key)) + b"\n"
+    return json.encode(_Words(url=token.url, ca=token.ca, key=token.key)) + b"\n"
 
 
 def parse_token(line: bytes, *, pod: str) -> JoinToken:
@@ -65,10 +65,10 @@ def parse_token(line: bytes, *, pod: str) -> JoinToken:
     return JoinToken(url=fields.url, ca=fields.ca, key=fields.key, pod=pod)
 
 
-def secret_data(invitation: JoinToken) -> dict[str, str]:
+def secret_data(token: JoinToken) -> dict[str, str]:
     """Return a Secret's `stringData`, which `read` reads when it is mounted as a folder.
 
     The uid is left out while there is none.
     """
-    data = {URL: invitation.url, CA: invitation.ca, KEY: invitation.key, POD: invitation.pod}
+    data = {URL: token.url, CA: token.ca, KEY: token.key, POD: token.pod}
     return {name: text for name, text in data.items() if text}

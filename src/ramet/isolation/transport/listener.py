@@ -57,7 +57,7 @@ class PodListener:
         self._address, self._limits = (host, port), caps
         self.context = context
         self._loop = asyncio.get_running_loop()
-        self._book = JoinKeys(self._loop.time)
+        self._join_keys = JoinKeys(self._loop.time)
         self._lines: dict[str, ResumingLine] = {}
         self._strangers: Counter[str] = Counter()
         self._connections: set[asyncio.Task[None]] = set()
@@ -103,13 +103,13 @@ class PodListener:
 
         `key` is from `join_keys.new_key`, for a pod that got it before it had a uid.
         """
-        key = self._book.expect(pod, join_s=join_s, key=key)
+        key = self._join_keys.expect(pod, join_s=join_s, key=key)
         self._lines[pod] = line
         return key
 
     def forget(self, pod: str) -> None:
         """Revoke the keys of a pod that is gone. The line's owner closes the line. Idempotent."""
-        self._book.forget(pod)
+        self._join_keys.forget(pod)
         self._lines.pop(pod, None)
 
     # ---- connections ------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class PodListener:
             nonce = nonce_of(head)
         except ProtocolError:
             pass
-        next_key = self._book.admit(pod, bearer_key if nonce is not None else "")
+        next_key = self._join_keys.admit(pod, bearer_key if nonce is not None else "")
         line = self._lines.get(pod)
         if next_key is None or nonce is None or line is None or line.has_ended:
             stream.put(REFUSAL)
@@ -178,7 +178,7 @@ class PodListener:
 
     async def _carry(self, pod: str, key: str, line: ResumingLine, transport: WebSocketTransport) -> None:
         def greeted() -> None:
-            if not self._book.confirm(pod, key):  # The pod connected again while this connection was being set up.
+            if not self._join_keys.confirm(pod, key):  # The pod connected again while this connection was being set up.
                 transport.abort()
 
         await line.carry(transport, greeted=greeted)

@@ -47,7 +47,7 @@ class TokenStream:
     ) -> None:
         self._close()
 
-    async def other_than(self, known: JoinToken) -> JoinToken:
+    async def wait_other(self, known: JoinToken) -> JoinToken:
         """Wait for a token that differs from `known`, and return the latest one.
 
         The sender repeats the same token until the pod connects.

@@ -57,7 +57,7 @@ class ResumingLine:
         Raises Gone once the line has ended, and ProtocolError for a frame that is larger than any line accepts.
         """
         async with self._send_lock:
-            while not self._is_over and not self._session.has_room(frame):
+            while not self._is_over and not self._session.can_send(frame):
                 self._room.clear()
                 await self._room.wait()
             if self._is_over:
@@ -113,16 +113,16 @@ class ResumingLine:
         return self._transport is not None
 
     @property
-    def greetings(self) -> int:
+    def connections(self) -> int:
         """The number of connections so far on which a valid packet of the other side has arrived."""
         return self._greetings
 
-    async def until_greeted(self) -> None:
+    async def wait_connected(self) -> None:
         """Wait until the first valid packet of the other side has arrived, or the line has ended."""
         await self._has_greeted.wait()
 
     @property
-    def is_parted(self) -> bool:
+    def is_disconnected(self) -> bool:
         """Return whether the other side has announced its end."""
         return self._session.has_ended
 
@@ -144,7 +144,7 @@ class ResumingLine:
         self._transport = transport
         if self._giving_up is not None:
             self._giving_up.cancel()
-        self._session.connected()
+        self._session.on_connected()
         self._has_disconnected.clear()
         tasks = [
             self._loop.create_task(work)

@@ -67,7 +67,7 @@ def read_file(workspace: Path, path: str, *, max_bytes: int) -> bytes:
     if objection := _objection_to_name(path):
         raise InvalidValue("path", path, f"{_PATH}: {objection}")
     try:
-        with safe_walk.opened(workspace) as root, contextlib.ExitStack() as stack:
+        with safe_walk.open_root(workspace) as root, contextlib.ExitStack() as stack:
             folder = root
             for name in names[:-1]:
                 _check_folder(folder, name, path)
@@ -146,7 +146,10 @@ class _RefusedFiles:
 def _survey(workspace: Path, *, max_bytes: int, max_files: int) -> _Survey:
     """Return the files to copy. Raises OutputTooLarge."""
     survey, total = _Survey([], _RefusedFiles()), 0
-    with safe_walk.opened(workspace) as root, contextlib.closing(safe_walk.walk(root, max_depth=MAX_DEPTH)) as entries:
+    with (
+        safe_walk.open_root(workspace) as root,
+        contextlib.closing(safe_walk.walk(root, max_depth=MAX_DEPTH)) as entries,
+    ):
         for number, entry in enumerate(entries):
             if number >= max_files * _MAX_ENTRIES:
                 raise OutputTooLarge("entries of the workspace", size=number, limit=max_files * _MAX_ENTRIES)
@@ -192,14 +195,14 @@ def _objection_to_name(path: str) -> str:
 
 
 def _copied(workspace: Path, into: Path, survey: _Survey) -> Collected:
-    with safe_walk.opened(into.parent) as parent:
+    with safe_walk.open_root(into.parent) as parent:
         safe_walk.remove(parent, into.name)
     if not survey.files:
         return Collected((), survey.refused.lines(), 0)
     artifacts: list[Artifact] = []
     try:
         into.mkdir(0o700)
-        with safe_walk.opened(workspace) as source, safe_walk.opened(into) as target:
+        with safe_walk.open_root(workspace) as source, safe_walk.open_root(into) as target:
             for file in sorted(survey.files):
                 try:
                     size = _copy(source, target, file)
@@ -208,7 +211,7 @@ def _copied(workspace: Path, into: Path, survey: _Survey) -> Collected:
                 else:
                     artifacts.append(Artifact(name=file.name, size=size, path=str(into / file.name)))
     except BaseException:
-        with safe_walk.opened(into.parent) as parent, contextlib.suppress(OSError):
+        with safe_walk.open_root(into.parent) as parent, contextlib.suppress(OSError):
             safe_walk.remove(parent, into.name)
         raise
     return Collected(tuple(artifacts), survey.refused.lines(), sum(each.size for each in artifacts))

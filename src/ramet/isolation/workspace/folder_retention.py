@@ -47,7 +47,7 @@ def expired(ages: Iterable[Age], limits: FolderLimits, now: datetime) -> list[st
         is_over = is_over or (oldest is not None and age.last < oldest)
         if remaining is not None and not is_over:
             with contextlib.suppress(OSError):  # The folder is being filled, or removed.
-                remaining -= used_bytes(age.path, most=max(remaining, 0))
+                remaining -= used_bytes(age.path, max_bytes=max(remaining, 0))
             is_over = remaining < 0
         if is_over:
             runs.append(age.run)

@@ -64,7 +64,7 @@ class OutputStream:
                 start += 1
         return ring[start:].decode(errors="replace")
 
-    async def drained(self) -> None:
+    async def wait_drained(self) -> None:
         """Wait until all writers have closed the pipe and everything was read, or `close` was called."""
         await self._ended.wait()
 

@@ -30,7 +30,7 @@ from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Damaged, InvalidValue, Unknown
 from ramet.core.ids import checked_name
 from ramet.disk.regular_files import read_regular
-from ramet.disk.state_folder import checked_state_folder, made_folder, state_folder
+from ramet.disk.state_folder import checked_state_folder, ensure_folder, state_folder
 from ramet.isolation import safe_walk
 from ramet.isolation.workspace import checkpoint
 from ramet.isolation.workspace.checkpoint import Checkpoint, OpenCheckpoint
@@ -99,7 +99,7 @@ class RunFolder:
         """The file with the run's error output, from its first execution on."""
         return self.path / "stderr.log"
 
-    def about(self) -> RunDirInfo:
+    def read_info(self) -> RunDirInfo:
         """Return the recorded information about the run. Raises Damaged if the file cannot be read."""
         file = self.path / "run.json"
         try:
@@ -120,18 +120,18 @@ class RunFolder:
                     accepted = f"a {'file with one name' if name in _OWN_FILES else 'folder'} there; remove it"
                     raise InvalidValue("run", str(self.path / name), accepted)
 
-    def ended(self) -> None:
+    def record_end(self) -> None:
         """Record that an execution of the run has ended."""
         self._set_ended(self._clock.now())
 
-    def resumed(self) -> None:
+    def record_resume(self) -> None:
         """Record that another execution of the run has begun."""
         self._set_ended(None)
 
     def keep(self, keep: bool = True) -> None:
         """Set whether retention skips the folder."""
         with _WRITE_LOCK:
-            self._write(structs.replace(self.about(), keep=keep))
+            self._write(structs.replace(self.read_info(), keep=keep))
 
     def save_checkpoint(self, body: bytes, json_size: int, version: int = 1) -> None:
         """Replace the saved value; the new one is on the disk when this returns. See `checkpoint.save`."""
@@ -150,7 +150,7 @@ class RunFolder:
 
         No process of the run may be left. Raises OSError only if there is no new workspace.
         """
-        with safe_walk.opened(self.path) as folder:
+        with safe_walk.open_root(self.path) as folder:
             safe_walk.rename(folder, "workspace", f"{_REMOVED_PREFIX}{secrets.token_hex(4)}")
             os.mkdir("workspace", 0o700, dir_fd=folder)
             for each in self.path.glob(f"{_REMOVED_PREFIX}*"):
@@ -179,7 +179,7 @@ class RunFolder:
 
     def _set_ended(self, ended: datetime | None) -> None:
         with _WRITE_LOCK:
-            self._write(structs.replace(self.about(), ended=ended))
+            self._write(structs.replace(self.read_info(), ended=ended))
         checkpoint.clear_drafts(self.path)
 
     def _set_aside(self) -> Path | None:
@@ -245,13 +245,13 @@ class RunFolders:
 
         Raises Unknown, and InvalidValue for an invalid id, or for an entry of the folder that ramet did not create.
         """
-        folder = self.left_by(run_id)
+        folder = self.find_any(run_id)
         if folder is None:
             raise Unknown("run", run_id, tuple(each.id for each in self.list()))
         folder.check_entries()
         return folder
 
-    def left_by(self, run_id: str) -> RunFolder | None:
+    def find_any(self, run_id: str) -> RunFolder | None:
         """Return the folder of a run, whatever its content, for removal; None if there is none. Raises InvalidValue."""
         folder = self._folder(run_id)
         return folder if self._exists() and _is_folder(folder.path) else None
@@ -273,8 +273,8 @@ class RunFolders:
         The folder belongs to the caller, until the caller drops it.
         """
         self._check()
-        folder = made_folder(self.root / _SHELVES) / checked_name("shelf", name)
-        made_folder(folder, 0o755).chmod(0o755)
+        folder = ensure_folder(self.root / _SHELVES) / checked_name("shelf", name)
+        ensure_folder(folder, 0o755).chmod(0o755)
         return folder
 
     def drop_shelf(self, name: str = "") -> None:
@@ -292,7 +292,7 @@ class RunFolders:
                 if _is_folder(each / "ports"):
                     _remove(each / "ports")
 
-    async def tidy(self, is_needed: Callable[[RunFolder], Awaitable[bool]]) -> tuple[str, ...]:
+    async def remove_expired(self, is_needed: Callable[[RunFolder], Awaitable[bool]]) -> tuple[str, ...]:
         """Remove the folders that the limits do not keep; return the ids of their runs.
 
         Never removes a folder marked to be kept, nor one for which `is_needed`, called at the last moment, returns
@@ -329,7 +329,7 @@ class RunFolders:
             return
         checked_state_folder(self.root.parent.parent)
         self.root.parent.mkdir(0o755, parents=True, exist_ok=True)
-        made_folder(self.root)
+        ensure_folder(self.root)
         mode = stat.S_IMODE(self.root.stat().st_mode)
         if mode & ~_MOST:
             self.root.chmod(mode & _MOST)
@@ -341,13 +341,13 @@ def _ages(folders: Iterable[RunFolder]) -> Iterator[Age]:
         with contextlib.suppress(OSError):  # Removed since.
             last = folder.last_used()
             with contextlib.suppress(Damaged):
-                last = folder.about().ended or last
+                last = folder.read_info().ended or last
             yield Age(last, folder.id, folder.path)
 
 
 def _may_remove(folder: RunFolder) -> bool:
     try:
-        return not folder.about().keep
+        return not folder.read_info().keep
     except Damaged:
         return True
 
@@ -369,7 +369,7 @@ def _is_stale(path: Path, now: datetime) -> bool:
 
 
 def _remove(path: Path) -> None:
-    with safe_walk.opened(path.parent) as folder:
+    with safe_walk.open_root(path.parent) as folder:
         safe_walk.remove(folder, path.name)
 
 

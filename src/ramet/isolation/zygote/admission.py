@@ -114,7 +114,7 @@ def _check_cwd(cwd: str, source: str) -> None:
 def _is_folder_of(runs: str, path: str) -> bool:
     """Return whether a folder exists, with no link on the path from the folder of all workspaces."""
     try:
-        with safe_walk.opened(Path(runs)) as root:
+        with safe_walk.open_root(Path(runs)) as root:
             fd = open_beneath(root, path)
     except OSError:
         return False

@@ -77,7 +77,7 @@ class ZygoteBackend:
         self.on_threshold = on_threshold
         self._digest = hashlib.sha256(os.fsencode(self._runs)).digest()
         self._runtime = python_runtime.find()
-        self._room = ZygoteConfig("bwrap", self._runs, self._runtime.folders, {}, "bare")
+        self._config = ZygoteConfig("bwrap", self._runs, self._runtime.folders, {}, "bare")
         self._probe: Probe | None = None
         self._probing: asyncio.Future[None] | None = None
         self._cgroups: Cgroups | None = None
@@ -85,11 +85,11 @@ class ZygoteBackend:
         self._reserved = Reserved()
         self._limits = container.ContainerLimits()
         self._has_read_only_root = False  #: in namespaces without bubblewrap
-        self._dog = Watchdog()
+        self._watchdog = Watchdog()
         self._state_search = StateSearch()
-        self._pool = Pool(self._start_shared, parked=parked, kept=(self._runs, *self._runtime.folders))
-        self._fresh = DedicatedZygotes(self.start_zygote)
-        self._keepers = weakref.WeakSet[ZygoteClient]()  #: clients that have not been closed
+        self._pool = Pool(self._start_shared, parked=parked, protected_paths=(self._runs, *self._runtime.folders))
+        self._dedicated = DedicatedZygotes(self.start_zygote)
+        self._zygotes = weakref.WeakSet[ZygoteClient]()  #: clients that have not been closed
 
     @property
     def owner(self) -> tuple[int, int] | None:
@@ -111,8 +111,8 @@ class ZygoteBackend:
     async def start(self, spec: SandboxSpec) -> ForkedSandbox:
         """See `ramet.isolation.contract.Backend`."""
         level = self._level(await self.probe(), spec.grant.isolation)
-        assignment = build_assignment(spec, self._room, self.owner)
-        if assignment.mounts and self._room.is_apart:  # Elsewhere paths cannot be hidden.
+        assignment = build_assignment(spec, self._config, self.owner)
+        if assignment.mounts and self._config.is_apart:  # Elsewhere paths cannot be hidden.
             hidden = await in_thread(lambda: self._state_search.below(assignment.mounts), name="ramet-search")
             assignment = assignment._replace(hidden=hidden)
         assignment = await self._enter(spec.run, assignment)
@@ -135,20 +135,20 @@ class ZygoteBackend:
         is_fresh = level is Isolation.FRESH
         try:
             async with asyncio.timeout(START_S):
-                zygote, child = await (self._fresh if is_fresh else self._pool).take(spec.image, assignment.mounts)
+                zygote, child = await (self._dedicated if is_fresh else self._pool).take(spec.image, assignment.mounts)
                 try:
                     sandbox = await self._assign(spec, level, zygote, child, assignment)
                 except BaseException:
                     child.discard()
-                    if not self._room.is_apart:  # The container is cleared next.
+                    if not self._config.is_apart:  # The container is cleared next.
                         await run_shielded(asyncio.shield(child.ended))
                     raise
         except TimeoutError:
             raise SandboxFailed(f"run {spec.run}: nothing started within {START_S:g} s") from None
-        if self._room.walls == "pod":
+        if self._config.walls == "pod":
             return sandbox  # The only one.
         if is_fresh:
-            self._fresh.prepare(spec.image, assignment.mounts)
+            self._dedicated.prepare(spec.image, assignment.mounts)
         else:
             zygote.refill_soon()
         return sandbox
@@ -193,16 +193,16 @@ class ZygoteBackend:
     @property
     def parked(self) -> int:
         """See `ramet.isolation.contract.ProcessBackend`."""
-        return sum(zygote.parked for zygote in self._keepers)
+        return sum(zygote.parked for zygote in self._zygotes)
 
     def terminate(self) -> None:
         """See `ramet.isolation.contract.ProcessBackend`. The zygotes end with this process."""
-        terminate([child for zygote in self._keepers for child in zygote.children], self._cgroups)
+        terminate([child for zygote in self._zygotes for child in zygote.children], self._cgroups)
 
     async def close(self) -> None:
         """End all zygotes and sandboxes. Idempotent."""
-        await asyncio.gather(self._pool.close(), self._fresh.close())
-        self._dog.close()
+        await asyncio.gather(self._pool.close(), self._dedicated.close())
+        self._watchdog.close()
         if self._cgroups is not None:
             self._cgroups.close()
             self._cgroups = None
@@ -222,11 +222,11 @@ class ZygoteBackend:
         if self.name == "local":
             mode = "namespaces" if self.wants_namespaces and is_apart(findings) else "none"
             self._has_read_only_root = findings["read_only_root"].works
-        self._room = self._room._replace(
+        self._config = self._config._replace(
             walls=mode, has_landlock=findings["landlock"].works, has_seccomp=findings["seccomp"].works
         )
-        if not self._room.is_apart:
-            self._room = self._room._replace(in_memory=(), has_secrets=False, has_endpoints=False, has_ports=False)
+        if not self._config.is_apart:
+            self._config = self._config._replace(in_memory=(), has_secrets=False, has_endpoints=False, has_ports=False)
         self._cgroups = Cgroups.open(self._prefix)
         self._probe = probe._replace(together=shared_limits(self._cgroups))
 
@@ -249,7 +249,7 @@ class ZygoteBackend:
         Raises SandboxFailed, or InvalidValue if a mount has become a link.
         """
         owner = self._make_runs()
-        config = self._room._replace(mounts=mounts, image=image, identities=identities_of(mounts))
+        config = self._config._replace(mounts=mounts, image=image, identities=identities_of(mounts))
         if mounts:
             config = config._replace(states=states_in(mounts, self._runs))
         uid, gid = owner or (None, None)
@@ -266,7 +266,7 @@ class ZygoteBackend:
             launch = launch._replace(bwrap=program, arguments=arguments, files=bubblewrap.FILES)
         make_group = None if self._cgroups is None else self._make_group
         zygote = await ZygoteClient.start(config, launch, self._runtime, make_group)
-        self._keepers.add(zygote)
+        self._zygotes.add(zygote)
         return zygote
 
     def _make_runs(self) -> tuple[int, int] | None:
@@ -316,7 +316,7 @@ class ZygoteBackend:
             watched,
             on_end=lambda exit: self._look_at(zygote, exit),
             on_leaving=self._leave,
-            oom_kills=container.oom_kills if not self._room.is_apart and cgroup is None else None,
+            oom_kills=container.oom_kills if not self._config.is_apart and cgroup is None else None,
             bounds=bounds,
         )
 
@@ -333,8 +333,8 @@ class ZygoteBackend:
         group = await self._reserved.make(self._cgroups, grant.reservation, _limits(grant))
         cgroup_fds: list[int] = []
         try:
-            if group.has_doors:
-                cgroup_fds = group.doors()
+            if group.has_entry_fds:
+                cgroup_fds = group.entry_fds()
             else:
                 await spawn_thread.call(lambda: group.add(child.pid))
             yield cgroup_fds
@@ -349,10 +349,10 @@ class ZygoteBackend:
 
     def _watch(self, run: str, grant: Grant, child: ZygoteChild, assignment: Assignment) -> Watched | None:
         """Watch a child; return None if it has ended already."""
-        is_apart, cores = self._room.is_apart, self._limits.cpu_cores
+        is_apart, cores = self._config.is_apart, self._limits.cpu_cores
         # Nothing is subtracted for the image: a process is charged its small part of the memory that it shares.
         with contextlib.suppress(Gone):
-            return self._dog.watch(
+            return self._watchdog.watch(
                 child.pid,
                 adopter=self._adopter(child),
                 grant=grant,
@@ -360,8 +360,8 @@ class ZygoteBackend:
                 kill=lambda _: child.signal(signal.SIGKILL),
                 has_memory_cgroup=child.cgroup is not None and child.cgroup.has_memory,
                 has_cpu_cgroup=child.cgroup.has_cpu if child.cgroup else cores is not None and cores <= grant.cpu_cores,
-                in_memory=() if is_apart else self._room.in_memory,
-                by_session=self._room.walls == "none",
+                in_memory=() if is_apart else self._config.in_memory,
+                by_session=self._config.walls == "none",
                 in_own_network=is_apart,
                 on_threshold=lambda what, value, limit: self._report_threshold(run, what, value, limit),
             )
@@ -369,7 +369,7 @@ class ZygoteBackend:
 
     def _adopter(self, child: ZygoteChild) -> int | None:
         """Return the pid that becomes the parent of a run's orphans, and of no other processes."""
-        if self._room.walls == "pod" and (agent := procfs.stat(child.pid)) is not None:
+        if self._config.walls == "pod" and (agent := procfs.stat(child.pid)) is not None:
             return agent.parent
         return child.adopter if child.adopter > 0 else None
 

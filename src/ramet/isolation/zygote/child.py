@@ -60,7 +60,7 @@ def child_main(gates: Confinement, fds: Sequence[int]) -> NoReturn:
         os._exit(code)
 
 
-def run_beside(gates: Confinement, agent: int, given: Assignment, argv: list[str], fds: Sequence[int]) -> NoReturn:
+def run_program(gates: Confinement, agent: int, given: Assignment, argv: list[str], fds: Sequence[int]) -> NoReturn:
     """Run as a program in an agent's sandbox, once the start byte arrives.
 
     `agent` is the agent's pidfd; `fds` are stdout, stderr and the pipe of the start byte.
@@ -68,14 +68,14 @@ def run_beside(gates: Confinement, agent: int, given: Assignment, argv: list[str
     code = _NOT_FOUND
     try:
         inner, *output, start_signal = setup_fds((agent, *fds))
-        if gates.room.is_apart:
+        if gates.config.is_apart:
             calls.setns(inner, NAMESPACES)
             calls.setns(inner, calls.CLONE_NEWUSER)
         os.close(inner)
         os.chdir(given.cwd)
         if os.read(start_signal, 1):
             networked = given.has_network
-            gates.shut_inside(given, gates.rules(tcp=networked and gates.room.is_apart))
+            gates.apply_inside(given, gates.rules(tcp=networked and gates.config.is_apart))
             if networked:
                 gates.forbid_unix_sockets()
             _turn_output(output)
@@ -88,9 +88,9 @@ def run_beside(gates: Confinement, agent: int, given: Assignment, argv: list[str
         os._exit(code)
 
 
-def setup_fds(fds: Sequence[int], doors: Sequence[int] = ()) -> list[int]:
+def setup_fds(fds: Sequence[int], cgroup_fds: Sequence[int] = ()) -> list[int]:
     """Keep the given descriptors, at the lowest numbers from 3, and close all others of the zygote."""
-    for cgroup_fd in doors:
+    for cgroup_fd in cgroup_fds:
         os.write(cgroup_fd, b"0")
     os.setsid()
     signal.set_wakeup_fd(-1)
@@ -105,12 +105,12 @@ def setup_fds(fds: Sequence[int], doors: Sequence[int] = ()) -> list[int]:
     return low
 
 
-def environment(given: Assignment) -> Mapping[str, str]:
+def environment(assignment: Assignment) -> Mapping[str, str]:
     """Return the complete environment of an agent, or of a command in its sandbox."""
-    env = {"HOME": given.workspace, "TMPDIR": given.tmp, "PATH": _PATH, "LANG": "C.UTF-8", "USER": "agent"}
-    if given.proxy is not None:
+    env = {"HOME": assignment.workspace, "TMPDIR": assignment.tmp, "PATH": _PATH, "LANG": "C.UTF-8", "USER": "agent"}
+    if assignment.proxy is not None:
         env |= {name: PROXY_URL for each in _PROXIED for name in (each, each.upper())}
-    return env | given.env
+    return env | assignment.env
 
 
 def warm_pages(gates: Confinement) -> None:
@@ -135,9 +135,9 @@ def _become(
     Also returns the function that starts the inner end of the proxy.
     """
     mount_setup = None
-    if gates.room.is_apart:
+    if gates.config.is_apart:
         calls.unshare(NAMESPACES)
-        mount_setup = MountSetup(gates.room)
+        mount_setup = MountSetup(gates.config)
     _renew_shared_state()
     warm_pages(gates)
     rules = gates.rules()
@@ -148,10 +148,10 @@ def _become(
     os.environ.clear()
     os.environ.update(environment(assignment))
     if mount_setup is not None:
-        mount_setup.place(assignment)
+        mount_setup.apply(assignment)
     os.chdir(assignment.cwd)
     relay = _relay_in_pod(assignment.proxy) if assignment.proxy is not None and mount_setup is None else None
-    gates.shut(assignment, rules)
+    gates.apply(assignment, rules)
     channel.sendall(STARTED)
     return assignment, relay or _relay
 

@@ -62,9 +62,9 @@ class ZygoteClient:
         leash: int,
         make_group: MakeGroup | None,
     ) -> None:
-        self.room, self.spawned = room, 0
+        self.config, self.spawn_count = room, 0
         self._loop = asyncio.get_running_loop()
-        self.born = self._loop.time()
+        self.started_at = self._loop.time()
         self._control, self._process, self._make_group = control, process, make_group
         self._printed, self._held_end = printed, leash
         self._pidfd = -1  #: a pidfd of the zygote
@@ -86,7 +86,7 @@ class ZygoteClient:
 
     @classmethod
     async def start(
-        cls, room: ZygoteConfig, launch: Launch, runtime: Runtime, make_group: MakeGroup | None = None
+        cls, config: ZygoteConfig, launch: Launch, runtime: Runtime, make_group: MakeGroup | None = None
     ) -> ZygoteClient:
         """Start a zygote and wait until it can fork. Raises SandboxFailed, with the zygote's printed output."""
         control, child_end = packets.pair()
@@ -96,7 +96,7 @@ class ZygoteClient:
             with child_end:
                 fd = child_end.fileno()
                 packets.send(control, "launch", launch._replace(argv=runtime.program("zygote.main", fd, watched_end)))
-                packets.send(control, "room", room)
+                packets.send(control, "room", config)
                 program = runtime.program("zygote.launcher", fd, watched_end, options=("-S",))
                 process = await spawn_thread.start(program, stderr=output, pass_fds=[fd, watched_end])
         except BaseException:
@@ -106,19 +106,19 @@ class ZygoteClient:
             raise
         finally:
             os.close(watched_end)
-        return await cls(room, control, process, output, held_end, make_group)._wait_ready()
+        return await cls(config, control, process, output, held_end, make_group)._wait_ready()
 
     @classmethod
-    async def of(
-        cls, process: Process, control: socket.socket, printed: int, leash: int, room: ZygoteConfig
+    async def from_prefork(
+        cls, process: Process, control: socket.socket, printed: int, leash: int, config: ZygoteConfig
     ) -> ZygoteClient:
         """Take over a zygote that waits for its configuration, and wait until it can fork.
 
         Raises SandboxFailed, as `start` does.
         """
         with contextlib.suppress(OSError):  # It has ended: `_wait_ready` finds that next.
-            packets.send(control, "room", room)
-        return await cls(room, control, process, printed, leash, None)._wait_ready()
+            packets.send(control, "room", config)
+        return await cls(config, control, process, printed, leash, None)._wait_ready()
 
     async def _wait_ready(self) -> ZygoteClient:
         try:
@@ -137,7 +137,7 @@ class ZygoteClient:
         return not self._retired
 
     @property
-    def is_gone(self) -> bool:
+    def has_exited(self) -> bool:
         """Return whether the zygote and all its children have ended."""
         return self._exited.is_set()
 
@@ -147,7 +147,7 @@ class ZygoteClient:
         return len(self._parked)
 
     @property
-    def living(self) -> int:
+    def child_count(self) -> int:
         """The number of processes that were requested and have not ended, including parked ones."""
         return len(self._children)
 
@@ -173,28 +173,28 @@ class ZygoteClient:
         if self._refill is None and self.is_open:
             self._refill = self._loop.call_later(_REFILL_S, self._do_refill)
 
-    async def take(self) -> ZygoteChild:
+    async def take_child(self) -> ZygoteChild:
         """Return a child for an agent, parked or forked now. Raises SandboxFailed.
 
         Its `channel` and its `ours` (stdout and stderr) are the host's ends.
         """
-        self.spawned += 1
+        self.spawn_count += 1
         while self._parked:
             child = self._parked.popleft()
             if not child.ended.done():
                 return child
-            child.let_go()
+            child.close()
         return await self._new_child()
 
-    async def run_beside(
-        self, other: ZygoteChild, given: Assignment, argv: Sequence[str], output: Sequence[int]
+    async def run_program(
+        self, other: ZygoteChild, assignment: Assignment, argv: Sequence[str], output: Sequence[int]
     ) -> ZygoteChild:
         """Start a program in an agent's sandbox; it waits for a byte on its `ours`, a pipe. Raises SandboxFailed."""
         read_end, write_end = os.pipe()
         program = ZygoteChild(next(self._numbers), [write_end], [read_end])
         fds = (*output, read_end)
         async with self._turn:
-            self._ask("run", program, fds, {"beside": other.number, "given": given, "argv": list(argv)})
+            self._ask("run", program, fds, {"beside": other.number, "given": assignment, "argv": list(argv)})
             return await self._forked(program)
 
     async def open_socket(self, agent: ZygoteChild) -> socket.socket:
@@ -260,9 +260,9 @@ class ZygoteClient:
         try:
             async with self._turn:
                 child = ZygoteChild.agent(next(self._numbers), group)
-                self._ask("fork", child, child.theirs)
+                self._ask("fork", child, child.child_fds)
                 await self._forked(child)
-            if group is not None and not group.has_doors:
+            if group is not None and not group.has_entry_fds:
                 pid = child.pid
                 await run_shielded(spawn_thread.call(lambda: group.add(pid)))
         except BaseException:
@@ -304,7 +304,7 @@ class ZygoteClient:
         except OSError as error:
             self._refuse(forked, error.strerror or str(error))
         finally:
-            forked.sent()
+            forked.close_child_fds()
 
     async def _forked(self, forked: ZygoteChild) -> ZygoteChild:
         try:
@@ -365,7 +365,7 @@ class ZygoteClient:
                 if not self._ready.done():
                     self._ready.set_result(None)
             case "forked":
-                self._children[packet.body].is_forked(packet.fds)
+                self._children[packet.body].on_forked(packet.fds)
             case "socket":
                 pending = self._sockets.pop(packet.body)
                 if packet.fds:
@@ -397,7 +397,7 @@ class ZygoteClient:
         self._retired = True
         self._stop_refilling()
         while self._parked:
-            self._parked.popleft().let_go()
+            self._parked.popleft().close()
         while self._sockets:
             self._sockets.popitem()[1].set_exception(_no_socket("its zygote ended"))
         self._ending = self._loop.create_task(self._end())
@@ -409,12 +409,12 @@ class ZygoteClient:
             pidfds = [
                 fd for fd in (itself, self._pidfd, *(each.watch() for each in self._children.values())) if fd >= 0
             ]
-            if not self.room.is_apart:  # No other process does this if the zygote was killed.
+            if not self.config.is_apart:  # No other process does this if the zygote was killed.
                 for each in self._children.values():
                     each.kill_group()
-            if not await spawn_thread.all_ended(pidfds, within_s=_END_S):
+            if not await spawn_thread.wait_all_ended(pidfds, within_s=_END_S):
                 self._process.kill()
-                await spawn_thread.all_ended(pidfds, within_s=_END_S)
+                await spawn_thread.wait_all_ended(pidfds, within_s=_END_S)
             await in_thread(self._process.wait, name="ramet-wait")
             reason = f"the zygote ended: {self._last_words()}"
             for forked in list(self._children.values()):
@@ -446,7 +446,7 @@ def _no_socket(reason: str) -> SandboxFailed:
     return SandboxFailed(f"no socket could be made in a sandbox: {reason}")
 
 
-def without_paths(said: str) -> str:
+def without_paths(text: str) -> str:
     """Return the last line of a process's output, with an ellipsis for each path of this machine."""
-    line = said.splitlines()[-1].strip() if said else ""
+    line = text.splitlines()[-1].strip() if text else ""
     return _PATH.sub("…", line)

@@ -30,7 +30,7 @@ class DedicatedZygotes:
     def __init__(self, start: Start) -> None:
         self._start = start
         self._next: dict[_Kind, asyncio.Task[ZygoteClient]] = {}
-        self._keepers: set[ZygoteClient] = set()
+        self._zygotes: set[ZygoteClient] = set()
 
     async def take(self, image: Image, mounts: Mapping[str, str]) -> tuple[ZygoteClient, ZygoteChild]:
         """Return a child and its zygote. Raises SandboxFailed."""
@@ -42,7 +42,7 @@ class DedicatedZygotes:
         if zygote is None:
             zygote = await self._wait_for(self._launch(image, mounts))
         try:
-            child = await zygote.take()
+            child = await zygote.take_child()
         finally:
             zygote.retire()
         return zygote, child
@@ -62,15 +62,15 @@ class DedicatedZygotes:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(zygote.close() for zygote in self._keepers))
-        self._keepers.clear()
+        await asyncio.gather(*(zygote.close() for zygote in self._zygotes))
+        self._zygotes.clear()
 
     def _launch(self, image: Image, mounts: Mapping[str, str]) -> asyncio.Task[ZygoteClient]:
         return asyncio.get_running_loop().create_task(self._start_parked(image, mounts))
 
     async def _start_parked(self, image: Image, mounts: Mapping[str, str]) -> ZygoteClient:
         zygote = await self._start(image, mounts)
-        self._keepers = {each for each in self._keepers if not each.is_gone} | {zygote}
+        self._zygotes = {each for each in self._zygotes if not each.has_exited} | {zygote}
         zygote.park(1)
         return zygote
 

@@ -19,9 +19,9 @@ from ramet.isolation.zygote.process import ZygoteChild
 
 
 async def run(
-    keeper: ZygoteClient,
+    zygote: ZygoteClient,
     agent: ZygoteChild,
-    given: Assignment,
+    assignment: Assignment,
     argv: Sequence[str],
     *,
     timeout_s: float,
@@ -36,9 +36,11 @@ async def run(
     out, err = Capture(head=max_bytes), Capture(head=max_bytes)
     with contextlib.ExitStack() as ours:
         with contextlib.ExitStack() as theirs:
-            sinks = [pipes.reader_pipe(each, enough=lambda: None, ours=ours, theirs=theirs) for each in (out, err)]
+            sinks = [
+                pipes.reader_pipe(each, on_full=lambda: None, parent_fds=ours, child_fds=theirs) for each in (out, err)
+            ]
             try:
-                program = await keeper.run_beside(agent, given, argv, sinks)
+                program = await zygote.run_program(agent, assignment, argv, sinks)
             except SandboxFailed:
                 if agent.ended.done():
                     raise Gone("the sandbox has ended") from None
@@ -48,11 +50,11 @@ async def run(
                 pid = program.pid
                 await spawn_thread.call(lambda: cgroup.add(pid))
             with contextlib.suppress(BrokenPipeError):
-                os.write(program.ours[0], b"1")
+                os.write(program.host_fds[0], b"1")
             async with asyncio.timeout(timeout_s):
                 await asyncio.shield(program.ended)
         finally:
-            keeper.end(program)
+            zygote.end(program)
             await run_shielded(asyncio.shield(program.ended))
-            program.let_go()
+            program.close()
     return Ran(program.ended.result().code, out.data(), err.data())

@@ -27,7 +27,7 @@ from ramet.isolation.assignment import Assignment, ZygoteConfig
 from ramet.isolation.confine.gates import Confinement
 from ramet.isolation.linux import calls, procfs
 from ramet.isolation.zygote import packets
-from ramet.isolation.zygote.child import child_main, run_beside, warm_pages
+from ramet.isolation.zygote.child import child_main, run_program, warm_pages
 
 _BARE = (
     "asyncio",
@@ -103,14 +103,14 @@ def _die_with_host(watched_end: int) -> None:
         os._exit(0)
 
 
-def check_mounts(room: ZygoteConfig) -> None:
+def check_mounts(config: ZygoteConfig) -> None:
     """Check that bwrap has bound the files that the host inspected: bwrap may have opened them by name.
 
     Raises OSError.
     """
-    if room.walls != "bwrap":
+    if config.walls != "bwrap":
         return
-    for path, identity in room.identities.items():
+    for path, identity in config.identities.items():
         status = os.stat(path)  # noqa: PTH116
         if [status.st_dev, status.st_ino] != list(identity):
             raise OSError(errno.ESTALE, "a mount was exchanged while it was bound", path)
@@ -157,8 +157,8 @@ class Zygote:
         self._control, self._gates = control, gates
         self._families: dict[int, _Family] = {}  #: by the pid of each process
         self._closing: list[_Family] = []  #: families whose own processes are reaped
-        self._apart = gates.room.is_apart
-        self._is_alone = gates.room.walls == "pod"  #: whether all processes below us belong to one run
+        self._apart = gates.config.is_apart
+        self._is_alone = gates.config.walls == "pod"  #: whether all processes below us belong to one run
         self._pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._network = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._wake, wake = os.pipe()
@@ -258,7 +258,7 @@ class Zygote:
         try:
             if self._apart:
                 calls.setns(agent, calls.CLONE_NEWPID)
-            main = self._new(lambda: run_beside(self._gates, agent, assignment, argv, fds))
+            main = self._new(lambda: run_program(self._gates, agent, assignment, argv, fds))
             return _Family(number, 0, main, main, other)
         finally:
             self._leave_pid_namespace()
@@ -324,9 +324,9 @@ class Zygote:
         parked = {pid: procfs.stat(pid) for pid, each in self._families.items() if each.beside is None}
         spared = {pid: process for pid, process in parked.items() if process is not None}
         while True:
-            descendants = procfs.tree(os.getpid(), seen=spared)
+            descendants = procfs.tree(os.getpid(), excluded=spared)
             del descendants[os.getpid()]
-            live_pids = [pid for pid, process in descendants.items() if process.lives]
+            live_pids = [pid for pid, process in descendants.items() if process.is_alive]
             # Otherwise a process may have moved on during the scan.
             if not live_pids and descendants.keys() == previous:
                 return

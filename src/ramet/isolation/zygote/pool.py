@@ -34,10 +34,10 @@ class ZygoteKind:
 
     image: Image
     mounts: Mapping[str, str]  #: with their sources: two runs may have been granted different sources for the same path
-    keeper: ZygoteClient | None = None
+    zygote: ZygoteClient | None = None
     starting: asyncio.Task[ZygoteClient] | None = None
-    used: float = 0.0
-    blown: float = field(default=float("-inf"))  #: the time of the last rotation because of a crash
+    used_at: float = 0.0
+    rotated_at: float = field(default=float("-inf"))  #: the time of the last rotation because of a crash
     tainted: bool = False
 
     def serves(self, image: Image, mounts: Mapping[str, str], kept: Sequence[str]) -> bool:
@@ -52,10 +52,10 @@ class ZygoteKind:
 class Pool:
     """Children from warm zygotes. `kept` are paths that every child has, whatever its mounts."""
 
-    def __init__(self, start: Start, *, parked: int, kept: Sequence[str]) -> None:
-        self._start, self._parked, self._kept = start, parked, kept
+    def __init__(self, start: Start, *, parked: int, protected_paths: Sequence[str]) -> None:
+        self._start, self._parked, self._kept = start, parked, protected_paths
         self._kinds: list[ZygoteKind] = []
-        self._keepers: set[ZygoteClient] = set()  #: all zygotes that may still have children
+        self._zygotes: set[ZygoteClient] = set()  #: all zygotes that may still have children
         self._tasks: set[asyncio.Task[ZygoteClient]] = set()
         self._is_closed = False
 
@@ -69,20 +69,20 @@ class Pool:
             self._make_room()
             kind = ZygoteKind(image, dict(mounts))
             self._kinds.append(kind)
-        kind.used = now
-        zygote = kind.keeper
+        kind.used_at = now
+        zygote = kind.zygote
         if zygote is None or not zygote.is_open:
             zygote = await self._wait_renewed(kind)
         elif self._is_due(kind, zygote, now):
             self._renew(kind)
-        return zygote, await zygote.take()
+        return zygote, await zygote.take_child()
 
-    def crashed(self, keeper: ZygoteClient) -> None:
+    def crashed(self, zygote: ZygoteClient) -> None:
         """Rotate a zygote after an agent crashed like an attacker: the zygote's address space may be known by now."""
         now = asyncio.get_running_loop().time()
         for kind in self._kinds:
-            if kind.keeper is keeper and now - kind.blown >= ROTATE_PAUSE_S:
-                kind.blown, kind.tainted = now, True
+            if kind.zygote is zygote and now - kind.rotated_at >= ROTATE_PAUSE_S:
+                kind.rotated_at, kind.tainted = now, True
                 self._renew(kind)
 
     async def close(self) -> None:
@@ -91,20 +91,20 @@ class Pool:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(zygote.close() for zygote in self._keepers))
+        await asyncio.gather(*(zygote.close() for zygote in self._zygotes))
         self._kinds.clear()
-        self._keepers.clear()
+        self._zygotes.clear()
 
     def _is_due(self, kind: ZygoteKind, zygote: ZygoteClient, now: float) -> bool:
-        return kind.tainted or now - zygote.born >= ROTATE_AFTER_S or zygote.spawned >= ROTATE_AFTER_SPAWNS
+        return kind.tainted or now - zygote.started_at >= ROTATE_AFTER_S or zygote.spawn_count >= ROTATE_AFTER_SPAWNS
 
     def _make_room(self) -> None:
         """Retire the least recently used zygote if there are too many; its agents live on."""
         if len(self._kinds) >= MAX_ZYGOTES:
-            oldest = min(self._kinds, key=lambda shelf: shelf.used)
+            oldest = min(self._kinds, key=lambda shelf: shelf.used_at)
             self._kinds.remove(oldest)
-            if oldest.keeper is not None:
-                oldest.keeper.retire()
+            if oldest.zygote is not None:
+                oldest.zygote.retire()
 
     async def _wait_renewed(self, kind: ZygoteKind) -> ZygoteClient:
         """Wait for a new zygote, together with all callers that need the same kind."""
@@ -129,9 +129,9 @@ class Pool:
             zygote = await self._start(kind.image, kind.mounts)
         finally:
             kind.starting = None
-        self._keepers = {each for each in self._keepers if not each.is_gone}
-        self._keepers.add(zygote)
-        replaced, kind.keeper, kind.tainted = kind.keeper, zygote, False
+        self._zygotes = {each for each in self._zygotes if not each.has_exited}
+        self._zygotes.add(zygote)
+        replaced, kind.zygote, kind.tainted = kind.zygote, zygote, False
         if replaced is not None:
             replaced.retire()
         zygote.park(self._parked)

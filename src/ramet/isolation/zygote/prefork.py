@@ -46,15 +46,15 @@ class PreforkedZygote(NamedTuple):
 
     process: Child
     control: socket.socket
-    printed: int  #: a memfd with its printed output
-    leash: int
+    output: int  #: a memfd with its printed output
+    held_end: int
 
     def end(self) -> None:
         """Kill a zygote that is not wanted. Blocks for a moment."""
         self.control.close()
         self.process.kill()
         self.process.wait()
-        for fd in (self.printed, self.leash):
+        for fd in (self.output, self.held_end):
             os.close(fd)
 
 

@@ -28,11 +28,11 @@ class ZygoteChild:
     """A process, on a running event loop. Only `let_go` closes its descriptors."""
 
     def __init__(
-        self, number: int, ours: Sequence[int], theirs: Sequence[int], channel: socket.socket | None = None
+        self, number: int, host_fds: Sequence[int], child_fds: Sequence[int], channel: socket.socket | None = None
     ) -> None:
         loop = asyncio.get_running_loop()
         self.number = number
-        self._ours, self.theirs = list(ours), list(theirs)
+        self._ours, self.child_fds = list(host_fds), list(child_fds)
         self._channel = channel
         self._pidfd = -1
         self.pid = self.adopter = -1  #: in the host's namespace; the adopter becomes the parent of orphans inside
@@ -63,7 +63,7 @@ class ZygoteChild:
                 pipes = [first, second]
             except OSError as error:
                 raise SandboxFailed(f"no descriptors for a sandbox: {error.strerror}") from error
-            cgroup_fds = [] if cgroup is None else cgroup.doors()
+            cgroup_fds = [] if cgroup is None else cgroup.entry_fds()
             cleanup.pop_all()
         channel.setblocking(False)
         for read_end, _ in pipes:
@@ -80,11 +80,11 @@ class ZygoteChild:
         return self._channel
 
     @property
-    def ours(self) -> Sequence[int]:
+    def host_fds(self) -> Sequence[int]:
         """The host's descriptors whose other ends the process has, except the channel; -1 once closed."""
         return self._ours
 
-    def is_forked(self, pidfds: Sequence[int]) -> None:
+    def on_forked(self, pidfds: Sequence[int]) -> None:
         """Record the pidfds of the main process, and of the first process of its pid namespace if there is one."""
         self._pidfd, *first = pidfds
         self.pid = pid_of(self._pidfd)
@@ -112,15 +112,15 @@ class ZygoteChild:
                 calls.pidfd_send_signal(self._pidfd, 0)  # The pid stays valid as long as the process is not reaped.
                 os.killpg(self.pid, signal.SIGKILL)
 
-    def sent(self) -> None:
+    def close_child_fds(self) -> None:
         """Close our copies of the ends that the process has received."""
-        while self.theirs:
-            os.close(self.theirs.pop())
+        while self.child_fds:
+            os.close(self.child_fds.pop())
 
-    def let_go(self) -> None:
+    def close(self) -> None:
         """Close our ends. Idempotent."""
         self.is_unwanted = True
-        self.sent()
+        self.close_child_fds()
         if self._channel is not None:
             self._channel.close()
         for fd in (*self._ours, self._pidfd):
@@ -132,7 +132,7 @@ class ZygoteChild:
     def discard(self) -> None:
         """Kill a process that is not wanted, now or as soon as it is forked, and close our ends."""
         self.signal(signal.SIGKILL)
-        self.let_go()
+        self.close()
 
 
 def pid_of(pidfd: int) -> int:

@@ -38,9 +38,9 @@ class ForkedSandbox:
         self,
         run: str,
         level: Isolation,
-        keeper: ZygoteClient,
+        zygote: ZygoteClient,
         child: ZygoteChild,
-        given: Assignment,
+        assignment: Assignment,
         watched: Watched | None,
         *,
         on_end: Callable[[Exit], None],
@@ -48,7 +48,7 @@ class ForkedSandbox:
         oom_kills: Callable[[], int] | None,
         bounds: MemoryBounds,
     ) -> None:
-        self._run, self._level, self._keeper, self._child, self._given = run, level, keeper, child, given
+        self._run, self._level, self._zygote, self._child, self._given = run, level, zygote, child, assignment
         self._watched, self._bounds = watched, bounds
         self._exit: Exit | None = None
         self._on_end, self._on_leaving = on_end, on_leaving
@@ -65,12 +65,12 @@ class ForkedSandbox:
     @property
     def stdout(self) -> int:
         """The descriptor of stdout, non-blocking."""
-        return self._child.ours[0]
+        return self._child.host_fds[0]
 
     @property
     def stderr(self) -> int:
         """The descriptor of stderr, non-blocking."""
-        return self._child.ours[1]
+        return self._child.host_fds[1]
 
     @property
     def pid(self) -> int:
@@ -92,7 +92,7 @@ class ForkedSandbox:
         self._is_killed = self._is_killed or number == signal.SIGKILL
         self._child.signal(number)
         if number == signal.SIGKILL:
-            self._keeper.end(self._child)  # Before the zygote learns of the main process's end, which takes a while.
+            self._zygote.end(self._child)  # Before the zygote learns of the main process's end, which takes a while.
 
     async def kill(self, grace_s: float = KILL_GRACE_S) -> Exit:
         """Send SIGTERM, then SIGKILL: when the main process ends, the zygote ends its pid namespace."""
@@ -115,7 +115,7 @@ class ForkedSandbox:
     async def run_command(self, argv: Sequence[str], *, timeout_s: float, max_bytes: int) -> Ran:
         """Run a command in the sandbox. Raises Gone or TimeoutError."""
         return await exec_process.run(
-            self._keeper, self._child, self._given, argv, timeout_s=timeout_s, max_bytes=max_bytes
+            self._zygote, self._child, self._given, argv, timeout_s=timeout_s, max_bytes=max_bytes
         )
 
     async def dial(self, port: int) -> socket.socket:
@@ -128,7 +128,7 @@ class ForkedSandbox:
             raise InvalidValue("port", port, f"a port of its policy: {declared or 'it has none'}")
         if self._child.ended.done():
             raise Gone("the sandbox has ended")
-        sock = await self._keeper.open_socket(self._child)
+        sock = await self._zygote.open_socket(self._child)
         try:
             await asyncio.get_running_loop().sock_connect(sock, (LOOPBACK, port))
             if sock.getsockname()[1] == port:  # If nothing listens, TCP may connect a socket with itself.
@@ -145,7 +145,7 @@ class ForkedSandbox:
         """Kill live processes and close open descriptors. Idempotent."""
         if not self._child.ended.done():
             await self.kill(0)
-        self._child.let_go()
+        self._child.close()
         if self._child.removal is not None:
             await asyncio.shield(self._child.removal)
         if not self._has_left:
@@ -175,7 +175,7 @@ class ForkedSandbox:
         if code == OUT_OF_MEMORY:
             return Exit(code, "oom", "MemoryError", cpu, peak)
         if code == -signal.SIGKILL and (group := self._child.cgroup) is not None and group.oom_kills():
-            return Exit(code, "oom", self._bounds.met(group), cpu, peak)
+            return Exit(code, "oom", self._bounds.describe_exceeded(group), cpu, peak)
         if code == -signal.SIGKILL and not self._is_killed and self._oom_kills is not None:
             if self._oom_kills() > self._oom_kills_before:
                 return Exit(code, "oom", "the kernel killed it for the memory of its container", cpu, peak)

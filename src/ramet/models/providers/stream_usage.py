@@ -40,7 +40,7 @@ class UsageRefused(ModelFailed):
     """The error for a refused request with usage: the refusal may have been for that field alone."""
 
 
-def is_asked(model: BaseChatModel, kwargs: Mapping[str, Any], runnable: Runnable[Any, Any] | None = None) -> bool:
+def needs_request(model: BaseChatModel, kwargs: Mapping[str, Any], runnable: Runnable[Any, Any] | None = None) -> bool:
     """Return whether to pass `stream_usage` with a call of this model, through `runnable` if given.
 
     Never if the model's owner has decided it, nor if the call uses the Responses API.
@@ -79,16 +79,16 @@ def refusal(endpoint: Endpoint, error: Exception, failed: ModelFailed) -> UsageR
     text = str(error).lower()
     if any(name in text for name in _FIELD_NAMES):
         _accepts_usage.pop(endpoint, None)
-        note(endpoint, is_taken=False)
+        remember_answer(endpoint, is_accepted=False)
     elif failed.status not in _REFUSALS or endpoint in _accepts_usage or is_overflow(error):
         return None
     return UsageRefused(failed.model, failed.reason, status=failed.status)
 
 
-def note(endpoint: Endpoint, *, is_taken: bool) -> None:
+def remember_answer(endpoint: Endpoint, *, is_accepted: bool) -> None:
     """Remember whether an endpoint has answered a request with usage; only its first answer counts."""
     if endpoint not in _accepts_usage:
-        _accepts_usage[endpoint] = is_taken
+        _accepts_usage[endpoint] = is_accepted
         if len(_accepts_usage) > MAX_REMEMBERED:
             _accepts_usage.pop(next(iter(_accepts_usage)), None)
 

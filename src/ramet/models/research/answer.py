@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from ramet.models.research import settings as setting_rules
-from ramet.models.research.evidence import SHOWN, EvidenceLine, severity, written_by
+from ramet.models.research.evidence import MAX_SHOWN, EvidenceLine, find_writers, severity
 from ramet.models.research.question import Question
 
 SIGNED = (
@@ -26,7 +26,7 @@ def by_weight(lines: Iterable[EvidenceLine], question: Question) -> list[Evidenc
     """Return the lines by relevance: severe and frequent log lines first, then lines with the most terms."""
 
     def weight(line: EvidenceLine) -> tuple[object, ...]:
-        terms, level = question.held_by(line.text[:SHOWN]), severity(line.text)
+        terms, level = question.matching_terms(line.text[:MAX_SHOWN]), severity(line.text)
         often = line.alike * (level - 1) * (1 + len(terms)) * (question.about_fault and line.kind == "logs")
         defined = sum(bool(re.search(_DEFINES + re.escape(term), line.text, re.IGNORECASE)) for term in terms)
         return level < 4 or not often, -often, "test" in line.path, -len(terms) - defined, line
@@ -35,21 +35,27 @@ def by_weight(lines: Iterable[EvidenceLine], question: Question) -> list[Evidenc
 
 
 def answer(
-    question: Question, lines: list[EvidenceLine], linked: list[EvidenceLine], read: str, left_out: Mapping[str, bool]
+    question: Question,
+    lines: list[EvidenceLine],
+    linked: list[EvidenceLine],
+    searched: str,
+    omissions: Mapping[str, bool],
 ) -> str:
     """Return the findings as text. `linked` has the lines of a later search; `left_out` is True for an omission by a
     bound."""
     ranked = by_weight(lines, question)
     symptoms = [line for line in ranked if question.about_fault and line.kind == "logs"]
-    term_lines = [line.cite() for line in ranked if line not in symptoms and question.held_by(line.text[:SHOWN])]
-    has_match = any(question.held_by(f"{line.path} {line.text}") for line in symptoms)
+    term_lines = [
+        line.cite() for line in ranked if line not in symptoms and question.matching_terms(line.text[:MAX_SHOWN])
+    ]
+    has_match = any(question.matching_terms(f"{line.path} {line.text}") for line in symptoms)
     settings = list(
         {(s.line[:2], s.key): s for line in (*linked, *lines) for s in setting_rules.settings_on(line)}.values()
     )
     settings = [s for s in settings if s.line.kind == "settings" or not re.search(_TEST, s.line.path)]
     symptom_lines, code, linked_settings = list[str](), list[EvidenceLine](), dict[setting_rules.Setting, None]()
     for line in symptoms[:5]:
-        writers, shared = written_by(line, linked), setting_rules.values_shared(line, settings)[:4]
+        writers, shared = find_writers(line, linked), setting_rules.values_shared(line, settings)[:4]
         similar = (
             f"; {line.alike} lines that were read, up to line {line.last}, differ in numbers, ids and quotes at most"
         )
@@ -58,12 +64,14 @@ def answer(
         symptom_lines += [f"  {number}: {setting.cite()}" for number, setting in shared]
         code, linked_settings = code + writers, linked_settings | {setting: None for _, setting in shared}
     groups = setting_rules.compare(settings)
-    groups.sort(key=lambda group: -max((s in linked_settings) * 9 + len(question.held_by(s.name)) for s in group))
+    groups.sort(
+        key=lambda group: -max((s in linked_settings) * 9 + len(question.matching_terms(s.name)) for s in group)
+    )
     if not question.about_fault:
-        groups = [group for group in groups if 2 * len(question.held_by(group[0].name)) > len(question.terms)]
+        groups = [group for group in groups if 2 * len(question.matching_terms(group[0].name)) > len(question.terms)]
     group_texts = [(len({s.measure for s in group}) > 1, " · ".join(s.cite() for s in group[:4])) for group in groups]
     longer = [each for setting in linked_settings for each in setting_rules.longer_times(setting, lines)]
-    names = [] if any(left_out.values()) else setting_rules.renamed([*lines, *linked], settings)
+    names = [] if any(omissions.values()) else setting_rules.renamed([*lines, *linked], settings)
     sections = {
         "Log lines that report trouble": symptom_lines,
         "Settings of one name with values that contradict each other": [text for differ, text in group_texts if differ],
@@ -71,20 +79,20 @@ def answer(
         "Settings that may have been renamed": names,
         "Settings of one name with equal values": [text for differ, text in group_texts if not differ][:3],
         "Lines with words of the question": [] if has_match else term_lines,
-        "Not looked at": list(left_out),
+        "Not looked at": list(omissions),
     }
     titles = [title[0].lower() + title[1:] for title in [*sections][:4] if sections[title]]
     paragraphs = [f"**{' '.join(question.text.split())[:300]}**"]
-    if not read:
+    if not searched:
         paragraphs += ["There is no text here that could be searched."]
     elif question.about_fault and not titles:
         paragraphs += [
-            f"No fault was found in {read}: no line of a log reports trouble, no settings contradict each other."
+            f"No fault was found in {searched}: no line of a log reports trouble, no settings contradict each other."
         ]
     elif question.about_fault or term_lines:
-        paragraphs += [f"Found in {read}: {', '.join(titles or ['lines with words of the question'])}."]
+        paragraphs += [f"Found in {searched}: {', '.join(titles or ['lines with words of the question'])}."]
     else:
-        paragraphs += [f"Nothing was found in {read}: no line holds a word of the question."]
+        paragraphs += [f"Nothing was found in {searched}: no line holds a word of the question."]
     if symptom_lines and not has_match:
         paragraphs += ["No log line that was read and reports trouble holds a word of the question."]
     for title, entries in sections.items():

@@ -30,8 +30,8 @@ _FRONT = re.compile(  # the time and the level that a log line begins with
 _VARIES = re.compile(r"\"[^\"]*\"|'[^']*'|\b[0-9a-fA-F]{8,}\b|(?<![\w-])[\w-]*\d[\w.:-]*")
 _LITERAL = re.compile(r"\"((?:\\.|[^\"\\])*)\"|'((?:\\.|[^'\\])*)'|`([^`]*)`")
 _PLACEHOLDER = re.compile(r"%(?:\(\w+\))?[-+#\d.]*[a-zA-Z]|\$?\{[^{}]*\}|\$\w+")
-LOOKED_AT = 500  #: characters of a line of code that are searched for literals
-SHOWN = 200  #: characters of a line that are quoted, and searched for words of the question
+MAX_SEARCHED = 500  #: characters of a line of code that are searched for literals
+MAX_SHOWN = 200  #: characters of a line that are quoted, and searched for words of the question
 
 
 class EvidenceLine(NamedTuple):
@@ -52,8 +52,8 @@ class EvidenceLine(NamedTuple):
     def cite(self) -> str:
         """Return the place and the quoted text on one line; an ellipsis after the quotes marks a truncation."""
         text = " ".join(self.text.strip().splitlines())  # `\r` would end the quotation on a terminal.
-        quoted = f"`` {text[:SHOWN]} ``" if "`" in text[:SHOWN] else f"`{text[:SHOWN]}`"
-        return f"{self.path}:{self.number}: {quoted}{'…' if len(text) > SHOWN else ''}"
+        quoted = f"`` {text[:MAX_SHOWN]} ``" if "`" in text[:MAX_SHOWN] else f"`{text[:MAX_SHOWN]}`"
+        return f"{self.path}:{self.number}: {quoted}{'…' if len(text) > MAX_SHOWN else ''}"
 
 
 def kind_of(path: str) -> str:
@@ -111,14 +111,14 @@ def phrases(line: EvidenceLine) -> list[str]:
     return [pair for pair in dict.fromkeys(pairs) if len(pair) > 8][:10]
 
 
-def written_by(line: EvidenceLine, candidates: Iterable[EvidenceLine]) -> list[EvidenceLine]:
+def find_writers(line: EvidenceLine, candidates: Iterable[EvidenceLine]) -> list[EvidenceLine]:
     """Return at most 3 lines of code with a literal that matches this message, apart from its placeholders.
 
     The longest literals win. A literal with fewer than ten letters outside of placeholders, such as `%s`, is ignored.
     """
     letters_by_line: dict[EvidenceLine, int] = {}
     for each in (each for each in candidates if each.kind == "source"):
-        for parts in (_PLACEHOLDER.split("".join(literal)) for literal in _LITERAL.findall(each.text[:LOOKED_AT])):
+        for parts in (_PLACEHOLDER.split("".join(literal)) for literal in _LITERAL.findall(each.text[:MAX_SEARCHED])):
             text, at = message(line.text), 0
             for part in parts:  # by hand: a regular expression could be made to search without end
                 at = text.find(part, at) + len(part) if at >= 0 and part in text[at:] else -1

@@ -30,7 +30,7 @@ class Turn(NamedTuple):
     done: tuple[Done, ...]
     must_end: bool  #: the newest message says that no more tools will be run
 
-    def of(self, stage: str, *, failed: bool = False) -> list[Done]:
+    def calls_of(self, stage: str, *, failed: bool = False) -> list[Done]:
         """Return the successful calls of a stage; with `failed`, only the failed ones."""
         return [each for each in self.done if each.stage == stage and each.failed is failed]
 

@@ -19,7 +19,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 
-from ramet.models.made_stream import streamed, tool_name
+from ramet.models.made_stream import to_chunks, tool_name
 from ramet.models.research.researcher import decide
 
 
@@ -47,7 +47,7 @@ class OfflineResearcher(BaseChatModel):
         return self._generate(messages)
 
     async def _astream(self, messages: list[BaseMessage], *_: Any, **__: Any) -> AsyncIterator[ChatGenerationChunk]:
-        for piece in streamed(self._reply(messages)):
+        for piece in to_chunks(self._reply(messages)):
             yield piece
 
     def _reply(self, messages: Sequence[BaseMessage]) -> AIMessage:

@@ -19,8 +19,8 @@ from ramet.models.research.evidence import EvidenceLine, kind_of
 from ramet.models.research.history import Turn, read
 from ramet.models.research.question import FAULT, Question, escaped, understand
 
-MOST = {"logs": 6, "settings": 12, "source": 12, "docs": 6}  #: maximum number of files that are searched, by kind
-MOST_LINES, MOST_REASONS, MOST_KEYS, MOST_REPORTED = 200, 20, 30, 150
+MAX_FILES = {"logs": 6, "settings": 12, "source": 12, "docs": 6}  #: maximum number of files that are searched, by kind
+MAX_LINES, MAX_REASONS, MAX_KEYS, MAX_REPORTED = 200, 20, 30, 150
 # how tools display characters that no tool argument can contain
 _ODD = re.compile(r"\\(u[0-9a-f]{4}|x[0-9a-f]{2}|[nrt])")
 _BOUND = re.compile(r"^… \[(.*?)\]?$", re.MULTILINE)
@@ -55,7 +55,7 @@ def decide(messages: Sequence[BaseMessage], tools: frozenset[str]) -> Step:
     return _Research(turn, question, tools).root()
 
 
-def _grep(stage: str, pattern: str, mode: str = "content", limit: int = MOST_LINES, **options: Any) -> PlannedCall:
+def _grep(stage: str, pattern: str, mode: str = "content", limit: int = MAX_LINES, **options: Any) -> PlannedCall:
     args = {"pattern": pattern, "output_mode": mode, "-i": True, "head_limit": limit}
     return PlannedCall(stage, "Grep", args | {name: value for name, value in options.items() if value})
 
@@ -67,7 +67,7 @@ class _Research:
         self._turn, self._question, self._tools = turn, question, tools
         self._ended = turn.must_end or not tools
         self._omissions: dict[str, bool] = {}  #: True: a bound, beyond which more may be found
-        survey = {each.args["pattern"]: each.text for each in turn.of("survey")}
+        survey = {each.args["pattern"]: each.text for each in turn.calls_of("survey")}
         names = [survey.get(pattern, "").split("\n") for pattern in ("**", "**/")]
         self._files, self._folders = (
             [n for n in entries if n and not n.startswith(("… [", "No "))] for entries in names
@@ -81,7 +81,7 @@ class _Research:
         skipped = sorted({*self._files} - {*self._counts.get("^", ())}) if is_complete else []
         self._skipped = [path for path in skipped if not _ODD.search(path)]
         odd = [path for path in self._files if _ODD.search(path)]
-        self._omit(f"{path}: no name that a tool can be given" for path in odd[:MOST_REASONS])
+        self._omit(f"{path}: no name that a tool can be given" for path in odd[:MAX_REASONS])
 
     def root(self) -> Step:
         """Return the calls of the first unfinished stage that has any; otherwise, the answer."""
@@ -98,14 +98,14 @@ class _Research:
             if calls := [call for call in calls if call.tool in self._tools]:
                 return Step(calls)
         lines, linked = self._lines(), list[EvidenceLine]()
-        for each in self._turn.of("link"):
+        for each in self._turn.calls_of("link"):
             linked += evidence.parse_lines(each.text, self._text)
             self._omit(["uses of settings in code beyond a bound"] if _BOUND.search(each.text) else [], bound=True)
-        self._omit(_short(each.text) for each in self._turn.of("why", failed=True))
-        links = [each.args["file_path"] for each in self._turn.of("why") if "1\t" in each.text]
+        self._omit(_short(each.text) for each in self._turn.calls_of("why", failed=True))
+        links = [each.args["file_path"] for each in self._turn.calls_of("why") if "1\t" in each.text]
         self._omit(f"{path}: passed over by the search, as links and binary files are" for path in links)
         for label, stage in (("searches", "survey"), ("later searches", "link"), ("scouts", "split")):
-            failed = [_short(each.text) for each in self._turn.of(stage, failed=True)]
+            failed = [_short(each.text) for each in self._turn.calls_of(stage, failed=True)]
             self._omit([f"{len(failed)} {label} failed ({failed[0]})"] if failed else [], bound=True)
         self._omit(["the rest: the search was cut short"] if self._ended else [], bound=True)
         self._omit(["folders that the tools always skip, such as .git, .venv, node_modules and __pycache__"])
@@ -119,10 +119,10 @@ class _Research:
         if not self._turn.done:
             return Step(self._calls_for(files))
         lines, kinds = self._lines_from_calls(), " and ".join({kind_of(path) for path in files})
-        if len(lines) > MOST_REPORTED:
-            self._omit([f"{len(lines) - MOST_REPORTED} of {len(lines)} lines that were found in {kinds}"], bound=True)
+        if len(lines) > MAX_REPORTED:
+            self._omit([f"{len(lines) - MAX_REPORTED} of {len(lines)} lines that were found in {kinds}"], bound=True)
         notes = [f"Not looked at: {note}" for note in self._omissions]
-        return Step(text=signed("\n".join([*map(_json, lines[:MOST_REPORTED]), *notes])))
+        return Step(text=signed("\n".join([*map(_json, lines[:MAX_REPORTED]), *notes])))
 
     def _omit(self, notes: Iterable[str], *, bound: bool = False) -> None:
         self._omissions |= dict.fromkeys(notes, bound)
@@ -139,13 +139,11 @@ class _Research:
 
     def _explain_skipped(self) -> list[PlannedCall]:
         """Ask for the reason why the search skipped files, and look into folders that seem to be empty."""
-        surplus = len(self._skipped) - MOST_REASONS
+        surplus = len(self._skipped) - MAX_REASONS
         self._omit([f"{surplus} other files that the search passed over"] if surplus > 0 else [])
         empty = [each for each in self._folders if not any(path.startswith(each) for path in self._files)]
-        reads = [PlannedCall("why", "Read", {"file_path": path, "limit": 1}) for path in self._skipped[:MOST_REASONS]]
-        return reads + [
-            PlannedCall("why", "Glob", {"pattern": "*", "path": each[:-1]}) for each in empty[:MOST_REASONS]
-        ]
+        reads = [PlannedCall("why", "Read", {"file_path": path, "limit": 1}) for path in self._skipped[:MAX_REASONS]]
+        return reads + [PlannedCall("why", "Glob", {"pattern": "*", "path": each[:-1]}) for each in empty[:MAX_REASONS]]
 
     def _best_files(self) -> dict[str, dict[str, int]]:
         """Return the files to search by kind, those with most of the rarest words of the question first."""
@@ -154,11 +152,11 @@ class _Research:
 
         def score(path: str) -> tuple[float, str]:
             term_score = sum(1 / (1 + len(each)) ** 0.5 for each in holding if path in each)
-            path_score = 0.2 * len(self._question.held_by(path))
+            path_score = 0.2 * len(self._question.matching_terms(path))
             return -faults.get(path, 0) - (term_score + path_score) * (0.4 if "test" in path else 1), path
 
         best = {}
-        for kind, limit in MOST.items():
+        for kind, limit in MAX_FILES.items():
             paths = sorted((path for path in self._text if kind_of(path) == kind), key=score)
             best[kind] = {path: faults.get(path, 0) for path in paths[:limit]}
             note = f"{len(paths) - limit} of {len(paths)} files of {kind}: searched for words, and not read"
@@ -175,7 +173,7 @@ class _Research:
         return calls
 
     def _look(self) -> list[PlannedCall]:
-        reported = {each.args["name"] for each in self._turn.of("split")}
+        reported = {each.args["name"] for each in self._turn.calls_of("split")}
         return [
             call
             for kind, files in self._best_files().items()
@@ -187,7 +185,7 @@ class _Research:
         calls, term_pattern = [], "|".join([*self._question.terms.values(), settings.TIMES])
         for path, faults in files.items():
             pattern = FAULT if kind_of(path) == "logs" and self._question.about_fault else term_pattern
-            offsets = sorted({0, max(0, faults - MOST_LINES // 2) if faults > MOST_LINES else 0})
+            offsets = sorted({0, max(0, faults - MAX_LINES // 2) if faults > MAX_LINES else 0})
             if kind_of(path) in ("logs", "docs"):
                 calls += [_grep("look", pattern, path=path, offset=offset) for offset in offsets]
             else:
@@ -196,8 +194,8 @@ class _Research:
 
     def _lines_from_calls(self) -> list[EvidenceLine]:
         """Return the reportable lines that this agent has found itself, the best first."""
-        evidence_lines, logged, terms_in = list[EvidenceLine](), list[EvidenceLine](), self._question.held_by
-        for each in self._turn.of("look"):
+        evidence_lines, logged, terms_in = list[EvidenceLine](), list[EvidenceLine](), self._question.matching_terms
+        for each in self._turn.calls_of("look"):
             path = each.args.get("file_path") or each.args["path"]
             lines = (
                 evidence.parse_lines(each.text, [path])
@@ -218,7 +216,7 @@ class _Research:
                 if kind_of(path) != "logs"
                 else []
             )
-        self._omit((_short(each.text) for each in self._turn.of("look", failed=True)), bound=True)
+        self._omit((_short(each.text) for each in self._turn.calls_of("look", failed=True)), bound=True)
         reported = [
             line
             for line in evidence_lines
@@ -234,7 +232,7 @@ class _Research:
     def _lines(self) -> list[EvidenceLine]:
         """Return the lines that this agent and its scouts have found."""
         lines = self._lines_from_calls()
-        for line in (line for each in self._turn.of("split") for line in each.text.split("\n")):
+        for line in (line for each in self._turn.calls_of("split") for line in each.text.split("\n")):
             if line.startswith('["') and line.endswith("]"):
                 lines.append(EvidenceLine(*json.loads(line)))
             elif line.startswith(("Not looked at: ", "… [")):
@@ -245,10 +243,10 @@ class _Research:
         lines = self._lines()
         stated = [s.key for line in lines if line.kind == "settings" for s in settings.settings_on(line)]
         keys = list(dict.fromkeys(key for key in stated if len(key) > 2))
-        self._omit(["uses of some settings in code"] if len(keys) > MOST_KEYS else [], bound=True)
+        self._omit(["uses of some settings in code"] if len(keys) > MAX_KEYS else [], bound=True)
         logged = [line for line in lines if line.kind == "logs"][: 5 if self._question.about_fault else 0]
         patterns = ["|".join(map(escaped, evidence.phrases(line))) for line in logged]
-        patterns += [rf"\b({'|'.join(map(escaped, keys[:MOST_KEYS]))})\b"] if keys else []
+        patterns += [rf"\b({'|'.join(map(escaped, keys[:MAX_KEYS]))})\b"] if keys else []
         return [_grep("link", each, glob="!{*.log*,*.out,*.err,*.trace}") for each in dict.fromkeys(patterns) if each]
 
 

@@ -70,8 +70,8 @@ class Hang:
     text: str = "This reply never comes to its end."
 
 
-Spoken: TypeAlias = "str | AIMessage | Say | Call | Sequence[Call] | Fail | Cut | Hang"
-Step: TypeAlias = "Spoken | Answer"
+ReplyStep: TypeAlias = "str | AIMessage | Say | Call | Sequence[Call] | Fail | Cut | Hang"
+Step: TypeAlias = "ReplyStep | Answer"
 Answer: TypeAlias = "Callable[[list[BaseMessage]], Step]"
 Script: TypeAlias = "Sequence[Step] | Mapping[str, Sequence[Step]] | Answer"
 
@@ -79,8 +79,8 @@ Script: TypeAlias = "Sequence[Step] | Mapping[str, Sequence[Step]] | Answer"
 class ResolvedStep(NamedTuple):
     """A resolved step: functions were called, and its place is known."""
 
-    step: Spoken
-    place: str  #: for example "3" or "searcher/2": the base of call ids
+    step: ReplyStep
+    label: str  #: for example "3" or "searcher/2": the base of call ids
 
 
 class Dialogue:
@@ -99,7 +99,7 @@ class Dialogue:
         self._steps_taken = 0
         self._failed: Counter[tuple[str, int, str]] = Counter()
 
-    def line(self, messages: Sequence[BaseMessage]) -> ResolvedStep:
+    def next_step(self, messages: Sequence[BaseMessage]) -> ResolvedStep:
         """Return the step that answers this request. Raises ModelFailed, with the step, if the script has ended."""
         if callable(self._script):
             self._steps_taken += 1
@@ -136,7 +136,7 @@ def _step(steps: Sequence[Step], index: int, label: str) -> Step:
     raise ModelFailed("scripted", reason, unsent=True)
 
 
-def _resolve(step: Step, messages: Sequence[BaseMessage]) -> Spoken:
+def _resolve(step: Step, messages: Sequence[BaseMessage]) -> ReplyStep:
     while callable(step):
         step = step(list(messages))
     return step

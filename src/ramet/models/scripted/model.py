@@ -19,7 +19,7 @@ from pydantic import PrivateAttr
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import ModelFailed
 from ramet.models.errors import RETRYABLE_STATUSES
-from ramet.models.made_stream import chunk, streamed, tool_name
+from ramet.models.made_stream import chunk, to_chunks, tool_name
 from ramet.models.scripted.dialogue import Call, Cut, Dialogue, Fail, Hang, ResolvedStep, Say, Script
 
 __all__ = ["Call", "Cut", "Fail", "Hang", "Request", "Say", "Script", "ScriptedModel", "reply_of"]
@@ -108,14 +108,14 @@ class ScriptedModel(BaseChatModel):
             yield chunk(content=resolved.step.text[: resolved.step.after_chars])
             await self._interrupt(resolved.step)
         texts = resolved.step.chunks if isinstance(resolved.step, Say) else None
-        for piece in streamed(self._reply(messages, resolved), texts or ()):
+        for piece in to_chunks(self._reply(messages, resolved), texts or ()):
             yield piece
 
     def _next(self, messages: Sequence[BaseMessage], kwargs: dict[str, Any]) -> ResolvedStep:
         if self.keep_requests:
             tools = tuple(tool_name(tool) for tool in kwargs.get("tools", ()))
             self._requests.append(Request(tuple(messages), tools, kwargs.get("max_tokens", self.max_tokens)))
-        return self._dialogue.line(messages)
+        return self._dialogue.next_step(messages)
 
     async def _delay(self, resolved: ResolvedStep) -> None:
         if isinstance(resolved.step, Say) and resolved.step.delay_s > 0:
@@ -140,9 +140,9 @@ class ScriptedModel(BaseChatModel):
         return ModelFailed(self.model_name, "the stream was cut before its end", retryable=True)
 
 
-def reply_of(line: ResolvedStep, messages: Sequence[BaseMessage], model: str) -> AIMessage:
+def reply_of(resolved: ResolvedStep, messages: Sequence[BaseMessage], model: str) -> AIMessage:
     """Return the complete message of a step that is no failure, with usage and call ids."""
-    step = line.step
+    step = resolved.step
     metadata = {"model_name": model}
     if isinstance(step, AIMessage):
         usage = step.usage_metadata or _usage(messages, step)
@@ -155,7 +155,7 @@ def reply_of(line: ResolvedStep, messages: Sequence[BaseMessage], model: str) ->
         raise TypeError("a failure is no reply")
     calls = [step] if isinstance(step, Call) else list(step)
     tool_calls = [
-        tool_call(name=call.tool, args=dict(call.args), id=call.id or f"call_{line.place}_{number}")
+        tool_call(name=call.tool, args=dict(call.args), id=call.id or f"call_{resolved.label}_{number}")
         for number, call in enumerate(calls, 1)
     ]
     reply = AIMessage("", tool_calls=tool_calls, response_metadata=metadata)

@@ -34,15 +34,15 @@ class UnloadBundle(Struct, forbid_unknown_fields=True):
     bundle: str  #: its id
 
 
-def shelf_of(opening: AgentSpec) -> LoadedBundles:
+def loaded_bundles_of(spec: AgentSpec) -> LoadedBundles:
     """Return the loaded bundles of an agent. Raises InvalidValue if the agent works in the host."""
-    if opening.shelf is None:
-        raise InvalidValue("bundle", opening.path, "an agent in a sandbox: code of bundles does not run in the host")
-    return opening.shelf
+    if spec.loaded_bundles is None:
+        raise InvalidValue("bundle", spec.path, "an agent in a sandbox: code of bundles does not run in the host")
+    return spec.loaded_bundles
 
 
 async def change(
-    opening: AgentSpec,
+    spec: AgentSpec,
     operation: LoadBundle | UnloadBundle,
     check: Callable[[LoadableBundle], None] = lambda _: None,
     changed: Callable[[], None] = lambda: None,
@@ -52,11 +52,11 @@ async def change(
     Raises Unknown, Damaged, InvalidValue, Gone, any error of `check`, and SandboxFailed if a sandbox on another machine
     cannot receive the bundle. A failed load is undone.
     """
-    loaded_bundles = shelf_of(opening)
+    loaded_bundles = loaded_bundles_of(spec)
     loads = isinstance(operation, LoadBundle)
     bundle = await (loaded_bundles.load(operation.bundle, check) if loads else loaded_bundles.unload(operation.bundle))
     try:
-        await _sync_sandboxes(opening.runtime, loaded_bundles.folder)
+        await _sync_sandboxes(spec.runtime, loaded_bundles.folder)
         changed()
     except BaseException:
         if loads:
@@ -72,9 +72,9 @@ async def _sync_sandboxes(runtime: AgentRuntime, folder: Path) -> None:
     """Synchronize a shelf with all running sandboxes that read it, also on other machines. Raises SandboxFailed."""
     for opened_tree in runtime.trees.values():
         for run in list(opened_tree.tree.register.living()):
-            if (sandbox := run.box) is not None and run.shelf == folder:
+            if (sandbox := run.sandbox) is not None and run.shelf == folder:
                 try:
                     await sandbox.sync()
                 except SandboxFailed:
-                    if run.box is sandbox:  # Otherwise the sandbox has ended and needs no update.
+                    if run.sandbox is sandbox:  # Otherwise the sandbox has ended and needs no update.
                         raise

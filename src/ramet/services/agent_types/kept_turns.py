@@ -15,7 +15,9 @@ from ramet.store.contract import Store
 _log = logging.getLogger("ramet.serve")
 KIND: Final = "command-turn"
 _DIGITS: Final = 12
-MOST_SAID = 16 * 1024 * 1024  #: characters of one answer: all of it is kept, for the history and for the next turn
+MAX_ANSWER_CHARS = (
+    16 * 1024 * 1024
+)  #: characters of one answer: all of it is kept, for the history and for the next turn
 
 
 class Said:
@@ -25,11 +27,11 @@ class Said:
         self._pieces: list[str] = []
         self._size = 0
 
-    def take(self, piece: str) -> None:
+    def add(self, piece: str) -> None:
         """Append the next piece. Raises OutputTooLarge."""
         self._size += len(piece)
-        if self._size > MOST_SAID:
-            raise OutputTooLarge("an answer, in characters", size=self._size, limit=MOST_SAID)
+        if self._size > MAX_ANSWER_CHARS:
+            raise OutputTooLarge("an answer, in characters", size=self._size, limit=MAX_ANSWER_CHARS)
         self._pieces.append(piece)
 
     @property
@@ -65,7 +67,7 @@ class CommandTurnLog:
             except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
                 raise Damaged(each.kind, each.key, str(problem)) from None
 
-    async def keep(self, turn: CommandTurn, run: str) -> None:
+    async def append(self, turn: CommandTurn, run: str) -> None:
         """Store a turn of the program that runs as `run`.
 
         A turn that cannot be stored stays in memory only, and is logged.
@@ -78,11 +80,11 @@ class CommandTurnLog:
         except StoreFailed as problem:
             _log.error("a turn of agent %s could not be recorded: %s", self._agent, problem)
 
-    def newest(self, most: int) -> bytes:
+    def newest(self, limit: int) -> bytes:
         """Return the end of `history` as JSON: whole messages, at most `most` bytes."""
         messages, size = [msgspec.json.encode(each) for each in self.history()], 2
         first = len(messages)
-        while first and size + len(messages[first - 1]) + 1 <= most:
+        while first and size + len(messages[first - 1]) + 1 <= limit:
             first -= 1
             size += len(messages[first]) + 1
         return b"[" + b",".join(messages[first:]) + b"]"

@@ -16,23 +16,23 @@ from ramet.services.contract import AgentSpec
 IN_THE_HOST = "none"
 
 
-def policy_of(opening: AgentSpec, *, may_spawn: bool = False) -> Policy | None:
+def policy_of(spec: AgentSpec, *, may_spawn: bool = False) -> Policy | None:
     """Return the requested policy, extended by what the image and the environment need; None for the host.
 
     Raises InvalidValue if an environment or code of an image is requested for the host. Raises InvalidValue if
     `may_spawn` is set and the policy denies sub-agents.
     """
-    policy, image = opening.policy, opening.image
+    policy, image = spec.policy, spec.image
     code = (*image.folders, *image.packages)
     if policy is None:
-        if opening.env:
-            raise InvalidValue("env", sorted(opening.env), "none for an agent that works in the host: set a policy")
+        if spec.env:
+            raise InvalidValue("env", sorted(spec.env), "none for an agent that works in the host: set a policy")
         if code:
             raise InvalidValue("image", image.id, "none with code for an agent that works in the host: set a policy")
         return None
     if may_spawn and policy.allow_sub_agents is False:
         raise InvalidValue("policy.allow_sub_agents", False, "true, or nothing, where spawn_info.spawn is true")
-    env = {**(policy.env_vars or {}), **opening.env}
+    env = {**(policy.env_vars or {}), **spec.env}
     if code:
         env[IMPORTS] = os.pathsep.join(str(each.resolve()) for each in code)
     mounted = [str(each.resolve()) for each in (*code, *image.skills)]

@@ -25,12 +25,12 @@ class SyncClient:
 
     def __enter__(self) -> Self:
         _refuse_in_loop()
-        self._loop.begin(self.client.__aenter__, is_running=False)
+        self._loop.start(self.client.__aenter__, is_running=False)
         return self
 
     def __exit__(self, *_: object) -> None:
         _refuse_in_loop()
-        self._loop.end(self.client.__aexit__)
+        self._loop.stop(self.client.__aexit__)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the client's own loop, and wait.

@@ -23,13 +23,13 @@ _PURPOSE: Final = b"ramet: kernels of one store, 1"
 class PeerAuth:
     """The passes of the kernel `me`."""
 
-    def __init__(self, me: str, operator: str) -> None:
-        self.me = me
+    def __init__(self, own_name: str, operator: str) -> None:
+        self.me = own_name
         self._secret = hmac.new(operator.encode("utf-8", "surrogatepass"), _PURPOSE, hashlib.sha256).digest()
 
-    def headers(self, to: str) -> dict[str, str]:
+    def headers(self, receiver: str) -> dict[str, str]:
         """Return the headers of a request to the kernel `to`."""
-        return {FROM: self.me, PASS: self._pass(self.me, to)}
+        return {FROM: self.me, PASS: self._pass(self.me, receiver)}
 
     def check(self, headers: Mapping[str, str]) -> str:
         """Return the kernel that forwards a request, "" if none does. Raises Denied if the pass is invalid."""

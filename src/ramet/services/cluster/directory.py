@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from ramet.core.errors import Damaged, RametError
 from ramet.host.schedules.table import ScheduleTable
-from ramet.services.teams.tables import AGENT, TEAM, is_whole
+from ramet.services.teams.tables import AGENT, TEAM, is_readable
 from ramet.store.contract import Document, KernelInfo, Store
 
 V = TypeVar("V")
@@ -50,9 +50,9 @@ class Owner(NamedTuple):
 class Directory:
     """The directory of one store, as the kernel `me` sees it. Usable between `open` and `close`."""
 
-    def __init__(self, store: Store, me: str) -> None:
-        self.me = me
-        self.seats: Mapping[str, KernelInfo] = {}
+    def __init__(self, store: Store, own_name: str) -> None:
+        self.me = own_name
+        self.kernels: Mapping[str, KernelInfo] = {}
         self._store = store
         self._teams_of: _Cache[str] = _Cache()  #: teams, by agent
         self._team_ids: _Cache[str] = _Cache()  #: ids of teams, by name
@@ -65,7 +65,7 @@ class Directory:
         self._unsubscribe: Callable[[], None] = lambda: None
         self._refresh_task: asyncio.Task[None] | None = None
         self._is_stale = False
-        self.lost: Callable[[str], object] = lambda kernel: None  #: called with each lost kernel, except this one
+        self.on_lost: Callable[[str], object] = lambda kernel: None  #: called with each lost kernel, except this one
 
     async def open(self) -> None:
         """Read all kernels, and subscribe to changes of them."""
@@ -79,17 +79,17 @@ class Directory:
             self._refresh_task.cancel()
             await asyncio.wait({self._refresh_task})
 
-    def on_news(self, heard: Callable[[], None]) -> None:
+    def add_listener(self, listener: Callable[[], None]) -> None:
         """Call `heard` after kernels joined or left, once `seats` is up to date."""
-        self._listeners.append(heard)
+        self._listeners.append(listener)
 
-    def others(self) -> list[KernelInfo]:
+    def reachable_kernels(self) -> list[KernelInfo]:
         """Return the other kernels that are alive and have an address."""
-        return [each for each in self.seats.values() if each.alive and each.address and each.name != self.me]
+        return [each for each in self.kernels.values() if each.alive and each.address and each.name != self.me]
 
     def is_alive(self, kernel: str) -> bool:
         """Return whether a kernel is alive, as far as this kernel knows."""
-        return kernel == self.me or (kernel in self.seats and self.seats[kernel].alive)
+        return kernel == self.me or (kernel in self.kernels and self.kernels[kernel].alive)
 
     # ---- owners
 
@@ -144,8 +144,8 @@ class Directory:
 
     async def orphans(self) -> list[str]:
         """Return the teams without a reachable kernel, except teams that no kernel can take over."""
-        reachable = {self.me, *(each.name for each in self.others())}
-        return [team.id for team, row in await self._rows() if team.kernel not in reachable and is_whole(row)]
+        reachable = {self.me, *(each.name for each in self.reachable_kernels())}
+        return [team.id for team, row in await self._rows() if team.kernel not in reachable and is_readable(row)]
 
     async def is_scheduled(self, tree: str) -> bool:
         """Return whether a tree belongs to a schedule's tick whose end is not recorded.
@@ -156,27 +156,27 @@ class Directory:
             claim.run == tree for schedule in await self._schedules.all() for claim in schedule.book.state.claims
         )
 
-    async def has_left(self, seat: KernelInfo) -> bool:
+    async def has_left(self, kernel: KernelInfo) -> bool:
         """Return whether a kernel left in order, without unanswered work. Waits until that is known."""
         while True:
-            current = next((each for each in await self._store.kernels() if each.name == seat.name), None)
-            if current is None or not current.alive or current.epoch != seat.epoch:
-                return await self._store.has_left(seat.name, seat.epoch)
+            current = next((each for each in await self._store.kernels() if each.name == kernel.name), None)
+            if current is None or not current.alive or current.epoch != kernel.epoch:
+                return await self._store.has_closed(kernel.name, kernel.epoch)
             if current.address:
                 return False
             await asyncio.sleep(_POLL_S)  # The kernel is about to end.
 
-    async def has_changed_hands(self, mine: Collection[str]) -> bool:
+    async def ownership_changed(self, own_teams: Collection[str]) -> bool:
         """Return whether a team has no living kernel, or a team of `mine` is deleted or owned by another kernel."""
         kernels = {each.id: each.kernel for each in await self._all()}
-        is_lost = any(kernels.get(each, "") != self.me for each in mine)
+        is_lost = any(kernels.get(each, "") != self.me for each in own_teams)
         return is_lost or not all(map(self.is_alive, kernels.values()))
 
-    def forget(self, whose: Owner) -> None:
+    def forget(self, owner: Owner) -> None:
         """Remove an outdated owner from the cache."""
-        self._kernels.drop(whose.id)
-        self._owners.drop(whose.id)
-        self._team_ids.drop_value(whose.id)
+        self._kernels.drop(owner.id)
+        self._owners.drop(owner.id)
+        self._team_ids.drop_value(owner.id)
 
     async def _team_by_name(self, name: str) -> _Team | None:
         return next((each for each in await self._all() if each.name == name), None) if name else None
@@ -211,15 +211,15 @@ class Directory:
                 return
 
     async def _refresh(self) -> None:
-        previous, self.seats = self.seats, {each.name: each for each in await self._store.kernels()}
+        previous, self.kernels = self.kernels, {each.name: each for each in await self._store.kernels()}
         for each in previous.values():
-            current = self.seats.get(each.name)
+            current = self.kernels.get(each.name)
             if each.alive and (current is None or not current.alive or current.epoch != each.epoch):
                 self._kernels.drop_value(each.name)
                 self._owners.drop_value(each.name)
                 self.by_key.drop_value(each.name)
                 if each.name != self.me:
-                    self.lost(each.name)
+                    self.on_lost(each.name)
         for listener in self._listeners:
             listener()
 

@@ -8,14 +8,14 @@ from typing import Final
 from ramet.services.http.responses import Refusal
 
 #: Tells a forwarding kernel that this kernel is not, or no longer, the owner: it must look up the owner again.
-NOT_MINE: Final = HTTPStatus.MISDIRECTED_REQUEST
+MISDIRECTED: Final = HTTPStatus.MISDIRECTED_REQUEST
 #: The header that tells a forwarding kernel, not its client, that its pass was refused.
 PASS_REFUSED: Final = "ramet-pass"
 
 
 def misdirected() -> Refusal:
     """Return the refusal for a forwarding kernel: it must ask another kernel."""
-    return Refusal(NOT_MINE, "this kernel does not own it any more")
+    return Refusal(MISDIRECTED, "this kernel does not own it any more")
 
 
 def outcome_unknown() -> Refusal:

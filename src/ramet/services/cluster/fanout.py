@@ -37,10 +37,10 @@ class FanOut:
     `wait_s` limits the wait for the takeover of a lost kernel's teams.
     """
 
-    def __init__(self, directory: Directory, passing: PeerRequests, home: LocalOwnership, *, wait_s: float) -> None:
-        self._directory, self._peers, self._local, self._wait_s = directory, passing, home, wait_s
+    def __init__(self, directory: Directory, peers: PeerRequests, local: LocalOwnership, *, wait_s: float) -> None:
+        self._directory, self._peers, self._local, self._wait_s = directory, peers, local, wait_s
 
-    async def of_everyone(self, call: RequestContext, operation: Operation, is_forwarded: bool) -> Any | None:
+    async def ask_all(self, call: RequestContext, operation: Operation, is_forwarded: bool) -> Any | None:
         """Return the merged answers of all kernels, without the kernels that have nothing for this key.
 
         Returns None for a request that another kernel forwarded: that kernel merges the answers. Raises Refusal after
@@ -53,14 +53,17 @@ class FanOut:
         await call.check_key()
 
         async def here() -> Any | RametError:
-            scope = {**call.request.scope, **({"query_string": operation.whole} if operation.whole else {})}
+            scope = {
+                **call.request.scope,
+                **({"query_string": operation.unpaged_query} if operation.unpaged_query else {}),
+            }
             try:
                 return await operation.handle(RequestContext(Request(scope, call.request.receive), call.parts))
             except NotYours as error:
                 return error
 
         answers = await asyncio.gather(
-            here(), *(self._ask_kernel(call, operation, each) for each in self._directory.others())
+            here(), *(self._ask_kernel(call, operation, each) for each in self._directory.reachable_kernels())
         )
         results = [each for each in answers if each is not None and not isinstance(each, RametError)]
         if not results and isinstance(answers[0], RametError):
@@ -69,9 +72,11 @@ class FanOut:
 
     async def _ask_kernel(self, call: RequestContext, operation: Operation, kernel: KernelInfo) -> Any | None:
         try:
-            target = call.request.scope["raw_path"] + b"?" + operation.whole if operation.whole else None
+            target = (
+                call.request.scope["raw_path"] + b"?" + operation.unpaged_query if operation.unpaged_query else None
+            )
             async with asyncio.timeout(self._wait_s):  # A stopped process keeps its lock, and does not answer.
-                response = await self._peers.on(call, Body(call), kernel, target)
+                response = await self._peers.send(call, Body(call), kernel, target)
                 data = await response.read()
         except (Unreachable, TimeoutError) as problem:
             _log.warning(
@@ -86,7 +91,7 @@ class FanOut:
             raise unavailable()
         return msgspec.json.decode(data, type=operation.answers)
 
-    async def of_whoever(self, call: RequestContext, operation: Operation) -> Any:
+    async def ask_each(self, call: RequestContext, operation: Operation) -> Any:
         """Return the answer of the kernel that knows the object: this one, or another one.
 
         Raises Unknown or NotYours only after all kernels were asked.
@@ -96,16 +101,16 @@ class FanOut:
         deadline = asyncio.get_running_loop().time() + self._wait_s
         while True:
             is_known = await self.are_all_settled()  # Check before asking: a takeover meanwhile may change the owner.
-            call.begin_again(body)
+            call.restart_body(body)
             try:
                 answer = await operation.handle(call)
                 return Response(status_code=HTTPStatus.NO_CONTENT) if answer is None else answer
             except (Unknown, NotYours) as error:
                 unknown = error
-            for kernel in self._directory.others():
-                call.begin_again(body)
+            for kernel in self._directory.reachable_kernels():
+                call.restart_body(body)
                 try:
-                    response = await self._peers.on(call, Body(call), kernel)
+                    response = await self._peers.send(call, Body(call), kernel)
                 except Unreachable as problem:
                     is_repeatable = HEADER in call.request.headers
                     if problem.was_sent and not is_repeatable and not await self._directory.has_left(kernel):
@@ -123,11 +128,13 @@ class FanOut:
 
     async def _is_settled(self) -> bool:
         """Return whether everything that this kernel has taken over is open."""
-        return not self._local.is_taking_up("")
+        return not self._local.is_taking_over("")
 
     async def are_all_settled(self) -> bool:
         """Return whether this kernel is settled, and no team of a lost kernel waits for its takeover."""
-        is_kernel_lost = len(self._directory.others()) < len(self._directory.seats.keys() - {self._directory.me})
+        is_kernel_lost = len(self._directory.reachable_kernels()) < len(
+            self._directory.kernels.keys() - {self._directory.me}
+        )
         return not (is_kernel_lost and await self._directory.orphans()) and await self._is_settled()
 
     async def _wait_until(self, is_met: Callable[[], Awaitable[bool]]) -> None:

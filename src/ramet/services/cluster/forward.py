@@ -84,21 +84,21 @@ class Body:
         self._unread = None
         self.read.set()
 
-    async def begin(self, most: int) -> bytes:
+    async def read_start(self, limit: int) -> bytes:
         """Return the whole body if it has at most `most` bytes. Otherwise return its beginning, longer than `most`."""
         parts, size = [], 0
         async with aclosing(self.pieces()) as pieces:
             async for piece in pieces:
                 parts.append(piece)
                 size += len(piece)
-                if size > most:
+                if size > limit:
                     break
         return b"".join(parts)
 
-    def give_back(self) -> None:
+    def restore(self) -> None:
         """Return the kept body to the call, for its next reader."""
         assert self._sent_pieces is not None
-        self._call.put_back(self._sent_pieces)
+        self._call.restore_body(self._sent_pieces)
         self._sent_pieces = None
 
 
@@ -123,11 +123,11 @@ class Forwarder:
         for each in transports:
             await each.aclose()
 
-    async def give_up(self, kernel: str) -> None:
+    async def cancel_requests(self, kernel: str) -> None:
         """End the active requests to a lost kernel, which will not be answered."""
         await self._end([task for task, receiver in self._requests.items() if receiver == kernel])
 
-    async def break_off(self) -> None:
+    async def end_streams(self) -> None:
         """End the forwarded streams, in their middle; other active requests are still answered."""
         await self._end(list(self._streams))
 
@@ -137,14 +137,16 @@ class Forwarder:
         body: Body,
         kernel: str,
         address: str,
-        more: Mapping[str, str],
+        extra_headers: Mapping[str, str],
         target: bytes | None = None,
     ) -> ForwardedResponse:
         """Send a request to another kernel. Return its answer once the answer begins, to be passed on or read.
 
         Raises Unreachable, BodyTooLarge, and ClientDisconnect if the client has left.
         """
-        sending = asyncio.create_task(self._send(call, body, kernel, address, more, target), name="ramet forward")
+        sending = asyncio.create_task(
+            self._send(call, body, kernel, address, extra_headers, target), name="ramet forward"
+        )
         self._requests[sending] = kernel
         sending.add_done_callback(lambda task: self._requests.pop(task, None))
         disconnect = asyncio.create_task(_client_left(call, body), name="ramet forward's client")
@@ -237,15 +239,20 @@ class ForwardedResponse:
 
     def __init__(
         self,
-        answer: Any,
+        response: Any,
         kernel: str,
-        under_way: dict[asyncio.Task[Any], str],
+        requests: dict[asyncio.Task[Any], str],
         streams: set[asyncio.Task[Any]],
-        lost: type[Exception],
+        transport_error: type[Exception],
     ) -> None:
-        self.status: int = answer.status_code
+        self.status: int = response.status_code
         self._streams = streams
-        self._response, self._kernel, self._requests, self._transport_error = answer, kernel, under_way, lost
+        self._response, self._kernel, self._requests, self._transport_error = (
+            response,
+            kernel,
+            requests,
+            transport_error,
+        )
 
     def header(self, name: str) -> str:
         """Return the header of that name, "" if there is none."""

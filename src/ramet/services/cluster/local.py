@@ -10,7 +10,7 @@ class LocalOwnership(Protocol):
     """The objects that this kernel owns."""
 
     @property
-    def leaves(self) -> bool:
+    def is_draining(self) -> bool:
         """Return whether this kernel is about to end, and takes no new work."""
 
     def has_agent(self, agent: str) -> bool:
@@ -26,11 +26,11 @@ class LocalOwnership(Protocol):
     def has_tree(self, tree: str) -> bool:
         """Return whether a tree is active in this kernel."""
 
-    def is_taking_up(self, team: str) -> bool:
+    def is_taking_over(self, team: str) -> bool:
         """Return whether this kernel owns the team (any team for "") and is still opening its agents."""
 
     def knows_key(self, key: str) -> bool:
         """Return whether a key opens anything in this kernel."""
 
-    def opens_an_agent(self, key: str) -> bool:
+    def is_agent_key(self, key: str) -> bool:
         """Return whether this is a key of an agent of this kernel."""

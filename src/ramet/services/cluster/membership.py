@@ -26,31 +26,31 @@ class Kernels:
     """
 
     def __init__(
-        self, store: Store, operator: str, home: LocalOwnership, take_over: Callable[[], Awaitable[None]]
+        self, store: Store, operator: str, local: LocalOwnership, take_over: Callable[[], Awaitable[None]]
     ) -> None:
         """Prepare the directory and the router. Raises MissingExtra."""
-        self._store, self._local, self._take_over = store, home, take_over
+        self._store, self._local, self._take_over = store, local, take_over
         self.directory = Directory(store, store.kernel)
         self._forwarder = Forwarder()
-        self.desk = KernelRouter(self.directory, PeerAuth(store.kernel, operator), self._forwarder, home)
+        self.router = KernelRouter(self.directory, PeerAuth(store.kernel, operator), self._forwarder, local)
         self._tasks: set[asyncio.Task[None]] = set()
         self._takeover_task: asyncio.Task[None] | None = None
         self._is_requested = False
 
     async def open(self) -> None:
         """Subscribe to changes of the other kernels."""
-        self.directory.lost = self._on_lost
-        self.directory.on_news(self._on_news)
+        self.directory.on_lost = self._on_lost
+        self.directory.add_listener(self._on_news)
         await self.directory.open()
 
     async def announce(self, address: str) -> None:
         """Publish the address of this kernel to the other kernels."""
         await self._store.announce(address)
 
-    async def leave(self) -> None:
+    async def drain(self) -> None:
         """Withdraw the address of this kernel, and end the streams that are read through it."""
         await self._store.announce("")
-        await self._forwarder.break_off()
+        await self._forwarder.end_streams()
 
     async def close(self) -> None:
         """End the subscription, and all active requests to other kernels. Idempotent."""
@@ -63,7 +63,7 @@ class Kernels:
 
     def _on_lost(self, kernel: str) -> None:
         _log.warning("kernel %s is lost", kernel)
-        self._begin(self._forwarder.give_up(kernel))
+        self._begin(self._forwarder.cancel_requests(kernel))
 
     def _on_news(self) -> None:
         self._is_requested = True
@@ -74,7 +74,7 @@ class Kernels:
         while self._is_requested:
             self._is_requested = False
             try:
-                if await self.directory.has_changed_hands(self._local.teams):
+                if await self.directory.ownership_changed(self._local.teams):
                     await self._take_over()
             except Exception as problem:  # Any error: other teams may still need a takeover.
                 reason = problem if isinstance(problem, RametError) else f"{type(problem).__name__}: {problem}"

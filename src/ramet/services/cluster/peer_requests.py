@@ -22,10 +22,10 @@ _PROBE: Final = "/v1/models"
 class PeerRequests:
     """Both directions of requests between this kernel and others."""
 
-    def __init__(self, passes: PeerAuth, forwarder: Forwarder) -> None:
-        self._auth, self._forwarder = passes, forwarder
+    def __init__(self, auth: PeerAuth, forwarder: Forwarder) -> None:
+        self._auth, self._forwarder = auth, forwarder
 
-    def came_from(self, headers: Mapping[str, str]) -> str:
+    def sender_of(self, headers: Mapping[str, str]) -> str:
         """Return the kernel that forwarded the request, "" if none did. Raises Refusal if the pass is invalid."""
         try:
             return self._auth.check(headers)
@@ -33,27 +33,27 @@ class PeerRequests:
             _log.error("a request has a pass that no kernel of this store issued; do all kernels have the same token?")
             raise Refusal(HTTPStatus.FORBIDDEN, str(error), {PASS_REFUSED: "refused"}) from None
 
-    async def on(
-        self, call: RequestContext, body: Body, seat: KernelInfo, target: bytes | None = None
+    async def send(
+        self, call: RequestContext, body: Body, kernel: KernelInfo, target: bytes | None = None
     ) -> ForwardedResponse:
         """Return another kernel's answer to a request.
 
         Raises Unreachable, and Refusal if that kernel refuses our pass.
         """
-        headers = self._auth.headers(seat.name)
-        response = await self._forwarder.send(call, body, seat.name, seat.address, headers, target)
+        headers = self._auth.headers(kernel.name)
+        response = await self._forwarder.send(call, body, kernel.name, kernel.address, headers, target)
         if response.header(PASS_REFUSED):
             await response.close()
             _log.error(
-                "kernel %s refuses the pass of this kernel: all kernels of a store have the same token", seat.name
+                "kernel %s refuses the pass of this kernel: all kernels of a store have the same token", kernel.name
             )
             raise unavailable()
         return response
 
-    async def knows(self, key: str, seat: KernelInfo) -> bool:
+    async def knows_key(self, key: str, kernel: KernelInfo) -> bool:
         """Return whether another kernel has the agent of that key; False if that kernel cannot be asked."""
-        headers = {**self._auth.headers(seat.name), "authorization": f"Bearer {key}"}
+        headers = {**self._auth.headers(kernel.name), "authorization": f"Bearer {key}"}
         try:
-            return await self._forwarder.ask(seat.address, _PROBE, headers) == HTTPStatus.OK
+            return await self._forwarder.ask(kernel.address, _PROBE, headers) == HTTPStatus.OK
         except Unreachable:
             return False

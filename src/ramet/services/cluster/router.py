@@ -19,7 +19,7 @@ from starlette.responses import Response
 from ramet.core.errors import Gone, MailRefused, NotYours, OwnedElsewhere, RametError, StoreFailed, Unknown
 from ramet.services.cluster.auth import FROM, PeerAuth
 from ramet.services.cluster.directory import Directory, Owner, hash_of
-from ramet.services.cluster.errors import NOT_MINE, misdirected, outcome_unknown, unavailable
+from ramet.services.cluster.errors import MISDIRECTED, misdirected, outcome_unknown, unavailable
 from ramet.services.cluster.fanout import FanOut
 from ramet.services.cluster.forward import Body, ForwardedResponse, Forwarder, Unreachable
 from ramet.services.cluster.local import LocalOwnership
@@ -55,31 +55,31 @@ class KernelRouter:
     def __init__(
         self,
         directory: Directory,
-        passes: PeerAuth,
+        auth: PeerAuth,
         forwarder: Forwarder,
-        home: LocalOwnership,
+        local: LocalOwnership,
         *,
         wait_s: float = WAIT_S,
     ) -> None:
-        self._directory, self._local, self._wait_s = directory, home, wait_s
-        self._peers = PeerRequests(passes, forwarder)
-        self._several = FanOut(directory, self._peers, home, wait_s=wait_s)
+        self._directory, self._local, self._wait_s = directory, local, wait_s
+        self._peers = PeerRequests(auth, forwarder)
+        self._fan_out = FanOut(directory, self._peers, local, wait_s=wait_s)
 
-    async def elsewhere(self, call: RequestContext, operation: Operation) -> Any | None:
+    async def forward(self, call: RequestContext, operation: Operation) -> Any | None:
         """Return the answer of another kernel, or of several; None if this kernel must answer.
 
         Raises Refusal for a request with an invalid pass, and if no kernel can answer now.
         """
-        sender = self._peers.came_from(call.request.headers)
+        sender = self._peers.sender_of(call.request.headers)
         match operation.of:
             case "here":
-                if self._local.leaves and operation.begins:
+                if self._local.is_draining and operation.begins:
                     raise unavailable()
                 return None
             case "everyone":
-                return await self._several.of_everyone(call, operation, bool(sender))
+                return await self._fan_out.ask_all(call, operation, bool(sender))
             case "whoever":
-                return None if sender else await self._several.of_whoever(call, operation)
+                return None if sender else await self._fan_out.ask_each(call, operation)
             case "key":
                 return None if sender else await self._forward_by_key(call, operation)
         body = Body(call)
@@ -87,18 +87,18 @@ class KernelRouter:
         if name is not None:
             return await self._forward_to_owner(call, operation, name, body, bool(sender))
         if operation.of == "query":
-            return await self._several.of_everyone(call, operation, bool(sender))
-        body.give_back()
+            return await self._fan_out.ask_all(call, operation, bool(sender))
+        body.restore()
         return None
 
-    async def here(self, call: RequestContext, operation: Operation) -> Any:
+    async def handle_locally(self, call: RequestContext, operation: Operation) -> Any:
         """Return the answer of this kernel.
 
         Raises UnknownKey, and TakenOver for an object that moved to another kernel meanwhile. A forwarding kernel gets
         a refusal instead, and then asks the new owner.
         """
         try:
-            if not operation.own_refusals:
+            if not operation.own_error_form:
                 await call.check_key()
             return await operation.handle(call)
         except (TakenOver, OwnedElsewhere) as error:
@@ -136,7 +136,7 @@ class KernelRouter:
         hash = hash_of(call.key)
         if await self._directory.team_of(hash) or await self._holder(call) is not None:
             return True
-        if not await self._several.are_all_settled():
+        if not await self._fan_out.are_all_settled():
             raise unavailable()
         return self._local.knows_key(call.key)  # It may have moved here meanwhile.
 
@@ -148,7 +148,7 @@ class KernelRouter:
             case "body":
                 await call.team()  # Check the key before reading bytes of a stranger.
                 try:
-                    return msgspec.json.decode(await body.begin(JSON_BYTES), type=_Spawn).team or None
+                    return msgspec.json.decode(await body.read_start(JSON_BYTES), type=_Spawn).team or None
                 except (msgspec.DecodeError, UnicodeError, RecursionError):
                     return None
             case "query":
@@ -167,8 +167,8 @@ class KernelRouter:
                 owner = await self._owner(operation, name)
             if owner is None or await self._is_owned_here(operation, owner):
                 # It is here, or it does not exist: then this kernel's handler reports that.
-                if not (self._local.leaves and operation.begins):
-                    body.give_back()
+                if not (self._local.is_draining and operation.begins):
+                    body.restore()
                     return await self._removed_here(call, operation) if may_be_gone else None
                 raise misdirected() if is_forwarded else unavailable()
             if owner.kernel != self._directory.me:
@@ -182,7 +182,7 @@ class KernelRouter:
             if not body.can_be_sent_again:
                 raise unavailable()
             if operation.of == "run" and await self._is_abandoned(name, owner):
-                body.give_back()
+                body.restore()
                 return None
             if asyncio.get_running_loop().time() >= deadline:
                 if operation.of == "run" and operation.method == "GET":  # Its journal can be read here.
@@ -192,7 +192,7 @@ class KernelRouter:
 
     async def _removed_here(self, call: RequestContext, operation: Operation) -> Any:
         try:
-            return await self.here(call, operation) or Response(status_code=HTTPStatus.NO_CONTENT)
+            return await self.handle_locally(call, operation) or Response(status_code=HTTPStatus.NO_CONTENT)
         except (NotYours, Unknown) as error:
             if await self._is_gone(call, operation, isinstance(error, Unknown)):
                 return Response(status_code=HTTPStatus.NO_CONTENT)
@@ -223,11 +223,11 @@ class KernelRouter:
         """
         if is_forwarded:
             raise misdirected()
-        kernel = self._directory.seats.get(owner.kernel)
+        kernel = self._directory.kernels.get(owner.kernel)
         if kernel is None or not kernel.alive or not kernel.address:
             return None
         try:
-            response = await self._peers.on(call, body, kernel)
+            response = await self._peers.send(call, body, kernel)
         except Unreachable as problem:
             _log.info("kernel %s cannot be reached at %s: %s", kernel.name, kernel.address, problem)
             if not problem.was_sent or await self._directory.has_left(kernel):
@@ -235,7 +235,7 @@ class KernelRouter:
             if call.request.method == "POST" and HEADER not in call.request.headers:
                 raise outcome_unknown() from None
             raise
-        if response.status != NOT_MINE:
+        if response.status != MISDIRECTED:
             return response
         await response.close()
         return None
@@ -246,7 +246,7 @@ class KernelRouter:
         A run's tree is taken over with its team, or alone.
         """
         is_run = operation.of == "run"
-        if owner.kernel != self._directory.me or self._local.is_taking_up("" if is_run else owner.id):
+        if owner.kernel != self._directory.me or self._local.is_taking_over("" if is_run else owner.id):
             return False
         return not (is_run and await self._directory.is_scheduled(owner.id))
 
@@ -285,8 +285,8 @@ class KernelRouter:
         """Forward the request to the kernel that has the agent of the key; None if this kernel must answer."""
         hash, body = hash_of(call.key), Body(call)
         deadline = asyncio.get_running_loop().time() + self._wait_s
-        while not self._local.opens_an_agent(call.key):
-            kernel = self._directory.seats.get(self._directory.by_key.get(hash) or "") or await self._holder(call)
+        while not self._local.is_agent_key(call.key):
+            kernel = self._directory.kernels.get(self._directory.by_key.get(hash) or "") or await self._holder(call)
             response = None
             if kernel is not None:
                 self._directory.by_key.put(hash, kernel.name)
@@ -297,19 +297,19 @@ class KernelRouter:
                         return response
                     await response.close()
                 self._directory.by_key.drop(hash)
-            elif not self._local.is_taking_up("") and not await self._directory.orphans():
+            elif not self._local.is_taking_over("") and not await self._directory.orphans():
                 break
             if asyncio.get_running_loop().time() >= deadline or not body.can_be_sent_again:
                 raise unavailable()
             await asyncio.sleep(_POLL_S)
-        if self._local.leaves and operation.begins:
+        if self._local.is_draining and operation.begins:
             raise unavailable()
-        body.give_back()
+        body.restore()
         return None
 
     async def _holder(self, call: RequestContext) -> KernelInfo | None:
         """Return the other kernel that has the agent of the key; None if no kernel says so."""
 
-        kernels = list(self._directory.others())
-        answers = await asyncio.gather(*(self._peers.knows(call.key, each) for each in kernels))
+        kernels = list(self._directory.reachable_kernels())
+        answers = await asyncio.gather(*(self._peers.knows_key(call.key, each) for each in kernels))
         return next((each for each, has_key in zip(kernels, answers, strict=True) if has_key), None)

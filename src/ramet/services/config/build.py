@@ -64,7 +64,7 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
         "token": None if config.token is None else config.token.read(environ),
         "teams": config.teams,
         "rules": rules_of(config),
-        "talk": talk_limits(limits),
+        "talk": turn_limits(limits),
         "bundles": bundle_limits(config.bundles),
         "installs": installs_of(config.installs),
         "keep_results_seconds": config.retention.results_s,
@@ -158,7 +158,7 @@ def rules_of(config: Config) -> Rules:
     )
 
 
-def talk_limits(limits: ServiceLimits) -> TurnLimits:
+def turn_limits(limits: ServiceLimits) -> TurnLimits:
     """Return the limits of a conversation: `queue` waiting turns, with room for at least one of `body_bytes`."""
     defaults = TurnLimits()
     return TurnLimits(

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 from ramet.core.errors import Conflict, InvalidValue, SandboxFailed
-from ramet.disk.state_folder import made_folder, made_state_folder
+from ramet.disk.state_folder import ensure_folder, ensure_state_folder
 from ramet.isolation.contract import Backend
 from ramet.isolation.kubernetes.connect.listener import SharedListener
 from ramet.isolation.kubernetes.images import PlainImage
@@ -50,8 +50,8 @@ def pods_of(config: Config, images: PodImages | None = None, store: Store | None
         namespace=config.namespace or "default",
         kubeconfig=config.kubeconfig,
         image=PlainImage(config.base_image) if images is None else partial(_plain_image, config, images),
-        image_with=None if images is None else images.having,
-        image_again=None if images is None else images.again,
+        image_with=None if images is None else images.image_with_mounts,
+        image_again=None if images is None else images.push_again,
         door=door_of(config),
         per=config.pods.per,
         warm=config.pods.warm,
@@ -79,7 +79,7 @@ def door_of(config: Config) -> SharedListener | None:
     def identify() -> ServerIdentity:
         if certificate is not None and key is not None and ca is not None:
             return certificates.from_files(certificate, key, ca)
-        folder = made_folder(made_state_folder(config.working_dir) / "door")
+        folder = ensure_folder(ensure_state_folder(config.working_dir) / "door")
         return certificates.make([dial.host], folder)
 
     return SharedListener((dial.host, dial.port), listen=(listen.host, listen.port), identify=identify)
@@ -123,7 +123,7 @@ def images_of(config: Config, environ: Mapping[str, str]) -> PodImages | None:
         password = config.registry_password.read(environ) if config.registry_password is not None else ""
         return opened(url, base, username=config.registry_username or "", password=password, environ=environ)
 
-    return PodImages(opening, told=_tell)
+    return PodImages(opening, on_progress=_tell)
 
 
 async def _plain_image(config: Config, images: PodImages) -> RuntimeImage:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ramet.core.outcome import NOTHING_USED, Usage
+from ramet.core.outcome import NO_USAGE, Usage
 from ramet.services.formats import parameters
 from ramet.services.formats.request import Stop
 from ramet.services.formats.request import read as read
@@ -47,7 +47,7 @@ class Writer:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": _used(NOTHING_USED),
+            "usage": _used(NO_USAGE),
         }
         return (
             _event("message_start", message=message),

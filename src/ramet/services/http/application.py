@@ -84,7 +84,7 @@ class Application:
                 await operation.what(scope, receive, told)
         finally:
             requests.under_way -= 1
-            requests.over(*route, status, time.perf_counter() - started)
+            requests.record(*route, status, time.perf_counter() - started)
             level = logging.INFO if 0 < status < 400 else logging.ERROR if status == 500 else logging.WARNING
             if level == logging.INFO and scope["path"] in PROBES:  # Probes come every other second.
                 level = logging.DEBUG
@@ -113,7 +113,7 @@ class _Endpoint:
         try:
             response = await self._answer(call, scope["method"])
             if self._operations[scope["method"]].needs_key and getattr(response, "status_code", 200) < 400:
-                await call.spill()  # So that the client can reuse the connection.
+                await call.drain_body()  # So that the client can reuse the connection.
         except ClientDisconnect:
             return  # The client has left.
         except Exception as error:
@@ -133,13 +133,13 @@ class _Endpoint:
             if operation.ends_key:
                 with contextlib.suppress(InvalidValue):  # Only a valid key gets this error.
                     call.sender = secret_sender_of(call)
-        desk = self._parts.desk
+        desk = self._parts.router
         if desk is None or not operation.needs_key:
-            if operation.needs_key and not operation.own_refusals:
+            if operation.needs_key and not operation.own_error_form:
                 await call.check_key()
             result = await operation.handle(call)
-        elif (result := await desk.elsewhere(call, operation)) is None:
-            result = await desk.here(call, operation)
+        elif (result := await desk.forward(call, operation)) is None:
+            result = await desk.handle_locally(call, operation)
         if result is None:
             return Response(status_code=204)
         if callable(result):
@@ -155,7 +155,7 @@ async def _send(response: ASGIApp, call: RequestContext, scope: Scope, receive: 
     may be cut to make room for others.
     """
     try:
-        is_read = await call.spill(0)  # the part that has arrived
+        is_read = await call.drain_body(0)  # the part that has arrived
     except ClientDisconnect:
         is_read = True
 
@@ -167,7 +167,7 @@ async def _send(response: ASGIApp, call: RequestContext, scope: Scope, receive: 
             if (on_answered := scope.get("state", {}).get(ANSWERED)) is not None:
                 on_answered()
             with contextlib.suppress(ClientDisconnect):
-                await call.spill()
+                await call.drain_body()
             message = {"type": "http.response.body"}
         await send(message)
 
@@ -185,12 +185,12 @@ def _without_query(operation: Operation) -> Callable[[RequestContext], Awaitable
             raise InvalidValue(name[:_REASON_CHARS], value[:_REASON_CHARS], "no parameter in the query of this path")
         return await operation.handle(call)
 
-    is_refused = operation.needs_key and operation.query is None and not operation.own_refusals
+    is_refused = operation.needs_key and operation.query is None and not operation.own_error_form
     return handle if is_refused else operation.handle
 
 
 def _refused(call: RequestContext, error: Exception, operation: Operation | None = None) -> Response:
-    is_ours = operation is not None and not operation.own_refusals
+    is_ours = operation is not None and not operation.own_error_form
     format = None if is_ours else provider_of(call.request)
     if format is not None:
         return provider_refusal(format, error)

@@ -21,10 +21,10 @@ from ramet.services.turns.service import AgentService
 class KernelRouting(Protocol):
     """The routing to other kernels, if there may be some."""
 
-    async def elsewhere(self, call: Any, operation: Any) -> Any | None:
+    async def forward(self, call: Any, operation: Any) -> Any | None:
         """Return the answer of another kernel; None if this kernel must answer. Raises Refusal."""
 
-    async def here(self, call: Any, operation: Any) -> Any:
+    async def handle_locally(self, call: Any, operation: Any) -> Any:
         """Return the answer of this kernel. Raises TakenOver for an object that moved to another kernel meanwhile."""
 
     async def team_of(self, key: str) -> str:
@@ -51,7 +51,7 @@ class AppDependencies:
     rules: Rules = field(default_factory=Rules)  #: the operator's rules
     message_bytes: int = TurnLimits().body_bytes  #: the largest message to an agent
     streams: Streams = field(default_factory=Streams)
-    desk: KernelRouting | None = None
+    router: KernelRouting | None = None
     unready: Callable[[], str] = lambda: ""  #: returns why no new work is accepted; empty if it is
 
     def agent_of(self, key: str) -> str:
@@ -59,4 +59,4 @@ class AppDependencies:
 
         Raises NotYours, also for the operator's key, which names no single agent.
         """
-        return self.spawner.roster.find(key, "turn").id
+        return self.spawner.agents.find_by_key(key, "turn").id

@@ -67,13 +67,13 @@ def once(operation: Operation) -> Callable[[RequestContext], Awaitable[Any]]:
     async def handle(call: RequestContext) -> Any:
         if (sender := sender_of(call)) is None:
             return await operation.handle(call)
-        if operation.own_refusals:  # Otherwise the key was checked before.
+        if operation.own_error_form:  # Otherwise the key was checked before.
             call.parts.agent_of(call.key)
         digest, hasher = "", sender.hasher(call.request.scope["query_string"])
         if operation.media == TAR:  # Too large to be read in advance.
             call.hasher = hasher
         else:
-            hasher.update(await call.whole(max(JSON_BYTES, call.parts.message_bytes)))
+            hasher.update(await call.read_whole(max(JSON_BYTES, call.parts.message_bytes)))
             digest = hasher.hexdigest()
         ledger = call.parts.ledger
         result = await ledger.claim(sender, call.parts.spawner.owner_of(call.key), digest)
@@ -85,11 +85,11 @@ def once(operation: Operation) -> Callable[[RequestContext], Awaitable[Any]]:
 
 
 async def _attempt(call: RequestContext, operation: Operation, ledger: Ledger, attempt: Attempt, digest: str) -> Any:
-    if attempt.is_again and not attempt.has_begun_turn and operation.repetition == "refused":
+    if attempt.is_repeated and not attempt.has_begun_turn and operation.repetition == "refused":
         ledger.release(attempt)
         raise OutcomeUnknown(operation.look_at)
     call.attempt = attempt
-    is_repeated = attempt.is_again
+    is_repeated = attempt.is_repeated
     try:
         try:
             result = await operation.handle(call)

@@ -121,7 +121,7 @@ def _refusals(each: Operation) -> set[int]:
 
 def _problem(status: int, each: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {MEDIA_TYPE: {"schema": schema_of[ProblemDocument]}}
-    if each.own_refusals:
+    if each.own_error_form:
         content[JSON] = {"schema": {"type": "object", "required": ["error"]}}
     return {"description": HTTPStatus(status).phrase, "content": content}
 

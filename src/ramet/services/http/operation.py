@@ -43,11 +43,11 @@ class Operation:
     resumes: bool = False  #: whether Last-Event-ID resumes its stream
     needs_key: bool = True
     refuses: Sequence[int] = ()  #: statuses of its errors, except those that `openapi` derives
-    own_refusals: bool = False  #: whether some refusals, also of keys, have the form of its clients
+    own_error_form: bool = False  #: whether some refusals, also of keys, have the form of its clients
     repetition: Repetition = "refused"
     look_at: str = "what it was for"  #: where a client can see whether a request was executed
     ends_key: bool = False  #: whether the operation may end the rights of its key
     begins: bool = False  #: whether it is new work, which a kernel that is about to end refuses
     of: Of = "here"
     merge: Callable[[RequestContext, Sequence[Any]], Any] | None = None  #: merges all answers, for `everyone`
-    whole: bytes = b""  #: the query that asks each kernel for all items, if the answer is paged
+    unpaged_query: bytes = b""  #: the query that asks each kernel for all items, if the answer is paged

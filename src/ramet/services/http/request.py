@@ -67,7 +67,7 @@ class RequestContext:
             return
         if self.sender is not None and await self.parts.ledger.is_known(self.sender):
             return  # The repeated request itself ended the rights of the key.
-        if self.parts.desk is None or not await self.parts.desk.knows_key(self):
+        if self.parts.router is None or not await self.parts.router.knows_key(self):
             raise UnknownKey
 
     async def team(self) -> str:
@@ -77,11 +77,11 @@ class RequestContext:
         """
         await self.check_key()
         spawner = self.parts.spawner
-        if spawner.roster.is_operator(self.key):
+        if spawner.agents.is_operator(self.key):
             return ""
         if teams := await spawner.list_teams(self.key):
             return teams[0].id
-        if self.parts.desk is None or not (team_id := await self.parts.desk.team_of(self.key)):
+        if self.parts.router is None or not (team_id := await self.parts.router.team_of(self.key)):
             raise NotYours("team", "")
         return team_id
 
@@ -129,16 +129,16 @@ class RequestContext:
         except (msgspec.DecodeError, RecursionError, UnicodeError) as problem:
             raise Undecodable("body", hidden(data), f"JSON ({problem})") from None
 
-    async def body(self, most: int) -> bytes:
+    async def body(self, limit: int) -> bytes:
         """Return the body as bytes. Raises BodyTooLarge, and Refusal if it does not arrive or the budget is used up."""
-        data = await self._read(most)
+        data = await self._read(limit)
         self.release()  # The receiving conversation has its own limits.
         return data
 
-    async def whole(self, most: int) -> bytes:
+    async def read_whole(self, limit: int) -> bytes:
         """Return the body, and keep it for the next reader; it is held until `release`. Raises like `body`."""
-        data = await self._read(most)
-        self.begin_again(data)
+        data = await self._read(limit)
+        self.restart_body(data)
         return data
 
     def release(self) -> None:
@@ -158,11 +158,11 @@ class RequestContext:
             pieces.append(piece)
         return b"".join(pieces)
 
-    def put_back(self, pieces: Sequence[bytes]) -> None:
+    def restore_body(self, pieces: Sequence[bytes]) -> None:
         """Put back pieces of the body; the next reader gets them before the rest."""
         self._restored = [*pieces, *self._restored]
 
-    def begin_again(self, body: bytes) -> None:
+    def restart_body(self, body: bytes) -> None:
         """Put back the whole body; the next reader gets only it."""
         self._restored = [body] if body else []
 
@@ -197,7 +197,7 @@ class RequestContext:
             if self._is_read:
                 return
 
-    async def unless_left(self, work: Coroutine[Any, Any, T]) -> T:
+    async def or_disconnect(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of `work`; cancel `work` if the client leaves. Raises ClientDisconnect.
 
         Use it for work that is worthless without its answer. The body must have been read.
@@ -218,7 +218,7 @@ class RequestContext:
             disconnect.cancel()
             await asyncio.wait({work_task, disconnect})
 
-    async def spill(self, seconds: float = _SPILL_S) -> bool:
+    async def drain_body(self, seconds: float = _SPILL_S) -> bool:
         """Discard the unread rest of the body; return False if it is too large or does not arrive in time.
 
         A client that waits for `100 Continue` does not get it.

@@ -45,11 +45,11 @@ class Streams:
         for each in tuple(self._open):
             each.end()
 
-    def break_off(self) -> None:
+    def move(self) -> None:
         """Break off all streams, since they continue in another kernel; later streams break off at once."""
         self._is_broken = True
         for each in tuple(self._open):
-            each.break_off()
+            each.move()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -58,7 +58,7 @@ class Streams:
         """Register an open stream."""
         self._open.add(stream)
         if self._is_broken:
-            stream.break_off()
+            stream.move()
         elif self._has_ended:
             stream.end()
 
@@ -93,7 +93,7 @@ class EventStream:
         self._has_ended = True
         self._ready.set()
 
-    def break_off(self) -> None:
+    def move(self) -> None:
         """Send the queued events, and leave the response incomplete, so that its reader reconnects for the rest."""
         self._is_broken = True
         self.end()

@@ -10,7 +10,7 @@ from ramet.services.turns.turn import OnLeave, Turn
 _HISTORY = "the history of the agent"
 
 
-async def begun(
+async def begin_once(
     call: RequestContext, agent: str, body: bytes, *, format: str = "", on_leave: OnLeave = "go_on"
 ) -> Turn:
     """Begin a turn, and return it once it is recorded.
@@ -21,9 +21,9 @@ async def begun(
     agents, attempt = call.parts.agents, call.attempt
     if attempt is None:
         turn = agents.turn(agent, call.key, body, format=format, on_leave=on_leave)
-        await turn.on_record()
+        await turn.wait_recorded()
         return turn
-    if attempt.is_again:
+    if attempt.is_repeated:
         try:
             turn = agents.turn_of(agent, call.key, attempt.turn_id)
         except (Unknown, Missed):
@@ -33,7 +33,7 @@ async def begun(
             raise Gone(message) from None
     else:
         turn = agents.turn(agent, call.key, body, format=format, on_leave=on_leave, id=attempt.turn_id)
-    await turn.on_record()
+    await turn.wait_recorded()
     if not attempt.has_begun_turn:
         await call.parts.ledger.begin_turn(attempt)
     return turn

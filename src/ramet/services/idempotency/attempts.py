@@ -62,7 +62,7 @@ class Attempt:
 
         With `has_begun_turn`, the turn `turn_id` was begun and is recorded.
         """
-        self.sender, self.version, self.is_again = sender, version, is_again
+        self.sender, self.version, self.is_repeated = sender, version, is_again
         self.has_begun_turn = has_begun_turn
         self.is_released = False  #: whether it is no longer being executed
         self._salt = salt
@@ -77,11 +77,11 @@ class Attempt:
         """The id of the turn that the request begins."""
         return f"turn-{self.entropy(12).hex()}"
 
-    def cut(self, answer: bytes) -> bytes:
+    def redact(self, answer: bytes) -> bytes:
         """Remove the derived secret from an answer, before it is recorded."""
         return answer.replace(self._text, _CUT)
 
-    def mend(self, kept: bytes) -> bytes:
+    def unredact(self, kept: bytes) -> bytes:
         """Undo `cut`."""
         return kept.replace(_CUT, self._text)
 

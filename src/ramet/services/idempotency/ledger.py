@@ -71,7 +71,7 @@ class Ledger:
 
     async def answer(self, attempt: Attempt, digest: str, status: int, headers: dict[str, str], body: bytes) -> None:
         """Record an answer, and end the attempt. Of an answer above 256 KiB, only the fact is recorded."""
-        stored = attempt.cut(body)
+        stored = attempt.redact(body)
         is_kept = len(stored) <= ANSWER_BYTES
         record = replace(
             await self._own(attempt),
@@ -138,7 +138,7 @@ class Ledger:
         document = await self._store.get(ANSWER, sender.place) if record.is_kept else None
         if document is None:
             return Answered(record, None)
-        return Answered(record, _attempt(sender, record, document, is_again=True).mend(document.data))
+        return Answered(record, _attempt(sender, record, document, is_again=True).unredact(document.data))
 
     async def _find(self, place: str) -> tuple[Document | None, RequestRecord | None]:
         """Return the document at a place, and the record in it unless that has expired."""

@@ -32,7 +32,7 @@ class Requests:
         self.answered: Counter[tuple[str, str, str]] = Counter()  #: by method, path and status
         self.seconds: dict[str, float] = {}  #: by path
 
-    def over(self, method: str, path: str, status: int, seconds: float) -> None:
+    def record(self, method: str, path: str, status: int, seconds: float) -> None:
         """Count a completed request; without a status, its client left before an answer began."""
         self.answered[method, path, str(status or "none")] += 1
         self.seconds[path] = self.seconds.get(path, 0.0) + seconds
@@ -41,10 +41,10 @@ class Requests:
 class Metrics:
     """The metrics of one server, between `start` and `stop`."""
 
-    def __init__(self, runtime: AgentRuntime, roster: AgentTable, *, is_public: bool = False) -> None:
+    def __init__(self, runtime: AgentRuntime, agents: AgentTable, *, is_public: bool = False) -> None:
         """Create the metrics. With `is_public`, every client can read them; else only the operator can."""
         self.is_public, self.requests = is_public, Requests()
-        self._runtime, self._roster = runtime, roster
+        self._runtime, self._roster = runtime, agents
         self.open_streams: Callable[[], int] = lambda: 0
         self._lag = LoopLag()
         journal = runtime.journal
@@ -93,7 +93,7 @@ class Metrics:
         trees = self._runtime.trees
         active_runs = [run for tree in trees.values() for run in tree.tree.register.living()]
         runs = Counter(str(run.state) for run in active_runs)
-        sandboxes = {"living": len(self._runtime.sandboxes.attended), "parked": self._runtime.sandboxes.parked}
+        sandboxes = {"living": len(self._runtime.sandboxes.contexts_by_run), "parked": self._runtime.sandboxes.parked}
         unread = sum(len(run.context.mailbox) for run in active_runs)
         finished = self._runtime.finished_trees
         agents = Counter(str(active_runs.state) for active_runs in self._roster)

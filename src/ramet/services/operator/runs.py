@@ -18,7 +18,7 @@ from ramet.host.journal.journal import TREES, Journal
 from ramet.host.journal.stored_events import decoded
 from ramet.host.journal.ttl import lifetimes_of
 from ramet.services.operator.contract import MOST, EventOptions, Paging, RunFilter, RunPage
-from ramet.services.turns.tree_events import TreeEvent, see_that_it_is_not_elsewhere
+from ramet.services.turns.tree_events import TreeEvent, require_local_owner
 from ramet.store.contract import Store, StoredEvent
 
 _log = logging.getLogger("ramet.services")
@@ -54,18 +54,18 @@ class RunViews:
     def _store(self) -> Store:
         return self._journal.store
 
-    async def runs(self, asked: RunFilter) -> RunPage:
+    async def runs(self, request: RunFilter) -> RunPage:
         """Return a page of all runs, those of the oldest tree first.
 
         Raises InvalidValue, and Unknown for an unknown `after`. A tree that cannot be read is skipped, and logged once.
         Without `ended`, the page has only runs that have not ended: running, waiting, or interrupted.
         """
-        limit, roots = checked_limit(asked.limit), await self._roots()
-        last = await self.tree_of(asked.after) if asked.after else ""
+        limit, roots = checked_limit(request.limit), await self._roots()
+        last = await self.tree_of(request.after) if request.after else ""
         start = next((index for index, each in enumerate(roots) if each.id == last), 0)
         page_rows: list[RunRow] = []
         for root in roots[start:]:
-            if asked.ended or not root.is_over or root.id == last:
+            if request.ended or not root.is_over or root.id == last:
                 try:
                     tree_rows = await self._rows(root.id)
                 except DamagedTree as problem:
@@ -73,8 +73,8 @@ class RunViews:
                         _log.error("a tree is skipped: %s", problem)
                     self._damaged.add(root.id)
                     continue
-                rows = _behind(tree_rows, asked.after if root.id == last else "")
-                page_rows += [row for row in rows if asked.ended or not row.is_over]
+                rows = _behind(tree_rows, request.after if root.id == last else "")
+                page_rows += [row for row in rows if request.ended or not row.is_over]
             if len(page_rows) > limit:
                 break
         return _page(page_rows, limit)
@@ -83,20 +83,20 @@ class RunViews:
         """Return one run, with its result. Raises Unknown."""
         return next(row for row in await self._rows(await self.tree_of(id)) if row.id == id)
 
-    async def tree(self, id: str, asked: Paging) -> RunPage:
+    async def tree(self, id: str, request: Paging) -> RunPage:
         """Return a page of the runs of the same tree, in the order of their spawns. Raises Unknown."""
-        limit = checked_limit(asked.limit)
-        return _page(_behind(await self._rows(await self.tree_of(id)), asked.after), limit)
+        limit = checked_limit(request.limit)
+        return _page(_behind(await self._rows(await self.tree_of(id)), request.after), limit)
 
-    async def events(self, id: str, asked: EventOptions) -> AsyncGenerator[TreeEvent]:
+    async def events(self, id: str, request: EventOptions) -> AsyncGenerator[TreeEvent]:
         """Yield the recorded events of a run, or of its tree, after a cursor; with `follow`, also new ones.
 
         The stream ends with the run, with all runs of the tree, or when the tree ends in this kernel. Raises Unknown,
         and OwnedElsewhere if the tree continues in another kernel.
         """
         root = await self.tree_of(id)
-        run, ends = None if asked.tree else id, _Ends()
-        cursor = 0 if asked.follow else asked.after  # To follow, the earlier ends must be known.
+        run, ends = None if request.tree else id, _Ends()
+        cursor = 0 if request.follow else request.after  # To follow, the earlier ends must be known.
         while True:
             is_live = root in self._journal.living
             if not is_live:
@@ -105,13 +105,13 @@ class RunViews:
             while page := await self._store.read(cursor, tree=root, run=run, limit=PAGE):
                 for each in page:
                     ends.tell(each)
-                    if each.cursor > asked.after:
+                    if each.cursor > request.after:
                         yield TreeEvent(each.cursor, each.data)
                 cursor = page[-1].cursor
-            if not asked.follow or ends.is_over:
+            if not request.follow or ends.is_over:
                 return
             if not is_live:
-                await see_that_it_is_not_elsewhere(self._store, root)
+                await require_local_owner(self._store, root)
                 return
             await self._store.wait(head, timeout_s=LOOK_S)
 
@@ -143,7 +143,7 @@ class RunViews:
     async def _fold(self, root: str) -> TreeFold:
         fold = TreeFold()
         async for each in self._stored(root):
-            fold.tell(decoded(self._store, each))
+            fold.apply(decoded(self._store, each))
         return fold
 
     async def _stored(self, root: str) -> AsyncIterator[StoredEvent]:
@@ -156,7 +156,7 @@ class RunViews:
     async def _settled(self, run: str) -> None:
         """Wait until the work of a run of this kernel is recorded, also if the run has just ended."""
         with suppress(Unknown):
-            await self._steering.find(run).run.context.settled()
+            await self._steering.find(run).run.context.wait_persisted()
 
 
 class _Ends:

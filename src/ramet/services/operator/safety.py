@@ -33,10 +33,10 @@ class GateViews:
         """Keep `journal` open during the use of the views."""
         self._journal, self._policies = journal, SafetyPolicies(journal.store)
 
-    async def page(self, asked: Paging) -> GatePolicyPage:
+    async def page(self, request: Paging) -> GatePolicyPage:
         """Return a page of the policies, by their names and newest versions."""
-        limit = checked_limit(asked.limit)
-        documents = [each for each in await self._journal.store.list(POLICY) if each.key > asked.after]
+        limit = checked_limit(request.limit)
+        documents = [each for each in await self._journal.store.list(POLICY) if each.key > request.after]
         names = [PolicyName(name=each.key, version=each.version) for each in documents[:limit]]
         return GatePolicyPage(policies=names, more=names[-1].name if len(documents) > limit else "")
 
@@ -44,25 +44,25 @@ class GateViews:
         """Return the newest version of a policy, or the version of that number."""
         return _policy(await self._policies.get(name, version or None))
 
-    async def put(self, name: str, asked: PutGatePolicy) -> GatePolicy:
+    async def put(self, name: str, request: PutGatePolicy) -> GatePolicy:
         """Write the newest version of a policy, after the version `expected`.
 
         Raises Conflict, and nothing was written.
         """
-        return _policy(await self._policies.put(name, asked.policy, expected=asked.expected))
+        return _policy(await self._policies.put(name, request.policy, expected=request.expected))
 
-    async def passed(self, asked: PassageFilter) -> PassagePage:
+    async def list_events(self, request: PassageFilter) -> PassagePage:
         """Return a page of the events at the gates after a cursor."""
-        limit, query_filter = checked_limit(asked.limit), _filter(asked)
-        page = await passages(self._journal.store, query_filter, after=asked.after, limit=limit)
+        limit, query_filter = checked_limit(request.limit), _filter(request)
+        page = await passages(self._journal.store, query_filter, after=request.after, limit=limit)
         return PassagePage(entries=[_row(each) for each in page.entries], cursor=page.cursor, more=page.more)
 
-    def passing(self, asked: PassageFilter) -> AsyncGenerator[TreeEvent]:
+    def follow_events(self, request: PassageFilter) -> AsyncGenerator[TreeEvent]:
         """Yield the events at the gates after a cursor and new events, as JSON, without an end.
 
         Raises InvalidValue at once.
         """
-        return self._passing(_filter(asked), asked.after)
+        return self._passing(_filter(request), request.after)
 
     async def _passing(self, wanted: GateEventFilter, after: int) -> AsyncGenerator[TreeEvent]:
         async with aclosing(follow(self._journal.store, wanted, after=after)) as entries:

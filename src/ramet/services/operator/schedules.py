@@ -25,41 +25,41 @@ class ScheduleViews:
         """Apply `rules` to scheduled agents as well: they limit the use of this host."""
         self._scheduler, self._rules = scheduler, rules
 
-    async def page(self, asked: Paging) -> SchedulePage:
+    async def page(self, request: Paging) -> SchedulePage:
         """Return a page of schedules, in order of ids."""
-        limit = checked_limit(asked.limit)
-        schedules = [each for each in await self._scheduler.list() if each.id > asked.after]
+        limit = checked_limit(request.limit)
+        schedules = [each for each in await self._scheduler.list() if each.id > request.after]
         return SchedulePage(schedules=schedules[:limit], more=schedules[limit - 1].id if len(schedules) > limit else "")
 
     async def get(self, id: str) -> ScheduleView:
         """Return one schedule."""
         return await self._scheduler.get(id)
 
-    async def add(self, asked: AddSchedule) -> ScheduleView:
+    async def add(self, request: AddSchedule) -> ScheduleView:
         """Add a schedule, or return the existing one if its request was the same. Raises InvalidValue, Unknown.
 
         Raises SpawnRefused for a policy that requests more of this host than the server allows.
         """
-        self._check(asked)
-        policy = self._rules.policy_of(asked.policy, needs_sandbox=False)
-        scheduler, agent, options = self._scheduler, _agent(asked.agent), _options(asked, policy)
-        times = {"every_s": asked.every_s, "in_s": asked.in_s, "at": asked.at, "cron": asked.cron or None}
+        self._check(request)
+        policy = self._rules.policy_of(request.policy, needs_sandbox=False)
+        scheduler, agent, options = self._scheduler, _agent(request.agent), _options(request, policy)
+        times = {"every_s": request.every_s, "in_s": request.in_s, "at": request.at, "cron": request.cron or None}
         given_names = [name for name, value in times.items() if value is not None]
         if len(given_names) != 1:
             raise InvalidValue(
                 given_names[-1] if given_names else "every_s", times[given_names[-1]] if given_names else None, _TIMES
             )
-        if bool(asked.tz) != bool(asked.cron):
-            raise InvalidValue("tz", asked.tz, "a zone only together with cron, whose times it applies to")
-        if asked.anchor is not None and asked.every_s is None:
-            raise InvalidValue("anchor", asked.anchor, "none: only every_s has a start time")
-        if asked.every_s is not None:
-            return await scheduler.schedule_agent_interval(asked.every_s, agent, anchor=asked.anchor, **options)
-        if asked.in_s is not None:
-            return await scheduler.schedule_agent_in(asked.in_s, agent, **options)
-        if asked.at is not None:
-            return await scheduler.schedule_agent_at(asked.at, agent, **options)
-        return await scheduler.schedule_agent_cron(asked.cron, agent, tz=asked.tz, **options)
+        if bool(request.tz) != bool(request.cron):
+            raise InvalidValue("tz", request.tz, "a zone only together with cron, whose times it applies to")
+        if request.anchor is not None and request.every_s is None:
+            raise InvalidValue("anchor", request.anchor, "none: only every_s has a start time")
+        if request.every_s is not None:
+            return await scheduler.schedule_agent_interval(request.every_s, agent, anchor=request.anchor, **options)
+        if request.in_s is not None:
+            return await scheduler.schedule_agent_in(request.in_s, agent, **options)
+        if request.at is not None:
+            return await scheduler.schedule_agent_at(request.at, agent, **options)
+        return await scheduler.schedule_agent_cron(request.cron, agent, tz=request.tz, **options)
 
     def _check(self, asked: AddSchedule) -> None:
         self._rules.grant_of(asked.policy)

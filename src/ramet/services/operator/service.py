@@ -87,9 +87,9 @@ class KernelViews:
         await self.runs.tree_of(run)  # Then it is recorded, if it is running.
         return KeptTree(tree=await self._steering.keep(run, on), kept=on)
 
-    async def approvals(self, asked: Paging) -> ApprovalPage:
+    async def approvals(self, request: Paging) -> ApprovalPage:
         """Return the questions that wait for a person, the oldest first. Raises InvalidValue."""
-        return paged([_shown(each) for each in self._steering.approvals()], asked)
+        return paged([_shown(each) for each in self._steering.approvals()], request)
 
     async def answer(self, approval: str, allowed: bool, reason: str) -> None:
         """Send a person's answer to a question, once.
@@ -104,8 +104,8 @@ class KernelViews:
 class OperatorsView:
     """The access to a kernel's views."""
 
-    def __init__(self, roster: AgentTable, views: KernelViews) -> None:
-        self._roster, self._views = roster, views
+    def __init__(self, agents: AgentTable, views: KernelViews) -> None:
+        self._roster, self._views = agents, views
 
     def open(self, key: str, kind: str, name: str = "") -> KernelViews:
         """Return the views for the operator's key.
@@ -123,10 +123,10 @@ async def _nowhere(tree: str) -> bool:
     return False
 
 
-def paged(waiting: Sequence[Approval], asked: Paging) -> ApprovalPage:
+def paged(waiting: Sequence[Approval], request: Paging) -> ApprovalPage:
     """Return a page of questions. Raises InvalidValue."""
-    limit, ids = checked_limit(asked.limit), [each.id for each in waiting]
-    start = ids.index(asked.after) + 1 if asked.after in ids else 0
+    limit, ids = checked_limit(request.limit), [each.id for each in waiting]
+    start = ids.index(request.after) + 1 if request.after in ids else 0
     page = waiting[start : start + limit]
     return ApprovalPage(approvals=page, more=page[-1].id if ids[start + limit :] else "")
 

@@ -27,9 +27,9 @@ class SessionViews:
         """
         self._journal, self._working_dir, self._is_elsewhere = journal, working_dir, is_elsewhere
 
-    async def page(self, asked: Paging) -> SessionPage:
+    async def page(self, request: Paging) -> SessionPage:
         """Return a page of conversations, the newest first. Raises InvalidValue, and Unknown for an unknown `after`."""
-        rows, next_cursor = await sessions(self._records(), checked_limit(asked.limit), asked.after)
+        rows, next_cursor = await sessions(self._records(), checked_limit(request.limit), request.after)
         return SessionPage(
             sessions=[await self._seen(each) for each in rows], more=rows[-1].root if next_cursor else ""
         )

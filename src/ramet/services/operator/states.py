@@ -9,9 +9,9 @@ import msgspec
 
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.recipe import Recipe
-from ramet.host.dynamic.namespaces import branch_of, place_of, prefix_below, standing_on_record
+from ramet.host.dynamic.namespaces import branch_of, place_of, prefix_below, recorded_state_location
 from ramet.host.dynamic.registry import REGISTRY, REPLACED, Registries
-from ramet.host.dynamic.time_travel import on_record, state_at
+from ramet.host.dynamic.time_travel import recorded_events, state_at
 from ramet.host.journal.journal import Journal
 from ramet.services.operator.contract import (
     MOST,
@@ -46,12 +46,14 @@ class StateViews:
     def __init__(self, registries: Registries, journal: Journal, runs: RunViews) -> None:
         self._registries, self._journal, self._runs = registries, journal, runs
 
-    async def page(self, run: str, asked: StateQuery) -> StatePage:
+    async def page(self, run: str, request: StateQuery) -> StatePage:
         """Return values of a run's state. Raises Unknown for a run or a commit, InvalidValue."""
-        limit, owned = checked_limit(asked.limit), await self._own(run)
-        state = await self._as_of(run, owned, asked)
+        limit, owned = checked_limit(request.limit), await self._own(run)
+        state = await self._as_of(run, owned, request)
         run_state = Namespaced(state, owned.place)
-        keys = [key for key in await run_state.read_keys(asked.prefix) if key > asked.after and not _is_registry(key)]
+        keys = [
+            key for key in await run_state.read_keys(request.prefix) if key > request.after and not _is_registry(key)
+        ]
         page_space, values = _Room(limit), dict[str, Any]()
         for key in keys:
             value = await run_state.read(key)
@@ -83,15 +85,15 @@ class StateViews:
             branches=dict(list(branches.items())[:MOST]),
         )
 
-    async def recipes(self, asked: RecipeFilter) -> RecipePage:
+    async def recipes(self, request: RecipeFilter) -> RecipePage:
         """Return the agents that agents have created, in order of place and name. Raises InvalidValue."""
-        limit = checked_limit(asked.limit)
+        limit = checked_limit(request.limit)
         state = await (await self._registries.state()).beside()
-        place = checked_key(asked.place, field="place") if asked.place else ""
+        place = checked_key(request.place, field="place") if request.place else ""
         names: list[tuple[str, str]] = []
         for each in [place] if place else await _creators(state):
             names += [(each, name) for name in Namespaced(state, each).entries(REGISTRY)]
-        names = sorted((each for each in names if "/".join(each) > asked.after), key="/".join)
+        names = sorted((each for each in names if "/".join(each) > request.after), key="/".join)
         page_space, rows = _Room(limit), list[RecipeRow]()
         for each, name in names:
             row = await _row(state, each, name)
@@ -101,14 +103,14 @@ class StateViews:
         return RecipePage(recipes=rows, more=f"{rows[-1].place}/{rows[-1].name}" if len(rows) < len(names) else "")
 
     async def _own(self, run: str) -> _Own:
-        standing = standing_on_record((await self._runs.story(run)).runs, run)
+        standing = recorded_state_location((await self._runs.story(run)).runs, run)
         return _Own(standing.owner, place_of(standing), branch_of(standing), prefix_below(standing))
 
     async def _as_of(self, run: str, own: _Own, asked: StateQuery) -> Versioned:
         if asked.at and asked.commit:
             raise InvalidValue("commit", asked.commit, "none together with `at`, which sets the time")
         if asked.at:
-            return await state_at(self._registries, on_record(self._journal, run), run, asked.at)
+            return await state_at(self._registries, recorded_events(self._journal, run), run, asked.at)
         state = await (await self._registries.state(own.owner)).beside(own.branch)
         if not asked.commit:
             return state

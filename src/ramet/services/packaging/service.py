@@ -266,11 +266,11 @@ class PackagingService:
 
     async def _run_comparison(self, work: Callable[[], T]) -> T:
         """Run `work` in a thread, few at a time: it reads the names of all files of bundles, which are large."""
-        await self._comparisons.take()
+        await self._comparisons.acquire()
         try:
             return await run_shielded(in_thread(work, name="ramet-bundle"))
         finally:
-            self._comparisons.give_back()
+            self._comparisons.release()
 
     async def _recorded(self, id: str, asker: str) -> Recorded | None:
         """Return the image of that id, or None if the asker may not use it.
@@ -357,7 +357,7 @@ class PackagingService:
     async def _work(self, recorded: Recorded) -> None:
         id = recorded.info.id
         try:
-            await self._slots.take()
+            await self._slots.acquire()
             try:
                 self._jobs[id] = OwnedJob(Job(id=id, state="running"), recorded.owner)
                 await self._catalogue.running(recorded)
@@ -368,7 +368,7 @@ class PackagingService:
                 await run_shielded(self._catalogue.done(recorded))
                 del self._jobs[id]
             finally:
-                self._slots.give_back()
+                self._slots.release()
         except asyncio.CancelledError:
             self._jobs.pop(id, None)
             raise

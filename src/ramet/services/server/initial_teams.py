@@ -18,11 +18,13 @@ async def reserve(teams: Mapping[str, Mapping[str, float]], spawner: AgentSpawne
     The keys of these teams are not shown: the operator's key opens them. Raises InvalidValue.
     """
     for name, amounts in teams.items():
-        if (reserved := await spawner.reserved(name)) is None:
+        if (reserved := await spawner.reserved_resources(name)) is None:
             try:
                 created = await spawner.create_team(CreateTeam(resources=dict(amounts), name=name), operator)
             except InvalidValue:
-                if (reserved := await spawner.reserved(name)) is None:  # No other kernel has reserved it concurrently.
+                if (
+                    reserved := await spawner.reserved_resources(name)
+                ) is None:  # No other kernel has reserved it concurrently.
                     raise
             else:
                 _log.info("team %s: reserved as %s: %s", name, created.team.id, _words(created.team.resources))

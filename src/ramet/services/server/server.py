@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import InvalidValue, MissingExtra, NotYours, RametError
-from ramet.disk.state_folder import checked_state_folder, made_folder, state_folder
+from ramet.disk.state_folder import checked_state_folder, ensure_folder, state_folder
 from ramet.host.dynamic.registry import Registries
 from ramet.host.retention.janitor import RetentionJob
 from ramet.host.runtime import AgentRuntime
@@ -104,12 +104,12 @@ class Server:
         self._address = address
         self.runtime = AgentRuntime(self.dir, backend=backend, user_texts=False, **runtime)
         journal = self.runtime.journal
-        if journal is not None and isinstance(journal.caretaker, RetentionJob):
-            journal.caretaker.needed = partial(needed_trees, journal.store)
+        if journal is not None and isinstance(journal.retention_job, RetentionJob):
+            journal.retention_job.needed = partial(needed_trees, journal.store)
         self._rules.check_backend(_name_of(backend))
         self.runtime.gateway.accepted = self._rules.models
         self.operator = ""
-        self.leaves = False  #: whether it accepts no new work
+        self.is_draining = False  #: whether it accepts no new work
         self._leaves_turns = False
         self.lost = asyncio.Event()  #: set when the store is permanently lost: the process must end
         self.kernels: Kernels | None = None  #: set if several kernels may share the store
@@ -127,7 +127,7 @@ class Server:
         async with AsyncExitStack() as drain_stack, AsyncExitStack() as stop_stack:
             _take(self.folder)
             for name in ("agents", "packaging"):
-                made_folder(self.folder / name)
+                ensure_folder(self.folder / name)
             # First: a start that fails here has changed nothing. Clients that connect meanwhile wait.
             self.listener = self._listener()
             stop_stack.callback(self.listener.close)
@@ -147,16 +147,16 @@ class Server:
                 self.operator,
                 rules=self._rules,
             )
-            metrics = Metrics(self.runtime, self.spawner.roster, is_public=self._public_metrics)
+            metrics = Metrics(self.runtime, self.spawner.agents, is_public=self._public_metrics)
             drain_stack.push_async_callback(metrics.stop)
             metrics.start()  # before trees are resumed
             log_of = partial(TurnLog, store) if is_shared else None
             clock = self.runtime.clock
             self.agents = AgentService(
-                self.spawner.roster.admitted, types, clock=clock, limits=self._talk, log_of=log_of
+                self.spawner.agents.authorize, types, clock=clock, limits=self._talk, log_of=log_of
             )
-            self.spawner.taken_up = self.agents.take_up
-            self.spawner.forgetting = partial(_forget, store, self.runtime.dynamic.registries)
+            self.spawner.on_resumed = self.agents.restore
+            self.spawner.before_removal = partial(_forget, store, self.runtime.dynamic.registries)
             if is_shared:
                 with _of_extra():
                     from ramet.services.cluster.membership import Kernels
@@ -164,7 +164,7 @@ class Server:
                 stop_stack.push_async_callback(self.kernels.close)
                 await self.kernels.open()
             await self.spawner.open()
-            drain_stack.push_async_callback(self.spawner.leave)
+            drain_stack.push_async_callback(self.spawner.drain)
             self._scheduler = scheduler = AgentScheduler(self.runtime)
             stop_stack.push_async_callback(scheduler.close)
             await scheduler.start()
@@ -186,22 +186,22 @@ class Server:
         """The path of its socket, or its address as a URL."""
         return self.listener.where
 
-    async def hand_over(self) -> None:
+    async def drain(self) -> None:
         """Hand all work to the other kernels of the store, also in the middle of turns. The caller ends the process.
 
         No new work is accepted from the beginning. Turns of agents that cannot continue elsewhere are waited for, and
         so are functions of schedules. Work that takes too long ends here, and is logged. Without another kernel, the
         next kernel that starts continues the work. Idempotent.
         """
-        if self.leaves:
+        if self.is_draining:
             return
-        self.leaves = True
+        self.is_draining = True
         assert self.kernels is not None, "its store is shared"
         assert self.runtime.journal is not None, "it has a store"
-        await asyncio.gather(self.agents.leave(PATIENCE_S), self._scheduler.leave(PATIENCE_S))
+        await asyncio.gather(self.agents.drain(PATIENCE_S), self._scheduler.leave(PATIENCE_S))
         with contextlib.suppress(RametError):  # Clients without an answer look up the new kernel.
-            await self.kernels.leave()
-        self._parts.streams.break_off()
+            await self.kernels.drain()
+        self._parts.streams.move()
         was_all_answered = await self._http_server.stop()
         await self._put_on_record()
         await self.kernels.close()
@@ -210,7 +210,7 @@ class Server:
         with contextlib.suppress(RametError):
             await self.runtime.journal.store.close()  # This ends its registration as a kernel, and informs the others.
 
-    async def rest(self, *, ends_process: bool = False) -> None:
+    async def settle(self, *, ends_process: bool = False) -> None:
         """Stop serving: end the turns, and record everything. Agents stay open, for `stop` or the next server.
 
         A process that ends now, in any way, leaves every agent resumable. With `ends_process`, turns that continue at
@@ -229,15 +229,15 @@ class Server:
         The process then exits. Call only after `rest` or `hand_over`. The event loop is blocked from here on, so that
         no run records its end.
         """
-        if self.runtime.journal is not None and self.runtime.journal.door is not None:
-            await self.runtime.journal.door.take_down()
+        if self.runtime.journal is not None and self.runtime.journal.control_socket is not None:
+            await self.runtime.journal.control_socket.stop()
         if self._resting is not None:  # After `hand_over`.
             self.listener.close()
         self.runtime.sandboxes.terminate()
 
     async def stop(self) -> None:
         """Rest, close every agent, and leave nothing running; idempotent. The records of agents stay."""
-        await self.rest()
+        await self.settle()
         if self._leaving is not None:
             leaving, self._leaving = self._leaving, None
             await run_shielded(leaving.aclose())
@@ -252,7 +252,7 @@ class Server:
 
     def has_agent(self, agent: str) -> bool:
         """Return whether the server has an open agent of that id."""
-        return self.spawner.roster.has(agent)
+        return self.spawner.agents.has(agent)
 
     def has_team(self, team: str) -> bool:
         """Return whether the server has a team of that id or name, with all its agents."""
@@ -267,18 +267,18 @@ class Server:
         """Return whether a tree is running here."""
         return self.runtime.journal is not None and tree in self.runtime.journal.living
 
-    def is_taking_up(self, team: str) -> bool:
+    def is_taking_over(self, team: str) -> bool:
         """Return whether a team, or any team for "", belongs to this kernel, and its agents are being opened."""
-        return self.spawner.is_taking_up(team)
+        return self.spawner.is_taking_over(team)
 
     def knows_key(self, key: str) -> bool:
         """Return whether a key opens anything here."""
         return self.spawner.knows_key(key)
 
-    def opens_an_agent(self, key: str) -> bool:
+    def is_agent_key(self, key: str) -> bool:
         """Return whether a key has the right to turns on an agent of this server."""
         try:
-            self.spawner.roster.find(key, "turn")
+            self.spawner.agents.find_by_key(key, "turn")
         except NotYours:
             return False
         return True
@@ -303,7 +303,7 @@ class Server:
                     await tree.recorder.durable()
 
     def _unready(self) -> str:
-        if self.leaves:
+        if self.is_draining:
             return "it is shutting down and accepts no new work"
         if self.runtime.is_fenced:
             return "its store is lost or owned by another kernel"
@@ -337,7 +337,7 @@ class Server:
             scheduler,
             self._rules,
             self._is_elsewhere,
-            self.spawner.roster.paths_by_run,
+            self.spawner.agents.paths_by_run,
         )
         bounds, largest = self._bounds or Bounds(), self._talk.body_bytes
         self._parts = AppDependencies(
@@ -347,12 +347,12 @@ class Server:
             spawner=self.spawner,
             agents=self.agents,
             packaging=packaging,
-            kernel=OperatorsView(self.spawner.roster, views),
+            kernel=OperatorsView(self.spawner.agents, views),
             metrics=metrics,
             ledger=Ledger(self.runtime.journal.store, self.runtime.clock),
             rules=self._rules,
             message_bytes=self._talk.body_bytes,
-            desk=self.kernels.desk if self.kernels is not None else None,
+            router=self.kernels.router if self.kernels is not None else None,
             unready=self._unready,
         )
         metrics.open_streams = self._parts.streams.__len__

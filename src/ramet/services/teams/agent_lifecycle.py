@@ -27,7 +27,7 @@ from ramet.services.errors import TakenOver, ValuesMissing
 from ramet.services.problems import error_of, public_message
 from ramet.services.teams.agents import AgentEntry, AgentTable, has_failed
 from ramet.services.teams.ended_agent import Departed, Waiting
-from ramet.services.teams.failed_agents import FailedAgents, oldest_beyond, what_stays
+from ramet.services.teams.failed_agents import FailedAgents, oldest_over_limit, stripped_row
 from ramet.services.teams.tables import AgentRow, TeamTables
 from ramet.services.teams.team_state import TeamState
 from ramet.services.teams.validation import Checked
@@ -44,21 +44,21 @@ class AgentLifecycle:
 
     def __init__(
         self,
-        roster: AgentTable,
-        rooms: Mapping[str, TeamState],
-        books: TeamTables,
+        agents: AgentTable,
+        team_states: Mapping[str, TeamState],
+        tables: TeamTables,
         folder: pathlib.Path,
         runtime: AgentRuntime,
-        most_failed: int,
+        failed_limit: int,
     ) -> None:
-        self._agents, self._team_states, self._tables, self._folder = roster, rooms, books, folder
-        self._clock, self._failed_limit = runtime.clock, most_failed
+        self._agents, self._team_states, self._tables, self._folder = agents, team_states, tables, folder
+        self._clock, self._failed_limit = runtime.clock, failed_limit
         self._failed = FailedAgents(
             runtime.clock, runtime.sandboxes, folder, lambda each: self.end(each, "its retention time is over")
         )
         self._tasks: set[asyncio.Task[Any]] = set()
         #: called with the id of each agent that is removed permanently, before its row is removed
-        self.forgetting: Callable[[str], Awaitable[None]] = _do_nothing
+        self.before_removal: Callable[[str], Awaitable[None]] = _do_nothing
 
     def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Start work that continues after its caller has given up; `join` waits for the work."""
@@ -76,43 +76,41 @@ class AgentLifecycle:
 
     # ---- start of agents
 
-    async def bear(self, room: TeamState, row: AgentRow, checked: Checked) -> AgentEntry:
+    async def start(self, team_state: TeamState, row: AgentRow, checked: Checked) -> AgentEntry:
         """Start an agent that its team has admitted.
 
         If an error is raised, the agent is removed and its part is free.
         """
         try:
-            await room.write(row)
-            await checked.see_that_its_image_is_there()
+            await team_state.write(row)
+            await checked.check_image()
             entry = await self.open(row, checked)
             try:
-                async with entry.changing:
+                async with entry.write_lock:
                     await entry.write(entry.as_row())
             except BaseException:
                 await run_shielded(_close_and_measure(entry, "it could not be recorded"))
                 raise
         except BaseException:
-            await run_shielded(self.forget(room, row, {}))
+            await run_shielded(self.release_and_remove(team_state, row, {}))
             raise
         self.add(entry)
         return entry
 
     async def open(self, row: AgentRow, checked: Checked) -> AgentEntry:
         """Open an agent by its type, with a folder of its own. Raises the errors of its type."""
-        spec = checked.opening
+        spec = checked.spec
         _make_dir(spec.folder)
         try:
-            if spec.shelf is not None:
-                await spec.shelf.open()
+            if spec.loaded_bundles is not None:
+                await spec.loaded_bundles.open()
             served = await checked.type.open(spec)
         except BaseException:
             await run_shielded(_unload_bundles(spec))
             raise
-        entry = AgentEntry(
-            replace(row, state="idle"), served, self._tables, self._clock, opening=spec, type=checked.type
-        )
-        if spec.shelf is not None:
-            spec.shelf.keep = entry.keep
+        entry = AgentEntry(replace(row, state="idle"), served, self._tables, self._clock, spec=spec, type=checked.type)
+        if spec.loaded_bundles is not None:
+            spec.loaded_bundles.save = entry.save
         try:
             await _wait_recorded(entry, spec.runtime)
         except BaseException:
@@ -120,17 +118,17 @@ class AgentLifecycle:
             raise
         return entry
 
-    def add(self, living: AgentEntry) -> None:
+    def add(self, entry: AgentEntry) -> None:
         """Add an agent to the table, and handle its end."""
 
         def over(ended: asyncio.Future[ErrorInfo | None]) -> None:
-            if living.ending is None:
-                living.failing = self.begin(self._fail(living, _end_error(ended)))
+            if entry.end_task is None:
+                entry.fail_task = self.begin(self._fail(entry, _end_error(ended)))
 
-        self._agents.add(living)
-        living.served.ended.add_done_callback(over)
+        self._agents.add(entry)
+        entry.served.ended.add_done_callback(over)
 
-    async def add_departed(self, row: AgentRow) -> None:
+    async def add_ended(self, row: AgentRow) -> None:
         """Add an agent to the table that is not usable any more. It stays until a caller or a time limit ends it."""
         error = row.error or ErrorInfo(type="Gone", message="it had ended")
         entry = AgentEntry(row, Departed(row.run, row.isolation or "none", error), self._tables, self._clock)
@@ -138,84 +136,86 @@ class AgentLifecycle:
         await self._failed.keep(entry)
         self._end_oldest_failed(entry.row.team)
 
-    def add_waiting(self, room: TeamState, row: AgentRow, missing: ValuesMissing) -> None:
+    def add_waiting(self, team_state: TeamState, row: AgentRow, missing: ValuesMissing) -> None:
         """Add an agent to the table that waits for its values. It holds its part of its team, and its row stays."""
-        served = Waiting(row.run, row.isolation, missing, room.team.held.get(row.id, {}))
+        served = Waiting(row.run, row.isolation, missing, team_state.team.held.get(row.id, {}))
         entry = AgentEntry(row, served, self._tables, self._clock)
         entry.state, entry.error = "waiting", error_of(missing)
         self._agents.add(entry)
 
-    async def give_up(self, living: AgentEntry, reason: str) -> Mapping[str, float] | None:
+    async def close_reopened(self, entry: AgentEntry, reason: str) -> Mapping[str, float] | None:
         """Close an agent that is not in the table. Return what it used, or None if that is unknown."""
-        return await _close_and_measure(living, reason)
+        return await _close_and_measure(entry, reason)
 
-    def failed(self, row: AgentRow, error: ErrorInfo) -> AgentRow:
+    def failed_row(self, row: AgentRow, error: ErrorInfo) -> AgentRow:
         """Return the row of an agent that has failed just now."""
-        return what_stays(replace(row, state="failed", error=error, failed_at=self._clock.now()))
+        return stripped_row(replace(row, state="failed", error=error, failed_at=self._clock.now()))
 
     # ---- end of agents
 
-    def end(self, living: AgentEntry, reason: str) -> asyncio.Future[None]:
+    def end(self, entry: AgentEntry, reason: str) -> asyncio.Future[None]:
         """Close an agent and remove everything of it, once. A caller that stops waiting does not stop the removal.
 
         If the removal fails, the agent stays in the table as ended, and the next call tries again.
         """
-        if living.ending is None or has_failed(living.ending):
-            living.ending = self.begin(self._end(living, reason))
-        return asyncio.shield(living.ending)
+        if entry.end_task is None or has_failed(entry.end_task):
+            entry.end_task = self.begin(self._end(entry, reason))
+        return asyncio.shield(entry.end_task)
 
     async def close_all(self, reason: str) -> None:
         """Close every agent and keep its record, so that a later server can resume it."""
         for entry in self._agents:
-            entry.ending = entry.ending or self.begin(_close_agent(entry, reason))
+            entry.end_task = entry.end_task or self.begin(_close_agent(entry, reason))
             self._agents.remove(entry)
         await self.join()
 
-    def lose(self, room: TeamState) -> None:
+    def drop_team(self, team_state: TeamState) -> None:
         """Drop everything of a team that another kernel has: that kernel also has the agents and their turns."""
-        for spawn_task in room.spawning:
+        for spawn_task in team_state.spawning:
             spawn_task.cancel()
-        error = TakenOver("team", room.label)
-        for entry in self._agents.of(room.id):
+        error = TakenOver("team", team_state.label)
+        for entry in self._agents.of_team(team_state.id):
             self._agents.remove(entry)
-            self._tables.lose(entry.row)
-            if entry.talk is not None:
-                entry.talk.lose(error)
-            entry.ending = entry.ending or self.begin(_close_agent(entry, str(error)))
+            self._tables.drop(entry.row)
+            if entry.queue is not None:
+                entry.queue.lose(error)
+            entry.end_task = entry.end_task or self.begin(_close_agent(entry, str(error)))
 
-    async def forget(self, room: TeamState, row: AgentRow, used: Mapping[str, float] | None) -> None:
+    async def release_and_remove(self, team_state: TeamState, row: AgentRow, used: Mapping[str, float] | None) -> None:
         """Remove everything of an agent that has ended, and free its part of the team."""
-        await self.release(room, row.id, used)
-        await self.clear(row)
+        await self.release(team_state, row.id, used)
+        await self.remove_records(row)
 
-    async def clear(self, row: AgentRow) -> None:
+    async def remove_records(self, row: AgentRow) -> None:
         """Remove everything of an agent whose part is free.
 
         The row is removed last, so that a later server finds the rest.
         """
         try:
-            await run_shielded(in_thread(lambda: _remove(self._folder, row.id), name="ramet-folder"))
+            await run_shielded(in_thread(lambda: _remove_dir(self._folder, row.id), name="ramet-folder"))
             await run_shielded(self._failed.remove(row))
         except OSError as problem:
             _log.error("the folder of agent %s (%s) cannot be removed: %s", row.path, row.id, problem)
-        await self.forgetting(row.id)
+        await self.before_removal(row.id)
         await self._tables.remove(row)
 
-    async def release(self, room: TeamState, agent: str, used: Mapping[str, float] | None, *rows: AgentRow) -> None:
+    async def release(
+        self, team_state: TeamState, agent: str, used: Mapping[str, float] | None, *rows: AgentRow
+    ) -> None:
         """Free the part of an agent, and write the new state of the team together with `rows`.
 
         If `used` is None, the use is unknown. Then all of the part counts as used, so that the use never exceeds the
         reservation.
         """
-        await room.release(agent, room.team.held.get(agent, {}) if used is None else used, *rows)
+        await team_state.release(agent, team_state.team.held.get(agent, {}) if used is None else used, *rows)
 
     async def _fail(self, entry: AgentEntry, error: ErrorInfo | None) -> None:
         """Handle an agent that ended by itself: free its part, and keep the agent for inspection."""
         entry.state, entry.error = ("ended" if error is None else "failed"), error
         entry.failed_at = self._clock.now() if error is not None else None
         used = await _close_and_measure(entry, "it ended")
-        async with entry.changing:
-            entry.row = what_stays(entry.as_row())
+        async with entry.write_lock:
+            entry.row = stripped_row(entry.as_row())
             if (team_state := self._team_states.get(entry.row.team)) is None:
                 return  # Another kernel continues it.
             try:
@@ -227,7 +227,7 @@ class AgentLifecycle:
 
     def _end_oldest_failed(self, team: str) -> None:
         """Start to end the agents that failed first, if a team has more than `most_failed` of them."""
-        for each in oldest_beyond(self._failed_limit, self._agents.of(team)):
+        for each in oldest_over_limit(self._failed_limit, self._agents.of_team(team)):
             _log.info(
                 "agent %s (%s), which has %s, is removed to make room for newer agents",
                 each.row.path,
@@ -237,18 +237,18 @@ class AgentLifecycle:
             self.begin(self._failed.end(each))
 
     async def _end(self, entry: AgentEntry, reason: str) -> None:
-        if entry.failing is not None:
-            await asyncio.wait({entry.failing})
+        if entry.fail_task is not None:
+            await asyncio.wait({entry.fail_task})
         entry.state = "ended"
         used = await _close_and_measure(entry, reason)
-        if entry.talk is not None:
-            await entry.talk.written()  # Else its writes would follow the removal of the other records.
-        async with entry.changing:
+        if entry.queue is not None:
+            await entry.queue.written()  # Else its writes would follow the removal of the other records.
+        async with entry.write_lock:
             try:
                 team_state = self._team_states.get(entry.row.team)
                 if team_state is None:
                     raise TakenOver("agent", entry.id)
-                await self.forget(team_state, entry.row, used)
+                await self.release_and_remove(team_state, entry.row, used)
             except TakenOver:
                 self._agents.remove(entry)
                 raise
@@ -259,7 +259,7 @@ class AgentLifecycle:
 async def _wait_recorded(entry: AgentEntry, runtime: AgentRuntime) -> None:
     """Wait until the tree of an agent is recorded, because a resume looks for it. Raises StoreFailed."""
     with contextlib.suppress(Unknown):  # The agent has no tree.
-        await runtime.get(entry.served.run).run.context.settled()
+        await runtime.get(entry.served.run).run.context.wait_persisted()
 
 
 async def _do_nothing(agent: str) -> None:
@@ -276,8 +276,8 @@ async def _close_and_measure(entry: AgentEntry, reason: str) -> Mapping[str, flo
         await entry.served.close(reason)
     except Exception:
         _log.exception("agent %s (%s) could not be closed cleanly", entry.row.path, entry.id)
-    if entry.opening is not None:
-        await _unload_bundles(entry.opening)
+    if entry.spec is not None:
+        await _unload_bundles(entry.spec)
     try:
         return {name: amount(f"spent.{name}", value) for name, value in entry.served.spent().items()}
     except Exception:
@@ -288,8 +288,8 @@ async def _close_and_measure(entry: AgentEntry, reason: str) -> Mapping[str, flo
 async def _unload_bundles(spec: AgentSpec) -> None:
     """Remove everything that was loaded into an agent that has ended. OSError is logged, not raised."""
     try:
-        if spec.shelf is not None:
-            await spec.shelf.close()
+        if spec.loaded_bundles is not None:
+            await spec.loaded_bundles.close()
     except OSError as problem:
         _log.error("the bundles of agent %s (%s) cannot be removed: %s", spec.path, spec.id, problem)
 
@@ -306,7 +306,7 @@ def _make_dir(folder: pathlib.Path) -> None:
     folder.mkdir(0o700, parents=True, exist_ok=True)  # One system call: a thread would cost 100 times as much.
 
 
-def _remove(folder: pathlib.Path, name: str) -> None:
+def _remove_dir(folder: pathlib.Path, name: str) -> None:
     """Remove the folder of an agent, whatever the agent put into it. A missing folder is no error."""
-    with contextlib.suppress(FileNotFoundError), safe_walk.opened(folder) as parent:
+    with contextlib.suppress(FileNotFoundError), safe_walk.open_root(folder) as parent:
         safe_walk.remove(parent, name)

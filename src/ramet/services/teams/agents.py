@@ -47,25 +47,25 @@ class AgentEntry:
         self,
         row: AgentRow,
         served: RunningAgent,
-        books: TeamTables,
+        tables: TeamTables,
         clock: Clock,
         *,
-        opening: AgentSpec | None = None,
+        spec: AgentSpec | None = None,
         type: AgentType | None = None,
     ) -> None:
         """Create an entry. Without `opening` and `type`, the agent could not be opened again, or waits for values."""
-        self.row, self.served, self.opening, self._type = row, served, opening, type
+        self.row, self.served, self.spec, self._type = row, served, spec, type
         self.state: AgentState = row.state
         self.turns = row.turns
         self.error = row.error
         self.failed_at = row.failed_at
-        self.kept: KeptFailure | None = None  #: of a failed agent that is kept for a while
-        self.talk: Any = None
-        self.failing: asyncio.Task[None] | None = None
-        self.ending: asyncio.Task[None] | None = None
-        self.changing = asyncio.Lock()  #: held while its row is written
+        self.kept_failure: KeptFailure | None = None  #: of a failed agent that is kept for a while
+        self.queue: Any = None
+        self.fail_task: asyncio.Task[None] | None = None
+        self.end_task: asyncio.Task[None] | None = None
+        self.write_lock = asyncio.Lock()  #: held while its row is written
         self.watchers: set[Callable[[], object]] = set()  #: called after each change of its keys
-        self._tables, self._clock = books, clock
+        self._tables, self._clock = tables, clock
 
     @property
     def id(self) -> str:
@@ -82,7 +82,7 @@ class AgentEntry:
     @property
     def is_open(self) -> bool:
         """True if the agent can take turns: it has not failed, and is not being ended."""
-        return self.state in ("idle", "working") and self.ending is None
+        return self.state in ("idle", "working") and self.end_task is None
 
     def info(self) -> AgentInfo:
         """Return the description of the agent for its clients."""
@@ -104,8 +104,8 @@ class AgentEntry:
             turns=self.turns,
             created_at=row.created_at.isoformat(),
             error=self.error,
-            kept_until=self.kept.until.isoformat() if self.kept is not None else "",
-            kept=list(self.kept.folders) if self.kept is not None else [],
+            kept_until=self.kept_failure.until.isoformat() if self.kept_failure is not None else "",
+            kept=list(self.kept_failure.folders) if self.kept_failure is not None else [],
         )
 
     def as_row(self) -> AgentRow:
@@ -122,37 +122,37 @@ class AgentEntry:
         )
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def required_bundles(self) -> tuple[str, ...]:
         """The ids of the bundles that are loaded, or are being loaded.
 
         For an agent that is not open, the ids of its row.
         """
-        if self.opening is None:
+        if self.spec is None:
             return self.row.bundles
-        return self.opening.shelf.needs if self.opening.shelf is not None else ()
+        return self.spec.loaded_bundles.required_ids if self.spec.loaded_bundles is not None else ()
 
     @property
     def _bundles(self) -> tuple[str, ...]:
-        loaded_bundles = self.opening.shelf if self.opening is not None else None
+        loaded_bundles = self.spec.loaded_bundles if self.spec is not None else None
         return self.row.bundles if loaded_bundles is None else tuple(each.id for each in loaded_bundles.loaded)
 
-    def holds(self, by: str, right: Right) -> bool:
+    def has_right(self, by: str, right: Right) -> bool:
         """Return whether a key has a right now, also after the agent was killed. `by` is the key's hash, or OPERATOR.
 
         "" means the owner's key: turns that an older version recorded do not name their key.
         """
         ring = self.row.keys
-        key_rights = keys.held_by(ring, by or ring.owner, self._clock.now())
+        key_rights = keys.rights_of_hash(ring, by or ring.owner, self._clock.now())
         return by == keys.OPERATOR or (key_rights is not None and right in key_rights.rights)
 
     def seconds_left(self, by: str) -> float | None:
         """Return for how long a key is valid; None means until it is revoked."""
         return keys.seconds_left(self.row.keys, by, self._clock.now())
 
-    async def keep(self) -> None:
+    async def save(self) -> None:
         """Record the changed fields, such as run, state and turns. Nothing is written if nothing has changed."""
-        async with self.changing:
-            if self.ending is None and _changes(self.row, row := self.as_row()):
+        async with self.write_lock:
+            if self.end_task is None and _changes(self.row, row := self.as_row()):
                 await self.write(row)
 
     async def write(self, row: AgentRow) -> None:
@@ -173,9 +173,9 @@ class AgentEntry:
 class Admitted(NamedTuple):
     """An agent, and the key that gave access to it. `by` is the key's hash, or OPERATOR."""
 
-    living: AgentEntry
+    entry: AgentEntry
     key: keys.Held
-    by: str
+    requester: str
 
 
 class AgentTable:
@@ -195,15 +195,15 @@ class AgentTable:
         runs = ((each.served.run or each.row.run, each.row.path) for each in self._entries.values())
         return {run: path for run, path in runs if run}
 
-    def add(self, living: AgentEntry) -> None:
+    def add(self, entry: AgentEntry) -> None:
         """Add an agent."""
-        self._entries[living.id] = living
+        self._entries[entry.id] = entry
 
-    def remove(self, living: AgentEntry) -> None:
+    def remove(self, entry: AgentEntry) -> None:
         """Remove an agent."""
-        self._entries.pop(living.id, None)
+        self._entries.pop(entry.id, None)
 
-    def of(self, team: str) -> list[AgentEntry]:
+    def of_team(self, team: str) -> list[AgentEntry]:
         """Return the agents of a team."""
         return [each for each in self if each.row.team == team]
 
@@ -215,24 +215,30 @@ class AgentTable:
         """Return whether a key is the operator's."""
         return keys.key_matches(key, self._operator)
 
-    def admit(self, agent_id: str, key: str, right: Right) -> AgentEntry:
+    def authorized_entry(self, agent_id: str, key: str, right: Right) -> AgentEntry:
         """Return the agent, if the key has the right. Raises NotYours, which is the same for every reason."""
-        return self.admitted(agent_id, key, right).living
+        return self.authorize(agent_id, key, right).entry
 
     def knows_key(self, key: str, first: str = "") -> bool:
         """Return whether a key has any right on any agent; the agent with the id `first` is checked first."""
         hash, now = keys.hash_of(key), self._clock.now()
-        if (entry := self._entries.get(first)) is not None and keys.held_by(entry.row.keys, hash, now) is not None:
+        if (entry := self._entries.get(first)) is not None and keys.rights_of_hash(
+            entry.row.keys, hash, now
+        ) is not None:
             return True
-        return any([keys.held_by(each.row.keys, hash, now) is not None for each in self._entries.values()])
+        return any([keys.rights_of_hash(each.row.keys, hash, now) is not None for each in self._entries.values()])
 
     def team_of(self, key: str) -> str:
         """Return the team of the agent on which a key has any right; "" if there is none."""
         hash, now = keys.hash_of(key), self._clock.now()
-        teams = [each.row.team for each in self._entries.values() if keys.held_by(each.row.keys, hash, now) is not None]
+        teams = [
+            each.row.team
+            for each in self._entries.values()
+            if keys.rights_of_hash(each.row.keys, hash, now) is not None
+        ]
         return teams[0] if teams else ""
 
-    def find(self, key: str, right: Right) -> AgentEntry:
+    def find_by_key(self, key: str, right: Right) -> AgentEntry:
         """Return the agent on which a key has that right.
 
         Raises NotYours, also for the operator's key: it opens all agents.
@@ -240,18 +246,20 @@ class AgentTable:
         hash, now = keys.hash_of(key), self._clock.now()
         match = None
         for entry in self._entries.values():
-            key_rights = keys.held_by(entry.row.keys, hash, now)
+            key_rights = keys.rights_of_hash(entry.row.keys, hash, now)
             if key_rights is not None and right in key_rights.rights:
                 match = entry
         if match is None:
             raise NotYours("agent", "")
         return match
 
-    def admitted(self, agent_id: str, key: str, right: Right) -> Admitted:
+    def authorize(self, agent_id: str, key: str, right: Right) -> Admitted:
         """Return the agent, and the rights of the key that gave access to it. Raises NotYours."""
         entry = self._entries.get(agent_id)
         by = keys.hash_of(key)
-        key_rights = keys.held_by(entry.row.keys if entry is not None else _UNKNOWN_KEYRING, by, self._clock.now())
+        key_rights = keys.rights_of_hash(
+            entry.row.keys if entry is not None else _UNKNOWN_KEYRING, by, self._clock.now()
+        )
         if self.is_operator(key):
             key_rights, by = keys.Held(keys.OWNER, RIGHTS), keys.OPERATOR
         if entry is None or key_rights is None or right not in key_rights.rights:

@@ -16,11 +16,11 @@ from ramet.services.teams.agents import Admitted, AgentEntry, AgentTable
 class Owners:
     """The changes of the keys of the agents of a table."""
 
-    def __init__(self, roster: AgentTable, clock: Clock, entropy: Callable[[int], bytes]) -> None:
-        self._agents, self._clock, self._entropy = roster, clock, entropy
+    def __init__(self, agents: AgentTable, clock: Clock, entropy: Callable[[int], bytes]) -> None:
+        self._agents, self._clock, self._entropy = agents, clock, entropy
 
     async def delegate(
-        self, agent: str, key: str, asked: Delegate, entropy: Callable[[int], bytes] | None = None
+        self, agent: str, key: str, request: Delegate, entropy: Callable[[int], bytes] | None = None
     ) -> DelegatedKey:
         """Make a narrower key, or transfer the ownership, which invalidates every older key.
 
@@ -31,8 +31,8 @@ class Owners:
         hash = keys.hash_of(new)
         if is_again and (made := self._made_before(agent, new)) is not None:
             return DelegatedKey(made.id, new, made.rights)
-        if asked.owner:
-            if asked.rights or asked.seconds is not None:
+        if request.owner:
+            if request.rights or request.seconds is not None:
                 raise InvalidValue("owner", True, "neither rights nor seconds: an owner has all rights permanently")
             await self._change(agent, key, lambda _, ring: keys.transfer(ring, hash), owner=True)
             return DelegatedKey(keys.OWNER, new, RIGHTS)
@@ -40,7 +40,7 @@ class Owners:
 
         def delegate(by: str, ring: keys.Keyring) -> keys.Keyring:
             now = self._clock.now()
-            return keys.delegate(ring, id=id, hash=hash, rights=asked.rights, seconds=asked.seconds, by=by, now=now)
+            return keys.delegate(ring, id=id, hash=hash, rights=request.rights, seconds=request.seconds, by=by, now=now)
 
         ring = await self._change(agent, key, delegate)
         return DelegatedKey(id, new, ring.delegated[-1].rights)
@@ -57,14 +57,14 @@ class Owners:
         await self._change(agent, key, lambda _, ring: keys.rotate(ring, keys.hash_of(new)), owner=True)
         return new
 
-    def owned(self, agent: str, key: str) -> AgentEntry:
+    def authorize_owner(self, agent: str, key: str) -> AgentEntry:
         """Return the agent, if the key is its owner's or the operator's. Raises NotYours."""
-        return self._authorize(agent, key, owner=True).living
+        return self._authorize(agent, key, owner=True).entry
 
     def _made_before(self, agent: str, new: str) -> keys.Held | None:
         """Return the rights of a key that was made before; None if it was not made, or is not valid any more."""
         entry = next((each for each in self._agents if each.id == agent), None)
-        return None if entry is None else keys.held(entry.row.keys, new, self._clock.now())
+        return None if entry is None else keys.rights_of(entry.row.keys, new, self._clock.now())
 
     async def _change(
         self, agent: str, key: str, step: Callable[[str, keys.Keyring], keys.Keyring], *, owner: bool = False
@@ -73,14 +73,14 @@ class Owners:
 
         The key is checked again under the lock: of two concurrent transfers, the second one is refused.
         """
-        async with self._authorize(agent, key, owner=owner).living.changing:
+        async with self._authorize(agent, key, owner=owner).entry.write_lock:
             entry, key_rights, _ = self._authorize(agent, key, owner=owner)
             ring = step(key_rights.id, entry.row.keys)
             await entry.write(replace(entry.row, keys=ring))
             return ring
 
     def _authorize(self, agent: str, key: str, *, owner: bool) -> Admitted:
-        authorized = self._agents.admitted(agent, key, "delegate")
-        if (owner and authorized.key.id != keys.OWNER) or authorized.living.ending is not None:
+        authorized = self._agents.authorize(agent, key, "delegate")
+        if (owner and authorized.key.id != keys.OWNER) or authorized.entry.end_task is not None:
             raise NotYours("agent", agent)
         return authorized

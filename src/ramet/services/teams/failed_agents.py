@@ -22,7 +22,7 @@ from ramet.services.teams.tables import AgentRow
 _log = logging.getLogger("ramet.services")
 
 
-def checked_keep_failed(keep_failed_s: object, most: float) -> float | None:
+def checked_keep_failed(keep_failed_s: object, limit_s: float) -> float | None:
     """Return for how many seconds a failed agent is kept; None means until it is killed. Raises InvalidValue."""
     if keep_failed_s is None:
         return None
@@ -30,15 +30,15 @@ def checked_keep_failed(keep_failed_s: object, most: float) -> float | None:
         isinstance(keep_failed_s, bool)
         or not isinstance(keep_failed_s, int | float)
         or not math.isfinite(keep_failed_s)
-        or not 0 <= keep_failed_s <= most
+        or not 0 <= keep_failed_s <= limit_s
     ):
         raise InvalidValue(
-            "keep_failed_s", keep_failed_s, f"seconds from 0 to {most:g}, as long as this server keeps any"
+            "keep_failed_s", keep_failed_s, f"seconds from 0 to {limit_s:g}, as long as this server keeps any"
         )
     return float(keep_failed_s)
 
 
-def what_stays(row: AgentRow) -> AgentRow:
+def stripped_row(row: AgentRow) -> AgentRow:
     """Return the row of an ended agent, without the fields that only opening needs.
 
     These fields may be as large as a request.
@@ -46,12 +46,12 @@ def what_stays(row: AgentRow) -> AgentRow:
     return replace(row, spawn_info=Raw(b"null"), policy=None, limits={}, env={}, env_names=(), policy_env_names=())
 
 
-def oldest_beyond(most: int, agents: Sequence[AgentEntry]) -> list[AgentEntry]:
+def oldest_over_limit(limit: int, agents: Sequence[AgentEntry]) -> list[AgentEntry]:
     """Return the failed and ended agents of a team, except the newest `most`."""
     ended = [each for each in agents if each.state in ("failed", "ended")]
-    ended = [each for each in ended if each.ending is None or has_failed(each.ending)]
+    ended = [each for each in ended if each.end_task is None or has_failed(each.end_task)]
     ended.sort(key=lambda each: (each.failed_at or each.row.created_at, each.row.created_at, each.id))
-    return ended[: max(0, len(ended) - most)]
+    return ended[: max(0, len(ended) - limit)]
 
 
 class FailedAgents:
@@ -63,9 +63,9 @@ class FailedAgents:
         self._clock, self._sandboxes, self._folder, self._end = clock, sandboxes, folder, end
         self._timers: dict[str, asyncio.Task[None]] = {}
 
-    async def keep(self, living: AgentEntry) -> None:
+    async def keep(self, entry: AgentEntry) -> None:
         """Keep a failed agent until its time since the failure is over, and then end it."""
-        row = living.row
+        row = entry.row
         if row.state != "failed" or row.keep_failed_s is None or row.failed_at is None:
             return
         kept_until = row.failed_at + timedelta(seconds=row.keep_failed_s)
@@ -74,9 +74,9 @@ class FailedAgents:
             for each in (self._folder / row.id, await self._keep_sandbox_folder(row, keep=True))
             if each is not None
         ]
-        living.kept = KeptFailure(kept_until, tuple(str(each) for each in folders if each.exists()))
+        entry.kept_failure = KeptFailure(kept_until, tuple(str(each) for each in folders if each.exists()))
         self._timers[row.id] = asyncio.create_task(
-            self._end_later(living, (kept_until - self._clock.now()).total_seconds())
+            self._end_later(entry, (kept_until - self._clock.now()).total_seconds())
         )
 
     async def remove(self, row: AgentRow) -> None:
@@ -98,12 +98,12 @@ class FailedAgents:
         await self._clock.sleep(max(0.0, seconds))
         await self.end(entry)
 
-    async def end(self, living: AgentEntry) -> None:
+    async def end(self, entry: AgentEntry) -> None:
         """End an agent that was kept for its time. Errors are logged."""
         try:
-            await self._end(living)
+            await self._end(entry)
         except Exception:  # The next server finds the agent.
-            _log.exception("agent %s (%s) could not be removed", living.row.path, living.id)
+            _log.exception("agent %s (%s) could not be removed", entry.row.path, entry.id)
 
     async def _keep_sandbox_folder(self, row: AgentRow, *, keep: bool) -> pathlib.Path | None:
         """Keep the folder of the agent's run from retention, or remove it.

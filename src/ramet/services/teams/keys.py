@@ -22,7 +22,7 @@ from ramet.services.contract import RIGHTS, Right
 
 OWNER = "owner"  #: stands for the owner's key in place of the id of a key
 OPERATOR = "operator"  #: stands for the operator's key in place of the hash of a key
-MOST_KEYS = 100  #: delegated keys of an agent: each is in its row, and is compared with every key that is presented
+MAX_KEYS = 100  #: delegated keys of an agent: each is in its row, and is compared with every key that is presented
 _BYTES = 32
 
 
@@ -65,12 +65,12 @@ def key_matches(key: str, hash: str) -> bool:
     return hmac.compare_digest(hash_of(key), hash)
 
 
-def held(ring: Keyring, key: str, now: datetime) -> Held | None:
+def rights_of(ring: Keyring, key: str, now: datetime) -> Held | None:
     """Return the rights of a key, or None if it has none here. The whole ring is searched in every case."""
-    return held_by(ring, hash_of(key), now)
+    return rights_of_hash(ring, hash_of(key), now)
 
 
-def held_by(ring: Keyring, hash: str, now: datetime) -> Held | None:
+def rights_of_hash(ring: Keyring, hash: str, now: datetime) -> Held | None:
     """Return the rights of the key with this hash, or None if it has none here."""
     match = Held(OWNER, RIGHTS) if hmac.compare_digest(hash, ring.owner) else None
     for each in ring.delegated:
@@ -101,8 +101,8 @@ def delegate(
     if parent_key is not None and parent_key.until is not None:
         expires_at = parent_key.until if expires_at is None else min(expires_at, parent_key.until)
     active_keys = tuple(each for each in ring.delegated if not _is_expired(each, now))
-    if len(active_keys) >= MOST_KEYS:
-        raise InvalidValue("rights", f"{len(active_keys)} delegated keys", f"at most {MOST_KEYS}: revoke some")
+    if len(active_keys) >= MAX_KEYS:
+        raise InvalidValue("rights", f"{len(active_keys)} delegated keys", f"at most {MAX_KEYS}: revoke some")
     granted_rights = tuple(right for right in RIGHTS if right in rights)
     return replace(
         ring, delegated=(*active_keys, Delegated(id=id, hash=hash, rights=granted_rights, until=expires_at, by=by))

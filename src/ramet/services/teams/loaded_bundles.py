@@ -46,7 +46,7 @@ class AgentShelf:
         self._loading = ""  #: the bundle that is being loaded
         self._folder: Path | None = None
         self._change_lock = asyncio.Lock()
-        self.keep: Callable[[], Awaitable[None]] = _do_nothing
+        self.save: Callable[[], Awaitable[None]] = _do_nothing
 
     @property
     def folder(self) -> Path:
@@ -61,7 +61,7 @@ class AgentShelf:
         return self._loaded
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def required_ids(self) -> tuple[str, ...]:
         """The ids of the bundles that are loaded, or are being loaded."""
         return (*(each.id for each in self._loaded), *filter(None, [self._loading]))
 
@@ -130,11 +130,11 @@ class AgentShelf:
         """Record these bundles as loaded. After an error or a cancellation, record the previous ones again."""
         previous, self._loaded = self._loaded, loaded
         try:
-            await run_shielded(_awaited(self.keep()))
+            await run_shielded(_awaited(self.save()))
         except BaseException:
             self._loaded = previous
             with contextlib.suppress(Exception):  # A cancelled write was completed nevertheless.
-                await run_shielded(_awaited(self.keep()))
+                await run_shielded(_awaited(self.save()))
             raise
 
     @property
@@ -145,31 +145,31 @@ class AgentShelf:
         await run_shielded(in_thread(work, name="ramet-shelf"))
 
 
-def link_bundle(bundle: LoadableBundle, shelf: Path) -> None:
+def link_bundle(bundle: LoadableBundle, target_dir: Path) -> None:
     """Link a bundle's files into a shelf: modules and packages appear whole.
 
     Raises OSError, and leaves no file then.
     """
-    draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=shelf.parent))
+    draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=target_dir.parent))
     try:
         for path in bundle.files:
             target = draft / path
             _make_parents(target.parent, draft)
             _link(bundle.folder / path, target)
-        with _touched_folders(_folders_of(bundle, shelf)):
+        with _touched_folders(_folders_of(bundle, target_dir)):
             try:
-                _merge(draft, shelf)
+                _merge(draft, target_dir)
             except BaseException:
-                _remove(bundle, shelf)
+                _remove(bundle, target_dir)
                 raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def unlink_bundle(bundle: LoadableBundle, shelf: Path) -> None:
+def unlink_bundle(bundle: LoadableBundle, target_dir: Path) -> None:
     """Remove a bundle's files from a shelf, and the folders that become empty. A missing file is no error."""
-    with _touched_folders(_folders_of(bundle, shelf)):
-        _remove(bundle, shelf)
+    with _touched_folders(_folders_of(bundle, target_dir)):
+        _remove(bundle, target_dir)
 
 
 def _make_parents(folder: Path, top: Path) -> None:

@@ -16,7 +16,7 @@ async def needed_trees(store: Store) -> list[str]:
     agents = await TeamTables(store).agents()
     for damaged in agents.damaged.values():
         raise damaged
-    for row in agents.whole:
+    for row in agents.readable:
         if row.run and row.state not in ("failed", "ended"):
             with suppress(Unknown):  # Nothing of the tree is left.
                 needed.append(await records.tree_of(row.run))

@@ -28,13 +28,13 @@ _MAX_CONCURRENT = 8  #: agents that are opened concurrently
 class Recovery:
     """The recovery of agents, with the same id, path, keys and part of their team. Their values are not recorded."""
 
-    lives: AgentLifecycle
-    rooms: Mapping[str, TeamState]
-    books: TeamTables
+    lifecycle: AgentLifecycle
+    team_states: Mapping[str, TeamState]
+    tables: TeamTables
     checks: Checks
     secrets: Mapping[str, str]
     env_vars: Mapping[str, str]
-    taken_up: Callable[[AgentEntry], Awaitable[None]]  #: called with each reopened agent, before clients can find it
+    on_resumed: Callable[[AgentEntry], Awaitable[None]]  #: called with each reopened agent, before clients can find it
 
     async def __call__(self, teams: Collection[str], rows: Collection[AgentRow], damaged: Collection[str] = ()) -> None:
         """Resume the agents of teams. Agents of teams that are being deleted are removed.
@@ -45,9 +45,9 @@ class Recovery:
         """
         known_ids = {*damaged, *(row.id for row in rows)}
         for id in teams:
-            team_state = self.rooms[id]
+            team_state = self.team_states[id]
             for agent in team_state.team.held.keys() - known_ids:
-                with noted(f"the reservation of agent {agent} in team {team_state.label}"):
+                with log_errors(f"the reservation of agent {agent} in team {team_state.label}"):
                     await team_state.release(agent, {})
         semaphore = asyncio.Semaphore(_MAX_CONCURRENT)
 
@@ -56,7 +56,7 @@ class Recovery:
         async def take_up(row: AgentRow) -> None:
             async with semaphore:
                 try:
-                    with noted(f"agent {row.path} ({row.id})"):
+                    with log_errors(f"agent {row.path} ({row.id})"):
                         await self._resume_agent(row)
                 except StoreFailed as problem:
                     store_failures.append(problem)
@@ -67,38 +67,38 @@ class Recovery:
         if store_failures:
             raise store_failures[0]
 
-    async def resume(self, living: AgentEntry, given: SupplyValues, check: Callable[[], object]) -> AgentEntry:
+    async def resume(self, entry: AgentEntry, supplied: SupplyValues, check: Callable[[], object]) -> AgentEntry:
         """Open a waiting agent with its values. If that fails, it continues to wait.
 
         `check` raises if the caller may not do this any more when its turn comes. Raises InvalidValue, NotYours for an
         agent that is being killed, TakenOver, and the errors of the agent's type.
         """
-        async with living.changing:
+        async with entry.write_lock:
             check()
-            team_state, row = self._team_state_of(living), living.row
-            if living.state != "waiting":
-                raise InvalidValue("state", living.state, "an agent that is waiting for values")
-            restored_row = restore_secrets(row, supplied_values(row, given, self._configured(row)))
-            reopened = await self.lives.open(row, await self.checks(restored_row, team_state.team.total))
-            reopened.changing = living.changing  # Tasks that wait to change the row keep their places.
+            team_state, row = self._team_state_of(entry), entry.row
+            if entry.state != "waiting":
+                raise InvalidValue("state", entry.state, "an agent that is waiting for values")
+            restored_row = restore_secrets(row, supplied_values(row, supplied, self._configured(row)))
+            reopened = await self.lifecycle.open(row, await self.checks(restored_row, team_state.team.total))
+            reopened.write_lock = entry.write_lock  # Tasks that wait to change the row keep their places.
             try:
-                self._team_state_of(living)
-                await self.taken_up(reopened)
-                self._team_state_of(living)
+                self._team_state_of(entry)
+                await self.on_resumed(reopened)
+                self._team_state_of(entry)
             except BaseException:
-                await run_shielded(self.lives.give_up(reopened, "it cannot be resumed"))
+                await run_shielded(self.lifecycle.close_reopened(reopened, "it cannot be resumed"))
                 raise
-            living.state = "idle"  # A second request that waits for the lock is then refused.
-            self.lives.add(reopened)
-        await reopened.keep()
+            entry.state = "idle"  # A second request that waits for the lock is then refused.
+            self.lifecycle.add(reopened)
+        await reopened.save()
         return reopened
 
     def _team_state_of(self, entry: AgentEntry) -> TeamState:
         """Return the team of an agent that is not being ended. Raises NotYours, TakenOver."""
-        team_state = self.rooms.get(entry.row.team)
+        team_state = self.team_states.get(entry.row.team)
         if team_state is None:
             raise TakenOver("agent", entry.id)
-        if entry.ending is not None:
+        if entry.end_task is not None:
             raise NotYours("agent", entry.id)
         return team_state
 
@@ -106,17 +106,17 @@ class Recovery:
         return configured_values(row, self.secrets, self.env_vars)
 
     async def _resume_agent(self, row: AgentRow) -> None:
-        team_state = self.rooms[row.team]
+        team_state = self.team_states[row.team]
         has_ended = row.state in ("failed", "ended")
         was_ending = not has_ended and row.id not in team_state.team.held
-        if team_state.is_doomed or row.state == "starting" or was_ending:
-            await self.lives.forget(team_state, row, _usage_of(row))
+        if team_state.is_deleting or row.state == "starting" or was_ending:
+            await self.lifecycle.release_and_remove(team_state, row, _usage_of(row))
             return
-        team_state.take_name(row.name)
+        team_state.reserve_name(row.name)
         if has_ended:
             if row.id in team_state.team.held:  # The server was killed before the failed agent released its part.
-                await self.lives.release(team_state, row.id, _usage_of(row))
-            await self.lives.add_departed(row)
+                await self.lifecycle.release(team_state, row.id, _usage_of(row))
+            await self.lifecycle.add_ended(row)
         else:
             await self._open(team_state, row)
 
@@ -126,27 +126,27 @@ class Recovery:
             restored_row = restore_secrets(row, self._configured(row))
         except ValuesMissing as missing:
             _log.warning("agent %s (%s) waits: %s", row.path, row.id, missing)
-            self.lives.add_waiting(team_state, row, missing)
+            self.lifecycle.add_waiting(team_state, row, missing)
             return
         try:
-            entry = await self.lives.open(row, await self.checks(restored_row, team_state.team.total))
-            await self.taken_up(entry)
+            entry = await self.lifecycle.open(row, await self.checks(restored_row, team_state.team.total))
+            await self.on_resumed(entry)
         except Exception as problem:
             if entry is not None:
-                used = await self.lives.give_up(entry, "it cannot be resumed")
+                used = await self.lifecycle.close_reopened(entry, "it cannot be resumed")
             if isinstance(problem, StoreFailed):  # The next kernel of the store resumes the agent.
                 raise
             _log.warning("agent %s (%s) cannot be resumed: %s", row.path, row.id, problem)
-            row = self.lives.failed(row, error_of(problem))
-            await self.lives.release(team_state, row.id, used, row)
-            await self.lives.add_departed(row)
+            row = self.lifecycle.failed_row(row, error_of(problem))
+            await self.lifecycle.release(team_state, row.id, used, row)
+            await self.lifecycle.add_ended(row)
             return
-        self.lives.add(entry)
-        await entry.keep()
+        self.lifecycle.add(entry)
+        await entry.save()
 
 
 @contextmanager
-def noted(what: str) -> Iterator[None]:
+def log_errors(what: str) -> Iterator[None]:
     """Log an error of the block, and continue. Raises StoreFailed."""
     try:
         yield

@@ -53,22 +53,22 @@ def restore_secrets(row: AgentRow, values: SupplyValues) -> AgentRow:
     return replace(row, policy=policy, env={**row.env, **{name: values.env[name] for name in names["env"]}})
 
 
-def supplied_values(row: AgentRow, given: SupplyValues, configured: SupplyValues) -> SupplyValues:
+def supplied_values(row: AgentRow, supplied: SupplyValues, configured: SupplyValues) -> SupplyValues:
     """Return the given values of a row, and the configured values for its other names.
 
     Raises InvalidValue, which shows no value, for a name that the row does not have, and for a missing value.
     """
-    rights.values_of_variables("env", given.env)
-    rights.values_of_variables("env_vars", given.env_vars)
-    rights.secrets("secrets", given.secrets)
+    rights.variable_values("env", supplied.env)
+    rights.variable_values("env_vars", supplied.env_vars)
+    rights.secrets("secrets", supplied.secrets)
     merged = SupplyValues(
-        env={**configured.env, **given.env},
-        env_vars={**configured.env_vars, **given.env_vars},
-        secrets={**configured.secrets, **given.secrets},
+        env={**configured.env, **supplied.env},
+        env_vars={**configured.env_vars, **supplied.env_vars},
+        secrets={**configured.secrets, **supplied.secrets},
     )
     missing = _missing(row, merged)
     for field, names in _names(row).items():
-        given_names = sorted(getattr(given, field))
+        given_names = sorted(getattr(supplied, field))
         if missing[field] or not names.issuperset(given_names):
             accepted = f"a value of each of {', '.join(sorted(names))}" if names else "none: it had no such values"
             raise InvalidValue(field, given_names, accepted)

@@ -89,19 +89,19 @@ class AgentSpawnerService:
         env_vars: Mapping[str, str] | None = None,
         entropy: Callable[[int], bytes] = chance.token_bytes,
     ) -> None:
-        self.roster = AgentTable(operator, runtime.clock)
-        self._owners = Owners(self.roster, runtime.clock, entropy)
+        self.agents = AgentTable(operator, runtime.clock)
+        self._owners = Owners(self.agents, runtime.clock, entropy)
         self._rules = rules or Rules()
         self._checks = Checks(runtime, types, images, folder, self._rules)
         self._runtime, self._folder, self._entropy = runtime, folder, entropy
         self._secrets, self._env_vars = secrets or {}, env_vars or {}
-        self._rooms: dict[str, TeamState] = {}
+        self._team_states: dict[str, TeamState] = {}
         self._spawning_rows: dict[str, AgentRow] = {}  #: agents that are being spawned
         self._open_parts: _OpenParts | None = None
         #: called with each agent that is resumed, before clients can find it
-        self.taken_up: Callable[[AgentEntry], Awaitable[None]] = _do_nothing
+        self.on_resumed: Callable[[AgentEntry], Awaitable[None]] = _do_nothing
         #: called with the id of each agent that is removed permanently, before its row is removed
-        self.forgetting: Callable[[str], Awaitable[None]] | None = None
+        self.before_removal: Callable[[str], Awaitable[None]] | None = None
         self._open_lock, self._takeover_lock = asyncio.Lock(), asyncio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -126,17 +126,19 @@ class AgentSpawnerService:
         store, clock = await self._runtime.open_store(), self._runtime.clock
         tables, team_states = TeamTables(store), dict[str, TeamState]()
         lifecycle = AgentLifecycle(
-            self.roster, team_states, tables, self._folder, self._runtime, self._rules.failed_agents
+            self.agents, team_states, tables, self._folder, self._runtime, self._rules.failed_agents
         )
-        lifecycle.forgetting = self.forgetting or lifecycle.forgetting
-        recovery = Recovery(lifecycle, team_states, tables, self._checks, self._secrets, self._env_vars, self.taken_up)
+        lifecycle.before_removal = self.before_removal or lifecycle.before_removal
+        recovery = Recovery(
+            lifecycle, team_states, tables, self._checks, self._secrets, self._env_vars, self.on_resumed
+        )
         await in_thread(self._runtime.sandboxes.remove_leftovers, name="ramet-leftovers")
 
         async def teams() -> list[str]:
             return [each.key for each in await store.list(TEAM)]  # An unreadable team keeps its reservation, too.
 
         await self._runtime.sandboxes.keep(teams)
-        takeover = Takeover(store.kernel, store, tables, team_states, recovery, clock, lifecycle.lose)
+        takeover = Takeover(store.kernel, store, tables, team_states, recovery, clock, lifecycle.drop_team)
         try:
             await takeover(begins=True)
         except BaseException:
@@ -144,7 +146,7 @@ class AgentSpawnerService:
             raise
         await self._configure(team_states)
         await self._runtime.sandboxes.warm()
-        self._rooms, self._open_parts = team_states, _OpenParts(tables, lifecycle, takeover)
+        self._team_states, self._open_parts = team_states, _OpenParts(tables, lifecycle, takeover)
 
     async def take_over(self) -> None:
         """Take over the teams of dead kernels of the same store. Each team is taken over by one of the living kernels.
@@ -155,9 +157,11 @@ class AgentSpawnerService:
         if self._open_parts is None:
             return
         async with self._takeover_lock:
-            previous_ids = set(self._rooms)
+            previous_ids = set(self._team_states)
             await self._parts.takeover()
-            await self._configure({id: team_state for id, team_state in self._rooms.items() if id not in previous_ids})
+            await self._configure(
+                {id: team_state for id, team_state in self._team_states.items() if id not in previous_ids}
+            )
         await self._runtime.sandboxes.reap()
 
     async def _configure(self, team_states: Mapping[str, TeamState]) -> None:
@@ -174,88 +178,88 @@ class AgentSpawnerService:
     @property
     def teams(self) -> Collection[str]:
         """The ids of all teams of this server."""
-        return self._rooms.keys()
+        return self._team_states.keys()
 
-    def is_taking_up(self, team: str) -> bool:
+    def is_taking_over(self, team: str) -> bool:
         """Return whether a team, or any team for "", is being taken over, and its agents are not all open."""
-        pending = self._open_parts.takeover.coming if self._open_parts is not None else set[str]()
+        pending = self._open_parts.takeover.pending if self._open_parts is not None else set[str]()
         return bool(pending) if not team else team in pending
 
     def has_team(self, team: str) -> bool:
         """Return whether a team is here by its id or name, and all its agents are open."""
         team_state = self._find(team)
-        return team_state is not None and not self.is_taking_up(team_state.id)
+        return team_state is not None and not self.is_taking_over(team_state.id)
 
     async def close(self) -> None:
         """End every agent and wait until all have ended; teams stay. Idempotent."""
         if self._open_parts is None:
             return
         lifecycle, self._open_parts = self._open_parts.lifecycle, None
-        await _cancel_spawns(*self._rooms.values())
-        ends = [lifecycle.end(each, "the server stopped") for each in self.roster]
+        await _cancel_spawns(*self._team_states.values())
+        ends = [lifecycle.end(each, "the server stopped") for each in self.agents]
         for outcome in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 _log.error("an agent could not be ended cleanly: %s", outcome)
         await lifecycle.join()
 
-    async def leave(self) -> None:
+    async def drain(self) -> None:
         """Close every agent and keep its record, so that a later server can resume it; teams stay. Idempotent."""
         if self._open_parts is None:
             return
         lifecycle, self._open_parts = self._open_parts.lifecycle, None
-        await _cancel_spawns(*self._rooms.values())
+        await _cancel_spawns(*self._team_states.values())
         await lifecycle.close_all("the server stopped")
 
     # ---- teams
 
-    async def create_team(self, asked: CreateTeam, key: str, entropy: Entropy | None = None) -> CreatedTeam:
+    async def create_team(self, request: CreateTeam, key: str, entropy: Entropy | None = None) -> CreatedTeam:
         """Reserve a team, with the operator's key. The team's own key is returned only here.
 
         Raises InvalidValue, NotYours. With an `entropy`, id and key are derived from it.
         """
         entropy = entropy or self._entropy
-        if not self.roster.is_operator(key):
-            raise NotYours("team", asked.name)
-        total = resources("resources", asked.resources)
-        if asked.name and any(asked.name in (each.id, each.label) for each in self._rooms.values()):
-            raise _name_taken(asked.name)
-        config = copy_json("config", asked.config)
+        if not self.agents.is_operator(key):
+            raise NotYours("team", request.name)
+        total = resources("resources", request.resources)
+        if request.name and any(request.name in (each.id, each.label) for each in self._team_states.values()):
+            raise _name_taken(request.name)
+        config = copy_json("config", request.config)
         self._runtime.sandboxes.check_team(msgspec.json.decode(config))
         team_key = keys.new_key("team", entropy)
         row = TeamRow(
             id=_team_id(entropy),
-            name=checked_name("name", asked.name) if asked.name else "",
+            name=checked_name("name", request.name) if request.name else "",
             key=keys.hash_of(team_key),
             resources=total,
             held={},
             spent={},
-            labels=dict(asked.labels),
+            labels=dict(request.labels),
             config=config,
-            defaults=checked_defaults(asked.defaults, total),
+            defaults=checked_defaults(request.defaults, total),
             created_at=self._runtime.clock.now(),
             kernel=self._parts.takeover.kernel,
         )
         team_state = TeamState(row, self._parts.tables, self._runtime.clock)
-        self._rooms[team_state.id] = team_state  # At once, so that no other team takes its name.
+        self._team_states[team_state.id] = team_state  # At once, so that no other team takes its name.
         try:
-            await team_state.found()
+            await team_state.create()
             await self._runtime.sandboxes.configure_team(team_state.id, team_state.config)
             if (reservation := reservation_of(row.id, total)) is not None:
                 await self._runtime.sandboxes.reserve(reservation)
         except Conflict:
-            del self._rooms[team_state.id]
-            raise _name_taken(asked.name) from None
+            del self._team_states[team_state.id]
+            raise _name_taken(request.name) from None
         except BaseException:
-            del self._rooms[team_state.id]
+            del self._team_states[team_state.id]
             await run_shielded(self._undo_create(team_state))
             raise
         return CreatedTeam(self._info(team_state), team_key)
 
-    async def created_team(self, key: str, entropy: Entropy) -> CreatedTeam | None:
+    async def find_created_team(self, key: str, entropy: Entropy) -> CreatedTeam | None:
         """Return the team that was made from an `entropy`, of any kernel; None if there is none. Raises NotYours."""
-        if not self.roster.is_operator(key):
+        if not self.agents.is_operator(key):
             raise NotYours("team", "")
-        team_state = self._rooms.get(_team_id(entropy))
+        team_state = self._team_states.get(_team_id(entropy))
         if team_state is None and (row := await self._parts.tables.team(_team_id(entropy))) is not None:
             team_state = TeamState(row, self._parts.tables, self._runtime.clock)
         return None if team_state is None else CreatedTeam(self._info(team_state), keys.new_key("team", entropy))
@@ -266,11 +270,11 @@ class AgentSpawnerService:
 
     async def list_teams(self, key: str) -> list[TeamInfo]:
         """Return the teams that a key opens: all teams for the operator's key, one team for a team's key."""
-        return [self._info(each) for each in self._rooms_of(key)]
+        return [self._info(each) for each in self._teams_of_key(key)]
 
-    async def reserved(self, name: str) -> Mapping[str, float] | None:
+    async def reserved_resources(self, name: str) -> Mapping[str, float] | None:
         """Return the resources of the team of that name, of any kernel; None if there is none."""
-        row = await self._parts.tables.named(name)
+        row = await self._parts.tables.team_by_name(name)
         return row.resources if row is not None else None
 
     async def delete_team(self, team: str, key: str) -> None:
@@ -285,7 +289,7 @@ class AgentSpawnerService:
 
     # ---- agents
 
-    async def spawn_agent(self, asked: SpawnAgent, key: str, entropy: Entropy | None = None) -> SpawnedAgent:
+    async def spawn_agent(self, request: SpawnAgent, key: str, entropy: Entropy | None = None) -> SpawnedAgent:
         """Start an agent in a team, with the team's key. The nonce is returned only here.
 
         With an `entropy`, the agent's id and nonce are derived from it.
@@ -293,18 +297,18 @@ class AgentSpawnerService:
         Raises NotYours, InvalidValue, Unknown, OverCapacity, SpawnRefused; Aborted if the team was deleted meanwhile;
         and the errors of the agent's type. After any error, including a cancellation, nothing of the agent is left.
         """
-        team_state = self._authorized_team(asked.team, key)
+        team_state = self._authorized_team(request.team, key)
         if team_state.deleting is not None:
-            raise NotYours("team", asked.team)
+            raise NotYours("team", request.team)
         lifecycle = self._parts.lifecycle
-        spawn_task = lifecycle.begin(self._spawn(team_state, asked, lifecycle, entropy or self._entropy))
+        spawn_task = lifecycle.begin(self._spawn(team_state, request, lifecycle, entropy or self._entropy))
         team_state.spawning.add(spawn_task)
         spawn_task.add_done_callback(team_state.spawning.discard)
         try:
             return await asyncio.shield(spawn_task)
         except asyncio.CancelledError:
             if not is_being_cancelled():
-                if self._rooms.get(team_state.id) is not team_state and team_state.deleting is None:
+                if self._team_states.get(team_state.id) is not team_state and team_state.deleting is None:
                     raise TakenOver("team", team_state.label) from None
                 reason = (
                     f"team {team_state.label!r} is being deleted"
@@ -316,10 +320,10 @@ class AgentSpawnerService:
             await run_shielded(self._end_unclaimed(spawn_task, lifecycle))
             raise
 
-    def spawned_agent(self, team: str, key: str, entropy: Entropy) -> SpawnedAgent | None:
+    def find_spawned_agent(self, team: str, key: str, entropy: Entropy) -> SpawnedAgent | None:
         """Return the agent of a team that was made from an `entropy`; None if there is none. Raises NotYours."""
         team_state, id = self._authorized_team(team, key), _agent_id(entropy)
-        entry = next((each for each in self.roster.of(team_state.id) if each.id == id), None)
+        entry = next((each for each in self.agents.of_team(team_state.id) if each.id == id), None)
         return None if entry is None else SpawnedAgent(entry.info(), keys.new_key("agent", entropy))
 
     async def kill_agent(self, agent: str, key: str) -> None:
@@ -327,66 +331,66 @@ class AgentSpawnerService:
 
         Raises NotYours, also after that.
         """
-        await self._parts.lifecycle.end(self.roster.admit(agent, key, "kill"), "it was killed")
+        await self._parts.lifecycle.end(self.agents.authorized_entry(agent, key, "kill"), "it was killed")
 
     async def get_agent(self, agent: str, key: str) -> AgentInfo:
         """Return the description and state of an agent. A narrower key does not see paths of this host.
 
         Raises NotYours.
         """
-        entry, key_rights, _ = self.roster.admitted(agent, key, "info")
+        entry, key_rights, _ = self.agents.authorize(agent, key, "info")
         return entry.info() if key_rights.id == keys.OWNER else replace(entry.info(), kept=[])
 
-    async def supply_values(self, agent: str, key: str, asked: SupplyValues) -> AgentInfo:
+    async def supply_values(self, agent: str, key: str, request: SupplyValues) -> AgentInfo:
         """Resume an agent that waits for values which are not recorded, with its owner's key or the operator's.
 
         Raises NotYours, InvalidValue, TakenOver, and the errors of its type; the agent then continues to wait. A caller
         that stops waiting does not stop the resumption.
         """
-        entry, lifecycle = self._owners.owned(agent, key), self._parts.lifecycle
-        check = partial(self._owners.owned, agent, key)
-        task = lifecycle.begin(self._parts.takeover.recovery.resume(entry, asked, check))
+        entry, lifecycle = self._owners.authorize_owner(agent, key), self._parts.lifecycle
+        check = partial(self._owners.authorize_owner, agent, key)
+        task = lifecycle.begin(self._parts.takeover.recovery.resume(entry, request, check))
         return (await asyncio.shield(task)).info()
 
-    async def list_agents(self, asked: ListAgents, key: str) -> list[AgentInfo]:
+    async def list_agents(self, request: ListAgents, key: str) -> list[AgentInfo]:
         """Return the agents of a team, for its key, or of all teams for the operator's; the oldest first.
 
         Raises NotYours.
         """
-        if asked.team:
-            team_states = [self._authorized_team(asked.team, key)]
-        elif not (team_states := self._rooms_of(key)) and not self.roster.is_operator(key):
-            raise NotYours("team", asked.team)
-        agents = [each.info() for team_state in team_states for each in self.roster.of(team_state.id)]
+        if request.team:
+            team_states = [self._authorized_team(request.team, key)]
+        elif not (team_states := self._teams_of_key(key)) and not self.agents.is_operator(key):
+            raise NotYours("team", request.team)
+        agents = [each.info() for team_state in team_states for each in self.agents.of_team(team_state.id)]
         agents.sort(key=lambda each: (each.created_at, each.path))
-        return [each for each in agents if _matches(each, asked)]
+        return [each for each in agents if _matches(each, request)]
 
     # ---- keys
 
     def knows_key(self, key: str, agent: str = "") -> bool:
         """Return whether a key opens anything here. The key of `agent`, which is requested, is checked first."""
-        return self.roster.is_operator(key) or self.roster.knows_key(key, agent) or bool(self._rooms_of(key))
+        return self.agents.is_operator(key) or self.agents.knows_key(key, agent) or bool(self._teams_of_key(key))
 
     def owner_of(self, key: str) -> str:
         """Return the owner of a key: "" for the operator, else the id of its team.
 
         For an unknown key, return its hash.
         """
-        if self.roster.is_operator(key):
+        if self.agents.is_operator(key):
             return ""
         return (
-            next((team_state.id for team_state in self._rooms_of(key)), "")
-            or self.roster.team_of(key)
+            next((team_state.id for team_state in self._teams_of_key(key)), "")
+            or self.agents.team_of(key)
             or keys.hash_of(key)
         )
 
-    async def delegate(self, agent: str, key: str, asked: Delegate, entropy: Entropy | None = None) -> DelegatedKey:
+    async def delegate(self, agent: str, key: str, request: Delegate, entropy: Entropy | None = None) -> DelegatedKey:
         """Make a narrower key, or transfer the ownership, which invalidates every older key.
 
         Raises NotYours, InvalidValue. With an `entropy`, the key is derived from it; a key that was made from it before
         is returned again.
         """
-        return await self._owners.delegate(agent, key, asked, entropy)
+        return await self._owners.delegate(agent, key, request, entropy)
 
     async def revoke(self, agent: str, key: str, key_id: str) -> None:
         """Revoke a narrower key, and all keys that it made. Raises NotYours, Unknown."""
@@ -403,17 +407,21 @@ class AgentSpawnerService:
 
     def users_of_image(self, image: str) -> list[str]:
         """Return the paths of live agents that were spawned from an image, and of agents being spawned."""
-        rows = [each.row for each in self.roster if each.state not in ("failed", "ended")]
+        rows = [each.row for each in self.agents if each.state not in ("failed", "ended")]
         return sorted({each.path for each in (*rows, *self._spawning_rows.values()) if each.image == image})
 
     def users_of_bundle(self, bundle: str) -> list[str]:
         """Return the paths of live agents that have a bundle loaded. A bundle of an image is needed by the image."""
-        entries = [each for each in self.roster if each.state not in ("failed", "ended")]
-        return sorted(each.row.path for each in entries if bundle in each.needs)
+        entries = [each for each in self.agents if each.state not in ("failed", "ended")]
+        return sorted(each.row.path for each in entries if bundle in each.required_bundles)
 
     async def users_elsewhere(self, *, image: str = "", bundle: str = "") -> list[str]:
         """Return the paths of live agents of other kernels that use an image or a bundle, as far as recorded."""
-        rows = [row for row in await self._parts.tables.others(self._rooms) if row.state not in ("failed", "ended")]
+        rows = [
+            row
+            for row in await self._parts.tables.foreign_agents(self._team_states)
+            if row.state not in ("failed", "ended")
+        ]
         return sorted({row.path for row in rows if (image and row.image == image) or bundle in row.bundles})
 
     # ---- start of agents
@@ -443,13 +451,13 @@ class AgentSpawnerService:
             created_at=self._runtime.clock.now(),
             keep_failed_s=checked_keep_failed(request.keep_failed_s, self._rules.keep_failed_s),
         )
-        team_state.take_name(name)
+        team_state.reserve_name(name)
         self._spawning_rows[row.id] = row
         try:
             checked = await self._checks(row, team_state.team.total)
             await team_state.admit(row.id, checked.need, wait_s)
             await self._check_agent_limit(team_state, row.id)
-            entry = await lifecycle.bear(team_state, strip_secrets(replace(row, policy=checked.policy)), checked)
+            entry = await lifecycle.start(team_state, strip_secrets(replace(row, policy=checked.policy)), checked)
         except BaseException:
             team_state.names.discard(name)
             raise
@@ -462,7 +470,7 @@ class AgentSpawnerService:
 
         Raises SpawnRefused then.
         """
-        limit, count = self._rules.agents, sum(len(each.team.held) for each in self._rooms.values())
+        limit, count = self._rules.agents, sum(len(each.team.held) for each in self._team_states.values())
         if limit is not None and count > limit:
             await team_state.release(agent, {})
             raise SpawnRefused("agents", f"this server has {limit} agents in all, which is its limit", free=0)
@@ -471,7 +479,7 @@ class AgentSpawnerService:
         """Wait for a spawn whose caller has gone, and end the agent: no client has its key."""
         await asyncio.wait({spawn_task})
         if not spawn_task.cancelled() and spawn_task.exception() is None:
-            for entry in self.roster:
+            for entry in self.agents:
                 if entry.id == spawn_task.result().agent.id:
                     await lifecycle.end(entry, "its client has disconnected")
 
@@ -483,13 +491,13 @@ class AgentSpawnerService:
         await team_state.write()  # Doomed from now on, even if this server ends.
         await _cancel_spawns(team_state)
         await asyncio.gather(
-            *(parts.lifecycle.end(each, "its team was deleted") for each in self.roster.of(team_state.id))
+            *(parts.lifecycle.end(each, "its team was deleted") for each in self.agents.of_team(team_state.id))
         )
-        for row in await parts.tables.left_in(team_state.id):  # The agents of spawns that could not be undone.
-            await parts.lifecycle.forget(team_state, row, None)
+        for row in await parts.tables.leftover_agents(team_state.id):  # The agents of spawns that could not be undone.
+            await parts.lifecycle.release_and_remove(team_state, row, None)
         await self._runtime.sandboxes.disband(team_state.id)
         await team_state.remove()
-        del self._rooms[team_state.id]
+        del self._team_states[team_state.id]
 
     # ----
 
@@ -509,16 +517,18 @@ class AgentSpawnerService:
         """
         team_state = self._find(team)
         fits = keys.key_matches(key, team_state.key if team_state is not None else "0" * 64)
-        if not (self.roster.is_operator(key) or fits) or team_state is None:
+        if not (self.agents.is_operator(key) or fits) or team_state is None:
             raise NotYours("team", team)
         return team_state
 
     def _find(self, team: str) -> TeamState | None:
-        return self._rooms.get(team) or next((each for each in self._rooms.values() if each.label == team), None)
+        return self._team_states.get(team) or next(
+            (each for each in self._team_states.values() if each.label == team), None
+        )
 
-    def _rooms_of(self, key: str) -> list[TeamState]:
-        operator, hash = self.roster.is_operator(key), keys.hash_of(key)
-        return [each for each in self._rooms.values() if hmac.compare_digest(hash, each.key) or operator]
+    def _teams_of_key(self, key: str) -> list[TeamState]:
+        operator, hash = self.agents.is_operator(key), keys.hash_of(key)
+        return [each for each in self._team_states.values() if hmac.compare_digest(hash, each.key) or operator]
 
 
 def _team_id(entropy: Entropy) -> str:

@@ -85,7 +85,7 @@ R = TypeVar("R", TeamRow, AgentRow)
 class Rows(NamedTuple, Generic[R]):
     """The recorded rows of a kind."""
 
-    whole: list[R]
+    readable: list[R]
     damaged: dict[str, Damaged]  #: the errors of unreadable rows, including rows of a newer ramet; by their ids
 
 
@@ -113,12 +113,12 @@ class TeamTables:
         """Return all agents."""
         return await self._all(AGENT, AgentRow)
 
-    async def others(self, teams: Container[str]) -> list[AgentRow]:
+    async def foreign_agents(self, teams: Container[str]) -> list[AgentRow]:
         """Return the agents of all other teams, read-only. Raises Damaged for an agent that cannot be read."""
         rows = [_decode(AGENT, each.key, each.data, AgentRow) for each in await self._store.list(AGENT)]
         return [each for each in rows if each.team not in teams]
 
-    async def left_in(self, team: str) -> list[AgentRow]:
+    async def leftover_agents(self, team: str) -> list[AgentRow]:
         """Return the recorded agents of a team that is held here, and hold them. Unreadable rows are skipped."""
         rows = list[AgentRow]()
         for each in await self._store.list(AGENT):
@@ -129,7 +129,7 @@ class TeamTables:
                     rows.append(row)
         return rows
 
-    async def named(self, name: str) -> TeamRow | None:
+    async def team_by_name(self, name: str) -> TeamRow | None:
         """Return the team of that name, of any kernel, read-only. Raises Damaged."""
         id = await self._store.get(NAME, name)
         document = await self._store.get(TEAM, id.data.decode()) if id is not None else None
@@ -154,7 +154,7 @@ class TeamTables:
         for document in documents:
             self._versions[document.kind, document.key] = document.version
 
-    async def found(self, row: TeamRow) -> None:
+    async def create(self, row: TeamRow) -> None:
         """Write a new team. Raises Conflict if there is a team of its name."""
         writes = [DocumentWrite(*_key_of(row), msgspec.json.encode(row), 0)]
         if row.name:
@@ -171,7 +171,7 @@ class TeamTables:
         team, *_ = await self._store.put_together([], writes)
         self._versions[team.kind, team.key] = team.version
 
-    async def take(self, team: TeamRow, agents: Sequence[AgentRow], of: str) -> bool:
+    async def take_over(self, team: TeamRow, agents: Sequence[AgentRow], previous_kernel: str) -> bool:
         """Write a team and its agents as this kernel's, with their trees. Return False if another kernel was first.
 
         The result is False if the kernel `of`, which had the team, is alive again, or another kernel has one of the
@@ -180,12 +180,12 @@ class TeamTables:
         self.hold(team, *agents)
         try:
             documents = await self._store.take_over(
-                of, [agent.run for agent in agents if agent.run], self._writes(team, *agents)
+                previous_kernel, [agent.run for agent in agents if agent.run], self._writes(team, *agents)
             )
         except Conflict:
             documents = None
         if documents is None:
-            self.lose(team, *agents)
+            self.drop(team, *agents)
             return False
         for document in documents:
             self._versions[document.kind, document.key] = document.version
@@ -201,7 +201,7 @@ class TeamTables:
         """Return whether a team was written here, or is held."""
         return _key_of(row) in self._versions
 
-    def lose(self, *rows: TeamRow | AgentRow) -> None:
+    def drop(self, *rows: TeamRow | AgentRow) -> None:
         """Mark rows as another kernel's: later writes of them raise TakenOver."""
         for row_key in map(_key_of, rows):
             self._versions.pop(row_key, None)
@@ -235,7 +235,7 @@ class TeamTables:
         rows = Rows[R]([], {})
         for each in documents:
             try:
-                rows.whole.append(_decode(kind, each.key, each.data, type))
+                rows.readable.append(_decode(kind, each.key, each.data, type))
             except Damaged as damaged:
                 rows.damaged[each.key] = damaged
         self._read_versions = {
@@ -253,7 +253,7 @@ def _takeover_error(kind: str, key: str) -> TakenOver:
     return TakenOver("team" if kind == TEAM else "agent", key)
 
 
-def is_whole(team: Document) -> bool:
+def is_readable(team: Document) -> bool:
     """Return whether the row of a team can be read: no kernel takes an unreadable one."""
     try:
         _decode(team.kind, team.key, team.data, TeamRow)

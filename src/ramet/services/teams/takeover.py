@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import Damaged
 from ramet.services.errors import TakenOver
-from ramet.services.teams.recovery import Recovery, noted
+from ramet.services.teams.recovery import Recovery, log_errors
 from ramet.services.teams.tables import AgentRow, Rows, TeamRow, TeamTables
 from ramet.services.teams.team_state import TeamState
 from ramet.store.contract import Store
@@ -31,13 +31,13 @@ class Takeover:
 
     kernel: str
     store: Store
-    books: TeamTables
-    rooms: dict[str, TeamState]
+    tables: TeamTables
+    team_states: dict[str, TeamState]
     recovery: Recovery
     clock: Clock
-    lost: Callable[[TeamState], None]  #: called with each team that another kernel has taken over
-    coming: set[str] = field(default_factory=set)
-    told: set[str] = field(default_factory=set)  #: the logged errors of unreadable rows
+    on_lost: Callable[[TeamState], None]  #: called with each team that another kernel has taken over
+    pending: set[str] = field(default_factory=set)
+    logged_errors: set[str] = field(default_factory=set)  #: the logged errors of unreadable rows
 
     async def __call__(self, *, begins: bool = False) -> list[str]:
         """Take every team that no other living kernel has, open its agents, and return the taken teams.
@@ -48,36 +48,36 @@ class Takeover:
         and nothing has changed: the operator can repair the row.
         """
         live_kernels = {each.name for each in await self.store.kernels() if each.alive and each.name != self.kernel}
-        own_states = [each for each in self.rooms.values() if self.books.holds(each.row)]
-        agents = await self.books.agents()  # First: an agent's team is recorded before the agent, and as long.
-        teams = await self.books.teams()
+        own_states = [each for each in self.team_states.values() if self.tables.holds(each.row)]
+        agents = await self.tables.agents()  # First: an agent's team is recorded before the agent, and as long.
+        teams = await self.tables.teams()
         damaged = [*teams.damaged.values(), *agents.damaged.values()]
         if damaged and begins and not live_kernels:
             raise damaged[0]
         self._log_damaged(damaged)
         self._drop_lost_teams(own_states, teams)
-        free = [row for row in teams.whole if row.id not in self.rooms and row.kernel not in live_kernels]
+        free = [row for row in teams.readable if row.id not in self.team_states and row.kernel not in live_kernels]
         random.shuffle(free)  # Concurrent kernels begin at different teams.
-        agents_by_team = _by_team(agents.whole)
-        await self._remove_orphaned_agents(agents.whole, teams)
+        agents_by_team = _by_team(agents.readable)
+        await self._remove_orphaned_agents(agents.readable, teams)
         taken_ids = []
         try:
             for row in free:
-                self.coming.add(row.id)  # Before its kernel is recorded: others may read that at once.
+                self.pending.add(row.id)  # Before its kernel is recorded: others may read that at once.
                 if await self._take_over_team(row, agents_by_team.get(row.id, ())):
                     taken_ids.append(row.id)
                 else:
-                    self.coming.discard(row.id)
+                    self.pending.discard(row.id)
             await self._open(taken_ids, agents_by_team, agents.damaged.keys())
         finally:
-            self.coming.difference_update(row.id for row in free)
+            self.pending.difference_update(row.id for row in free)
         return taken_ids
 
     def _log_damaged(self, damaged: Iterable[Damaged]) -> None:
         """Log each unreadable row once."""
         for text in map(str, damaged):
-            if text not in self.told:
-                self.told.add(text)
+            if text not in self.logged_errors:
+                self.logged_errors.add(text)
                 _log.error("%s; it is not changed, and must be repaired by hand", text)
 
     def _drop_lost_teams(self, own_states: Iterable[TeamState], teams: Rows[TeamRow]) -> None:
@@ -85,25 +85,25 @@ class Takeover:
 
         `mine` are the teams that were this kernel's before the rows were read.
         """
-        kernels = {**dict.fromkeys(teams.damaged, self.kernel), **{row.id: row.kernel for row in teams.whole}}
+        kernels = {**dict.fromkeys(teams.damaged, self.kernel), **{row.id: row.kernel for row in teams.readable}}
         for team_state in own_states:
             is_gone = team_state.id not in kernels and team_state.deleting is None
-            if self.rooms.get(team_state.id) is team_state and (
+            if self.team_states.get(team_state.id) is team_state and (
                 is_gone or kernels.get(team_state.id, self.kernel) != self.kernel
             ):
                 _log.warning("team %s is owned by another kernel now", team_state.label)
-                del self.rooms[team_state.id]
-                self.books.lose(team_state.row)
-                self.lost(team_state)
+                del self.team_states[team_state.id]
+                self.tables.drop(team_state.row)
+                self.on_lost(team_state)
 
     async def _take_over_team(self, row: TeamRow, agents: Sequence[AgentRow]) -> bool:
         owned_row = replace(row, kernel=self.kernel)
         # Also for a team of this kernel: another kernel may have taken it over since it was read.
-        if not await self.books.take(owned_row, agents, row.kernel):
+        if not await self.tables.take_over(owned_row, agents, row.kernel):
             return False
         if owned_row != row:
             _log.info("team %s is taken over from kernel %r", row.name or row.id, row.kernel)
-        self.rooms[row.id] = TeamState(owned_row, self.books, self.clock)
+        self.team_states[row.id] = TeamState(owned_row, self.tables, self.clock)
         return True
 
     async def _open(
@@ -112,18 +112,18 @@ class Takeover:
         agents = [agent for team in teams for agent in agents_by_team.get(team, ())]
         await self.recovery(teams, agents, damaged)
         for id in teams:
-            if id in self.rooms and self.rooms[id].is_doomed:
+            if id in self.team_states and self.team_states[id].is_deleting:
                 with suppress(TakenOver):
-                    await self.rooms.pop(id).remove()
+                    await self.team_states.pop(id).remove()
 
     async def _remove_orphaned_agents(self, agents: Iterable[AgentRow], teams: Rows[TeamRow]) -> None:
         """Remove everything of an agent whose team was removed before it: no other code would find it."""
-        known_teams = {*teams.damaged, *(row.id for row in teams.whole)}
+        known_teams = {*teams.damaged, *(row.id for row in teams.readable)}
         for agent in agents:
             if agent.team not in known_teams:
-                self.books.hold(agent)
-                with noted(f"the leftovers of agent {agent.path} ({agent.id}) of a removed team"):
-                    await self.recovery.lives.clear(agent)
+                self.tables.hold(agent)
+                with log_errors(f"the leftovers of agent {agent.path} ({agent.id}) of a removed team"):
+                    await self.recovery.lifecycle.remove_records(agent)
 
 
 def _by_team(agents: Iterable[AgentRow]) -> dict[str, list[AgentRow]]:

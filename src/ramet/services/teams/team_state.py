@@ -24,7 +24,7 @@ from ramet.services.teams.tables import AgentRow, TeamRow, TeamTables
 #: The resources of the machine that a team counts, and their fields in a reservation of its sandboxes.
 RESERVED = {"cpu": "cpu_cores", "memory_mb": "memory_mb"}
 
-MOST_WAITING = 100  #: spawns in the queue of one team: each holds a connection
+MAX_WAITING = 100  #: spawns in the queue of one team: each holds a connection
 
 
 @dataclass(eq=False)
@@ -42,24 +42,24 @@ class TeamState:
     `spawning` are its pending spawns, `names` are the names of its agents, including those being spawned.
     """
 
-    def __init__(self, row: TeamRow, books: TeamTables, clock: Clock) -> None:
+    def __init__(self, row: TeamRow, tables: TeamTables, clock: Clock) -> None:
         self.id, self.label = row.id, row.name or row.id
         self.team = Team(name=self.label, total=row.resources, held=row.held, spent=row.spent)
         self.names: set[str] = set()
         self.spawning: set[asyncio.Task[Any]] = set()
         self.deleting: asyncio.Task[None] | None = None
-        self._row, self._tables, self._clock = row, books, clock
-        self._line: deque[QueueEntry] = deque()
+        self._row, self._tables, self._clock = row, tables, clock
+        self._queue: deque[QueueEntry] = deque()
         self._write_lock = asyncio.Lock()
 
     @property
     def row(self) -> TeamRow:
         """The row of the team as it is to be written."""
         held = {agent: dict(each) for agent, each in self.team.held.items()}
-        return replace(self._row, held=held, spent=dict(self.team.spent), doomed=self.is_doomed)
+        return replace(self._row, held=held, spent=dict(self.team.spent), doomed=self.is_deleting)
 
     @property
-    def is_doomed(self) -> bool:
+    def is_deleting(self) -> bool:
         """True if the team is being deleted, by this or an earlier server."""
         return self.deleting is not None or self._row.doomed
 
@@ -78,7 +78,7 @@ class TeamState:
         """The hash of the team's key."""
         return self._row.key
 
-    def info(self, together: Collection[str]) -> TeamInfo:
+    def info(self, bounded_fields: Collection[str]) -> TeamInfo:
         """Return the description of the team; `together` are the fields of a reservation that the machine enforces."""
         team = self.team
         return TeamInfo(
@@ -88,7 +88,7 @@ class TeamState:
             held=team.holding,
             spent={name: team.spent.get(name, 0.0) for name in team.total},
             free=team.free,
-            bounded=[name for name, field in RESERVED.items() if name in team.total and field in together],
+            bounded=[name for name, field in RESERVED.items() if name in team.total and field in bounded_fields],
             agents=len(team.held),
             labels=dict(self._row.labels),
             created_at=self._row.created_at.isoformat(),
@@ -96,7 +96,7 @@ class TeamState:
             config=self.config,
         )
 
-    def take_name(self, name: str) -> None:
+    def reserve_name(self, name: str) -> None:
         """Reserve a name for an agent. Raises InvalidValue if another agent of the team has it."""
         if name in self.names:
             raise InvalidValue("name", name, f"a name that no other agent of team {self.label!r} has")
@@ -109,7 +109,7 @@ class TeamState:
         take free resources meanwhile. Raises OverCapacity when the time is over, or if the need exceeds the total of
         the team; BusyError for a full queue; InvalidValue.
         """
-        if not (wait_s and self._line):
+        if not (wait_s and self._queue):
             try:
                 self.team = self.team.admit(agent, need)
                 return
@@ -117,12 +117,12 @@ class TeamState:
                 if not wait_s:
                     raise
         self.team.check(need)
-        if len(self._line) >= MOST_WAITING:
+        if len(self._queue) >= MAX_WAITING:
             raise BusyError(
-                f"{MOST_WAITING} spawns wait in the queue of team {self.label!r}, which is the limit; try again"
+                f"{MAX_WAITING} spawns wait in the queue of team {self.label!r}, which is the limit; try again"
             )
         entry = QueueEntry(agent, need)
-        self._line.append(entry)
+        self._queue.append(entry)
         try:
             await wait_with_timeout(entry.granted, clock=self._clock, seconds=wait_s)
         except TimeoutError:
@@ -145,10 +145,10 @@ class TeamState:
         """
         await run_shielded(self._write(rows))
 
-    async def found(self) -> None:
+    async def create(self) -> None:
         """Record the team for the first time. Raises Conflict if another team has its name."""
         async with self._write_lock:
-            await run_shielded(self._tables.found(self.row))
+            await run_shielded(self._tables.create(self.row))
 
     async def remove(self) -> None:
         """Remove the team."""
@@ -161,8 +161,8 @@ class TeamState:
 
     def _admit_waiting(self) -> None:
         """Admit entries from the head of the queue as long as they fit."""
-        while self._line:
-            entry = self._line[0]
+        while self._queue:
+            entry = self._queue[0]
             if not entry.granted.done():
                 try:
                     self.team = self.team.admit(entry.agent, entry.need)
@@ -172,7 +172,7 @@ class TeamState:
                     entry.granted.set_exception(error)
                 else:
                     entry.granted.set_result(None)
-            self._line.popleft()
+            self._queue.popleft()
 
     def _permanent_error(self, entry: QueueEntry) -> OverCapacity | None:
         try:
@@ -183,7 +183,7 @@ class TeamState:
 
     def _remove_waiting(self, entry: QueueEntry) -> None:
         """Remove an entry from the queue, and free what it holds."""
-        if entry in self._line:
-            self._line.remove(entry)
+        if entry in self._queue:
+            self._queue.remove(entry)
         self.team = self.team.release(entry.agent, {})
         self._admit_waiting()

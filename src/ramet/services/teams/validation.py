@@ -16,8 +16,8 @@ from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.ids import checked_name
 from ramet.core.policy import rights
 from ramet.core.policy.policy import Policy
-from ramet.core.policy.reservation import LEAST, MOST, Reservation
-from ramet.core.team import USED_UP, WHOLE, amount, unstated
+from ramet.core.policy.reservation import MAXIMUM, MINIMUM, Reservation
+from ramet.core.team import CONSUMED_RESOURCES, INTEGER_RESOURCES, amount, missing_limits
 from ramet.host.runtime import AgentRuntime
 from ramet.services.contract import (
     AgentSpec,
@@ -38,8 +38,8 @@ from ramet.services.validation_errors import hidden
 _COUNTED_LIMITS = ("tokens", "model_calls", "tool_calls", "agents")  #: limits of a run that have no parts
 _LIMITS = (*_COUNTED_LIMITS, "usd", "seconds")
 _MACHINE_RESOURCES = tuple(RESERVED)  #: resources that a policy states
-MOST_WAIT_S = 600  #: of a spawn in the queue of its team: it holds a connection meanwhile
-MOST_NOTE_BYTES = 16 * 1024  #: of labels and metadata together: every list of agents contains them
+MAX_WAIT_S = 600  #: of a spawn in the queue of its team: it holds a connection meanwhile
+MAX_NOTE_BYTES = 16 * 1024  #: of labels and metadata together: every list of agents contains them
 _SPARE_LEVELS = 200  #: levels of nesting that stay free in stored JSON
 
 
@@ -48,17 +48,17 @@ class Checked(NamedTuple):
 
     policy: Policy | None  #: the policy that applies: the requested one, or the default
     type: AgentType
-    opening: AgentSpec
+    spec: AgentSpec
     need: dict[str, float]
     images: ImageStore
     team: str
 
-    async def see_that_its_image_is_there(self) -> None:
+    async def check_image(self) -> None:
         """Check that the image of a recorded agent still exists. Raises Unknown if it was deleted before.
 
         From the record on, the image cannot be deleted.
         """
-        await self.images.image(self.opening.image.id, self.team)
+        await self.images.image(self.spec.image.id, self.team)
 
 
 class Checks:
@@ -81,13 +81,13 @@ class Checks:
             raise Unknown("agent type", name, tuple(sorted(self._types)))
         return self._types[name]
 
-    def transport_format(self, asked: SpawnAgent) -> str:
+    def transport_format(self, request: SpawnAgent) -> str:
         """Return the transport format of an agent: the requested one, or the first of its type. Raises InvalidValue."""
-        type = self.type(asked.agent_type)
-        formats = formats_of(type, _info(type, asked.spawn_info))
-        if asked.transport_format and asked.transport_format not in formats:
-            raise InvalidValue("transport_format", asked.transport_format, f"one of {', '.join(formats)}")
-        return asked.transport_format or formats[0]
+        type = self.type(request.agent_type)
+        formats = formats_of(type, _info(type, request.spawn_info))
+        if request.transport_format and request.transport_format not in formats:
+            raise InvalidValue("transport_format", request.transport_format, f"one of {', '.join(formats)}")
+        return request.transport_format or formats[0]
 
     async def __call__(self, row: AgentRow, counted: Mapping[str, float]) -> Checked:
         """Check everything about an agent, except whether there is room for it. `counted` is what its team counts.
@@ -97,7 +97,7 @@ class Checks:
         type = self.type(row.agent_type)
         checked_name("name", row.name)
         info = _info(type, row.spawn_info)
-        env = rights.values_of_variables("env", row.env)
+        env = rights.variable_values("env", row.env)
         limits = limits_of(row.limits, counted)
         image = await self._images.image(row.image, row.team)
         policy = self._policy(row, type, info, image)
@@ -115,7 +115,7 @@ class Checks:
             limits=limits,
             env=env,
             run=row.run,
-            shelf=self._loaded_bundles(row, image) if policy is not None else None,
+            loaded_bundles=self._loaded_bundles(row, image) if policy is not None else None,
             rules=self._rules,
         )
         await type.check(spec)
@@ -149,11 +149,11 @@ class Checks:
 
 def _check_required(row: AgentRow, policy: Policy | None, counted: Mapping[str, float]) -> None:
     """Raise MissingValue, which names everything that a team counts and its agent does not state."""
-    missing = [f"limits.{name}" for name in USED_UP if name in counted and name not in row.limits]
+    missing = [f"limits.{name}" for name in CONSUMED_RESOURCES if name in counted and name not in row.limits]
     if policy is None and any(name in counted for name in _MACHINE_RESOURCES):
         missing.append("policy")
     if missing:
-        raise unstated(row.path.rpartition("/")[0], missing)
+        raise missing_limits(row.path.rpartition("/")[0], missing)
 
 
 def checked_defaults(defaults: Mapping[str, float], counted: Mapping[str, float]) -> dict[str, float]:
@@ -165,7 +165,7 @@ def checked_defaults(defaults: Mapping[str, float], counted: Mapping[str, float]
     for name, value in defaults.items():
         if name not in accepted:
             raise unknown_field(f"defaults.{name}", name, accepted)
-        amount(f"defaults.{name}", value, whole=name in WHOLE)
+        amount(f"defaults.{name}", value, whole=name in INTEGER_RESOURCES)
         if value > counted[name]:
             raise InvalidValue(f"defaults.{name}", value, f"at most {counted[name]:.12g}, the amount that the team has")
     return dict(defaults)
@@ -184,10 +184,12 @@ def _with_reservation(policy: Policy | None, team: str, counted: Mapping[str, fl
 def reservation_of(team: str, counted: Mapping[str, float]) -> Reservation | None:
     """Return the resources of the machine that a team has, for all its agents together; None if it counts none."""
     # A team may count more than any machine has, or less than an agent can need: its own accounting decides about that.
-    amounts = {field: min(max(counted[name], LEAST), MOST) for name, field in RESERVED.items() if counted.get(name)}
+    amounts = {
+        field: min(max(counted[name], MINIMUM), MAXIMUM) for name, field in RESERVED.items() if counted.get(name)
+    }
     if not amounts:
         return None
-    return Reservation(name=team, sandboxes=int(min(max(counted["agents"], 1), MOST)), **amounts)
+    return Reservation(name=team, sandboxes=int(min(max(counted["agents"], 1), MAXIMUM)), **amounts)
 
 
 def copy_json(field: str, data: Raw) -> Raw:
@@ -206,9 +208,9 @@ def copy_json(field: str, data: Raw) -> Raw:
 def check_notes(labels: Mapping[str, str], metadata: Mapping[str, str]) -> None:
     """Raise InvalidValue if labels and metadata are larger than the limit for an agent."""
     sizes = {"labels": _size(labels), "metadata": _size(metadata)}
-    if (size := sum(sizes.values())) > MOST_NOTE_BYTES:
+    if (size := sum(sizes.values())) > MAX_NOTE_BYTES:
         larger = max(sizes, key=sizes.__getitem__)
-        accepted = f"at most {MOST_NOTE_BYTES} bytes of names and values in labels and metadata together"
+        accepted = f"at most {MAX_NOTE_BYTES} bytes of names and values in labels and metadata together"
         raise InvalidValue(larger, f"{size} bytes in labels and metadata", accepted)
 
 
@@ -218,8 +220,8 @@ def _size(notes: Mapping[str, str]) -> int:
 
 def checked_wait(wait_s: object) -> float:
     """Return for how many seconds a spawn may wait in the queue. Raises InvalidValue."""
-    if isinstance(wait_s, bool) or not isinstance(wait_s, int | float) or not 0 <= wait_s <= MOST_WAIT_S:
-        raise InvalidValue("wait_s", wait_s, f"a number of seconds from 0 to {MOST_WAIT_S}")
+    if isinstance(wait_s, bool) or not isinstance(wait_s, int | float) or not 0 <= wait_s <= MAX_WAIT_S:
+        raise InvalidValue("wait_s", wait_s, f"a number of seconds from 0 to {MAX_WAIT_S}")
     return wait_s
 
 

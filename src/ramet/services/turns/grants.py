@@ -17,7 +17,7 @@ class Granting(Protocol):
 
     watchers: set[Callable[[], object]]  #: called after each change of the keys
 
-    def holds(self, by: str, right: Right) -> bool:
+    def has_right(self, by: str, right: Right) -> bool:
         """Return whether a key has a right now."""
 
     def seconds_left(self, by: str) -> float | None:
@@ -27,21 +27,21 @@ class Granting(Protocol):
 class Grant:
     """A right that a key had when it was presented, and may have lost since."""
 
-    def __init__(self, living: Granting, agent: str, by: str, right: Right, clock: Clock) -> None:
-        self._entry, self._agent, self._by, self._right, self._clock = living, agent, by, right, clock
+    def __init__(self, entry: Granting, agent: str, requester: str, right: Right, clock: Clock) -> None:
+        self._entry, self._agent, self._by, self._right, self._clock = entry, agent, requester, right, clock
 
     def check(self) -> None:
         """Raise NotYours if the key has lost the right."""
-        if not self._entry.holds(self._by, self._right):
+        if not self._entry.has_right(self._by, self._right):
             raise NotYours("agent", self._agent)
 
     @contextmanager
-    def watched(self, lost: Callable[[], object]) -> Iterator[None]:
+    def watch(self, on_lost: Callable[[], object]) -> Iterator[None]:
         """Call `lost` when the key loses the right, by a change of keys or because its time is over."""
 
         def look() -> None:
-            if not self._entry.holds(self._by, self._right):
-                lost()
+            if not self._entry.has_right(self._by, self._right):
+                on_lost()
 
         async def look_later(seconds: float) -> None:
             remaining_s: float | None = seconds

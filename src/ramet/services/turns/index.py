@@ -16,9 +16,9 @@ class KnownTurns:
     `gone` is called with each forgotten turn. After `shut`, no turn is forgotten because of its time.
     """
 
-    def __init__(self, clock: Clock, keep_s: float, most: int, name: str, gone: Callable[[Turn], None]) -> None:
-        self._clock, self._keep_s, self._limit = clock, keep_s, most
-        self._name, self._on_forget = name, gone
+    def __init__(self, clock: Clock, keep_s: float, limit: int, name: str, on_forget: Callable[[Turn], None]) -> None:
+        self._clock, self._keep_s, self._limit = clock, keep_s, limit
+        self._name, self._on_forget = name, on_forget
         self._turns: dict[str, Turn] = {}
         self._ended: deque[tuple[Turn, float]] = deque()  #: ended turns, with the time at which each is forgotten
         self._forget_task: asyncio.Task[None] | None = None
@@ -40,7 +40,7 @@ class KnownTurns:
         """Add a turn that has not ended."""
         self._turns[turn.id] = turn
 
-    def over(self, turn: Turn) -> None:
+    def mark_ended(self, turn: Turn) -> None:
         """Mark a turn as ended."""
         self._ended.append((turn, self._clock.monotonic() + self._keep_s))
         while len(self._ended) > self._limit:
@@ -48,7 +48,7 @@ class KnownTurns:
         if self._forget_task is None and not self._is_closed:
             self._forget_task = asyncio.create_task(self._forget(), name=self._name)
 
-    def shut(self) -> None:
+    def stop(self) -> None:
         """Stop forgetting turns because of their time: no client requests ended turns any more. Idempotent."""
         self._is_closed = True
         if self._forget_task is not None:
@@ -56,7 +56,7 @@ class KnownTurns:
 
     async def close(self) -> None:
         """Shut, and wait until the forgetting task has ended. Idempotent."""
-        self.shut()
+        self.stop()
         if self._forget_task is not None:
             await asyncio.wait({self._forget_task})
 

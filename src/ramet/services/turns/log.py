@@ -19,7 +19,7 @@ from ramet.services.turns.turn import OnLeave
 from ramet.store.contract import Document, Store
 
 T = TypeVar("T")
-ASKED, SAID = "turn", "said"
+REQUEST_KIND, CHUNKS_KIND = "turn", "said"
 _DIGITS: Final = 12
 
 
@@ -64,39 +64,39 @@ class TurnLog:
         self._versions: dict[int, int] = {}
         self._pieces: dict[int, list[int]] = {}  #: the first chunk number of each recorded piece, by turn
 
-    async def asked(self, turn: RequestedTurn) -> None:
+    async def record_request(self, turn: RequestedTurn) -> None:
         """Record that a turn was requested, or that it begins."""
         data = msgspec.msgpack.encode(turn)
         version = self._versions.get(turn.place, 0)
-        self._versions[turn.place] = await self._put(ASKED, self._key(turn.place), data, version)
+        self._versions[turn.place] = await self._put(REQUEST_KIND, self._key(turn.place), data, version)
 
-    async def said(self, place: int, chunks: Sequence[Chunk]) -> None:
+    async def record_chunks(self, position: int, chunks: Sequence[Chunk]) -> None:
         """Record chunks of a turn."""
         data = msgspec.msgpack.encode([_StoredChunk(each.kind, each.body) for each in chunks])
-        key = self._key(place, chunks[0].number)
-        await self._put(SAID, key, data, 0)
-        self._pieces.setdefault(place, []).append(chunks[0].number)
+        key = self._key(position, chunks[0].number)
+        await self._put(CHUNKS_KIND, key, data, 0)
+        self._pieces.setdefault(position, []).append(chunks[0].number)
 
-    async def forget(self, place: int) -> None:
+    async def forget(self, position: int) -> None:
         """Remove all records of a turn; a missing turn is no error."""
-        for number in self._pieces.pop(place, ()):
-            await self._store.delete(SAID, self._key(place, number))
-        self._versions.pop(place, None)
-        await self._store.delete(ASKED, self._key(place))
+        for number in self._pieces.pop(position, ()):
+            await self._store.delete(CHUNKS_KIND, self._key(position, number))
+        self._versions.pop(position, None)
+        await self._store.delete(REQUEST_KIND, self._key(position))
 
     async def read(self) -> list[LoggedTurn]:
         """Return all recorded turns, in their order. Raises Damaged for an invalid record."""
         chunks: dict[int, list[Chunk]] = {}
-        pieces = [(each, *_numbers(each.key)) for each in await self._list(SAID)]
+        pieces = [(each, *_numbers(each.key)) for each in await self._list(CHUNKS_KIND)]
         requests = []
-        for each in await self._list(ASKED):
+        for each in await self._list(REQUEST_KIND):
             turn = _decode(each, RequestedTurn)
             self._versions[turn.place] = each.version
             requests.append(turn)
         ids = {turn.place: turn.id for turn in requests}
         for document, position, first in pieces:
             if position not in ids:  # The removal of this turn was interrupted.
-                await self._store.delete(SAID, document.key)
+                await self._store.delete(CHUNKS_KIND, document.key)
                 continue
             self._pieces.setdefault(position, []).append(first)
             stored = _decode(document, list[_StoredChunk])
@@ -134,6 +134,6 @@ def _numbers(key: str) -> tuple[int, int]:
 
 async def clear(store: Store, agent: str) -> None:
     """Remove all records of the turns of an agent that was removed."""
-    for kind in (ASKED, SAID):
+    for kind in (REQUEST_KIND, CHUNKS_KIND):
         for each in await store.list(kind, prefix=f"{agent}/"):
             await store.delete(kind, each.key)

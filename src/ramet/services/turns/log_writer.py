@@ -19,36 +19,36 @@ class TurnWriter:
     `failed` is called with the error if writing is no longer possible.
     """
 
-    def __init__(self, log: TurnLog | None, name: str, failed: Callable[[RametError], None]) -> None:
+    def __init__(self, log: TurnLog | None, name: str, on_failure: Callable[[RametError], None]) -> None:
         self._log = log
-        self._name, self._on_failure = name, failed
+        self._name, self._on_failure = name, on_failure
         self._pending: dict[Turn, None] = {}  #: turns that have chunks to write
         self._write_task: asyncio.Task[None] | None = None
         self._has_space = asyncio.Event()
         self._has_ended = False
 
-    def has_said(self, turn: Turn) -> None:
+    def schedule(self, turn: Turn) -> None:
         """Record the waiting chunks of a turn, then show them; chunks that follow meanwhile are included."""
         self._pending[turn] = None
         self._start_writing()
 
-    async def room(self, turn: Turn) -> None:
+    async def wait_for_space(self, turn: Turn) -> None:
         """Wait while too many bytes of a turn are not recorded yet."""
-        while sum(len(each.body) for each in turn.unkept) > _MOST_BYTES and not self._has_ended:
+        while sum(len(each.body) for each in turn.unsaved) > _MOST_BYTES and not self._has_ended:
             self._has_space.clear()
             await self._has_space.wait()
 
-    async def idle(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until no write is running."""
         while self._write_task is not None:
             await asyncio.wait({self._write_task})
 
-    def let_go(self) -> None:
+    def stop_recording(self) -> None:
         """Stop recording: present and later chunks are shown at once."""
         self._log = None
         self._start_writing()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Stop recording and showing. Idempotent."""
         self._has_ended = True
         self._has_space.set()
@@ -62,10 +62,10 @@ class TurnWriter:
             while self._pending and not self._has_ended:
                 turn = next(iter(self._pending))
                 del self._pending[turn]
-                chunks, turn.unkept = turn.unkept, []
+                chunks, turn.unsaved = turn.unsaved, []
                 if self._log is not None:
-                    await self._log.said(turn.place, chunks)
-                turn.show(chunks)
+                    await self._log.record_chunks(turn.position, chunks)
+                turn.publish(chunks)
                 self._has_space.set()
         except RametError as problem:
             self._on_failure(problem)

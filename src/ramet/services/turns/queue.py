@@ -68,9 +68,9 @@ class TurnQueue:
         limits: TurnLimits | None = None,
         *,
         entropy: Callable[[int], bytes] = os.urandom,
-        heard: Callable[[TurnPhase], None] = lambda moment: None,
+        on_phase: Callable[[TurnPhase], None] = lambda moment: None,
         log: TurnLog | None = None,
-        holds: Callable[[str], bool] = lambda by: True,
+        has_right: Callable[[str], bool] = lambda by: True,
     ) -> None:
         """Call `heard` for each turn when it begins, when it has its first chunk, and when it has ended.
 
@@ -79,7 +79,7 @@ class TurnQueue:
         """
         self.limits = limits or TurnLimits()
         self.turns = 0  #: turns requested so far
-        self._served, self._clock, self._on_phase, self._has_right = served, clock, heard, holds
+        self._served, self._clock, self._on_phase, self._has_right = served, clock, on_phase, has_right
         self._id_prefix = (
             f"turn-{entropy(6).hex()}-"  #: unique to this queue: a later queue of the agent has another prefix
         )
@@ -89,11 +89,11 @@ class TurnQueue:
             clock, self.limits.keep_s, self.limits.kept_turns, f"ramet {self._id_prefix}forgets", self._on_forgotten
         )
         self._current: Turn | None = None
-        self._answering: asyncio.Task[None] | None = None
+        self._answer_task: asyncio.Task[None] | None = None
         self._stop_task: asyncio.Task[None] | None = None
         self._closed: RametError | None = None
         self._log, self._last_position = log, 0
-        self._writer = TurnWriter(log, f"ramet {self._id_prefix}keeps", self.lose)
+        self._writer = TurnWriter(log, f"ramet {self._id_prefix}keeps", self.fence)
         self._record_tasks: set[asyncio.Task[None]] = set()
         self._is_draining = False  #: another kernel begins the next turns
         self._is_detached = False  #: turns cannot be read here any more
@@ -133,7 +133,7 @@ class TurnQueue:
             raise (
                 self._closed
                 if isinstance(self._closed, _MOVED_ERRORS)
-                else Gone(str(self._closed or how_it_ended(self._served)))
+                else Gone(str(self._closed or end_error(self._served)))
             )
         if self._is_busy:
             self._check_capacity(body)
@@ -148,23 +148,31 @@ class TurnQueue:
         self._start_next()
         return turn
 
-    def restore(self, kept: Sequence[LoggedTurn]) -> None:
+    def restore(self, logged_turns: Sequence[LoggedTurn]) -> None:
         """Restore the turns of another kernel, before any other turn, and continue those that have not ended."""
-        for request, chunks in ((each.asked, each.chunks) for each in kept):
+        for request, chunks in ((each.asked, each.chunks) for each in logged_turns):
             turn = self._add_turn(request.id, request.body, request.format, request.on_leave, request.place, request.by)
             turn.restore(chunks)
             if turn.is_over:
-                self._index.over(turn)
+                self._index.mark_ended(turn)
                 continue
             turn.has_begun = request.began
-            turn.before = (request.taken + 1, [each.body for each in chunks]) if request.began else None
+            turn.resume_from = (request.taken + 1, [each.body for each in chunks]) if request.began else None
             self._waiting.append(turn)
         self._start_next()
 
     def _add_turn(self, id: str, body: bytes, format: str, on_leave: OnLeave, position: int, by: str) -> Turn:
-        on_chunk = self._writer.has_said if self._log is not None else None
+        on_chunk = self._writer.schedule if self._log is not None else None
         turn = Turn(
-            id, body, format, on_leave, self._buffer, self._on_reader_gone, place=position, by=by, keep=on_chunk
+            id,
+            body,
+            format,
+            on_leave,
+            self._buffer,
+            self._on_reader_gone,
+            position=position,
+            requester=by,
+            on_chunk=on_chunk,
         )
         self._index.add(turn)
         self._last_position = position
@@ -193,12 +201,12 @@ class TurnQueue:
         if self._stop_task is not None and turn is self._current:
             await asyncio.wait({self._stop_task})
         if is_ended:
-            await turn.over()
-            if turn.lost is not None:
-                raise turn.lost
+            await turn.wait_ended()
+            if turn.read_error is not None:
+                raise turn.read_error
         return is_ended
 
-    def review(self) -> None:
+    def withdraw_unauthorized(self) -> None:
         """Withdraw the waiting turns whose keys have lost the right to turns, after a change of keys."""
         for turn in tuple(self._waiting):
             self._withdraw_if_lost(turn)
@@ -211,7 +219,7 @@ class TurnQueue:
         the process.
         """
         self._served.ended.remove_done_callback(self._on_agent_ended)
-        self._index.shut()
+        self._index.stop()
         self._close_waiting(Gone(reason))
         if (
             leaves_turn
@@ -223,37 +231,37 @@ class TurnQueue:
             self._end_turn(self._current, Gone(f"{reason}; the turn is resumed at the next start"))
             await self._index.close()
             return
-        tasks = [task for task in (self._stop_task, self._answering) if task is not None]
+        tasks = [task for task in (self._stop_task, self._answer_task) if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
         await self._index.close()
-        await self.written()
+        await self.wait_written()
 
-    async def written(self) -> None:
+    async def wait_written(self) -> None:
         """Wait until no write is running. For an agent that was closed, nothing more is written afterwards."""
         while self._record_tasks:
             await asyncio.wait(self._record_tasks)
-        await self._writer.idle()
+        await self._writer.wait_idle()
 
-    async def leave(self, patience_s: float) -> None:
+    async def drain(self, patience_s: float) -> None:
         """Leave the turns to another kernel: begin no turn, and end all readers with an error. They continue there.
 
         A turn that cannot move, or would be repeated, is waited for, up to `patience_s`. No turn is interrupted: the
         caller ends the process. Idempotent.
         """
         self._is_draining = True
-        moves = isinstance(self._served, ResumableAgent) and not self._served.begins_anew
-        if (answer_task := self._answering) is not None and not moves:
+        moves = isinstance(self._served, ResumableAgent) and not self._served.restarts_turn
+        if (answer_task := self._answer_task) is not None and not moves:
             await asyncio.wait({answer_task}, timeout=patience_s)
             if answer_task.done():  # Its last chunk must be readable.
-                await self._writer.idle()
+                await self._writer.wait_idle()
         self._is_detached = True
-        self._writer.end()
-        await self._writer.idle()
+        self._writer.close()
+        await self._writer.wait_idle()
         for turn in self._index:
-            turn.lose(Gone("it is resumed by another kernel"))
+            turn.fence(Gone("it is resumed by another kernel"))
 
     # ---- records
 
@@ -262,39 +270,39 @@ class TurnQueue:
             return
         turns_taken = self._served.turns_taken if isinstance(self._served, ResumableAgent) else 0
         request = RequestedTurn(
-            place=turn.place,
+            place=turn.position,
             id=turn.id,
             format=turn.format,
             on_leave=turn.on_leave,
             body=turn.body,
             began=starts,
             taken=turns_taken,
-            by=turn.by,
+            by=turn.requester,
         )
         try:
-            await self._log.asked(request)
+            await self._log.record_request(request)
         except RametError as problem:
-            self.lose(problem)
+            self.fence(problem)
             raise
         turn.has_begun = turn.has_begun or starts
         self._start_next()
 
-    def lose(self, why: RametError) -> None:
+    def fence(self, error: RametError) -> None:
         """Stop, because another kernel has the conversation, or it cannot be recorded: readers receive nothing more.
 
         Idempotent.
         """
-        _log.warning("the conversation of run %r does not continue in this kernel: %s", self._served.run, why)
+        _log.warning("the conversation of run %r does not continue in this kernel: %s", self._served.run, error)
         self._is_detached = True
         self._closed = self._closed or (
-            why if isinstance(why, _MOVED_ERRORS) else Gone(f"it does not continue in this kernel: {why}")
+            error if isinstance(error, _MOVED_ERRORS) else Gone(f"it does not continue in this kernel: {error}")
         )
         self._waiting.clear()
-        self._writer.end()
+        self._writer.close()
         for turn in self._index:
-            turn.lose(why)
-        if self._answering is not None:
-            self._answering.cancel()
+            turn.fence(error)
+        if self._answer_task is not None:
+            self._answer_task.cancel()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -327,27 +335,27 @@ class TurnQueue:
                 next_turn.recorded = self._begin(self._record(next_turn, True))
             return
         turn = self._current = self._waiting.popleft()
-        self._answering = asyncio.create_task(self._answer(turn), name=f"ramet {turn.id}")
-        self._answering.add_done_callback(partial(self._on_answered, turn))
+        self._answer_task = asyncio.create_task(self._answer(turn), name=f"ramet {turn.id}")
+        self._answer_task.add_done_callback(partial(self._on_answered, turn))
         self._on_phase("begun")
 
     async def _answer(self, turn: Turn) -> None:
         body, turn.body = turn.body, b""
-        if turn.before is None:
+        if turn.resume_from is None:
             pieces = self._served.turn(body, turn.format)
         elif isinstance(self._served, ResumableAgent):
-            pieces = self._served.go_on(turn.before[0], body, turn.format, turn.before[1])
+            pieces = self._served.resume_turn(turn.resume_from[0], body, turn.format, turn.resume_from[1])
         else:
             raise Aborted("its kernel was lost in the middle of this turn, and the outcome of the turn is unknown")
         count = size = 0
         try:
             async for piece in pieces:
-                if not turn.is_over or turn.lost is not None:  # Else its end was sent here: the rest is recorded.
+                if not turn.is_over or turn.read_error is not None:  # Else its end was sent here: the rest is recorded.
                     turn.put(piece)
-                    if turn.said == 1:
+                    if turn.newest_number == 1:
                         self._on_phase("answering")
-                    if turn.unkept:
-                        await self._writer.room(turn)
+                    if turn.unsaved:
+                        await self._writer.wait_for_space(turn)
                 count, size = count + 1, size + len(piece)
                 if count >= _YIELD_CHUNKS or size >= _YIELD_BYTES:  # An agent that never waits would block all readers.
                     count = size = 0
@@ -365,14 +373,14 @@ class TurnQueue:
         # An agent that ended during a turn did not complete the turn, whatever its type reports.
         reported = problem if isinstance(problem, RametError) and not task.cancelled() else None
         if not turn.is_over:
-            self._end_turn(turn, turn.stopped or reported or self._closed or problem)
-        self._current = self._answering = None
+            self._end_turn(turn, turn.stop_error or reported or self._closed or problem)
+        self._current = self._answer_task = None
         self._on_phase("over")
         self._start_next()
 
     def _end_turn(self, turn: Turn, error: BaseException | None) -> None:
         turn.end(error)
-        self._index.over(turn)
+        self._index.mark_ended(turn)
 
     # ---- early end of a turn
 
@@ -382,11 +390,11 @@ class TurnQueue:
             self._waiting.remove(turn)
             self._end_turn(turn, error)
             return True
-        if self._answering is None or self._answering.done():
+        if self._answer_task is None or self._answer_task.done():
             return False
         if self._stop_task is None:
-            turn.stopped = error
-            self._stop(partial(self._interrupt_answer, self._answering))
+            turn.stop_error = error
+            self._stop(partial(self._interrupt_answer, self._answer_task))
         return True
 
     def _withdraw_if_lost(self, turn: Turn) -> bool:
@@ -394,17 +402,17 @@ class TurnQueue:
 
         Return whether it was withdrawn.
         """
-        if self._is_detached or turn.before is not None or self._has_right(turn.by):
+        if self._is_detached or turn.resume_from is not None or self._has_right(turn.requester):
             return False
-        turn.stopped = Withdrawn()
-        return self._stop_turn(turn, turn.stopped)
+        turn.stop_error = Withdrawn()
+        return self._stop_turn(turn, turn.stop_error)
 
     def _stop(self, end: Callable[[], Awaitable[object]]) -> None:
         """Let `end` end the running turn within the time limit, else cancel the turn."""
         self._stop_task = asyncio.create_task(self._wait_stopped(end), name=f"ramet {self._id_prefix}stops")
 
     async def _wait_stopped(self, end: Callable[[], Awaitable[object]]) -> None:
-        answer_task = self._answering
+        answer_task = self._answer_task
         try:
             await wait_with_timeout(end(), clock=self._clock, seconds=self.limits.patience_s)
         except TimeoutError:
@@ -433,12 +441,12 @@ class TurnQueue:
     def _on_agent_ended(self, ended: asyncio.Future[ErrorInfo | None]) -> None:
         was_closed = ended.cancelled() or (ended.exception() is None and ended.result() is None)
         if was_closed:  # No client has a key of the agent any more.
-            self._index.shut()
+            self._index.stop()
             self._log = None  # The records are removed with its row: the rest is shown at once.
-            self._writer.let_go()
-        self._close_waiting(how_it_ended(self._served))
-        if self._answering is not None and self._stop_task is None:
-            self._stop(partial(asyncio.wait, {self._answering}))
+            self._writer.stop_recording()
+        self._close_waiting(end_error(self._served))
+        if self._answer_task is not None and self._stop_task is None:
+            self._stop(partial(asyncio.wait, {self._answer_task}))
 
     def _close_waiting(self, error: RametError) -> None:
         """Begin no more turns, and end the waiting ones."""
@@ -450,10 +458,10 @@ class TurnQueue:
     def _on_forgotten(self, turn: Turn) -> None:
         self._buffer.remove(turn)
         if self._log is not None and not self._is_detached:
-            self._begin(self._log.forget(turn.place))
+            self._begin(self._log.forget(turn.position))
 
 
-def how_it_ended(served: RunningAgent) -> RametError:
+def end_error(served: RunningAgent) -> RametError:
     """Return the error for a request to an agent that has ended, or that waits for its values."""
     if served.ended.cancelled():
         return Gone("the agent has ended")

@@ -38,7 +38,7 @@ from ramet.services.contract import (
 from ramet.services.errors import BodyTooLarge
 from ramet.services.turns.grants import Grant, Granting
 from ramet.services.turns.log import TurnLog
-from ramet.services.turns.queue import TurnLimits, TurnPhase, TurnQueue, how_it_ended
+from ramet.services.turns.queue import TurnLimits, TurnPhase, TurnQueue, end_error
 from ramet.services.turns.tree_events import TreeEvent, tree_events
 from ramet.services.turns.turn import Batch, OnLeave, Turn
 
@@ -48,7 +48,7 @@ _log = logging.getLogger("ramet.services")
 class ActiveAgent(Granting, Protocol):
     """An agent in a team, as the team's table has it."""
 
-    talk: Any  #: its TurnQueue, from the first turn on
+    queue: Any  #: its TurnQueue, from the first turn on
     state: AgentState
     turns: int  #: begun, also by earlier servers
 
@@ -57,13 +57,13 @@ class ActiveAgent(Granting, Protocol):
         """The running agent that answers."""
 
     @property
-    def opening(self) -> AgentSpec | None:
+    def spec(self) -> AgentSpec | None:
         """The specification with which it was opened; None for an agent that could not be opened again."""
 
     def info(self) -> AgentInfo:
         """Return the description of the agent."""
 
-    async def keep(self) -> None:
+    async def save(self) -> None:
         """Record the changes."""
 
 
@@ -71,11 +71,11 @@ class AuthorizedAgent(Protocol):
     """An agent for the holder of a key; `by` identifies the key."""
 
     @property
-    def living(self) -> ActiveAgent:
+    def entry(self) -> ActiveAgent:
         """The agent."""
 
     @property
-    def by(self) -> str:
+    def requester(self) -> str:
         """The hash of the key, or OPERATOR for the operator's key."""
 
 
@@ -115,14 +115,14 @@ class AgentService:
         while self._save_tasks:
             await asyncio.wait(list(self._save_tasks))
 
-    async def take_up(self, living: ActiveAgent) -> None:
+    async def restore(self, entry: ActiveAgent) -> None:
         """Restore the turns of an agent that another kernel had, before any new turn is requested."""
-        if self._log_of is not None and (logged := await (log := self._log(living)).read()):
-            self._queue_of(living, log).restore(logged)
+        if self._log_of is not None and (logged := await (log := self._log(entry)).read()):
+            self._queue_of(entry, log).restore(logged)
 
-    async def leave(self, patience_s: float) -> None:
+    async def drain(self, patience_s: float) -> None:
         """Leave all turns to other kernels; see `TurnQueue.leave`."""
-        await asyncio.gather(*(queue.leave(patience_s) for queue in list(self._queues)))
+        await asyncio.gather(*(queue.drain(patience_s) for queue in list(self._queues)))
 
     # ---- the data plane
 
@@ -137,14 +137,14 @@ class AgentService:
         that has ended.
         """
         authorized = self._authorize(agent, key, "turn")
-        entry = self._require_alive(authorized.living)
-        return self._queue_of(entry).turn(body, self._format(entry, format), on_leave, authorized.by, id)
+        entry = self._require_alive(authorized.entry)
+        return self._queue_of(entry).turn(body, self._format(entry, format), on_leave, authorized.requester, id)
 
     def reads_parameters(self, agent: str, key: str, format: str) -> bool:
         """Return whether an agent reads all parameters of a body in a format, and not only the messages."""
         entry = self._require_alive(self._authorized_agent(agent, key, "turn"))
         kind = self._type(entry)
-        spec = entry.opening
+        spec = entry.spec
         assert spec is not None, "a live agent was opened"
         return isinstance(kind, ReadsParameters) and kind.reads_parameters(spec.info, format)
 
@@ -248,34 +248,34 @@ class AgentService:
         entry = self._authorized_agent(agent, key, "events")
         if not 0 <= after < 2**63:
             raise InvalidValue("after", after, "a cursor that was given out, or 0")
-        if entry.opening is None:
-            raise how_it_ended(entry.served)
+        if entry.spec is None:
+            raise end_error(entry.served)
         grant = self._grant(agent, key, "events")
-        return tree_events(entry.served, entry.opening.runtime, self._clock, after, grant)
+        return tree_events(entry.served, entry.spec.runtime, self._clock, after, grant)
 
     # ---- internal
 
     def _authorized_agent(self, agent: str, key: str, right: Right) -> ActiveAgent:
-        return self._authorize(agent, key, right).living
+        return self._authorize(agent, key, right).entry
 
     def _grant(self, agent: str, key: str, right: Right) -> Grant:
-        entry, by = (authorized := self._authorize(agent, key, right)).living, authorized.by
+        entry, by = (authorized := self._authorize(agent, key, right)).entry, authorized.requester
         return Grant(entry, agent, by, right, self._clock)
 
     def _queue_of(self, entry: ActiveAgent, log: TurnLog | None = None) -> TurnQueue:
         if entry.state == "waiting":
-            raise how_it_ended(entry.served)
-        if entry.talk is None:
+            raise end_error(entry.served)
+        if entry.queue is None:
             note = partial(self._on_phase, entry)
             if log is None and self._log_of is not None:
                 log = self._log(entry)
-            holds = partial(entry.holds, right="turn")
-            queue = TurnQueue(entry.served, self._clock, self._limits, heard=note, log=log, holds=holds)
-            entry.talk = queue
-            entry.watchers.add(queue.review)
+            holds = partial(entry.has_right, right="turn")
+            queue = TurnQueue(entry.served, self._clock, self._limits, on_phase=note, log=log, has_right=holds)
+            entry.queue = queue
+            entry.watchers.add(queue.withdraw_unauthorized)
             self._queues.add(queue)
             return queue
-        existing: TurnQueue = entry.talk
+        existing: TurnQueue = entry.queue
         return existing
 
     def _log(self, entry: ActiveAgent) -> TurnLog:
@@ -301,12 +301,12 @@ class AgentService:
     async def _save(self, entry: ActiveAgent) -> None:
         self._unsaved.discard(entry)
         try:
-            await entry.keep()
+            await entry.save()
         except RametError as problem:
             _log.error("the state of agent %s could not be recorded: %s", entry.info().id, problem)
 
     def _format(self, entry: ActiveAgent, requested: str) -> str:
-        spec = entry.opening
+        spec = entry.spec
         assert spec is not None, "a live agent was opened"
         formats = formats_of(self._type(entry), spec.info)
         if requested and requested not in formats:
@@ -321,15 +321,15 @@ class AgentService:
 
     def _require_alive(self, entry: ActiveAgent) -> ActiveAgent:
         if entry.served.ended.done():
-            raise how_it_ended(entry.served)
+            raise end_error(entry.served)
         return entry
 
 
 async def _wait_settled(entry: ActiveAgent) -> None:
     """Wait until the request is in the record of the agent's tree. Raises StoreFailed."""
-    if entry.opening is not None:
+    if entry.spec is not None:
         with suppress(Unknown):  # The agent has no tree.
-            await entry.opening.runtime.get(entry.served.run).run.context.settled()
+            await entry.spec.runtime.get(entry.served.run).run.context.wait_persisted()
 
 
 def _operation(data: bytes, types: Mapping[str, type]) -> Any:

@@ -17,7 +17,7 @@ from ramet.services.turns.grants import Grant
 from ramet.store.contract import Store
 
 PAGE = 1_000  #: events that are read at a time
-LOOK_S = 1.0  #: seconds between checks whether the agent has begun, or ended
+POLL_S = 1.0  #: seconds between checks whether the agent has begun, or ended
 
 
 class TreeEvent(NamedTuple):
@@ -37,12 +37,12 @@ async def tree_events(
     has not ended, but continues in another kernel.
     """
     right_lost = asyncio.Event()
-    with grant.watched(right_lost.set):
+    with grant.watch(right_lost.set):
         while not served.run:
             if served.ended.done():
                 return
             grant.check()
-            await _wait_unless_ended(served, clock.sleep(LOOK_S), right_lost)
+            await _wait_unless_ended(served, clock.sleep(POLL_S), right_lost)
         if runtime.journal is not None:
             events = _recorded_events(served, await runtime.open_store(), after, grant, right_lost)
         elif (tree := {str(root): each for root, each in runtime.trees.items()}.get(served.run)) is not None:
@@ -54,7 +54,7 @@ async def tree_events(
                 yield event
 
 
-async def see_that_it_is_not_elsewhere(store: Store, tree: str) -> None:
+async def require_local_owner(store: Store, tree: str) -> None:
     """Raise OwnedElsewhere if another living kernel continues the tree: then the tree ended only here."""
     owner = await store.owner_of(tree)
     if owner is not None and owner.alive and owner.name != store.kernel:
@@ -73,14 +73,14 @@ async def _recorded_events(
             after = page[-1].cursor
         grant.check()
         if has_ended:
-            await see_that_it_is_not_elsewhere(store, served.run)
+            await require_local_owner(store, served.run)
             return
-        await _wait_unless_ended(served, store.wait(head, timeout_s=LOOK_S), right_lost)
+        await _wait_unless_ended(served, store.wait(head, timeout_s=POLL_S), right_lost)
 
 
 async def _recent_events(recorder: Recorder, after: int, grant: Grant) -> AsyncGenerator[TreeEvent]:
     reader = recorder.subscribe()
-    with grant.watched(reader.close):
+    with grant.watch(reader.close):
         async with aclosing(reader.items()) as items:
             async for item in items:
                 grant.check()

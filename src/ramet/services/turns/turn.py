@@ -75,32 +75,32 @@ class Turn:
         format: str,
         on_leave: OnLeave,
         buffer: ReplayBuffer,
-        on_left: Callable[[Turn], None],
+        on_reader_gone: Callable[[Turn], None],
         *,
-        place: int = 0,
-        by: str = "",
-        keep: Callable[[Turn], None] | None = None,
+        position: int = 0,
+        requester: str = "",
+        on_chunk: Callable[[Turn], None] | None = None,
     ) -> None:
         """Create a turn.
 
         With `keep`, new chunks are passed to it, and can be read once they are recorded: see `show`.
         """
-        self.place = place  #: its position in the order of its agent's turns
+        self.position = position  #: its position in the order of its agent's turns
         self.id, self.format, self.on_leave = id, format, on_leave
-        self.by = by  #: the hash of the requesting key, or OPERATOR
+        self.requester = requester  #: the hash of the requesting key, or OPERATOR
         self.body = body  #: empty once the turn has begun: then the agent has it
-        self.stopped: RametError | None = None  #: the reason, if it was stopped from outside
+        self.stop_error: RametError | None = None  #: the reason, if it was stopped from outside
         self.is_over = False
-        self.said = 0  #: number of the newest chunk
-        self.last = 0  #: number of the newest chunk that can be read
-        self.lost: RametError | None = None  #: why it can no longer be read here
-        self.unkept: list[Chunk] = []  #: chunks that are not recorded yet
+        self.newest_number = 0  #: number of the newest chunk
+        self.readable_number = 0  #: number of the newest chunk that can be read
+        self.read_error: RametError | None = None  #: why it can no longer be read here
+        self.unsaved: list[Chunk] = []  #: chunks that are not recorded yet
         self.recorded: asyncio.Future[None] | None = None  #: done when the request is recorded
-        self.has_begun = keep is None  #: whether its beginning is recorded
-        self.before: tuple[int, Sequence[bytes]] | None = None  #: for `ResumableAgent.go_on`
-        self._on_chunk = keep
+        self.has_begun = on_chunk is None  #: whether its beginning is recorded
+        self.resume_from: tuple[int, Sequence[bytes]] | None = None  #: for `ResumableAgent.go_on`
+        self._on_chunk = on_chunk
         self._chunks: deque[Chunk] = deque()
-        self._buffer, self._on_reader_gone = buffer, on_left
+        self._buffer, self._on_reader_gone = buffer, on_reader_gone
         self._readers = 0
         self._newest = Batch()  #: the batch that was read last
         self._changed = asyncio.Event()
@@ -112,7 +112,7 @@ class Turn:
         limit = self._buffer.limit - CHUNK_BYTES
         if len(body) > limit:
             raise OutputTooLarge("a chunk of an answer, in bytes", size=len(body), limit=limit)
-        self._put(Chunk(self.id, self.said + 1, "chunk", body))
+        self._put(Chunk(self.id, self.newest_number + 1, "chunk", body))
 
     def end(self, error: BaseException | None) -> None:
         """Add the last chunk, with the outcome; idempotent."""
@@ -120,33 +120,33 @@ class Turn:
             return
         self.is_over, self.body = True, b""
         if error is None:
-            self._put(Chunk(self.id, self.said + 1, "done", b""))
+            self._put(Chunk(self.id, self.newest_number + 1, "done", b""))
         else:
-            self._put(Chunk(self.id, self.said + 1, "error", to_problem(error).encode()))
+            self._put(Chunk(self.id, self.newest_number + 1, "error", to_problem(error).encode()))
 
     def restore(self, chunks: Sequence[Chunk]) -> None:
         """Restore the chunks that another kernel recorded."""
-        self.said = chunks[-1].number if chunks else 0
+        self.newest_number = chunks[-1].number if chunks else 0
         self.is_over = bool(chunks) and chunks[-1].kind != "chunk"
         if self.is_over:
             self.body = b""
-        self.show(chunks)
+        self.publish(chunks)
 
-    def show(self, chunks: Sequence[Chunk]) -> None:
+    def publish(self, chunks: Sequence[Chunk]) -> None:
         """Make the next chunks readable."""
         for chunk in chunks:
-            self.last = chunk.number
+            self.readable_number = chunk.number
             self._chunks.append(chunk)
             self._buffer.put(self, _size(chunk))
         self._changed.set()
 
-    def lose(self, why: RametError) -> None:
+    def fence(self, error: RametError) -> None:
         """End every reader with an error, because the turn continues elsewhere.
 
         A completely readable turn is not changed.
         """
-        if not (self.is_over and self.last == self.said):
-            self.lost, self.is_over = why, True
+        if not (self.is_over and self.readable_number == self.newest_number):
+            self.read_error, self.is_over = error, True
             self._changed.set()
 
     def drop_oldest(self) -> int:
@@ -154,11 +154,11 @@ class Turn:
         return _size(self._chunks.popleft()) if self._chunks else 0
 
     def _put(self, chunk: Chunk) -> None:
-        self.said = chunk.number
+        self.newest_number = chunk.number
         if self._on_chunk is None:
-            self.show([chunk])
+            self.publish([chunk])
         else:
-            self.unkept.append(chunk)
+            self.unsaved.append(chunk)
             self._on_chunk(self)
 
     async def _wait_changed(self) -> None:
@@ -168,7 +168,7 @@ class Turn:
 
     # ---- readers
 
-    async def on_record(self) -> None:
+    async def wait_recorded(self) -> None:
         """Wait until the turn survives its kernel, where turns do. Raises StoreFailed, OwnedElsewhere, TakenOver."""
         if self.recorded is not None:
             await asyncio.shield(self.recorded)
@@ -185,28 +185,28 @@ class Turn:
         has not reached. Raises Missed for chunks that are not kept any more: at once, or from the iteration if a reader
         is too slow. To stop reading, close the generator (`aclosing`).
         """
-        if not 0 <= after <= self.last:
-            raise InvalidValue("after", after, f"a number from 0 to {self.last}, that of the newest chunk")
+        if not 0 <= after <= self.readable_number:
+            raise InvalidValue("after", after, f"a number from 0 to {self.readable_number}, that of the newest chunk")
         self._check(after)
         return self._batches(after, grant)
 
-    async def over(self) -> None:
+    async def wait_ended(self) -> None:
         """Wait until the turn has ended and can be read to its end, or is lost."""
-        while not (self.is_over and self.last == self.said):
-            if self.lost is not None:
+        while not (self.is_over and self.readable_number == self.newest_number):
+            if self.read_error is not None:
                 return
             await self._wait_changed()
 
     async def _batches(self, after: int, grant: Grant | None) -> AsyncGenerator[Batch]:
         self._readers += 1
         try:
-            with grant.watched(self._changed.set) if grant is not None else nullcontext():
-                while self.lost is not None or not (self.is_over and after == self.said):
-                    if self.lost is not None:
-                        raise self.lost
+            with grant.watch(self._changed.set) if grant is not None else nullcontext():
+                while self.read_error is not None or not (self.is_over and after == self.newest_number):
+                    if self.read_error is not None:
+                        raise self.read_error
                     if grant is not None:
                         self._check_right(grant)
-                    if after == self.last:
+                    if after == self.readable_number:
                         await self._wait_changed()
                         continue
                     self._check(after)
@@ -226,7 +226,7 @@ class Turn:
         The batch of the last reader is used again if it fits.
         """
         if not self._newest or self._newest[0].number != after + 1:
-            start = after - (self.last - len(self._chunks))
+            start = after - (self.readable_number - len(self._chunks))
             self._newest = Batch(self._chunks[index] for index in range(start, min(start + BATCH, len(self._chunks))))
         return self._newest
 
@@ -235,13 +235,13 @@ class Turn:
         try:
             grant.check()
         except NotYours:
-            if isinstance(self.stopped, Withdrawn):
-                raise self.stopped from None
+            if isinstance(self.stop_error, Withdrawn):
+                raise self.stop_error from None
             raise
 
     def _check(self, after: int) -> None:
         """Check that the chunk after this number is still kept."""
-        if after < self.last - len(self._chunks):
+        if after < self.readable_number - len(self._chunks):
             raise Missed(self.id, after=after, first=self._chunks[0].number if self._chunks else None)
 
 

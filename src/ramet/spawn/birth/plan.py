@@ -51,8 +51,8 @@ class Plan:
     cwd: pathlib.Path
     isolation: str | None = None
     grant: Grant | None = None
-    bound: Grant | None = None
-    narrowed: Policy | None = None
+    step_ceiling: Grant | None = None
+    policy_ceiling: Policy | None = None
     capsule: PackedCall | None = None
 
     @property
@@ -126,8 +126,8 @@ def plan_birth(
         cwd=cwd,
         isolation=isolation,
         grant=grant,
-        bound=bound,
-        narrowed=ceiling,
+        step_ceiling=bound,
+        policy_ceiling=ceiling,
         capsule=capsule_of(agent, request, grant),
     )
 

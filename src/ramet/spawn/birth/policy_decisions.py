@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 #: The number of consecutive spawns, in one turn, that may fail after the adapter was asked: each is an event, and a
 #: call of the adapter.
-MAX_UNBORN = 1_000
+MAX_FAILED_SPAWNS = 1_000
 
 
 class DecidedRequest(NamedTuple):
     """A request after the adapter's answer, and the most that the new run may do."""
 
     request: SpawnRequest
-    most: Policy | None = None
+    ceiling: Policy | None = None
     decision: PolicyDecision | None = None  #: None: there is no adapter
 
 
@@ -39,9 +39,9 @@ async def decide_child(decide: Decide, parent: Run, plan: Plan, slot: Slot | Non
 
     Raises SpawnRefused if the spawn is refused, or if the parent is being stopped, and PolicyAdapterFailed.
     """
-    if parent.unborn >= MAX_UNBORN:
-        raise SpawnRefused("policy adapter", f"{MAX_UNBORN} spawns in a row were requested and failed", free=0)
-    above, request = parent.grant or parent.bound, plan.request
+    if parent.failed_spawns >= MAX_FAILED_SPAWNS:
+        raise SpawnRefused("policy adapter", f"{MAX_FAILED_SPAWNS} spawns in a row were requested and failed", free=0)
+    above, request = parent.grant or parent.step_ceiling, plan.request
     question = PolicyRequest(
         agent=plan.agent.name,
         name=plan.name,
@@ -60,7 +60,7 @@ async def decide_child(decide: Decide, parent: Run, plan: Plan, slot: Slot | Non
         limits=plan.limits.as_data(),
         asked=_policy_data(request.policy or plan.agent.policy),
         inherited=_policy_data(above),
-        granted=_policy_data(plan.grant or plan.bound),
+        granted=_policy_data(plan.grant or plan.step_ceiling),
     )
     answer = asyncio.ensure_future(decide(question, parent.context.abort))
     call = current_call.get(None)
@@ -74,9 +74,9 @@ async def decide_child(decide: Decide, parent: Run, plan: Plan, slot: Slot | Non
     finally:
         answer.cancel()
     if isinstance(decision.answer, Refuse):
-        parent.unborn += 1
+        parent.failed_spawns += 1
     record(parent.context, decision, plan.agent.name, call_id=request.call_id)
-    return _apply_decision(decision, request, works_in_host=plan.grant is None and plan.bound is None)
+    return _apply_decision(decision, request, works_in_host=plan.grant is None and plan.step_ceiling is None)
 
 
 async def decide_root(

@@ -71,10 +71,10 @@ def to_data(
         spawn_data["late_args"] = True
     if run.grant is not None:
         spawn_data["grant"] = _grant_without_values(run, run.grant)
-    if run.narrowed is not None:
-        spawn_data["narrowed"] = msgspec.to_builtins(run.narrowed)
-    if run.bound is not None:
-        spawn_data["bound"] = _grant_without_values(run, run.bound)
+    if run.policy_ceiling is not None:
+        spawn_data["narrowed"] = msgspec.to_builtins(run.policy_ceiling)
+    if run.step_ceiling is not None:
+        spawn_data["bound"] = _grant_without_values(run, run.step_ceiling)
     if run.capsule is not None:
         name, tag, data, is_heavy = run.capsule
         spawn_data["capsule"] = {
@@ -130,17 +130,17 @@ def key_of(request: SpawnRequest) -> str:
 
 
 def request_of(
-    birth: Mapping[str, Any], function: Callable[..., Any] | None, *, prompt: str, description: str, name: str
+    spawn_data: Mapping[str, Any], function: Callable[..., Any] | None, *, prompt: str, description: str, name: str
 ) -> SpawnRequest:
     """Rebuild the request of a recorded spawn for this function.
 
     Raises DefinitionMissing if an argument was not data.
     """
     for field in ("args", "kwargs"):
-        if isinstance(birth.get(field), dict) and "@missing" in birth[field]:
-            raise DefinitionMissing("argument", birth[field]["@missing"])
+        if isinstance(spawn_data.get(field), dict) and "@missing" in spawn_data[field]:
+            raise DefinitionMissing("argument", spawn_data[field]["@missing"])
     positional_types, keyword_types = parameter_types(function) if function is not None else ((), {})
-    args, kwargs = birth.get("args", ()), birth.get("kwargs", {})
+    args, kwargs = spawn_data.get("args", ()), spawn_data.get("kwargs", {})
     return SpawnRequest(
         prompt=prompt,
         name=name,
@@ -149,10 +149,10 @@ def request_of(
             _value(each, positional_types[at] if at < len(positional_types) else None) for at, each in enumerate(args)
         ),
         kwargs={key: _value(each, keyword_types.get(key)) for key, each in kwargs.items()},
-        late_args=missing_late_args if birth.get("late_args") else None,
-        branch="begins_at" in birth,
-        begins_at=birth.get("begins_at", ""),
-        state_owner=birth.get("state_owner", ""),
+        late_args=missing_late_args if spawn_data.get("late_args") else None,
+        branch="begins_at" in spawn_data,
+        begins_at=spawn_data.get("begins_at", ""),
+        state_owner=spawn_data.get("state_owner", ""),
     )
 
 
@@ -161,9 +161,9 @@ def missing_late_args() -> tuple[Any, ...]:
     raise DefinitionMissing("late arguments", "of its function")
 
 
-def limits_of(birth: Mapping[str, Any]) -> Limits:
+def limits_of(spawn_data: Mapping[str, Any]) -> Limits:
     """Return the narrowed limits."""
-    return Limits(**birth.get("limits", {}))
+    return Limits(**spawn_data.get("limits", {}))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -191,17 +191,17 @@ class Granted(NamedTuple):
     """A restored grant, and its variables without a supplied value."""
 
     grant: Grant | None
-    lacking: tuple[str, ...] = ()
+    missing_variables: tuple[str, ...] = ()
 
 
-def grant_of(birth: Mapping[str, Any], values: Values, field: str = "grant") -> Granted:
+def grant_of(spawn_data: Mapping[str, Any], values: Values, field: str = "grant") -> Granted:
     """Restore the grant of the run's sandbox, or of its steps.
 
     Raises DefinitionMissing if a secret is not supplied again.
     """
-    if field not in birth:
+    if field not in spawn_data:
         return Granted(None)
-    data = dict(birth[field])
+    data = dict(spawn_data[field])
     for name in data["secrets"]:
         if name not in values.secrets:
             raise DefinitionMissing("secret", name)
@@ -215,12 +215,12 @@ def grant_of(birth: Mapping[str, Any], values: Values, field: str = "grant") -> 
     return Granted(msgspec.convert(data, Grant, strict=False), missing_keys)
 
 
-def narrowed_in(birth: Mapping[str, Any]) -> Policy | None:
+def narrowed_in(spawn_data: Mapping[str, Any]) -> Policy | None:
     """Return the most that a policy adapter had allowed.
 
     Raises InvalidValue if the data is not a policy.
     """
-    return from_json(birth["narrowed"]) if "narrowed" in birth else None
+    return from_json(spawn_data["narrowed"]) if "narrowed" in spawn_data else None
 
 
 def _key(values: Values, name: str, own_names: Collection[str]) -> str:
@@ -228,9 +228,9 @@ def _key(values: Values, name: str, own_names: Collection[str]) -> str:
     return f"{values.path}:{name}" if name in own_names and values.above else name
 
 
-def capsule_in(birth: Mapping[str, Any]) -> PackedCall | None:
+def capsule_in(spawn_data: Mapping[str, Any]) -> PackedCall | None:
     """Return the function in its packed form; it is never unpacked here."""
-    packed_call = birth.get("capsule")
+    packed_call = spawn_data.get("capsule")
     if packed_call is None:
         return None
     return PackedCall(
@@ -238,12 +238,12 @@ def capsule_in(birth: Mapping[str, Any]) -> PackedCall | None:
     )
 
 
-def cwd_of(birth: Mapping[str, Any]) -> pathlib.Path:
+def cwd_of(spawn_data: Mapping[str, Any]) -> pathlib.Path:
     """Return the run's working directory.
 
     Raises DefinitionMissing if the folder does not exist any more.
     """
-    cwd = pathlib.Path(birth.get("cwd", "."))
+    cwd = pathlib.Path(spawn_data.get("cwd", "."))
     if not cwd.is_dir():
         raise DefinitionMissing("folder", str(cwd))
     return cwd
@@ -275,7 +275,7 @@ def grants_above(run: Run | None) -> tuple[Grant, ...]:
     """Return the grants of a run and of all runs above it, nearest first."""
     grants = list[Grant]()
     while run is not None:
-        grants += [grant for grant in (run.grant, run.bound) if grant is not None]
+        grants += [grant for grant in (run.grant, run.step_ceiling) if grant is not None]
         run = run.parent
     return tuple(grants)
 

@@ -43,7 +43,7 @@ from ramet.spawn.grants import cap_time, capsule_of, composition_grant, mount_ro
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run
-from ramet.spawn.sandbox.run_folder import house, house_again
+from ramet.spawn.sandbox.run_folder import create_folder, restore_folder
 from ramet.tools.agents.agents import agent_tool
 from ramet.tools.context import ModelRequest, RunInfo, SpawnRequest, ToolUseContext, Tree, current_call
 
@@ -57,8 +57,8 @@ _AGENT_USAGE = Usage(agents=1)
 class Spawner:
     """The spawner of one tree's runs; there is no other way to spawn."""
 
-    def __init__(self, register: RunRegistry, supervisor: Supervisor, *, face: Tree) -> None:
-        self._register, self._supervisor, self._tree = register, supervisor, face
+    def __init__(self, register: RunRegistry, supervisor: Supervisor, *, tree: Tree) -> None:
+        self._register, self._supervisor, self._tree = register, supervisor, tree
         self._services = register.services
 
     async def spawn(self, parent: Run, request: SpawnRequest, slot: Slot | None = None) -> Run:
@@ -89,9 +89,9 @@ class Spawner:
                     decided_request.request,
                     self._services,
                     self._register.limits,
-                    decided=(plan, decided_request.most),
+                    decided=(plan, decided_request.ceiling),
                 )
-            parent.asked += 1
+            parent.admitted_spawns += 1
             rollback.callback(_uncount_spawn, parent)
             if plan.grant is not None:
                 await self._check_isolation(plan.grant)
@@ -151,7 +151,7 @@ class Spawner:
         must be one that `decide_root` returned.
         """
         decided_request = request if isinstance(request, DecidedRequest) else DecidedRequest(request)
-        request, ceiling = decided_request.request, decided_request.most
+        request, ceiling = decided_request.request, decided_request.ceiling
         if self._services.decide is not None and decided_request.decision is None:
             raise Bug("the policy adapter was not asked about this root")
         limits = limits.tightened(request.limits)
@@ -182,8 +182,8 @@ class Spawner:
             name=ROOT_NAME,
             limits=limits,
             grant=grant,
-            bound=bound,
-            narrowed=ceiling,
+            step_ceiling=bound,
+            policy_ceiling=ceiling,
             capsule=capsule_of(agent, request, grant),
             toolset=toolset,
             system=system_messages(agent, cwd, self._services),
@@ -192,9 +192,9 @@ class Spawner:
         run = self._build(info, None, plan, self._register.admission.admit_root(), budget, self._register.abort.child())
         run.persistent = persistent
         run.context.history[:] = history
-        house(run, self._services.placement)
+        create_folder(run, self._services.placement)
         spawn_data = self._spawn_record(run, agent.initial_prompt if persistent else request.prompt)
-        self._register.enter(run)
+        self._register.add(run)
         _record_spawn(run, plan, spawn_data)
         if decided_request.decision is not None:
             record(run.context, decided_request.decision, agent.name)
@@ -233,9 +233,9 @@ class Spawner:
     async def _worktree(self, parent: Run, plan: Plan) -> Worktree | None:
         if plan.isolation != "worktree":
             return None
-        await parent.context.settled()
+        await parent.context.wait_persisted()
         git = self._services.git
-        with parent.context.holding_process():
+        with parent.context.track_process():
             new_worktree = await worktree.create(plan.cwd, plan.name or plan.agent.name, git=git)
         try:
             self._check_living(parent)  # It may have been stopped while git worked.
@@ -252,10 +252,10 @@ class Spawner:
         scope: ChildBudget | None,
         own_tree: Worktree | None,
     ) -> Run:
-        parent.births += 1
-        parent.unborn = 0
+        parent.spawn_count += 1
+        parent.failed_spawns = 0
         name = self._register.free_name(plan.name) if plan.name else ""
-        path = child_path(parent.info.path, name or str(parent.births))
+        path = child_path(parent.info.path, name or str(parent.spawn_count))
         info = RunInfo(
             id=self._services.mint(),
             root=parent.info.root,
@@ -278,7 +278,7 @@ class Spawner:
         run = self._build(info, parent, plan, admission_slot, budget, AbortController(above))
         run.own_budget = scope.budget if scope is not None else None
         run.worktree = own_tree
-        house(run, self._services.placement)
+        create_folder(run, self._services.placement)
         return run
 
     def _build(
@@ -319,7 +319,7 @@ class Spawner:
             safety=services.safety,
             permissions=services.permissions,
             spill=services.spill(info),
-            keep_blob=services.keep_blob(info),
+            store_blob=services.store_blob(info),
             processes=services.processes,
             read_roots=services.read_roots(info),
             clock=services.clock,
@@ -332,7 +332,7 @@ class Spawner:
             parent=parent,
             request=request,
             context=context,
-            place=admission_slot,
+            admission_slot=admission_slot,
             limits=plan.limits,
             max_turns=agent.max_turns or (parent.max_turns if parent is not None else MAX_TURNS),
             model=label,
@@ -342,11 +342,11 @@ class Spawner:
             gates=(*gates, *gates_of(agent.hooks)),
             compaction=compaction,
             grant=plan.grant,
-            mount_roots=mount_roots_of(parent, plan.grant or plan.bound, services),
-            bound=plan.bound,
-            narrowed=plan.narrowed,
+            mount_roots=mount_roots_of(parent, plan.grant or plan.step_ceiling, services),
+            step_ceiling=plan.step_ceiling,
+            policy_ceiling=plan.policy_ceiling,
             capsule=plan.capsule,
-            timed_from=services.clock.monotonic(),
+            time_started_at=services.clock.monotonic(),
         )
         context.on_usage = run.count
         context.slot = Slot(self._register.slots, lambda waits: self._record_waiting(run, waits))
@@ -358,19 +358,19 @@ class Spawner:
         info: RunInfo,
         parent: Run | None,
         plan: Plan,
-        place: AdmissionSlot,
+        admission_slot: AdmissionSlot,
         budget: Budget,
         abort: AbortController,
     ) -> Run:
         """Build a run that another process spawned, as it was then."""
-        return self._build(info, parent, plan, place, budget, abort)
+        return self._build(info, parent, plan, admission_slot, budget, abort)
 
-    def house_again(self, run: Run) -> None:
+    def restore_folder(self, run: Run) -> None:
         """Give a run of another process its existing folder: see `ramet.spawn.sandbox.run_folder`."""
-        house_again(run, self._services.placement)
+        restore_folder(run, self._services.placement)
 
     def _record_waiting(self, run: Run, waits: bool) -> None:
-        self._supervisor.fact(run, Fact.WAIT_BEGAN if waits else Fact.WAIT_ENDED)
+        self._supervisor.apply_fact(run, Fact.WAIT_BEGAN if waits else Fact.WAIT_ENDED)
 
     def show_types(self, run: Run) -> None:
         """Update the Agent tool of a living run to list the current types."""
@@ -397,7 +397,7 @@ class Spawner:
             start = run.agent.initial_prompt
             first = HumanMessage(content=f"{start}\n\n{brief}" if start else brief)
         spawn_data = self._spawn_record(run, str(first.content), shared_count)
-        self._register.enter(run)
+        self._register.add(run)
         _record_spawn(run, plan, spawn_data)
         parent.count(_AGENT_USAGE)
         run.pending.append(first)
@@ -421,11 +421,11 @@ def _agent_tool(types: tuple[tuple[str, str], ...]) -> BaseTool:
 
 
 def _uncount_spawn(parent: Run) -> None:
-    parent.asked -= 1
+    parent.admitted_spawns -= 1
 
 
 def _count_failed_spawn(parent: Run) -> None:
-    parent.unborn += 1
+    parent.failed_spawns += 1
 
 
 class ChildBudget(NamedTuple):
@@ -435,18 +435,18 @@ class ChildBudget(NamedTuple):
     """
 
     budget: Budget
-    gift: Hold | None
+    reservation: Hold | None
 
     def cancel(self) -> None:
         """Return everything: the spawn failed."""
         self.budget.close()
-        if self.gift is not None:
-            self.gift.refund()
+        if self.reservation is not None:
+            self.reservation.refund()
 
     def confirm(self) -> None:
         """Settle the gift: the spawn succeeded."""
-        if self.gift is not None:
-            self.gift.settle(self.gift.amount)
+        if self.reservation is not None:
+            self.reservation.settle(self.reservation.amount)
 
 
 def _own_scope(parent: Run, plan: Plan) -> ChildBudget | None:

@@ -10,7 +10,7 @@ from ramet.core.equal_mail import NOT_DELIVERED, RecentMail, checked_window, wit
 from ramet.core.errors import BudgetExceeded, MailRefused, SpawnRefused
 from ramet.core.events import MailPushed
 from ramet.core.ids import RunId
-from ramet.core.lifecycle import OVER, Fact, State
+from ramet.core.lifecycle import TERMINAL_STATES, Fact, State
 from ramet.core.outcome import Result
 from ramet.spawn.grants import check_room_below
 from ramet.spawn.lifecycle.supervisor import MAX_WAKES, Supervisor
@@ -24,11 +24,11 @@ class MailRouter:
 
     def __init__(self, register: RunRegistry, supervisor: Supervisor) -> None:
         self._register, self._supervisor = register, supervisor
-        supervisor.on_end = self.tell_of_end
-        supervisor.on_idle = self.tell_idle
+        supervisor.on_end = self.report_end_to_all
+        supervisor.on_idle = self.report_idle
         self._mail_numbers = itertools.count(1)
 
-    def go_on(self, number: int) -> None:
+    def continue_numbering(self, number: int) -> None:
         """Number new mail after `number`.
 
         A number of another process was already seen, and would be taken for that mail.
@@ -42,7 +42,7 @@ class MailRouter:
         *,
         sender: str,
         kind: Kind,
-        asked: str = "",
+        request_id: str = "",
         notify: str = "",
         dedupe_s: float | None = None,
     ) -> str:
@@ -67,22 +67,24 @@ class MailRouter:
                 return f"{NOT_DELIVERED}: {run.info.path} got {duplicate_text}.{idle_hint}"
         mail = Mail(id=f"mail-{next(self._mail_numbers)}", sender=sender, text=text, kind=kind)
         if kind == "user" or run.info.path.startswith(f"{sender}/"):
-            run.wakes = 0  # A message from above: only messages that agents send each other on their own are bounded.
+            run.wake_count = (
+                0  # A message from above: only messages that agents send each other on their own are bounded.
+            )
         if run.state is State.ENDED:
-            if run.wakes >= MAX_WAKES:
+            if run.wake_count >= MAX_WAKES:
                 raise MailRefused(run.info.path, f"it was resumed {MAX_WAKES} times without a message from above")
-            run.context.mailbox.check_room(mail)  # Before anything changes.
+            run.context.mailbox.check_capacity(mail)  # Before anything changes.
             self._resume_finished(run)
-            run.wakes += 1
-            self._push(run, mail, asked, notify)
-            self._supervisor.fact(run, Fact.RESUMED)
+            run.wake_count += 1
+            self._push(run, mail, request_id, notify)
+            self._supervisor.apply_fact(run, Fact.RESUMED)
             return f"{run.info.path} had finished; it continues with your message in the background."
-        idle = run.awaits_prompt or (run.state is State.IDLE and run.wakes < MAX_WAKES)
-        self._push(run, mail, asked, notify)
-        self._supervisor.consider(run)
+        idle = run.awaits_prompt or (run.state is State.IDLE and run.wake_count < MAX_WAKES)
+        self._push(run, mail, request_id, notify)
+        self._supervisor.wake_or_end(run)
         return f"Delivered to {run.info.path}; it reads it {'now' if idle else 'at its next step'}."
 
-    def tell_end(self, run: Run) -> None:
+    def report_end(self, run: Run) -> None:
         """Notify the parent of a background run that it ended, or else the nearest living run above."""
         if not run.background or run.result is None:
             return
@@ -90,8 +92,10 @@ class MailRouter:
         if above is None or above.state is State.STOPPING or above.agent.function is not None:
             return
         text = notification(run.result, run=run.info.id, name=run.name, path=run.info.path)
-        self._push(above, Mail(id=f"end:{run.info.id}:{run.lives}", sender=run.info.path, text=text, kind="notice"))
-        self._supervisor.consider(above)
+        self._push(
+            above, Mail(id=f"end:{run.info.id}:{run.activations}", sender=run.info.path, text=text, kind="notice")
+        )
+        self._supervisor.wake_or_end(above)
 
     def await_idle(self, run: Run, mail_id: str, asker_id: str) -> None:
         """Register a run to be notified once another run is idle.
@@ -106,7 +110,7 @@ class MailRouter:
         if asker is None or not asker.is_living or asker.info.path.startswith(f"{run.info.path}/"):
             return
         if not self._awaits_end(run, asker):
-            asker.waits_for_rest.add(run.info.id)
+            asker.waits_for_idle.add(run.info.id)
 
     def _awaits_end(self, run: Run, of: Run) -> bool:
         """Return whether a run cannot be idle before another run has ended."""
@@ -118,36 +122,38 @@ class MailRouter:
             if (each.info.id, must_end) in seen or not each.is_living:
                 continue
             seen.add((each.info.id, must_end))
-            pending += [(child, True) for child in each.bound_children() if must_end or not child.background]
+            pending += [(child, True) for child in each.attached_children() if must_end or not child.background]
             pending += [(awaited_run, True) for awaited_run in each.waits_for]
-            idle_runs = [self._register.runs.get(RunId(id)) for id in each.waits_for_rest] if must_end else []
+            idle_runs = [self._register.runs.get(RunId(id)) for id in each.waits_for_idle] if must_end else []
             pending += [(other, False) for other in idle_runs if other is not None]
         return False
 
-    def tell_idle(self, run: Run, result: Result) -> None:
+    def report_idle(self, run: Run, result: Result) -> None:
         """Notify the living runs that asked for it, once each, that a run is idle or has ended, with its outcome."""
         idle_watchers, run.awaiting_idle = run.awaiting_idle, {}
         for mail_id, asker_id in idle_watchers.items():
             asker = self._register.runs.get(RunId(asker_id))
             if asker is not None:
-                asker.waits_for_rest.discard(run.info.id)
-            if asker is None or not asker.is_living or asker.context.mailbox.closed is not None:
+                asker.waits_for_idle.discard(run.info.id)
+            if asker is None or not asker.is_living or asker.context.mailbox.closed_reason is not None:
                 continue
-            if run.state not in OVER or not run.background or asker is not self._living_ancestor(run):
+            if run.state not in TERMINAL_STATES or not run.background or asker is not self._living_ancestor(run):
                 text = notification(result, run=run.info.id, name=run.name, path=run.info.path)
                 self._push(asker, Mail(id=f"idle:{mail_id}", sender=run.info.path, text=text, kind="notice"))
-            self._supervisor.consider(asker)  # Also if the notice of its end, which reports the same, did not wake it.
+            self._supervisor.wake_or_end(
+                asker
+            )  # Also if the notice of its end, which reports the same, did not wake it.
 
-    def tell_of_end(self, run: Run) -> None:
+    def report_end_to_all(self, run: Run) -> None:
         """Notify every run that must be notified of an end."""
-        self.tell_end(run)
+        self.report_end(run)
         if run.awaiting_idle and run.result is not None:
-            self.tell_idle(run, run.result)
+            self.report_idle(run, run.result)
 
     def _living_ancestor(self, run: Run) -> Run | None:
         """Return the nearest run above that lives and accepts mail."""
         above = run.parent
-        while above is not None and (above.state in OVER or above.context.mailbox.closed is not None):
+        while above is not None and (above.state in TERMINAL_STATES or above.context.mailbox.closed_reason is not None):
             above = above.parent
         return above
 
@@ -184,7 +190,7 @@ class MailRouter:
             raise MailRefused(run.info.path, f"the folder that it worked in no longer exists: {run.context.cwd}")
         try:
             check_room_below(above)
-            slot = self._register.admission.admit_nowait(above, run.place.share)
+            slot = self._register.admission.admit_nowait(above, run.admission_slot.share)
         except SpawnRefused as refusal:
             raise MailRefused(run.info.path, str(refusal)) from refusal
         if run.own_budget is None:
@@ -195,9 +201,9 @@ class MailRouter:
             except BudgetExceeded as refusal:
                 self._register.admission.release(slot)
                 raise MailRefused(run.info.path, str(refusal)) from refusal
-        run.place, run.background = slot, True
+        run.admission_slot, run.background = slot, True
         run.context.abort = AbortController(above.context.abort)
         run.context.record = self._register.services.record  # It was fenced off at its end.
-        run.revive()
-        self._register.come_back(run, above)
+        run.reactivate()
+        self._register.reopen(run, above)
         run.context.mailbox.reopen()

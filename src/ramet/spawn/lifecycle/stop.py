@@ -43,14 +43,16 @@ async def stop_all(
     stopping: set[int] = set()  #: by an earlier stop, which has cancelled them
     for top_run in tops:
         over = top_run if status is Status.TIMEOUT else out_of_time
-        for run in top_run.below():
+        for run in top_run.descendants():
             runs_to_stop.append(run)
             if run.state is State.STOPPING:
                 stopping.add(id(run))
             message = reason if run is top_run else f"stopped with its parent: {reason}"
-            if run.cut is None or run.state is not State.STOPPING:
+            if run.stop_result is None or run.state is not State.STOPPING:
                 own_status = status if run is top_run else Status.CANCELLED
-                run.cut = cancelled_result(run, own_status, message, scope=over.info.path if over is not None else None)
+                run.stop_result = cancelled_result(
+                    run, own_status, message, scope=over.info.path if over is not None else None
+                )
             tell(run, Fact.STOP_ASKED if run is top_run else Fact.PARENT_STOPS, message)
     waiting_ids = _runs_waiting_for_this(runs_to_stop)
     for run in runs_to_stop:
@@ -61,7 +63,7 @@ async def stop_all(
         task.cancel()
     for run in reversed(runs_to_stop):
         if run.is_living and id(run) not in waiting_ids:
-            run.verdict = run.cut or cancelled_result(run, status, reason)
+            run.verdict = run.stop_result or cancelled_result(run, status, reason)
             await end(run)
     leftover = await _left_running([run for run in runs_to_stop if id(run) not in waiting_ids], grace_s)
     return StopReceipt(stopped=tuple(run.info.path for run in runs_to_stop), left=tuple(leftover))
@@ -77,8 +79,8 @@ async def wait_for_ends(runs: Collection[Run], grace_s: float) -> set[asyncio.Ta
     if not working:
         return set()
     _, pending = await asyncio.wait(working, timeout=grace_s)
-    holders = [run for run in runs if run.context.held_processes and is_at_work(run)]
-    ending_tasks = pending & {above.task for run in holders for above in run.above() if above.task is not None}
+    holders = [run for run in runs if run.context.running_processes and is_at_work(run)]
+    ending_tasks = pending & {above.task for run in holders for above in run.ancestors() if above.task is not None}
     if ending_tasks:
         done, _ = await asyncio.wait(ending_tasks, timeout=PROCESS_END_S)
         pending = pending - done
@@ -95,19 +97,19 @@ def _runs_waiting_for_this(runs_to_stop: list[Run]) -> set[int]:
     current, call = asyncio.current_task(), current_call.get(None)
     waiting_ids = {id(run) for run in runs_to_stop if run.task is current and current is not None}
     if call is not None:
-        waiting_ids |= {id(each) for run in runs_to_stop if run.context is call.context for each in run.above()}
+        waiting_ids |= {id(each) for run in runs_to_stop if run.context is call.context for each in run.ancestors()}
     return waiting_ids
 
 
 async def _left_running(stopped_runs: list[Run], grace_s: float) -> list[str]:
     """Give threads the grace to return, then name the remaining threads, and tasks that ignore cancelling."""
-    threads = [entry.thread for run in stopped_runs for entry in run.context.left_running.values()]
+    threads = [entry.thread for run in stopped_runs for entry in run.context.orphaned_threads.values()]
     if threads:
         await asyncio.wait(threads, timeout=grace_s)
     names = [
         f"{run.info.path}: {entry.tool}"
         for run in stopped_runs
-        for entry in list(run.context.left_running.values())
+        for entry in list(run.context.orphaned_threads.values())
         if not entry.thread.done()
     ]
     return names + [f"{run.info.path}: its task ignores cancelling" for run in stopped_runs if is_at_work(run)]

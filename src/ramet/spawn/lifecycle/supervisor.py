@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 from ramet.agent.history.compaction import repair
 from ramet.agent.loop import ensure_encodable
-from ramet.agent.result_codec import recorded
+from ramet.agent.result_codec import encode_result
 from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import RametError, StoreFailed
 from ramet.core.events import Event, MessageRecorded, RunEnded, RunResumed, StateChanged, TurnEnded, TurnStarted
-from ramet.core.lifecycle import OVER, Effect, Fact, State, step
+from ramet.core.lifecycle import TERMINAL_STATES, Effect, Fact, State, step
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.isolation.git import worktree
 from ramet.spawn.lifecycle.stop import stop_all, wait_for_ends
@@ -36,7 +36,7 @@ _log = logging.getLogger("ramet.supervisor")
 #: The number of times that a notice may wake an idle run before a user sends a new message.
 MAX_WAKES = 10
 #: Seconds that a stop waits for sandboxes of earlier kernels that are ended with it.
-DISMISSED_S = 10.0
+ORPHAN_END_S = 10.0
 #: The number of characters of a sandboxed run's printed text that are recorded; the rest is in its folder.
 RECORDED_CHARS = 2_000
 
@@ -52,7 +52,7 @@ class Supervisor:
         self._orphan_ends = set[asyncio.Future[None]]()  #: sandboxes of an earlier kernel that are being ended
         self._effect_handlers: dict[Effect, Callable[[Run, str], None]] = {
             Effect.RECORD_STATE: self._record_state,
-            Effect.LET_GO_SLOT: lambda run, _: run.context.slot.let_go(),
+            Effect.RELEASE_SLOT: lambda run, _: run.context.slot.release(),
             Effect.START_TURN: lambda run, _: self.start_turn(run),
             Effect.ABORT: lambda run, why: run.context.abort.abort(why or "its run ended"),
             Effect.REFUND: self._refund,
@@ -66,7 +66,7 @@ class Supervisor:
 
     # ---- facts and their effects
 
-    def fact(self, run: Run, fact: Fact, why: str = "") -> None:
+    def apply_fact(self, run: Run, fact: Fact, why: str = "") -> None:
         """Move a run in its lifecycle, and execute the effects of the table in order.
 
         Facts after an end have no effect.
@@ -88,8 +88,8 @@ class Supervisor:
         run.context.mailbox.close("it was stopped" if run.state is State.STOPPED else "it has finished")
 
     def _release(self, run: Run, _: str) -> None:
-        for old in self._register.leave(run):
-            self.fact(old, Fact.EXPIRED)
+        for old in self._register.finish(run):
+            self.apply_fact(old, Fact.EXPIRED)
 
     def _refund(self, run: Run, _: str) -> None:
         if run.own_budget is not None:
@@ -101,7 +101,7 @@ class Supervisor:
         result = self.result_of(run, verdict)
         stored_result = replace(
             result,
-            value=recorded(run.agent, result.value),
+            value=encode_result(run.agent, result.value),
             stdout=result.stdout[-RECORDED_CHARS:],
             stderr=result.stderr[-RECORDED_CHARS:],
         )
@@ -128,9 +128,9 @@ class Supervisor:
             usage=run.context.usage,
             usage_subtree=run.subtree,
             artifacts=run.artifacts,
-            files=run.left.files,
-            stdout=masked_text(run, run.left.stdout),
-            stderr=masked_text(run, run.left.stderr),
+            files=run.sandbox_output.files,
+            stdout=masked_text(run, run.sandbox_output.stdout),
+            stderr=masked_text(run, run.sandbox_output.stderr),
         )
 
     # ---- turns
@@ -139,24 +139,24 @@ class Supervisor:
         """Begin the first turn of a root, or the next turn of an idle one, with a user's message."""
         if message is not None:
             run.pending.append(message)
-        run.wakes, run.waking = 0, False
+        run.wake_count, run.woken_by_mail = 0, False
         self._register.loop_is_ending = False
         if run.state is State.IDLE:
-            self.fact(run, Fact.WOKEN)
+            self.apply_fact(run, Fact.WOKEN)
         else:
             self.start_turn(run)
 
     def start_turn(self, run: Run) -> None:
         """Begin a turn in a task of its own, with the pending messages; the run's mail is read in it."""
         messages, run.pending = run.pending, []
-        if run.change is not None:
-            change, run.change = run.change, None
+        if run.pending_change is not None:
+            change, run.pending_change = run.pending_change, None
             change()
         run.turns += 1
-        run.births_before = run.births
-        run.unborn = 0
+        run.spawns_before_turn = run.spawn_count
+        run.failed_spawns = 0
         run.spawned.clear()
-        run.context.exhausted = run.cut = None
+        run.context.exhausted = run.stop_result = None
         run.turn_began_at = len(run.context.history)
         self._watch_time(run)
         run.task = asyncio.create_task(self._turn(run, messages), name=run.info.path, context=_context_without_call())
@@ -164,16 +164,16 @@ class Supervisor:
 
     def _watch_time(self, run: Run) -> None:
         if run.limits.seconds is not None and run.deadline is None:
-            run.timed_from = self._services.clock.monotonic() - run.aged_s
+            run.time_started_at = self._services.clock.monotonic() - run.earlier_elapsed_s
             run.deadline = asyncio.create_task(self._time_out(run, run.limits.seconds), context=_context_without_call())
 
-    def rest(self, run: Run) -> None:
+    def resume_idle(self, run: Run) -> None:
         """Continue with a run that another process left between two turns."""
         if not run.persistent:
             self._watch_time(run)
-        self.consider(run)
+        self.wake_or_end(run)
 
-    def go_on(self, run: Run, *, began: bool) -> None:
+    def resume_turn(self, run: Run, *, began: bool) -> None:
         """Continue a run in the middle of a turn that another process began, or before its first turn."""
         run.resumes = began
         if began:
@@ -181,9 +181,9 @@ class Supervisor:
         else:
             self.start_turn(run)
             return
-        at, exhausted, births_before = run.turn_began_at, run.context.exhausted, run.births_before
+        at, exhausted, births_before = run.turn_began_at, run.context.exhausted, run.spawns_before_turn
         self.start_turn(run)
-        run.turn_began_at, run.context.exhausted, run.births_before = at, exhausted, births_before
+        run.turn_began_at, run.context.exhausted, run.spawns_before_turn = at, exhausted, births_before
 
     def end(self, run: Run) -> None:
         """End a run with its verdict, before it was active here."""
@@ -192,9 +192,9 @@ class Supervisor:
 
     def _terminate_orphan(self, run: Run) -> None:
         """Terminate a sandbox of an earlier kernel that this run did not continue with."""
-        if run.inherited is not None:
-            run.inherited.close()
-            run.inherited = None
+        if run.inherited_calls is not None:
+            run.inherited_calls.close()
+            run.inherited_calls = None
         end_future = terminate_orphan(run, self._services.placement)
         if end_future is not None:
             self._orphan_ends.add(end_future)
@@ -205,7 +205,7 @@ class Supervisor:
         reason = run.context.abort.reason or "it was stopped before it began"
         run.resumes = False
         self._repair_history(run)  # It may be in the middle of a turn that another process had begun.
-        self._finish_turn(run, run.cut or cancelled_result(run, Status.CANCELLED, reason))
+        self._finish_turn(run, run.stop_result or cancelled_result(run, Status.CANCELLED, reason))
 
     async def _turn(self, run: Run, messages: list[BaseMessage]) -> None:
         try:
@@ -214,7 +214,7 @@ class Supervisor:
             _log.exception("the turn of %s could not be ended", run.info.path)
             error = ErrorInfo(type=type(bug).__name__, message=str(bug))
             run.verdict = TurnResult(Status.FAILED, error=error, partial=run.verdict.partial if run.verdict else "")
-            await self._stop_all(run.bound_children(), "its parent failed")
+            await self._stop_all(run.attached_children(), "its parent failed")
             if run.is_living:
                 self._end(run)
             if run.result is None:
@@ -222,10 +222,10 @@ class Supervisor:
 
     async def _run_whole_turn(self, run: Run, messages: list[BaseMessage]) -> None:
         async def begin() -> None:
-            await run.context.slot.take()
-            self.fact(run, Fact.BEGAN)
+            await run.context.slot.acquire()
+            self.apply_fact(run, Fact.BEGAN)
             if run.resumes:
-                run.context.emit(RunResumed, turn=run.turns, cut=tuple(run.context.begun))
+                run.context.emit(RunResumed, turn=run.turns, cut=tuple(run.context.interrupted_calls))
             else:
                 run.context.emit(TurnStarted, turn=run.turns)
             # A brief that is not recorded yet is sent together with the texts of hooks.
@@ -236,16 +236,16 @@ class Supervisor:
         def feed(chunk: AIMessageChunk) -> None:
             self._services.feed(run.info, chunk, f"{run.info.id}:{run.context.steps}")
 
-        verdict = await run_turn(run, messages, begin, feed, self._services, self.begins_to_wait)
-        if verdict.status is Status.CANCELLED and run.cut is None and not run.context.abort.aborted:
+        verdict = await run_turn(run, messages, begin, feed, self._services, self.on_wait_began)
+        if verdict.status is Status.CANCELLED and run.stop_result is None and not run.context.abort.aborted:
             self._register.loop_is_ending = True  # No code of ramet cancelled it: the event loop is ending.
-        run.heard.clear()
+        run.streamed_text.clear()
         run.resumes = False
         if verdict.status is not Status.COMPLETED:
             self._repair_history(run)
             ends_run = self._is_end_of_run(run, verdict) and run.state is not State.STOPPING
             if ends_run and run.children:
-                await self._stop_all(run.bound_children(), f"its parent ended: {verdict.status}")
+                await self._stop_all(run.attached_children(), f"its parent ended: {verdict.status}")
         if run.state is State.STOPPING:
             await _wait_for_child_sandboxes(run)
         if run.worktree is not None and self._is_end_of_run(run, verdict):
@@ -258,13 +258,13 @@ class Supervisor:
         if not run.context.history:
             return
         known = {id(message) for message in run.context.history}
-        answers = list(run.context.answered.values())
+        answers = list(run.context.answers.values())
         if run.context.durable is None:
             answers = [ensure_encodable(message)[0] for message in answers]  # type: ignore[misc]  # it stays an answer
         else:
             known |= {id(message) for message in answers}  # They were recorded when they came.
         run.context.history[:] = repair([*run.context.history, *answers])
-        run.context.answered.clear()
+        run.context.answers.clear()
         for message in run.context.history:
             if id(message) not in known:
                 call_id = getattr(message, "tool_call_id", None)
@@ -276,7 +276,7 @@ class Supervisor:
         There is no await in between, so no mail can be missed.
         """
         self._terminate_orphan(run)
-        if run.state in OVER:
+        if run.state in TERMINAL_STATES:
             return  # It was fenced off before it ended.
         run.verdict = verdict
         if run.state is not State.STOPPING:  # Its end, which follows now, reports the same about the turn.
@@ -284,11 +284,11 @@ class Supervisor:
         run.drop_deadline(keep=not run.persistent)
         if self._is_end_of_run(run, verdict):
             return self._end(run)
-        self.fact(run, Fact.TURN_OVER)
-        if not (run.waking and run.context.mailbox.has("user")):  # A prompt that came during it is unanswered.
+        self.apply_fact(run, Fact.TURN_OVER)
+        if not (run.woken_by_mail and run.context.mailbox.has("user")):  # A prompt that came during it is unanswered.
             result, waiter = self.result_of(run, verdict), run.on_turn  # A later waiter waits for the next turn.
             self._services.after(lambda failure: _report_turn(run, waiter, result, failure), True)
-        self.consider(run)
+        self.wake_or_end(run)
 
     def _is_end_of_run(self, run: Run, verdict: TurnResult) -> bool:
         if run.state is State.STOPPING or run.context.abort.aborted:
@@ -296,10 +296,10 @@ class Supervisor:
         if run.persistent:
             return False
         return verdict.status is not Status.COMPLETED or not (
-            run.context.mailbox.wakes or run.bound_children() or run.waits_for_rest
+            run.context.mailbox.has_waking_mail or run.attached_children() or run.waits_for_idle
         )
 
-    def consider(self, run: Run) -> None:
+    def wake_or_end(self, run: Run) -> None:
         """Wake an idle run that has mail, or end it if nothing can come any more.
 
         Mail also wakes a session that has had no prompt, but a notice does not: the session has no task to continue
@@ -310,20 +310,20 @@ class Supervisor:
         if run.awaits_prompt and any(each.kind != "notice" for each in run.context.mailbox.unread):
             if run.agent.initial_prompt and not run.pending:
                 run.pending.append(HumanMessage(content=run.agent.initial_prompt))
-            run.waking = True
+            run.woken_by_mail = True
             self.start_turn(run)
         if run.state is not State.IDLE:
             return
         is_held = run.persistent and run.verdict is not None and run.verdict.status is Status.CANCELLED
         if is_held and not run.context.mailbox.has("user"):
             return  # It was interrupted: only a user starts it again, a notice does not.
-        if run.context.mailbox.wakes and run.wakes < MAX_WAKES:
-            run.wakes, run.waking = run.wakes + 1, True
-            self.fact(run, Fact.WOKEN)
-        elif not run.persistent and not run.bound_children() and not run.waits_for_rest:
+        if run.context.mailbox.has_waking_mail and run.wake_count < MAX_WAKES:
+            run.wake_count, run.woken_by_mail = run.wake_count + 1, True
+            self.apply_fact(run, Fact.WOKEN)
+        elif not run.persistent and not run.attached_children() and not run.waits_for_idle:
             if run.worktree is None:
                 self._end(run)
-            elif run.context.mailbox.closed is None:
+            elif run.context.mailbox.closed_reason is None:
                 run.context.mailbox.close("it is finishing")
                 run.task = asyncio.create_task(self._end_in_worktree(run), name=run.info.path)
         elif run.awaiting_idle and run.verdict is not None:
@@ -339,9 +339,9 @@ class Supervisor:
         run.drop_deadline()
         was_stopped = run.verdict.status in (Status.CANCELLED, Status.TIMEOUT)
         why = masked_text(run, run.verdict.error.message) if run.verdict.error else ""
-        self.fact(run, Fact.CUT_OFF if was_stopped else Fact.FINISHED, why)
+        self.apply_fact(run, Fact.CUT_OFF if was_stopped else Fact.FINISHED, why)
         if run.parent is not None:
-            self.consider(run.parent)
+            self.wake_or_end(run.parent)
 
     # ---- stopping
 
@@ -362,8 +362,10 @@ class Supervisor:
         """Close the tree in order: active runs are stopped; an idle root ends with the result of its last turn."""
         root = self._register.root
         if root is not None and root.persistent and root.state is State.IDLE:
-            root.wakes = MAX_WAKES  # Runs that end now must not wake it.
-            await self._stop_all([run for run in self._top_runs() if run is not root] + root.bound_children(), reason)
+            root.wake_count = MAX_WAKES  # Runs that end now must not wake it.
+            await self._stop_all(
+                [run for run in self._top_runs() if run is not root] + root.attached_children(), reason
+            )
             if root.state is State.IDLE:
                 self._end(root)
         await self.stop_tree(reason)
@@ -378,12 +380,12 @@ class Supervisor:
         """Return the run of this context, if it belongs to this tree."""
         return self._register.runs.get(context.run.id)
 
-    def begins_to_wait(self) -> None:
+    def on_wait_began(self) -> None:
         """Recheck queued spawns, because a caller begins to wait for a run.
 
         The wait may be the reason that a queued spawn can never be admitted.
         """
-        self._register.admission.look_again()
+        self._register.admission.recheck_queue()
 
     async def follow(self, run: Run) -> AsyncGenerator[Event]:
         """Iterate over the events of one run until its end."""
@@ -407,12 +409,12 @@ class Supervisor:
         task = run.task
         if task is None or task.done() or task is asyncio.current_task():
             return
-        interruption = run.cut = cancelled_result(run, Status.CANCELLED, reason)
+        interruption = run.stop_result = cancelled_result(run, Status.CANCELLED, reason)
         task.cancel()  # Before its children end, or it would continue with their results.
-        await self._stop_all([each for each in run.bound_children() if not each.background], reason)
+        await self._stop_all([each for each in run.attached_children() if not each.background], reason)
         await wait_for_ends([run], self._services.grace_s)
-        if run.cut is interruption:  # No one stopped it permanently meanwhile.
-            run.cut = None
+        if run.stop_result is interruption:  # No one stopped it permanently meanwhile.
+            run.stop_result = None
         if self._services.durable is not None:  # The waiter of the turn is notified before a next turn begins.
             with suppress(StoreFailed):
                 await self._services.durable()
@@ -424,13 +426,13 @@ class Supervisor:
             tops,
             reason,
             status,
-            tell=self.fact,
+            tell=self.apply_fact,
             end=self._fence_off,
             grace_s=self._services.grace_s,
             out_of_time=out_of_time,
         )
         if self._orphan_ends:
-            await asyncio.wait(self._orphan_ends, timeout=DISMISSED_S)
+            await asyncio.wait(self._orphan_ends, timeout=ORPHAN_END_S)
         return receipt
 
     async def _fence_off(self, run: Run) -> None:
@@ -438,18 +440,18 @@ class Supervisor:
         self._end(run)
 
     async def _time_out(self, run: Run, seconds: float) -> None:
-        await self._services.clock.sleep(max(0.0, seconds - run.aged_s))
+        await self._services.clock.sleep(max(0.0, seconds - run.earlier_elapsed_s))
         run.deadline = None
-        above = run.above_out_of_time()
+        above = run.expired_ancestor()
         if above is not None:  # Its own deadline may come a moment later.
             above.drop_deadline()
             run = above
         reason = f"its time of {run.limits.seconds:g} s is over"
         if run.persistent:
-            run.cut = cancelled_result(run, Status.TIMEOUT, reason, scope=run.info.path)
+            run.stop_result = cancelled_result(run, Status.TIMEOUT, reason, scope=run.info.path)
             if run.task is not None:
                 run.task.cancel()
-            await self._stop_all(run.bound_children(), f"its parent ended: {reason}", out_of_time=run)
+            await self._stop_all(run.attached_children(), f"its parent ended: {reason}", out_of_time=run)
         else:
             await self.stop(run, reason, Status.TIMEOUT)
 
@@ -460,7 +462,7 @@ class Supervisor:
         old_worktree, run.worktree = run.worktree, None
         finishing = asyncio.create_task(worktree.finish(old_worktree, git=self._services.git))
         try:
-            with run.context.holding_process():
+            with run.context.track_process():
                 await run_shielded(asyncio.wait([finishing]))  # It must not be left half removed; git has a time limit.
         finally:
             leftover_path = old_worktree.path if finishing.exception() is not None else finishing.result()
@@ -468,7 +470,7 @@ class Supervisor:
 
 
 def _report_turn(run: Run, waiter: Callable[[Result], None] | None, result: Result, failure: RametError | None) -> None:
-    run.tell_turn(result if failure is None else _unrecorded_result(result, failure), waiter)
+    run.report_turn(result if failure is None else _unrecorded_result(result, failure), waiter)
 
 
 def _unrecorded_result(result: Result, failure: RametError) -> Result:
@@ -482,7 +484,7 @@ async def _wait_for_child_sandboxes(run: Run) -> None:
 
     A caller that is notified of the run's end must find no process of its children; they are being stopped too.
     """
-    child_ends = [child.ended() for child in run.bound_children() if child.grant is not None]
+    child_ends = [child.ended() for child in run.attached_children() if child.grant is not None]
     if child_ends:
         with suppress(asyncio.CancelledError):  # Cancelled again: the time to wait is over.
             await asyncio.wait(child_ends)
@@ -504,6 +506,6 @@ async def _start_hook_messages(run: Run) -> list[BaseMessage]:
     if hooks is None or not hooks.listens(event):
         return []
     source = run.info.agent if run.info.depth else "startup"
-    await run.context.settled()
+    await run.context.wait_persisted()
     decision = await hooks.fire(event, run.context, {"source": source}, matcher=source)
     return [HumanMessage(content=decision.context)] if decision.context else []

@@ -16,7 +16,7 @@ from ramet.agent.composition.steps import Composed
 from ramet.agent.loop import QueryParams, query
 from ramet.agent.output import OutputContract
 from ramet.concurrency.cancel import is_being_cancelled
-from ramet.concurrency.threads import home
+from ramet.concurrency.threads import owner_loop
 from ramet.core.errors import Aborted, BudgetExceeded, Bug, RametError
 from ramet.core.events import MessageRecorded
 from ramet.core.ids import CallId
@@ -55,17 +55,17 @@ async def run_turn(
             services.results,
             services.recipe,
             lambda: _done(run, messages, feed, services.placement),
-            begins_to_wait=begins_to_wait,
+            on_wait_began=begins_to_wait,
             now=services.clock.now,
         )
     except asyncio.CancelledError:
-        if run.cut is None and not run.context.abort.aborted and not is_being_cancelled():
+        if run.stop_result is None and not run.context.abort.aborted and not is_being_cancelled():
             return failed(run, RuntimeError("it cancelled itself"))
-        return run.cut or failed(run, Aborted(run.context.abort.reason or "its event loop was stopped"))
+        return run.stop_result or failed(run, Aborted(run.context.abort.reason or "its event loop was stopped"))
     except Aborted as stop:
-        return run.cut or failed(run, stop)
+        return run.stop_result or failed(run, stop)
     except BudgetExceeded as refusal:
-        run.context.note(refusal)
+        run.context.record_refusal(refusal)
         return failed(run, refusal)
     except RametError as failure:
         if isinstance(failure, Bug):
@@ -79,10 +79,10 @@ async def run_turn(
 async def _done(run: Run, messages: Sequence[BaseMessage], feed: Feed, placement: Placement | None) -> TurnResult:
     """Do the work of a turn in the host or in a sandbox."""
     if run.grant is not None:
-        if run.left_in is None and run.resumes and run.capsule is None and has_answered(run):
+        if run.sandbox_replay is None and run.resumes and run.capsule is None and has_answered(run):
             return TurnResult(Status.COMPLETED, bounded_answer(run))  # It had answered when its process ended.
         assert placement is not None, "a run with a grant has a placement"
-        await run.context.settled()
+        await run.context.wait_persisted()
         return await run_in_sandbox(run, messages, feed, placement)
     if run.agent.function is not None:
         return TurnResult(Status.COMPLETED, bounded(run, await _call(run, messages)))
@@ -98,16 +98,16 @@ async def _converse(run: Run, messages: Sequence[BaseMessage], feed: Feed) -> An
         compaction=run.compaction,
         output=contract,
         resumes=run.resumes,
-        replied=run.replied if run.resumes else 0,
-        objected=run.objected if run.resumes else 0,
+        replied=run.resumed_replies if run.resumes else 0,
+        objected=run.resumed_objections if run.resumes else 0,
     )
     async with aclosing(query(params)) as pieces:
         async for piece in pieces:
             if isinstance(piece, AIMessageChunk):
-                run.heard.append(piece.text)
+                run.streamed_text.append(piece.text)
                 feed(piece)
             elif isinstance(piece, MessageRecorded):
-                run.heard.clear()
+                run.streamed_text.clear()
     return answer(run)
 
 
@@ -121,10 +121,10 @@ async def _call(run: Run, messages: Sequence[BaseMessage]) -> Any:
         arguments = (str.__str__(prompt),)
     if request.late_args is not None:
         arguments = (*arguments, *request.late_args())
-    await run.context.settled()
+    await run.context.wait_persisted()
     step = run.context.next_step()
     run.context.slot.begin_calls()  # The function counts as one call, so it holds no slot while it waits for children.
-    home.set(asyncio.get_running_loop())  # Threads that the function starts find this loop by it.
+    owner_loop.set(asyncio.get_running_loop())  # Threads that the function starts find this loop by it.
     token = current_call.set(CurrentCall(run.context, CallId(""), step))
     try:
         if isinstance(function, Composed | Adopted) or inspect.iscoroutinefunction(function):

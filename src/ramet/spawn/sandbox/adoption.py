@@ -20,7 +20,7 @@ from ramet.core.replay.replay import RunReplay
 from ramet.isolation.contract import Backend, Sandbox, SandboxSpec
 from ramet.spawn.ports import Placement
 from ramet.spawn.run import Run
-from ramet.spawn.sandbox.process import ended, started
+from ramet.spawn.sandbox.process import end_sandbox, start_sandbox
 
 _canonical_value = msgspec.json.Encoder(order="sorted").encode
 
@@ -29,27 +29,27 @@ class NotAdopted(Exception):
     """The content of that sandbox cannot be continued: the turn continues from its journal, in another sandbox."""
 
 
-async def adopted(run: Run, spec: SandboxSpec, backend: Backend, left: RunReplay) -> Sandbox:
+async def adopt_sandbox(run: Run, spec: SandboxSpec, backend: Backend, replay: RunReplay) -> Sandbox:
     """Return the running sandbox that an earlier kernel had started for this turn.
 
     Raises NotAdopted if the sandbox cannot be continued.
     """
-    record = left.sandbox
+    record = replay.sandbox
     if record is None or record.backend != backend.name:
         raise NotAdopted(f"its sandbox was of backend {record.backend if record is not None else ''!r}")
     try:
-        sandbox = await started(backend.adopt(record.sandbox, spec))
+        sandbox = await start_sandbox(backend.adopt(record.sandbox, spec))
     except RametError as error:
         raise NotAdopted(str(error)) from error
     why = ""
     if run.context.safety is not None:
         why = "only its kernel knew which calls the safety gate had allowed"
-    elif left.is_rewound:
+    elif replay.is_rewound:
         why = "its conversation is not recorded yet"
     if not why:
         return sandbox
     with suppress(RametError):
-        await ended(sandbox)
+        await end_sandbox(sandbox)
     raise NotAdopted(why)
 
 
@@ -58,13 +58,13 @@ def terminate_orphan(run: Run, placement: Placement | None) -> asyncio.Future[No
 
     Return a future of its end; None if there is no such sandbox.
     """
-    replay, run.left_in = run.left_in, None
+    replay, run.sandbox_replay = run.sandbox_replay, None
     record = replay.sandbox if replay is not None else None
     if record is None or run.grant is None or run.folder is None or placement is None:
         return None
     spec = SandboxSpec(run=run.info.id, grant=run.grant, workspace=run.folder.workspace)
     end_future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    placement.later(_adopt_and_end(record, spec, placement, end_future))
+    placement.run_in_background(_adopt_and_end(record, spec, placement, end_future))
     return end_future
 
 
@@ -75,14 +75,14 @@ async def _adopt_and_end(
         with suppress(RametError):  # It has most likely ended.
             backend = await placement.backend(spec.grant)
             if backend.name == record.backend:
-                await ended(await backend.adopt(record.sandbox, spec))
+                await end_sandbox(await backend.adopt(record.sandbox, spec))
     finally:
         end_future.set_result(None)
 
 
-async def described(box: Sandbox, backend: Backend) -> dict[str, Any]:
+async def describe_sandbox(sandbox: Sandbox, backend: Backend) -> dict[str, Any]:
     """Return the description by which another kernel finds the sandbox; empty if the sandbox ends with this kernel."""
-    return dict(box.describe()) if (await backend.probe()).remote else {}
+    return dict(sandbox.describe()) if (await backend.probe()).remote else {}
 
 
 def sandbox_id(description: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from ramet.core.ids import CallId, StepId
 from ramet.models.request_codec import bounded_json
 from ramet.spawn.tool_calls import ToolCallLedger
 from ramet.tools.context import Approval, CurrentCall, HookDecision, ToolUseContext, current_call
-from ramet.tools.permission_checks import narrowed, ruling_on
+from ramet.tools.permission_checks import narrow_decision, rule_on_call
 from ramet.wire.guest_protocol import ApprovalReply, Approve, FireHook, HookReply, ProposeCall, SafetyReply
 
 #: The number of bytes of a hook payload from a guest.
@@ -60,7 +60,7 @@ class Gates:
         if call_id in self._open_questions:
             raise ProtocolError(f"a person is being asked about call {call_id[:100]!r} already")
         question = self._questions.pop(call_id, None)
-        ruling = ruling_on(self._context, tool, call["args"])
+        ruling = rule_on_call(self._context, tool, call["args"])
         if question is None and ruling.verdict == "ask":
             question = ruling.reason
         if question is None:  # No hook and no rule asks: a tool asks by itself, with an unchecked text.
@@ -74,12 +74,12 @@ class Gates:
             finally:
                 self._open_questions.discard(call_id)
                 current_call.reset(token)
-            await self._context.slot.take()  # Waiting for the answer released the slot.
+            await self._context.slot.acquire()  # Waiting for the answer released the slot.
         if not approval:
             calls.deny(call_id)
         return ApprovalReply(allowed=approval.allowed, reason=approval.reason)
 
-    async def intend(self, request: ProposeCall, calls: ToolCallLedger) -> SafetyReply:
+    async def propose(self, request: ProposeCall, calls: ToolCallLedger) -> SafetyReply:
         """Have a call voted on; the decision is about the call of the reply, as the hooks left it.
 
         A denied call is not charged, and may not begin. Raises ProtocolError, StoreFailed or Aborted.
@@ -88,9 +88,9 @@ class Gates:
         if safety is None:
             raise ProtocolError("there is no safety gate here")
         call_id = CallId(request.call_id)
-        call, tool = calls.intend(call_id), calls.tool(call_id)
+        call, tool = calls.propose(call_id), calls.tool(call_id)
         decision = await safety(self._context, call_id=call_id, tool=tool, args=call["args"])
-        await self._context.slot.take()  # Waiting for a person released the slot.
+        await self._context.slot.acquire()  # Waiting for a person released the slot.
         if decision.committed:
             calls.commit(call_id)
         else:
@@ -110,7 +110,7 @@ class Gates:
         calls.rounds -= 1
         if calls.rounds < 0:
             raise ProtocolError("too many rounds of hooks for one reply")
-        fields = bounded_json(body, most=MAX_PAYLOAD)
+        fields = bounded_json(body, max_bytes=MAX_PAYLOAD)
         if not isinstance(fields, dict) or not all(
             isinstance(fields.get(key), kind) for key, kind in field_types.items()
         ):
@@ -128,7 +128,7 @@ class Gates:
         if event == "PreToolUse":
             if decision.updated_input is not None:
                 call["args"] = decision.updated_input
-            decision = narrowed(self._context, tool, call["args"], decision)
+            decision = narrow_decision(self._context, tool, call["args"], decision)
             if decision.verdict == "deny":
                 calls.deny(call_id)
             elif decision.verdict == "ask":

@@ -44,7 +44,7 @@ class LargeReply(NamedTuple):
     It is made when it can be sent, one at a time.
     """
 
-    make: Callable[[], Awaitable[Reply]]
+    produce: Callable[[], Awaitable[Reply]]
 
 
 class Service(Protocol):
@@ -56,7 +56,7 @@ class Service(Protocol):
         Errors that it raises are sent to the guest.
         """
 
-    def hear(self, said: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
+    def receive(self, message: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
         """Accept a message that needs no answer, at once and in order.
 
         Raises ProtocolError if the message is not allowed. A returned coroutine runs concurrently. Until it is done
@@ -107,7 +107,7 @@ class GuestChannel(asyncio.Protocol):
         self._channel = channel
         await self._loop.create_connection(lambda: self, sock=channel)
 
-    async def over(self) -> FinalMessage | None:
+    async def wait_closed(self) -> FinalMessage | None:
         """Wait for the guest's last message; None if it left without one.
 
         Raises ProtocolError if the guest broke the protocol.
@@ -127,18 +127,18 @@ class GuestChannel(asyncio.Protocol):
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def tell(self, told: HostMessage, body: Body = b"") -> None:
+    async def send(self, message: HostMessage, body: Body = b"") -> None:
         """Send a message to the guest; wait while the guest does not read.
 
         Nothing is sent to a guest that has left.
         """
-        await self._outbound.send(told, body)
+        await self._outbound.send(message, body)
 
-    async def in_turn(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def run_in_order(self, work: Callable[[], Awaitable[None]]) -> None:
         """Make and send a large message, one at a time, once the guest has read the waiting data."""
-        await self._outbound.in_turn(work)
+        await self._outbound.run_in_order(work)
 
-    def beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def run_concurrently(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine for this guest; it is cancelled when the channel closes."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
@@ -274,17 +274,17 @@ class GuestChannel(asyncio.Protocol):
                 self._bytes_in_flight -= size
                 self._schedule_work()
 
-            self.beside(self._serve(message, frame.body)).add_done_callback(settle)
+            self.run_concurrently(self._serve(message, frame.body)).add_done_callback(settle)
             # asyncio calls in order: the request has its first step before `_on_first_step` is called.
             self._awaits_first_step = True
             self._loop.call_soon(self._on_first_step)
         else:
-            coroutine = self._service.hear(message, frame.body)
+            coroutine = self._service.receive(message, frame.body)
             if coroutine is not None and isinstance(message, Watch):
-                self.beside(coroutine)
+                self.run_concurrently(coroutine)
             elif coroutine is not None:
                 self._held_slots += 1
-                self.beside(coroutine).add_done_callback(self._release)
+                self.run_concurrently(coroutine).add_done_callback(self._release)
 
     def _on_first_step(self) -> None:
         self._awaits_first_step = False
@@ -297,7 +297,7 @@ class GuestChannel(asyncio.Protocol):
         self._paused_until = max(self._paused_until, now) + OTHERS_SHARE * used_s
         if self._is_unpaused.is_set() and not self._over.done() and self._paused_until - now > OTHERS_SHARE * AT_ONCE_S:
             self._is_unpaused.clear()
-            self.beside(self._pause())
+            self.run_concurrently(self._pause())
 
     async def _pause(self) -> None:
         while (left_s := self._paused_until - self._clock.monotonic()) > 0:
@@ -320,13 +320,13 @@ class GuestChannel(asyncio.Protocol):
         try:
             reply = await self._service.answer(request, body)
             if isinstance(reply, LargeReply):
-                produce = reply.make
-                return await self.in_turn(lambda: self._send_produced_reply(request, produce))
+                produce = reply.produce
+                return await self.run_in_order(lambda: self._send_produced_reply(request, produce))
         except ProtocolError as problem:
             return self._end(problem)
         except Exception as error:
             info, fields = self._service.failed(error)
-            return await self.tell(Answer(id=request.id, error=info, fields=fields))
+            return await self.send(Answer(id=request.id, error=info, fields=fields))
         return await self._send_reply(request, reply)
 
     async def _send_produced_reply(self, request: Request, produce: Callable[[], Awaitable[Reply]]) -> None:
@@ -335,10 +335,10 @@ class GuestChannel(asyncio.Protocol):
 
     async def _send_reply(self, request: Request, reply: Reply) -> None:
         try:
-            await self.tell(Answer(id=request.id, data=guest_protocol.raw(reply.data)), reply.body)
+            await self.send(Answer(id=request.id, data=guest_protocol.raw(reply.data)), reply.body)
         except ProtocolError as error:  # The host's error: the guest broke no rule by its request.
             info, fields = self._service.failed(InvalidValue("answer", request.id, str(error)))
-            await self.tell(Answer(id=request.id, error=info, fields=fields))
+            await self.send(Answer(id=request.id, error=info, fields=fields))
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -29,12 +29,12 @@ from ramet.agent.source_modules import source_modules
 from ramet.core import errors
 from ramet.core.errors import Aborted, BudgetExceeded, InvalidValue, ModelFailed, ProtocolError, RametError
 from ramet.core.ids import StepId
-from ramet.core.outcome import NOTHING_USED, Usage
+from ramet.core.outcome import NO_USAGE, Usage
 from ramet.core.replay.replay import RunReplay
 from ramet.models.errors import is_overflow
 from ramet.models.json_values import clean_text, to_json_value
 from ramet.models.relay import encode_chunk
-from ramet.models.request_codec import as_data, decode_question, redact_for_guest, shown_tool
+from ramet.models.request_codec import as_data, decode_request, redact_for_guest, schema_only_tool
 from ramet.spawn.final_answer import bounded_answer
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.approvals import Gates
@@ -46,7 +46,7 @@ from ramet.tools.context import DeclaredResult, ModelRequest, ToolUseContext
 from ramet.tools.python import NAME as PYTHON
 from ramet.wire import guest_protocol
 from ramet.wire.code import capsule
-from ramet.wire.code.bundle import has_own
+from ramet.wire.code.bundle import has_user_modules
 from ramet.wire.error_codec import decode_error
 from ramet.wire.frames import MAX_BODY
 from ramet.wire.guest_protocol import (
@@ -79,8 +79,8 @@ class SandboxedConversation:
         self._transcript = Mirror(run)
         self._records = Records(run, self._transcript)
         self._gates = Gates(run.context)
-        self._calls = run.inherited or ToolCallLedger(run.context)  #: calls of the newest reply
-        run.inherited = None
+        self._calls = run.inherited_calls or ToolCallLedger(run.context)  #: calls of the newest reply
+        run.inherited_calls = None
         self._asking = False  #: a request of the conversation is in progress; requests of tools may run concurrently
         self._steps: set[int] = set()
         self._shown: dict[bytes, BaseTool] = {}
@@ -101,10 +101,10 @@ class SandboxedConversation:
         tools = _capsule_of(run)
         self.close()
         self._calls, self._asking, self._replied = ToolCallLedger(context), False, ""
-        self._records.begin()
-        context.concluded = context.exhausted = None
-        run.heard.clear()
-        system, history = self._transcript.begin(self._messages)
+        self._records.start_after()
+        context.declared_result = context.exhausted = None
+        run.streamed_text.clear()
+        system, history = self._transcript.start_turn(self._messages)
         tree, compaction = context.tree, run.compaction
         types = dict(tree.spawnable(context)) if tree is not None else {}
         capabilities = [each.data() for each in run.agent.capabilities]
@@ -116,7 +116,7 @@ class SandboxedConversation:
             path=run.info.path,
             agent=run.info.agent,
             depth=run.info.depth,
-            cwd=str(run.works_in),
+            cwd=str(run.visible_cwd),
             json_size=len(body),
             parent=run.info.parent,
             tools=tuple(tool.name for tool in context.tools),
@@ -133,24 +133,24 @@ class SandboxedConversation:
             permissions=context.permissions,
             steps=context.steps,
             resumes=run.resumes,
-            replied=run.replied if run.resumes else 0,
-            objected=run.objected if run.resumes else 0,
+            replied=run.resumed_replies if run.resumes else 0,
+            objected=run.resumed_objections if run.resumes else 0,
         )
         return start, body + (tools.data if tools is not None else b"")
 
-    def go_on(self, left: RunReplay) -> None:
+    def adopt(self, replay: RunReplay) -> None:
         """Continue with a guest that an earlier kernel started; the record is what both know.
 
         Raises ProtocolError if the conversation is too large for a guest.
         """
         context = self._run.context
-        self._transcript.go_on()
-        self._records.begin(left.told)
-        self._replied = left.replied
-        self._refused = context.exhausted or self._calls.refusal or _refused(left)
-        context.refusal = self._refused if left.refusal is not None else None
+        self._transcript.adopt()
+        self._records.start_after(replay.recorded_reports)
+        self._replied = replay.reply_step
+        self._refused = context.exhausted or self._calls.refusal or _refused(replay)
+        context.refusal = self._refused if replay.refusal is not None else None
 
-    async def attend(self, tell: Callable[..., Awaitable[None]]) -> None:
+    async def forward_mail(self, tell: Callable[..., Awaitable[None]]) -> None:
         """Send new mail and a stop to the guest.
 
         Runs concurrently with the guest, and is cancelled when the guest has ended.
@@ -207,7 +207,7 @@ class SandboxedConversation:
         except BudgetExceeded as refusal:
             self._refused = refusal
             if not request.last_word:  # Recorded before the guest receives it: a resuming kernel owes it a last answer.
-                self._run.context.note(refusal)
+                self._run.context.record_refusal(refusal)
             raise
         except ModelFailed as failed:
             self._failed = failed
@@ -226,12 +226,12 @@ class SandboxedConversation:
         """
         return await self._gates.approve(request, self._calls)
 
-    async def intend(self, request: guest_protocol.ProposeCall) -> SafetyReply:
+    async def propose(self, request: guest_protocol.ProposeCall) -> SafetyReply:
         """Ask the safety gate about a call.
 
         Raises ProtocolError if the call is unknown, or was asked about before.
         """
-        return await self._gates.intend(request, self._calls)
+        return await self._gates.propose(request, self._calls)
 
     async def fire_hook(self, request: guest_protocol.FireHook, body: bytes) -> HookReply:
         """Run the hooks of an event of the loop.
@@ -240,12 +240,12 @@ class SandboxedConversation:
         """
         return await self._gates.fire(request, body, self._calls)
 
-    def record(self, said: Record, body: bytes, *, lasts: bool = False) -> None:
+    def record(self, report: Record, body: bytes, *, lasts: bool = False) -> None:
         """Record an event that the guest reports: see `Records.take`.
 
         Raises ProtocolError.
         """
-        self._records.take(said, body, self._calls, self._refused, lasts=lasts)
+        self._records.record(report, body, self._calls, self._refused, lasts=lasts)
 
     # ---- one question
 
@@ -257,14 +257,14 @@ class SandboxedConversation:
             raise ProtocolError("max_tokens is at least 1")
         if request.last_word and (refusal is None or refusal.scope != run.info.path):
             raise ProtocolError("a last answer that was not granted: no budget of the run is exhausted")
-        question = decode_question(self._transcript.kept, body)
+        question = decode_request(self._transcript.history, body)
         return ModelRequest(
             messages=question.messages,
             tools=self._tools(question.tools),
             step=StepId(request.step),
             max_tokens=request.max_tokens,
-            last_word=request.last_word,
-            aside=request.aside,
+            is_final_answer=request.last_word,
+            is_side_request=request.aside,
         )
 
     def _take_step(self, step: str) -> None:
@@ -291,7 +291,7 @@ class SandboxedConversation:
                 tools.append(own_tools[each])
             else:
                 key = msgspec.json.encode(each)
-                tools.append(self._shown.get(key) or self._shown.setdefault(key, shown_tool(each)))
+                tools.append(self._shown.get(key) or self._shown.setdefault(key, schema_only_tool(each)))
         self._tool_lists.add(tuple(map(id, tools)))
         if len(self._tool_lists) > MAX_TOOL_LISTS:
             raise ProtocolError(f"more than {MAX_TOOL_LISTS} different lists of tools")
@@ -308,7 +308,7 @@ class SandboxedConversation:
                 if not isinstance(piece, AIMessageChunk):
                     return piece, request_context
                 if not request.aside:
-                    run.heard.append(piece.text)
+                    run.streamed_text.append(piece.text)
                     self._feed(piece)
                 if request.stream:
                     await send_piece(encode_chunk(piece))
@@ -322,8 +322,8 @@ class SandboxedConversation:
         context.last_usage = request_context.last_usage
         if request.last_word:
             context.exhausted, reply = self._refused, without_calls(reply)
-        recorded = self._transcript.say(with_call_ids(reply, request.step), request.step)
-        self._run.heard.clear()
+        recorded = self._transcript.record(with_call_ids(reply, request.step), request.step)
+        self._run.streamed_text.clear()
         self._calls = ToolCallLedger(context, request.step, self._newest_reply())
         return self._reply_to_guest(recorded.message, request_context.last_usage)
 
@@ -357,7 +357,7 @@ class SandboxedConversation:
         if not done.ok:
             raise self._failure(done)
         if done.conclusion:
-            run.context.concluded = self._declared_result(done, body)
+            run.context.declared_result = self._declared_result(done, body)
         value = bounded_answer(run)
         if isinstance(value, str) and not value.strip() and run.agent.output is None:
             raise ProtocolError("it ended with an empty answer")
@@ -421,7 +421,7 @@ def _context_of_request(context: ToolUseContext) -> ToolUseContext:
     """
     return dataclasses.replace(
         context,
-        usage=NOTHING_USED,
+        usage=NO_USAGE,
         last_usage=None,
         on_usage=context.spend,
         record=lambda event: context.record(event),
@@ -440,7 +440,7 @@ def _capsule_of(run: Run) -> capsule.PackedCall | None:
     stock = builtin_tools({})
     custom_tools = [tool for tool in run.context.tools if tool.name not in stock or not is_builtin(tool)]
     modules = source_modules(run.agent) if any(tool.name == PYTHON for tool in run.context.tools) else frozenset()
-    if not custom_tools and not has_own(modules):
+    if not custom_tools and not has_user_modules(modules):
         return None
     secrets = tuple(run.grant.secrets.values()) if run.grant is not None else ()
     return capsule.pack(by_name, tuple(custom_tools), secrets=secrets, modules=modules)

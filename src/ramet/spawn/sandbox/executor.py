@@ -38,12 +38,19 @@ from ramet.spawn.final_answer import bounded_answer, has_answered
 from ramet.spawn.masking import masked_text, private_forms, secret_forms
 from ramet.spawn.ports import Placement
 from ramet.spawn.run import Run, SandboxOutput, TurnResult
-from ramet.spawn.sandbox.adoption import NotAdopted, adopted, described, sandbox_id
+from ramet.spawn.sandbox.adoption import NotAdopted, adopt_sandbox, describe_sandbox, sandbox_id
 from ramet.spawn.sandbox.channel import FinalMessage, GuestChannel
 from ramet.spawn.sandbox.conversation import SandboxedConversation
-from ramet.spawn.sandbox.process import RunningSandbox, classify_exit, sanitize_error, started, terminate, wait_result
+from ramet.spawn.sandbox.process import (
+    RunningSandbox,
+    classify_exit,
+    sanitize_error,
+    start_sandbox,
+    terminate,
+    wait_result,
+)
 from ramet.spawn.sandbox.requests import GuestRequests
-from ramet.spawn.sandbox.run_folder import house_again, tell_lost
+from ramet.spawn.sandbox.run_folder import report_lost_folder, restore_folder
 from ramet.spawn.verdict import failed, lost_result, partial_text
 from ramet.wire.error_codec import decode_error
 from ramet.wire.guest_protocol import Done, HostMessage, StartFunction, Stop
@@ -70,27 +77,27 @@ async def run_in_sandbox(
     backend = await placement.backend(run.grant)
     conversation = SandboxedConversation(run, messages, feed) if run.capsule is None else None
     run.context.slot.begin_calls()  # One call, so that the run holds no slot while it waits for children.
-    replay, run.left_in = run.left_in, None
+    replay, run.sandbox_replay = run.sandbox_replay, None
     attempt = run.attempt if run.resumes else 1
     if run.turns > 1 or run.resumes or run.folder is None:
-        house_again(run, placement)
+        restore_folder(run, placement)
         assert run.folder is not None, "a run in a sandbox has a folder"
-        run.folder.resumed()
-    run.was_inside = True
+        run.folder.record_resume()
+    run.was_sandboxed = True
     try:
         while True:
             job = conversation or FunctionJob(run)
             at = _Attempt(attempt, backend, placement, replay)
             replay = None
             if run.task is not None:  # Whatever the end of the turn, nothing more is recorded about it.
-                run.task.add_done_callback(at.is_told)
+                run.task.add_done_callback(at.mark_recorded)
             try:
                 verdict = await _run_attempt(run, job, GuestRequests(run, step, conversation), at)
             except NotAdopted as error:
-                tell_lost(run)
+                report_lost_folder(run)
                 if conversation is not None and has_answered(run):
                     return TurnResult(Status.COMPLETED, bounded_answer(run))  # It had answered when its kernel ended.
-                if run.repeatable or not run.begins_anew:
+                if run.repeatable or not run.restarts_from_scratch:
                     _restart(run, error)
                     continue
                 verdict = lost_result(run, str(error))
@@ -103,15 +110,15 @@ async def run_in_sandbox(
             reason = masked_text(run, verdict.error.message)[:500] if verdict.error is not None else ""
             await asyncio.to_thread(run.folder.clear_workspace)  # Another kernel may continue with the next attempt.
             run.context.emit(RunRetried, attempt=attempt, status=verdict.status, reason=reason, wait_s=wait_s)
-            at.is_told()
-            run.replied = run.objected = 0
+            at.mark_recorded()
+            run.resumed_replies = run.resumed_objections = 0
             await run.context.clock.sleep(wait_s)
             attempt += 1
     finally:
         if conversation is not None:
             conversation.close()
         run.context.slot.end_call()
-        placement.later(asyncio.to_thread(run.folder.ended))
+        placement.run_in_background(asyncio.to_thread(run.folder.record_end))
 
 
 @dataclass
@@ -121,12 +128,12 @@ class _Attempt:
     number: int
     backend: Backend
     placement: Placement
-    left: RunReplay | None  #: the recorded state, if an earlier kernel had begun it in a sandbox that may still exist
-    told: asyncio.Event = field(default_factory=asyncio.Event)  #: set when the record of its outcome is on its way
+    replay: RunReplay | None  #: the recorded state, if an earlier kernel had begun it in a sandbox that may still exist
+    recorded: asyncio.Event = field(default_factory=asyncio.Event)  #: set when the record of its outcome is on its way
 
-    def is_told(self, _: object = None) -> None:
+    def mark_recorded(self, _: object = None) -> None:
         """Mark the outcome as passed to the record."""
-        self.told.set()
+        self.recorded.set()
 
 
 def _restart(run: Run, error: NotAdopted) -> None:
@@ -151,7 +158,7 @@ async def _end_children(run: Run, verdict: TurnResult) -> None:
             await tree.stop(run.context, child.info.id, f"its parent ended: {verdict.status}")
 
     # Concurrently: a child that ignores its stop takes as long as its kill, and all of them together take no longer.
-    results = await asyncio.gather(*map(end, run.bound_children()), return_exceptions=True)
+    results = await asyncio.gather(*map(end, run.attached_children()), return_exceptions=True)
     for problem in results:
         if problem is not None:
             raise problem
@@ -215,16 +222,16 @@ async def _run_attempt(
     grant, folder, placement = run.grant, run.folder, at.placement
     assert grant is not None, "a run in a sandbox has a grant"
     assert folder is not None, "a run in a sandbox has a folder"
-    if at.left is None and run.lacking:
-        raise DefinitionMissing("variable", ", ".join(run.lacking))
-    run.left = SandboxOutput()
+    if at.replay is None and run.missing_variables:
+        raise DefinitionMissing("variable", ", ".join(run.missing_variables))
+    run.sandbox_output = SandboxOutput()
     run.spawned.clear()
-    async with placement.attending(run.context, grant) as proxy:
+    async with placement.observing(run.context, grant) as proxy:
         spec = SandboxSpec(
             run=run.info.id,
             grant=grant,
             workspace=folder.workspace,
-            cwd=run.works_in if run.capsule is None else None,
+            cwd=run.visible_cwd if run.capsule is None else None,
             mount_roots=run.mount_roots,
             image="llm" if run.capsule is None or run.capsule.is_heavy else "bare",
             env=_with_import_path(placement.env(run.info, grant), run.shelf),
@@ -234,27 +241,30 @@ async def _run_attempt(
             tree=run.info.root,
             path=run.info.path,
         )
-        async with _running_sandbox(run, spec, requests, at) as running, _serving(run, grant, running.box, placement):
+        async with (
+            _running_sandbox(run, spec, requests, at) as running,
+            _serving(run, grant, running.sandbox, placement),
+        ):
             run.context.emit(
                 SandboxStarted,
                 backend=at.backend.name,
-                level=running.box.level,
+                level=running.sandbox.level,
                 attempt=at.number,
                 policy=to_public_dict(grant),
-                sandbox=running.described,
+                sandbox=running.adoption_data,
                 adopted=running.is_adopted,
             )
             if not running.is_adopted:
                 first_message = job.start()
-                if running.described:  # A kernel that continues knows of it, and of its first message.
-                    await run.context.settled()
-                await running.door.tell(*first_message)
+                if running.adoption_data:  # A kernel that continues knows of it, and of its first message.
+                    await run.context.wait_persisted()
+                await running.channel.send(*first_message)
             if isinstance(job, SandboxedConversation):
-                running.door.beside(job.attend(running.door.tell))
+                running.channel.run_concurrently(job.forward_mail(running.channel.send))
             finished = None
             try:
                 finished = await wait_result(running)
-                process_exit = await terminate(running.box, finished)
+                process_exit = await terminate(running.sandbox, finished)
                 verdict = _turn_result(run, job, finished, process_exit)
             except ProtocolError as error:
                 if running.is_adopted and isinstance(
@@ -262,13 +272,13 @@ async def _run_attempt(
                 ):  # Its kernel knew more of it than the record.
                     raise NotAdopted(str(error)) from error
                 verdict = failed(run, error)
-                await running.box.kill(0)
-            running.is_gone = True
-            sync_error = await _sync_files(running.box)
+                await running.sandbox.kill(0)
+            running.has_exited = True
+            sync_error = await _sync_files(running.sandbox)
             for stream in running.streams:
                 if finished is not None and finished.done.ok:
                     stream.close()  # The text printed before its last message is available already.
-                await stream.drained()
+                await stream.wait_drained()
             files, problem = await _collect(run)
             problem = sync_error or problem
             stdout, stderr = (stream.text for stream in running.streams)
@@ -277,7 +287,7 @@ async def _run_attempt(
             value = None
             if verdict.status is Status.COMPLETED and finished is not None and run.capsule is not None:
                 value = Encoded(finished.done.json_size, finished.body)
-            run.left = SandboxOutput(files=files, stdout=stdout, stderr=stderr, value=value)
+            run.sandbox_output = SandboxOutput(files=files, stdout=stdout, stderr=stderr, value=value)
     return verdict
 
 
@@ -290,7 +300,7 @@ def _with_import_path(env: Mapping[str, str], shelf: Path | None) -> Mapping[str
 
 def _serving(run: Run, grant: Grant, sandbox: Sandbox, placement: Placement) -> AbstractAsyncContextManager[None]:
     """Return a context in which the ports of the sandbox are reachable from the host."""
-    return run.serving.during(placement.serving(run.info, grant, sandbox) if grant.ports else None)
+    return run.served_ports.during(placement.serving_ports(run.info, grant, sandbox) if grant.ports else None)
 
 
 @asynccontextmanager
@@ -298,7 +308,7 @@ async def _running_sandbox(
     run: Run, spec: SandboxSpec, requests: GuestRequests, at: _Attempt
 ) -> AsyncGenerator[RunningSandbox]:
     """Provide a sandbox while it is needed; a stop of its run waits for its end."""
-    with run.context.holding_process():
+    with run.context.track_process():
         async with _start_sandbox(run, spec, requests, at) as running:
             yield running
 
@@ -313,62 +323,68 @@ async def _start_sandbox(
     """
     folder = run.folder
     assert folder is not None, "a run in a sandbox has a folder"
-    if at.left is not None:
+    if at.replay is not None:
         running = RunningSandbox(
-            await adopted(run, spec, at.backend, at.left), GuestChannel(requests, run.context.clock), is_adopted=True
+            await adopt_sandbox(run, spec, at.backend, at.replay),
+            GuestChannel(requests, run.context.clock),
+            is_adopted=True,
         )
     else:
-        running = RunningSandbox(await started(at.backend.start(spec)), GuestChannel(requests, run.context.clock))
-    sandbox = running.box
+        running = RunningSandbox(await start_sandbox(at.backend.start(spec)), GuestChannel(requests, run.context.clock))
+    sandbox = running.sandbox
     try:
-        running.described = await described(sandbox, at.backend)
-        run.outlives = bool(running.described)
-        requests.sandbox = sandbox_id(running.described)
-        if at.left is not None:
-            requests.go_on(at.left)
-        run.box, requests.door = sandbox, running.door
+        running.adoption_data = await describe_sandbox(sandbox, at.backend)
+        run.can_outlive_kernel = bool(running.adoption_data)
+        requests.sandbox = sandbox_id(running.adoption_data)
+        if at.replay is not None:
+            requests.adopt(at.replay)
+        run.sandbox, requests.channel = sandbox, running.channel
         for name, fd, file in (("stdout", sandbox.stdout, folder.stdout), ("stderr", sandbox.stderr, folder.stderr)):
             stream = _stream(run, name, os.dup(fd), file, spec)  # A stream closes the descriptor that it reads.
             running.streams = (*running.streams, stream)
-        await running.door.open(sandbox.channel)
+        await running.channel.open(sandbox.channel)
         yield running
     finally:
-        run.box, run.outlives = None, False
+        run.sandbox, run.can_outlive_kernel = None, False
         try:
             await run_shielded(_end(running, run))  # Raises if it was cancelled again meanwhile.
         finally:
             cleanup = (
-                _remove_when_recorded(run, sandbox, at) if running.described and running.is_gone else sandbox.clean_up()
+                _remove_when_recorded(run, sandbox, at)
+                if running.adoption_data and running.has_exited
+                else sandbox.clean_up()
             )
-            at.placement.later(cleanup)  # The rest concerns the host only: no result waits for it.
+            at.placement.run_in_background(cleanup)  # The rest concerns the host only: no result waits for it.
 
 
 async def _remove_when_recorded(run: Run, sandbox: Sandbox, at: _Attempt) -> None:
     """Remove a sandbox once its outcome is recorded: until then its last message could be requested again."""
     try:
-        await at.told.wait()
+        await at.recorded.wait()
         with contextlib.suppress(RametError):
-            await run.context.settled()
+            await run.context.wait_persisted()
     finally:
         await sandbox.clean_up()
 
 
 async def _end(running: RunningSandbox, run: Run) -> None:
     try:
-        if not running.is_gone:
-            running.door.beside(running.door.tell(Stop(reason="it is over")))  # Signals do not wait until this is read.
-            await running.box.kill(KILL_GRACE_S)
+        if not running.has_exited:
+            running.channel.run_concurrently(
+                running.channel.send(Stop(reason="it is over"))
+            )  # Signals do not wait until this is read.
+            await running.sandbox.kill(KILL_GRACE_S)
     finally:
-        await running.door.close()
+        await running.channel.close()
         for stream in running.streams:
             stream.close()
-    if not running.is_gone:  # It was cut off: its output so far is kept.
-        sync_error = await _sync_files(running.box)
+    if not running.has_exited:  # It was cut off: its output so far is kept.
+        sync_error = await _sync_files(running.sandbox)
         if sync_error is not None:
             run.context.emit(Notice, text=f"files written since the last transfer are lost: {sync_error}")
         files, _ = await _collect(run)
         stdout, stderr = (stream.text for stream in running.streams)
-        run.left = SandboxOutput(files=files, stdout=stdout, stderr=stderr)
+        run.sandbox_output = SandboxOutput(files=files, stdout=stdout, stderr=stderr)
 
 
 def _stream(run: Run, name: str, fd: int, file: Any, spec: SandboxSpec) -> OutputStream:
@@ -400,8 +416,8 @@ def _turn_result(
     except BudgetExceeded:
         raise
     except RametError as problem:
-        if isinstance(problem, Aborted) and run.cut is not None:
-            return run.cut  # The host knows the whole stop, the guest only its reason.
+        if isinstance(problem, Aborted) and run.stop_result is not None:
+            return run.stop_result  # The host knows the whole stop, the guest only its reason.
         is_function = isinstance(job, FunctionJob)
         if isinstance(problem, ProtocolError) and not is_function:
             raise  # Another kernel may have known more.

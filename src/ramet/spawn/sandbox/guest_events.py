@@ -42,12 +42,12 @@ class Records:
         self._bytes = self._count = 0
         self._last = 0  #: number of the newest recorded one
 
-    def begin(self, told: int = 0) -> None:
+    def start_after(self, told: int = 0) -> None:
         """Start receiving from a guest that has sent `told` records to another kernel."""
         self._last = told
 
-    def take(
-        self, said: Record, body: bytes, calls: ToolCallLedger, refused: BudgetExceeded | None, *, lasts: bool
+    def record(
+        self, report: Record, body: bytes, calls: ToolCallLedger, refusal: BudgetExceeded | None, *, lasts: bool
     ) -> None:
         """Record an event, once.
 
@@ -56,13 +56,13 @@ class Records:
         report.
         """
         event, rest = self._read(body)
-        if said.number <= self._last:
+        if report.number <= self._last:
             return  # A repeated record.
-        if said.number != self._last + 1:
-            raise ProtocolError(f"record {said.number} came after record {self._last}")
-        self._last = said.number
-        with self._numbered(said.number if lasts else 0):
-            self._record_event(event, rest, calls, refused)
+        if report.number != self._last + 1:
+            raise ProtocolError(f"record {report.number} came after record {self._last}")
+        self._last = report.number
+        with self._numbered(report.number if lasts else 0):
+            self._record_event(event, rest, calls, refusal)
 
     @contextmanager
     def _numbered(self, number: int) -> Iterator[None]:
@@ -99,13 +99,13 @@ class Records:
                     elapsed_ms=event.elapsed_ms,
                 )
             case MailDelivered():
-                self._transcript.read(event.mail_id)
+                self._transcript.add_mail(event.mail_id)
             case Compacted():
                 self._record_compaction(event, rest)
             case BudgetRefused():
                 if refusal is None:
                     raise ProtocolError("no budget refused a request of this run")
-                self._context.note(refusal)
+                self._context.record_refusal(refusal)
             case Notice():
                 text = masked_text(self._run, event.text, MAX_SHOWN)
                 self._context.emit(Notice, text=text, error=masked_error(self._run, event.error, MAX_SHOWN))
@@ -135,11 +135,11 @@ class Records:
             message = masked_failure(self._run, message)
         elif not isinstance(message, HumanMessage):
             raise ProtocolError(f"a guest may not record a message of type {message.type}")
-        self._transcript.say(message)
+        self._transcript.record(message)
 
     def _record_compaction(self, event: Compacted, rest: bytes) -> None:
         before = len(self._context.history)
-        kept_entries = self._transcript.shorten(bounded_json(rest))
+        kept_entries = self._transcript.compact(bounded_json(rest))
         self._context.emit(
             Compacted,
             before_messages=before,

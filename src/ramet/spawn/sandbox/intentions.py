@@ -39,7 +39,7 @@ class IntentionGate:
         Raises Denied if the gate denies it.
         """
         safety = self._run.context.safety
-        if safety is None or (call := deed_of(request, body)) is None:
+        if safety is None or (call := intended_call(request, body)) is None:
             return
         self._count += 1
         call_id = CallId(f"{self._step}.{self._count}")
@@ -48,7 +48,7 @@ class IntentionGate:
             raise Denied(call.tool, f"the safety gate: {decision.reason or 'denied without a reason'}")
 
 
-def deed_of(request: Request, body: bytes) -> IntendedCall | None:
+def intended_call(request: Request, body: bytes) -> IntendedCall | None:
     """Return a request as a call, or None for a request that reaches only the run itself and runs below it.
 
     Raises InvalidValue or ProtocolError for an invalid body.

@@ -53,7 +53,7 @@ class HasFile(Protocol):
 F = TypeVar("F", bound=HasFile)
 
 
-async def opened(find: Callable[[], F | None]) -> F | None:
+async def open_body(find: Callable[[], F | None]) -> F | None:
     """Call `find` in a thread. A caller that is cancelled meanwhile leaves no file open."""
     search = in_thread(find, name="ramet-channel")
     try:
@@ -108,13 +108,13 @@ class Outbound:
         """Stop watching the guest. Idempotent."""
         self._stop_watching()
 
-    async def send(self, told: HostMessage, body: Body = b"") -> None:
+    async def send(self, message: HostMessage, body: Body = b"") -> None:
         """Send a message; wait while the guest does not read.
 
         Nothing is sent to a guest that has left. Raises ProtocolError if the message is larger than any reader accepts.
         """
         try:
-            control = guest_protocol.encode(told)
+            control = guest_protocol.encode(message)
             size = body.size if isinstance(body, FileBody) else len(body)
             head = frames.head(control, size)
             async with self._sending:
@@ -123,7 +123,7 @@ class Outbound:
             if isinstance(body, FileBody):
                 body.close()
 
-    async def in_turn(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def run_in_order(self, work: Callable[[], Awaitable[None]]) -> None:
         """Make and send a large message: one at a time, and not before the guest has read."""
         async with self._large:
             await self._has_room.wait()

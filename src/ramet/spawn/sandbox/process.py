@@ -23,15 +23,15 @@ _EXIT_WAIT_S = 1.0
 class RunningSandbox:
     """A running sandbox, with its channel and its output streams."""
 
-    box: Sandbox
-    door: GuestChannel
+    sandbox: Sandbox
+    channel: GuestChannel
     streams: tuple[OutputStream, ...] = ()
-    is_gone: bool = False  #: no process of it is left
+    has_exited: bool = False  #: no process of it is left
     is_adopted: bool = False  #: it was running before this kernel started
-    described: dict[str, Any] = field(default_factory=dict)  #: how another kernel finds it, if one can
+    adoption_data: dict[str, Any] = field(default_factory=dict)  #: how another kernel finds it, if one can
 
 
-async def started(starting: Coroutine[Any, Any, Sandbox]) -> Sandbox:
+async def start_sandbox(starting: Coroutine[Any, Any, Sandbox]) -> Sandbox:
     """Start or adopt a sandbox.
 
     A cancellation meanwhile leaves no sandbox behind.
@@ -44,24 +44,24 @@ async def started(starting: Coroutine[Any, Any, Sandbox]) -> Sandbox:
         raise
 
 
-async def ended(box: Sandbox) -> None:
+async def end_sandbox(sandbox: Sandbox) -> None:
     """End a sandbox whose result is not wanted."""
-    await box.kill(0)
-    await box.clean_up()
+    await sandbox.kill(0)
+    await sandbox.clean_up()
 
 
 async def _end_unwanted(starting: asyncio.Future[Sandbox]) -> None:
     with contextlib.suppress(Exception):
-        await ended(await starting)
+        await end_sandbox(await starting)
 
 
-async def wait_result(inside: RunningSandbox) -> FinalMessage | None:
+async def wait_result(running: RunningSandbox) -> FinalMessage | None:
     """Wait for the last message of the guest; None if it ended without one.
 
     Raises ProtocolError if the guest broke the protocol.
     """
-    exit_task = asyncio.ensure_future(inside.box.wait())
-    end_future = asyncio.ensure_future(inside.door.over())
+    exit_task = asyncio.ensure_future(running.sandbox.wait())
+    end_future = asyncio.ensure_future(running.channel.wait_closed())
     try:
         await asyncio.wait((end_future, exit_task), return_when=asyncio.FIRST_COMPLETED)
         if not end_future.done():  # It has ended, and its last messages are still arriving.
@@ -73,28 +73,28 @@ async def wait_result(inside: RunningSandbox) -> FinalMessage | None:
         await asyncio.wait((end_future, exit_task))
 
 
-async def terminate(box: Sandbox, finished: FinalMessage | None) -> Exit | None:
+async def terminate(sandbox: Sandbox, finished: FinalMessage | None) -> Exit | None:
     """Let the process exit by itself for a moment, then end it.
 
     A process that has sent a successful result is killed at once, and not waited for. Its further actions do not count,
     and removing its namespaces costs the kernel more time than the run itself.
     """
     if finished is not None and finished.done.ok:
-        box.signal(signal.SIGKILL)
+        sandbox.signal(signal.SIGKILL)
         return None
     try:
-        return await asyncio.wait_for(box.wait(), _EXIT_WAIT_S)
+        return await asyncio.wait_for(sandbox.wait(), _EXIT_WAIT_S)
     except TimeoutError:
-        return await box.kill(0 if finished is not None else KILL_GRACE_S)
+        return await sandbox.kill(0 if finished is not None else KILL_GRACE_S)
 
 
-def sanitize_error(told: ErrorInfo) -> ErrorInfo:
+def sanitize_error(error: ErrorInfo) -> ErrorInfo:
     """Return an error of a guest in a form that is safe for a terminal and a log.
 
     The texts are bounded, and contain no control characters.
     """
-    kind = "".join(each if each.isprintable() and not each.isspace() else "?" for each in told.type[:200])
-    message = "".join(each if each.isprintable() or each in "\n\t" else "?" for each in told.message[:10_000])
+    kind = "".join(each if each.isprintable() and not each.isspace() else "?" for each in error.type[:200])
+    message = "".join(each if each.isprintable() or each in "\n\t" else "?" for each in error.message[:10_000])
     return ErrorInfo(type=kind or "Error", message=message)
 
 
@@ -106,21 +106,25 @@ class ExitOutcome(NamedTuple):
     message: str
 
 
-def classify_exit(gone: Exit) -> ExitOutcome:
+def classify_exit(process_exit: Exit) -> ExitOutcome:
     """Return the outcome of a process that ended without a last message."""
-    match gone.reason:
+    match process_exit.reason:
         case "oom":
-            detail = gone.detail or "it used more memory than policy.memory_mb"
+            detail = process_exit.detail or "it used more memory than policy.memory_mb"
             return ExitOutcome(Status.OOM, "OutOfMemory", detail)
         case "cpu":
-            return ExitOutcome(Status.FAILED, "ProcessorTimeUsedUp", gone.detail or "it used up its processor time")
+            return ExitOutcome(
+                Status.FAILED, "ProcessorTimeUsedUp", process_exit.detail or "it used up its processor time"
+            )
         case "workspace":
-            detail = gone.detail or "policy.workspace_size_mb is used up"
+            detail = process_exit.detail or "policy.workspace_size_mb is used up"
             return ExitOutcome(Status.FAILED, "WorkspaceFull", detail)
         case "lost":
-            return ExitOutcome(Status.LOST, "SandboxLost", gone.detail or "the process that held it ended")
-    description = f"exit status {gone.code}" if gone.code >= 0 else f"signal {_signal_name(-gone.code)}"
-    why = f" ({gone.detail})" if gone.detail else ""
+            return ExitOutcome(Status.LOST, "SandboxLost", process_exit.detail or "the process that held it ended")
+    description = (
+        f"exit status {process_exit.code}" if process_exit.code >= 0 else f"signal {_signal_name(-process_exit.code)}"
+    )
+    why = f" ({process_exit.detail})" if process_exit.detail else ""
     return ExitOutcome(Status.CRASHED, "Crashed", f"it ended without a result: {description}{why}")
 
 

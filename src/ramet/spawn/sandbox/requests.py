@@ -21,7 +21,7 @@ from ramet.spawn.run import Run
 from ramet.spawn.sandbox.channel import GuestChannel, LargeReply, Reply
 from ramet.spawn.sandbox.conversation import SandboxedConversation
 from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS, IntentionGate
-from ramet.spawn.sandbox.outbound import FileBody, opened
+from ramet.spawn.sandbox.outbound import FileBody, open_body
 from ramet.tools.context import CurrentCall, SpawnHandle, SpawnRequest, Tree, current_call
 from ramet.wire import guest_protocol
 from ramet.wire.code.capsule import PackedCall
@@ -61,7 +61,7 @@ class GuestRequests:
         self._watched_runs = set[str]()  #: children whose end must be reported to the guest
         self._unsettled = 0  #: bytes that the guest recorded and that are not on disk yet
         self._intention_gate = IntentionGate(run, step) if conversation is None else None  #: for functions only
-        self.door: GuestChannel | None = None
+        self.channel: GuestChannel | None = None
         self.sandbox = ""  #: globally unique id of the sandbox, if it can outlive its kernel
         self._handlers: dict[type[Request], Callable[[Any, bytes], Coroutine[Any, Any, Reply | LargeReply]]] = {
             guest_protocol.Spawn: self._spawn,
@@ -81,39 +81,41 @@ class GuestRequests:
             guest_protocol.FireHook: self._fire_hook,
         }
 
-    def go_on(self, left: RunReplay) -> None:
+    def adopt(self, replay: RunReplay) -> None:
         """Continue with a sandbox that outlived a kernel; `left` is the recorded state.
 
         The sandbox knows the children that it had there, and does not request them again. Raises ProtocolError.
         """
         if self._conversation is not None:
-            self._conversation.go_on(left)
-        self._children |= {each.id: each for each in self._tree.go_on(self._run.context)}  # type: ignore[misc]  # as in `_spawned_reply`
+            self._conversation.adopt(replay)
+        self._children |= {each.id: each for each in self._tree.resume_children(self._run.context)}  # type: ignore[misc]  # as in `_spawned_reply`
 
     # ---- called by the channel
 
     async def answer(self, request: Request, body: bytes) -> Reply | LargeReply:
         """Execute a request and return its reply."""
         request_key = f"{self.sandbox}.{request.id}" if self.sandbox else ""
-        current_call.set(self._call._replace(asked=request_key))  # The channel gives each request a task of its own.
+        current_call.set(
+            self._call._replace(request_key=request_key)
+        )  # The channel gives each request a task of its own.
         if self._intention_gate is not None:
             await self._intention_gate.pass_gate(request, body)
         try:
             return await self._handlers[type(request)](request, body)
         finally:
             if self.sandbox and isinstance(
-                request, guest_protocol.LASTING
+                request, guest_protocol.DURABLE_REQUESTS
             ):  # Once it is answered, it is never sent again.
-                await self._run.context.settled()
+                await self._run.context.wait_persisted()
 
-    def hear(self, said: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
+    def receive(self, message: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
         """Accept a message that needs no answer.
 
         Raises ProtocolError if the message is not allowed.
         """
-        if isinstance(said, guest_protocol.Watch):
-            return self._watch(said.run)
-        self._take(said, body)
+        if isinstance(message, guest_protocol.Watch):
+            return self._watch(message.run)
+        self._take(message, body)
         return self._settle() if self._unsettled >= MAX_UNSETTLED else None
 
     def _take(self, message: GuestMessage, body: bytes) -> None:
@@ -131,7 +133,7 @@ class GuestRequests:
         """Pause reading of this guest's messages until its records are on disk: before that they are in memory."""
         self._unsettled = 0
         with contextlib.suppress(RametError):  # The store failed: the runtime ends this run, and reports why.
-            await self._run.context.settled()
+            await self._run.context.wait_persisted()
 
     def failed(self, error: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
         """Encode an error for the guest."""
@@ -180,13 +182,13 @@ class GuestRequests:
         return Reply(spawned)
 
     async def _watch(self, run: str) -> None:
-        assert self.door is not None
+        assert self.channel is not None
         child = self._children.get(run)
         if child is None:
             unknown = Unknown("child", run, tuple(self._children))
             info = ErrorInfo(type="Unknown", message=str(unknown))
             lost = Status.LOST
-            return await self.door.tell(
+            return await self.channel.send(
                 guest_protocol.ChildEnded(run=run, status=lost, exit_code=EXIT_CODES[lost], error=info)
             )
         if run in self._watched_runs:
@@ -195,12 +197,12 @@ class GuestRequests:
         try:
             current_call.set(self._call)
             result = await child.result()
-            await self.door.in_turn(lambda: self._report_end(child, run, result))
+            await self.channel.run_in_order(lambda: self._report_end(child, run, result))
         finally:
             self._watched_runs.discard(run)
 
     async def _report_end(self, child: ChildHandle, run: str, result: Result) -> None:
-        assert self.door is not None
+        assert self.channel is not None
         value = child.take_value(result)
         message = guest_protocol.ChildEnded(
             run=run,
@@ -214,7 +216,7 @@ class GuestRequests:
             stdout=result.stdout[-MAX_SAID:],
             stderr=result.stderr[-MAX_SAID:],
         )
-        await self.door.tell(message, value.body)
+        await self.channel.send(message, value.body)
 
     async def _cancel(self, request: guest_protocol.Cancel, _: bytes) -> Reply:
         receipt = await self._tree.stop(self._run.context, request.target, request.reason[:1_000])
@@ -258,7 +260,7 @@ class GuestRequests:
     async def _perform_task(self, request: guest_protocol.PerformTask, body: bytes) -> Reply:
         if len(request.ref) > MAX_REF:
             raise InvalidValue("handle", request.ref, f"at most {MAX_REF} characters")
-        handle = await self._tree.perform(
+        handle = await self._tree.call_task(
             self._run.context,
             request.ref,
             checked_task_name(request.task),
@@ -292,7 +294,7 @@ class GuestRequests:
         path = artifact.path
 
         async def read() -> Reply:
-            body = await opened(lambda: _artifact(path))
+            body = await open_body(lambda: _artifact(path))
             if body is None:
                 raise Unknown("artifact", request.name)
             return Reply(None, body)
@@ -318,7 +320,7 @@ class GuestRequests:
     async def _checkpoint_reply(self) -> Reply:
         folder = self._run.folder
         assert folder is not None, "a run in a sandbox has a folder"
-        checkpoint = await opened(folder.open_checkpoint)
+        checkpoint = await open_body(folder.open_checkpoint)
         if checkpoint is None:
             return Reply(guest_protocol.Checkpoint(found=False))
         message = guest_protocol.Checkpoint(found=True, json_size=checkpoint.json_size, version=checkpoint.version)
@@ -333,8 +335,8 @@ class GuestRequests:
 
     async def _ask_model(self, request: guest_protocol.AskModel, body: bytes) -> Reply:
         async def piece(data: bytes) -> None:
-            assert self.door is not None
-            await self.door.tell(guest_protocol.StreamChunk(id=request.id), data)
+            assert self.channel is not None
+            await self.channel.send(guest_protocol.StreamChunk(id=request.id), data)
 
         reply, message = await self._require_conversation().ask_model(request, body, piece)
         return Reply(reply, message)
@@ -343,7 +345,7 @@ class GuestRequests:
         return Reply(await self._require_conversation().approve(request))
 
     async def _intend(self, request: guest_protocol.ProposeCall, _: bytes) -> Reply:
-        return Reply(await self._require_conversation().intend(request))
+        return Reply(await self._require_conversation().propose(request))
 
     async def _fire_hook(self, request: guest_protocol.FireHook, body: bytes) -> Reply:
         return Reply(await self._require_conversation().fire_hook(request, body))

@@ -19,7 +19,7 @@ _FOLDER_LOST_NOTE = (
 )
 
 
-def house(run: Run, placement: Placement | None) -> None:
+def create_folder(run: Run, placement: Placement | None) -> None:
     """Create the folder of a new run that works in a sandbox.
 
     Raises OSError.
@@ -29,7 +29,7 @@ def house(run: Run, placement: Placement | None) -> None:
         run.folder = placement.folder(run.info)
 
 
-def house_again(run: Run, placement: Placement | None) -> None:
+def restore_folder(run: Run, placement: Placement | None) -> None:
     """Find the folder of a living sandboxed run, or create an empty one and report the loss.
 
     The loss is recorded for the run. A conversation is informed with its next turn, unless it may continue in a sandbox
@@ -43,7 +43,7 @@ def house_again(run: Run, placement: Placement | None) -> None:
         lost_part = "workspace" if run.folder.restore_workspace() else ""
     except Unknown:
         run.folder, lost_part = placement.folder(run.info), "folder"
-    if lost_part and run.was_inside:  # Otherwise the folder cannot have held anything.
+    if lost_part and run.was_sandboxed:  # Otherwise the folder cannot have held anything.
         _log.warning(
             "the %s of %s (%s) no longer exists: the run continues in an empty one",
             lost_part,
@@ -52,11 +52,11 @@ def house_again(run: Run, placement: Placement | None) -> None:
         )
         run.context.emit(FolderLost, part=lost_part)
         run.is_folder_lost = True
-        if run.left_in is None:
-            tell_lost(run)
+        if run.sandbox_replay is None:
+            report_lost_folder(run)
 
 
-def tell_lost(run: Run) -> None:
+def report_lost_folder(run: Run) -> None:
     """Put a note into the mailbox of a conversation whose folder was lost, once.
 
     The note wakes no run and is durable. A function receives no note: it restarts in any case.

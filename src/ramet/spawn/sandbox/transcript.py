@@ -35,16 +35,16 @@ class Mirror:
     A message is recorded when it arrives; requests refer to it by its place.
     """
 
-    __slots__ = ("_mail", "_run", "_size", "_sizes", "kept")
+    __slots__ = ("_mail", "_run", "_size", "_sizes", "history")
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self.kept = SharedHistory(())
+        self.history = SharedHistory(())
         self._sizes: list[int] = []  #: sizes of the kept messages, as data
         self._size = 0
         self._mail: list[Mail] = []  #: mail read in this turn
 
-    def begin(self, messages: Sequence[BaseMessage]) -> InitialTranscript:
+    def start_turn(self, messages: Sequence[BaseMessage]) -> InitialTranscript:
         """Return to the start of the turn, add `messages` and available mail, and return the whole as data.
 
         Calls that were in progress when a kernel ended are answered as cut off. Raises ProtocolError if the
@@ -67,7 +67,7 @@ class Mirror:
         entries = self._initial_transcript()
         return InitialTranscript(entries.system, [redact_for_guest(each) for each in entries.history])
 
-    def go_on(self) -> None:
+    def adopt(self) -> None:
         """Continue with a guest that received the conversation from another kernel.
 
         Raises ProtocolError if the conversation is too large for a guest.
@@ -89,12 +89,12 @@ class Mirror:
         interrupted = [each for each in context.history if isinstance(each, ToolMessage) and id(each) not in known]
         # Before the answers are recorded: then no one looks for the children.
         if interrupted and context.tree is not None:
-            context.tree.let_go(context, {CallId(message.tool_call_id) for message in interrupted})
+            context.tree.detach_calls(context, {CallId(message.tool_call_id) for message in interrupted})
         for message in interrupted:
             context.emit(MessageRecorded, message=encode(message), call_id=message.tool_call_id)
         run.turn_began_at = len(context.history)
 
-    def say(self, message: BaseMessage, step: str | None = None) -> MessageRecorded:
+    def record(self, message: BaseMessage, step: str | None = None) -> MessageRecorded:
         """Record a message and add it to the conversation.
 
         Raises ProtocolError if the conversation becomes too large.
@@ -107,57 +107,57 @@ class Mirror:
         self._add(context.history[-1], len(msgspec.json.encode(recorded.message)))
         return recorded
 
-    def read(self, mail_id: str) -> None:
+    def add_mail(self, mail_id: str) -> None:
         """Add mail to the conversation, as it is in the mailbox.
 
         Raises ProtocolError if the mailbox does not hold this mail.
         """
         context = self._run.context
-        mail = context.mailbox.take(mail_id)
+        mail = context.mailbox.remove(mail_id)
         if mail is None:
             raise ProtocolError(f"there is no unread mail {mail_id[:100]!r}")
         self._mail.append(mail)
         deliver_mail(context, mail)
         self._add(context.history[-1], len(mail.text))
 
-    def shorten(self, said: object) -> tuple[int | dict[str, Any], ...]:
+    def compact(self, messages: object) -> tuple[int | dict[str, Any], ...]:
         """Apply a guest's compaction of the conversation; return it in the form of `Compacted.kept`.
 
         Raises ProtocolError if no compaction could have this result.
         """
         run, context = self._run, self._run.context
         system = len(context.system_messages)
-        if not isinstance(said, list) or len(said) > len(context.history):
+        if not isinstance(messages, list) or len(messages) > len(context.history):
             raise ProtocolError("a compacted conversation must have fewer messages")
-        if any(isinstance(each, int) and each < system for each in said):
+        if any(isinstance(each, int) and each < system for each in messages):
             raise ProtocolError("a system message is not part of the conversation")
-        history = self.kept.heard(said)
-        new_messages = [message for each, message in zip(said, history, strict=True) if not isinstance(each, int)]
+        history = self.history.decode_messages(messages)
+        new_messages = [message for each, message in zip(messages, history, strict=True) if not isinstance(each, int)]
         if not all(isinstance(message, HumanMessage | ToolMessage) for message in new_messages):
             raise ProtocolError("a compacted conversation must not hold a new reply")
-        sizes = [self._sizes[each] if isinstance(each, int) else len(msgspec.json.encode(each)) for each in said]
+        sizes = [self._sizes[each] if isinstance(each, int) else len(msgspec.json.encode(each)) for each in messages]
         if sum(sizes) > sum(self._sizes[system:]):
             raise ProtocolError("a compacted conversation must be shorter")
         turn_messages = [
-            at for at, each in enumerate(said) if isinstance(each, int) and each >= system + run.turn_began_at
+            at for at, each in enumerate(messages) if isinstance(each, int) and each >= system + run.turn_began_at
         ]
         run.turn_began_at = turn_messages[0] if turn_messages else len(history)
         context.history[:] = history
         self._replace_history([*self._sizes[:system], *sizes])
         return tuple(
             each - system if isinstance(each, int) else encode(message)
-            for each, message in zip(said, history, strict=True)
+            for each, message in zip(messages, history, strict=True)
         )
 
     def _add(self, message: BaseMessage, size: int) -> None:
-        self.kept.add(message)
+        self.history.add(message)
         self._sizes.append(size)
         self._size += size
         self._check()
 
     def _replace_history(self, sizes: list[int]) -> None:
         context = self._run.context
-        self.kept = SharedHistory([*context.system_messages, *context.history])
+        self.history = SharedHistory([*context.system_messages, *context.history])
         self._sizes, self._size = sizes, sum(sizes)
         self._check()
 

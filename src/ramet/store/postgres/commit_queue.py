@@ -28,7 +28,7 @@ class QueuedChange:
     """
 
     def __init__(self, make: Callable[[Any], object], future: asyncio.Future[Any]) -> None:
-        self.make, self.asked = make, future
+        self.apply, self.future = make, future
         self.answer: object = None
 
 
@@ -89,7 +89,7 @@ class Batches:
         self._send_soon()
         await waiter
 
-    async def ask(self, make: Callable[[Any], object], size: int, *, alone: bool = False) -> Any:
+    async def change(self, make: Callable[[Any], object], size: int, *, alone: bool = False) -> Any:
         """Make a change after all earlier appends; return the answer once the change is durable.
 
         `alone` keeps later appends out of its batch.
@@ -100,21 +100,21 @@ class Batches:
         batch.size += size
         batch.is_closed = alone or batch.size >= MAX_BYTES
         self._send_soon()
-        return await change.asked
+        return await change.future
 
-    def look(self) -> None:
+    def check_writer(self) -> None:
         """Make the writer check whether it can still write, although nothing is queued."""
         marker = QueuedChange(lambda _: None, self._loop.create_future())
-        marker.asked.add_done_callback(lambda asked: asked.exception())  # The error is reported elsewhere.
+        marker.future.add_done_callback(lambda asked: asked.exception())  # The error is reported elsewhere.
         self._open().changes.append(marker)
         self._send_soon()
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Return once nothing is left to write. Raises the error that stopped the writer."""
         while self._writing is not None or self._queue:
-            await self.ask(lambda _: None, 0)
+            await self.change(lambda _: None, 0)
 
-    def written(self, batch: Batch) -> None:
+    def on_written(self, batch: Batch) -> None:
         """Finish a written batch: call the listeners, then complete the waiting callers, then send the next batch."""
         self._writing = None
         self.count += 1
@@ -142,12 +142,12 @@ class Batches:
         self._waiting = pending
         self._schedule_next()
 
-    def broke(self, error: Callable[[], RametError]) -> None:
+    def fail(self, error: Callable[[], RametError]) -> None:
         """Fail every waiting caller: the writer has failed permanently."""
         batches = [*([self._writing] if self._writing else []), *self._queue]
         waiters: Iterable[asyncio.Future[Any]] = [
             *(waiter for _, waiter in self._waiting),
-            *(change.asked for batch in batches for change in batch.changes),
+            *(change.future for batch in batches for change in batch.changes),
         ]
         for waiter in waiters:
             if not waiter.done():
@@ -197,12 +197,12 @@ class Batches:
 
 
 def _answer(change: QueuedChange) -> None:
-    if change.asked.done():
+    if change.future.done():
         return
     if isinstance(change.answer, RametError):
-        change.asked.set_exception(change.answer)
+        change.future.set_exception(change.answer)
     else:
-        change.asked.set_result(change.answer)
+        change.future.set_result(change.answer)
 
 
 def _copy_of(error: OwnedElsewhere) -> OwnedElsewhere:

@@ -46,14 +46,16 @@ class OpenStore:
         kernels: Callable[[], None],
     ) -> None:
         self._place, self._patience_s, self._broke, self._lost = place, patience_s, broke, lost
-        self.news = asyncio.Event()  #: set and replaced by a new event when there may be something new
+        self.new_events = asyncio.Event()  #: set and replaced by a new event when there may be something new
         self.batches = Batches(self._send)
         self.reader = PostgresReader(place, patience_s)
         self._writer = None if kernel is None else PostgresWriter(place, kernel, patience_s)
         self._read = Worker("ramet-postgres-reader")
         self._write = Worker("ramet-postgres-writer")
-        self._watch_kernels = PeerMonitor(place, kernel or "", look=self._neighbours, listen=self.listen, heard=kernels)
-        self._listener = Listener(place.schema, self.tell, self._own_pid, self._watch_kernels.tell)
+        self._watch_kernels = PeerMonitor(
+            place, kernel or "", look=self._neighbours, listen=self.listen, listener=kernels
+        )
+        self._listener = Listener(place.schema, self.wake_waiters, self._own_pid, self._watch_kernels.notify)
         self._listening: asyncio.Task[None] | None = None
         self._vigil = SessionMonitor(self._session_lost)
         self._resumed = 0  #: value of the writer's count when the watched session began
@@ -69,10 +71,10 @@ class OpenStore:
             self._watch_kernels.start()
 
     @property
-    def owning(self) -> TreeOwnership:
+    def ownership(self) -> TreeOwnership:
         """Return the ownership record of this kernel's trees. Only for a store that writes."""
         assert self._writer is not None
-        return self._writer.owning
+        return self._writer.ownership
 
     @property
     def is_away(self) -> bool:
@@ -91,12 +93,12 @@ class OpenStore:
         is_old = seconds_with_suspends() - self._writer.confirmed_at > SURE_S
         return is_old or self._writer.is_away or self._vigil.has_hung_up()
 
-    async def make_sure(self) -> None:
+    async def confirm_ownership(self) -> None:
         """Ask the server whether the lock and which trees are still this kernel's. Raises StoreFailed.
 
         Lost trees have been reported when this returns.
         """
-        await self.batches.ask(lambda _: None, 0)
+        await self.batches.change(lambda _: None, 0)
 
     def watch_kernels(self) -> None:
         """Watch for kernels that begin and end, also while nothing is written."""
@@ -130,9 +132,9 @@ class OpenStore:
         self._read.stop()
         self._write.stop()
 
-    def tell(self) -> None:
+    def wake_waiters(self) -> None:
         """Wake every caller that waits for new events."""
-        event, self.news = self.news, asyncio.Event()
+        event, self.new_events = self.new_events, asyncio.Event()
         event.set()
 
     async def listen(self) -> None:
@@ -157,7 +159,7 @@ class OpenStore:
             if self.reader.gave_up and self._writer is not None and not self._is_over:
                 _log.error("nothing can be read any more, so this kernel gives up: %s", error)
                 self._writer.sever()
-                self.batches.look()
+                self.batches.check_writer()
             raise
 
     def reading_now(self, work: Callable[[], T]) -> T:
@@ -184,18 +186,18 @@ class OpenStore:
             raise self._place.failed("the server did not answer in time") from None
 
     async def _settle(self) -> None:
-        await self.batches.drained()
+        await self.batches.drain()
         if self._writer is not None:
             await self._write.call(self._writer.release)
         await self._read.call(lambda: None)
 
     async def _listen(self) -> None:
         listener, reader = self._listener, self.reader
-        connection = await self.reading(lambda: reader.persistently(lambda: listener.connect(reader.connect)))
+        connection = await self.reading(lambda: reader.with_retries(lambda: listener.connect(reader.connect)))
         listener.start(connection)
 
     async def _neighbours(self) -> Sequence[PeerKernel]:
-        return await self.reading(self.reader.neighbours)
+        return await self.reading(self.reader.kernels)
 
     def _own_pid(self) -> int:
         return self._writer.pid if self._writer is not None else 0
@@ -215,10 +217,10 @@ class OpenStore:
         if self._writer.resumed != self._resumed:
             _log.warning("%s: the session and its lock were lost; both are restored", self._place.where)
             self._watch(self._writer)
-        for each in self._writer.owning.news():
+        for each in self._writer.ownership.take_losses():
             self._lost(each)
-        self.batches.written(batch)
-        self.tell()
+        self.batches.on_written(batch)
+        self.wake_waiters()
 
     def _watch(self, writer: PostgresWriter) -> None:
         """Watch for the end of the session, also while nothing is written. The writer is idle now."""
@@ -231,7 +233,7 @@ class OpenStore:
         _log.warning(
             "%s: the session of this kernel has ended; no new work begins before it is restored", self._place.where
         )
-        self.batches.look()
+        self.batches.check_writer()
 
 
 def _retrieve_error(task: asyncio.Task[None]) -> None:

@@ -130,7 +130,7 @@ class RetryWindow:
         return True
 
 
-def retry(work: Callable[[], T], patience: RetryWindow, place: Place) -> T:
+def retry(work: Callable[[], T], patience: RetryWindow, database: Place) -> T:
     """Return the result of `work`, with retries.
 
     Raises StoreFailed if the server stays away, or for any other error.
@@ -140,6 +140,6 @@ def retry(work: Callable[[], T], patience: RetryWindow, place: Place) -> T:
             return work()
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             if not patience.is_left():
-                raise place.failed(f"the connection was lost, and the server did not come back: {error}") from None
+                raise database.failed(f"the connection was lost, and the server did not come back: {error}") from None
         except psycopg.Error as error:
-            raise place.failed(error) from None
+            raise database.failed(error) from None

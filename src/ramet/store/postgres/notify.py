@@ -20,9 +20,9 @@ class Listener:
     """
 
     def __init__(
-        self, channel: str, heard: Callable[[], None], own_pid: Callable[[], int], kernels: Callable[[], None]
+        self, channel: str, listener: Callable[[], None], own_pid: Callable[[], int], kernels: Callable[[], None]
     ) -> None:
-        self._channel, self._heard, self._own_pid, self._kernels = channel, heard, own_pid, kernels
+        self._channel, self._heard, self._own_pid, self._kernels = channel, listener, own_pid, kernels
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._line = -1

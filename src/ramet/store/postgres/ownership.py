@@ -57,15 +57,15 @@ class TreeOwnership:
         for tree in self._released:
             self.epochs.pop(tree, None)
 
-    def fresh(self, trees: Collection[str]) -> list[str]:
+    def unowned(self, trees: Collection[str]) -> list[str]:
         """Return the trees whose owner is unknown; they become this kernel's if no kernel owns them."""
         return [tree for tree in trees if tree not in self.epochs]
 
-    def gained(self, trees: Iterable[str]) -> None:
+    def add_owned(self, trees: Iterable[str]) -> None:
         """Note trees that became this kernel's, each in its first epoch."""
         self._new_epochs.update(dict.fromkeys(trees, 1))
 
-    def look(self, connection: Connection, asked: Collection[str] = ()) -> None:
+    def refresh(self, connection: Connection, asked: Collection[str] = ()) -> None:
         """Read which trees this kernel still owns, and the owners of the trees in `asked`."""
         row = connection.execute(self._queries["where_we_are"], {"kernel": self._kernel}).fetchone()
         names = sorted({*self.epochs, *asked})
@@ -80,14 +80,14 @@ class TreeOwnership:
         # looks again.
         self.losses = row[2] if row is not None else self.losses
 
-    def news(self) -> Sequence[OwnedElsewhere]:
+    def take_losses(self) -> Sequence[OwnedElsewhere]:
         """Return the trees found to be another kernel's since the last call."""
         losses, self._news = self._news, []
         return losses
 
     # ---- changes, made behind the events of their transaction
 
-    def holding(self, tree: str, make: Callable[[Connection], T]) -> Callable[[Connection], T | RametError]:
+    def if_owned(self, tree: str, make: Callable[[Connection], T]) -> Callable[[Connection], T | RametError]:
         """Return a change that is made only if the tree is this kernel's, or has no owner and becomes this kernel's."""
 
         def made(connection: Connection) -> T | RametError:
@@ -101,7 +101,7 @@ class TreeOwnership:
 
         return self._claim_with("claim", {"trees": Texts(trees)})
 
-    def claim_fallen(self, limit: int) -> Callable[[Connection], Sequence[str]]:
+    def claim_orphaned(self, limit: int) -> Callable[[Connection], Sequence[str]]:
         """Return a change that claims trees of dead kernels."""
         return self._claim_with("claim_fallen", {"limit": limit})
 
@@ -136,7 +136,7 @@ class TreeOwnership:
 
         return made
 
-    def let_go(self, tree: str) -> Callable[[Connection], None]:
+    def release(self, tree: str) -> Callable[[Connection], None]:
         """Return a change that releases a tree."""
 
         def make(connection: Connection) -> None:

@@ -31,7 +31,7 @@ _AGAIN_S = 0.05  #: between two attempts to cancel: a cancellation that arrives 
 class PeerKernel(NamedTuple):
     """A kernel as the database describes it."""
 
-    seat: KernelInfo
+    info: KernelInfo
     lock: int  #: lock of its session; 0 after a clean end
     away_s: float | None  #: how long it may still be away, if the server restarted since the kernel was last seen
     has_trees: bool
@@ -51,10 +51,10 @@ class PeerMonitor:
         *,
         look: Callable[[], Awaitable[Sequence[PeerKernel]]],
         listen: Callable[[], Awaitable[None]],
-        heard: Callable[[], None],
+        listener: Callable[[], None],
     ) -> None:
         self._place, self._kernel = place, kernel
-        self._look, self._listen, self._heard = look, listen, heard
+        self._look, self._listen, self._heard = look, listen, listener
         self._news = asyncio.Event()
         self._worker: Worker | None = None
         self._connection: Connection | None = None
@@ -68,7 +68,7 @@ class PeerMonitor:
         if self._serving is None:
             self._serving = asyncio.create_task(self._serve(), name="ramet kernels")
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Note that the kernels have changed, or that notifications may have been missed."""
         self._news.set()
 
@@ -97,7 +97,7 @@ class PeerMonitor:
                 await self._wait(peers)
 
     def _compare(self, peers: Sequence[PeerKernel]) -> None:
-        snapshot = [(each.seat, each.lock, each.has_trees) for each in peers]
+        snapshot = [(each.info, each.lock, each.has_trees) for each in peers]
         if snapshot != self._seen:  # On the first pass too: a listener may have read the kernels before this look.
             self._heard()
         if self._seen is not None:  # No kernel waits for one that began and ended between two looks.
@@ -123,7 +123,7 @@ class PeerMonitor:
     async def _wait(self, peers: Sequence[PeerKernel]) -> None:
         """Wait until the next kernel ends, the grace period of an absent one is over, or a notification arrives."""
         next_peer = _next(self._kernel, peers)
-        away = [each.away_s for each in peers if each.away_s is not None and each.away_s > 0 and each.seat.alive]
+        away = [each.away_s for each in peers if each.away_s is not None and each.away_s > 0 and each.info.alive]
         if next_peer is None and not away:
             await self._news.wait()
             return
@@ -212,6 +212,6 @@ def _seen(waiting: asyncio.Future[None]) -> None:
 
 def _next(kernel: str, peers: Sequence[PeerKernel]) -> PeerKernel | None:
     """Return the kernel that this one watches: the next by name that holds a lock, after the last one the first."""
-    candidates = [each for each in peers if each.seat.alive and each.away_s is None and each.seat.name != kernel]
-    following = [each for each in candidates if each.seat.name > kernel]
+    candidates = [each for each in peers if each.info.alive and each.away_s is None and each.info.name != kernel]
+    following = [each for each in candidates if each.info.name > kernel]
     return next(iter(following or candidates), None)

@@ -73,7 +73,7 @@ class PostgresReader:
         if self._is_severed:
             sever(connection)
 
-    def persistently(self, work: Callable[[], T]) -> T:
+    def with_retries(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, with retries while the server is away. Raises StoreFailed."""
         patience = RetryWindow(self._patience_s, self._given_up)
         try:
@@ -132,7 +132,7 @@ class PostgresReader:
         """Return the names of all blobs."""
         return tuple(row[0] for row in self._ask(lambda it: it.execute(self._place.queries["list_blobs"]).fetchall()))
 
-    def neighbours(self) -> list[PeerKernel]:
+    def kernels(self) -> list[PeerKernel]:
         """Return all kernels of the database, including ones that ended long ago."""
         rows = self._ask(lambda it: it.execute(self._place.queries["kernels"], {"grace_s": GRACE_S}).fetchall())
         return [PeerKernel(KernelInfo(*row[:4]), *row[4:]) for row in rows]
@@ -143,7 +143,7 @@ class PostgresReader:
         row = self._ask(lambda it: it.execute(self._place.queries["owner"], values).fetchone())
         return None if row is None else KernelInfo(*row)
 
-    def has_left(self, kernel: str, epoch: int) -> bool:
+    def has_closed(self, kernel: str, epoch: int) -> bool:
         """Return whether a kernel closed its store in that epoch and has not begun again."""
         values = {"kernel": kernel, "epoch": epoch}
         return self._ask(lambda it: it.execute(self._place.queries["has_left"], values).fetchone()) is not None
@@ -160,7 +160,7 @@ class PostgresReader:
                     self._connection = None
                 raise
 
-        return self.persistently(once)
+        return self.with_retries(once)
 
     def _named(self, connection: Connection, ids: set[int]) -> dict[int, str]:
         if len(self._names) > _MAX_NAMES:

@@ -18,41 +18,41 @@ def key_of(*words: str) -> int:
     return int.from_bytes(hashlib.sha256("\0".join(("ramet", *words)).encode()).digest()[:8], signed=True)
 
 
-def version(connection: Connection, place: Place) -> int:
+def version(connection: Connection, database: Place) -> int:
     """Return the current version of the schema, 0 if there is none. Raises Damaged if it is newer than this program."""
     try:
-        row = connection.execute(place.queries["newest_version"]).fetchone()
+        row = connection.execute(database.queries["newest_version"]).fetchone()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
         return 0
     assert row is not None
     if row[0] > NEWEST:
         reason = f"it is of version {row[0]}, and this ramet knows versions up to {NEWEST}; nothing was changed"
-        raise Damaged("the journal", place.where, reason)
+        raise Damaged("the journal", database.where, reason)
     return int(row[0])
 
 
-def require(connection: Connection, place: Place) -> None:
+def require(connection: Connection, database: Place) -> None:
     """Check that a reader finds the schema it expects.
 
     Raises StoreFailed if a kernel must migrate first, and Damaged.
     """
-    current = version(connection, place)
+    current = version(connection, database)
     if current < NEWEST:
         problem = f"its journal is of version {current}" if current else "there is no journal yet"
-        raise StoreFailed(place.where, f"{problem}; open it once for writing")
+        raise StoreFailed(database.where, f"{problem}; open it once for writing")
 
 
-def migrate(connection: Connection, place: Place, *, upto: int = NEWEST) -> None:
+def migrate(connection: Connection, database: Place, *, upto: int = NEWEST) -> None:
     """Create the tables or migrate them to a version, all or nothing. Raises Damaged, without any change."""
-    if version(connection, place) >= upto:
+    if version(connection, database) >= upto:
         return
     with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", [key_of("schema", place.schema)])
-        if connection.execute("SELECT to_regnamespace(%s)", [place.queries.schema.as_string(None)]).fetchone() == (
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [key_of("schema", database.schema)])
+        if connection.execute("SELECT to_regnamespace(%s)", [database.queries.schema.as_string(None)]).fetchone() == (
             None,
         ):
-            connection.execute(place.queries.create_schema)
-        connection.execute(place.queries["make_versions"])
-        for number in range(version(connection, place) + 1, upto + 1):
-            connection.execute(place.queries.migration(number))
-            connection.execute(place.queries["note_version"], {"version": number})
+            connection.execute(database.queries.create_schema)
+        connection.execute(database.queries["make_versions"])
+        for number in range(version(connection, database) + 1, upto + 1):
+            connection.execute(database.queries.migration(number))
+            connection.execute(database.queries["note_version"], {"version": number})

@@ -91,8 +91,8 @@ class PostgresStore:
                     None if self._read_only else self.kernel,
                     self._patience_s,
                     broke=self._broke,
-                    lost=self._tree_losses.tell,
-                    kernels=self._watching.tell,
+                    lost=self._tree_losses.notify,
+                    kernels=self._watching.notify,
                 )
                 try:
                     await run_shielded(open_store.begin())
@@ -124,8 +124,8 @@ class PostgresStore:
                 self._open, self._failure, self._committed = None, "it is closed", open_store.batches.committed
                 for listeners in (self._losses, self._tree_losses, self._watching):
                     listeners.clear()
-                open_store.batches.broke(self._failed)
-                open_store.tell()
+                open_store.batches.fail(self._failed)
+                open_store.wake_waiters()
                 await open_store.end()
 
     # ---- the journal
@@ -136,7 +136,7 @@ class PostgresStore:
         Raises StoreFailed, and InvalidValue for data that is too large.
         """
         open_store = self._writable()
-        if (losses := open_store.owning.lost) and (loss := losses.get(entry.tree)) is not None:
+        if (losses := open_store.ownership.lost) and (loss := losses.get(entry.tree)) is not None:
             raise OwnedElsewhere(loss.tree, loss.kernel, loss.address)
         self._intake.check(entry)
         for field, text in (("tree", entry.tree), ("run", entry.run)):
@@ -167,16 +167,16 @@ class PostgresStore:
             )
         await open_store.batches.durable(ticket)
         if open_store.is_in_doubt:
-            await open_store.make_sure()
+            await open_store.confirm_ownership()
 
-    def on_commit(self, heard: Callable[[int], None]) -> Callable[[], None]:
+    def on_commit(self, listener: Callable[[int], None]) -> Callable[[], None]:
         """Call `heard` with the newest committed ticket, once per batch; return a function that stops this."""
-        return self._usable().batches.listeners.add(heard)
+        return self._usable().batches.listeners.add(listener)
 
-    def on_loss(self, heard: Callable[[StoreFailed], None]) -> Callable[[], None]:
+    def on_loss(self, listener: Callable[[StoreFailed], None]) -> Callable[[], None]:
         """Call `heard` once if this kernel may have been replaced; return a function that stops this."""
         self._usable()
-        return self._losses.add(heard)
+        return self._losses.add(listener)
 
     async def read(
         self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
@@ -202,7 +202,7 @@ class PostgresStore:
                     return True
             async with asyncio.timeout_at(until):
                 while True:
-                    event = self._usable().news
+                    event = self._usable().new_events
                     await self._usable().listen()
                     if await self.head() > after:
                         return True
@@ -245,7 +245,7 @@ class PostgresStore:
             checked_number("expected", expected)
         change: Callable[[Any], object] = tables.put(self._place.queries, kind, key, data, expected)
         if tree is not None:
-            change = self._writable().owning.holding(_checked("tree", tree), change)
+            change = self._writable().ownership.if_owned(_checked("tree", tree), change)
         document = await self._changed(change, len(data))
         assert isinstance(document, Document)
         return document
@@ -312,27 +312,27 @@ class PostgresStore:
 
     async def kernels(self) -> Sequence[KernelInfo]:
         """Return this kernel, all other live ones, and dead ones that left trees; in order of their names."""
-        peers, own_name = await self._asked(lambda reader: reader.neighbours()), "" if self._read_only else self.kernel
-        return [each.seat for each in peers if each.seat.alive or each.has_trees or each.seat.name == own_name]
+        peers, own_name = await self._asked(lambda reader: reader.kernels()), "" if self._read_only else self.kernel
+        return [each.info for each in peers if each.info.alive or each.has_trees or each.info.name == own_name]
 
     async def announce(self, address: str) -> None:
         """Publish this kernel's address to all kernels, until it ends."""
         await self._changed(tables.announce(self._place, self.kernel, _checked("address", address)), 0)
 
-    def on_kernels(self, heard: Callable[[], None]) -> Callable[[], None]:
+    def on_kernels(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `heard` when `kernels` may have changed; return a function that stops this."""
         self._usable().watch_kernels()
-        return self._watching.add(heard)
+        return self._watching.add(listener)
 
     @property
     def is_away(self) -> bool:
         """Return whether this kernel has lost its session and lock, and is trying to regain both."""
         return self._open is not None and self._open.is_away
 
-    async def has_left(self, kernel: str, epoch: int) -> bool:
+    async def has_closed(self, kernel: str, epoch: int) -> bool:
         """Return whether a kernel closed its store in that epoch and has not begun again."""
         name = _checked("kernel", kernel)
-        return await self._asked(lambda reader: reader.has_left(name, epoch))
+        return await self._asked(lambda reader: reader.has_closed(name, epoch))
 
     async def owner_of(self, tree: str) -> KernelInfo | None:
         """Return the kernel that owns a tree, alive or not; None if the tree has ended, was released, or is unknown."""
@@ -342,7 +342,7 @@ class PostgresStore:
     async def claim(self, trees: Sequence[str]) -> Sequence[str]:
         """Claim this kernel's trees, trees without a kernel, and trees of dead ones; return the trees it owns now."""
         names = [_checked("tree", tree) for tree in trees]
-        owned: Sequence[str] = await self._changed(self._writable().owning.claim(names), 0) if names else []
+        owned: Sequence[str] = await self._changed(self._writable().ownership.claim(names), 0) if names else []
         return owned
 
     async def take_over(
@@ -352,25 +352,25 @@ class PostgresStore:
         names = [_checked("tree", tree) for tree in trees]
         size = self._size_of((), documents)
         write = tables.put_together(self._place.queries, (), documents)
-        change = self._writable().owning.take_over(_checked("kernel", kernel), names, write)
+        change = self._writable().ownership.take_over(_checked("kernel", kernel), names, write)
         stored: Sequence[Document] | None = await self._changed(change, size)
         return stored
 
-    async def claim_fallen(self, limit: int = 16) -> Sequence[str]:
+    async def claim_orphaned(self, limit: int = 16) -> Sequence[str]:
         """Claim at most `limit` trees of dead kernels, and return them."""
         claimed: Sequence[str] = await self._changed(
-            self._writable().owning.claim_fallen(checked_number("limit", limit)), 0
+            self._writable().ownership.claim_orphaned(checked_number("limit", limit)), 0
         )
         return claimed
 
-    async def let_go(self, tree: str) -> None:
+    async def release(self, tree: str) -> None:
         """Release a tree durably; idempotent."""
-        await self._changed(self._writable().owning.let_go(_checked("tree", tree)), 0)
+        await self._changed(self._writable().ownership.release(_checked("tree", tree)), 0)
 
-    def on_tree_loss(self, heard: Callable[[OwnedElsewhere], None]) -> Callable[[], None]:
+    def on_tree_loss(self, listener: Callable[[OwnedElsewhere], None]) -> Callable[[], None]:
         """Call `heard` once for each tree that became another kernel's; return a function that stops this."""
         self._usable()
-        return self._tree_losses.add(heard)
+        return self._tree_losses.add(listener)
 
     # ---- inside
 
@@ -403,14 +403,14 @@ class PostgresStore:
         return size
 
     def _changed(self, change: Callable[[Any], object], size: int, *, alone: bool = False) -> Awaitable[Any]:
-        return self._writable().batches.ask(change, size, alone=alone)
+        return self._writable().batches.change(change, size, alone=alone)
 
     def _broke(self, error: BaseException) -> None:
         """Fail the store: a write has failed permanently."""
         self._failure = error.why if isinstance(error, StoreFailed) else f"{type(error).__name__}: {error}"
         if self._open is not None:
-            self._open.batches.broke(self._failed)
-            self._open.tell()
+            self._open.batches.fail(self._failed)
+            self._open.wake_waiters()
         losses = tuple(self._losses)
         self._losses.clear()
         for listener in losses:

@@ -53,7 +53,7 @@ class _UnownedTrees(Exception):
     """The error for trees that are not this kernel's, or no longer; `asked` are trees with an unknown owner."""
 
     def __init__(self, trees: Sequence[str] = ()) -> None:
-        self.asked = trees
+        self.trees = trees
 
 
 class _RemovedNames(Exception):
@@ -65,7 +65,7 @@ class PostgresWriter:
 
     def __init__(self, place: Place, kernel: str, patience_s: float) -> None:
         self._place, self._kernel, self._patience_s = place, kernel, patience_s
-        self.owning = TreeOwnership(place.queries, kernel)
+        self.ownership = TreeOwnership(place.queries, kernel)
         self._lock = schema.key_of("kernel", place.schema, kernel)
         self._given_up = threading.Event()
         self._newest: Connection | None = None  #: may not be ready yet
@@ -105,7 +105,7 @@ class PostgresWriter:
             row = connection.execute(queries["begin_epoch"], {"kernel": self._kernel}).fetchone()
             assert row is not None
             self._epoch, self._batch = row
-            _, _, self.owning.losses = self._register_kernel(connection)
+            _, _, self.ownership.losses = self._register_kernel(connection)
             self._refresh(connection)
             self.confirmed_at = seconds_with_suspends()
         except psycopg.Error as error:
@@ -123,7 +123,7 @@ class PostgresWriter:
                     self._write(connection, number, batch)
                     break
                 except _UnownedTrees as disowned:
-                    self.owning.look(connection, disowned.asked)
+                    self.ownership.refresh(connection, disowned.trees)
             except _RemovedNames:
                 continue
             except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure) as error:
@@ -216,8 +216,8 @@ class PostgresWriter:
         session = self._own_session(connection)
         _, batch, losses = self._register_kernel(connection)
         self._refresh(connection)
-        if losses != self.owning.losses:
-            self.owning.look(connection)
+        if losses != self.ownership.losses:
+            self.ownership.refresh(connection)
         self._session = session
         self.resumed += 1
         return batch
@@ -241,13 +241,13 @@ class PostgresWriter:
         return seat_row[0], seat_row[1], seat_row[2]
 
     def _write(self, connection: Connection, number: int, batch: Batch) -> None:
-        queries, ids, owning = self._place.queries, self._ids, self.owning
+        queries, ids, owning = self._place.queries, self._ids, self.ownership
         events = self._owned_events(batch)
         if len(ids) > _MAX_NAMES:
             ids.clear()
         missing = {name for event in events for name in (event.tree, event.run) if name not in ids}
         new_ids: dict[str, int] = {}
-        unowned = owning.fresh({event.tree for event in events})
+        unowned = owning.unowned({event.tree for event in events})
         owning.begin()
         # A single statement is its own transaction; that saves two round trips.
         is_single = not missing and not unowned and not batch.changes
@@ -266,9 +266,9 @@ class PostgresWriter:
                     raise self._commit_error(connection, number)
                 if row[2] != len(unowned):
                     raise _UnownedTrees(unowned)
-                owning.gained(unowned)
+                owning.add_owned(unowned)
                 for change in batch.changes:
-                    change.answer = change.make(connection)
+                    change.answer = change.apply(connection)
         except BaseException as error:
             for name in new_ids:  # A rollback removes new names.
                 del ids[name]
@@ -279,7 +279,7 @@ class PostgresWriter:
 
     def _owned_events(self, batch: Batch) -> list[Entry]:
         """Return the events of a batch without those of lost trees, whose tickets are noted in the batch as refused."""
-        losses, batch.refused = self.owning.lost, {}
+        losses, batch.refused = self.ownership.lost, {}
         if not losses:
             return batch.events
         first = batch.last - len(batch.events) + 1
@@ -289,7 +289,7 @@ class PostgresWriter:
     def _commit_error(self, connection: Connection, number: int) -> Exception:
         """Return the reason why a commit found an unexpected state in our row."""
         row = connection.execute(self._place.queries["where_we_are"], {"kernel": self._kernel}).fetchone()
-        if row is not None and row[:2] == (self._epoch, number - 1) and row[2] != self.owning.losses:
+        if row is not None and row[:2] == (self._epoch, number - 1) and row[2] != self.ownership.losses:
             return _UnownedTrees()
         return StoreFailed(self._place.where, "another kernel has taken over")
 
@@ -301,7 +301,7 @@ class PostgresWriter:
             "kernel": self._kernel,
             "epoch": self._epoch,
             "channel": self._place.schema,
-            "losses": self.owning.losses,
+            "losses": self.ownership.losses,
             "fresh": Texts(sorted(unowned)),
             "seqs": Longs([event.seq for event in events]),
             "trees": Longs([ids[event.tree] for event in events]),

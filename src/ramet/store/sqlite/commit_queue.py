@@ -125,7 +125,7 @@ class Commits:
     def _on_written(self, written: int, head: int, jobs: Sequence[Job]) -> None:
         """Finish a batch that is on disk: notify listeners first, then complete the waiting callers."""
         self.committed = written
-        self._news.tell(written, head)
+        self._news.notify(written, head)
         waiters, self._waiters = self._waiters, []
         for ticket, waiter in waiters:
             if ticket > written:

@@ -40,7 +40,7 @@ def compact(path: Path) -> int:
         try:
             with database.opening(path):
                 space = Journal(connection).space()
-                if space.gives_back or space.surplus * _SHARE < space.pages:
+                if space.can_release or space.surplus * _SHARE < space.pages:
                     return 0
                 needed = _COPIES * (space.pages - space.free) * space.page_size
                 if (free_bytes := shutil.disk_usage(path.parent).free) < needed:

@@ -38,7 +38,7 @@ class Descriptors:
 
     def __init__(self) -> None:
         self.guard = threading.RLock()  # A connection that is garbage-collected may call in at any point.
-        self.held: set[Identity] = set()  #: files that a kernel of this process has locked
+        self.locked: set[Identity] = set()  #: files that a kernel of this process has locked
         self._connections: Counter[Identity] = Counter()
         self._idle: defaultdict[Identity, list[int]] = defaultdict(list)
 

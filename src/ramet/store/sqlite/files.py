@@ -59,7 +59,7 @@ class SqliteFiles:
             self.release()
             raise
 
-    def near(self, read: Callable[[SqliteReader], T]) -> T:
+    def read_in_caller(self, read: Callable[[SqliteReader], T]) -> T:
         """Read in the calling thread, on a connection opened at the first call."""
         with self._loop_reader_lock:
             if self._loop_reader is None:

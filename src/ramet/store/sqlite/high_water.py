@@ -43,7 +43,7 @@ class Mark(NamedTuple):
         """Return whether data of the other position is missing here."""
         return self.cursor < other.cursor or self.changes < other.changes
 
-    def beside(self, other: Mark) -> Self:
+    def maximum(self, other: Mark) -> Self:
         """Return the larger of both positions, component by component."""
         return type(self)(max(self.cursor, other.cursor), max(self.changes, other.changes))
 

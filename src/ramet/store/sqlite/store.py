@@ -78,7 +78,7 @@ class SqliteStore(SoleKernel):
                     raise
                 self._pool, self._files = pool, files
                 if files.journal is not None and files.checkpoints is not None:
-                    self._news.begin(files.journal.head)
+                    self._news.reset(files.journal.head)
                     self._commits = Commits(self.path, files.journal, files.checkpoints, self._news, self._losses)
                 self._why = None
         return self
@@ -107,18 +107,18 @@ class SqliteStore(SoleKernel):
         """Return once the entry of this ticket, and all before it, is on disk. A cancelled wait changes nothing."""
         await (self._commits or self._writes()).durable(ticket)
 
-    def on_commit(self, heard: Callable[[int], None]) -> Callable[[], None]:
+    def on_commit(self, listener: Callable[[int], None]) -> Callable[[], None]:
         """Call `heard` on the event loop once per batch, before callers that wait for the batch continue."""
         self._check()
-        return self._news.listen(heard)
+        return self._news.listen(listener)
 
-    def on_loss(self, heard: Callable[[StoreFailed], None]) -> Callable[[], None]:
+    def on_loss(self, listener: Callable[[StoreFailed], None]) -> Callable[[], None]:
         """Call `heard` once a commit finds that another kernel writes to the file, or that the file was replaced.
 
         Returns a function that stops this.
         """
         self._check()
-        return self._losses.add(heard)
+        return self._losses.add(listener)
 
     async def read(
         self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
@@ -169,9 +169,9 @@ class SqliteStore(SoleKernel):
         this: use `ramet.store.sqlite.compaction`.
         """
         space: Space = await self._writes().change(lambda journal: journal.space())
-        while space.gives_back and space.surplus:
+        while space.can_release and space.surplus:
             previous = space
-            space = await self._writes().change(lambda journal: journal.give_back(_GIVEN), _GIVEN * space.page_size)
+            space = await self._writes().change(lambda journal: journal.release_pages(_GIVEN), _GIVEN * space.page_size)
             if space.free >= previous.free:  # Other writers free pages as fast, or none can be released.
                 break
         return space
@@ -227,7 +227,7 @@ class SqliteStore(SoleKernel):
         if files is None:
             raise StoreFailed(self.path, "it is closed")
         try:
-            return files.near(lambda reader: reader.blobs_named([_digest(name) for name in names]))
+            return files.read_in_caller(lambda reader: reader.blobs_named([_digest(name) for name in names]))
         except sqlite3.Error as error:
             raise StoreFailed(self.path, database.plain(error)) from None
 

@@ -26,7 +26,7 @@ class Space(NamedTuple):
     pages: int  #: total number
     free: int  #: unused: they are reused, or released
     page_size: int  #: bytes
-    gives_back: bool  #: False: an older journal, which must be rewritten before it can shrink
+    can_release: bool  #: False: an older journal, which must be rewritten before it can shrink
 
     @property
     def surplus(self) -> int:
@@ -70,7 +70,7 @@ class Journal:
 
     def accept_loss(self, marked: Mark) -> None:
         """Continue after a mark that is ahead: the lost cursors are not used again."""
-        self._cursor, self._changes = self.position.beside(marked)
+        self._cursor, self._changes = self.position.maximum(marked)
         self._execute("mark_forgotten", self._cursor)
 
     def _commit(self, batch: Sequence[Entry | Job]) -> None:
@@ -168,10 +168,10 @@ class Journal:
             self._execute("put_document", document._asdict())
         return stored
 
-    def give_back(self, most: int) -> Space:
+    def release_pages(self, most: int) -> Space:
         """Release up to `most` free pages; the file system has them once the log is moved into the file."""
         space = self.space()
-        if not space.gives_back:
+        if not space.can_release:
             return space
         # One page each: this connection does not step through a pragma's rows.
         for _ in range(min(most, space.free - KEPT_FREE)):

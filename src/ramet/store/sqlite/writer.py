@@ -24,11 +24,11 @@ class SqliteWriter:
         self,
         journal: Journal,
         checkpoints: Checkpoints,
-        told: Callable[[int, int, Sequence[Job]], None],
-        ended: Callable[[Exception | None], None],
+        on_written: Callable[[int, int, Sequence[Job]], None],
+        on_ended: Callable[[Exception | None], None],
     ) -> None:
         self._journal, self._checkpoints = journal, checkpoints
-        self._told, self._ended = told, ended
+        self._told, self._ended = on_written, on_ended
         self._queue: deque[Entry | Job] = deque()
         self._wakeup = _Event()
         self._is_closing = False

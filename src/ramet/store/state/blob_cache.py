@@ -42,17 +42,17 @@ class BlobCache:
     def now(self, steps: Steps[T]) -> T:
         """Return the result of a walk; blocks this thread for reads of the store."""
         walk = _Walk(steps)
-        while (request := walk.want) is not None:
+        while (request := walk.request) is not None:
             missing = self._missing(request)
-            walk.give(self._found(request, self.store.get_blobs_now(missing) if missing else {}))
+            walk.send(self._found(request, self.store.get_blobs_now(missing) if missing else {}))
         return walk.result
 
     async def wait(self, steps: Steps[T]) -> T:
         """Return the result of a walk."""
         walk = _Walk(steps)
-        while (request := walk.want) is not None:
+        while (request := walk.request) is not None:
             missing = self._missing(request)
-            walk.give(self._found(request, await self.store.get_blobs(missing) if missing else {}))
+            walk.send(self._found(request, await self.store.get_blobs(missing) if missing else {}))
         return walk.result
 
     def keep(self, name: str, made: Any, data: bytes) -> None:
@@ -101,15 +101,15 @@ class _Walk(Generic[T]):
 
     def __init__(self, steps: Steps[T]) -> None:
         self._steps = steps
-        self.want: MissingBlob | None = None
+        self.request: MissingBlob | None = None
         self.result: T
         self._advance(None)
 
-    def give(self, found: list[Any]) -> None:
+    def send(self, found: list[Any]) -> None:
         self._advance(found)
 
     def _advance(self, values: list[Any] | None) -> None:
         try:
-            self.want = next(self._steps) if values is None else self._steps.send(values)
+            self.request = next(self._steps) if values is None else self._steps.send(values)
         except StopIteration as end:
-            self.want, self.result = None, end.value
+            self.request, self.result = None, end.value

@@ -21,7 +21,7 @@ from ramet.store.state.blob_cache import BlobCache
 from ramet.store.state.commits import Change, Commit
 from ramet.store.state.diff import Difference, differences
 from ramet.store.state.merging import Resolve
-from ramet.store.state.validation import checked_name, is_commit, parted, shown
+from ramet.store.state.validation import checked_name, display_key, is_commit, split_cell_key
 from ramet.store.state.working_copy import WorkingCopy
 
 KIND = "state"  #: of the documents of branches
@@ -42,20 +42,24 @@ class BranchHead(NamedTuple):
 class Branch:
     """A branch of a state as last read, with changes that are not committed yet."""
 
-    def __init__(self, shelf: BlobCache, name: str, branch: str, *, author: str, clock: Clock) -> None:
-        self.shelf, self.name, self.branch = shelf, checked_name("state", name), checked_name("branch", branch)
+    def __init__(self, blob_cache: BlobCache, name: str, branch: str, *, author: str, clock: Clock) -> None:
+        self.blob_cache, self.name, self.branch = (
+            blob_cache,
+            checked_name("state", name),
+            checked_name("branch", branch),
+        )
         self.author, self._clock = author, clock
-        self.place = BranchHead(None, 0)
+        self.tip = BranchHead(None, 0)
         self.is_detached = False  #: at a checked-out commit, not following its branch
-        self.copy = WorkingCopy(shelf, tree.EMPTY)
+        self.copy = WorkingCopy(blob_cache, tree.EMPTY)
         self._turn = asyncio.Lock()
 
-    def twin(self, branch: str, *, author: str | None = None) -> Branch:
+    def other_branch(self, branch: str, *, author: str | None = None) -> Branch:
         """Return another branch of the same state, at the same commit, without changes."""
         author = self.author if author is None else author
-        other = Branch(self.shelf, self.name, branch, author=author, clock=self._clock)
-        other.place = BranchHead(self.place.head, 0)
-        other.copy.root = self.place.root
+        other = Branch(self.blob_cache, self.name, branch, author=author, clock=self._clock)
+        other.tip = BranchHead(self.tip.head, 0)
+        other.copy.root = self.tip.root
         return other
 
     # ---- going there
@@ -64,33 +68,33 @@ class Branch:
         """Move to a commit, or with None to the newest of the branch. Raises UnsavedChanges and Unknown."""
         async with self._turn:
             self._require_saved("checkout")
-            tip = await self.newest() if ref is None else BranchHead(await self.found(ref), 0)
+            tip = await self.read_head() if ref is None else BranchHead(await self.resolve_ref(ref), 0)
             self._require_saved("checkout")  # nor changes set meanwhile
             self.is_detached = ref is not None
             self._move_to(tip)
             return tip.head
 
-    async def newest(self) -> BranchHead:
+    async def read_head(self) -> BranchHead:
         """Return the current position of the branch."""
-        document = await self.shelf.store.get(KIND, self._key())
+        document = await self.blob_cache.store.get(KIND, self._key())
         if document is None:
             return BranchHead(None, 0)
-        return BranchHead(await self.shelf.wait(commits.load(self._head_in(document))), document.version)
+        return BranchHead(await self.blob_cache.wait(commits.load(self._head_in(document))), document.version)
 
-    async def found(self, ref: Commit | str) -> Commit:
+    async def resolve_ref(self, ref: Commit | str) -> Commit:
         """Return the commit of an id, or the newest of a branch.
 
         Raises Unknown, and InvalidValue for another state's.
         """
         if isinstance(ref, str) and not is_commit(ref):
-            document = await self.shelf.store.get(KIND, self._key(checked_name("branch", ref)))
+            document = await self.blob_cache.store.get(KIND, self._key(checked_name("branch", ref)))
             if document is None:
                 raise Unknown("branch", ref, tuple(await self.branches()))
             ref = self._head_in(document)
         id = ref.id if isinstance(ref, Commit) else ref
-        if not await self.shelf.store.get_blobs([id]):
+        if not await self.blob_cache.store.get_blobs([id]):
             raise Unknown("commit", id)
-        commit = await self.shelf.wait(commits.load(id))
+        commit = await self.blob_cache.wait(commits.load(id))
         if commit.state != self.name:
             raise InvalidValue("commit", id, f"one of the state {self.name!r}; this is one of {commit.state!r}")
         return commit
@@ -105,11 +109,11 @@ class Branch:
                 remedy = "fork(branch, with_changes=True) makes a branch of it; discard() and checkout() go back"
                 raise UnsavedChanges(tuple(self.copy.changes), why, remedy)
             self.copy.settle_fetched(mutated)
-            own_changes, tip = dict(self.copy.changes), self.place
+            own_changes, tip = dict(self.copy.changes), self.tip
             decisions: dict[str, bytes | None] = {}
             while True:
                 changes = {**own_changes, **decisions}
-                updated = await self.shelf.wait(tree.update(tip.root, changes))
+                updated = await self.blob_cache.wait(tree.update(tip.root, changes))
                 if updated.root == tip.root and tip.head is not None:
                     break
                 try:
@@ -117,7 +121,7 @@ class Branch:
                     break
                 except Conflict:
                     tip = await self._after_conflict()
-                    theirs = await self.shelf.wait(differences(self.place.root, tip.root))
+                    theirs = await self.blob_cache.wait(differences(self.tip.root, tip.root))
                     decisions = await self._resolve_conflicts(tip, own_changes, theirs, on_conflict, resolve)
             self._committed(tip, own_changes)
             assert tip.head is not None
@@ -137,7 +141,7 @@ class Branch:
         """
         if on_conflict == "abandon":
             self.copy.discard()
-            expected = self.place.version
+            expected = self.tip.version
             self._move_to(tip)
             raise Conflict(KIND, self._key(), expected=expected, found=tip.version)
         ours = {
@@ -155,7 +159,7 @@ class Branch:
             async def merged(tip: BranchHead) -> BranchHead:
                 base = None
                 if tip.head is not None:
-                    base = await self.shelf.wait(commits.merge_base(tip.head, other))
+                    base = await self.blob_cache.wait(commits.merge_base(tip.head, other))
                 if base is not None and base.id == other.id:  # It is merged already: once is enough.
                     return tip
                 root = base.root if base else tree.EMPTY
@@ -170,14 +174,14 @@ class Branch:
             self._require_attached("revert")
             base_root = tree.EMPTY
             if undone.parents:
-                base_root = (await self.shelf.wait(commits.load(undone.parents[0]))).root
+                base_root = (await self.blob_cache.wait(commits.load(undone.parents[0]))).root
             return await self._update_head(
                 lambda place: self._three_way(place, undone.root, base_root, resolve, message, ())
             )
 
     async def _update_head(self, change: Callable[[BranchHead], Awaitable[BranchHead]]) -> Commit:
         """Make a change on top of the newest commit, with retries after concurrent commits. Raises MergeConflict."""
-        tip = self.place
+        tip = self.tip
         while True:
             try:
                 tip = await change(tip)
@@ -187,7 +191,7 @@ class Branch:
             except Conflict:
                 tip = await self._after_conflict()
         # Changes set meanwhile stay, on top of the commit.
-        self.place, self.copy.root = tip, tip.root
+        self.tip, self.copy.root = tip, tip.root
         assert tip.head is not None
         return tip.head
 
@@ -200,11 +204,11 @@ class Branch:
         message: str,
         parents: tuple[Commit, ...],
     ) -> BranchHead:
-        ours = await self.shelf.wait(differences(base, tip.root))
-        theirs = await self.shelf.wait(differences(base, their_root))
+        ours = await self.blob_cache.wait(differences(base, tip.root))
+        theirs = await self.blob_cache.wait(differences(base, their_root))
         decisions = await self._merge_changes(ours, theirs, resolve, tip.version)
         changes = {**{cell_key: each.after for cell_key, each in theirs.items()}, **decisions}
-        updated = await self.shelf.wait(tree.update(tip.root, changes))
+        updated = await self.blob_cache.wait(tree.update(tip.root, changes))
         if updated.root == tip.root and tip.head is not None and not parents:
             return tip
         return await self._write(tip, updated, self._blobs(changes), parents, message)
@@ -218,7 +222,9 @@ class Branch:
     ) -> dict[str, bytes | None]:
         keys = merging.conflicts(ours, theirs)
         if keys and resolve is None:
-            raise MergeConflict(KIND, self._key(), tuple(map(shown, keys)), expected=self.place.version, found=version)
+            raise MergeConflict(
+                KIND, self._key(), tuple(map(display_key, keys)), expected=self.tip.version, found=version
+            )
         return await merging.resolved(self.copy, resolve, ours, theirs) if resolve is not None else {}
 
     async def _write(
@@ -239,10 +245,10 @@ class Branch:
         )
         expected_data = _head_document(tip.head) if tip.version and tip.head is not None else None
         head = DocumentWrite(KIND, self._key(), _head_document(commit), tip.version, expected_data)
-        (document,) = await self.shelf.store.put_together([*blobs, *updated.blobs.values(), data], [head])
+        (document,) = await self.blob_cache.store.put_together([*blobs, *updated.blobs.values(), data], [head])
         for name, blob in updated.blobs.items():
-            self.shelf.keep(name, updated.nodes[name], blob)
-        self.shelf.keep(commit.id, commit, data)
+            self.blob_cache.keep(name, updated.nodes[name], blob)
+        self.blob_cache.keep(commit.id, commit, data)
         return BranchHead(commit, document.version)
 
     async def fork(self, branch: str, *, author: str | None, with_changes: bool) -> Branch:
@@ -250,13 +256,13 @@ class Branch:
         async with self._turn:
             if not with_changes:
                 self._require_saved("fork", " or fork(branch, with_changes=True)")
-            twin = self.twin(branch, author=author)
-            if self.place.head is None:
-                self.place = await self._write(self.place, tree.Updated(tree.EMPTY, {}, {}), [], (), "")
-                twin.place = BranchHead(self.place.head, 0)
-            assert self.place.head is not None
-            document = await self.shelf.store.put(KIND, twin._key(), _head_document(self.place.head), expected=0)
-            twin.place = BranchHead(self.place.head, document.version)
+            twin = self.other_branch(branch, author=author)
+            if self.tip.head is None:
+                self.tip = await self._write(self.tip, tree.Updated(tree.EMPTY, {}, {}), [], (), "")
+                twin.tip = BranchHead(self.tip.head, 0)
+            assert self.tip.head is not None
+            document = await self.blob_cache.store.put(KIND, twin._key(), _head_document(self.tip.head), expected=0)
+            twin.tip = BranchHead(self.tip.head, document.version)
             if with_changes:
                 twin.copy.changes, twin.copy.blobs = dict(self.copy.changes), dict(self.copy.blobs)
                 self.copy.discard()
@@ -265,26 +271,29 @@ class Branch:
     async def delete(self) -> None:
         """Delete the branch. Raises Conflict if it has commits that were not seen here."""
         async with self._turn:
-            await self.shelf.store.delete(KIND, self._key(), expected=None if self.is_detached else self.place.version)
+            await self.blob_cache.store.delete(
+                KIND, self._key(), expected=None if self.is_detached else self.tip.version
+            )
 
     # ---- looking
 
     async def branches(self, begins: str = "") -> dict[str, str]:
         """Return the newest commit of every branch whose name begins with `begins`, by name."""
         prefix = f"{self.name}/"
-        documents = await self.shelf.store.list(KIND, prefix=prefix + begins)
+        documents = await self.blob_cache.store.list(KIND, prefix=prefix + begins)
         return {document.key[len(prefix) :]: self._head_in(document) for document in documents}
 
     async def diff(self, before: Commit | None, after: Commit | None) -> list[Change]:
         """Return the differences between two commits, in the order of keys."""
         roots = [each.root if each is not None else tree.EMPTY for each in (before, after)]
-        changed_cells = await self.shelf.wait(differences(*roots))
+        changed_cells = await self.blob_cache.wait(differences(*roots))
         return [
             Change(
-                *parted(cell_key), *[await merging.told(self.copy, cell_key, cell) for cell in changed_cells[cell_key]]
+                *split_cell_key(cell_key),
+                *[await merging.value_of_cell(self.copy, cell_key, cell) for cell in changed_cells[cell_key]],
             )
             for cell_key in sorted(changed_cells)
-            if not merging.is_mark(cell_key, changed_cells[cell_key])
+            if not merging.is_directory_mark(cell_key, changed_cells[cell_key])
         ]
 
     # ---- inside
@@ -296,7 +305,7 @@ class Branch:
         try:
             return str(msgspec.json.decode(document.data, type=dict[str, str])["head"])
         except (msgspec.MsgspecError, KeyError) as error:
-            raise Damaged("a state", self.shelf.store.name, f"the branch {document.key!r}: {error}") from None
+            raise Damaged("a state", self.blob_cache.store.name, f"the branch {document.key!r}: {error}") from None
 
     def _blobs(self, changes: Mapping[str, bytes | None]) -> list[bytes]:
         """Return the large values among the changes that are not in the store yet."""
@@ -308,22 +317,22 @@ class Branch:
 
         Raises Conflict if the branch was deleted or replaced by another one.
         """
-        tip, old_head = await self.newest(), self.place.head
+        tip, old_head = await self.read_head(), self.tip.head
         is_descendant = tip.head is not None and (
-            old_head is None or await self.shelf.wait(commits.merge_base(tip.head, old_head)) == old_head
+            old_head is None or await self.blob_cache.wait(commits.merge_base(tip.head, old_head)) == old_head
         )
         if not is_descendant:
-            raise Conflict(KIND, self._key(), expected=self.place.version, found=tip.version)
+            raise Conflict(KIND, self._key(), expected=self.tip.version, found=tip.version)
         return tip
 
     def _move_to(self, tip: BranchHead) -> None:
-        self.place = tip
+        self.tip = tip
         self.copy.root = tip.root
         self.copy.discard()
 
     def _committed(self, tip: BranchHead, committed_cells: Mapping[str, bytes | None]) -> None:
         """Remove the written changes from the working copy; changes set meanwhile stay."""
-        self.place, copy = tip, self.copy
+        self.tip, copy = tip, self.copy
         copy.root = tip.root
         copy.changes = {
             cell_key: cell for cell_key, cell in copy.changes.items() if committed_cells.get(cell_key, b"") != cell
@@ -333,9 +342,9 @@ class Branch:
 
     def _require_saved(self, action: str, hint: str = "") -> None:
         unsaved = self.copy.unsaved()
-        changed = [each.kept for each in self.copy.fetched.changed()]
+        changed = [each.cell_key for each in self.copy.fetched.changed()]
         if unsaved or changed:
-            keys = tuple(map(shown, dict.fromkeys([*unsaved, *changed])))
+            keys = tuple(map(display_key, dict.fromkeys([*unsaved, *changed])))
             raise UnsavedChanges(keys, f"{action} with uncommitted changes", f"commit() or discard() first{hint}")
 
     def _require_attached(self, action: str) -> None:

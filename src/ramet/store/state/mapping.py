@@ -46,7 +46,7 @@ class Keys:
 
     async def read_keys(self, prefix: str = "", *, recursive: bool = True) -> list[str]:
         """Return keys like `keys`, without blocking other tasks."""
-        await self._line.copy.look_ahead(self._below + checked_prefix(prefix))
+        await self._line.copy.prefetch(self._below + checked_prefix(prefix))
         return self.keys(prefix, recursive=recursive)
 
     # ---- namespaces
@@ -64,7 +64,7 @@ class Keys:
 
     def entry(self, key: str, name: str, default: Any = None, *, as_: Any = None) -> Any:
         """Return one entry of a directory, whose key has a last part like `__this__`."""
-        return self._line.copy.give_entry(self._whole(key), name, default, as_)
+        return self._line.copy.get_entry(self._whole(key), name, default, as_)
 
     async def read_entry(self, key: str, name: str, default: Any = None, *, as_: Any = None) -> Any:
         """Return one entry like `entry`, without blocking other tasks."""

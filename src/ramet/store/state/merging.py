@@ -7,7 +7,7 @@ from typing import Any
 
 from ramet.store.state import values
 from ramet.store.state.diff import Difference
-from ramet.store.state.validation import is_directory, shown
+from ramet.store.state.validation import display_key, is_directory
 from ramet.store.state.values import MISSING
 from ramet.store.state.working_copy import MARK, WorkingCopy
 
@@ -21,9 +21,9 @@ def conflicts(ours: Mapping[str, Difference], theirs: Mapping[str, Difference]) 
     return sorted(cell_key for cell_key in shared if ours[cell_key].after != theirs[cell_key].after)
 
 
-def is_mark(kept: str, difference: Difference) -> bool:
+def is_directory_mark(cell_key: str, difference: Difference) -> bool:
     """Return whether only the mark of a directory was added or removed: its entries tell all."""
-    return is_directory(kept) and {difference.before, difference.after} <= {MARK, None}
+    return is_directory(cell_key) and {difference.before, difference.after} <= {MARK, None}
 
 
 class UnresolvedConflict(Exception):
@@ -42,18 +42,20 @@ async def resolved(
     for cell_key in conflicts(ours, theirs):
         sides = (ours[cell_key].before, ours[cell_key].after, theirs[cell_key].after)
         try:
-            value = resolve(shown(cell_key), *[await told(copy, cell_key, cell) for cell in sides])
+            value = resolve(display_key(cell_key), *[await value_of_cell(copy, cell_key, cell) for cell in sides])
         except UnresolvedConflict as error:
             undecided = error
             continue
-        decisions[cell_key] = None if value is MISSING else copy.celled(values.encode(value, shown(cell_key)))
+        decisions[cell_key] = (
+            None if value is MISSING else copy.encode_cell(values.encode(value, display_key(cell_key)))
+        )
     if undecided is not None:
         raise undecided
     return decisions
 
 
-async def told(copy: WorkingCopy, kept: str, cell: bytes | None) -> Any:
+async def value_of_cell(copy: WorkingCopy, cell_key: str, cell: bytes | None) -> Any:
     """Return a new copy of the value in a cell; MISSING for none."""
     if cell is None:
         return MISSING
-    return values.decode(await copy.raw_of(cell), shown(kept))
+    return values.decode(await copy.raw_of(cell), display_key(cell_key))

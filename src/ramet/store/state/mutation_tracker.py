@@ -10,7 +10,7 @@ _MIN_TRACKED = 64  #: number of objects kept before unreferenced ones are droppe
 
 
 class _TrackedObject(NamedTuple):
-    kept: str
+    cell_key: str
     value: Any
     raw: bytes  #: encoding at the time it was returned
     as_: Any  #: the requested type; None for lists and dicts, whose parts' references can be counted
@@ -20,7 +20,7 @@ class _TrackedObject(NamedTuple):
 class Changed(NamedTuple):
     """An object that was changed, with its key and its requested type."""
 
-    kept: str
+    cell_key: str
     value: Any
     as_: Any
 
@@ -32,28 +32,28 @@ class Fetched:
         self._given: list[_TrackedObject] = []
         self._next_cleanup_at = _MIN_TRACKED
 
-    def add(self, kept: str, value: Any, as_: Any, encode: Callable[[Any], bytes]) -> None:
+    def add(self, cell_key: str, value: Any, as_: Any, encode: Callable[[Any], bytes]) -> None:
         """Register an object that is returned."""
         if len(self._given) >= self._next_cleanup_at:
             self._given = [each for each in self._given if not _is_alone(each) or _is_changed(each)]
             self._next_cleanup_at = max(_MIN_TRACKED, 2 * len(self._given))
-        self._given.append(_TrackedObject(kept, value, encode(value), as_, encode))
+        self._given.append(_TrackedObject(cell_key, value, encode(value), as_, encode))
 
     def changed(self) -> Iterator[Changed]:
         """Yield the objects that were changed."""
         for each in self._given:
             if _is_changed(each):
-                yield Changed(each.kept, each.value, each.as_)
+                yield Changed(each.cell_key, each.value, each.as_)
 
-    def written(self, kept: str, value: Any) -> None:
+    def update(self, cell_key: str, value: Any) -> None:
         """Note a new value of a key: objects of the old value are dropped, and the new one counts as unchanged."""
         self._given = [
             each._replace(raw=each.encode(value)) if each.value is value else each
             for each in self._given
-            if each.kept != kept or each.value is value
+            if each.cell_key != cell_key or each.value is value
         ]
 
-    def leave(self) -> None:
+    def forget_changed(self) -> None:
         """Forget the changed objects."""
         self._given = [each for each in self._given if not _is_changed(each)]
 

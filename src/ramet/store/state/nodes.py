@@ -93,15 +93,15 @@ def cell(raw: bytes) -> bytes:
     return b"[%s]" % raw if len(raw) <= INLINE else b'["%s",%d]' % (name_of(raw).encode(), len(raw))
 
 
-def blob_of(kept: bytes) -> str | None:
+def blob_of(cell: bytes) -> str | None:
     """Return the name of the blob that a cell refers to; None if the value is inline."""
-    match = _REFERENCE.fullmatch(kept)
+    match = _REFERENCE.fullmatch(cell)
     return match[1].decode() if match else None
 
 
-def inline(kept: bytes) -> bytes:
+def inline(cell: bytes) -> bytes:
     """Return the JSON of a value that is stored in its cell."""
-    return kept[1:-1]
+    return cell[1:-1]
 
 
 def count(node: Node) -> int:

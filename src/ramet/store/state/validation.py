@@ -67,15 +67,15 @@ def entry_key(key: str, name: object) -> str:
     return f"{key}{_ENTRY}{name}"
 
 
-def parted(kept: str) -> tuple[str, str | None]:
+def split_cell_key(cell_key: str) -> tuple[str, str | None]:
     """Return the key, and the entry's name or None, of a stored key."""
-    key, mark, name = kept.partition(_ENTRY)
+    key, mark, name = cell_key.partition(_ENTRY)
     return key, name if mark else None
 
 
-def shown(kept: str) -> str:
+def display_key(cell_key: str) -> str:
     """Return a stored key for display: `key`, or `key[entry]`."""
-    key, name = parted(kept)
+    key, name = split_cell_key(cell_key)
     return key if name is None else f"{key}[{name}]"
 
 

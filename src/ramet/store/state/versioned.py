@@ -69,7 +69,7 @@ class Versioned(Keys):
     @property
     def head(self) -> Commit | None:
         """Return the commit that the working copy is based on; None before the first."""
-        return self._line.place.head
+        return self._line.tip.head
 
     async def commit(
         self,
@@ -105,42 +105,42 @@ class Versioned(Keys):
 
     async def history(self, limit: int = 100) -> Sequence[Commit]:
         """Return the current commit and its ancestors, the newest first."""
-        head = self._line.place.head
-        return await self._line.shelf.wait(commits.history(head, limit)) if head is not None else []
+        head = self._line.tip.head
+        return await self._line.blob_cache.wait(commits.history(head, limit)) if head is not None else []
 
     async def own_history(self, limit: int = 100, *, most: int = 1_000) -> Sequence[Commit]:
         """Return only commits that changed a key below this path, among the `most` newest of the whole state."""
-        head = self._line.place.head
+        head = self._line.tip.head
         if head is None:
             return []
-        return await self._line.shelf.wait(commits.history_below(head, limit, self._below, most))
+        return await self._line.blob_cache.wait(commits.history_below(head, limit, self._below, most))
 
     async def changed_here(self, commit: Commit) -> bool:
         """Return whether a commit changed a key below this path."""
-        return bool(await self._line.shelf.wait(commits.history_below(commit, 1, self._below, 1)))
+        return bool(await self._line.blob_cache.wait(commits.history_below(commit, 1, self._below, 1)))
 
     async def before(self, ref: str, *, most: int = 10_000) -> Commit | None:
         """Return the commit with this id if it is among the `most` newest of the branch; None for any other id."""
-        head = (await self._line.newest()).head
-        return await self._line.shelf.wait(commits.is_before(head, ref, most)) if head is not None else None
+        head = (await self._line.read_head()).head
+        return await self._line.blob_cache.wait(commits.is_before(head, ref, most)) if head is not None else None
 
     async def beside(self, branch: str = "", *, at: Commit | str | None = None, author: str = "") -> Versioned:
         """Return another working copy of the state, of a branch or at a commit, with a shared cache. Raises Unknown."""
-        working_branch = self._line.twin(branch or self.branch, author=author)
+        working_branch = self._line.other_branch(branch or self.branch, author=author)
         await working_branch.checkout(at)
         return _new_versioned(working_branch, self._loop)
 
     async def diff(self, before: Commit | str | None, after: Commit | str | None = None) -> Sequence[Change]:
         """Return the differences of two commits or branches; `before` None is empty, `after` None is this one."""
         working_branch = self._line
-        first = await working_branch.found(before) if before is not None else None
+        first = await working_branch.resolve_ref(before) if before is not None else None
         return await working_branch.diff(
-            first, await working_branch.found(after) if after is not None else working_branch.place.head
+            first, await working_branch.resolve_ref(after) if after is not None else working_branch.tip.head
         )
 
     async def revert(self, commit: Commit | str, *, resolve: Resolve | None = None, message: str = "") -> Commit:
         """Undo the changes of one commit by a new commit. Raises MergeConflict for keys changed since."""
-        undone = await self._line.found(commit)
+        undone = await self._line.resolve_ref(commit)
         return await self._line.revert(undone, resolve, message or f"revert {undone.id}")
 
     @property
@@ -164,7 +164,7 @@ class Versioned(Keys):
         without it.
         """
         if isinstance(other, Versioned):
-            if other._line.shelf.store is not self._line.shelf.store:
+            if other._line.blob_cache.store is not self._line.blob_cache.store:
                 raise InvalidValue("other", other, "a state of the same store")
             if other._line.copy.unsaved():
                 raise InvalidValue("other", other.unsaved, "a state without uncommitted changes")
@@ -173,7 +173,7 @@ class Versioned(Keys):
             what, other = other.branch, other.head
         else:
             what = other if isinstance(other, str) else other.id
-        return await self._line.merge(await self._line.found(other), resolve, message or f"merge {what}")
+        return await self._line.merge(await self._line.resolve_ref(other), resolve, message or f"merge {what}")
 
     async def branches(self, prefix: str = "") -> dict[str, str]:
         """Return the id of the newest commit of every branch whose name begins with `prefix`, by branch name."""

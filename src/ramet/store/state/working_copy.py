@@ -13,10 +13,10 @@ from ramet.store.state.validation import (
     MOST_KEY,
     checked_directory,
     checked_key,
+    display_key,
     entry_key,
     is_directory,
-    parted,
-    shown,
+    split_cell_key,
 )
 from ramet.store.state.values import MISSING
 
@@ -27,8 +27,8 @@ _ATOMS = (str, int, float, bool, type(None), bytes)
 class WorkingCopy:
     """Changes over a tree. Keys here are stored keys: an entry of a directory has its own."""
 
-    def __init__(self, shelf: BlobCache, root: str) -> None:
-        self.shelf, self.root = shelf, root
+    def __init__(self, blob_cache: BlobCache, root: str) -> None:
+        self.blob_cache, self.root = blob_cache, root
         self.changes: dict[str, bytes | None] = {}  #: cells; None for a removed key
         self.blobs: dict[str, bytes] = {}  #: values that are too large for a cell
         self.fetched = Fetched()
@@ -37,11 +37,11 @@ class WorkingCopy:
 
     def unsaved_shown(self) -> list[str]:
         """Return the keys that differ from the commit, for display."""
-        return [shown(cell_key) for cell_key in self.unsaved()]
+        return [display_key(cell_key) for cell_key in self.unsaved()]
 
     def unsaved(self) -> list[str]:
         """Return the keys that differ from the commit, in order."""
-        stored_cells = self.shelf.now(_cells(self.root, list(self.changes)))
+        stored_cells = self.blob_cache.now(_cells(self.root, list(self.changes)))
         return sorted(key for key, cell in self.changes.items() if stored_cells[key] != cell)
 
     def discard(self) -> None:
@@ -50,85 +50,85 @@ class WorkingCopy:
         self.blobs.clear()
         self.fetched.clear()
 
-    def put(self, kept: str, value: Any, as_: Any = None) -> None:
+    def put(self, cell_key: str, value: Any, as_: Any = None) -> None:
         """Set a stored key. Raises InvalidValue, with the path inside the value, and then changes nothing."""
-        raw = values.encode(value, shown(kept), as_)
-        self.changes[kept] = self.celled(raw)
-        self.fetched.written(kept, value)
+        raw = values.encode(value, display_key(cell_key), as_)
+        self.changes[cell_key] = self.encode_cell(raw)
+        self.fetched.update(cell_key, value)
 
-    def celled(self, raw: bytes) -> bytes:
+    def encode_cell(self, raw: bytes) -> bytes:
         """Return the cell for a value's JSON; a large value is kept until it is committed."""
         cell = nodes.cell(raw)
         if name := nodes.blob_of(cell):
             self.blobs[name] = raw
         return cell
 
-    def drop(self, kept: str) -> bool:
+    def remove(self, cell_key: str) -> bool:
         """Remove a stored key; return False if it did not exist."""
-        was_there = self.cell(kept) is not None
+        was_there = self.cell(cell_key) is not None
         if was_there:
-            self.changes[kept] = None
-        self.fetched.written(kept, MISSING)
+            self.changes[cell_key] = None
+        self.fetched.update(cell_key, MISSING)
         return was_there
 
     def settle_fetched(self, mutated: str) -> None:
         """Handle objects that were changed since they were read. Raises UnsavedChanges."""
         changed = list(self.fetched.changed())
         if not changed or mutated == "leave":
-            self.fetched.leave()
+            self.fetched.forget_changed()
             return
-        keys = [shown(each.kept) for each in changed]
+        keys = [display_key(each.cell_key) for each in changed]
         if mutated == "refuse" or len(set(keys)) < len(keys):
             why = "objects that `get` returned were changed and not set again"
             if mutated == "keep":
                 why = "several objects of the same key were changed since they were read"
             raise UnsavedChanges(tuple(keys), why, "set() the objects to keep; or commit(mutated='keep' or 'leave')")
         for cell_key, value, as_ in changed:
-            if parted(cell_key)[1] is None:
+            if split_cell_key(cell_key)[1] is None:
                 self.set_key(cell_key, value, as_)
             else:
                 self.put(cell_key, value, as_)
 
     # ---- what is kept
 
-    def cell(self, kept: str) -> bytes | None:
+    def cell(self, cell_key: str) -> bytes | None:
         """Return the cell of a stored key; None if there is none."""
-        if kept in self.changes:
-            return self.changes[kept]
-        return self.shelf.now(tree.find(self.root, kept))
+        if cell_key in self.changes:
+            return self.changes[cell_key]
+        return self.blob_cache.now(tree.find(self.root, cell_key))
 
     def raw(self, cell: bytes) -> bytes:
         """Return the value in a cell, as JSON."""
         name = nodes.blob_of(cell)
         if name is None:
             return nodes.inline(cell)
-        return self.blobs[name] if name in self.blobs else self.shelf.now(_blob(name))
+        return self.blobs[name] if name in self.blobs else self.blob_cache.now(_blob(name))
 
     async def raw_of(self, cell: bytes) -> bytes:
         """Return the value in a cell, as JSON, without blocking."""
         name = nodes.blob_of(cell)
         if name is None:
             return nodes.inline(cell)
-        return self.blobs[name] if name in self.blobs else await self.shelf.wait(_blob(name))
+        return self.blobs[name] if name in self.blobs else await self.blob_cache.wait(_blob(name))
 
-    def give(self, kept: str, default: Any, as_: Any) -> Any:
+    def get_value(self, cell_key: str, default: Any, as_: Any) -> Any:
         """Return a new copy of the value, and track changes of it."""
-        cell = self.cell(kept)
-        return default if cell is None else self._given(kept, self.raw(cell), as_)
+        cell = self.cell(cell_key)
+        return default if cell is None else self._given(cell_key, self.raw(cell), as_)
 
-    async def read(self, kept: str, default: Any, as_: Any) -> Any:
+    async def read(self, cell_key: str, default: Any, as_: Any) -> Any:
         """Return a new copy of the value like `give`, without blocking."""
-        if kept in self.changes:
-            return self.give(kept, default, as_)
-        cell = await self.shelf.wait(tree.find(self.root, kept))
-        return default if cell is None else self._given(kept, await self.raw_of(cell), as_)
+        if cell_key in self.changes:
+            return self.get_value(cell_key, default, as_)
+        cell = await self.blob_cache.wait(tree.find(self.root, cell_key))
+        return default if cell is None else self._given(cell_key, await self.raw_of(cell), as_)
 
     async def read_key(self, key: str, default: Any, as_: Any) -> Any:
         """Return the value of a key, without blocking."""
         key = checked_key(key)
         if not is_directory(key):
             return await self.read(key, default, as_)
-        await self.shelf.wait(tree.scan(self.root, f"{key}\0"))  # The following read finds these nodes in memory.
+        await self.blob_cache.wait(tree.scan(self.root, f"{key}\0"))  # The following read finds these nodes in memory.
         return self.get_key(key, default, as_)
 
     async def read_entry(self, key: str, name: str, default: Any, as_: Any) -> Any:
@@ -141,12 +141,12 @@ class WorkingCopy:
         cell = (
             self.changes[cell_key]
             if cell_key in self.changes
-            else await self.shelf.wait(tree.find(self.root, cell_key))
+            else await self.blob_cache.wait(tree.find(self.root, cell_key))
         )
         return None if cell is None else await self.raw_of(cell)
 
     def _given(self, cell_key: str, raw: bytes, as_: Any) -> Any:
-        label = shown(cell_key)
+        label = display_key(cell_key)
         value = values.decode(raw, label, as_)
         if not isinstance(value, _ATOMS):
             self.fetched.add(cell_key, value, as_, _seen(as_, lambda it: values.encode(it, label)))
@@ -157,7 +157,7 @@ class WorkingCopy:
         own_cells = {key: cell for key, cell in self.changes.items() if key.startswith(prefix)}
         removed = {key for key, cell in own_cells.items() if cell is None}
         scan_limit = None if limit is None else limit + len(removed)
-        result = self.shelf.now(tree.scan(self.root, prefix, cut=cut, limit=scan_limit))
+        result = self.blob_cache.now(tree.scan(self.root, prefix, cut=cut, limit=scan_limit))
         for key, cell in own_cells.items():
             if (short_key := tree.shortened(key, len(prefix), cut)) != key:
                 result |= {short_key: None} if cell is not None else {}
@@ -175,9 +175,9 @@ class WorkingCopy:
     def _is_any_left(self, prefix: str) -> bool:
         return bool(self.scan(prefix, limit=1))
 
-    async def look_ahead(self, prefix: str, cut: str = "\0") -> None:
+    async def prefetch(self, prefix: str, cut: str = "\0") -> None:
         """Read the nodes of a later scan into memory, so that it does not block."""
-        await self.shelf.wait(tree.scan(self.root, prefix, cut=cut))
+        await self.blob_cache.wait(tree.scan(self.root, prefix, cut=cut))
 
     # ---- keys as people know them
 
@@ -192,15 +192,15 @@ class WorkingCopy:
         cells = {}
         for name, each in value.items():
             cell_key = entry_key(key, name)
-            cells[cell_key] = values.encode(each, shown(cell_key), as_)
+            cells[cell_key] = values.encode(each, display_key(cell_key), as_)
         existing = self.scan(f"{key}\0")
         for cell_key in existing.keys() - cells.keys():
             self.changes[cell_key] = None
         for cell_key, raw in cells.items():
-            if existing.get(cell_key) != (cell := self.celled(raw)):
+            if existing.get(cell_key) != (cell := self.encode_cell(raw)):
                 self.changes[cell_key] = cell
         self._mark(key)
-        self.fetched.written(key, value)
+        self.fetched.update(key, value)
 
     def _mark(self, key: str) -> None:
         if self.cell(key) is None:
@@ -210,11 +210,13 @@ class WorkingCopy:
         """Return the value of a key; for a directory, all entries by name."""
         key = checked_key(key)
         if not is_directory(key):
-            return self.give(key, default, as_)
+            return self.get_value(key, default, as_)
         cells = self.scan(f"{key}\0")
         if not cells and self.cell(key) is None:
             return default
-        entries = {str(parted(cell_key)[1]): self._value(cell_key, cell, as_) for cell_key, cell in cells.items()}
+        entries = {
+            str(split_cell_key(cell_key)[1]): self._value(cell_key, cell, as_) for cell_key, cell in cells.items()
+        }
         self.fetched.add(key, entries, as_, _seen(as_, lambda it: values.encode_entries(it, key)))
         return entries
 
@@ -226,14 +228,14 @@ class WorkingCopy:
     def remove_key(self, key: str) -> bool:
         """Remove a key, and the entries of a directory. Return False if it did not exist."""
         key = checked_key(key)
-        was_there = self.drop(key)
+        was_there = self.remove(key)
         return (self.remove_below(f"{key}\0") > 0 or was_there) if is_directory(key) else was_there
 
     def remove_below(self, prefix: str) -> int:
         """Remove all keys that begin with `prefix`; return their number."""
         cells = self.scan(prefix)
         for cell_key in cells:
-            self.drop(cell_key)
+            self.remove(cell_key)
         return len(cells)
 
     def keys(self, prefix: str, *, recursive: bool = True, within: int = 0) -> list[str]:
@@ -254,9 +256,9 @@ class WorkingCopy:
 
     # ---- entries of directories
 
-    def give_entry(self, key: str, name: str, default: Any, as_: Any) -> Any:
+    def get_entry(self, key: str, name: str, default: Any, as_: Any) -> Any:
         """Return one entry."""
-        return self.give(entry_key(checked_directory(key), name), default, as_)
+        return self.get_value(entry_key(checked_directory(key), name), default, as_)
 
     def set_entry(self, key: str, name: str, value: Any, as_: Any) -> None:
         """Set one entry."""
@@ -265,7 +267,7 @@ class WorkingCopy:
 
     def remove_entry(self, key: str, name: str) -> bool:
         """Remove one entry; return False if it did not exist."""
-        return self.drop(entry_key(checked_directory(key), name))
+        return self.remove(entry_key(checked_directory(key), name))
 
     def entries(self, key: str, prefix: str, limit: int | None, as_: Any) -> dict[str, Any]:
         """Return some entries, in the order of their names."""
@@ -274,11 +276,11 @@ class WorkingCopy:
         if limit is not None and limit < 0:
             raise InvalidValue("limit", limit, "a whole number from 0, or None for all")
         cells = self.scan(f"{checked_directory(key)}\0{prefix}", limit=limit)
-        return {str(parted(cell_key)[1]): self.give(cell_key, None, as_) for cell_key in cells}
+        return {str(split_cell_key(cell_key)[1]): self.get_value(cell_key, None, as_) for cell_key in cells}
 
     def _value(self, cell_key: str, cell: bytes | None, as_: Any) -> Any:
         assert cell is not None
-        return values.decode(self.raw(cell), shown(cell_key), as_)
+        return values.decode(self.raw(cell), display_key(cell_key), as_)
 
 
 def _seen(as_: Any, plain: Callable[[Any], bytes]) -> Callable[[Any], bytes]:

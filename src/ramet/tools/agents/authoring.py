@@ -69,7 +69,7 @@ async def call_task(arguments: CallArguments) -> str:
     context, tree = _tree()
     ref = context.state.get(_CREATED_AGENTS, {}).get(arguments.agent, arguments.agent)
     call_id = CallId(require_current_call().call_id)
-    handle = await tree.perform(context, ref, arguments.task, arguments.arguments, call_id=call_id)
+    handle = await tree.call_task(context, ref, arguments.task, arguments.arguments, call_id=call_id)
     result = await handle.result()
     if result.status is not Status.COMPLETED:
         raise ToolException(report(result, name=handle.name))

@@ -45,12 +45,12 @@ async def _clarify(arguments: _Clarify) -> str:
 
 
 def _declare(result: DeclaredResult) -> str:
-    current().concluded = result
+    current().declared_result = result
     return "Noted."
 
 
 @cache
-def conclusion_tools() -> tuple[BaseTool, ...]:
+def task_result_tools() -> tuple[BaseTool, ...]:
     """Return all three tools, shared by all runs: they have no state."""
     return (
         workspace_tool(SUCCESS, "End the task with its result.", _Success, _succeed),
@@ -59,7 +59,7 @@ def conclusion_tools() -> tuple[BaseTool, ...]:
     )
 
 
-def concluded_by(history: Sequence[BaseMessage]) -> DeclaredResult | None:
+def find_declared_result(history: Sequence[BaseMessage]) -> DeclaredResult | None:
     """Return the conclusion in the newest reply, if its call was answered: equal in every process with the history."""
     answered: set[str] = set()
     for message in reversed(history):

@@ -20,7 +20,7 @@ from ramet.tools.glob_patterns import BadPattern, Pattern
 from ramet.tools.permission_checks import hidden_files
 
 MAX_LISTED = 1_000
-MAX_SEEN = 200_000  #: maximum entries examined
+MAX_ENTRIES = 200_000  #: maximum entries examined
 MAX_DEPTH = 100  #: each level holds a descriptor open
 _YIELD_INTERVAL = 256  #: entries between two yields to other tasks and cancellation
 _MAGIC = frozenset("*?[{")
@@ -54,7 +54,7 @@ async def glob(arguments: GlobArguments) -> str:
             count += 1
             if not count % _YIELD_INTERVAL:
                 await asyncio.sleep(0)
-            if count > MAX_SEEN:
+            if count > MAX_ENTRIES:
                 break
             if each.is_directory is not pattern.directories or not pattern.fits(each.path):
                 continue
@@ -68,7 +68,7 @@ async def glob(arguments: GlobArguments) -> str:
     newest = heapq.nlargest(MAX_LISTED, matches, key=lambda item: (item[0], _reversed(item[1])))
     lines, remaining_chars = [], context.max_result_chars - 500
     for _, path in newest:
-        lines.append(prefix + printable(path, most=4096) + ("/" if pattern.directories else ""))
+        lines.append(prefix + printable(path, max_chars=4096) + ("/" if pattern.directories else ""))
         remaining_chars -= len(lines[-1]) + 1
         if remaining_chars < 0:
             break
@@ -134,7 +134,7 @@ def _reversed(path: str) -> tuple[int, ...]:
 
 
 def _limit_note(count: int) -> str:
-    return f"\n… [stopped after {MAX_SEEN} entries; give a `path` to look further]" if count > MAX_SEEN else ""
+    return f"\n… [stopped after {MAX_ENTRIES} entries; give a `path` to look further]" if count > MAX_ENTRIES else ""
 
 
 def find_tools() -> list[StructuredTool]:

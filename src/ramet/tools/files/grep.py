@@ -121,7 +121,7 @@ async def _search(
     ripgrep = shutil.which("rg")
     argv = _rg(ripgrep, arguments, globs, from_stdin) if ripgrep else _python(arguments, globs, from_stdin)
     try:
-        with context.holding_process():
+        with context.track_process():
             result = await run(
                 argv,
                 clock=context.clock,
@@ -196,7 +196,7 @@ def _entries(
         for path in text.split("\0")[:-1]:
             path = path.lstrip("\n").removeprefix("./")
             if is_visible(path):
-                yield single_name or prefix + printable(path, most=4096)
+                yield single_name or prefix + printable(path, max_chars=4096)
         return
     for line in text.split("\n"):
         path, separator, rest = line.partition("\0")
@@ -207,7 +207,7 @@ def _entries(
         path = path.removeprefix("./")
         if not is_visible(path):
             continue
-        name = single_name or prefix + printable(path, most=4096)
+        name = single_name or prefix + printable(path, max_chars=4096)
         if arguments.output_mode == "count":
             yield f"{name}:{rest}"
         elif match := _LINE.match(rest):

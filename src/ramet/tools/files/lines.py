@@ -14,7 +14,7 @@ MAX_LINE = 2_000  #: characters of a line that are shown
 _CHUNK = 256 * 1024
 
 
-def numbered(fd: int, said: str, first: int, most: int, room: int) -> tuple[str, str]:
+def numbered(fd: int, name: str, first: int, max_lines: int, max_chars: int) -> tuple[str, str]:
     """Return lines from `first` on, at most `most` and about `room` characters, with a note on the rest.
 
     Also returns the digest of the whole content, empty if the file is too large to be read whole. Raises ToolException
@@ -33,9 +33,9 @@ def numbered(fd: int, said: str, first: int, most: int, room: int) -> tuple[str,
             else:
                 source.seek(0)  # The file has grown; continue as with a large one.
         if b"\0" in file.read(8192):
-            raise ToolException(f"{said}: is a binary file ({size} bytes), not text")
+            raise ToolException(f"{name}: is a binary file ({size} bytes), not text")
         file.seek(0)
-        return _lines(file, said, first, most, room, whole=bool(digest)), digest
+        return _lines(file, name, first, max_lines, max_chars, whole=bool(digest)), digest
 
 
 def _lines(file: io.BufferedIOBase, name: str, first: int, max_lines: int, max_chars: int, *, whole: bool) -> str:

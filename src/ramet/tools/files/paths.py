@@ -25,7 +25,7 @@ MAX_NAME = 4096
 SKIPPED = frozenset(
     {".git", ".hg", ".svn", ".ramet", ".venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache", ".tox"}
 )
-KEPT = frozenset({".git", ".ramet"})
+PROTECTED = frozenset({".git", ".ramet"})
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO, or some devices, would wait for the other side.
@@ -80,17 +80,17 @@ def resolve(context: ToolUseContext, name: str, *, writing: bool = False) -> Res
             resolved_path = ResolvedPath(
                 pathlib.Path(root), parts, printable("/".join(parts) or "." if root == cwd else resolved)
             )
-            protected = KEPT.intersection(part.casefold() for part in parts) if writing else None
+            protected = PROTECTED.intersection(part.casefold() for part in parts) if writing else None
             if protected:
                 raise ToolException(f"{resolved_path.shown}: files in {min(protected)} are not written by these tools")
             return resolved_path
     raise ToolException(f"{shown}: leads outside the workspace {printable(cwd)}, which this tool does not leave")
 
 
-def printable(name: str, most: int = 300) -> str:
+def printable(name: str, max_chars: int = 300) -> str:
     """Return a name for a line of text: control characters and invalid UTF-8 escaped, with bounded length."""
-    if len(name) > most:
-        name = name[: most - 60] + "…" + name[-50:]
+    if len(name) > max_chars:
+        name = name[: max_chars - 60] + "…" + name[-50:]
     if not name.isprintable():
         name = "".join(
             c if c.isprintable() else c.encode("unicode_escape").decode() if c.isascii() else f"\\u{ord(c):04x}"
@@ -100,27 +100,27 @@ def printable(name: str, most: int = 300) -> str:
 
 
 @contextmanager
-def os_errors_as_tool_errors(said: str) -> Iterator[None]:
+def os_errors_as_tool_errors(shown: str) -> Iterator[None]:
     """Convert OS errors to one sentence for the model; a missing file to FileMissing."""
     try:
         yield
     except FileNotFoundError:
-        raise FileMissing(f"{said}: there is no such file or directory") from None
+        raise FileMissing(f"{shown}: there is no such file or directory") from None
     except UnicodeEncodeError:
-        raise ToolException(f"{said}: the name cannot be written in the file system's encoding") from None
+        raise ToolException(f"{shown}: the name cannot be written in the file system's encoding") from None
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK):
-            raise ToolException(f"{said}: a symbolic link appeared there; it is not followed") from None
-        raise ToolException(f"{said}: {error.strerror or error}") from None
+            raise ToolException(f"{shown}: a symbolic link appeared there; it is not followed") from None
+        raise ToolException(f"{shown}: {error.strerror or error}") from None
 
 
 @contextmanager
-def directory(place: ResolvedPath, *, make: bool = False) -> Iterator[int]:
+def directory(resolved: ResolvedPath, *, make: bool = False) -> Iterator[int]:
     """Open the directory at `place`, without following links; `make` creates missing directories on the path."""
-    with os_errors_as_tool_errors(place.shown):
-        fd = os.open(place.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with os_errors_as_tool_errors(resolved.shown):
+        fd = os.open(resolved.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            for part in place.parts:
+            for part in resolved.parts:
                 child_fd = _open_below(fd, part, make=make)
                 os.close(fd)
                 fd = child_fd
@@ -139,34 +139,34 @@ def _open_below(fd: int, part: str, *, make: bool) -> int:
         return os.open(part, _DIRECTORY, dir_fd=fd)
 
 
-def open_file(place: ResolvedPath) -> int:
+def open_file(resolved: ResolvedPath) -> int:
     """Open the regular file at `place` for reading; return a descriptor, which the caller closes. Never blocks."""
-    if not place.parts:
-        regular(place.root.stat(), place.shown)
+    if not resolved.parts:
+        regular(resolved.root.stat(), resolved.shown)
     with (
-        directory(ResolvedPath(place.root, place.parts[:-1], place.shown)) as parent,
-        os_errors_as_tool_errors(place.shown),
+        directory(ResolvedPath(resolved.root, resolved.parts[:-1], resolved.shown)) as parent,
+        os_errors_as_tool_errors(resolved.shown),
     ):
         # Checked before opening, because opening a device may have an effect, and again afterwards.
-        regular(os.stat(place.parts[-1], dir_fd=parent, follow_symlinks=False), place.shown)
-        fd = os.open(place.parts[-1], _READ, dir_fd=parent)
+        regular(os.stat(resolved.parts[-1], dir_fd=parent, follow_symlinks=False), resolved.shown)
+        fd = os.open(resolved.parts[-1], _READ, dir_fd=parent)
         try:
-            regular(os.fstat(fd), place.shown)
+            regular(os.fstat(fd), resolved.shown)
         except BaseException:
             os.close(fd)
             raise
         return fd
 
 
-def regular(found: os.stat_result, said: str) -> os.stat_result:
+def regular(status: os.stat_result, shown: str) -> os.stat_result:
     """Return the status of a regular file. Raises ToolException for any other kind."""
-    mode = found.st_mode
+    mode = status.st_mode
     if stat.S_ISREG(mode):
-        return found
+        return status
     if stat.S_ISLNK(mode):
-        raise ToolException(f"{said}: a symbolic link appeared there; it is not followed")
+        raise ToolException(f"{shown}: a symbolic link appeared there; it is not followed")
     kinds = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
     kind = kinds.get(stat.S_IFMT(mode), "a device")
     raise ToolException(
-        f"{said}: is {kind}, not a file" + ("; Glob lists what it holds" if kind == "a directory" else "")
+        f"{shown}: is {kind}, not a file" + ("; Glob lists what it holds" if kind == "a directory" else "")
     )

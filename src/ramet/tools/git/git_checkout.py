@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ramet.core.errors import RametError
 
-COPIES = PurePath(".ramet", "worktrees")  #: folder of ramet's worktrees, in the main working tree
+WORKTREES_FOLDER = PurePath(".ramet", "worktrees")  #: folder of ramet's worktrees, in the main working tree
 _MAX_POINTER = 64 * 1024
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -34,7 +34,7 @@ class Checkout(NamedTuple):
     git_dir: Path  #: of this working tree
     common_dir: Path  #: of the repository; differs only for a linked worktree
     is_own: bool  #: the repository is inside the working tree, or names it
-    borrowed: str = ""  #: why it is not its own, or what it uses of others
+    foreign_reason: str = ""  #: why it is not its own, or what it uses of others
 
     @property
     def main(self) -> Path:

@@ -86,7 +86,7 @@ def parse(data: bytes) -> Iterator[Entry]:
         at = _skip(text, at)
 
 
-def included(path: Path, name: str) -> Path:
+def include_path(path: Path, name: str) -> Path:
     """Return the file that an include in `path` names. Raises NotUnderstood.
 
     Git resolves the name relative to the including file's name, wherever that leads by links, and resolves `..` only

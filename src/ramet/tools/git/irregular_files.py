@@ -210,7 +210,7 @@ def _check_configs(checkout: Checkout) -> None:
             raise Irregular(common / "config", f"it includes more than {MAX_CONFIGS} files")
         try:
             entries = list(git_config.parse(_content(path)))
-            queue += [git_config.included(path, each.value) for each in entries if each.is_include and each.value]
+            queue += [git_config.include_path(path, each.value) for each in entries if each.is_include and each.value]
             for entry in entries:
                 _check_named(checkout, path, entry)
         except git_config.NotUnderstood as error:

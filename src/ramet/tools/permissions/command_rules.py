@@ -61,7 +61,7 @@ def may_narrow(specifier: str, run: Invocations) -> bool:
     """Return whether something that may be run matches: a word that is unknown so far, or an operand of a program."""
     pattern = command_pattern(specifier)
     prefix = f"{pattern.pieces[0]} " if pattern.open_end and len(pattern.pieces) == 1 else pattern.pieces[0]
-    if any(prefix.startswith(text) or prefix.rstrip() == text.rstrip() for text in run.begun):
+    if any(prefix.startswith(text) or prefix.rstrip() == text.rstrip() for text in run.prefixes):
         return True
     program = prefix.partition(" ")[0]
     if any(fits_pattern(each, name) for each in run.patterns for name in (program, *_STARTERS)):

@@ -152,7 +152,7 @@ class _Judgement:
     def _permission(self) -> str | None:
         """Return why the call needs no question; None if it does."""
         call, kind = self._call, canonical(self._call.tool)
-        rules = [each for each in self._permissions.of("allow") if _allows_tool(each, call.tool)]
+        rules = [each for each in self._permissions.with_effect("allow") if _allows_tool(each, call.tool)]
         for rule in rules:
             if rule.specifier is None or self._allows(rule, kind):
                 return str(rule)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import posixpath
 from pathlib import Path
 
-from ramet.tools.git.git_checkout import COPIES, Checkout, NoCheckout, find
+from ramet.tools.git.git_checkout import WORKTREES_FOLDER, Checkout, NoCheckout, find
 
 MAX_NESTED = 40  #: copies inside of copies
-_COPIES = f"/{COPIES.as_posix()}/"
+_COPIES = f"/{WORKTREES_FOLDER.as_posix()}/"
 
 
 def originals(name: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from ramet.core.errors import Denied
 _is_sandbox = [False]
 
 
-def allow() -> None:
+def allow_imports() -> None:
     """Allow this process to import the code of tools: it is a sandbox."""
     _is_sandbox[:] = [True]
 

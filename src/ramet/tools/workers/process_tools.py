@@ -12,7 +12,7 @@ from langchain_core.tools.simple import Tool
 
 from ramet.core.errors import NotShippable, ProtocolError
 from ramet.tools.context import CurrentCall, ToolProcesses
-from ramet.tools.workers.process_worker import perform
+from ramet.tools.workers.process_worker import call_function
 from ramet.tools.workers.thread_tools import is_async
 from ramet.wire.code import capsule
 
@@ -65,7 +65,7 @@ def process_proxy(tool: BaseTool, processes: ToolProcesses, call: CurrentCall) -
 
     async def send(*args: Any, **kwargs: Any) -> Any:
         step = (str(call.call_id), str(call.step_id))
-        packed = capsule.pack(perform, (function, args, kwargs, *step, has_artifact), secrets=processes.secrets)
+        packed = capsule.pack(call_function, (function, args, kwargs, *step, has_artifact), secrets=processes.secrets)
         return _decode_result(await processes.call(call.context, tool.name, packed))
 
     if _has_function(tool):

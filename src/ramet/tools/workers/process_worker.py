@@ -29,7 +29,7 @@ class _Absent:
         )
 
 
-def perform(
+def call_function(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],

@@ -27,10 +27,10 @@ async def run_in_thread(context: ToolUseContext, work: Callable[[], Any], *, nam
         return await asyncio.shield(thread)
     except asyncio.CancelledError:
         if not thread.done():
-            context.left_running[key] = OrphanedThread(name, thread)
+            context.orphaned_threads[key] = OrphanedThread(name, thread)
 
             def on_done(future: asyncio.Future[Any]) -> None:
-                context.left_running.pop(key, None)
+                context.orphaned_threads.pop(key, None)
                 if not future.cancelled():
                     future.exception()  # Fenced: its late result or exception has no receiver.
 

@@ -45,7 +45,7 @@ def is_user_module(module: types.ModuleType) -> bool:
     return isinstance(file, str) and module.__name__.partition(".")[0] not in _EXCLUDED and _is_own_file(file)
 
 
-def has_own(names: Iterable[str]) -> bool:
+def has_user_modules(names: Iterable[str]) -> bool:
     """Return whether one of the named modules is loaded and belongs to the user's code."""
     return any(module is not None and is_user_module(module) for module in map(sys.modules.get, names))
 

@@ -21,7 +21,6 @@ from msgspec import Struct
 from ramet.core.errors import NotShippable, ProtocolError
 from ramet.wire.code import renamed
 from ramet.wire.code.bundle import Source, imported_by, imports_of, install_importer, sources
-from ramet.wire.code.closure_vars import captured as captured
 from ramet.wire.code.closure_vars import find_unpicklable, is_importable, name_of, parts
 
 #: Maximum bytes of a capsule: function, arguments and sources together.

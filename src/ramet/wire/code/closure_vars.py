@@ -27,7 +27,7 @@ class Variable(NamedTuple):
     value: Any
 
 
-def captured(function: Callable[..., Any]) -> tuple[str, ...]:
+def captured_names(function: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of the globals and free variables that are sent with a function and the functions it calls."""
     names: dict[str, None] = {}
     queue, seen_ids = [function], set[int]()
@@ -42,16 +42,19 @@ def captured(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def find_unpicklable(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], guilty: Callable[[Any], bool]
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    is_unpicklable: Callable[[Any], bool],
 ) -> Part | None:
     """Return the smallest part of a call for which `guilty` is true; None if no single part is."""
     for index, value in enumerate(args):
-        if guilty(value):
+        if is_unpicklable(value):
             return Part(f"args[{index}]", value)
     for name, value in kwargs.items():
-        if guilty(value):
+        if is_unpicklable(value):
             return Part(f"kwargs[{name!r}]", value)
-    return _find_in(function, guilty, set())
+    return _find_in(function, is_unpicklable, set())
 
 
 def parts(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Part]:

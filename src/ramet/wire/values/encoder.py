@@ -47,25 +47,27 @@ _KEYS: Final = (
 
 
 #: The remedy in errors about values that are too large.
-LEAVE_LESS: Final = "return less, write it to a file in the working directory, or raise max_output_bytes in the policy"
+TOO_LARGE_REMEDY: Final = (
+    "return less, write it to a file in the working directory, or raise max_output_bytes in the policy"
+)
 
 
 class ValueTooLarge(NotShippable):
     """A value that takes at least `size` bytes, where `most` are allowed."""
 
-    def __init__(self, what: str, size: int, most: int) -> None:
-        self.size, self.most = size, most
-        super().__init__(what, f"it takes {size} bytes or more, and {most} are allowed", LEAVE_LESS)
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        self.size, self.limit = size, limit
+        super().__init__(what, f"it takes {size} bytes or more, and {limit} are allowed", TOO_LARGE_REMEDY)
 
 
 class Writer:
     """A writer that turns a value into JSON data, and collects its binary parts."""
 
-    def __init__(self, what: str, most: int, *, careful: bool = False) -> None:
+    def __init__(self, what: str, limit: int, *, careful: bool = False) -> None:
         self.parts: list[bytes | memoryview] = []
-        self._label, self._limit, self._careful = what, most, careful
+        self._label, self._limit, self._careful = what, limit, careful
         self._simple = _LEAVES if careful else _LEAVES | {str, int}  #: types whose values are written unchanged
-        self._remaining = most  #: upper bound of the bytes that are still allowed
+        self._remaining = limit  #: upper bound of the bytes that are still allowed
         self._path: list[str | int] = []
         self._open_ids: list[int] = []  #: ids of the containers around the current value
         self._levels = 0  #: levels of JSON around the current value
@@ -84,13 +86,13 @@ class Writer:
 
     def _refusal(self, value: Any, why: str | None = None, do: str | None = None) -> NotShippable:
         return NotShippable(
-            self.place,
+            self.path,
             why or f"its type is {type_name(type(value))}",
             do or remedy(value),
         )
 
     @property
-    def place(self) -> str:
+    def path(self) -> str:
         """Return the path of the current part in the value."""
         return self._label + "".join(f"[{step}]" if type(step) is int else str(step) for step in self._path)
 
@@ -106,7 +108,7 @@ class Writer:
         if self._levels > MAX_DEPTH:
             is_cyclic = len(set(self._open_ids)) < len(self._open_ids)
             why = "it contains itself" if is_cyclic else f"it is nested deeper than {MAX_DEPTH} levels"
-            raise NotShippable(self.place, why, "return a flatter value")
+            raise NotShippable(self.path, why, "return a flatter value")
 
     def _leave(self, levels: int = 1) -> None:
         self._levels -= levels

@@ -54,12 +54,12 @@ def json_object(body: bytes, what: str, *, max_bytes: int) -> dict[str, Any]:
     raise _too_deep(what)
 
 
-def json_body(said: Mapping[str, Any], what: str) -> bytes:
+def json_body(value: Mapping[str, Any], what: str) -> bytes:
     """Encode a JSON object. Raises InvalidValue if the data is not JSON data."""
     try:
-        return msgspec.json.encode(said)
+        return msgspec.json.encode(value)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as problem:
-        raise InvalidValue(what, said, f"JSON data: {str(problem)[:200]}") from None
+        raise InvalidValue(what, value, f"JSON data: {str(problem)[:200]}") from None
 
 
 def _too_deep(what: str) -> InvalidValue:

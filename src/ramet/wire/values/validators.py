@@ -114,11 +114,11 @@ def fit_items(check: Check | None, values: list[Any]) -> list[Any]:
 
 
 def fit_each(
-    places: Iterable[Any], checks: Iterable[Check | None], values: Iterable[Any], shape: str = "[{!r}]"
+    positions: Iterable[Any], checks: Iterable[Check | None], values: Iterable[Any], shape: str = "[{!r}]"
 ) -> list[Any]:
     """Return values, each coerced by its own check. Raises TypeMismatch, with the place, if one does not fit."""
     fitted = []
-    for position, check, value in zip(places, checks, values, strict=False):
+    for position, check, value in zip(positions, checks, values, strict=False):
         try:
             fitted.append(fit_one(check, value))
         except TypeMismatch as misfit:

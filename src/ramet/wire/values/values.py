@@ -29,7 +29,7 @@ import msgspec
 from ramet.core.errors import NotShippable, OutputTooLarge, RametError
 from ramet.wire.frames import MAX_BODY
 from ramet.wire.values.decoder import decode as decode
-from ramet.wire.values.encoder import LEAVE_LESS, MAX_DEPTH, ValueTooLarge, Writer
+from ramet.wire.values.encoder import MAX_DEPTH, TOO_LARGE_REMEDY, ValueTooLarge, Writer
 
 _PLAIN: Final = frozenset({str, int, float, bool, type(None), list, tuple, dict})
 #: A key that begins with "@", or a text that contains what may look like one.
@@ -67,12 +67,12 @@ def encode_result(value: Any, *, max_bytes: int | None = None) -> Encoded:
     try:
         return encode(value, max_bytes=max_bytes)
     except ValueTooLarge as refusal:
-        raise result_too_large(refusal.size, refusal.most) from None
+        raise result_too_large(refusal.size, refusal.limit) from None
 
 
-def result_too_large(size: int, most: int) -> OutputTooLarge:
+def result_too_large(size: int, limit: int) -> OutputTooLarge:
     """Return the error for a result of `size` bytes."""
-    return OutputTooLarge("bytes of the result", size=size, limit=most, remedy=LEAVE_LESS)
+    return OutputTooLarge("bytes of the result", size=size, limit=limit, remedy=TOO_LARGE_REMEDY)
 
 
 def _tagged_json(value: Any, what: str, limit: int) -> tuple[bytes, Sequence[bytes | memoryview]]:
@@ -90,7 +90,7 @@ def _tagged_json(value: Any, what: str, limit: int) -> tuple[bytes, Sequence[byt
         raise NotShippable(what, why, "return a flatter value") from None
     except Exception as problem:  # for example, a property of the user's own class failed
         why = f"reading it failed with {type(problem).__name__}"
-        raise NotShippable(writer.place, why, "return plain data") from problem
+        raise NotShippable(writer.path, why, "return plain data") from problem
 
 
 def _plain_json(value: Any, limit: int) -> bytes | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.agent.files.git_commands import may_be_of_a_checkout
+from ramet.agent.files.git_commands import may_use_checkout_file
 
 
 @pytest.fixture
@@ -56,15 +56,15 @@ def top(tmp_path: Path) -> Path:
 )
 def test_a_command_that_a_checkout_may_bring_is_one(top: Path, command: str) -> None:
     """Whether the file is in the working tree or only in a commit."""
-    assert may_be_of_a_checkout(command, [top])
+    assert may_use_checkout_file(command, [top])
 
 
 def test_a_whole_path_through_a_link_of_the_checkout_is_one(top: Path) -> None:
     """The link may lead to the folder in which git runs."""
     (top / "here").symlink_to("/proc/self/cwd")
 
-    assert may_be_of_a_checkout(f"{top}/here/later.sh", [top])
-    assert not may_be_of_a_checkout(f"{top}/tools/f.sh", [top])
+    assert may_use_checkout_file(f"{top}/here/later.sh", [top])
+    assert not may_use_checkout_file(f"{top}/tools/f.sh", [top])
 
 
 @pytest.mark.parametrize(
@@ -86,4 +86,4 @@ def test_a_whole_path_through_a_link_of_the_checkout_is_one(top: Path) -> None:
 )
 def test_a_command_of_the_machine_is_none(top: Path, command: str) -> None:
     """Found by PATH or by its whole path, with words that name no file of the working tree."""
-    assert not may_be_of_a_checkout(command, [top])
+    assert not may_use_checkout_file(command, [top])

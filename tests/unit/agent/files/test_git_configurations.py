@@ -13,7 +13,7 @@ import pytest
 
 from ramet.agent.files.bounded_read import Unreadable
 from ramet.agent.files.git_programs import git_programs
-from ramet.agent.files.trust import what_would_run
+from ramet.agent.files.trust import find_runnables
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
@@ -71,7 +71,7 @@ def as_trust_reads(folder: Path) -> list[tuple[str, str | None]] | None:
         found = list(git_programs(folder))
     except Unreadable:
         return None
-    counted = [each.counted for each in found if each.path == folder / ".git" / "config"]
+    counted = [each.content for each in found if each.path == folder / ".git" / "config"]
     return [(key, value) for each in counted for key, value in json.loads(each)]
 
 
@@ -143,7 +143,7 @@ def test_a_configuration_with_a_zero_byte_is_refused(repo: Path) -> None:
     (repo / ".git" / "config").write_bytes(b'[filter "x\0y"]\nclean = ./a.sh\0 --harmless\n')
 
     with pytest.raises(Unreadable, match="zero byte"):
-        what_would_run(repo)
+        find_runnables(repo)
 
 
 def test_an_include_with_a_tilde_inside_is_no_folder_of_a_user(repo: Path, home: Path) -> None:
@@ -153,7 +153,7 @@ def test_an_include_with_a_tilde_inside_is_no_folder_of_a_user(repo: Path, home:
     (repo / ".git" / "~" / "x").write_text('[filter "x"]\nclean = ./hidden.sh\n')
     (repo / ".git" / "config").write_text("[include]\npath = ./~/x\n")
 
-    assert "hidden.sh" in "\n".join(map(str, what_would_run(repo)))
+    assert "hidden.sh" in "\n".join(map(str, find_runnables(repo)))
 
 
 def test_an_attribute_behind_an_odd_blank_is_shown(repo: Path) -> None:
@@ -162,7 +162,7 @@ def test_an_attribute_behind_an_odd_blank_is_shown(repo: Path) -> None:
     (repo / ".git" / "info" / "attributes").write_bytes("\xa0#hidden filter=x\n# comment\rfilter=y\n".encode())
     (repo / ".git" / "config").write_text("")
 
-    assert "#hidden filter=x" in "\n".join(map(str, what_would_run(repo)))
+    assert "#hidden filter=x" in "\n".join(map(str, find_runnables(repo)))
 
 
 def test_the_common_folder_is_the_one_that_git_uses(tmp_path: Path, repo: Path) -> None:
@@ -179,7 +179,7 @@ def test_the_common_folder_is_the_one_that_git_uses(tmp_path: Path, repo: Path) 
     top.mkdir()
     (top / ".git").write_text(f"gitdir: {linked}\n")
 
-    assert "hidden.sh" in "\n".join(map(str, what_would_run(top)))
+    assert "hidden.sh" in "\n".join(map(str, find_runnables(top)))
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_an_address_or_option_that_names_a_program_is_shown(repo: Path, key: str
     """A transport helper (`ext::`) is a program, and so is the hook of a collection of objects."""
     subprocess.run(["git", "config", "--file", str(repo / ".git" / "config"), key, value], check=True)
 
-    assert value in "\n".join(map(str, what_would_run(repo)))
+    assert value in "\n".join(map(str, find_runnables(repo)))
 
 
 def test_an_address_without_a_program_is_not_shown(repo: Path) -> None:
@@ -206,4 +206,4 @@ def test_an_address_without_a_program_is_not_shown(repo: Path) -> None:
     for key, value in {"remote.origin.url": "https://example.org/a.git", "branch.main.remote": "origin"}.items():
         subprocess.run(["git", "config", "--file", str(repo / ".git" / "config"), key, value], check=True)
 
-    assert what_would_run(repo) == ()
+    assert find_runnables(repo) == ()

@@ -33,12 +33,12 @@ def found(folder: Path) -> FoundPermissions:
 
 def rules(permissions: FoundPermissions) -> list[tuple[str, str]]:
     """The rules that hold, with the last parts of their files."""
-    return [(each.text, "/".join(Path(each.source).parts[-2:])) for each in permissions.held.rules]
+    return [(each.text, "/".join(Path(each.source).parts[-2:])) for each in permissions.active.rules]
 
 
 def modes(permissions: FoundPermissions) -> list[str]:
     """The modes that hold."""
-    return [each.mode for each in permissions.held.modes]
+    return [each.mode for each in permissions.active.modes]
 
 
 def test_the_rules_of_all_files_hold_together(folder: Path) -> None:
@@ -68,11 +68,11 @@ def test_rules_that_widen_wait_for_trust(folder: Path) -> None:
     changed = found(folder)
 
     assert (rules(before), modes(before)) == ([("Bash(rm)", ".claude/settings.json")], [])
-    assert [each.text for each in before.waiting.rules] == ["Bash(ls)"]
-    assert [each.mode for each in before.waiting.modes] == ["acceptEdits"]
+    assert [each.text for each in before.pending.rules] == ["Bash(ls)"]
+    assert [each.mode for each in before.pending.modes] == ["acceptEdits"]
     assert "ramet trust DIR): Bash(ls), defaultMode acceptEdits" in before.notes[0]
     assert [each[0] for each in rules(trusted)] == ["Bash(rm)", "Bash(ls)"]
-    assert (modes(trusted), trusted.waiting.rules, trusted.notes) == (["acceptEdits"], (), ())
+    assert (modes(trusted), trusted.pending.rules, trusted.notes) == (["acceptEdits"], (), ())
     assert ([each[0] for each in rules(changed)], modes(changed)) == (["Bash(rm)"], [])
 
 

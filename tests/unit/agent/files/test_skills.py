@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ramet.agent.files.bounded_read import Unreadable
-from ramet.agent.files.skills import load_skill, load_skills, render_skills, skill_names, skill_places
+from ramet.agent.files.skills import load_skill, load_skills, render_skills, skill_names, skill_search_paths
 from ramet.core.errors import InvalidValue, Unknown
 
 
@@ -33,7 +33,7 @@ def test_a_skill_is_its_folder(project: Path, home: Path) -> None:
         project / ".claude", more="license: MIT\ncompatibility: any\nmetadata: {author: me}\n", body="One.\nTwo."
     )
 
-    skill = load_skill("pdf", skill_places(project, home / ".ramet"))
+    skill = load_skill("pdf", skill_search_paths(project, home / ".ramet"))
 
     assert (skill.name, skill.description, skill.text, skill.path) == ("pdf", "Reads PDFs.", "One.\nTwo.", path)
     assert skill.notes == ()
@@ -43,7 +43,7 @@ def test_the_first_place_wins(project: Path, home: Path) -> None:
     """ramet's own folder, Claude's, the neutral one, the user's, the user's Claude folder."""
     folders = [project / ".ramet", project / ".claude", project / ".agents", home / ".ramet", home / ".claude"]
     paths = [write(folder) for folder in folders]
-    places = skill_places(project, home / ".ramet", home)
+    places = skill_search_paths(project, home / ".ramet", home)
 
     for path in paths:
         assert load_skill("pdf", places).path == path
@@ -56,7 +56,7 @@ def test_an_unknown_skill_names_those_there_are(project: Path, home: Path) -> No
     """An agent does not start without its skill; whoever wrote it sees what could be meant."""
     write(project / ".claude", "pdf")
     write(home / ".ramet", "xls")
-    places = skill_places(project, home / ".ramet")
+    places = skill_search_paths(project, home / ".ramet")
 
     with pytest.raises(Unknown) as refusal:
         load_skill("pfd", places)
@@ -69,12 +69,12 @@ def test_an_unknown_skill_names_those_there_are(project: Path, home: Path) -> No
 def test_hostile_names_are_refused(project: Path, home: Path, name: str) -> None:
     """Before the disk is asked."""
     with pytest.raises(InvalidValue):
-        load_skill(name, skill_places(project, home / ".ramet"))
+        load_skill(name, skill_search_paths(project, home / ".ramet"))
 
 
 def test_a_skill_that_leads_out_of_its_project_is_refused(project: Path, home: Path, tmp_path: Path) -> None:
     """By the folder or by the file; links inside the project and the user's own are followed."""
-    places = skill_places(project, home / ".ramet")
+    places = skill_search_paths(project, home / ".ramet")
     outside = write(tmp_path / "elsewhere", "secret")
     inside = write(project / "shared", "shared")
     skills = project / ".claude" / "skills"
@@ -105,7 +105,7 @@ def test_a_bad_skill_is_a_typed_error(project: Path, home: Path, more: str, desc
     path = write(project / ".claude", more=more, description=description)
 
     with pytest.raises(InvalidValue, match=reason) as refusal:
-        load_skill("pdf", skill_places(project, home / ".ramet"))
+        load_skill("pdf", skill_search_paths(project, home / ".ramet"))
 
     assert str(path) in str(refusal.value)
 
@@ -114,7 +114,7 @@ def test_what_a_skill_asks_for_beyond_its_text_is_said_and_not_given(project: Pa
     """`allowed-tools` of a text does not widen what its reader may do."""
     write(project / ".claude", more="allowed-tools: Bash\nversion: 2\n")
 
-    notes = load_skill("pdf", skill_places(project, home / ".ramet")).notes
+    notes = load_skill("pdf", skill_search_paths(project, home / ".ramet")).notes
 
     assert [note.split(":")[0] for note in notes] == ["allowed-tools", "version"]
 
@@ -124,7 +124,7 @@ def test_rendered_skills_hold_the_full_text_once_each(project: Path, home: Path)
     write(project / ".claude", "pdf", body="PDF steps.")
     path = write(project / ".claude", "xls", body="XLS steps.")
 
-    text = render_skills(load_skills(["xls", "pdf", "xls"], skill_places(project, home / ".ramet")))
+    text = render_skills(load_skills(["xls", "pdf", "xls"], skill_search_paths(project, home / ".ramet")))
 
     assert text.index("XLS steps.") < text.index("PDF steps.")
     assert text.count("XLS steps.") == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ramet.agent.files.bounded_read import Unreadable
-from ramet.agent.files.trust import is_trusted, trust, trust_of, untrust, what_would_run
+from ramet.agent.files.trust import find_runnables, is_trusted, trust, trust_of, untrust
 
 HOOK = "hooks: {PreToolUse: [{hooks: [{type: command, command: '\"$CLAUDE_PROJECT_DIR\"/tools/check.sh --fast'}]}]}"
 
@@ -41,7 +41,7 @@ def user_dir(home: Path) -> Path:
 
 def test_what_would_run_is_listed_for_a_person(folder: Path) -> None:
     """Hooks, servers, settings and the scripts they name; agents that run nothing are not in the list."""
-    listed = {each.path: each.what for each in what_would_run(folder)}
+    listed = {each.path: each.what for each in find_runnables(folder)}
 
     assert set(listed) == {
         ".claude/agents/guard.md",
@@ -130,14 +130,14 @@ def test_other_changes_do_not(folder: Path, user_dir: Path, name: str, text: str
 
 def test_trust_is_in_what_was_shown(folder: Path, user_dir: Path) -> None:
     """A change between the looking and the yes makes the yes void."""
-    shown = what_would_run(folder)
+    shown = find_runnables(folder)
     (folder / "tools" / "check.sh").write_text("evil\n")
 
     with pytest.raises(Unreadable, match="changed while"):
-        trust(folder, user_dir, seen=shown)
+        trust(folder, user_dir, reviewed=shown)
 
     assert not is_trusted(folder, user_dir)
-    assert trust(folder, user_dir, seen=what_would_run(folder))
+    assert trust(folder, user_dir, reviewed=find_runnables(folder))
 
 
 def test_a_moved_folder_is_another_folder(folder: Path, user_dir: Path, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_list_cannot_move_the_terminals_cursor(folder: Path) -> None:
     command = "evil\x1b[2K\rharmless \u202egnp.exe \ud800"
     (folder / ".mcp.json").write_text(json.dumps({"mcpServers": {"s": {"command": command}}}))
 
-    (shown,) = [str(each) for each in what_would_run(folder) if each.path == ".mcp.json"]
+    (shown,) = [str(each) for each in find_runnables(folder) if each.path == ".mcp.json"]
 
     assert shown.isprintable()
     assert "evil" in shown
@@ -237,5 +237,5 @@ def test_notes_of_the_user_are_shown_and_counted(folder: Path, user_dir: Path) -
     path.write_text("---\nname: plain\ndescription: d\nmemory: user\n---\n")
 
     assert not is_trusted(folder, user_dir)
-    shown = {each.path: each.what for each in what_would_run(folder)}
+    shown = {each.path: each.what for each in find_runnables(folder)}
     assert "memory: user" in shown[".claude/agents/plain.md"]

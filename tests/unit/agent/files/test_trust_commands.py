@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ramet.agent.files.bounded_read import Unreadable
-from ramet.agent.files.trust import is_trusted, may_run_git, trust, what_would_run
+from ramet.agent.files.trust import find_runnables, is_trusted, may_run_git, trust
 from ramet.cli.main import main
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
@@ -232,11 +232,11 @@ def test_more_than_a_limit_of_names_is_refused(
 ) -> None:
     """A folder cannot keep ramet busy by naming many files."""
     settle(project, "./check.sh; part/check.sh")
-    assert what_would_run(project)
+    assert find_runnables(project)
     monkeypatch.setattr(f"ramet.agent.files.scripts.{limit}", most)
 
     with pytest.raises(Unreadable, match=rf"its commands name more than {most} "):
-        what_would_run(project)
+        find_runnables(project)
 
 
 def test_a_command_that_is_too_long_is_refused(project: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_command_that_is_too_long_is_refused(project: Path) -> None:
     settle(project, "a" * 200_000)
 
     with pytest.raises(Unreadable, match="a command is longer than 131072 characters"):
-        what_would_run(project)
+        find_runnables(project)
 
 
 def test_a_pipe_at_the_place_of_a_script_is_not_waited_for(project: Path, user_dir: Path) -> None:
@@ -297,7 +297,7 @@ def test_a_character_that_is_not_seen_is_spelled_out(project: Path, name: str) -
     """A name that looks like another one is shown otherwise."""
     settle(project, f"make{name}lint")
 
-    shown = "\n".join(map(str, what_would_run(project)))
+    shown = "\n".join(map(str, find_runnables(project)))
 
     assert name not in shown
     assert f"make\\u{{{ord(name):x}}}lint" in shown or name == "\r"
@@ -307,4 +307,4 @@ def test_a_character_that_is_seen_is_shown_as_it_is(project: Path) -> None:
     """Letters of any language, signs and emoji are not spelled out."""
     settle(project, "make Prüfung 検査 🔥 “x” –")
 
-    assert "make Prüfung 検査 🔥 “x” –" in "\n".join(map(str, what_would_run(project)))
+    assert "make Prüfung 検査 🔥 “x” –" in "\n".join(map(str, find_runnables(project)))

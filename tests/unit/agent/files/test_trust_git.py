@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ramet.agent.files.bounded_read import Unreadable
-from ramet.agent.files.trust import is_trusted, trust, what_would_run
+from ramet.agent.files.trust import find_runnables, is_trusted, trust
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
@@ -126,7 +126,7 @@ def test_programs_of_the_git_configuration_are_shown(repo: Path) -> None:
     git(repo, "config", "filter.known.clean", "tools/clean.sh")
     git(repo, "config", "include.path", "more")
 
-    shown = "\n".join(map(str, what_would_run(repo)))
+    shown = "\n".join(map(str, find_runnables(repo)))
 
     assert "filter.known.clean" in shown
     assert "include.path" in shown
@@ -139,20 +139,20 @@ def test_a_configuration_that_is_not_understood_cannot_be_trusted(repo: Path) ->
         file.write('[filter "x"\nclean = cat\n')
 
     with pytest.raises(Unreadable, match="config"):
-        what_would_run(repo)
+        find_runnables(repo)
 
 
 def test_an_include_of_a_remote_that_is_not_there_yet_is_shown_and_counted(repo: Path, user_dir: Path) -> None:
     """A remote that is added later makes the include active, and brings nothing that was not looked at."""
     git(repo, "config", "--file", ".git/later", "filter.later.clean", "cat")
     git(repo, "config", "includeIf.hasconfig:remote.*.url:https://example.org/**.path", "later")
-    shown = what_would_run(repo)
+    shown = find_runnables(repo)
     assert 'filter.later.clean "cat"' in "\n".join(map(str, shown))
     trust(repo, user_dir)
 
     git(repo, "remote", "add", "origin", "https://example.org/a")
     assert is_trusted(repo, user_dir)
-    assert what_would_run(repo) == shown
+    assert find_runnables(repo) == shown
 
     git(repo, "config", "--file", ".git/later", "filter.later.clean", "tac")
     assert not is_trusted(repo, user_dir)
@@ -180,7 +180,7 @@ def test_an_include_is_the_file_that_git_reads(repo: Path, build: Callable[[Path
     listed = subprocess.run(["git", "config", "--list"], cwd=repo, capture_output=True, text=True, check=True).stdout
     assert "filter.hidden.smudge=evil" in listed, "git reads it"
 
-    assert "filter.hidden.smudge" in "\n".join(map(str, what_would_run(repo)))
+    assert "filter.hidden.smudge" in "\n".join(map(str, find_runnables(repo)))
 
 
 def test_an_include_below_gits_own_folder_cannot_be_trusted(repo: Path) -> None:
@@ -188,7 +188,7 @@ def test_an_include_below_gits_own_folder_cannot_be_trusted(repo: Path) -> None:
     git(repo, "config", "include.path", "%(prefix)/../tmp/hidden")
 
     with pytest.raises(Unreadable, match="prefix"):
-        what_would_run(repo)
+        find_runnables(repo)
 
 
 def test_a_description_that_is_cut_says_so(repo: Path) -> None:
@@ -196,6 +196,6 @@ def test_a_description_that_is_cut_says_so(repo: Path) -> None:
     for number in range(60):
         git(repo, "config", f"filter.f{number}.clean", "x" * 40)
 
-    (shown,) = [each for each in map(str, what_would_run(repo)) if each.startswith(".git/config")]
+    (shown,) = [each for each in map(str, find_runnables(repo)) if each.startswith(".git/config")]
 
     assert "characters more: look at the file" in shown

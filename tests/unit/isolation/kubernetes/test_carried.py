@@ -127,7 +127,7 @@ async def test_a_line_that_is_lost_says_why() -> None:
     receiving = asyncio.ensure_future(line.receive())
     await asyncio.sleep(0)
 
-    line.lost("nobody came")
+    line.fail_line("nobody came")
 
     with pytest.raises(ConnectionError, match="nobody came"):
         await receiving

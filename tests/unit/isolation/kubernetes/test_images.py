@@ -11,5 +11,5 @@ def test_what_lies_in_a_mount_that_travels_goes_with_it() -> None:
     places = {"/data/bundles/one": "/opt/one", "/data/bundles/other": "/opt/other"}
     found = ImageWithMounts(image, places)
 
-    assert found.beside([*places, "/data/bundles/one/skills", "/data/bundles/on", "/srv"]) == found
-    assert found.beside(["/data/bundles/one", "/data"]) == ImageWithMounts(image, {})
+    assert found.without_nested([*places, "/data/bundles/one/skills", "/data/bundles/on", "/srv"]) == found
+    assert found.without_nested(["/data/bundles/one", "/data"]) == ImageWithMounts(image, {})

@@ -16,7 +16,7 @@ def presences(tmp_path: Path) -> Iterator[tuple[KernelLease, KernelLease]]:
     found = KernelLease(tmp_path), KernelLease(tmp_path)
     yield found
     for each in found:
-        each.leave()
+        each.release()
 
 
 async def test_kernels_of_a_folder_have_locks_there(presences: tuple[KernelLease, KernelLease]) -> None:
@@ -26,7 +26,7 @@ async def test_kernels_of_a_folder_have_locks_there(presences: tuple[KernelLease
     assert await one.living() == {one.kernel, other.kernel}
     assert await one.owners("agents") == {one.owner("agents"), other.owner("agents")}
     assert one.owner("agents") != one.owner("others"), "whose a pod is differs by namespace"
-    other.leave()
+    other.release()
     assert await one.living() == {one.kernel}
 
 

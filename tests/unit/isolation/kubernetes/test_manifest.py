@@ -32,7 +32,7 @@ BERTH = PodRequest(
     run="run-0123",
     grant=Grant(memory_mb=512, cpu_cores=0.5, timeout_seconds=90.5, workspace_size_mb=100, tmpfs_size_mb=32),
     uid=1_234_567,
-    about=labels.PodLabels(tree="run-0000", team="a team", path="main/searcher"),
+    pod_labels=labels.PodLabels(tree="run-0000", team="a team", path="main/searcher"),
     runtime_class="gvisor",
     folders=("/data/in",),
     files=("/data/in/one", "/opt/models/a.bin"),
@@ -88,7 +88,7 @@ def test_what_a_node_keeps_for_a_run() -> None:
     """All memory that it may use is reserved, of processor time a share; the node agent's part comes on top."""
     limits = manifest.resources(Grant(memory_mb=100, tmpfs_size_mb=10, cpu_cores=1.0), cpu_reserved=0.1)
 
-    assert limits["limits"]["memory"] == f"{100 + 20 + manifest.KEEPER_MB + manifest.RUN_MB}Mi"
+    assert limits["limits"]["memory"] == f"{100 + 20 + manifest.NODE_AGENT_MB + manifest.RUN_MB}Mi"
     assert limits["requests"]["memory"] == limits["limits"]["memory"]
     assert (limits["limits"]["cpu"], limits["requests"]["cpu"]) == ("1200m", "120m")
 
@@ -115,7 +115,7 @@ def test_a_pod_that_has_waited_is_as_one_that_was_made_for_its_run() -> None:
     """In all that anybody goes by; its end comes as much later as it has waited, for it counts from its start."""
     form = replace(FORM, outlives_s=60.0)
     made = manifest.pod(form, BERTH)
-    waiting = manifest.pod(form, replace(BERTH, run="", about=labels.UNKNOWN))
+    waiting = manifest.pod(form, replace(BERTH, run="", pod_labels=labels.UNKNOWN))
     patch = manifest.claim_patch(form, BERTH, waited_s=100.2)
     marks = waiting["metadata"]["labels"] | patch["metadata"]["labels"]
 

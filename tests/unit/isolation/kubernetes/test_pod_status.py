@@ -8,7 +8,7 @@ import pytest
 from lightkube.resources.core_v1 import Pod
 
 from ramet.isolation.kubernetes.api import labels
-from ramet.isolation.kubernetes.api.pod_status import Kind, PodFailure, exit_of, gone, parse_status
+from ramet.isolation.kubernetes.api.pod_status import Kind, PodFailure, deleted_pod, exit_of, parse_status
 
 
 def _pod(status: dict[str, Any], **meta: Any) -> Pod:
@@ -102,11 +102,11 @@ def test_what_is_said_has_a_meaning(name: str) -> None:
     """And the words are passed on."""
     status, kind, words = STATES[name]
 
-    trouble = parse_status(_pod(status)).trouble
+    trouble = parse_status(_pod(status)).failure
 
     assert trouble is not None
     assert trouble.kind == kind
-    assert words in trouble.words
+    assert words in trouble.message
     assert trouble.is_final == (name != "no place")
 
 
@@ -123,7 +123,7 @@ def test_what_is_said_has_a_meaning(name: str) -> None:
 def test_a_pod_that_comes_up_is_in_no_trouble(status: dict[str, Any]) -> None:
     seen = parse_status(_pod(status))
 
-    assert seen.trouble is None
+    assert seen.failure is None
     assert (seen.name, seen.uid, seen.owner, seen.node) == ("p", "u", "o", "node1")
     assert seen.is_running == (status["phase"] == "Running")
 
@@ -138,10 +138,10 @@ def test_a_deletion_is_told_before_all_else() -> None:
     }
     running = {**_state("Running", running={}), "conditions": [condition]}
 
-    for seen in (parse_status(_pod(running, deletionTimestamp="2026-11-22T00:00:00Z")), gone("p")):
-        assert seen.trouble is not None
-        assert seen.trouble.kind == "deleted"
-    assert "preempted" in str(parse_status(_pod(running, deletionTimestamp="2026-11-22T00:00:00Z")).trouble)
+    for seen in (parse_status(_pod(running, deletionTimestamp="2026-11-22T00:00:00Z")), deleted_pod("p")):
+        assert seen.failure is not None
+        assert seen.failure.kind == "deleted"
+    assert "preempted" in str(parse_status(_pod(running, deletionTimestamp="2026-11-22T00:00:00Z")).failure)
 
 
 @pytest.mark.parametrize(
@@ -158,16 +158,16 @@ def test_a_pod_says_for_how_long_it_waits_for_another_kernel(word: str | None, s
 def test_of_a_pod_out_of_sight_nothing_is_known_that_it_could_be_deleted_by() -> None:
     """A watch says of one that another kernel has claimed what it says of one that is gone."""
     assert parse_status(_pod(_state("Running", running={}), resourceVersion="7")).version == "7"
-    assert (gone("p").version, gone("p").owner) == ("", "")
+    assert (deleted_pod("p").version, deleted_pod("p").owner) == ("", "")
 
 
 def test_words_of_others_are_bounded() -> None:
     trouble = parse_status(
         _pod(_state("Pending", waiting={"reason": "ErrImagePull", "message": "x" * 100_000}))
-    ).trouble
+    ).failure
 
     assert trouble is not None
-    assert len(trouble.words) < 1000
+    assert len(trouble.message) < 1000
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from ramet.isolation.kubernetes.placement.warm_pool import PodShape, WarmPool
 from ramet.isolation.kubernetes.pods import pod as life
 from ramet.isolation.kubernetes.pods import watch
 from ramet.isolation.kubernetes.pods.pod import Pod
-from ramet.isolation.kubernetes.pods.pods import Pods, new_name, unless_troubled
+from ramet.isolation.kubernetes.pods.pods import Pods, new_name, until_failure
 from ramet.isolation.remote import messages
 from ramet.isolation.remote.host_agent import NodeClient
 from ramet.isolation.remote.line import Line
@@ -103,7 +103,7 @@ async def test_a_pod_is_deleted_whoever_answers_in_the_apis_place_first(
     kernel.server.replies[asked] = [reply, reply]
 
     pod.release()
-    await pod.gone
+    await pod.removed
 
     assert kernel.left() == []
 
@@ -117,7 +117,7 @@ async def test_a_pod_is_deleted_once_the_api_lets_us(
     kernel.server.replies[asked] = [refusal(403, "not now")] * 20
 
     pod.release()
-    await pod.gone
+    await pod.removed
 
     assert kernel.left() == []
     assert [each.getMessage() for each in caplog.records] == [f"pod {pod.name} could not be removed yet: not now"]
@@ -132,7 +132,7 @@ async def test_pods_are_watched_on_whatever_a_watch_was_answered(kernel: Kernel,
 
     kernel.server.change("pods", pod.name, spec={"nodeName": "a"})
 
-    await pod.reached
+    await pod.connected
 
 
 COUNTED = (
@@ -153,7 +153,7 @@ async def test_a_pod_is_made_by_an_api_that_has_to_be_asked_again(kernel: Kernel
     pod = await kernel.made()
     kernel.server.change("pods", pod.name, spec={"nodeName": "a"})
 
-    await pod.reached
+    await pod.connected
 
     assert kernel.left() == [pod.name] * 2
     assert kernel.server.there["secrets", pod.name]["metadata"]["ownerReferences"][0]["uid"] == pod.uid
@@ -162,16 +162,16 @@ async def test_a_pod_is_made_by_an_api_that_has_to_be_asked_again(kernel: Kernel
 @pytest.mark.parametrize("by", ["us", "somebody"])
 async def test_nothing_is_kept_of_a_pod_that_is_gone(kernel: Kernel, by: str) -> None:
     """Whichever comes first: the word that it is gone, or the answer to its deletion."""
-    pod, watching = await kernel.made(), kernel.pods._ground.lookout
+    pod, watching = await kernel.made(), kernel.pods._context.watch
     await eventually(lambda: kernel.server.asked.count("WATCH pods") == 1)
     if by == "somebody":
         kernel.server.remove("pods", pod.name)
-        await pod.troubled
+        await pod.failed
 
     pod.release()
-    await pod.gone
+    await pod.removed
 
-    await eventually(lambda: not watching._told and not watching._there)
+    await eventually(lambda: not watching._callbacks and not watching._existing)
     assert not kernel.reach.known
 
 
@@ -195,8 +195,8 @@ async def test_a_pod_that_came_and_went_while_nobody_could_look_is_known_to_be_g
     kernel.server.remove("pods", pod.name)
     away.clear()
 
-    assert (await pod.troubled).kind == "deleted"
-    assert not first.troubled.done()
+    assert (await pod.failed).kind == "deleted"
+    assert not first.failed.done()
 
 
 async def test_a_pod_that_came_and_went_while_a_list_was_waited_for_is_known_to_be_gone(kernel: Kernel) -> None:
@@ -212,9 +212,9 @@ async def test_a_pod_that_came_and_went_while_a_list_was_waited_for_is_known_to_
     kernel.server.remove("pods", pods[0].name)
     answered.set()
 
-    assert (await asyncio.wait_for(pods[0].troubled, HANG_S)).kind == "deleted"
-    assert not pods[1].troubled.done()
-    assert not first.troubled.done()
+    assert (await asyncio.wait_for(pods[0].failed, HANG_S)).kind == "deleted"
+    assert not pods[1].failed.done()
+    assert not first.failed.done()
 
 
 async def test_no_run_is_in_a_pod_that_waited_and_does_not_answer(
@@ -233,7 +233,7 @@ async def test_no_run_is_in_a_pod_that_waited_and_does_not_answer(
         with pytest.raises(Gone, match="has not answered"):
             await single.start_in(home, spec, pods=kernel.pods, patch=patch, places={}, within_s=60.0)
 
-    await pod.gone
+    await pod.removed
     assert kernel.left() == []
     assert "PATCH pods" not in kernel.server.asked
 
@@ -244,14 +244,14 @@ async def test_no_room_is_made_by_those_that_wait_and_cannot_be_deleted(
     """Else a run would wait for it without end; and it is there once they can be."""
     monkeypatch.setattr(warm_pool, "_GONE_S", 0.01)
     waiting = WarmPool(kernel.pods, 1, within_s=60.0, on_threshold=lambda *_: None)
-    waiting.want(PodShape.of(FORM, replace(BERTH, folders=(), size_mb=0), Isolation.L2))
+    waiting.request(PodShape.of(FORM, replace(BERTH, folders=(), size_mb=0), Isolation.L2))
     await eventually(lambda: kernel.server.asked.count("PATCH secrets") == 1)
     refused = kernel.server.replies["DELETE pods"] = [refusal(403, "not now")] * 100_000
 
-    assert not await waiting.make_room()
+    assert not await waiting.wait_for_capacity()
     refused.clear()
     monkeypatch.setattr(warm_pool, "_GONE_S", 60.0)
-    assert await waiting.make_room()
+    assert await waiting.wait_for_capacity()
     assert kernel.left() == []
     await waiting.close()
 
@@ -264,7 +264,7 @@ async def test_what_is_done_when_nobody_wants_it_any_more_is_dropped(kernel: Ker
         asking.cancel()
         return "it"
 
-    asking = asyncio.create_task(unless_troubled(pod, work(), drop=dropped.append))
+    asking = asyncio.create_task(until_failure(pod, work(), drop=dropped.append))
     await asyncio.wait((asking,))
 
     assert (asking.cancelled(), dropped) == (True, ["it"])
@@ -284,12 +284,12 @@ async def test_a_run_that_starts_when_nobody_wants_it_any_more_ends_in_its_pod(k
             asking.cancel()
             return box
 
-        asking = asyncio.create_task(unless_troubled(pod, begun(), drop=RemoteSandbox.drop))
+        asking = asyncio.create_task(until_failure(pod, begun(), drop=RemoteSandbox.drop))
         await asyncio.wait((asking,))
 
         assert asking.cancelled()
         await hearing
-        await eventually(lambda: machine.living == 0)
+        await eventually(lambda: machine.sandbox_count == 0)
         await machine.close()
 
 

@@ -21,15 +21,15 @@ def test_a_kernel_lives_until_it_leaves(tmp_path: Path) -> None:
     try:
         assert one.place == other.place
         assert one.kernel != other.kernel
-        assert one.lives(other.kernel)
-        assert one.lives(one.kernel)
-        other.leave()
-        other.leave()
-        assert not one.lives(other.kernel)
-        assert one.known() == [one.kernel]
+        assert one.is_alive(other.kernel)
+        assert one.is_alive(one.kernel)
+        other.release()
+        other.release()
+        assert not one.is_alive(other.kernel)
+        assert one.list_kernels() == [one.kernel]
     finally:
-        one.leave()
-        other.leave()
+        one.release()
+        other.release()
 
 
 def test_a_kernel_that_was_killed_does_not_live(tmp_path: Path) -> None:
@@ -41,16 +41,16 @@ def test_a_kernel_that_was_killed_does_not_live(tmp_path: Path) -> None:
         ) as process:
             assert process.stdout is not None, "asked for above"
             kernel = process.stdout.readline().strip()
-            assert presence.lives(kernel)
+            assert presence.is_alive(kernel)
             process.kill()
             process.wait()
-        assert not presence.lives(kernel)
-        assert kernel in presence.known()
+        assert not presence.is_alive(kernel)
+        assert kernel in presence.list_kernels()
         presence.forget(kernel)
         presence.forget(kernel)
-        assert kernel not in presence.known()
+        assert kernel not in presence.list_kernels()
     finally:
-        presence.leave()
+        presence.release()
 
 
 def test_places_are_told_apart(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_places_are_told_apart(tmp_path: Path) -> None:
     one, other = KernelLease(tmp_path / "a"), KernelLease(tmp_path / "b")
     try:
         assert one.place != other.place
-        assert not one.lives(other.kernel)
+        assert not one.is_alive(other.kernel)
     finally:
-        one.leave()
-        other.leave()
+        one.release()
+        other.release()

@@ -48,7 +48,7 @@ async def test_the_more_there_are_the_rarer_each_is_tried_until_it_is_said_to_ru
     api = Starting()
     async with contextlib.aclosing(_Opened(api, "one", "two")) as opened:
         await eventually(lambda: api.tries == {"one": 1, "two": 1})
-        opened.pods["two"].runs()
+        opened.pods["two"].on_running()
         await eventually(lambda: api.tries["two"] == 2)
         assert api.tries["one"] == 1
 
@@ -59,7 +59,7 @@ async def test_one_that_runs_already_is_not_waited_for(monkeypatch: pytest.Monke
     async with contextlib.aclosing(_Opened(api, "only")) as opened:
         await asyncio.sleep(0)
         assert not api.tries
-        opened.pods["only"].runs()
+        opened.pods["only"].on_running()
         await eventually(lambda: api.tries["only"] >= 1)
 
 
@@ -75,7 +75,7 @@ async def test_a_pod_that_may_not_be_attached_to_any_more_is_tried_again(
         line = opened.pods["only"]._line
         line.heard_at = asyncio.get_running_loop().time() if was_heard else 0.0
         await eventually(lambda: api.tries["only"] >= 3 or line.has_ended)
-        assert (line.has_ended, line.why) == ((False, "") if was_heard else (True, "not you"))
+        assert (line.has_ended, line.end_reason) == ((False, "") if was_heard else (True, "not you"))
 
 
 class _Opened:

@@ -34,7 +34,7 @@ async def heir(tmp_path: Path) -> AsyncIterator[Heir]:
     async with contextlib.AsyncExitStack() as stack:
         server, address = await stack.enter_async_context(serving())
         kubeconfig, presence = written(tmp_path, server=address), KernelLease(tmp_path / "runs")
-        stack.callback(presence.leave)
+        stack.callback(presence.release)
         kernels = Kernels(presence, None, None)
         (tmp_path / "runs" / ".kernels" / "dead").touch()
         marks = labels.selector(place=kernels.place, owner=kernels.owner("agents", "dead"))
@@ -58,7 +58,7 @@ async def test_what_cannot_be_removed_keeps_nothing_else_and_is_tried_again(
 
     assert (len(gone), len(heir.server.there), refused) == (5, 1, [])
     assert heir.kernels.dead() == [heir.dead], "something of it is left"
-    looking = heir.reaper._looking
+    looking = heir.reaper._task
     assert looking is not None
     await looking
     assert not heir.server.there

@@ -62,14 +62,16 @@ def test_a_team_has_its_whole_amounts_in_one_pod() -> None:
     """And beside them what keeps its runs; each of them has as much as it is granted, until all is taken."""
     measure = TeamPodSize.of(TEAM)
     assert measure is not None
-    assert measure.room == Capacity(memory_mb=512, pids=256, disk_mb=1024)
-    assert measure.room.holds(Capacity.of(Grant(memory_mb=512)))
+    assert measure.capacity == Capacity(memory_mb=512, pids=256, disk_mb=1024)
+    assert measure.capacity.holds(Capacity.of(Grant(memory_mb=512)))
     assert (
-        not measure.room.minus(Capacity.of(Grant())).minus(Capacity.of(Grant())).holds(Capacity.of(Grant(memory_mb=1)))
+        not measure.capacity.minus(Capacity.of(Grant()))
+        .minus(Capacity.of(Grant()))
+        .holds(Capacity.of(Grant(memory_mb=1)))
     )
     assert TeamPodSize.of(Reservation(name="team", cpu_cores=2)) is None
 
-    pod = manifest.pod(FORM, measure.berth("team"))
+    pod = manifest.pod(FORM, measure.request("team"))
     (container,) = pod["spec"]["containers"]
     alone = manifest.pod(FORM, manifest.PodRequest(name="ramet-1", run="run-1", grant=Grant(), uid=1_000_002))
 

@@ -44,7 +44,7 @@ async def attached() -> AsyncIterator[tuple[StandardStreams, Pipe]]:
         protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader())
         saying, _ = await loop.connect_write_pipe(lambda: protocol, os.fdopen(into, "wb", 0))
         wire = StandardStreams(given, taken, PATIENCE_S)
-        holding = asyncio.ensure_future(wire.hold())
+        holding = asyncio.ensure_future(wire.wait_ended())
         try:
             yield wire, Pipe(reader, asyncio.StreamWriter(saying, protocol, None, loop))
         finally:
@@ -58,7 +58,7 @@ async def attached() -> AsyncIterator[tuple[StandardStreams, Pipe]]:
 def hello() -> bytes:
     """The first packet of a connection."""
     session = ResumableStream()
-    session.connected()
+    session.on_connected()
     packet = session.next_packet()
     assert packet is not None
     return packet
@@ -112,6 +112,6 @@ async def test_a_line_without_end_ends_the_program() -> None:
         receiving = asyncio.ensure_future(wire.line.receive())
         flooding = asyncio.ensure_future(pipe.write(bytes(17 << 20)))
         assert await receiving is None
-        assert "a line of more than" in wire.line.why
+        assert "a line of more than" in wire.line.end_reason
         flooding.cancel()
         await asyncio.gather(flooding, return_exceptions=True)

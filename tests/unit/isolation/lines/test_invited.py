@@ -44,11 +44,11 @@ async def test_an_invitation_is_heard_once_however_it_is_cut() -> None:
         for at in range(0, len(format_token(new)), 100):
             os.write(into, format_token(new)[at : at + 100])
             await asyncio.sleep(0)
-        assert await invitations.other_than(FIRST) == new
+        assert await invitations.wait_other(FIRST) == new
         os.write(into, format_token(new))
         newest = another()
         os.write(into, format_token(newest))
-        assert await invitations.other_than(new) == newest
+        assert await invitations.wait_other(new) == newest
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ async def test_what_is_none_is_ignored_and_said(noise: bytes, capfd: pytest.Capt
     """What comes behind it is heard; a key is never repeated."""
     async with told() as (invitations, into):
         new = another()
-        hearing = asyncio.ensure_future(invitations.other_than(FIRST))
+        hearing = asyncio.ensure_future(invitations.wait_other(FIRST))
         for at in range(0, len(noise), 1 << 15):
             await asyncio.to_thread(os.write, into, noise[at : at + (1 << 15)])
         os.write(into, format_token(new))
@@ -92,7 +92,7 @@ async def test_where_nothing_can_come_nothing_does(source: str, tmp_path: Path) 
         (tmp_path / "file").write_bytes(format_token(another()))
         given = os.open("/dev/null" if source == "nothing" else tmp_path / "file", os.O_RDONLY)
     async with TokenStream(given, pod="uid-1") as invitations:
-        hearing = asyncio.ensure_future(invitations.other_than(FIRST))
+        hearing = asyncio.ensure_future(invitations.wait_other(FIRST))
         await eventually(lambda: invitations._source == -1)
         assert not hearing.done()
         hearing.cancel()

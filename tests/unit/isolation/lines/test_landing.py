@@ -19,7 +19,7 @@ import pytest
 from ramet.core.errors import InvalidValue, MissingExtra, ProtocolError
 from ramet.isolation.transport import certificates, join_token
 from ramet.isolation.transport.certificates import ServerIdentity, client_context
-from ramet.isolation.transport.dialer import Backoff, dialled
+from ramet.isolation.transport.dialer import Backoff, open_dialer
 from ramet.isolation.transport.join_token import KEY_HEADER, JoinToken
 from ramet.isolation.transport.listener import PATH, REFUSAL, ListenerLimits, PodListener
 from ramet.isolation.transport.resuming import LineTimeouts, ResumingLine
@@ -72,7 +72,7 @@ async def test_a_pod_comes_with_its_join_key_and_frames_pass(identity: ServerIde
     kernel = ResumingLine(patience=NEVER)
     async with landed(identity) as landing:
         key = landing.expect("uid-1", kernel, join_s=60)
-        async with dialled(invite(landing, identity, key)) as machine:
+        async with open_dialer(invite(landing, identity, key)) as machine:
             await machine.send(Frame(b"hello", bytes(3_000_000)))
             await kernel.send(Frame(b"start"))
             assert await kernel.receive() == Frame(b"hello", bytes(3_000_000))
@@ -92,9 +92,9 @@ async def test_every_time_needs_another_key(identity: ServerIdentity) -> None:
 
         again = landing.expect("uid-1", kernel, join_s=60)
         assert (await asked(landing, identity, request(lost)))[0] + b"no\n" == REFUSAL
-        async with dialled(invite(landing, identity, again)):
-            await eventually(lambda: kernel.greetings and landing._book._pods["uid-1"].join_by is None)
-            assert len(landing._book._pods["uid-1"].hashes) == 1
+        async with open_dialer(invite(landing, identity, again)):
+            await eventually(lambda: kernel.connections and landing._join_keys._pods["uid-1"].join_by is None)
+            assert len(landing._join_keys._pods["uid-1"].hashes) == 1
             assert (await asked(landing, identity, request(again)))[0] + b"no\n" == REFUSAL
             assert kernel.is_connected
 
@@ -162,14 +162,14 @@ async def test_too_many_strangers_are_turned_away_at_once(identity: ServerIdenti
     kernel = ResumingLine(patience=NEVER)
     async with landed(identity, caps=ListenerLimits(strangers_of_address=2, handshake_s=600)) as landing:
         key = landing.expect("uid-1", kernel, join_s=60)
-        async with dialled(invite(landing, identity, key), backoff=SOON) as machine:
-            await eventually(lambda: kernel.greetings)
+        async with open_dialer(invite(landing, identity, key), backoff=SOON) as machine:
+            await eventually(lambda: kernel.connections)
             silent = [await asyncio.open_connection("127.0.0.1", landing.port) for _ in range(2)]
             for _ in range(5):
                 assert await last_words(*await asyncio.open_connection("127.0.0.1", landing.port)) == b""
             await machine.send(Frame(b"still here"))
             assert await kernel.receive() == Frame(b"still here")
-            assert kernel.greetings == 1
+            assert kernel.connections == 1
             for reader, writer in silent:
                 assert not reader.at_eof()
                 writer.transport.abort()
@@ -250,9 +250,9 @@ async def test_a_machine_trusts_its_kernel_and_no_other(identity: ServerIdentity
     ):
         async with landed(shown) as landing:
             key = landing.expect("uid-1", kernel, join_s=60)
-            async with dialled(invite(landing, trusted, key), patience=brief, backoff=SOON) as machine:
+            async with open_dialer(invite(landing, trusted, key), patience=brief, backoff=SOON) as machine:
                 assert await machine.receive() is None
-            assert not kernel.greetings
+            assert not kernel.connections
     await kernel.close()
 
 
@@ -277,9 +277,9 @@ async def test_keys_are_kept_as_hashes_and_shown_nowhere(
     async with landed(identity) as landing:
         key = landing.expect("uid-1", kernel, join_s=60)
         asking = invite(landing, identity, key)
-        async with dialled(asking):
-            await eventually(lambda: kernel.greetings)
-        kept = landing._book._pods["uid-1"].hashes
+        async with open_dialer(asking):
+            await eventually(lambda: kernel.connections)
+        kept = landing._join_keys._pods["uid-1"].hashes
         said = repr((kept, asking, vars(landing), caplog.text))
     assert key not in said
     assert all(len(each) == hashlib.sha256().digest_size for each in kept)
@@ -305,7 +305,7 @@ def test_an_invitation_is_a_folder_that_a_secret_is_mounted_at(tmp_path: Path) -
 async def test_an_url_that_cannot_be_dialled_is_refused(identity: ServerIdentity, url: str) -> None:
     """Before anything is said to anybody."""
     with pytest.raises(InvalidValue):
-        async with dialled(JoinToken(url=url, ca=identity.ca, key="k", pod="u")):
+        async with open_dialer(JoinToken(url=url, ca=identity.ca, key="k", pod="u")):
             pass
 
 
@@ -379,7 +379,7 @@ async def test_another_process_dials_again_whenever_its_connection_breaks(
             echoed = Frame(b"echo", os.urandom(100_000))
             await kernel.send(echoed)
             assert await kernel.receive() == echoed
-            assert kernel.greetings > 3
+            assert kernel.connections > 3
             await kernel.close()
             assert await machine.wait() == 0
         finally:

@@ -14,7 +14,7 @@ from ramet.isolation.remote.line import Line
 from ramet.isolation.transport.contract import StreamTransport
 from ramet.isolation.transport.resuming import LineTimeouts, ResumingLine
 from ramet.wire.frames import Frame
-from ramet.wire.resumable_stream import MAX_KEPT, ResumableStream
+from ramet.wire.resumable_stream import MAX_BUFFERED, ResumableStream
 from tests.support.waiting import eventually
 
 NEVER = LineTimeouts(give_up_s=None)
@@ -115,7 +115,7 @@ async def test_what_was_sent_before_the_end_arrives_and_then_the_end() -> None:
 async def test_a_line_ends_when_nobody_has_connected_for_too_long() -> None:
     """Who waits to receive gets None, who waits to send is told; without a bound it waits on."""
     line = ResumingLine(patience=LineTimeouts(give_up_s=0.05))
-    await line.send(numbered(1, MAX_KEPT - 1000))
+    await line.send(numbered(1, MAX_BUFFERED - 1000))
 
     with pytest.raises(Gone):
         await line.send(numbered(2, 1000))
@@ -149,9 +149,9 @@ async def test_a_sender_waits_for_who_does_not_read() -> None:
     """Until what has come there is received."""
     kernel, machine = ResumingLine(patience=NEVER), ResumingLine(patience=NEVER)
     async with wired(kernel, machine):
-        await machine.send(numbered(1, MAX_KEPT - 1000))
+        await machine.send(numbered(1, MAX_BUFFERED - 1000))
         waiting = asyncio.ensure_future(machine.send(numbered(2, 1000)))
-        await eventually(lambda: kernel._session.taken == 1)
+        await eventually(lambda: kernel._session.last_received == 1)
         assert not waiting.done()
         assert await heard(kernel, 1) == [1]
         await waiting
@@ -165,7 +165,7 @@ async def test_a_side_that_breaks_the_rules_ends_the_line() -> None:
     reader, writer = await asyncio.open_connection(sock=end)
     with other:
         cheat = ResumableStream()
-        cheat.connected()
+        cheat.on_connected()
         cheat.send(numbered(1))
         hello = cheat.next_packet()
         assert hello is not None
@@ -182,7 +182,7 @@ async def test_a_side_that_breaks_the_rules_ends_the_line() -> None:
     assert await line.receive() is None
 
 
-@pytest.mark.parametrize("length", [0, MAX_KEPT * 2, 2**31, 2**32 - 1])
+@pytest.mark.parametrize("length", [0, MAX_BUFFERED * 2, 2**31, 2**32 - 1])
 async def test_a_length_that_cannot_be_is_refused_before_anything_is_kept(length: int) -> None:
     """On a stream of bytes, where lengths stand before packets."""
     end, other = socket.socketpair()

@@ -76,7 +76,7 @@ def verdict(program: bytes, call: Call) -> Verdict:
 
 def described(asked: Asked, call: Call) -> Verdict:
     """What should be said, by the words of the design, without a program."""
-    known = syscall_numbers.of(asked.machine)
+    known = syscall_numbers.table_of(asked.machine)
     deny: Verdict = KILL if asked.kill else errno.EPERM
     low = [arg & 0xFFFF_FFFF for arg in call.args]
     if call.audit != AUDIT[asked.machine] or (known.has_x32 and call.number >= 0x4000_0000):
@@ -175,7 +175,7 @@ args = st.tuples(*[st.builds(lambda low, high: high << 32 | low, interesting, st
 
 @st.composite
 def calls_of(draw: st.DrawFn, machine: str) -> Call:
-    listed = st.sampled_from(sorted(syscall_numbers.of(machine).number.values()))
+    listed = st.sampled_from(sorted(syscall_numbers.table_of(machine).number.values()))
     number = draw(listed | st.integers(0, syscall_numbers.NEWEST + 2) | st.sampled_from([0x4000_0001, 0xFFFF_FFFF]))
     return Call(number, draw(args), draw(st.sampled_from([*AUDIT.values(), 0x4000_0003]) | st.just(AUDIT[machine])))
 
@@ -192,7 +192,7 @@ def test_every_listed_call_is_judged_as_described(machine: str) -> None:
     """All of them, with arguments of nothing: no draw of luck decides which."""
     shut = Asked(machine, *[False] * 9)
 
-    for name, number in syscall_numbers.of(machine).number.items():
+    for name, number in syscall_numbers.table_of(machine).number.items():
         call = Call(number, (0,) * 6, AUDIT[machine])
         assert (name, verdict(shut.program, call)) == (name, described(shut, call))
     ends = [Call(number, (0,) * 6, AUDIT[machine]) for number in (syscall_numbers.NEWEST, syscall_numbers.NEWEST + 1)]
@@ -207,7 +207,7 @@ def test_the_numbers_are_those_of_the_machine(machine: str) -> None:
         pytest.skip("libseccomp is not installed")
 
     assert len(names) > 60
-    known = syscall_numbers.of(machine).number
+    known = syscall_numbers.table_of(machine).number
     assert {name: known.get(name) for name in names} == names
 
 
@@ -275,7 +275,7 @@ def _named(machine: str) -> Iterator[tuple[str, int | None]]:
         return
     resolve = ctypes.CDLL(found).seccomp_syscall_resolve_name_arch
     resolve.argtypes = [ctypes.c_uint32, ctypes.c_char_p]
-    for name in {*syscall_numbers.of("x86_64").number, *syscall_numbers.of("aarch64").number}:
+    for name in {*syscall_numbers.table_of("x86_64").number, *syscall_numbers.table_of("aarch64").number}:
         number = resolve(SECCOMP_TOKEN[machine], name.encode())
         if number != -1:  # a name that is younger than the library
             yield name, number if number >= 0 else None

@@ -83,7 +83,7 @@ def test_what_programs_need_works_behind_the_filter(uid: int | None) -> None:
 
 def test_every_call_of_the_list_is_stopped() -> None:
     """Such a call ends the process where the filter is told to kill, so that no other refusal is taken for ours."""
-    listed = syscall_numbers.of(os.uname().machine).number
+    listed = syscall_numbers.table_of(os.uname().machine).number
     attempts = {
         name: f"calls.syscall('{name}', {listed[name]}, -1, -1, -1, -1)"
         for name in [*syscall_numbers.DENIED, *syscall_numbers.UNMAPPED, *syscall_numbers.SESSIONS]
@@ -163,7 +163,7 @@ def test_who_may_not_leave_its_group_stays_in_it() -> None:
 
 def test_who_shares_a_root_watches_no_folder() -> None:
     """There is no inotify, as on a kernel that was built without: programs know what to do then."""
-    known = syscall_numbers.of(os.uname().machine).number
+    known = syscall_numbers.table_of(os.uname().machine).number
     watch = [
         f"calls.syscall('{name}', {known[name]}, -1, -1, 0) and 'done'"
         for name in syscall_numbers.WATCHES
@@ -175,7 +175,7 @@ def test_who_shares_a_root_watches_no_folder() -> None:
 
 
 def test_who_shares_a_user_has_no_queue_in_common() -> None:
-    known = syscall_numbers.of(os.uname().machine).number
+    known = syscall_numbers.table_of(os.uname().machine).number
     make = [f"calls.syscall('{name}', {known[name]}, 0, -1, 0)" for name in ("msgget", "semget")]
 
     said = tried(*make, behind=GATE.format("inet=False, queues=False"))

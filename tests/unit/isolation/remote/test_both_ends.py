@@ -172,7 +172,7 @@ async def test_what_is_known_of_a_machine_ends_its_sandboxes_at_once(tmp_path: P
         await readable.wait()
         loop.remove_reader(box.stdout)
 
-        machine.lost(LOST)
+        machine.on_lost(LOST)
 
         assert await waiting == LOST
         assert await machine.wait_ended() == LOST

@@ -90,7 +90,7 @@ def test_only_what_changed_goes_again(here: Path, there: Path) -> None:
     """What was known and is as it was stays away; what has gone is told."""
     for name in ("same", "changed", "gone"):
         (here / name).write_text("first")
-    known = file_sync.look(here)
+    known = file_sync.scan(here)
     unpacked(packed(here)[0], there)
     (here / "changed").write_text("second, and longer")
     (here / "gone").unlink()
@@ -98,9 +98,9 @@ def test_only_what_changed_goes_again(here: Path, there: Path) -> None:
 
     tar, told = packed(here, known)
     unpacked(tar, there)
-    file_sync.remove(there, [os.fsencode(path) for path in told.gone])
+    file_sync.remove(there, [os.fsencode(path) for path in told.removed])
 
-    assert told.gone == ("gone",)
+    assert told.removed == ("gone",)
     assert b"first" not in tar
     assert {each.name: each.read_text() for each in there.iterdir()} == {
         "same": "first",
@@ -114,7 +114,7 @@ def test_a_file_may_become_a_folder_and_a_folder_a_file(here: Path, there: Path)
     (here / "one" / "below").write_text("text")
     (here / "other").write_text("text")
     unpacked(packed(here)[0], there)
-    known = file_sync.look(here)
+    known = file_sync.scan(here)
     (here / "one" / "below").unlink()
     (here / "one").rmdir()
     (here / "one").write_text("a file")
@@ -124,7 +124,7 @@ def test_a_file_may_become_a_folder_and_a_folder_a_file(here: Path, there: Path)
 
     tar, told = packed(here, known)
     unpacked(tar, there)
-    file_sync.remove(there, [os.fsencode(path) for path in told.gone])
+    file_sync.remove(there, [os.fsencode(path) for path in told.removed])
 
     assert (there / "one").read_text() == "a file"
     assert (there / "other" / "below").read_text() == "below"

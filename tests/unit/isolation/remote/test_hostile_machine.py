@@ -74,7 +74,7 @@ async def flooded(folder: Path, line: HostileLine) -> AsyncIterator[NodeClient]:
     machine = NodeClient(line, level=Isolation.L1)
     spec = SandboxSpec(run="run-1", grant=GRANT, workspace=folder, proxy=folder / "nobody listens")
     adopting = asyncio.ensure_future(machine.adopt(1, spec))
-    await eventually(lambda: machine.living)
+    await eventually(lambda: machine.sandbox_count)
     line.is_flooding.set()
     try:
         yield machine

@@ -41,16 +41,16 @@ async def site(tmp_path: Path) -> AsyncIterator[BackendFixture]:
 
 async def test_ten_megabytes_that_nobody_reads_hold_up_nobody(site: BackendFixture) -> None:
     """Another sandbox of the same line talks on, and so does this one once it is read; nothing of it is lost."""
-    async with site.visit() as loud, site.visit() as other:
-        await loud.tell("say", stream=1, text="l", times=TEN_MB)
+    async with site.start_guest() as loud, site.start_guest() as other:
+        await loud.send("say", stream=1, text="l", times=TEN_MB)
         for _ in range(20):
             assert await other.ask_with(b"x" * 100_000, "echo") == (100_000, b"x" * 100_000)
         asked = asyncio.ensure_future(loud.ask("who"))
         reading = asyncio.ensure_future(loud.output())
 
         await asked
-        await loud.tell("leave", code=0)
-        await loud.ended()
+        await loud.send("leave", code=0)
+        await loud.wait_ended()
 
         out, _ = await reading
         assert len(out) == TEN_MB
@@ -60,7 +60,7 @@ async def test_a_machine_that_dies_takes_its_sandboxes_along_at_once(site: Backe
     """Whoever waits is told that they are lost; what they had said can be read; none can be started there."""
     assert isinstance(site.backend, MachineBackend)
     process = await site.backend.process()
-    async with site.visit() as one, site.visit() as other:
+    async with site.start_guest() as one, site.start_guest() as other:
         await one.ask("say", stream=1, text="last words", times=1)
         waiting = [asyncio.ensure_future(each.sandbox.wait()) for each in (one, other)]
         await one.ask("who")
@@ -86,10 +86,10 @@ async def test_who_may_comes_to_the_hosts_proxy(site: BackendFixture, tmp_path: 
         writer.close()
 
     grant = replace_grant(GRANT, allowed_endpoints=("api.example:443",))
-    path = site.ground.runs / "proxy.sock"
+    path = site.workdir.runs / "proxy.sock"
     server = await asyncio.start_unix_server(answer, path)
     try:
-        async with site.visit(grant=grant, proxy=path) as visit:
+        async with site.start_guest(grant=grant, proxy=path) as visit:
             talks = [
                 visit.sandbox.run_command([sys.executable, "-c", TALK], timeout_s=60, max_bytes=1000) for _ in range(3)
             ]
@@ -110,7 +110,7 @@ async def test_a_workspace_goes_there_and_comes_back_as_it_was_left(site: Backen
     (spec.workspace / "below").mkdir()
     for name in ("kept", "changed", "below/removed"):
         (spec.workspace / name).write_text(name)
-    async with site.visit(spec) as visit:
+    async with site.start_guest(spec) as visit:
         run = visit.sandbox.run_command
         script = "cat kept below/removed; rm -r below; echo more >> changed; ln -s kept link; ln -s /etc out; mkfifo f"
         assert (await run(["/bin/sh", "-c", script], timeout_s=60, max_bytes=1000)).stdout == b"keptbelow/removed"
@@ -132,7 +132,7 @@ def folder() -> Iterator[Path]:
 async def test_a_single_file_may_be_a_mount(site: BackendFixture, folder: Path) -> None:
     """And what is too large to travel is refused by name, with a word of what to do instead."""
     (folder / "file").write_text("text")
-    async with site.visit(grant=replace_grant(GRANT, readonly_mounts=(str(folder / "file"),))) as visit:
+    async with site.start_guest(grant=replace_grant(GRANT, readonly_mounts=(str(folder / "file"),))) as visit:
         assert await visit.ask("read", path=str(folder / "file")) == "text"
     with (folder / "large").open("wb") as file:
         file.truncate(257 * 2**20)
@@ -170,7 +170,7 @@ async def test_what_the_machine_has_does_not_go_there(site: BackendFixture, fold
 
 async def test_a_workspace_that_holds_more_than_it_may_does_not_travel(site: BackendFixture) -> None:
     """Sparse files are small there and large here: a sync says so, and this host holds no more than was granted."""
-    async with site.visit(grant=replace_grant(GRANT, workspace_size_mb=4)) as visit:
+    async with site.start_guest(grant=replace_grant(GRANT, workspace_size_mb=4)) as visit:
         script = "for name in a b c; do truncate -s 4M $name; done"
         assert (await visit.sandbox.run_command(["/bin/sh", "-c", script], timeout_s=60, max_bytes=1000)).code == 0
         with pytest.raises(SandboxFailed, match="transferred"):
@@ -184,11 +184,11 @@ async def test_nothing_of_a_sandbox_stays_on_its_machine(site: BackendFixture) -
     """Neither its workspace nor its shelf, once it is cleaned up."""
     assert isinstance(site.backend, MachineBackend)
     process = await site.backend.process()
-    runs = Path(f"/proc/{process.pid}/root{site.ground.runs}")
-    shelf = site.ground.runs / "shelf"
+    runs = Path(f"/proc/{process.pid}/root{site.workdir.runs}")
+    shelf = site.workdir.runs / "shelf"
     shelf.mkdir()
     (shelf / "file").touch()
-    async with site.visit(shelf=shelf) as one, site.visit(shelf=shelf) as other:
+    async with site.start_guest(shelf=shelf) as one, site.start_guest(shelf=shelf) as other:
         await one.sandbox.clean_up()
         assert await other.ask("listing", path=str(shelf)) == ["file"]
         assert one.spec.workspace.name not in names(runs)

@@ -122,7 +122,7 @@ async def test_a_limit_that_is_near_is_told_of_sandboxes_that_the_kernel_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No word is said of one that was started on another line and is not adopted."""
-    async with node_agent.keeper(tmp_path) as keeper:
+    async with node_agent.open_node_agent(tmp_path) as keeper:
         posted = list[object]()
         monkeypatch.setattr(keeper, "_post", lambda word, body=b"": posted.append(word))
         kept = keeper._new(1)

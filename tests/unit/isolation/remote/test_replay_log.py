@@ -37,7 +37,7 @@ ASKS = guest_protocol.AskModel(id=1, step="r:1")
 def begun() -> ChannelLog:
     """Of who was told what to do."""
     tape = ChannelLog()
-    tape.told(packed(TALK))
+    tape.record_input(packed(TALK))
     return tape
 
 
@@ -54,7 +54,7 @@ def cut(take: Callable[[bytes], None], data: bytes, sizes: Sequence[int]) -> Non
 
 
 def said_again(tape: ChannelLog) -> list[GuestMessage]:
-    return [guest_protocol.from_guest(frame.control) for frame in FrameReader().feed(tape.again())]
+    return [guest_protocol.from_guest(frame.control) for frame in FrameReader().feed(tape.unanswered())]
 
 
 SIZES = st.lists(st.integers(1, 40), max_size=30)
@@ -77,12 +77,12 @@ def test_what_is_not_answered_comes_again_as_it_was_said(
     last = packed(Spawn(id=99), late)
     begun = last[: min(cut_at, len(last) - 1)]
 
-    tape.told(packed(START, b"capsule"))
-    cut(tape.said, b"".join(words) + begun, sizes)
-    cut(tape.told, b"".join(packed(Answer(id=at), b"answer" * at) for at in sorted(answered)), back)
+    tape.record_input(packed(START, b"capsule"))
+    cut(tape.record_output, b"".join(words) + begun, sizes)
+    cut(tape.record_input, b"".join(packed(Answer(id=at), b"answer" * at) for at in sorted(answered)), back)
 
-    assert tape.again() == b"".join(word for at, word in enumerate(words) if at not in answered) + begun
-    tape.said(last[len(begun) :])
+    assert tape.unanswered() == b"".join(word for at, word in enumerate(words) if at not in answered) + begun
+    tape.record_output(last[len(begun) :])
     assert said_again(tape)[-1] == Spawn(id=99)
 
 
@@ -90,8 +90,8 @@ def test_a_wish_to_hear_of_an_end_and_the_last_word_come_again() -> None:
     """Until that end was told; what needs no answer is gone."""
     tape = begun()
     for word in (guest_protocol.Watch(run="one"), guest_protocol.Watch(run="two"), Note(text="n"), Done(ok=True)):
-        tape.said(packed(word))
-    tape.told(packed(ChildEnded(run="one", status="completed", exit_code=0), b"value"))
+        tape.record_output(packed(word))
+    tape.record_input(packed(ChildEnded(run="one", status="completed", exit_code=0), b"value"))
 
     assert said_again(tape) == [guest_protocol.Watch(run="two"), Done(ok=True)]
 
@@ -114,19 +114,19 @@ def test_nobody_goes_on_with_what_a_kernel_alone_knew(
     """A reply that was told in part, changes that are in no commit, more than is kept."""
     tape = begun()
     for is_said, word, body in words:
-        (tape.said if is_said else tape.told)(packed(word, body))
+        (tape.record_output if is_said else tape.record_input)(packed(word, body))
 
     with pytest.raises(Gone, match=why):
-        tape.again()
+        tape.unanswered()
 
 
 def test_what_could_not_be_gone_on_with_can_be_again() -> None:
     """A commit that was answered, a large word that was."""
     tape = begun()
-    tape.said(packed(UseState(id=1, do="set", name="k"), b"1") + packed(UseState(id=2, do="commit")))
-    tape.said(packed(Spawn(id=3), b"x" * MAX_KEPT) + packed(Output(id=4, target="t")))
+    tape.record_output(packed(UseState(id=1, do="set", name="k"), b"1") + packed(UseState(id=2, do="commit")))
+    tape.record_output(packed(Spawn(id=3), b"x" * MAX_KEPT) + packed(Output(id=4, target="t")))
     for answered in (1, 2, 3):
-        tape.told(packed(Answer(id=answered)))
+        tape.record_input(packed(Answer(id=answered)))
 
     assert said_again(tape) == [Output(id=4, target="t")]
 
@@ -134,12 +134,12 @@ def test_what_could_not_be_gone_on_with_can_be_again() -> None:
 def test_a_commit_that_was_refused_settles_nothing() -> None:
     """Its changes are still in the kernel's memory alone."""
     tape = begun()
-    tape.said(packed(UseState(id=1, do="set", name="k"), b"1") + packed(UseState(id=2, do="commit")))
+    tape.record_output(packed(UseState(id=1, do="set", name="k"), b"1") + packed(UseState(id=2, do="commit")))
     error = ErrorInfo(type="Conflict", message="no")
-    tape.told(packed(Answer(id=1)) + packed(Answer(id=2, error=error)))
+    tape.record_input(packed(Answer(id=1)) + packed(Answer(id=2, error=error)))
 
     with pytest.raises(Gone, match="state"):
-        tape.again()
+        tape.unanswered()
 
 
 @given(
@@ -161,13 +161,13 @@ def test_what_is_told_comes_again_until_an_answer_says_that_it_is_on_record(
     }
     tape = begun()
     said = {number: kinds[kind](number) for number, kind in enumerate(words, 1)}
-    cut(tape.said, b"".join(packed(word) for word in said.values()), sizes)
+    cut(tape.record_output, b"".join(packed(word) for word in said.values()), sizes)
     there, open_ = 0, {number for number, word in said.items() if isinstance(word, guest_protocol.Request)}
     for number, is_well in answers:
         if number in open_:
             open_.remove(number)
             error = None if is_well else ErrorInfo(type="RametError", message="no")
-            tape.told(packed(Answer(id=number, error=error)))
+            tape.record_input(packed(Answer(id=number, error=error)))
             if is_well and words[number - 1] != "hook":
                 there = max(there, number)
 
@@ -181,8 +181,8 @@ def test_what_is_told_comes_again_until_an_answer_says_that_it_is_on_record(
 def test_a_reply_that_was_told_in_pieces_and_then_whole_is_no_secret_any_more() -> None:
     """Who asked has it all."""
     tape = begun()
-    tape.said(packed(ASKS))
-    tape.told(packed(guest_protocol.StreamChunk(id=1), b"{}") + packed(Answer(id=1)))
+    tape.record_output(packed(ASKS))
+    tape.record_input(packed(guest_protocol.StreamChunk(id=1), b"{}") + packed(Answer(id=1)))
 
     assert said_again(tape) == []
 
@@ -190,17 +190,17 @@ def test_a_reply_that_was_told_in_pieces_and_then_whole_is_no_secret_any_more() 
 def test_who_was_told_nothing_waits_for_nobody() -> None:
     """What it is to do went with its kernel."""
     with pytest.raises(Gone, match="start message"):
-        ChannelLog().again()
+        ChannelLog().unanswered()
 
 
 @pytest.mark.parametrize("half", [1, 8, 20])
 def test_half_a_word_of_a_kernels_cannot_be_made_whole(half: int) -> None:
     """Its rest went with that kernel."""
     tape = begun()
-    tape.told(packed(Answer(id=1), b"body" * 100)[:half])
+    tape.record_input(packed(Answer(id=1), b"body" * 100)[:half])
 
     with pytest.raises(Gone, match="half"):
-        tape.again()
+        tape.unanswered()
 
 
 @pytest.mark.parametrize("nonsense", [b"\0" * 8, b"\xff" * 8, b"\0\0\0\1\0\0\0\0{"])
@@ -211,4 +211,4 @@ def test_who_breaks_the_rules_is_not_gone_on_with(nonsense: bytes) -> None:
         getattr(tape, direction)(nonsense)
         getattr(tape, direction)(b"more")
         with pytest.raises(Gone):
-            tape.again()
+            tape.unanswered()

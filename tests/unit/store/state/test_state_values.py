@@ -218,7 +218,7 @@ async def test_a_name_that_cannot_be_is_refused(name: Any) -> None:
     """Of a state, of a branch."""
     state = Versioned()
     with pytest.raises(InvalidValue):
-        await Versioned.open(state._line.shelf.store, name)
+        await Versioned.open(state._line.blob_cache.store, name)
     if name != "a/b":
         with pytest.raises(InvalidValue):
             await state.fork(name)

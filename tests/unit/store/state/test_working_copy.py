@@ -294,10 +294,10 @@ def test_a_blob_with_other_bytes_is_never_taken_for_what_it_was(bytes_: bytes) -
     state = Versioned()
     state.set("a", 1)
     root = state.commit_sync().root
-    store = state._line.shelf.store
+    store = state._line.blob_cache.store
     assert isinstance(store, MemoryStore)
     store._blobs[root] = bytes_
-    state._line.shelf = state._line.copy.shelf = BlobCache(store)
+    state._line.blob_cache = state._line.copy.blob_cache = BlobCache(store)
 
     with pytest.raises(Damaged, match=root):
         state.get("a")

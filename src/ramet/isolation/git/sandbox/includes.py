@@ -31,7 +31,7 @@ class IncludeEntry(NamedTuple):
     setting: Setting
 
 
-def listed(output: str) -> list[IncludeEntry]:
+def parse_includes(output: str) -> list[IncludeEntry]:
     """Parse the output of `COMMAND`."""
     fields = output.split("\0")[:-1]
     includes = []
@@ -41,13 +41,13 @@ def listed(output: str) -> list[IncludeEntry]:
     return includes
 
 
-def settings_of(list_with: Callable[[list[Setting]], str]) -> list[Setting]:
+def included_settings(list_with: Callable[[list[Setting]], str]) -> list[Setting]:
     """Return a repository's settings, and those that name programs in files that it includes under a condition.
 
     `list_with` returns the output of `COMMAND` with additional settings. Raises ValueError for more than MAX_FILES
     files, and for a path that is no regular file.
     """
-    entries = listed(list_with([]))
+    entries = parse_includes(list_with([]))
     settings = [entry.setting for entry in entries if entry.scope != "command"]
     files: dict[str, None] = {}
     while new := [path for path in _conditional(entries) if path not in files]:
@@ -56,7 +56,7 @@ def settings_of(list_with: Callable[[list[Setting]], str]) -> list[Setting]:
             raise ValueError(
                 f"its configuration includes {len(files)} files under a condition; accepted are {MAX_FILES}"
             )
-        entries = listed(list_with([Setting("include.path", path) for path in files if _is_there(path)]))
+        entries = parse_includes(list_with([Setting("include.path", path) for path in files if _is_there(path)]))
     if files:
         in_files = (entry.setting for entry in entries if entry.origin.startswith(_FILE))
         settings += [setting for setting in in_files if names_a_program(setting.key)]

@@ -81,7 +81,7 @@ def _run(request: Request) -> NoReturn:
     env = {**os.environ, **options.UNTRUSTED_ENV}
     listing = [request.program, *includes.COMMAND]
     try:
-        own_settings = includes.settings_of(lambda settings: _output(listing, env, settings))
+        own_settings = includes.included_settings(lambda settings: _output(listing, env, settings))
         env |= options.as_environment(options.overrides(own_settings, request.user))
     except ValueError as error:
         sys.stderr.write(f"fatal: {error}")

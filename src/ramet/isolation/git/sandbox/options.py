@@ -86,7 +86,7 @@ def as_environment(settings: Iterable[Setting]) -> dict[str, str]:
     return env
 
 
-def listed(output: str) -> list[tuple[str, Setting]]:
+def parse_settings(output: str) -> list[tuple[str, Setting]]:
     """Parse the output of `git config --list --show-scope -z`: each setting with its scope."""
     fields = output.split("\0")[:-1]
     settings = []

@@ -34,9 +34,9 @@ class UserSettings(NamedTuple):
     files: tuple[str, ...]
 
 
-def of(output: str, environ: Mapping[str, str]) -> UserSettings:
+def parse_settings(output: str, environ: Mapping[str, str]) -> UserSettings:
     """Return the needed settings from the output of `COMMAND`."""
-    settings = [setting for _, setting in options.listed(output) if _NEEDED.match(setting.key)]
+    settings = [setting for _, setting in options.parse_settings(output) if _NEEDED.match(setting.key)]
     file_names = {key: value for key, value in settings if key in _FILES and value}
     home = environ.get("HOME", "")
     config = environ.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else "")
@@ -51,13 +51,13 @@ def of(output: str, environ: Mapping[str, str]) -> UserSettings:
     return UserSettings(tuple(effective), tuple(files))
 
 
-def program_folders(program: str, environ: Mapping[str, str], *, but: Iterable[Path]) -> tuple[str, ...]:
+def program_folders(program: str, environ: Mapping[str, str], *, avoided: Iterable[Path]) -> tuple[str, ...]:
     """Return the folders of programs that git and the user's filters may need: git's own, and those of PATH.
 
     Folders that hold the user's home are left out, and so are folders in (or around) a folder of `but`.
     """
     home = Path(environ.get("HOME") or "/").resolve()
-    excluded = [folder.resolve() for folder in but]
+    excluded = [folder.resolve() for folder in avoided]
     folders: dict[str, None] = {}
     for folder in _program_folders(program, environ):
         is_system = any(folder.is_relative_to(each) for each in _SYSTEM)

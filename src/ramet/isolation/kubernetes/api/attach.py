@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from ramet.isolation.kubernetes.api.errors import Forbidden, NotYet, Unreachable, said
+from ramet.isolation.kubernetes.api.errors import Forbidden, NotYet, Unreachable, message_of
 from ramet.isolation.kubernetes.api.manifest import CONTAINER
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _translate_errors() -> Iterator[None]:
     try:
         yield
     except (HTTPXWSException, httpx2.HTTPError, OSError, anyio.EndOfStream, anyio.ClosedResourceError) as error:
-        raise Unreachable(f"the attach stream has ended: {said(error)}") from error
+        raise Unreachable(f"the attach stream has ended: {message_of(error)}") from error
 
 
 def _cause_of(error: BaseException) -> BaseException:

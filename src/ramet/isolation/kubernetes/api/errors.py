@@ -26,7 +26,7 @@ class Unreachable(RametError):
         with contextlib.suppress(RuntimeError):  # The error belongs to no request.
             if isinstance(error, httpx2.RequestError):
                 server = f" at {error.request.url.copy_with(path='', query=None, userinfo=b'')}"
-        return cls(f"the API of the cluster{server} does not answer: {said(error)}")
+        return cls(f"the API of the cluster{server} does not answer: {message_of(error)}")
 
 
 class Missing(RametError, LookupError):
@@ -70,7 +70,7 @@ def translated() -> Iterator[None]:
         raise Unreachable.by(error) from error
 
 
-def said(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """Return the message of an error, or the name of its class if it has no message."""
     return str(error) or type(error).__name__
 

@@ -15,7 +15,7 @@ OURS = "ramet"
 
 PLACE = f"{DOMAIN}/place"  #: the working directory, or the database, whose kernels may remove each other's objects
 OWNER = f"{DOMAIN}/owner"  #: the kernel that created or adopted the object
-NOBODY = "nobody"  #: the owner of a pod that is being deleted: no kernel can adopt it
+NO_OWNER = "nobody"  #: the owner of a pod that is being deleted: no kernel can adopt it
 RUN = f"{DOMAIN}/run"
 TREE = f"{DOMAIN}/tree"
 TEAM = f"{DOMAIN}/team"
@@ -51,9 +51,9 @@ def digest(*words: str) -> str:
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
 
 
-def of_run(run: str, about: PodLabels, *, place: str, owner: str) -> dict[str, str]:
+def of_run(run: str, pod_labels: PodLabels, *, place: str, owner: str) -> dict[str, str]:
     """Return the labels of an object of a run."""
-    known = {RUN: run, TREE: about.tree, TEAM: about.team}
+    known = {RUN: run, TREE: pod_labels.tree, TEAM: pod_labels.team}
     return {
         MANAGED: OURS,
         PLACE: place,
@@ -62,9 +62,9 @@ def of_run(run: str, about: PodLabels, *, place: str, owner: str) -> dict[str, s
     }
 
 
-def in_full(run: str, about: PodLabels) -> dict[str, str]:
+def in_full(run: str, pod_labels: PodLabels) -> dict[str, str]:
     """Return the annotations: the full words, because a label may hold only a digest."""
-    known = {RUN: run, TREE: about.tree, TEAM: about.team, NAME: about.path}
+    known = {RUN: run, TREE: pod_labels.tree, TEAM: pod_labels.team, NAME: pod_labels.path}
     return {key: value for key, value in known.items() if value}
 
 

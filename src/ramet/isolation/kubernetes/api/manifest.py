@@ -19,9 +19,9 @@ POLICY = "ramet-agents"  #: the name of a namespace's NetworkPolicy; others, of 
 
 #: MiB that the node agent and the zygote need in addition to an agent's memory. 35 were measured, and 80 with
 #: langchain-core.
-KEEPER_MB = 96
+NODE_AGENT_MB = 96
 #: Cores of the node agent, in addition to an agent's: an agent that uses its whole share does not stop it.
-KEEPER_CORES = 0.2
+NODE_AGENT_CORES = 0.2
 #: MiB of an attach stream's data that a node keeps as the container's log: the kubelet's default.
 LOGS_MB = 64
 #: Seconds added to the agent's timeout: for the start of the pod, and until the cluster ends the pod.
@@ -61,7 +61,7 @@ class PodRequest:
     run: str  #: empty: several runs, or one that is not known yet
     grant: Grant
     uid: int  #: unique on any node: the limit of processes counts for all pods of a user there
-    about: labels.PodLabels = labels.UNKNOWN
+    pod_labels: labels.PodLabels = labels.UNKNOWN
     image: Image = "bare"  #: of its run: the pod imports what that needs while it connects
     runtime_class: str | None = None
     folders: Sequence[str] = ()  #: of the host, at the same path in the pod: readonly mounts that are folders
@@ -74,15 +74,15 @@ class PodRequest:
 SECRET = "/run/ramet/secret"
 
 
-def pod(form: PodTemplate, berth: PodRequest) -> dict[str, Any]:
+def pod(template: PodTemplate, request: PodRequest) -> dict[str, Any]:
     """Return the Pod of a request. Raises InvalidValue for a mount that no pod can have."""
-    grant = berth.grant
-    shared = () if berth.shared_pids is None else (pod_args.SHARED, str(berth.shared_pids))
-    image = (pod_args.LLM,) if berth.image == "llm" else ()
-    places = _places(form.runs, berth)
-    volumes, mounts = _volumes(form, berth, places)
+    grant = request.grant
+    shared = () if request.shared_pids is None else (pod_args.SHARED, str(request.shared_pids))
+    image = (pod_args.LLM,) if request.image == "llm" else ()
+    places = _places(template.runs, request)
+    volumes, mounts = _volumes(template, request, places)
     spec = {
-        **form.placement,
+        **template.placement,
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -96,17 +96,17 @@ def pod(form: PodTemplate, berth: PodRequest) -> dict[str, Any]:
         "terminationGracePeriodSeconds": 0,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": berth.uid,
-            "runAsGroup": berth.uid,
-            "fsGroup": berth.uid,
+            "runAsUser": request.uid,
+            "runAsGroup": request.uid,
+            "fsGroup": request.uid,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [
             {
                 "name": CONTAINER,
-                "image": form.image,
+                "image": template.image,
                 "imagePullPolicy": "IfNotPresent",
-                "command": [*form.command, *shared, *image, form.runs, *places],
+                "command": [*template.command, *shared, *image, template.runs, *places],
                 "stdin": True,
                 "stdinOnce": False,
                 "tty": False,
@@ -114,7 +114,7 @@ def pod(form: PodTemplate, berth: PodRequest) -> dict[str, Any]:
                     {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"},
                     {"name": "RAMET_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
                 ],
-                "resources": resources(grant, cpu_reserved=form.cpu_reserved, extra_mb=berth.size_mb),
+                "resources": resources(grant, cpu_reserved=template.cpu_reserved, extra_mb=request.size_mb),
                 "securityContext": {
                     "allowPrivilegeEscalation": False,
                     "capabilities": {"drop": ["ALL"]},
@@ -127,30 +127,30 @@ def pod(form: PodTemplate, berth: PodRequest) -> dict[str, Any]:
         ],
         "volumes": volumes,
     }
-    if berth.run:
+    if request.run:
         spec["activeDeadlineSeconds"] = math.ceil(grant.timeout_seconds) + SLACK_S
-    if berth.runtime_class is not None:
-        spec["runtimeClassName"] = berth.runtime_class
-    if form.pull_secrets:
-        spec["imagePullSecrets"] = [{"name": name} for name in form.pull_secrets]
-    waiting = {} if berth.run or shared else {labels.WAITING: "true"}
-    patience = {labels.PATIENCE: f"{form.outlives_s:g}"} if berth.run and form.outlives_s else {}
-    marks = labels.of_run(berth.run, berth.about, place=form.place, owner=form.owner)
+    if request.runtime_class is not None:
+        spec["runtimeClassName"] = request.runtime_class
+    if template.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in template.pull_secrets]
+    waiting = {} if request.run or shared else {labels.WAITING: "true"}
+    patience = {labels.PATIENCE: f"{template.outlives_s:g}"} if request.run and template.outlives_s else {}
+    marks = labels.of_run(request.run, request.pod_labels, place=template.place, owner=template.owner)
     metadata: dict[str, Any] = {
-        "name": berth.name,
-        "namespace": form.namespace,
-        "labels": {**form.labels, **marks, **waiting},
-        "annotations": {**labels.in_full(berth.run, berth.about), **patience},
+        "name": request.name,
+        "namespace": template.namespace,
+        "labels": {**template.labels, **marks, **waiting},
+        "annotations": {**labels.in_full(request.run, request.pod_labels), **patience},
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def claim_patch(form: PodTemplate, berth: PodRequest, *, waited_s: float) -> dict[str, Any]:
+def claim_patch(template: PodTemplate, request: PodRequest, *, waited_s: float) -> dict[str, Any]:
     """Return the patch that turns a waiting pod into the pod of this run.
 
     The deadline of a pod counts from the pod's own start, so the waiting time is added.
     """
-    manifest = pod(form, berth)
+    manifest = pod(template, request)
     marks = {**manifest["metadata"]["labels"], labels.WAITING: None}
     return {
         "metadata": {"labels": marks, "annotations": manifest["metadata"]["annotations"]},
@@ -171,12 +171,12 @@ def resources(grant: Grant, *, cpu_reserved: float, extra_mb: int = 0) -> dict[s
 
 def memory_of(grant: Grant) -> int:
     """Return the memory of the whole pod in MiB."""
-    return grant.memory_mb + KEEPER_MB + 2 * grant.tmpfs_size_mb + RUN_MB
+    return grant.memory_mb + NODE_AGENT_MB + 2 * grant.tmpfs_size_mb + RUN_MB
 
 
 def millicores_of(grant: Grant) -> int:
     """Return the processor of the whole pod in thousandths of a core."""
-    return math.ceil((grant.cpu_cores + KEEPER_CORES) * 1000)
+    return math.ceil((grant.cpu_cores + NODE_AGENT_CORES) * 1000)
 
 
 def _volumes(
@@ -241,26 +241,28 @@ def network_policy(namespace: str) -> dict[str, Any]:
     }
 
 
-def way_out_of(owner: str) -> str:
+def egress_name_of(owner: str) -> str:
     """Return the name of the policy that lets a kernel's agents reach the kernel."""
     return f"{POLICY}-{owner[:16]}"
 
 
-def egress_policy(form: PodTemplate, egress: Mapping[str, Any]) -> dict[str, Any]:
+def egress_policy(template: PodTemplate, egress: Mapping[str, Any]) -> dict[str, Any]:
     """Return the exception to `network_policy`: `egress` (`to` and `ports`) lets a kernel's own agents reach it.
 
     Policies add up.
     """
-    marks = labels.selector(place=form.place, owner=form.owner)
+    marks = labels.selector(place=template.place, owner=template.owner)
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": {"name": way_out_of(form.owner), "namespace": form.namespace, "labels": marks},
+        "metadata": {"name": egress_name_of(template.owner), "namespace": template.namespace, "labels": marks},
         "spec": {"podSelector": {"matchLabels": marks}, "policyTypes": ["Egress"], "egress": [dict(egress)]},
     }
 
 
-def secret(form: PodTemplate, name: str, run: str, about: labels.PodLabels, data: Mapping[str, str]) -> dict[str, Any]:
+def secret(
+    template: PodTemplate, name: str, run: str, pod_labels: labels.PodLabels, data: Mapping[str, str]
+) -> dict[str, Any]:
     """Return a Secret of a run; `data` as text.
 
     The Secret gets its pod as owner once the pod exists (`owned_by`).
@@ -272,8 +274,8 @@ def secret(form: PodTemplate, name: str, run: str, about: labels.PodLabels, data
         "immutable": True,
         "metadata": {
             "name": name,
-            "namespace": form.namespace,
-            "labels": {**form.labels, **labels.of_run(run, about, place=form.place, owner=form.owner)},
+            "namespace": template.namespace,
+            "labels": {**template.labels, **labels.of_run(run, pod_labels, place=template.place, owner=template.owner)},
         },
         "stringData": dict(data),
     }

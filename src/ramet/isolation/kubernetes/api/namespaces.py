@@ -55,7 +55,7 @@ class Spaces:
             await self._may_soon(name)
         return name
 
-    async def copy_secret(self, name: str, source: str, to: str) -> None:
+    async def copy_secret(self, name: str, source: str, namespace: str) -> None:
         """Copy a Secret of a namespace into another one. Raises SandboxFailed if there is none, Forbidden, …"""
         from lightkube.resources.core_v1 import Secret
 
@@ -63,7 +63,7 @@ class Spaces:
         secrets = (await self._objects.list(Secret, namespace=source, fields={"metadata.name": name})).items
         if not secrets:
             raise SandboxFailed(f"namespace {source} has no Secret {name}, which nodes need to pull images")
-        metadata = {"name": name, "namespace": to, "labels": {labels.MANAGED: labels.OURS}}
+        metadata = {"name": name, "namespace": namespace, "labels": {labels.MANAGED: labels.OURS}}
         fields = {"type": secrets[0].type, "data": secrets[0].data or {}, "metadata": metadata}
         await self._objects.ensure(Secret, {"apiVersion": "v1", "kind": "Secret", **fields})
 
@@ -76,7 +76,7 @@ class Spaces:
 
         await self._objects.delete(Namespace, name, grace_s=0)
 
-    async def known(self, place: str) -> list[str]:
+    async def list_team_namespaces(self, place: str) -> list[str]:
         """Return the team namespaces that kernels of a place have created. Raises Forbidden, Unreachable."""
         from lightkube.resources.core_v1 import Namespace
 

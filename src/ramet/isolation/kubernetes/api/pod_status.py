@@ -39,7 +39,7 @@ class PodFailure(NamedTuple):
     """The reason why a pod does not work, or no longer works, in the words of its source."""
 
     kind: Kind
-    words: str
+    message: str
     code: int = 0  #: of "exited"
 
     @property
@@ -59,7 +59,7 @@ class ObservedPod(NamedTuple):
     node: str = ""  #: empty: the pod has no node yet
     is_running: bool = False  #: the cluster reports a running container, some time after its start
     outlives_s: float = 0.0  #: how long it waits for another kernel after its own is gone; 0: it cannot be adopted
-    trouble: PodFailure | None = None
+    failure: PodFailure | None = None
 
 
 def parse_status(pod: Pod) -> ObservedPod:
@@ -77,27 +77,27 @@ def parse_status(pod: Pod) -> ObservedPod:
         node=(spec.nodeName or "") if spec is not None else "",
         is_running=state is not None and state.running is not None,
         outlives_s=_seconds((meta.annotations or {}).get(labels.PATIENCE, "")),
-        trouble=_deleted(pod) or (None if status is None else _trouble(status, container)),
+        failure=_deleted(pod) or (None if status is None else _trouble(status, container)),
     )
 
 
-def gone(name: str) -> ObservedPod:
+def deleted_pod(name: str) -> ObservedPod:
     """Return the state of a pod that does not exist, or no longer belongs to this kernel."""
-    return ObservedPod(name, trouble=PodFailure("deleted", f"pod {name} was deleted, and not by this kernel"))
+    return ObservedPod(name, failure=PodFailure("deleted", f"pod {name} was deleted, and not by this kernel"))
 
 
-def exit_of(trouble: PodFailure) -> Exit:
+def exit_of(failure: PodFailure) -> Exit:
     """Return the exit of a run whose pod failed."""
     killed = -int(signal.SIGKILL)
-    match trouble.kind:
+    match failure.kind:
         case "oom":
-            return Exit(killed, "oom", trouble.words)
+            return Exit(killed, "oom", failure.message)
         case "disk":
-            return Exit(killed, "workspace", trouble.words)
+            return Exit(killed, "workspace", failure.message)
         case "deadline":
-            return Exit(killed, "signalled", trouble.words)
+            return Exit(killed, "signalled", failure.message)
         case _:
-            return Exit(killed, "lost", trouble.words)
+            return Exit(killed, "lost", failure.message)
 
 
 def _deleted(pod: Pod) -> PodFailure | None:

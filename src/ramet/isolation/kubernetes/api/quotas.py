@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 from ramet.core.policy.policy import DEFAULTS, Grant
 from ramet.core.policy.reservation import Reservation
 from ramet.isolation.kubernetes.api import labels
-from ramet.isolation.kubernetes.api.manifest import KEEPER_CORES, KEEPER_MB, RUN_MB, memory_of, millicores_of
+from ramet.isolation.kubernetes.api.manifest import NODE_AGENT_CORES, NODE_AGENT_MB, RUN_MB, memory_of, millicores_of
 
 PREFIX = "ramet-team-"  #: of each team's namespace, and of no other; deploy/teams/guard.yaml enforces it for kernels
 BOUNDS = "ramet-team"  #: the name of a namespace's ResourceQuota and LimitRange
 #: The roles that a kernel gives itself in a team's namespace (deploy/base/access.yaml, deploy/teams/access.yaml).
 ROLES = ("ramet-team-bounds", "ramet-agents")
 #: MiB that a pod has in addition to the memory of its agent: for the node agent, and for files in memory.
-_OVERHEAD_MB = KEEPER_MB + RUN_MB + 2 * DEFAULTS.tmpfs_size_mb
+_OVERHEAD_MB = NODE_AGENT_MB + RUN_MB + 2 * DEFAULTS.tmpfs_size_mb
 #: The assumed number of sandboxes if a reservation names none.
-USUAL = 16
+DEFAULT_SANDBOXES = 16
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?\Z")
 
@@ -58,10 +58,10 @@ def quota(reservation: Reservation, shared: Grant | None = None) -> dict[str, An
 
     `shared` is what the team's shared pod uses. It is added, so that other pods may have as much as without it.
     """
-    sandboxes = reservation.sandboxes or USUAL
+    sandboxes = reservation.sandboxes or DEFAULT_SANDBOXES
     hard: dict[str, str] = {}  # The number of pods has no limit: child agents have pods, too.
     if reservation.cpu_cores is not None:
-        cpu = math.ceil((reservation.cpu_cores + sandboxes * KEEPER_CORES) * 1000)
+        cpu = math.ceil((reservation.cpu_cores + sandboxes * NODE_AGENT_CORES) * 1000)
         hard["limits.cpu"] = f"{cpu + (0 if shared is None else millicores_of(shared))}m"
     if reservation.memory_mb is not None:
         memory = math.ceil(reservation.memory_mb + sandboxes * _OVERHEAD_MB)

@@ -38,8 +38,8 @@ class PodConnection(Protocol):
     @property
     def line(self) -> Line: ...
     @property
-    def words(self) -> str: ...
-    def runs(self) -> None:
+    def last_output(self) -> str: ...
+    def on_running(self) -> None:
         """Record that the cluster reports a running container."""
 
     async def close(self) -> None:
@@ -75,7 +75,7 @@ class PodTransport(Protocol):
     def open(self, api: Api, pod: str, uid: str) -> PodConnection:
         """Open a line to a pod that exists and has a node. Call on a running event loop."""
 
-    def again(self, api: Api, pod: str, uid: str) -> PodConnection:
+    def reconnect(self, api: Api, pod: str, uid: str) -> PodConnection:
         """Open a new line to a pod that another kernel had. Call only if `outlives_s` is not 0."""
 
     def forget(self, pod: str) -> None:
@@ -104,7 +104,7 @@ class Attach:
         """See `PodTransport`."""
         return Attached(api, pod, self._patience_s, self._starting)
 
-    def again(self, api: Api, pod: str, uid: str) -> Attached:
+    def reconnect(self, api: Api, pod: str, uid: str) -> Attached:
         """Raise Gone: a pod's program is bound to the kernel of its stream."""
         raise Gone(f"pod {pod} is reached through the attach stream, and ends with its kernel")
 
@@ -132,11 +132,11 @@ class Attached:
         return self._line
 
     @property
-    def words(self) -> str:
+    def last_output(self) -> str:
         """See `PodConnection`."""
         return b"".join(self._tail).decode(errors="replace").strip()[-_WORDS:]
 
-    def runs(self) -> None:
+    def on_running(self) -> None:
         """See `PodConnection`."""
         self._running.set()
 
@@ -171,10 +171,10 @@ class Attached:
             except (RametError, TimeoutError) as problem:
                 _log.debug("pod %s: %s", self._pod, problem)
                 if isinstance(problem, Forbidden) and not self._line.heard_at:
-                    return self._line.lost(str(problem))
+                    return self._line.fail_line(str(problem))
                 # A later attempt may be allowed: an API server that has just started knows no rights.
                 if self._line.heard_at and loop.time() > self._line.heard_at + self._patience_s:
-                    return self._line.lost(f"no connection to the pod for {self._patience_s:g} s: {problem}")
+                    return self._line.fail_line(f"no connection to the pod for {self._patience_s:g} s: {problem}")
             finally:
                 self._is_settled.set()
             is_early = attempted_at + _QUICK_S > loop.time() > connected_at + _SOON_S

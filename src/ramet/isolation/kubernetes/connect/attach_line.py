@@ -53,7 +53,7 @@ class ReconnectingLine:
         return self._has_ended
 
     @property
-    def why(self) -> str:
+    def end_reason(self) -> str:
         """The reason for the end of the line; empty before its end."""
         return self._why
 
@@ -62,7 +62,7 @@ class ReconnectingLine:
 
         Raises Gone once the line has ended, and ProtocolError for a frame that is too large.
         """
-        while not self._is_closing and not self._session.has_room(frame):
+        while not self._is_closing and not self._session.can_send(frame):
             self._settled.clear()
             await self._settled.wait()
         if self._is_closing:
@@ -101,18 +101,18 @@ class ReconnectingLine:
                         await self._parted.wait()
         self.fail("the line was closed")
 
-    def fail(self, why: str) -> None:
+    def fail(self, reason: str) -> None:
         """End the line at once, because the other end is gone. Frames that have arrived can still be received."""
         if not self._has_ended:
             self._has_ended = self._is_closing = True
-            self._why = why
+            self._why = reason
         for event in (self._arrived, self._news, self._settled, self._parted):
             event.set()
 
-    def lost(self, why: str) -> None:
+    def fail_line(self, reason: str) -> None:
         """End the line at once; `receive` raises an error with this reason."""
         self._is_lost = not self._has_ended
-        self.fail(why)
+        self.fail(reason)
 
     async def carry(self, packets: AsyncIterator[bytes], write: Write) -> None:
         """Use a connection until it breaks or the line ends, by either end.
@@ -120,7 +120,7 @@ class ReconnectingLine:
         Raises what `packets` and `write` raise, and TimeoutError if nothing arrives for too long. A violation of the
         session's protocol ends the line.
         """
-        self._session.connected()
+        self._session.on_connected()
         self._has_unsent = True
         self._news.set()
         tasks = (asyncio.ensure_future(self._read(packets)), asyncio.ensure_future(self._write(write)))
@@ -152,7 +152,7 @@ class ReconnectingLine:
             self.heard_at = asyncio.get_running_loop().time()
             self._settled.set()
             if frame is not None:
-                self._inbox.append((self._session.taken, frame))
+                self._inbox.append((self._session.last_received, frame))
                 self._arrived.set()
         self.fail("the other end has ended the line")
 
@@ -176,5 +176,5 @@ class ReconnectingLine:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(max(alive_at, loop.time() + 0.1)):
                         await self._news.wait()
-            if self._session.has_said_end:
+            if self._session.has_sent_end:
                 return self._parted.set()

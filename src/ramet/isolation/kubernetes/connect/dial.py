@@ -65,7 +65,7 @@ class DialTransport:
         """See `PodTransport`."""
         return DialConnection(self._expected(pod, uid, self._keys.pop(pod)))
 
-    def again(self, api: Api, pod: str, uid: str) -> DialConnection:
+    def reconnect(self, api: Api, pod: str, uid: str) -> DialConnection:
         """See `PodTransport`. The pod gets a token on its standard input.
 
         Anyone who may attach to the pod can write there.
@@ -100,11 +100,11 @@ class DialConnection:
         return self._line
 
     @property
-    def words(self) -> str:
+    def last_output(self) -> str:
         """See `PodConnection`. Empty: this transport does not receive standard error; the container's log has it."""
         return ""
 
-    def runs(self) -> None:
+    def on_running(self) -> None:
         """See `PodConnection`. Do nothing: the pod connects by itself."""
 
     async def close(self) -> None:
@@ -121,11 +121,11 @@ async def _invite(api: Api, pod: str, token: JoinToken, line: ResumingLine) -> N
     The pod ignores a token that it already has. The writer cannot know whether the token was read, so it holds the
     stream until the pod has connected.
     """
-    while not line.greetings and not line.has_ended:
+    while not line.connections and not line.has_ended:
         try:
             async with api.attach(pod, outputs=False) as stream, asyncio.timeout(_JOIN_S):
                 await stream.send(format_token(token))
-                await line.until_greeted()
+                await line.wait_connected()
         except Forbidden as problem:
             _log.warning("pod %s cannot be invited: %s", pod, problem)
             return line.give_up()

@@ -42,7 +42,7 @@ class SharedListener:
         """See `PodTransport`: this address, and this port."""
         return egress_to(*self._address)
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """Listen. Idempotent.
 
         Raises InvalidValue for an address that cannot be used and for an invalid identity; MissingExtra.
@@ -63,7 +63,7 @@ class SharedListener:
             DialTransport(listener, url=url, ca=identity.ca, patience_s=self._patience_s),
         )
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """Stop listening, and close all connections. Idempotent."""
         listener, self._listener, self._dial = self._listener, None, None
         if listener is not None:
@@ -77,9 +77,9 @@ class SharedListener:
         """See `PodTransport`."""
         return self._open.open(api, pod, uid)
 
-    def again(self, api: Api, pod: str, uid: str) -> DialConnection:
+    def reconnect(self, api: Api, pod: str, uid: str) -> DialConnection:
         """See `PodTransport`."""
-        return self._open.again(api, pod, uid)
+        return self._open.reconnect(api, pod, uid)
 
     def forget(self, pod: str) -> None:
         """See `PodTransport`."""

@@ -54,20 +54,22 @@ def _move_descriptor(descriptor: int) -> int:
     return copy
 
 
-async def run(told: JoinToken, source: int, patience_s: float, pod: pod_args.PodArgs, trying: threading.Thread) -> None:
+async def run(
+    token: JoinToken, source: int, patience_s: float, pod: pod_args.PodArgs, warmup_thread: threading.Thread
+) -> None:
     """Serve successive kernels, once `trying` has ended, until one ends the pod. Raises Gone."""
     import asyncio
 
     from ramet.concurrency.threads import in_thread
-    from ramet.isolation.remote.node_agent import keeper
+    from ramet.isolation.remote.node_agent import open_node_agent
     from ramet.isolation.transport.reinvite import TokenStream
 
-    next_token: JoinToken | None = told
+    next_token: JoinToken | None = token
     async with (
-        TokenStream(source, pod=told.pod) as invitations,
-        keeper(pod.runs, pod.places, pod=not pod.is_shared) as node_agent,
+        TokenStream(source, pod=token.pod) as invitations,
+        open_node_agent(pod.runs, pod.places, pod=not pod.is_shared) as node_agent,
     ):
-        probed = asyncio.ensure_future(in_thread(trying.join, name="ramet-probe"))
+        probed = asyncio.ensure_future(in_thread(warmup_thread.join, name="ramet-probe"))
         while next_token is not None:
             next_token = await _follow(next_token, invitations, node_agent, probed, patience_s)
 
@@ -79,13 +81,13 @@ async def _follow(
     import asyncio
 
     from ramet.core.errors import Gone
-    from ramet.isolation.transport.dialer import dialled
+    from ramet.isolation.transport.dialer import open_dialer
     from ramet.isolation.transport.resuming import LineTimeouts
 
-    async with dialled(token, patience=LineTimeouts(give_up_s=patience_s)) as line:
+    async with open_dialer(token, patience=LineTimeouts(give_up_s=patience_s)) as line:
         await tried
         serving = asyncio.ensure_future(node_agent.serve(line))
-        invited = asyncio.ensure_future(invitations.other_than(token))
+        invited = asyncio.ensure_future(invitations.wait_other(token))
         try:
             await asyncio.wait((serving, invited), return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
@@ -93,11 +95,11 @@ async def _follow(
             if await serving:
                 return None
             # A living kernel that lost the pod to another one ends the line. The other one's token may still arrive.
-            await asyncio.wait((invited,), timeout=patience_s if line.is_parted else 0)
+            await asyncio.wait((invited,), timeout=patience_s if line.is_disconnected else 0)
             if invited.done():
                 return invited.result()
             address = token.url.removeprefix("wss://").partition("/")[0]
-            if not line.greetings:
+            if not line.connections:
                 raise Gone(f"no kernel answered for {patience_s:g} s at {address}, the address in pods.dial")
             raise Gone(f"the kernel did not answer for {patience_s:g} s at {address}, or has released the pod")
         finally:

@@ -19,17 +19,17 @@ _READ = 1 << 16
 _HELLO = 1  #: the first byte of a connection's first packet, as in `ramet.wire.resumable_stream`
 
 
-async def run(given: int, taken: int, patience_s: float, pod: PodArgs, trying: Thread) -> None:
+async def run(stdin: int, stdout: int, patience_s: float, pod: PodArgs, warmup_thread: Thread) -> None:
     """Serve the line until the kernel ends the pod, once `trying` has ended.
 
     Raises Gone, with the reason, if the line ends before that.
     """
-    wire = StandardStreams(given, taken, patience_s)
-    waiting = asyncio.ensure_future(wire.hold())
+    wire = StandardStreams(stdin, stdout, patience_s)
+    waiting = asyncio.ensure_future(wire.wait_ended())
     try:
-        await in_thread(trying.join, name="ramet-probe")
+        await in_thread(warmup_thread.join, name="ramet-probe")
         if not await serve(wire.line, pod.runs, pod.places, pod=not pod.is_shared):
-            raise Gone(wire.line.why)
+            raise Gone(wire.line.end_reason)
     finally:
         await wire.line.close()
         waiting.cancel()
@@ -39,15 +39,15 @@ async def run(given: int, taken: int, patience_s: float, pod: PodArgs, trying: T
 class StandardStreams:
     """A line over two descriptors. A hello with a higher number than before begins a new connection."""
 
-    def __init__(self, given: int, taken: int, patience_s: float) -> None:
+    def __init__(self, stdin: int, stdout: int, patience_s: float) -> None:
         self.line = ReconnectingLine(patience_s)
-        self._stdin, self._stdout, self._patience_s = given, taken, patience_s
+        self._stdin, self._stdout, self._patience_s = stdin, stdout, patience_s
         self._connection = 0
         #: One packet at a time: unread packets stay in the pipe, and so slow down the writer.
         self._packets: asyncio.Queue[bytes] = asyncio.Queue(1)
         self._carrying: asyncio.Task[None] | None = None
 
-    async def hold(self) -> None:
+    async def wait_ended(self) -> None:
         """Have the line carried until it has ended, or nothing has arrived for too long."""
         loop = asyncio.get_running_loop()
         os.set_blocking(self._stdin, False)

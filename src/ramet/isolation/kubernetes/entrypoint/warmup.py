@@ -19,7 +19,7 @@ def start_warmup(pod: PodArgs) -> threading.Thread:
     if not pod.is_shared:
         from ramet.isolation.linux.trials import background
 
-        background.begin()
+        background.start()
     # Modules that both the program and its zygote need are imported once.
     import asyncio  # noqa: F401
 
@@ -29,7 +29,7 @@ def start_warmup(pod: PodArgs) -> threading.Thread:
         from ramet.isolation.zygote import prefork
 
         prefork.start_zygote(pod.image)
-    thread = threading.Thread(target=probe.probe_machine if pod.is_shared else background.found, daemon=True)
+    thread = threading.Thread(target=probe.probe_machine if pod.is_shared else background.results, daemon=True)
     thread.start()
     gc.freeze()
     gc.enable()

@@ -9,7 +9,7 @@ from ramet.core.errors import SandboxFailed, SpawnRefused
 from ramet.core.policy.policy import DEFAULTS, Isolation
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.kubernetes.api.manifest import PodRequest, PodTemplate
-from ramet.isolation.kubernetes.images import USUAL, ImageProvider, PodImage
+from ramet.isolation.kubernetes.images import DEFAULT_IMAGE, ImageProvider, PodImage
 from ramet.isolation.kubernetes.placement import single
 from ramet.isolation.kubernetes.placement.sandbox import PodSandbox
 from ramet.isolation.kubernetes.placement.warm_pool import PodShape, WarmPool
@@ -40,7 +40,7 @@ class OwnPods:
         """
         self._pods, self._images, self._template_of = pods, images, form_of
         self._within_s, self._on_threshold = within_s, on_threshold
-        self._spares = WarmPool(pods, warm, within_s=within_s, on_threshold=on_threshold)
+        self._warm_pool = WarmPool(pods, warm, within_s=within_s, on_threshold=on_threshold)
         self._is_closed = False
 
     async def start(
@@ -50,47 +50,50 @@ class OwnPods:
 
         Raises SandboxFailed, SpawnRefused, IsolationUnavailable, InvalidValue; nothing is left then.
         """
-        prepared = await self._images.furnished(spec)
-        template, request = self._template_of(prepared.image), single.berth_of(spec, prepared.places, runtime_class)
+        prepared = await self._images.image_for(spec)
+        template, request = (
+            self._template_of(prepared.image),
+            single.pod_request(spec, prepared.image_paths, runtime_class),
+        )
         shape = PodShape.of(template, request, level)
-        sandbox = await self._spares.start(spec, shape, request, prepared.places)
+        sandbox = await self._warm_pool.start(spec, shape, request, prepared.image_paths)
         while sandbox is None:
             if self._is_closed:
                 raise SandboxFailed("the backend was closed")
             pod = self._pods.make(template, request)
-            pod.unplaced.add_done_callback(lambda _: self.make_way())
+            pod.unschedulable.add_done_callback(lambda _: self.release_waiting_pods())
             try:
                 sandbox = await single.start(
                     spec,
                     pods=self._pods,
                     pod=pod,
-                    places=prepared.places,
+                    places=prepared.image_paths,
                     level=level,
                     within_s=self._within_s,
                     on_threshold=self._on_threshold,
                 )
             except SpawnRefused:
-                if not await self._spares.make_room():
+                if not await self._warm_pool.wait_for_capacity():
                     raise
                 request = replace(request, name=new_name())
             except SandboxFailed as failure:
-                was_not_pulled = pod.troubled.done() and pod.troubled.result().kind == "image"
-                if is_last or not was_not_pulled or not await self._images.is_there_again(prepared.image, failure):
+                was_not_pulled = pod.failed.done() and pod.failed.result().kind == "image"
+                if is_last or not was_not_pulled or not await self._images.restore(prepared.image, failure):
                     raise
                 return await self.start(spec, level, runtime_class, is_last=True)
-        self._spares.want(shape)
+        self._warm_pool.request(shape)
         return sandbox
 
     def warm(self, level: Isolation, runtime_class: str | None) -> None:
         """Have pods wait for runs of the default policy, before the first such run. Does not block."""
-        request = PodRequest(name="", run="", grant=DEFAULTS, uid=0, image=USUAL, runtime_class=runtime_class)
-        self._spares.want(PodShape.of(self._template_of(self._images.plain(USUAL)), request, level))
+        request = PodRequest(name="", run="", grant=DEFAULTS, uid=0, image=DEFAULT_IMAGE, runtime_class=runtime_class)
+        self._warm_pool.request(PodShape.of(self._template_of(self._images.plain(DEFAULT_IMAGE)), request, level))
 
-    def make_way(self) -> None:
+    def release_waiting_pods(self) -> None:
         """Release the waiting pods, because the pod of a run, here or elsewhere, has no place. Does not block."""
-        self._spares.make_way()
+        self._warm_pool.release_waiting_pods()
 
     async def close(self) -> None:
         """Release the waiting pods, and start no more. Idempotent."""
         self._is_closed = True
-        await self._spares.close()
+        await self._warm_pool.close()

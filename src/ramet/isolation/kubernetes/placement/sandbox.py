@@ -22,20 +22,20 @@ class PodLease(Protocol):
     """The share of a pod that a run has: all of it, or a part."""
 
     @property
-    def deaf_s(self) -> float:
+    def silence_s(self) -> float:
         """The time that a kill may be without an answer before the pod is deleted."""
 
     async def end(self) -> None:
         """Delete a pod that does not answer, with all its runs, and mark all of these as ended."""
 
-    async def leave(self) -> None:
+    async def release(self) -> None:
         """Release the share after the run was cleaned up. Idempotent."""
 
 
 class ExclusiveLease:
     """A lease of a whole pod, which is deleted with its run."""
 
-    deaf_s = 10.0
+    silence_s = 10.0
 
     def __init__(self, machine: NodeClient, pod: Pod) -> None:
         self._machine, self._pod = machine, pod
@@ -44,9 +44,9 @@ class ExclusiveLease:
         """See `PodLease`."""
         self._pod.release()
         await removed(self._pod)
-        self._machine.lost(Exit(-signal.SIGKILL, "signalled", "its pod did not answer and was deleted"))
+        self._machine.on_lost(Exit(-signal.SIGKILL, "signalled", "its pod did not answer and was deleted"))
 
-    async def leave(self) -> None:
+    async def release(self) -> None:
         """See `PodLease`."""
         try:
             await self._machine.close()
@@ -58,8 +58,8 @@ class ExclusiveLease:
 class PodSandbox:
     """A sandbox in a pod."""
 
-    def __init__(self, inner: RemoteSandbox, stay: PodLease, pod: str, described: Mapping[str, Any]) -> None:
-        self._inner, self._stay, self.pod, self._description = inner, stay, pod, described
+    def __init__(self, inner: RemoteSandbox, lease: PodLease, pod: str, described: Mapping[str, Any]) -> None:
+        self._inner, self._lease, self.pod, self._description = inner, lease, pod, described
 
     @property
     def channel(self) -> socket.socket:
@@ -91,10 +91,10 @@ class PodSandbox:
     async def kill(self, grace_s: float = KILL_GRACE_S) -> Exit:
         """Kill the run over the line; if its pod does not answer, delete the pod."""
         try:
-            async with asyncio.timeout(grace_s + self._stay.deaf_s):
+            async with asyncio.timeout(grace_s + self._lease.silence_s):
                 return await self._inner.kill(grace_s)
         except TimeoutError:
-            await self._stay.end()
+            await self._lease.end()
             return await self._inner.wait()
 
     async def metrics(self) -> Metrics:
@@ -114,7 +114,7 @@ class PodSandbox:
         try:
             await self._inner.clean_up()
         finally:
-            await self._stay.leave()
+            await self._lease.release()
 
     def drop(self) -> None:
         """Drop a sandbox without an owner: close it here and end it in its pod. Does not block."""

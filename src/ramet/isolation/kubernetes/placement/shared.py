@@ -19,12 +19,12 @@ from ramet.core.policy.policy import DEFAULTS, Grant, Isolation
 from ramet.core.policy.reservation import Reservation
 from ramet.isolation.contract import Exit, SandboxSpec
 from ramet.isolation.kubernetes.api.labels import PodLabels
-from ramet.isolation.kubernetes.api.manifest import KEEPER_MB, PodRequest
+from ramet.isolation.kubernetes.api.manifest import NODE_AGENT_MB, PodRequest
 from ramet.isolation.kubernetes.api.pod_status import PodFailure, exit_of
-from ramet.isolation.kubernetes.api.quotas import USUAL
+from ramet.isolation.kubernetes.api.quotas import DEFAULT_SANDBOXES
 from ramet.isolation.kubernetes.placement.sandbox import PodSandbox
 from ramet.isolation.kubernetes.pods.pod import Pod, removed
-from ramet.isolation.kubernetes.pods.pods import Pods, new_name, new_uid, unless_troubled
+from ramet.isolation.kubernetes.pods.pods import Pods, new_name, new_uid, until_failure
 from ramet.isolation.remote.host_agent import NodeClient, OnThreshold
 from ramet.isolation.remote.sandbox import RemoteSandbox
 
@@ -66,7 +66,7 @@ class Capacity(NamedTuple):
 class TeamPodSize:
     """The size of a team's pod."""
 
-    room: Capacity  #: for runs
+    capacity: Capacity  #: for runs
     grant: Grant  #: of the pod, as if it had one run
     pids: int  #: of all processes in it
 
@@ -75,23 +75,23 @@ class TeamPodSize:
         """Return the size for all that a team reserves; None if it reserves no memory, which gives no size."""
         if reservation.memory_mb is None:
             return None
-        sandboxes = reservation.sandboxes or USUAL
+        sandboxes = reservation.sandboxes or DEFAULT_SANDBOXES
         capacity = Capacity(
             math.ceil(reservation.memory_mb), sandboxes * DEFAULTS.pids, sandboxes * DEFAULTS.workspace_size_mb
         )
         grant = Grant(
             cpu_cores=reservation.cpu_cores or sandboxes * DEFAULTS.cpu_cores,
-            memory_mb=capacity.memory_mb + KEEPER_MB + sandboxes * _FORKED_MB,  # There may be two zygotes.
+            memory_mb=capacity.memory_mb + NODE_AGENT_MB + sandboxes * _FORKED_MB,  # There may be two zygotes.
             tmpfs_size_mb=_TMPFS_MB,
             workspace_size_mb=capacity.disk_mb,
         )
-        return cls(room=capacity, grant=grant, pids=capacity.pids + _KEEPER_PIDS)
+        return cls(capacity=capacity, grant=grant, pids=capacity.pids + _KEEPER_PIDS)
 
-    def berth(self, team: str) -> PodRequest:
+    def request(self, team: str) -> PodRequest:
         """Return the request for a new pod of this size."""
         pod_labels = PodLabels(team=team)
         return PodRequest(
-            name=new_name(), run="", grant=self.grant, uid=new_uid(), about=pod_labels, shared_pids=self.pids
+            name=new_name(), run="", grant=self.grant, uid=new_uid(), pod_labels=pod_labels, shared_pids=self.pids
         )
 
 
@@ -125,13 +125,13 @@ class SharedPod:
         pods: Pods,
         make: Callable[[], Pod],
         *,
-        room: Capacity,
+        capacity: Capacity,
         patience_s: float,
         on_threshold: OnThreshold,
     ) -> None:
         """Configure the pod. `make` begins a pod; `room` is the capacity for all its runs together."""
         self._team, self._namespace, self._pods, self._make_pod = team, namespace, pods, make
-        self._room, self._patience_s, self._on_threshold = room, patience_s, on_threshold
+        self._room, self._patience_s, self._on_threshold = capacity, patience_s, on_threshold
         self._used: dict[NodeClient, Capacity] = {}
         self._creation: asyncio.Task[_ConnectedPod] | None = None
         self._not_before = 0.0
@@ -153,11 +153,11 @@ class SharedPod:
         if connected is None or not fits(spec, connected.level) or not self._free(connected).holds(requested):
             return None
         self._used[connected.machine] = self._used.get(connected.machine, Capacity()).plus(requested)
-        stay = _Stay(self, connected, requested, spec.run)
+        stay = _SharedLease(self, connected, requested, spec.run)
         try:
-            inner = await unless_troubled(connected.pod, connected.machine.start(spec), drop=RemoteSandbox.drop)
+            inner = await until_failure(connected.pod, connected.machine.start(spec), drop=RemoteSandbox.drop)
         except BaseException:
-            await stay.leave()
+            await stay.release()
             raise
         return PodSandbox(inner, stay, connected.pod.name, {})
 
@@ -175,7 +175,7 @@ class SharedPod:
         if creation.cancelled() or creation.exception() is not None:
             return False
         connected = creation.result()
-        return connected.machine.is_open and not connected.pod.troubled.done()
+        return connected.machine.is_open and not connected.pod.failed.done()
 
     async def _home(self) -> _ConnectedPod | None:
         if self._is_closed or (not self._is_usable() and asyncio.get_running_loop().time() < self._not_before):
@@ -192,7 +192,7 @@ class SharedPod:
         pod = self._make_pod()
         try:
             async with asyncio.timeout(self._patience_s):
-                return await unless_troubled(pod, self._connect(pod))
+                return await until_failure(pod, self._connect(pod))
         except BaseException:
             pod.release()
             raise
@@ -239,14 +239,14 @@ class SharedPod:
         """Delete the pod, with all its runs, because a run in it could not be ended."""
         reason = f"the shared pod of team {self._team} did not end run {run} on request, and was deleted"
         _log.warning("%s: %s", pod.name, reason)
-        machine.lost(Exit(-signal.SIGKILL, "lost", reason))  # First: the end of the line has no reason.
+        machine.on_lost(Exit(-signal.SIGKILL, "lost", reason))  # First: the end of the line has no reason.
         pod.release()
 
 
-class _Stay:
+class _SharedLease:
     """The lease of one run in a pod that it shares with others."""
 
-    deaf_s = 20.0  #: a line that is cut for a while must not end the pod of the other runs
+    silence_s = 20.0  #: a line that is cut for a while must not end the pod of the other runs
 
     def __init__(self, team: SharedPod, connected: _ConnectedPod, capacity: Capacity, run: str) -> None:
         self._team, self._home, self._room, self._run = team, connected, capacity, run
@@ -257,7 +257,7 @@ class _Stay:
         self._team._end(self._home.pod, self._home.machine, self._run)
         await removed(self._home.pod)
 
-    async def leave(self) -> None:
+    async def release(self) -> None:
         """See `PodLease`; the pod stays."""
         if not self._has_left:
             self._has_left = True

@@ -23,7 +23,7 @@ from ramet.isolation.kubernetes.kernels import Kernels
 from ramet.isolation.kubernetes.placement.sandbox import ExclusiveLease, PodSandbox
 from ramet.isolation.kubernetes.pods.claim import PodClaim
 from ramet.isolation.kubernetes.pods.pod import Pod, removed
-from ramet.isolation.kubernetes.pods.pods import Pods, new_name, new_uid, unless_troubled
+from ramet.isolation.kubernetes.pods.pods import Pods, new_name, new_uid, until_failure
 from ramet.isolation.remote.host_agent import NodeClient, OnThreshold
 from ramet.isolation.remote.sandbox import RemoteSandbox
 from ramet.isolation.zygote.admission import absolute
@@ -52,12 +52,12 @@ class SandboxRef(Struct, frozen=True, kw_only=True):
     number: int  #: of the run among those that the pod keeps
 
 
-def berth_of(spec: SandboxSpec, places: Mapping[str, str], runtime_class: str | None) -> manifest.PodRequest:
+def pod_request(spec: SandboxSpec, places: Mapping[str, str], runtime_class: str | None) -> manifest.PodRequest:
     """Return the pod request of a run.
 
     `places` are the mounts that its image has, and their paths there; these are not copied.
     """
-    sources = mounts.located(map(absolute, spec.grant.readonly_mounts), spec.mount_roots)
+    sources = mounts.sources_by_mount(map(absolute, spec.grant.readonly_mounts), spec.mount_roots)
     transferred = {
         each: Path(source)
         for each, source in sources.items()
@@ -69,7 +69,7 @@ def berth_of(spec: SandboxSpec, places: Mapping[str, str], runtime_class: str | 
         run=spec.run,
         grant=spec.grant,
         uid=new_uid(),
-        about=PodLabels(tree=spec.tree, team=team, path=spec.path),
+        pod_labels=PodLabels(tree=spec.tree, team=team, path=spec.path),
         image="bare" if spec.grant.isolation is Isolation.FRESH else spec.image,  # A FRESH run imports all by itself.
         runtime_class=runtime_class,
         folders=tuple(each for each, source in transferred.items() if source.is_dir()),
@@ -94,14 +94,14 @@ async def start(
     """
 
     async def begun() -> PodSandbox:
-        connected_pod = await opened(pods, pod, level, on_threshold)
+        connected_pod = await connect(pods, pod, level, on_threshold)
         return await _begun(pods, connected_pod, lambda machine: machine.start(spec, places))
 
     return await _in_time(spec, pod, begun(), within_s)
 
 
 async def start_in(
-    home: ConnectedPod,
+    connected: ConnectedPod,
     spec: SandboxSpec,
     *,
     pods: Pods,
@@ -118,18 +118,18 @@ async def start_in(
         was_claimed = False
         try:
             await machine.check(_ANSWER_S)
-            await home.pod.take(patch)
+            await connected.pod.take(patch)
             was_claimed = True
             return await machine.start(spec, places)
         except RametError as problem:
             if was_claimed and machine.is_open:  # The error concerns the run, not the pod.
                 raise
-            raise Gone(f"pod {home.pod.name}: {problem}") from problem
+            raise Gone(f"pod {connected.pod.name}: {problem}") from problem
 
     try:
-        return await _in_time(spec, home.pod, _begun(pods, home, begin), within_s)
+        return await _in_time(spec, connected.pod, _begun(pods, connected, begin), within_s)
     except SandboxFailed as problem:
-        if not home.pod.troubled.done():
+        if not connected.pod.failed.done():
             raise
         raise Gone(str(problem)) from problem
 
@@ -139,7 +139,7 @@ async def _in_time(
 ) -> PodSandbox:
     try:
         async with asyncio.timeout(within_s):
-            return await unless_troubled(pod, starting, drop=PodSandbox.drop)
+            return await until_failure(pod, starting, drop=PodSandbox.drop)
     except TimeoutError:
         pod.release()
         raise SandboxFailed(f"run {spec.run}: nothing started within {within_s:g} s") from None
@@ -176,12 +176,12 @@ async def adopt(
     pod = pods.claim(claim)
 
     async def begun() -> PodSandbox:
-        connected = await opened(pods, pod, level, on_threshold)
+        connected = await connect(pods, pod, level, on_threshold)
         return await _begun(pods, connected, lambda machine: machine.adopt(ref.number, spec))
 
     try:
         async with asyncio.timeout(_ADOPT_S):
-            return await unless_troubled(pod, begun(), drop=PodSandbox.drop)
+            return await until_failure(pod, begun(), drop=PodSandbox.drop)
     except (RametError, TimeoutError) as problem:
         pod.release()
         await removed(pod, _GONE_S)
@@ -192,7 +192,7 @@ async def adopt(
         raise
 
 
-async def opened(pods: Pods, pod: Pod, level: Isolation, on_threshold: OnThreshold | None) -> ConnectedPod:
+async def connect(pods: Pods, pod: Pod, level: Isolation, on_threshold: OnThreshold | None) -> ConnectedPod:
     """Connect to a pod, once a run can start in it. Raises SandboxFailed, SpawnRefused, IsolationUnavailable, Gone."""
     machine = await pods.open(pod, ends=exit_of, level=level, on_threshold=on_threshold)
     try:

@@ -17,16 +17,16 @@ from ramet.core.errors import Gone
 from ramet.core.policy.policy import Grant, Isolation
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.kubernetes.api import labels, manifest
-from ramet.isolation.kubernetes.api.errors import said
+from ramet.isolation.kubernetes.api.errors import message_of
 from ramet.isolation.kubernetes.api.manifest import PodRequest, PodTemplate
 from ramet.isolation.kubernetes.placement import single
 from ramet.isolation.kubernetes.placement.sandbox import PodSandbox
 from ramet.isolation.kubernetes.pods.pod import Pod, on_failure
-from ramet.isolation.kubernetes.pods.pods import Pods, new_name, new_uid, unless_troubled
+from ramet.isolation.kubernetes.pods.pods import Pods, new_name, new_uid, until_failure
 from ramet.isolation.remote.host_agent import OnThreshold
 
 _SHAPES = 4  #: at the same time: agents are of few kinds, and a waiting pod occupies its share of a node
-_KEPT_S = 600.0  #: after the last request for a shape: a person who pauses for longer is probably gone
+_KEEP_S = 600.0  #: after the last request for a shape: a person who pauses for longer is probably gone
 _AGAIN_S = 60.0  #: after a pod could not be created, or its capacity was needed
 _GONE_S = 10.0  #: for the deletion of pods whose capacity is needed
 _COUNTED_S = 5.0  #: from their deletion until the cluster no longer counts them, at the latest
@@ -38,26 +38,26 @@ _log = logging.getLogger("ramet.kubernetes")
 class PodShape(NamedTuple):
     """The properties that cannot be changed in an existing pod. Any pod with the same shape suits a run."""
 
-    form: PodTemplate
-    berth: PodRequest
+    template: PodTemplate
+    request: PodRequest
     level: Isolation
 
     @classmethod
-    def of(cls, form: PodTemplate, berth: PodRequest, level: Isolation) -> PodShape | None:
+    def of(cls, template: PodTemplate, request: PodRequest, level: Isolation) -> PodShape | None:
         """Return the shape of a run's pod; None if files of the host are copied to it.
 
         Such a pod has a volume of the size of these files.
         """
-        if berth.size_mb:
+        if request.size_mb:
             return None
-        grant = berth.grant
+        grant = request.grant
         amounts = Grant(
             cpu_cores=grant.cpu_cores,
             memory_mb=grant.memory_mb,
             tmpfs_size_mb=grant.tmpfs_size_mb,
             workspace_size_mb=grant.workspace_size_mb,
         )
-        return cls(form, replace(berth, name="", run="", uid=0, grant=amounts, about=labels.UNKNOWN), level)
+        return cls(template, replace(request, name="", run="", uid=0, grant=amounts, pod_labels=labels.UNKNOWN), level)
 
 
 @dataclass(eq=False)
@@ -71,7 +71,7 @@ class _Spare:
         """Return whether a run can start in this pod now, as far as this kernel knows."""
         if not self.opening.done() or self.opening.cancelled() or self.opening.exception() is not None:
             return False
-        return self.opening.result().machine.is_open and not self.pod.troubled.done()
+        return self.opening.result().machine.is_open and not self.pod.failed.done()
 
 
 @dataclass(eq=False)
@@ -97,12 +97,12 @@ class WarmPool:
         self._not_before = self._capacity_free_at = 0.0
 
     @property
-    def ready(self) -> list[str]:
+    def ready_pods(self) -> list[str]:
         """The names of the pods in which a run can start now."""
         return [each.pod.name for kind in self._kinds for each in kind.spares if each.is_ready]
 
     async def start(
-        self, spec: SandboxSpec, shape: PodShape | None, berth: PodRequest, places: Mapping[str, str]
+        self, spec: SandboxSpec, shape: PodShape | None, request: PodRequest, places: Mapping[str, str]
     ) -> PodSandbox | None:
         """Start a run in a waiting pod; return None if there is none of this shape.
 
@@ -110,7 +110,7 @@ class WarmPool:
         """
         while shape is not None and (spare := self._take(shape)) is not None:
             waited_s = asyncio.get_running_loop().time() - spare.since
-            patch = manifest.claim_patch(shape.form, berth, waited_s=waited_s)
+            patch = manifest.claim_patch(shape.template, request, waited_s=waited_s)
             connected = spare.opening.result()
             try:
                 return await single.start_in(
@@ -120,7 +120,7 @@ class WarmPool:
                 _log.info("run %s gets a new pod instead of the waiting one: %s", spec.run, problem)
         return None
 
-    def want(self, shape: PodShape | None) -> None:
+    def request(self, shape: PodShape | None) -> None:
         """Fill up the waiting pods of a shape, because a run of that shape was started. Does not block."""
         if shape is None or not self._each:
             return
@@ -134,25 +134,25 @@ class WarmPool:
         self._kinds.append(kind)
         if kind.end is not None:
             kind.end.cancel()
-        kind.end = loop.call_later(_KEPT_S, self._drop, kind)
+        kind.end = loop.call_later(_KEEP_S, self._drop, kind)
         while len(kind.spares) < self._each and loop.time() >= self._not_before:
             kind.spares.append(self._make(kind))
 
-    def make_way(self) -> None:
+    def release_waiting_pods(self) -> None:
         """Release all waiting pods and create none for a while: a run needs their capacity. Does not block."""
         self._not_before = asyncio.get_running_loop().time() + _AGAIN_S
         for kind in self._kinds:
             self._empty(kind)
 
-    async def make_room(self) -> bool:
+    async def wait_for_capacity(self) -> bool:
         """Release as `make_way` does, and wait until a pod is gone.
 
         Return whether there may be more capacity than before.
         """
-        self.make_way()
+        self.release_waiting_pods()
         loop = asyncio.get_running_loop()
         if self._removing:
-            removed, _ = await asyncio.wait([each.gone for each in self._removing], timeout=_GONE_S)
+            removed, _ = await asyncio.wait([each.removed for each in self._removing], timeout=_GONE_S)
             if not removed:
                 return False
             self._capacity_free_at = loop.time() + _COUNTED_S
@@ -192,19 +192,19 @@ class WarmPool:
 
         async def opened() -> single.ConnectedPod:
             async with asyncio.timeout(self._within_s):
-                return await unless_troubled(pod, single.opened(self._pods, pod, level, self._on_threshold))
+                return await until_failure(pod, single.connect(self._pods, pod, level, self._on_threshold))
 
         spare = _Spare(pod, since, loop.create_task(opened()))
         self._opening.add(spare.opening)
         spare.opening.add_done_callback(lambda _: self._was_opened(kind, spare))
-        pod.unplaced.add_done_callback(lambda done: self._fail(kind, spare, done.result().words))
+        pod.unschedulable.add_done_callback(lambda done: self._fail(kind, spare, done.result().message))
         on_failure(pod, lambda _: self._release(kind, spare) if spare.opening.done() else None)
         return spare
 
     def _was_opened(self, kind: PodKind, spare: _Spare) -> None:
         self._opening.discard(spare.opening)
         if not spare.opening.cancelled() and (problem := spare.opening.exception()) is not None:
-            self._fail(kind, spare, said(problem))
+            self._fail(kind, spare, message_of(problem))
 
     def _fail(self, kind: PodKind, spare: _Spare, reason: str) -> None:
         """Log that no pod can wait now, and delay the next attempt."""
@@ -221,7 +221,7 @@ class WarmPool:
             return False
         kind.spares.remove(spare)
         self._removing.add(spare.pod)
-        spare.pod.gone.add_done_callback(lambda _: self._removing.discard(spare.pod))
+        spare.pod.removed.add_done_callback(lambda _: self._removing.discard(spare.pod))
         spare.pod.release()
         return True
 

@@ -32,8 +32,8 @@ class OwnedPod(Pod):
     The kernel watches the pod from before that change on.
     """
 
-    def __init__(self, ground: PodContext, claim: PodClaim) -> None:
-        super().__init__(ground, {"metadata": {"name": claim.pod}}, None)
+    def __init__(self, context: PodContext, claim: PodClaim) -> None:
+        super().__init__(context, {"metadata": {"name": claim.pod}}, None)
         self._claim = claim
 
     async def _make(self) -> None:
@@ -41,7 +41,7 @@ class OwnedPod(Pod):
 
         If the claim fails, the pod is removed unless it belongs to another kernel.
         """
-        claim, context = self._claim, self._ground
+        claim, context = self._claim, self._context
         while not self._released.is_set():
             try:
                 pod = await context.api.pod(self.name)
@@ -50,13 +50,13 @@ class OwnedPod(Pod):
                 await self._may_have(pod)
                 self.uid, self._was_made, self._seen = pod.uid, True, pod
                 self._owners, self._secret = {context.owner, pod.owner}, {"metadata": {"name": self.name}}
-                if pod.trouble is not None:
-                    raise Gone(pod.trouble.words)
+                if pod.failure is not None:
+                    raise Gone(pod.failure.message)
                 if not pod.node:  # The node is checked, because a running container is reported late.
                     raise Gone(f"pod {self.name} is not running")
                 patch = manifest.adopt_patch(context.owner, uid=pod.uid, version=pod.version)
                 await context.api.patch_pod(self.name, patch)
-                context.lookout.made(self.name)
+                context.watch.add(self.name)
                 self._seen = pod._replace(owner=context.owner, version="")
                 await self._take_secret()
             except Missing:
@@ -70,9 +70,9 @@ class OwnedPod(Pod):
 
     async def _may_have(self, pod: ObservedPod) -> None:
         """Raise Gone if another kernel has the pod by now, or is deleting it."""
-        if pod.owner == labels.NOBODY:
+        if pod.owner == labels.NO_OWNER:
             raise Gone(f"pod {self.name} is being deleted")
-        if pod.owner != self._ground.owner and pod.owner in await self._claim.living():
+        if pod.owner != self._context.owner and pod.owner in await self._claim.living():
             raise Gone(f"another kernel has adopted pod {self.name}")
 
     async def _take_secret(self) -> None:
@@ -81,9 +81,9 @@ class OwnedPod(Pod):
         Its key is void by now, and the Secret is deleted with its pod.
         """
         try:
-            await self._ground.api.patch_secret(self.name, manifest.adopt_patch(self._ground.owner))
+            await self._context.api.patch_secret(self.name, manifest.adopt_patch(self._context.owner))
         except Missing:
             pass
 
     def _reach(self) -> PodConnection:
-        return self._ground.reach.again(self._ground.api, self.name, self.uid)
+        return self._context.transport.reconnect(self._context.api, self.name, self.uid)

@@ -23,10 +23,10 @@ async def delete(api: Api, pod: ObservedPod, *owners: str) -> bool:
         try:
             if not pod.version:
                 pod = await api.pod(pod.name)
-            if pod.owner not in (*owners, labels.NOBODY):
+            if pod.owner not in (*owners, labels.NO_OWNER):
                 return False
-            if pod.outlives_s and pod.owner != labels.NOBODY:
-                await api.patch_pod(pod.name, manifest.adopt_patch(labels.NOBODY, uid=pod.uid, version=pod.version))
+            if pod.outlives_s and pod.owner != labels.NO_OWNER:
+                await api.patch_pod(pod.name, manifest.adopt_patch(labels.NO_OWNER, uid=pod.uid, version=pod.version))
             await api.delete_pod(pod.name, uid=pod.uid)
         except Missing:
             return True

@@ -32,28 +32,30 @@ class PodContext:
 
     api: Api
     owner: str  #: the kernel, by its label
-    lookout: PodWatch
-    reach: PodTransport
+    watch: PodWatch
+    transport: PodTransport
     unschedulable_s: float  #: how long a pod may wait for a node
 
 
 class Pod:
     """A pod that exists until `release`. Create it on a running event loop."""
 
-    def __init__(self, ground: PodContext, pod: Mapping[str, Any], secret: Mapping[str, Any] | None) -> None:
+    def __init__(self, context: PodContext, pod: Mapping[str, Any], secret: Mapping[str, Any] | None) -> None:
         """Begin the creation of the pod. `pod` and `secret` are manifests."""
         self.name: str = pod["metadata"]["name"]
         self.uid = ""
         loop = asyncio.get_running_loop()
-        self.reached: asyncio.Future[PodConnection] = loop.create_future()  #: an error: the pod could not be created
-        self.troubled: asyncio.Future[PodFailure] = loop.create_future()  #: set once it does not work
-        self.unplaced: asyncio.Future[PodFailure] = loop.create_future()  #: set once no node took it; one may later
-        self._ground, self._pod, self._secret = ground, pod, secret
-        self._owners = {ground.owner}  #: the owners whose pod may be removed here
+        self.connected: asyncio.Future[PodConnection] = loop.create_future()  #: an error: the pod could not be created
+        self.failed: asyncio.Future[PodFailure] = loop.create_future()  #: set once it does not work
+        self.unschedulable: asyncio.Future[PodFailure] = (
+            loop.create_future()
+        )  #: set once no node took it; one may later
+        self._context, self._pod, self._secret = context, pod, secret
+        self._owners = {context.owner}  #: the owners whose pod may be removed here
         self._seen = ObservedPod(self.name)
         self._changed, self._released = asyncio.Event(), asyncio.Event()
         self._was_made = self._was_taken = False
-        self.gone = loop.create_task(self._live())  #: done once it was removed, or belongs to another kernel
+        self.removed = loop.create_task(self._live())  #: done once it was removed, or belongs to another kernel
 
     def release(self) -> None:
         """Have the pod removed, because it is no longer wanted. Idempotent. Does not block."""
@@ -66,52 +68,52 @@ class Pod:
         Raises Missing, and the API's other errors.
         """
         self._was_taken = True
-        await self._ground.api.patch_pod(self.name, patch)
+        await self._context.api.patch_pod(self.name, patch)
         if self._secret is not None:
-            await self._ground.api.patch_secret(self.name, {"metadata": {"labels": patch["metadata"]["labels"]}})
+            await self._context.api.patch_secret(self.name, {"metadata": {"labels": patch["metadata"]["labels"]}})
 
     @property
-    def words(self) -> str:
+    def last_output(self) -> str:
         """The last output of the pod's program on standard error."""
-        return "" if (connection := self._there) is None else connection.words
+        return "" if (connection := self._connection) is None else connection.last_output
 
     @property
-    def _there(self) -> PodConnection | None:
-        if self.reached.done() and not self.reached.cancelled() and self.reached.exception() is None:
-            return self.reached.result()
+    def _connection(self) -> PodConnection | None:
+        if self.connected.done() and not self.connected.cancelled() and self.connected.exception() is None:
+            return self.connected.result()
         return None
 
     async def _live(self) -> None:
-        context, connection = self._ground, None
-        context.lookout.expect(self.name, self._see)
+        context, connection = self._context, None
+        context.watch.expect(self.name, self._see)
         try:
             try:
                 await self._make()
                 await self._placed()
-                if not self._released.is_set() and not self.troubled.done():
+                if not self._released.is_set() and not self.failed.done():
                     connection = self._reach()
-                    self.reached.set_result(connection)
+                    self.connected.set_result(connection)
             except Exception as error:
-                self.reached.set_exception(error)
-                self.reached.exception()  # Mark the exception as retrieved: there may be no waiter.
+                self.connected.set_exception(error)
+                self.connected.exception()  # Mark the exception as retrieved: there may be no waiter.
                 self._released.set()
-            if not self.reached.done():
-                self.reached.set_exception(SandboxFailed(f"pod {self.name} was released before it could be reached"))
-                self.reached.exception()
+            if not self.connected.done():
+                self.connected.set_exception(SandboxFailed(f"pod {self.name} was released before it could be reached"))
+                self.connected.exception()
             await self._released.wait()
         finally:
             if connection is not None:
                 await connection.close()
             await self._remove()
-            context.lookout.forget(self.name, was_made=self._was_made)
-            context.reach.forget(self.name)
+            context.watch.forget(self.name, was_made=self._was_made)
+            context.transport.forget(self.name)
 
     def _reach(self) -> PodConnection:
-        return self._ground.reach.open(self._ground.api, self.name, self.uid)
+        return self._context.transport.open(self._context.api, self.name, self.uid)
 
     async def _make(self) -> None:
         """Create the pod. Raises SpawnRefused, SandboxFailed, Unreachable, and the API's other errors."""
-        api, secret = self._ground.api, self._secret
+        api, secret = self._context.api, self._secret
         if secret is not None:
             with contextlib.suppress(Taken):  # Created by an earlier request whose answer was lost.
                 await self._asked(lambda: api.create_secret(secret))
@@ -123,16 +125,16 @@ class Pod:
         except RametError:
             self._was_made = False
             raise
-        self._ground.lookout.made(self.name)
+        self._context.watch.add(self.name)
         if secret is not None:
             await self._asked(lambda: api.patch_secret(self.name, manifest.owned_by(self.name, self.uid)))
 
     async def _created(self) -> str:
         """Create the pod; return its uid."""
         try:
-            return (await self._ground.api.create_pod(self._pod)).uid
+            return (await self._context.api.create_pod(self._pod)).uid
         except Taken:  # Created by an earlier request.
-            return (await self._ground.api.pod(self.name)).uid
+            return (await self._context.api.pod(self.name)).uid
 
     async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Repeat a request until the API answers, as long as the pod is wanted.
@@ -151,27 +153,27 @@ class Pod:
     async def _placed(self) -> None:
         """Wait until the pod has a node, or fails. Raises SandboxFailed if it finds no node in time."""
         loop, deadline = asyncio.get_running_loop(), None
-        while not (self._seen.node or self.troubled.done() or self._released.is_set()):
+        while not (self._seen.node or self.failed.done() or self._released.is_set()):
             self._changed.clear()
-            trouble = self._seen.trouble
+            trouble = self._seen.failure
             if trouble is not None and deadline is None:
-                deadline = loop.time() + self._ground.unschedulable_s
+                deadline = loop.time() + self._context.unschedulable_s
             try:
                 async with asyncio.timeout_at(deadline):
                     await self._changed.wait()
             except TimeoutError:
                 assert trouble is not None, "without one there is no bound"
-                bound = f"no node accepted it within {self._ground.unschedulable_s:g} s"
-                raise SandboxFailed(f"pod {self.name}: {bound}: {trouble.words}") from None
+                bound = f"no node accepted it within {self._context.unschedulable_s:g} s"
+                raise SandboxFailed(f"pod {self.name}: {bound}: {trouble.message}") from None
 
     def _see(self, pod: ObservedPod) -> None:
-        if pod.is_running and not self._seen.is_running and (connection := self._there) is not None:
-            connection.runs()
+        if pod.is_running and not self._seen.is_running and (connection := self._connection) is not None:
+            connection.on_running()
         self._seen = pod
-        if pod.trouble is not None:
-            future = self.troubled if pod.trouble.is_final else self.unplaced
+        if pod.failure is not None:
+            future = self.failed if pod.failure.is_final else self.unschedulable
             if not future.done():
-                future.set_result(pod.trouble)
+                future.set_result(pod.failure)
         self._changed.set()
 
     async def _remove(self) -> None:
@@ -181,9 +183,9 @@ class Pod:
             # The last state of a taken pod may be outdated: another kernel can have adopted the pod by now.
             observed = self._seen._replace(version="") if self._was_taken else self._seen
             try:
-                is_ours = not self._was_made or await delete(self._ground.api, observed, *self._owners)
+                is_ours = not self._was_made or await delete(self._context.api, observed, *self._owners)
                 if is_ours and self._secret is not None:
-                    await self._ground.api.delete_secret(self.name)
+                    await self._context.api.delete_secret(self.name)
                 break
             except RametError as problem:
                 is_late = attempts >= len(_AGAIN_S)
@@ -198,9 +200,9 @@ async def removed(pod: Pod, within_s: float = _LONG_S) -> None:
     """Wait until a released pod is gone, at most `within_s`. The removal continues after that."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within_s):
-            await asyncio.shield(pod.gone)
+            await asyncio.shield(pod.removed)
 
 
 def on_failure(pod: Pod, tell: Callable[[PodFailure], object]) -> None:
     """Call `tell` with the pod's failure, now or when it happens."""
-    pod.troubled.add_done_callback(lambda done: None if done.cancelled() else tell(done.result()))
+    pod.failed.add_done_callback(lambda done: None if done.cancelled() else tell(done.result()))

@@ -21,7 +21,7 @@ from ramet.isolation.kubernetes.pods.delete import delete
 from ramet.isolation.kubernetes.pods.line import PodLine
 from ramet.isolation.kubernetes.pods.pod import Pod, PodContext, on_failure
 from ramet.isolation.kubernetes.pods.watch import PodWatch
-from ramet.isolation.remote.host_agent import NodeClient, OnDeaf, OnThreshold
+from ramet.isolation.remote.host_agent import NodeClient, OnThreshold, OnUnreachable
 
 #: User ids of pods: none of an ordinary image, and too many for two pods of a node to get the same one by chance.
 UIDS = range(1_000_000, 2_000_000_000)
@@ -46,7 +46,7 @@ class Pods:
         """Create the set of pods. `on_unplaced` is called when no node takes a pod, or not yet."""
         self._api, self._reach, self._owner, self._on_unplaced = api, reach, owner, on_unplaced
         watch = PodWatch(api, labels.selector(owner=owner), self._remove_stray)
-        self._ground = PodContext(api=api, owner=owner, lookout=watch, reach=reach, unschedulable_s=unschedulable_s)
+        self._context = PodContext(api=api, owner=owner, watch=watch, transport=reach, unschedulable_s=unschedulable_s)
         self._pods: set[Pod] = set()
         self._machines: set[NodeClient] = set()
         self._strays: set[asyncio.Task[None]] = set()
@@ -69,25 +69,25 @@ class Pods:
     def make(self, form: manifest.PodTemplate, berth: manifest.PodRequest) -> Pod:
         """Begin the creation of a pod. Does not block. Raises InvalidValue for a mount that no pod can have."""
         files = self._reach.secret(berth.name)
-        secret = manifest.secret(form, berth.name, berth.run, berth.about, files) if files else None
+        secret = manifest.secret(form, berth.name, berth.run, berth.pod_labels, files) if files else None
         try:
             pod_manifest = manifest.pod(form, replace(berth, secret=berth.name if files else None))
         except InvalidValue:
             self._reach.forget(berth.name)
             raise
-        return self._known(Pod(self._ground, pod_manifest, secret))
+        return self._known(Pod(self._context, pod_manifest, secret))
 
     def claim(self, claim: PodClaim) -> Pod:
         """Begin the claim of another kernel's pod. Does not block. Raises Gone for a pod of this kernel."""
         if any(each.name == claim.pod for each in self._pods):
             raise Gone(f"pod {claim.pod} belongs to this kernel and is in use")
-        return self._known(OwnedPod(self._ground, claim))
+        return self._known(OwnedPod(self._context, claim))
 
     def _known(self, pod: Pod) -> Pod:
         self._pods.add(pod)
-        pod.gone.add_done_callback(lambda _: self._pods.discard(pod))
+        pod.removed.add_done_callback(lambda _: self._pods.discard(pod))
         if (on_unplaced := self._on_unplaced) is not None:
-            pod.unplaced.add_done_callback(lambda _: on_unplaced())
+            pod.unschedulable.add_done_callback(lambda _: on_unplaced())
         return pod
 
     async def open(
@@ -97,7 +97,7 @@ class Pods:
         ends: Callable[[PodFailure], Exit],
         level: Isolation | None = None,
         on_threshold: OnThreshold | None = None,
-        on_deaf: OnDeaf | None = None,
+        on_deaf: OnUnreachable | None = None,
     ) -> NodeClient:
         """Return the client of a pod's sandboxes, once the pod is connected. Close it.
 
@@ -105,15 +105,15 @@ class Pods:
         leaves no room, Gone for a pod that could not be claimed.
         """
         try:
-            connection = await asyncio.shield(pod.reached)
+            connection = await asyncio.shield(pod.connected)
         except RametError as error:
             if isinstance(error, (Gone, SandboxFailed, SpawnRefused)):
                 raise
             raise SandboxFailed(f"no pod: {error}") from error
         machine = NodeClient(PodLine(connection.line, pod), level=level, on_threshold=on_threshold, on_deaf=on_deaf)
         self._machines.add(machine)
-        pod.gone.add_done_callback(lambda _: self._machines.discard(machine))
-        on_failure(pod, lambda trouble: machine.lost(ends(trouble)))
+        pod.removed.add_done_callback(lambda _: self._machines.discard(machine))
+        on_failure(pod, lambda trouble: machine.on_lost(ends(trouble)))
         return machine
 
     async def close(self) -> None:
@@ -121,13 +121,13 @@ class Pods:
         for pod in self._pods:
             pod.release()
         if self._pods:
-            _, unfinished = await asyncio.wait([pod.gone for pod in self._pods], timeout=_CLOSE_S)
+            _, unfinished = await asyncio.wait([pod.removed for pod in self._pods], timeout=_CLOSE_S)
             for each in unfinished:  # The API is away: these pods end by themselves, and the next reap removes them.
                 each.cancel()
             await asyncio.gather(*unfinished, return_exceptions=True)
         await asyncio.gather(*(machine.close() for machine in list(self._machines)))
         await asyncio.gather(*self._strays, return_exceptions=True)
-        await self._ground.lookout.close()
+        await self._context.watch.close()
 
     def _remove_stray(self, name: str) -> None:
         async def remove() -> None:
@@ -141,7 +141,7 @@ class Pods:
         task.add_done_callback(self._strays.discard)
 
 
-async def unless_troubled(pod: Pod, work: Coroutine[Any, Any, T], *, drop: Callable[[T], object] | None = None) -> T:
+async def until_failure(pod: Pod, work: Coroutine[Any, Any, T], *, drop: Callable[[T], object] | None = None) -> T:
     """Run `work` in a pod; return its result.
 
     Raises SandboxFailed, with the cluster's message, if the pod fails first. `drop` is called with the result if the
@@ -149,17 +149,17 @@ async def unless_troubled(pod: Pod, work: Coroutine[Any, Any, T], *, drop: Calla
     """
     task = asyncio.ensure_future(work)
     try:
-        await asyncio.wait((task, pod.troubled), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, pod.failed), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise SandboxFailed(_failure(pod, pod.troubled.result()))
+            raise SandboxFailed(_failure(pod, pod.failed.result()))
         return task.result()
     except asyncio.CancelledError:
         if drop is not None and task.done() and not task.cancelled() and task.exception() is None:
             drop(task.result())
         raise
     except SandboxFailed as error:
-        if pod.troubled.done() and pod.troubled.result().words not in str(error):
-            raise SandboxFailed(f"{error}; {_failure(pod, pod.troubled.result())}") from error
+        if pod.failed.done() and pod.failed.result().message not in str(error):
+            raise SandboxFailed(f"{error}; {_failure(pod, pod.failed.result())}") from error
         raise
     finally:
         task.cancel()
@@ -177,7 +177,7 @@ def new_uid() -> int:
 
 
 def _failure(pod: Pod, failure: PodFailure) -> str:
-    suffix, last = "", pod.words.rpartition("\n")[2]
-    if failure.kind == "exited" and last and last not in failure.words:
-        suffix = f"; its last output: {pod.words}"
-    return f"pod {pod.name}: {failure.words}{suffix}"
+    suffix, last = "", pod.last_output.rpartition("\n")[2]
+    if failure.kind == "exited" and last and last not in failure.message:
+        suffix = f"; its last output: {pod.last_output}"
+    return f"pod {pod.name}: {failure.message}{suffix}"

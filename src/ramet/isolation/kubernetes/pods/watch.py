@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from ramet.core.errors import RametError
 from ramet.isolation.kubernetes.api.client import Api
 from ramet.isolation.kubernetes.api.errors import Missing, Stale
-from ramet.isolation.kubernetes.api.pod_status import ObservedPod, gone
+from ramet.isolation.kubernetes.api.pod_status import ObservedPod, deleted_pod
 
 _AGAIN_S = (0.2, 0.5, 1.0, 2.0)  #: between two attempts to reach the API
 
@@ -24,28 +24,28 @@ class PodWatch:
 
     def __init__(self, api: Api, selector: Mapping[str, str], on_stray: Callable[[str], object]) -> None:
         self._api, self._selector, self._on_stray = api, dict(selector), on_stray
-        self._told: dict[str, Callable[[ObservedPod], object]] = {}
-        self._there: set[str] = set()  #: expected, and created or seen
+        self._callbacks: dict[str, Callable[[ObservedPod], object]] = {}
+        self._existing: set[str] = set()  #: expected, and created or seen
         self._watching: asyncio.Task[None] | None = None
 
-    def expect(self, name: str, told: Callable[[ObservedPod], object]) -> None:
+    def expect(self, name: str, on_change: Callable[[ObservedPod], object]) -> None:
         """Call `told` with each observed state of a pod from now on. Call this before the pod is created."""
-        self._told[name] = told
+        self._callbacks[name] = on_change
         if self._watching is None:
             self._watching = asyncio.get_running_loop().create_task(self._watch())
 
-    def made(self, name: str) -> None:
+    def add(self, name: str) -> None:
         """Record that a pod exists now: a later list without the pod means that it is gone."""
-        self._there.add(name)
+        self._existing.add(name)
 
     def forget(self, name: str, *, was_made: bool) -> None:
         """Stop the calls for a pod that was deleted, or never created."""
-        if was_made and name in self._told:
-            self._told[name] = _ignore  # Until its end is observed, it is no stray.
-            self._there.add(name)
+        if was_made and name in self._callbacks:
+            self._callbacks[name] = _ignore  # Until its end is observed, it is no stray.
+            self._existing.add(name)
         else:
-            self._told.pop(name, None)
-            self._there.discard(name)
+            self._callbacks.pop(name, None)
+            self._existing.discard(name)
 
     async def close(self) -> None:
         """Stop watching. Idempotent."""
@@ -61,7 +61,7 @@ class PodWatch:
                     version = await self._list()
                 async for change in self._api.changes(self._selector, version):
                     version, failures = change.version, 0
-                    self._notify(gone(change.seen.name) if change.is_gone else change.seen)
+                    self._notify(deleted_pod(change.seen.name) if change.is_gone else change.seen)
             except Stale:
                 version = ""
             except RametError as problem:
@@ -72,14 +72,14 @@ class PodWatch:
                 failures += 1
 
     async def _list(self) -> str:
-        known = set(self._there)
+        known = set(self._existing)
         version, pods = await self._api.pods(self._selector)
         for pod in pods:
             self._notify(pod)
         listed = {each.name for each in pods}
         for name in known - listed:
-            self._notify(gone(name))
-        for name in self._there - known - listed:
+            self._notify(deleted_pod(name))
+        for name in self._existing - known - listed:
             await self._look_for(name)
         return version
 
@@ -91,11 +91,11 @@ class PodWatch:
         try:
             await self._api.pod(name)
         except Missing:
-            self._notify(gone(name))
+            self._notify(deleted_pod(name))
 
     def _notify(self, pod: ObservedPod) -> None:
-        is_gone = pod.trouble is not None and pod.trouble.kind == "deleted"
-        on_change = self._told.get(pod.name)
+        is_gone = pod.failure is not None and pod.failure.kind == "deleted"
+        on_change = self._callbacks.get(pod.name)
         if on_change is None:
             if not is_gone:
                 self._on_stray(pod.name)
@@ -103,7 +103,7 @@ class PodWatch:
         if is_gone:
             self.forget(pod.name, was_made=False)  # There are no changes after that.
         else:
-            self._there.add(pod.name)
+            self._existing.add(pod.name)
         on_change(pod)
 
 

@@ -6,14 +6,14 @@ import json
 import sys
 
 from ramet.isolation.linux.trials import bubblewrap, cgroups, gates, namespaces
-from ramet.isolation.linux.trials.throwaway import tried
+from ramet.isolation.linux.trials.throwaway import run_trial
 
 
 def main(uid: int | None, gid: int | None, bwrap: str | None) -> None:
     """Try everything as this user, cgroups as the caller, and print the results."""
     user = None if uid is None or gid is None else (uid, gid)
-    results = {name: tried(trial, None) for name, trial in cgroups.TRIALS.items()}
+    results = {name: run_trial(trial, None) for name, trial in cgroups.TRIALS.items()}
     for name, trial in {**namespaces.TRIALS, **gates.TRIALS}.items():
-        results[name] = tried(trial, user)
-    results["bwrap"] = tried(lambda: bubblewrap.works(bwrap), user) if bwrap else (False, "not installed")
+        results[name] = run_trial(trial, user)
+    results["bwrap"] = run_trial(lambda: bubblewrap.works(bwrap), user) if bwrap else (False, "not installed")
     sys.stdout.write(json.dumps(results))

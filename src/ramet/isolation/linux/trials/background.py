@@ -10,12 +10,12 @@ from collections.abc import Mapping
 
 from ramet.isolation.linux import calls
 from ramet.isolation.linux.trials import gates
-from ramet.isolation.linux.trials.throwaway import tried
+from ramet.isolation.linux.trials.throwaway import run_trial
 
 _running: list[tuple[int, int]] = []  #: the pid, and the pipe with its results
 
 
-def begin() -> None:
+def start() -> None:
     """Start the trials as the current user; call once per process, while it has a single thread."""
     read_end, write_end = os.pipe()
     parent, pid = os.getpid(), os.fork()
@@ -23,7 +23,7 @@ def begin() -> None:
         try:
             calls.die_with_parent(signal.SIGKILL)
             if os.getppid() == parent:
-                report = json.dumps({name: tried(trial, None) for name, trial in gates.TRIALS.items()})
+                report = json.dumps({name: run_trial(trial, None) for name, trial in gates.TRIALS.items()})
                 os.write(write_end, report.encode())
         finally:
             os._exit(0)
@@ -32,7 +32,7 @@ def begin() -> None:
 
 
 @functools.cache
-def found() -> Mapping[str, tuple[bool, str]]:
+def results() -> Mapping[str, tuple[bool, str]]:
     """Return for each name whether it works and the observation; empty without `begin`. Blocks until all trials end."""
     if not _running:
         return {}

@@ -6,7 +6,7 @@ import errno
 import os
 import pathlib
 
-from ramet.isolation.linux.trials.throwaway import NotKept
+from ramet.isolation.linux.trials.throwaway import NotIsolated
 
 
 def works(program: str) -> str:
@@ -31,7 +31,7 @@ def works(program: str) -> str:
     if status:
         raise OSError(errno.EPERM, " ".join(lines).strip() or f"status {status}")
     if any(lines):
-        raise NotKept(f"seen inside, of the host: {' '.join(lines).strip()}")
+        raise NotIsolated(f"seen inside, of the host: {' '.join(lines).strip()}")
     return program
 
 

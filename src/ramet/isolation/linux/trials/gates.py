@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Mapping
 
 from ramet.isolation.linux import calls, landlock, seccomp
-from ramet.isolation.linux.trials.throwaway import refused
+from ramet.isolation.linux.trials.throwaway import check_refused
 
 
 def _seccomp() -> str:
@@ -17,8 +17,8 @@ def _seccomp() -> str:
     program = seccomp.program(inet=False, unix=False)
     socket.socket(socket.AF_UNIX).close()
     seccomp.install(program)
-    refused(lambda: socket.socket(socket.AF_UNIX), "a socket", errno.EAFNOSUPPORT)
-    refused(lambda: calls.unshare(calls.CLONE_NEWUSER), "a new user namespace", errno.EPERM)
+    check_refused(lambda: socket.socket(socket.AF_UNIX), "a socket", errno.EAFNOSUPPORT)
+    check_refused(lambda: calls.unshare(calls.CLONE_NEWUSER), "a new user namespace", errno.EPERM)
     os.getppid()
     return f"{len(program) // 8} instructions"
 
@@ -29,7 +29,7 @@ def _landlock() -> str:
         raise OSError(errno.ENOENT, "no file that every user may read")
     calls.set_no_new_privs()
     support = landlock.restrict(read=["/usr"])
-    refused(lambda: os.open(files[0], os.O_RDONLY), f"reading {files[0]}", errno.EACCES)
+    check_refused(lambda: os.open(files[0], os.O_RDONLY), f"reading {files[0]}", errno.EACCES)
     next(pathlib.Path("/usr").iterdir())
     return f"ABI {support.abi}"
 
@@ -42,7 +42,7 @@ def _landlock_tcp() -> str:
         if not support.tcp:
             raise OSError(errno.EOPNOTSUPP, f"Landlock of ABI {support.abi} knows no TCP")
         with socket.socket() as attempt:
-            refused(lambda: attempt.connect(address), "a connection to the host's loopback", errno.EACCES)
+            check_refused(lambda: attempt.connect(address), "a connection to the host's loopback", errno.EACCES)
     return f"ABI {support.abi}"
 
 
@@ -57,8 +57,8 @@ def _landlock_scopes() -> str:
             raise OSError(errno.EOPNOTSUPP, f"Landlock of ABI {support.abi} knows no scopes")
         with socket.socket(socket.AF_UNIX) as attempt:
             name = server.getsockname()
-            refused(lambda: attempt.connect(name), "a connection to an abstract socket of the host", errno.EPERM)
-        refused(lambda: os.kill(outside, 0), "a signal to a process of the host", errno.EPERM)
+            check_refused(lambda: attempt.connect(name), "a connection to an abstract socket of the host", errno.EPERM)
+        check_refused(lambda: os.kill(outside, 0), "a signal to a process of the host", errno.EPERM)
     return f"ABI {support.abi}"
 
 

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 
 from ramet.isolation.linux import calls, mounts, rlimits
-from ramet.isolation.linux.trials.throwaway import NotKept, enter, in_child, refused
+from ramet.isolation.linux.trials.throwaway import NotIsolated, check_refused, enter, in_child
 
 _FORKS = 8  #: more than the limit allows, and the maximum number of forks
 
@@ -20,8 +20,8 @@ _FORKS = 8  #: more than the limit allows, and the maximum number of forks
 def _user_namespaces() -> str:
     name = os.uname().nodename
     enter()
-    refused(lambda: calls.sethostname(name), "the root of a user namespace names the host", errno.EPERM)
-    refused(lambda: os.setuid(1), "becoming a user that is not mapped", errno.EINVAL)
+    check_refused(lambda: calls.sethostname(name), "the root of a user namespace names the host", errno.EPERM)
+    check_refused(lambda: os.setuid(1), "becoming a user that is not mapped", errno.EINVAL)
     return ""
 
 
@@ -31,9 +31,9 @@ def _pid_namespaces() -> str:
 
     def inside() -> None:
         if os.getpid() != 1:
-            raise NotKept(f"the first process of a new pid namespace is {os.getpid()}")
+            raise NotIsolated(f"the first process of a new pid namespace is {os.getpid()}")
         if outside != 1:
-            refused(lambda: os.kill(outside, 0), "a signal to a process of the host", errno.ESRCH)
+            check_refused(lambda: os.kill(outside, 0), "a signal to a process of the host", errno.ESRCH)
 
     in_child(inside)
     return ""
@@ -45,14 +45,14 @@ def _mount_namespaces() -> str:
 
     def inside() -> None:
         enter(calls.CLONE_NEWNS)
-        refused(lambda: calls.umount("/proc", calls.MNT_DETACH), "removing a mount of the host", errno.EINVAL)
+        check_refused(lambda: calls.umount("/proc", calls.MNT_DETACH), "removing a mount of the host", errno.EINVAL)
         calls.mount("none", "/tmp", "tmpfs")
         if folder.stat().st_dev == before:
-            raise NotKept("a new mount is not seen")
+            raise NotIsolated("a new mount is not seen")
 
     in_child(inside)
     if folder.stat().st_dev != before:
-        raise NotKept("a mount of a new namespace is seen outside")
+        raise NotIsolated("a mount of a new namespace is seen outside")
     return ""
 
 
@@ -63,7 +63,7 @@ def _network_namespaces() -> str:
             control.connect(address)
         enter(calls.CLONE_NEWNET)
         with socket.socket() as attempt:
-            refused(lambda: attempt.connect(address), "a connection to the host's loopback", errno.ENETUNREACH)
+            check_refused(lambda: attempt.connect(address), "a connection to the host's loopback", errno.ENETUNREACH)
     return ""
 
 
@@ -78,7 +78,7 @@ def _ipc_namespaces() -> str:
         def inside() -> None:
             enter(calls.CLONE_NEWIPC)
             if libc.shmctl(segment, stat_command, ctypes.create_string_buffer(256)) == 0:
-                raise NotKept("shared memory of the host")
+                raise NotIsolated("shared memory of the host")
 
         in_child(inside)
     finally:
@@ -93,11 +93,11 @@ def _uts_namespaces() -> str:
         enter(calls.CLONE_NEWUTS)
         calls.sethostname("ramet-probe")
         if os.uname().nodename != "ramet-probe":
-            raise NotKept("a new name is not seen")
+            raise NotIsolated("a new name is not seen")
 
     in_child(inside)
     if os.uname().nodename != before:
-        raise NotKept("a name given in a new namespace is the host's")
+        raise NotIsolated("a name given in a new namespace is the host's")
     return ""
 
 
@@ -105,7 +105,7 @@ def _cgroup_namespaces() -> str:
     enter(calls.CLONE_NEWCGROUP)
     paths = [line.split(":", 2)[2] for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines()]
     if any(path != "/" for path in paths):
-        raise NotKept(f"paths of the host's cgroups: {', '.join(paths)}")
+        raise NotIsolated(f"paths of the host's cgroups: {', '.join(paths)}")
     return ""
 
 
@@ -117,7 +117,7 @@ def _proc_mount() -> str:
         calls.mount("proc", "/proc", "proc", calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC)
         pids = [each.name for each in pathlib.Path("/proc").iterdir() if each.name.isdigit()]
         if pids != ["1"]:
-            raise NotKept(f"processes of the host are listed, {outside} perhaps: {', '.join(pids[:5])}")
+            raise NotIsolated(f"processes of the host are listed, {outside} perhaps: {', '.join(pids[:5])}")
 
     in_child(inside)
     return ""
@@ -130,7 +130,7 @@ def _read_only_root() -> str:
     def inside() -> None:
         enter(calls.CLONE_NEWNS)
         mounts.make_read_only()
-        refused(lambda: os.chmod(path, 0o644), "changing the mode of a file", errno.EROFS)  # noqa: PTH101
+        check_refused(lambda: os.chmod(path, 0o644), "changing the mode of a file", errno.EROFS)  # noqa: PTH101
         os.close(os.open(os.devnull, os.O_WRONLY))
 
     try:
@@ -157,7 +157,7 @@ def _processes_per_namespace() -> str:
         for pid in children:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-    raise NotKept(f"{_FORKS} processes under a limit of {_FORKS // 2}")
+    raise NotIsolated(f"{_FORKS} processes under a limit of {_FORKS // 2}")
 
 
 TRIALS: Mapping[str, Callable[[], str]] = {

@@ -12,11 +12,11 @@ from ramet.isolation.linux import calls, namespaces
 _TRIAL_S = 10  #: for one trial; each takes milliseconds, bubblewrap tens of them
 
 
-class NotKept(Exception):
+class NotIsolated(Exception):
     """An operation that had to be refused was not."""
 
 
-def tried(trial: Callable[[], str], user: tuple[int, int] | None) -> tuple[bool, str]:
+def run_trial(trial: Callable[[], str], user: tuple[int, int] | None) -> tuple[bool, str]:
     """Return whether the trial succeeds in a process of its own, as this user and group, and its message."""
     read_end, write_end = os.pipe()
     pid = os.fork()
@@ -30,7 +30,7 @@ def tried(trial: Callable[[], str], user: tuple[int, int] | None) -> tuple[bool,
             if user is not None and user != (os.getuid(), os.getgid()):
                 _become(*user)
             message, status = trial(), 0
-        except NotKept as error:
+        except NotIsolated as error:
             message = f"not refused: {error}"
         except Exception as error:
             message = f"{type(error).__name__}: {error}"
@@ -71,15 +71,15 @@ def enter(flags: int = 0) -> None:
         calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
 
 
-def refused(attempt: Callable[[], object], what: str, *numbers: int) -> None:
+def check_refused(attempt: Callable[[], object], what: str, *numbers: int) -> None:
     """Raise NotKept unless the attempt fails with one of these errors."""
     try:
         attempt()
     except OSError as error:
         if error.errno in numbers:
             return
-        raise NotKept(f"{what} fails in an unexpected way: {error}") from error
-    raise NotKept(what)
+        raise NotIsolated(f"{what} fails in an unexpected way: {error}") from error
+    raise NotIsolated(what)
 
 
 def in_child(work: Callable[[], None]) -> None:
@@ -104,4 +104,4 @@ def in_child(work: Callable[[], None]) -> None:
     with os.fdopen(read_end, "rb") as pipe:
         message = pipe.read().decode()
     if message or status:
-        raise NotKept(message or f"status {status}")
+        raise NotIsolated(message or f"status {status}")

@@ -24,10 +24,10 @@ from ramet.core.errors import (
     TaskFailed,
     Unknown,
 )
-from ramet.core.outcome import NOTHING_USED, ErrorInfo, Status
+from ramet.core.outcome import NO_USAGE, ErrorInfo, Status
 from ramet.services.agent_types.command.process import Started
 from ramet.services.agent_types.command.process_calls import Calls
-from ramet.services.agent_types.command.process_end import NOT_STARTED, how_it_ended, last_words, status_of
+from ramet.services.agent_types.command.process_end import NOT_STARTED, end_error, status_of, stderr_tail
 from ramet.services.agent_types.command.replies import Answering
 from ramet.services.agent_types.kept_turns import CommandTurn, CommandTurnLog, Said
 from ramet.services.agent_types.outcome import as_spent
@@ -60,16 +60,14 @@ class Log(Struct, forbid_unknown_fields=True):
 class CommandAgent:
     """A conversation with one program. Call `begin` first; call `close` in the end, also if `begin` raises."""
 
-    def __init__(
-        self, opening: AgentSpec, turns: CommandTurnLog, started: Started, isolation: str, seconds: float | None
-    ):
+    def __init__(self, spec: AgentSpec, turns: CommandTurnLog, started: Started, isolation: str, seconds: float | None):
         """Serve a program that was started. `turns` are the earlier turns; `seconds` limits the time of one turn."""
         self.isolation, self.run = isolation, started.handle.id
-        self._spec, self._clock, self._turns, self._seconds = opening, opening.runtime.clock, turns, seconds
+        self._spec, self._clock, self._turns, self._seconds = spec, spec.runtime.clock, turns, seconds
         self._handle, self._line, self._log = started
         self._masked = started.masked
-        self._declared_formats = frozenset(opening.info.formats)
-        self._name = pathlib.PurePath(opening.info.argv[0]).name
+        self._declared_formats = frozenset(spec.info.formats)
+        self._name = pathlib.PurePath(spec.info.argv[0]).name
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[command_protocol.Ready] = loop.create_future()
         self._answering: Answering | None = None
@@ -79,7 +77,7 @@ class CommandAgent:
         self._failure: TaskFailed | None = None  #: set once the program has ended
         self._start_task: asyncio.Task[None] | None = None
         self.ended: asyncio.Future[ErrorInfo | None] = loop.create_future()
-        self._serve_task = asyncio.create_task(self._serve(), name=f"ramet hears {opening.path}")
+        self._serve_task = asyncio.create_task(self._serve(), name=f"ramet hears {spec.path}")
 
     async def begin(self) -> None:
         """Send the program its start message, and wait until it is ready.
@@ -93,13 +91,13 @@ class CommandAgent:
                 raise self._start_error(self._serve_task.result())
         except TimeoutError:
             await run_shielded(self.close("it was not ready in time"))
-            why = f"the program {self._not_ready_text()}{last_words(self._log())}"
+            why = f"the program {self._not_ready_text()}{stderr_tail(self._log())}"
             raise SpawnRefused("spawn_info.start_s", why) from None
         except BaseException:
             await run_shielded(self.close("the program could not be started"))
             raise
 
-    def begin_again(self) -> None:
+    def restart(self) -> None:
         """Send the start message after a restart, without waiting: turns wait for the program.
 
         A program that is not ready in time has failed.
@@ -124,7 +122,7 @@ class CommandAgent:
         await self._ready_message()
         number = self._number + 1
         request = command_protocol.Turn(turn=number, format=format if is_unchanged else "text")
-        self._line.say(request, body if is_unchanged else text.encode())
+        self._line.send(request, body if is_unchanged else text.encode())
         self._number, text_log = number, Said()
         reply = self._answering = Answering(number)
         timer = None if self._seconds is None else asyncio.create_task(self._time_out(reply, self._seconds))
@@ -136,10 +134,10 @@ class CommandAgent:
             if timer is not None:
                 timer.cancel()
             self._answering = None
-            reply.leave()
+            reply.abandon()
             if not reply.is_over:
                 self._send_interrupt(reply)
-            await run_shielded(self._turns.keep(CommandTurn(asked=text, said=text_log.text), self.run))
+            await run_shielded(self._turns.append(CommandTurn(asked=text, said=text_log.text), self.run))
 
     async def interrupt(self) -> None:
         """Ask the program to end the active turn. The program and its history remain."""
@@ -153,7 +151,7 @@ class CommandAgent:
         """
         if self.ended.done() or not (await self._ready_message()).mail:
             raise MailRefused(self._spec.path, "its program reads no mail" if not self.ended.done() else "it ended")
-        self._line.say(command_protocol.Mail(), text.encode())
+        self._line.send(command_protocol.Mail(), text.encode())
 
     async def close(self, reason: str) -> None:
         """Close the program's stdin, terminate the rest of its tree after `LEAVE_S` seconds, and wait for its end.
@@ -162,8 +160,8 @@ class CommandAgent:
         """
         self._closing = True
         if self._answering is not None:
-            self._answering.leave()
-        self._line.hang_up()
+            self._answering.abandon()
+        self._line.abort()
         try:
             await wait_with_timeout(asyncio.shield(self._serve_task), clock=self._clock, seconds=LEAVE_S)
         except TimeoutError:
@@ -221,7 +219,7 @@ class CommandAgent:
         await self._handle.cancel(reason)
         result = await result_task
         self._line.close()
-        error = None if self._closing else masked_error(self._handle.run, how_it_ended(result, broken, self._log()))
+        error = None if self._closing else masked_error(self._handle.run, end_error(result, broken, self._log()))
         message = f"{error.message} ({error.type})" if error is not None else "the agent was closed"
         self._failure = failure = TaskFailed(message, status=status_of(result), run=self.run)
         if self._answering is not None:
@@ -247,7 +245,7 @@ class CommandAgent:
             case command_protocol.Chunk() | command_protocol.Done() | command_protocol.Error():
                 await self._handle_reply(message, frame.body)
             case command_protocol.Answer() | command_protocol.Refusal():
-                self._calls.take(message, frame.body)
+                self._calls.receive(message, frame.body)
 
     async def _handle_reply(
         self, message: command_protocol.Chunk | command_protocol.Done | command_protocol.Error, body: bytes
@@ -271,7 +269,7 @@ class CommandAgent:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         if format is None:
             while (piece := await reply.next()) is not None:
-                text_log.take(decoder.decode(piece))
+                text_log.add(decoder.decode(piece))
                 yield piece
             return
         created = int(self._clock.now().timestamp())
@@ -280,10 +278,10 @@ class CommandAgent:
             yield chunk
         while (piece := await reply.next()) is not None:
             if text := decoder.decode(piece):
-                text_log.take(text)
+                text_log.add(text)
                 for chunk in writer.text(text):
                     yield chunk
-        for chunk in writer.end(NOTHING_USED):
+        for chunk in writer.end(NO_USAGE):
             yield chunk
 
     # ----
@@ -291,7 +289,7 @@ class CommandAgent:
     def _send_start(self) -> None:
         spec = self._spec
         start = command_protocol.Start(protocol=command_protocol.VERSION, agent=spec.id, name=spec.name, path=spec.path)
-        self._line.say(start, self._turns.newest(_START_BYTES))
+        self._line.send(start, self._turns.newest(_START_BYTES))
 
     async def _wait_ready_or_ended(self) -> None:
         waits: set[asyncio.Future[Any]] = {self._ready, self._serve_task}
@@ -319,7 +317,7 @@ class CommandAgent:
         if not reply.is_interrupted:
             reply.is_interrupted = True
             with suppress(RametError):  # The program does not read.
-                self._line.say(command_protocol.Interrupt(turn=reply.number))
+                self._line.send(command_protocol.Interrupt(turn=reply.number))
 
     async def _time_out(self, reply: Answering, seconds: float) -> None:
         await self._clock.sleep(seconds)

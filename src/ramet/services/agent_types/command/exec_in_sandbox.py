@@ -29,13 +29,13 @@ def start(argv: Sequence[str], cwd: str) -> int | str:
     try:
         program = subprocess.Popen(argv, cwd=cwd or None, stdin=stdin, stdout=stdout)
     except OSError as problem:
-        return told(problem)
+        return error_text(problem)
     finally:
         os.close(stdin)
         os.close(stdout)
     return program.wait()
 
 
-def told(problem: OSError) -> str:
+def error_text(problem: OSError) -> str:
     """Return the reason why a program cannot be started, in one line."""
     return f"{problem.strerror or problem}: {problem.filename}" if problem.filename else str(problem)

@@ -68,7 +68,7 @@ async def start_inside(
 
     def printed(stream: str, text: str) -> None:
         if stream == "stderr":
-            log.take(mask.feed(text.encode(errors="replace")))
+            log.append(mask.feed(text.encode(errors="replace")))
         else:
             is_ready.set()
 
@@ -82,7 +82,7 @@ async def start_inside(
     )
     try:
         await _wait_any(is_ready.wait(), handle.result())
-        line = await Line.over(*(_open_pipes(handle) if is_ready.is_set() else _closed_pipes()))
+        line = await Line.connect(*(_open_pipes(handle) if is_ready.is_set() else _closed_pipes()))
     except BaseException:
         await run_shielded(handle.cancel("the connection to the program could not be opened"))
         raise
@@ -109,7 +109,7 @@ async def start_in_host(
                 stderr=log,
             )
         except OSError as problem:
-            return exec_in_sandbox.told(problem)
+            return exec_in_sandbox.error_text(problem)
         return ended.code
 
     def over(_: object) -> None:
@@ -124,7 +124,7 @@ async def start_in_host(
         raise
     handle.run.ended().add_done_callback(over)
     try:
-        line = await Line.over(write_fd, read_fd)
+        line = await Line.connect(write_fd, read_fd)
     except BaseException:
         await run_shielded(handle.cancel("the connection to the program could not be opened"))
         raise
@@ -138,10 +138,10 @@ class Line:
         self._write_transport, self._read_transport, self._stream = writing, reading, read
 
     @classmethod
-    async def over(cls, to_it: int, from_it: int) -> Line:
+    async def connect(cls, write_fd: int, read_fd: int) -> Line:
         """Take ownership of two pipes, and close them if this raises."""
         loop, stream = asyncio.get_running_loop(), asyncio.StreamReader(limit=_READ_BYTES)
-        sink, source = os.fdopen(to_it, "wb", 0), os.fdopen(from_it, "rb", 0)
+        sink, source = os.fdopen(write_fd, "wb", 0), os.fdopen(read_fd, "rb", 0)
         try:
             reading, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), source)
             writing, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sink)
@@ -151,14 +151,14 @@ class Line:
             raise
         return cls(writing, reading, stream)
 
-    def say(self, told: ToProgram, body: bytes = b"") -> None:
+    def send(self, message: ToProgram, body: bytes = b"") -> None:
         """Send a whole message, as soon as the program reads; do nothing if the program has ended.
 
         Raises BusyError if the program has not read the earlier messages.
         """
         if self._write_transport.is_closing():
             return
-        frame = encode(told, body)
+        frame = encode(message, body)
         if self._write_transport.get_write_buffer_size() + len(frame) > UNREAD_BYTES:
             raise BusyError(f"the program has not read earlier messages; at most {UNREAD_BYTES} bytes may wait")
         self._write_transport.write(frame)
@@ -172,14 +172,14 @@ class Line:
         if reader.is_partial:
             raise ProtocolError("it ended in the middle of a frame")
 
-    def hang_up(self) -> None:
+    def abort(self) -> None:
         """Close the program's stdin immediately; data that was not read is lost. Idempotent."""
         if not self._write_transport.is_closing():  # It closes by itself when the other end is closed.
             self._write_transport.abort()
 
     def close(self) -> None:
         """Close both ends. Idempotent."""
-        self.hang_up()
+        self.abort()
         self._read_transport.close()
 
 

@@ -31,7 +31,7 @@ class Calls:
         Raises BusyError if it does not read, TaskFailed if it refuses or is too late.
         """
         number = self._last + 1
-        self._line.say(Control(id=number, operation=operation), arguments)
+        self._line.send(Control(id=number, operation=operation), arguments)
         self._last = number
         answer = self._open[number] = asyncio.get_running_loop().create_future()
         try:
@@ -42,14 +42,14 @@ class Calls:
         finally:
             del self._open[number]
 
-    def take(self, said: Answer | Refusal, body: bytes) -> None:
+    def receive(self, message: Answer | Refusal, body: bytes) -> None:
         """Take an answer of the program. Raises ProtocolError if its number was never asked."""
-        if said.id > self._last:
-            raise ProtocolError(f"it answers operation {said.id}, which was never requested")
-        answer = self._open.get(said.id)
+        if message.id > self._last:
+            raise ProtocolError(f"it answers operation {message.id}, which was never requested")
+        answer = self._open.get(message.id)
         if answer is None or answer.done():
             return  # Too late.
-        if isinstance(said, Refusal):
+        if isinstance(message, Refusal):
             answer.set_exception(TaskFailed(self._masked(error_text(body))))
             return
         try:

@@ -12,7 +12,7 @@ NOT_STARTED, EXITED, BROKEN = "NotStarted", "Exited", "ProtocolError"
 _STDERR_CHARS = 500  #: characters of stderr
 
 
-def how_it_ended(result: Result, broken: BaseException | None, log: str) -> ErrorInfo:
+def end_error(result: Result, broken: BaseException | None, log: str) -> ErrorInfo:
     """Return why the program ended; `broken` is the error in its frames, `log` its stderr."""
     value = result.value
     if broken is not None:
@@ -24,7 +24,7 @@ def how_it_ended(result: Result, broken: BaseException | None, log: str) -> Erro
         error = ErrorInfo(type=EXITED, message=f"the program ended by itself: {status}")
     else:
         return sanitize_error(ErrorInfo(type=NOT_STARTED, message=str(value)))
-    return sanitize_error(ErrorInfo(type=error.type, message=error.message + last_words(log)))
+    return sanitize_error(ErrorInfo(type=error.type, message=error.message + stderr_tail(log)))
 
 
 def status_of(result: Result) -> str:
@@ -32,7 +32,7 @@ def status_of(result: Result) -> str:
     return str(Status.CRASHED if result.status is Status.COMPLETED else result.status)
 
 
-def last_words(log: str) -> str:
+def stderr_tail(log: str) -> str:
     """Return the end of the program's stderr, as the end of a sentence."""
     tail = log[-_STDERR_CHARS:].strip()
     return f"; end of its stderr: {tail}" if tail else ""

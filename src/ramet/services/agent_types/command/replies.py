@@ -52,7 +52,7 @@ class Answering:
         self._has_space.set()
         return self._pieces.popleft()
 
-    def leave(self) -> None:
+    def abandon(self) -> None:
         """Stop reading."""
         self._is_abandoned = True
         self._pieces.clear()

@@ -67,13 +67,13 @@ class CommandType:
         """Return whether the program declares the format, and so gets bodies unchanged."""
         return format in info.formats
 
-    async def check(self, opening: AgentSpec) -> None:
+    async def check(self, spec: AgentSpec) -> None:
         """Check that the agent can be opened. Raises IsolationUnavailable.
 
         Raises InvalidValue for an invalid command, and for a program that is not allowed in the host. The existence of
         the program is checked only when it is started: a sandbox has other programs than the host.
         """
-        info: CommandInfo = opening.info
+        info: CommandInfo = spec.info
         self.formats_of(info)
         if not info.argv or not info.argv[0]:
             raise InvalidValue("spawn_info.argv", list(info.argv), "a program, and its arguments")
@@ -81,32 +81,32 @@ class CommandType:
             raise InvalidValue("spawn_info.argv", info.argv[0], f"no NUL, and at most {_MAX_ARGV} bytes")
         if not 0 < info.start_s <= _MAX_START_S:
             raise InvalidValue("spawn_info.start_s", info.start_s, f"seconds, up to {_MAX_START_S:g}")
-        _working_folder(opening)
-        policy = policy_of(opening)
+        _working_folder(spec)
+        policy = policy_of(spec)
         if policy is None and info.argv[0] not in self._allowed:
             programs = ", ".join(self._allowed) or "nothing"
             raise InvalidValue(
                 "spawn_info.argv", info.argv[0], f"in the host one of: {programs}; set a policy for other programs"
             )
-        await isolation_of(opening.runtime, policy)
+        await isolation_of(spec.runtime, policy)
 
-    async def open(self, opening: AgentSpec) -> RunningAgent:
+    async def open(self, spec: AgentSpec) -> RunningAgent:
         """Return an agent whose program is ready.
 
         After a restart the program is started again, and gets the earlier conversation. After a restart only turns wait
         for the program: the start of a server must not wait for the slowest program. Raises like `check`. Raises
         InvalidValue if the program does not exist, and SpawnRefused if it does not become ready.
         """
-        policy = policy_of(opening)
-        isolation = await isolation_of(opening.runtime, policy)
-        turns = CommandTurnLog(await opening.runtime.open_store(), opening.id)
-        if opening.run:
+        policy = policy_of(spec)
+        isolation = await isolation_of(spec.runtime, policy)
+        turns = CommandTurnLog(await spec.runtime.open_store(), spec.id)
+        if spec.run:
             await turns.read()
-            await _end_leftover_tree(opening, policy)
-        seconds = _seconds_of(opening, policy)
-        agent = CommandAgent(opening, turns, await _start(opening, policy), isolation, seconds)
-        if opening.run:
-            agent.begin_again()
+            await _end_leftover_tree(spec, policy)
+        seconds = _seconds_of(spec, policy)
+        agent = CommandAgent(spec, turns, await _start(spec, policy), isolation, seconds)
+        if spec.run:
+            agent.restart()
         else:
             await agent.begin()
         return agent

@@ -17,8 +17,8 @@ from ramet.concurrency.cancel import is_being_cancelled
 from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import Aborted, Bug, BusyError, DefinitionMissing, Expired, MailRefused, RametError, Unknown
 from ramet.core.events import Notice
-from ramet.core.outcome import NOTHING_USED, ErrorInfo, Result, Status
-from ramet.core.policy.decision import within
+from ramet.core.outcome import NO_USAGE, ErrorInfo, Result, Status
+from ramet.core.policy.decision import clamp_grant
 from ramet.core.policy.policy import Policy, resolve_root_policy, secrets_of, variables_of
 from ramet.host.safety.gate import SafetyGate
 from ramet.services.agent_types import bundle_operations
@@ -27,7 +27,7 @@ from ramet.services.agent_types.function import invoke
 from ramet.services.agent_types.function.call import RunningCall
 from ramet.services.agent_types.function.turn_log import HISTORY_BYTES, FunctionTurn, FunctionTurns
 from ramet.services.agent_types.imports import FunctionReference
-from ramet.services.agent_types.llm.restart import left_of
+from ramet.services.agent_types.llm.restart import remaining_limits
 from ramet.services.agent_types.outcome import as_spent
 from ramet.services.contract import AgentSpec
 from ramet.services.formats.registry import Format, format_of
@@ -45,7 +45,7 @@ class FunctionAgent:
 
     def __init__(
         self,
-        opening: AgentSpec,
+        spec: AgentSpec,
         function: Callable[..., Any] | FunctionReference,
         policy: Policy | None,
         isolation: str,
@@ -53,18 +53,18 @@ class FunctionAgent:
         gate: SafetyGate | None = None,
     ) -> None:
         """Serve a function, which is a reference if only its sandbox can import it. `turns` are not read yet."""
-        self.isolation, self.run, self._gate = isolation, opening.run, gate
-        self._spec, self._function, self._policy = opening, function, policy
+        self.isolation, self.run, self._gate = isolation, spec.run, gate
+        self._spec, self._function, self._policy = spec, function, policy
         self._turns = turns
         self._takes_history = isinstance(function, FunctionReference) or invoke.takes_history(function)
         self._has_warned = False  #: whether the log has warned about omitted history
-        self._usage = NOTHING_USED
+        self._usage = NO_USAGE
         self._begin_task: asyncio.Task[None] | None = None  #: of the newest turn
         self._call: RunningCall | None = None  #: the newest call
         self._resumed_call: RunningCall | None = None  #: begun by another kernel, until its turn is continued
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
 
-    async def take_up(self) -> None:
+    async def restore(self) -> None:
         """Resume where another kernel stopped: an active call continues in its sandbox or from its beginning.
 
         A call that cannot be continued has ended: its function is not called again. Raises StoreFailed, Damaged.
@@ -72,8 +72,8 @@ class FunctionAgent:
         for turn in await self._turns.read():
             self._usage += turn.used
             self.run = turn.run
-        if self._turns.under_way is not None:
-            self._call = self._resumed_call = await self._resume_call(self._turns.under_way)
+        if self._turns.active_turn is not None:
+            self._call = self._resumed_call = await self._resume_call(self._turns.active_turn)
 
     # ---- turns
 
@@ -90,7 +90,7 @@ class FunctionAgent:
     @property
     def turns_taken(self) -> int:
         """Return the number of recorded turns, including an active one."""
-        return self._turns.taken
+        return self._turns.newest_number
 
     @property
     def tree(self) -> str:
@@ -98,14 +98,14 @@ class FunctionAgent:
         return ""
 
     @property
-    def begins_anew(self) -> bool:
+    def restarts_turn(self) -> bool:
         """Return whether another kernel would begin the active turn again.
 
         False if its sandbox outlives this kernel.
         """
-        return self._call is None or not self._call.outlives
+        return self._call is None or not self._call.survives_kernel
 
-    async def go_on(self, number: int, body: bytes, format: str, said: Sequence[bytes]) -> AsyncGenerator[bytes]:
+    async def resume_turn(self, number: int, body: bytes, format: str, sent: Sequence[bytes]) -> AsyncGenerator[bytes]:
         """Continue a turn that another kernel began: its function continues, is called again, or had ended.
 
         Yields the chunks after those of `said`. Leaving the iteration interrupts the turn. Raises like `turn`. Raises
@@ -113,12 +113,12 @@ class FunctionAgent:
         """
         shape, resumed_call = format_of(format), self._resumed_call
         self._resumed_call = None
-        if number > self._turns.taken:  # Its call was not recorded.
-            reply = self._new_turn(body, shape, said)
+        if number > self._turns.newest_number:  # Its call was not recorded.
+            reply = self._new_turn(body, shape, sent)
         elif resumed_call is not None and resumed_call.turn.number == number:
-            reply = self._reply(resumed_call, shape, said)
+            reply = self._reply(resumed_call, shape, sent)
         elif (ended_turn := await self._turns.of(number)) is not None:
-            reply = self._reply(RunningCall.known(ended_turn), shape, said)
+            reply = self._reply(RunningCall.of_ended_turn(ended_turn), shape, sent)
         else:
             raise Bug(f"turn {number} is not recorded, but later turns are")
         async with aclosing(reply) as chunks:
@@ -167,10 +167,10 @@ class FunctionAgent:
         text = shape.read(body).encode("utf-8", "replace").decode()
         self._resumed_call = None
         if self._call is not None:  # A turn that an earlier server began, without a reader.
-            await self._call.over()
+            await self._call.wait_ended()
         if self.ended.done():
             raise _ended_error()
-        turn = FunctionTurn(number=self._turns.taken + 1, run=self._spec.runtime.mint(), asked=text)
+        turn = FunctionTurn(number=self._turns.newest_number + 1, run=self._spec.runtime.mint(), asked=text)
         call = RunningCall(turn, self._keep)
         self._begin_task = asyncio.create_task(self._begin(call), name=f"ramet begins {turn.run}")
         try:
@@ -194,7 +194,7 @@ class FunctionAgent:
                 await run_shielded(self._turns.forget(call.turn))
             raise
         self._note_omission(handle)
-        call.begun(handle)
+        call.attach(handle)
         self._call, self.run = call, call.turn.run
 
     async def _reply(self, call: RunningCall, shape: Format, sent: Sequence[bytes]) -> AsyncGenerator[bytes]:
@@ -226,7 +226,7 @@ class FunctionAgent:
 
     async def _start(self, call: RunningCall) -> Handle:
         spawn, function, run = self._spec.runtime.spawn, self._function, call.turn.run
-        limits = left_of(self._spec.limits, self._usage)  # Each turn is a tree with its own budget.
+        limits = remaining_limits(self._spec.limits, self._usage)  # Each turn is a tree with its own budget.
         text, late = call.turn.asked, self._late_args
         if self._policy is None:
             called = self._host_agent(call)
@@ -239,7 +239,7 @@ class FunctionAgent:
             policy=self._policy,
             limits=limits,
             on_output=call.pieces.printed,
-            shelf=self._spec.shelf.folder if self._spec.shelf is not None else None,
+            shelf=self._spec.loaded_bundles.folder if self._spec.loaded_bundles is not None else None,
             gate=self._gate,
             run=run,
             state_owner=self._spec.id,
@@ -259,9 +259,9 @@ class FunctionAgent:
                 gate=self._gate,
                 prepare=lambda run: self._prepare(run, call),
             ):
-                call.begun(handle, was_begun=True)
+                call.attach(handle, was_begun=True)
                 return call
-            await call.ended(await runtime.result(turn.run), in_the_host=self._policy is None)
+            await call.set_result(await runtime.result(turn.run), in_the_host=self._policy is None)
         except Unknown:
             await self._turns.forget(turn)
             return None
@@ -270,7 +270,7 @@ class FunctionAgent:
                 f"its kernel was lost in the middle of this turn, and the turn cannot be resumed: {problem}"
             )
             result = Result(status=Status.CANCELLED, error=ErrorInfo(type="Aborted", message=str(error)))
-            await call.ended(result, in_the_host=self._policy is None)
+            await call.set_result(result, in_the_host=self._policy is None)
         return call
 
     def _prepare(self, run: Run, call: RunningCall) -> None:
@@ -281,10 +281,10 @@ class FunctionAgent:
         if run.request.late_args is not None:
             run.request = dataclasses.replace(run.request, late_args=self._late_args)
         if self._policy is not None and run.grant is not None:
-            bundle_folder = self._spec.shelf.folder if self._spec.shelf is not None else None
+            bundle_folder = self._spec.loaded_bundles.folder if self._spec.loaded_bundles is not None else None
             run.grant = resolve_root_policy(self._policy)
-            if run.narrowed is not None:  # A policy adapter narrowed the grant when the run was spawned.
-                run.grant = within(run.grant, run.narrowed)
+            if run.policy_ceiling is not None:  # A policy adapter narrowed the grant when the run was spawned.
+                run.grant = clamp_grant(run.grant, run.policy_ceiling)
             placement = self._spec.runtime.sandboxes.placement()
             run.mount_roots = placement.mount_roots(run.grant.readonly_mounts)
             run.request = dataclasses.replace(run.request, on_output=call.pieces.printed, shelf=bundle_folder)

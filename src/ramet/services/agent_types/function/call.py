@@ -44,7 +44,7 @@ class Pieces:
 
     def put(self, text: str) -> None:
         """Add text. May be called from any thread."""
-        if self.size <= kept_turns.MOST_SAID:  # Otherwise the text is too long already, and the rest is dropped.
+        if self.size <= kept_turns.MAX_ANSWER_CHARS:  # Otherwise the text is too long already, and the rest is dropped.
             self.size += len(text)
             self._loop.call_soon_threadsafe(self._queue.put_nowait, _unicode(text))
 
@@ -63,11 +63,13 @@ class RunningCall:
     def __init__(self, turn: FunctionTurn, keep: Callable[[FunctionTurn], Awaitable[None]]) -> None:
         self.turn, self.pieces = turn, Pieces()
         self.place: Place = "from the beginning"
-        self.outlives = False  #: whether its sandbox outlives its kernel: another kernel can then continue the call
+        self.survives_kernel = (
+            False  #: whether its sandbox outlives its kernel: another kernel can then continue the call
+        )
         self.problem: RametError | None = None
         self.is_over = False
         self._keep = keep
-        self._said: list[str] = []
+        self._texts: list[str] = []
         self._sent = ""  #: the text of the turn that its reader received from another kernel
         self._value = ""  #: the returned value as text
         self._printed: str | None = ""  #: if it ended elsewhere: the recorded end of its output
@@ -76,38 +78,38 @@ class RunningCall:
         self._handle: Handle | None = None
 
     @classmethod
-    def known(cls, turn: FunctionTurn) -> RunningCall:
+    def of_ended_turn(cls, turn: FunctionTurn) -> RunningCall:
         """Return a call that has ended, from its stored turn."""
 
         async def keep(_: FunctionTurn) -> None:
             """Do nothing: the turn is stored already."""
 
         call = cls(turn, keep)
-        call._said, call.is_over = [turn.said] if turn.said else [], True
+        call._texts, call.is_over = [turn.said] if turn.said else [], True
         call.problem = problem_of(turn.result, turn.run)
         return call
 
     # ---- the call
 
-    def begun(self, handle: Handle, *, was_begun: bool = False) -> None:
+    def attach(self, handle: Handle, *, was_begun: bool = False) -> None:
         """Follow a call that is running. `was_begun` says that an earlier kernel began it."""
         self._handle = handle
         self._read_task = asyncio.create_task(self._read_output(handle, was_begun), name=f"ramet hears {handle.id}")
 
-    async def ended(self, result: Result, *, in_the_host: bool) -> None:
+    async def set_result(self, result: Result, *, in_the_host: bool) -> None:
         """Take the result of a call that ended before this kernel followed it. Raises any error of `keep`."""
         self.place, output = "at its end", Said()
         self._printed = None if in_the_host else _unicode(result.stdout)
-        output.take(self._printed or "")
+        output.add(self._printed or "")
         await self._end(result, output)
 
     async def cancel(self, reason: str) -> None:
         """Cancel the call, and return when its end is stored. Idempotent."""
         if self._handle is not None and not self.is_over:
             await self._handle.cancel(reason)
-        await self.over()
+        await self.wait_ended()
 
-    async def over(self) -> None:
+    async def wait_ended(self) -> None:
         """Return once the call has ended and its end is stored."""
         if self._read_task is not None:
             await asyncio.wait({self._read_task})
@@ -132,7 +134,7 @@ class RunningCall:
             try:
                 while (piece := await self.pieces.next()) is not None:
                     if piece:
-                        output.take(piece)
+                        output.add(piece)
                         self._add_text(piece)
             except RametError as problem:
                 self.problem = problem
@@ -153,7 +155,7 @@ class RunningCall:
                     if isinstance(event, SandboxStarted):
                         if event.adopted:
                             self.place = "behind"
-                        self.outlives = bool(event.sandbox) and handle.run.context.safety is None
+                        self.survives_kernel = bool(event.sandbox) and handle.run.context.safety is None
                         is_placed.set()
         finally:
             is_placed.set()
@@ -162,7 +164,7 @@ class RunningCall:
         if self.problem is None:
             try:
                 self._value = _text_of(result)
-                output.take(_on_new_line(self._value, output.ends_a_line))
+                output.add(_on_new_line(self._value, output.ends_a_line))
             except RametError as problem:
                 self._value, self.problem = "", problem
         status, error = result.status, result.error
@@ -176,22 +178,22 @@ class RunningCall:
         self.is_over = True
 
     def _add_text(self, piece: str) -> None:
-        self._said.append(piece)
+        self._texts.append(piece)
         self._has_news.set()
 
     # ---- text for the reader
 
-    async def text(self, before: str = "") -> AsyncGenerator[str]:
+    async def text(self, sent: str = "") -> AsyncGenerator[str]:
         """Yield the text after what the turn's reader has received before, piece by piece, to any end of the call."""
         sent_text: _SentText | None = None
-        self._sent = before
+        self._sent = sent
         async with aclosing(self._items()) as items:
             async for piece in items:
-                sent_text = sent_text or self._sent_text_filter(before)
+                sent_text = sent_text or self._sent_text_filter(sent)
                 if text := sent_text.pass_on(piece):
                     yield text
-        sent_text = sent_text or self._sent_text_filter(before)
-        for text in (sent_text.pass_on(self._unsent_text(before)), sent_text.last(self._value)):
+        sent_text = sent_text or self._sent_text_filter(sent)
+        for text in (sent_text.pass_on(self._unsent_text(sent)), sent_text.last(self._value)):
             if text:
                 yield text
 
@@ -209,9 +211,9 @@ class RunningCall:
     async def _items(self) -> AsyncGenerator[str]:
         count = 0
         while True:
-            while count < len(self._said):
+            while count < len(self._texts):
                 count += 1
-                yield self._said[count - 1]
+                yield self._texts[count - 1]
             if self.is_over:
                 return
             self._has_news.clear()
@@ -231,7 +233,7 @@ class _SentText:
         if not piece:
             return ""
         self._is_at_line_start = piece.endswith("\n")
-        return self._filter.pass_on(piece)
+        return self._filter.feed(piece)
 
     def last(self, value: str) -> str:
         """Return the new part of the returned value, on a line of its own after the printed text."""

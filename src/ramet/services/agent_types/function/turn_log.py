@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from ramet.core.errors import Conflict, Damaged
-from ramet.core.outcome import NOTHING_USED, ErrorInfo, Result, Status, Usage
+from ramet.core.outcome import NO_USAGE, ErrorInfo, Result, Status, Usage
 from ramet.services.errors import TakenOver
 from ramet.store.contract import Document, Store
 
@@ -34,7 +34,7 @@ class FunctionTurn(Struct, frozen=True, kw_only=True):
     said: str = ""
     status: Status | None = None
     error: ErrorInfo | None = None
-    used: Usage = NOTHING_USED
+    used: Usage = NO_USAGE
 
     @property
     def result(self) -> Result:
@@ -63,8 +63,8 @@ class FunctionTurns:
         self._version = (0, 0)  #: the number of the newest stored turn, and the version of its document
         self._recent: deque[_Messages] = deque()  #: the messages of ended turns, oldest first
         self._recent_size = 0
-        self.taken = 0  #: the number of the newest turn
-        self.under_way: FunctionTurn | None = None
+        self.newest_number = 0  #: the number of the newest turn
+        self.active_turn: FunctionTurn | None = None
 
     async def read(self) -> Sequence[FunctionTurn]:
         """Load the turns that an earlier kernel stored; return those that have ended. Raises Damaged, StoreFailed."""
@@ -94,7 +94,7 @@ class FunctionTurns:
 
     async def forget(self, turn: FunctionTurn) -> None:
         """Delete a turn that never began; the next turn gets its number. Raises StoreFailed."""
-        self.under_way, self.taken = None, turn.number - 1
+        self.active_turn, self.newest_number = None, turn.number - 1
         if self._version[0] == turn.number:
             self._version = (0, 0)
             await self._store.delete(KIND, self._key(turn.number))
@@ -125,15 +125,15 @@ class FunctionTurns:
     @property
     def omitted(self) -> int:
         """Return the number of messages of `history` before the first one of `recent_history`."""
-        ended_count = self.taken - (self.under_way is not None)
+        ended_count = self.newest_number - (self.active_turn is not None)
         return 2 * (ended_count - len(self._recent))
 
     def _add_turn(self, turn: FunctionTurn) -> None:
-        self.taken = turn.number
+        self.newest_number = turn.number
         if turn.status is None:
-            self.under_way = turn
+            self.active_turn = turn
             return
-        self.under_way = None
+        self.active_turn = None
         if self._recent and self._recent[-1].number == turn.number:
             self._recent_size -= self._recent.pop().size
         messages = _messages_of(turn)

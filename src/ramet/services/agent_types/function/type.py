@@ -47,26 +47,26 @@ class FunctionType:
     def __init__(self, allowed: Sequence[str] = ()) -> None:
         self._allowed = tuple(allowed)
 
-    async def check(self, opening: AgentSpec) -> None:
+    async def check(self, spec: AgentSpec) -> None:
         """Check that the agent can be opened.
 
         Raises Unknown if its safety policy does not exist, and IsolationUnavailable. Raises InvalidValue for a function
         that does not exist, is not allowed, or is not callable, and for a gate in the host, where code could bypass it.
         Raises NotShippable for a function that cannot be packed. Code of an image is only parsed, not run.
         """
-        policy = policy_of(opening)
-        self._function(opening)
-        await _gate(opening)
-        await isolation_of(opening.runtime, policy)
+        policy = policy_of(spec)
+        self._function(spec)
+        await _gate(spec)
+        await isolation_of(spec.runtime, policy)
 
-    async def open(self, opening: AgentSpec) -> RunningAgent:
+    async def open(self, spec: AgentSpec) -> RunningAgent:
         """Return an agent that waits for its first turn, or resumes where another server left it, even in a turn."""
-        policy = policy_of(opening)
-        function = self._function(opening)
-        isolation = await isolation_of(opening.runtime, policy)
-        turns = FunctionTurns(await opening.runtime.open_store(), opening.id)
-        agent = FunctionAgent(opening, function, policy, isolation, turns, await _gate(opening))
-        await agent.take_up()
+        policy = policy_of(spec)
+        function = self._function(spec)
+        isolation = await isolation_of(spec.runtime, policy)
+        turns = FunctionTurns(await spec.runtime.open_store(), spec.id)
+        agent = FunctionAgent(spec, function, policy, isolation, turns, await _gate(spec))
+        await agent.restore()
         return agent
 
     def _function(self, spec: AgentSpec) -> Callable[..., Any] | FunctionReference:

@@ -61,10 +61,10 @@ class LlmAgent:
     def __init__(
         self,
         session: Session,
-        opening: AgentSpec,
+        spec: AgentSpec,
         isolation: str,
         model: Callable[[str], str | BaseChatModel],
-        outfit: AgentSettings,
+        settings: AgentSettings,
         used_before: Usage,
     ) -> None:
         """Serve a session that has started.
@@ -73,16 +73,16 @@ class LlmAgent:
         earlier trees.
         """
         self.isolation = isolation
-        self._session, self._clock, self._gateway = session, opening.runtime.clock, opening.runtime.gateway
-        self._show_tools: bool = opening.info.show_tools
-        self._model, self._settings, self._opening = model, outfit, opening
+        self._session, self._clock, self._gateway = session, spec.runtime.clock, spec.runtime.gateway
+        self._show_tools: bool = spec.info.show_tools
+        self._model, self._settings, self._opening = model, settings, spec
         self._root = session.handle(session.id).run
         self._used_before = used_before
         self._compaction: asyncio.Future[None] | None = None  #: set while the conversation is being compacted
         self._closing = False
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
         #: the stream of a turn that another kernel began, until the turn is continued
-        self._turn_stream = session.listen() if session.id == opening.run else None
+        self._turn_stream = session.listen() if session.id == spec.run else None
         self._root.ended().add_done_callback(lambda end: self._on_run_ended(end.result()))
 
     @property
@@ -140,11 +140,11 @@ class LlmAgent:
         return self.run
 
     @property
-    def begins_anew(self) -> bool:
+    def restarts_turn(self) -> bool:
         """Return False: no other kernel begins a turn again, since its text and actions are recorded."""
         return False
 
-    async def go_on(self, number: int, body: bytes, format: str, said: Sequence[bytes]) -> AsyncGenerator[bytes]:
+    async def resume_turn(self, number: int, body: bytes, format: str, sent: Sequence[bytes]) -> AsyncGenerator[bytes]:
         """Continue a turn that another kernel began: replay its recorded items, then follow it.
 
         A turn that was not recorded begins here. Yields the chunks after those of `said`. Leaving the iteration
@@ -159,10 +159,10 @@ class LlmAgent:
         assert journal is not None, "a turn cannot be resumed if it was never recorded"
         created = int(self._clock.now().timestamp())
         new = shape.Writer(f"{self.run}-{number}", self._root.model, created)
-        writer, first = shape.writer_of(said[0]) if said else new, new.begin()
-        for chunk in first[len(said) :]:
+        writer, first = shape.writer_of(sent[0]) if sent else new, new.begin()
+        for chunk in first[len(sent) :]:
             yield chunk
-        texts = [shape.text_of(each) for each in said[len(first) :]]
+        texts = [shape.text_of(each) for each in sent[len(first) :]]
         turn = ResumedTurn(self._session, journal.store, self._turn_stream, number)
         assembler, replay_filter = TextAssembler(self._show_tools), ReplayFilter("".join(texts), BEGINS_AGAIN)
         is_over = False
@@ -171,9 +171,9 @@ class LlmAgent:
                 async for item in items:
                     if isinstance(item, SandboxStarted):
                         self.isolation = item.level
-                    if isinstance(item, MessageDiscarded) and replay_filter.void():
+                    if isinstance(item, MessageDiscarded) and replay_filter.reset():
                         continue
-                    if (piece := assembler.piece(item)) and (piece := replay_filter.pass_on(piece)):
+                    if (piece := assembler.piece(item)) and (piece := replay_filter.feed(piece)):
                         for chunk in writer.text(piece):
                             yield chunk
                     if isinstance(item, MessageRecorded | ToolStarted | MessageDiscarded):
@@ -186,7 +186,7 @@ class LlmAgent:
         result = turn.result or Result(status=Status(turn.status), value=self._newest_text())
         if (problem := problem_of(result, self.run)) is not None:
             raise problem
-        for piece in (replay_filter.rest(), replay_filter.pass_on(assembler.rest(result))):
+        for piece in (replay_filter.rest(), replay_filter.feed(assembler.rest(result))):
             for chunk in writer.text(piece) if piece else ():
                 yield chunk
         for chunk in writer.end(turn.used, self._stop_reason())[texts.count("") :]:
@@ -234,7 +234,7 @@ class LlmAgent:
                 return [_tool_document(tool) for tool in self._settings.tools]
             case LoadBundle() | UnloadBundle():
                 return await bundle_operations.change(
-                    self._opening, operation, self._settings.check, self._settings.put_on
+                    self._opening, operation, self._settings.check, self._settings.apply
                 )
             case SetModel():
                 self._opening.rules.check_model("model", operation.model)
@@ -271,7 +271,7 @@ class LlmAgent:
 
     def _is_free(self) -> bool:
         run = self._root
-        return run.turns == 0 or run.state is State.IDLE or run.waking or not run.is_living
+        return run.turns == 0 or run.state is State.IDLE or run.woken_by_mail or not run.is_living
 
     def _close_turn_stream(self) -> None:
         if self._turn_stream is not None:

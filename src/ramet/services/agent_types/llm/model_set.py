@@ -10,15 +10,15 @@ from ramet.store.contract import Store
 KIND: Final = "agent model"
 
 
-async def read(opening: AgentSpec) -> str:
+async def read(spec: AgentSpec) -> str:
     """Return the name; "" if the model was never set."""
-    document = await (await opening.runtime.open_store()).get(KIND, opening.id)
+    document = await (await spec.runtime.open_store()).get(KIND, spec.id)
     return document.data.decode() if document is not None else ""
 
 
-async def write(opening: AgentSpec, tree: str, name: str) -> None:
+async def write(spec: AgentSpec, tree: str, name: str) -> None:
     """Store the name. Raises StoreFailed, and OwnedElsewhere if another kernel owns the agent's tree."""
-    await (await opening.runtime.open_store()).put(KIND, opening.id, name.encode(), tree=tree)
+    await (await spec.runtime.open_store()).put(KIND, spec.id, name.encode(), tree=tree)
 
 
 async def clear(store: Store, agent: str) -> None:

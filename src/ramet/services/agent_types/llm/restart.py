@@ -10,8 +10,8 @@ from langchain_core.messages import BaseMessage
 
 from ramet.core.budget import RESOURCES, Limits
 from ramet.core.errors import Damaged, Unknown
-from ramet.core.outcome import NOTHING_USED, Usage
-from ramet.host.recovery.resume import fork_point, supplied_by
+from ramet.core.outcome import NO_USAGE, Usage
+from ramet.host.recovery.resume import fork_point, resolve_inputs
 from ramet.host.safety.gate import SafetyGate
 from ramet.services.agent_types.outcome import as_spent
 from ramet.services.contract import AgentSpec
@@ -33,9 +33,9 @@ class PreviousUsage:
 
     def used_before(self, run: str) -> Usage:
         """Return the usage of all ended trees, except the tree of that root."""
-        return sum((used for root, used in self._used.items() if root != run), NOTHING_USED)
+        return sum((used for root, used in self._used.items() if root != run), NO_USAGE)
 
-    async def note(self, run: str, used: Usage) -> None:
+    async def record(self, run: str, used: Usage) -> None:
         """Store the usage of another ended tree.
 
         Raises StoreFailed, and Conflict if another kernel has written the document.
@@ -46,15 +46,15 @@ class PreviousUsage:
             self._used[run] = used
 
 
-async def trees_over(opening: AgentSpec) -> PreviousUsage:
+async def previous_usage(spec: AgentSpec) -> PreviousUsage:
     """Return the stored usage of the agent's ended trees. Raises Damaged, StoreFailed."""
-    store = await opening.runtime.open_store()
-    document = await store.get(KIND, opening.id) if opening.run else None  # A new agent has no earlier trees.
+    store = await spec.runtime.open_store()
+    document = await store.get(KIND, spec.id) if spec.run else None  # A new agent has no earlier trees.
     try:
         used = msgspec.json.decode(document.data, type=dict[str, Usage]) if document is not None else {}
     except (msgspec.DecodeError, UnicodeError) as problem:
-        raise Damaged(KIND, opening.id, str(problem)) from None
-    return PreviousUsage(store, opening.id, used, document.version if document is not None else 0)
+        raise Damaged(KIND, spec.id, str(problem)) from None
+    return PreviousUsage(store, spec.id, used, document.version if document is not None else 0)
 
 
 async def clear(store: Store, agent: str) -> None:
@@ -62,26 +62,26 @@ async def clear(store: Store, agent: str) -> None:
     await store.delete(KIND, agent)
 
 
-async def said_before(
-    opening: AgentSpec,
-    over: PreviousUsage,
+async def previous_messages(
+    spec: AgentSpec,
+    previous_usage: PreviousUsage,
     model: str | BaseChatModel,
     tools: Sequence[BaseTool],
     gate: SafetyGate | None,
 ) -> Sequence[BaseMessage]:
     """Return the messages of the ended tree, and store its usage. Raises Unknown if the tree is not in the journal."""
-    journal = opening.runtime.journal
+    journal = spec.runtime.journal
     if journal is None:
-        raise Unknown("run", opening.run)
-    await opening.runtime.open_store()
+        raise Unknown("run", spec.run)
+    await spec.runtime.open_store()
     llm = None if isinstance(model, str) else model
-    supplied = supplied_by(llm=llm, tools=tools, gate=gate)
-    point = await fork_point(journal, opening.run, None, supplied)
-    await over.note(opening.run, point.used)  # The usage must outlive the result of the tree.
+    supplied = resolve_inputs(llm=llm, tools=tools, gate=gate)
+    point = await fork_point(journal, spec.run, None, supplied)
+    await previous_usage.record(spec.run, point.used)  # The usage must outlive the result of the tree.
     return point.messages
 
 
-def left_of(limits: Limits, used: Usage) -> Limits:
+def remaining_limits(limits: Limits, used: Usage) -> Limits:
     """Return the limits of the next tree, after `used` was permanently used. Time is limited per turn."""
     spent = as_spent(used)
     limit_values = {name: limit for name in RESOURCES if (limit := getattr(limits, name)) is not None}

@@ -20,7 +20,7 @@ from ramet.core.events import (
     TurnEnded,
     TurnStarted,
 )
-from ramet.core.outcome import NOTHING_USED, Result, Usage
+from ramet.core.outcome import NO_USAGE, Result, Usage
 from ramet.host.journal.stored_events import decoded
 from ramet.host.session import Session
 from ramet.host.trees.turn_stream import TurnStream, whole_chunk
@@ -40,8 +40,8 @@ class ReplayFilter:
     and the whole new reply follows.
     """
 
-    def __init__(self, said: str, note: str) -> None:
-        self._sent, self._note = said, note
+    def __init__(self, sent: str, note: str) -> None:
+        self._sent, self._note = sent, note
         self._position = self._reply_start = 0
         self._reply = ""
 
@@ -49,7 +49,7 @@ class ReplayFilter:
         """Begin another reply, or an item that is no reply."""
         self._reply_start, self._reply = self._position, ""
 
-    def void(self) -> bool:
+    def reset(self) -> bool:
         """Discard the text of this reply.
 
         Return False if a part of it has passed already: then the reader needs a note.
@@ -59,7 +59,7 @@ class ReplayFilter:
             self._position, self._reply = self._reply_start, ""
         return is_unsent
 
-    def pass_on(self, text: str) -> str:
+    def feed(self, text: str) -> str:
         """Return the part of this text that comes after everything that was sent."""
         remaining = len(self._sent) - self._position
         if not remaining:
@@ -91,8 +91,8 @@ class ResumedTurn:
         self._session, self._store, self._turn_stream, self._number = session, store, listening, number
         self.result: Result | None = None  #: set once the turn has ended in this kernel
         self.status = ""  #: the status that the turn ended with
-        self.used = NOTHING_USED
-        self._previous_usage: Usage = NOTHING_USED
+        self.used = NO_USAGE
+        self._previous_usage: Usage = NO_USAGE
         self._last_seq = 0
 
     async def items(self) -> AsyncGenerator[AIMessageChunk | Event]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from langchain_core.tools import BaseTool
 
-from ramet.agent.files.search_paths import SearchPath, plugin_places
+from ramet.agent.files.search_paths import SearchPath, plugin_search_paths
 from ramet.agent.files.skills import load_skills, render_skills
 from ramet.core.policy.capabilities import Capability
 from ramet.disk.state_folder import state_folder
@@ -30,8 +30,8 @@ SKILLS = "skills"
 class AgentSettings:
     """The settings of one run. A change takes effect from the next turn on."""
 
-    def __init__(self, opening: AgentSpec, run: Run) -> None:
-        self._opening, self._run = opening, run
+    def __init__(self, spec: AgentSpec, run: Run) -> None:
+        self._opening, self._run = spec, run
         self._equipment = Equipment(run)
 
     @property
@@ -44,18 +44,18 @@ class AgentSettings:
         self._opening.rules.check_tools("bundle", [each.reference for each in bundle.tools])
         self._equipment.check(code_tools(bundle.tools))
 
-    def put_on(self) -> None:
+    def apply(self) -> None:
         """Apply exactly the bundles that are loaded now, from the next turn on."""
-        loaded_bundles, info = self._opening.shelf, self._opening.info
+        loaded_bundles, info = self._opening.loaded_bundles, self._opening.info
         if loaded_bundles is None:
             return
-        search_paths = plugin_places([loaded_bundles.folder], SKILLS)
+        search_paths = plugin_search_paths([loaded_bundles.folder], SKILLS)
         skills = load_skills([name for bundle in loaded_bundles.loaded for name in bundle.skills], search_paths)
         code: Sequence[Capability] = ()
         if PYTHON in info.tools and info.modules is None:
             code = tuple(Capability("module", each) for each in imports.top_level([loaded_bundles.folder]))
         tools = code_tools(tool for bundle in loaded_bundles.loaded for tool in bundle.tools)
-        self._equipment.put_on(tools, render_skills(skills), code)
+        self._equipment.set_additions(tools, render_skills(skills), code)
 
     def restore(self, model: str | BaseChatModel | None) -> None:
         """Restore the settings of an earlier kernel: the model that was set, and the loaded bundles.
@@ -64,7 +64,7 @@ class AgentSettings:
         """
         if model is not None:
             reconfigure.set_model(self._run, model, self._opening.runtime.gateway)
-        self.put_on()
+        self.apply()
 
 
 def code_tools(declared: Iterable[CodeTool]) -> tuple[BaseTool, ...]:
@@ -72,10 +72,12 @@ def code_tools(declared: Iterable[CodeTool]) -> tuple[BaseTool, ...]:
     return tuple(imported_tool(each.module, each.name, each.description, each.schema) for each in declared)
 
 
-def image_skills(opening: AgentSpec) -> tuple[SearchPath, ...]:
+def image_skills(spec: AgentSpec) -> tuple[SearchPath, ...]:
     """Return the search paths of the image's skills: each skill folder of the image is one."""
     return tuple(
-        search_path._replace(folder=each) for each in opening.image.skills for search_path in plugin_places([each], "")
+        search_path._replace(folder=each)
+        for each in spec.image.skills
+        for search_path in plugin_search_paths([each], "")
     )
 
 

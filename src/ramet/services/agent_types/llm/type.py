@@ -25,7 +25,7 @@ from ramet.services.agent_types.bundle_operations import LoadBundle, UnloadBundl
 from ramet.services.agent_types.gates import gate_of
 from ramet.services.agent_types.llm import model_set
 from ramet.services.agent_types.llm.agent import Compact, ListTools, LlmAgent, SetModel
-from ramet.services.agent_types.llm.restart import PreviousUsage, left_of, said_before, trees_over
+from ramet.services.agent_types.llm.restart import PreviousUsage, previous_messages, previous_usage, remaining_limits
 from ramet.services.agent_types.llm.settings import AgentSettings, code_tools, image_skills, served_skills
 from ramet.services.agent_types.sandbox import isolation_of, policy_of
 from ramet.services.agent_types.tool_schemas import tools_of
@@ -85,17 +85,17 @@ class LlmType:
     def __init__(self, models: Mapping[str, str | BaseChatModel] | None = None, *, default: str = "") -> None:
         self._models, self._default = models or {}, default
 
-    async def check(self, opening: AgentSpec) -> None:
+    async def check(self, spec: AgentSpec) -> None:
         """Check that the agent can be opened. Raises Unknown if a model, tool, skill or safety policy does not exist.
 
         Raises InvalidValue for values that conflict, MissingExtra and ModelFailed for a model that this server cannot
         ask, and IsolationUnavailable.
         """
-        await self._definition(opening)
-        await gate_of(opening.runtime, opening.info.gate)
-        opening.rules.check_model("spawn_info.model", opening.info.model or self._default)
-        opening.runtime.gateway.port(self.model(opening.info.model))
-        await isolation_of(opening.runtime, self._policy(opening))
+        await self._definition(spec)
+        await gate_of(spec.runtime, spec.info.gate)
+        spec.rules.check_model("spawn_info.model", spec.info.model or self._default)
+        spec.runtime.gateway.port(self.model(spec.info.model))
+        await isolation_of(spec.runtime, self._policy(spec))
 
     def needs_sandbox(self, info: LlmInfo, image: Image) -> bool:
         """Return whether the agent has tools or may spawn agents, which may have tools.
@@ -104,22 +104,22 @@ class LlmType:
         """
         return bool(info.tools or info.spawn or image.tools)
 
-    async def open(self, opening: AgentSpec) -> RunningAgent:
+    async def open(self, spec: AgentSpec) -> RunningAgent:
         """Return an agent that waits for its first turn, or that resumes where another server left it.
 
         Raises like `check`. After a server that was killed or stopped, the agent is the same run, in the middle of its
         turn if a turn was active. After a server of an older version, which closed its agents, the agent is a new run
         with the old messages and the rest of the limits. In a sandbox, such a new run has a new folder.
         """
-        policy = self._policy(opening)
-        isolation = await isolation_of(opening.runtime, policy)
-        previous_usage = await trees_over(opening)
-        if opening.run:
-            session, settings = await self._resume_session(opening, policy, previous_usage)
+        policy = self._policy(spec)
+        isolation = await isolation_of(spec.runtime, policy)
+        earlier_usage = await previous_usage(spec)
+        if spec.run:
+            session, settings = await self._resume_session(spec, policy, earlier_usage)
         else:
-            session = await self._start_session(opening, policy, previous_usage)
-            settings = AgentSettings(opening, session.handle(session.id).run)
-        return LlmAgent(session, opening, isolation, self.model, settings, previous_usage.used_before(session.id))
+            session = await self._start_session(spec, policy, earlier_usage)
+            settings = AgentSettings(spec, session.handle(session.id).run)
+        return LlmAgent(session, spec, isolation, self.model, settings, earlier_usage.used_before(session.id))
 
     def model(self, name: str) -> str | BaseChatModel:
         """Return the server's model of that name, or the name itself for a provider's model.
@@ -141,11 +141,11 @@ class LlmType:
             agent=await self._definition(opening),
             tools=await _tools(opening),
             cwd=_working_folder(opening),
-            limits=left_of(opening.limits, previous_usage.used_before("")),
+            limits=remaining_limits(opening.limits, previous_usage.used_before("")),
             spawn=opening.info.spawn,
             runtime=opening.runtime,
             root_policy=policy,
-            shelf=opening.shelf.folder if opening.shelf is not None else None,
+            shelf=opening.loaded_bundles.folder if opening.loaded_bundles is not None else None,
             gate=await gate_of(opening.runtime, opening.info.gate),
             state_owner=opening.id,
         )
@@ -158,7 +158,7 @@ class LlmType:
             return await self._resume_tree(opening, policy)
         except Unknown:  # An older version closed it with its server.
             gate = await gate_of(opening.runtime, opening.info.gate)
-            messages = await said_before(
+            messages = await previous_messages(
                 opening, previous_usage, self.model(opening.info.model), await _tools(opening), gate
             )
             session = await self._start_session(opening, policy, previous_usage)
@@ -177,8 +177,8 @@ class LlmType:
         settings: list[AgentSettings] = []
 
         def prepare(run: Run) -> None:
-            if opening.shelf is not None:
-                run.request = dataclasses.replace(run.request, shelf=opening.shelf.folder)
+            if opening.loaded_bundles is not None:
+                run.request = dataclasses.replace(run.request, shelf=opening.loaded_bundles.folder)
             settings.append(AgentSettings(opening, run))
             settings[-1].restore(chosen)
 

@@ -25,11 +25,11 @@ async def _spawn(call: RequestContext) -> SpawnedAgent:
     await call.team()
     request = await call.json(SpawnAgent)
     spawner, attempt = call.parts.spawner, call.attempt
-    if attempt is not None and attempt.is_again:
-        if (agent := spawner.spawned_agent(request.team, call.key, attempt.entropy)) is not None:
+    if attempt is not None and attempt.is_repeated:
+        if (agent := spawner.find_spawned_agent(request.team, call.key, attempt.entropy)) is not None:
             return agent
     entropy = attempt.entropy if attempt is not None else None
-    return await call.unless_left(spawner.spawn_agent(request, call.key, entropy))
+    return await call.or_disconnect(spawner.spawn_agent(request, call.key, entropy))
 
 
 async def _list(call: RequestContext) -> AgentList:
@@ -54,7 +54,7 @@ async def _kill(call: RequestContext) -> None:
 
 async def _supply_values(call: RequestContext) -> AgentInfo:
     spawner, agent = call.parts.spawner, call.path("agent")
-    spawner.roster.admit(agent, call.key, "delegate")  # before reading bytes of a stranger
+    spawner.agents.authorized_entry(agent, call.key, "delegate")  # before reading bytes of a stranger
     try:
         request = await call.json(SupplyValues)
     except BodyTooLarge:
@@ -66,7 +66,9 @@ async def _supply_values(call: RequestContext) -> AgentInfo:
 
 async def _delegate(call: RequestContext) -> DelegatedKey:
     if call.sender is None:
-        call.parts.spawner.roster.admit(call.path("agent"), call.key, "delegate")  # before reading bytes of a stranger
+        call.parts.spawner.agents.authorized_entry(
+            call.path("agent"), call.key, "delegate"
+        )  # before reading bytes of a stranger
     request, entropy = await call.json(Delegate), call.attempt.entropy if call.attempt is not None else None
     return await call.parts.spawner.delegate(call.path("agent"), call.key, request, entropy)
 

@@ -23,7 +23,7 @@ from ramet.services.http.error_forms import provider_problem, provider_refusal
 from ramet.services.http.operation import Operation
 from ramet.services.http.request import RequestContext
 from ramet.services.http.sse import StreamMoved
-from ramet.services.http.started_turns import begun
+from ramet.services.http.started_turns import begin_once
 from ramet.services.turns.turn import Batch, OnLeave, Turn
 
 #: The largest answer without a stream.
@@ -66,11 +66,11 @@ def _asks(name: str) -> Callable[[RequestContext], Any]:
         wants_stream = format.wants_stream(body)
         # A client that can request the same turn again may leave it and return.
         on_leave: OnLeave = "interrupt" if call.attempt is None else "go_on"
-        turn = await begun(call, agent, body, format=name, on_leave=on_leave)
+        turn = await begin_once(call, agent, body, format=name, on_leave=on_leave)
         batches = call.parts.agents.batches(agent, call.key, turn)
         if wants_stream:
             return call.parts.streams.stream(_events(format, turn, batches, _CLOSING[name]))
-        return await call.unless_left(_whole(format, batches))
+        return await call.or_disconnect(_whole(format, batches))
 
     return ask
 
@@ -85,7 +85,7 @@ async def _events(
                 if batch[-1].kind == "error":
                     return
     except RametError as error:
-        if turn.lost is not None:
+        if turn.read_error is not None:
             raise StreamMoved from None
         problem = provider_problem(error)
         yield _written(format, format.error(problem.detail, problem.status))
@@ -179,7 +179,7 @@ OPERATIONS: Final = (
         answers=dict[str, Any],
         stream=True,
         refuses=(403, 409, 410, 429, 501, 502),
-        own_refusals=True,
+        own_error_form=True,
     ),
     Operation(
         id="messages",
@@ -194,7 +194,7 @@ OPERATIONS: Final = (
         answers=dict[str, Any],
         stream=True,
         refuses=(403, 409, 410, 429, 501, 502),
-        own_refusals=True,
+        own_error_form=True,
     ),
     Operation(
         id="models",
@@ -204,6 +204,6 @@ OPERATIONS: Final = (
         summary="List the agent of the key as a model",
         handle=_models,
         answers=ModelList,
-        own_refusals=True,
+        own_error_form=True,
     ),
 )

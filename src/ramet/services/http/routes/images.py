@@ -13,7 +13,7 @@ from ramet.services.packaging.contract import OPERATOR, BundleInfo, CreateImage,
 
 def _see_that_it_is_the_operator(call: RequestContext, kind: str) -> None:
     """Check that the key is the operator's: no team may remove an object that several teams share. Raises NotYours."""
-    if not call.parts.spawner.roster.is_operator(call.key):
+    if not call.parts.spawner.agents.is_operator(call.key):
         raise NotYours(kind, call.path("id"))
 
 
@@ -21,7 +21,7 @@ async def _upload(call: RequestContext) -> BundleInfo:
     owner = OPERATOR
     if call.parts.rules.bundles == "teams":
         owner = await call.team()
-    elif not call.parts.spawner.roster.is_operator(call.key):
+    elif not call.parts.spawner.agents.is_operator(call.key):
         raise Denied("uploading a bundle", "only the operator may do this here (rules.bundles: operator)")
     return await call.parts.packaging.upload(call.pieces(is_held=False), owner)
 

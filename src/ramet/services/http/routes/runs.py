@@ -178,7 +178,7 @@ OPERATIONS: Final = (
         id="list_approvals",
         of="everyone",
         merge=_merged,
-        whole=b"limit=%d" % MOST,
+        unpaged_query=b"limit=%d" % MOST,
         method="GET",
         path="/v1/approvals",
         summary="The questions of all agents that wait for a person",

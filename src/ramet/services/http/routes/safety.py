@@ -38,13 +38,13 @@ async def _put(call: RequestContext) -> GatePolicy:
 
 
 async def _passed(call: RequestContext) -> PassagePage:
-    return await _gates(call).passed(call.query(PassageFilter))
+    return await _gates(call).list_events(call.query(PassageFilter))
 
 
 async def _passing(call: RequestContext) -> EventStream:
     gates, wanted = _gates(call), call.query(PassageFilter)
     wanted.after = call.after(wanted.after)
-    return call.parts.streams.stream(told(gates.passing(wanted)))
+    return call.parts.streams.stream(told(gates.follow_events(wanted)))
 
 
 OPERATIONS: Final = (

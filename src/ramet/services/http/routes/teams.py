@@ -13,11 +13,11 @@ from ramet.services.http.schemas import TeamList
 
 
 async def _create(call: RequestContext) -> CreatedTeam:
-    if not call.parts.spawner.roster.is_operator(call.key):  # before reading bytes of a stranger
+    if not call.parts.spawner.agents.is_operator(call.key):  # before reading bytes of a stranger
         raise NotYours("team", "")
     spawner, attempt = call.parts.spawner, call.attempt
-    if attempt is not None and attempt.is_again:
-        if (team := await spawner.created_team(call.key, attempt.entropy)) is not None:
+    if attempt is not None and attempt.is_repeated:
+        if (team := await spawner.find_created_team(call.key, attempt.entropy)) is not None:
             return team
     entropy = attempt.entropy if attempt is not None else None
     return await spawner.create_team(await call.json(CreateTeam), call.key, entropy)

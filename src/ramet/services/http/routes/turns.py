@@ -14,7 +14,7 @@ from ramet.services.http.operation import BYTES, Operation
 from ramet.services.http.request import RequestContext
 from ramet.services.http.schemas import After, History, Interrupted, Mail, Newest, TurnOptions, WhichTurn
 from ramet.services.http.sse import EventStream, StreamMoved
-from ramet.services.http.started_turns import begun
+from ramet.services.http.started_turns import begin_once
 from ramet.services.problems import to_problem
 from ramet.services.turns.turn import Turn
 from ramet.wire.sse import encode
@@ -23,9 +23,9 @@ from ramet.wire.sse import encode
 async def _turn(call: RequestContext) -> EventStream:
     options = call.query(TurnOptions)
     agent, key = call.path("agent"), call.key
-    call.parts.spawner.roster.admit(agent, key, "turn")  # before reading bytes of a stranger
+    call.parts.spawner.agents.authorized_entry(agent, key, "turn")  # before reading bytes of a stranger
     body = await call.body(call.parts.message_bytes)
-    turn = await begun(call, agent, body, format=options.format, on_leave=options.on_leave)
+    turn = await begin_once(call, agent, body, format=options.format, on_leave=options.on_leave)
     return _stream(call, turn, 0)
 
 
@@ -44,7 +44,7 @@ def _stream(call: RequestContext, turn: Turn, after: int) -> EventStream:
                 async for batch in batches:
                     yield batch.events
         except RametError as error:  # a slow reader missed dropped chunks, or its key lost the right
-            if turn.lost is not None or isinstance(error, StoreFailed):
+            if turn.read_error is not None or isinstance(error, StoreFailed):
                 raise StreamMoved from None
             yield encode("error", to_problem(error).encode())
 
@@ -59,13 +59,13 @@ async def _interrupt(call: RequestContext) -> Interrupted:
 
 async def _control(call: RequestContext) -> Response:
     agent, key = call.path("agent"), call.key
-    call.parts.spawner.roster.admit(agent, key, "control")
+    call.parts.spawner.agents.authorized_entry(agent, key, "control")
     operation = await call.body(call.parts.message_bytes)
     return Response(await call.parts.agents.control(agent, key, operation), media_type="application/json")
 
 
 async def _mail(call: RequestContext) -> None:
-    call.parts.spawner.roster.admit(call.path("agent"), call.key, "mail")
+    call.parts.spawner.agents.authorized_entry(call.path("agent"), call.key, "mail")
     mail = await call.json(Mail)
     await call.parts.agents.mail(call.path("agent"), call.key, mail.text, mail.dedupe_s)
 

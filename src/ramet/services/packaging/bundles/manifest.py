@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from ramet.agent.files.search_paths import plugin_places
+from ramet.agent.files.search_paths import plugin_search_paths
 from ramet.agent.files.skills import load_skill
 from ramet.core.errors import InvalidValue, RametError
 from ramet.services.agent_types.tool_schemas import tool_of, tools_of
@@ -84,7 +84,7 @@ def checked_manifest(folder: Path) -> BundleManifest:
     tools_of(manifest.tools, [folder], f"{MANIFEST}: tools")
     for name in manifest.skills:
         try:
-            load_skill(name, plugin_places([folder], SKILLS))
+            load_skill(name, plugin_search_paths([folder], SKILLS))
         except RametError as problem:
             reason = str(problem).replace(f"{folder}/", "")
             raise InvalidValue(

@@ -200,11 +200,11 @@ class Bundles:
             self._total_charge += size
 
     async def _store_archive(self, archive: IO[bytes], id: str = "", owners: tuple[str, ...] = ()) -> Bundle:
-        await self._slots.take()
+        await self._slots.acquire()
         try:
             return await _run_in_thread(lambda: self._add(archive, id, owners))
         finally:
-            self._slots.give_back()
+            self._slots.release()
 
     def _check_upload_size(self, size: int) -> None:
         if size > self._limits.upload:

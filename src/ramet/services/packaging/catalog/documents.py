@@ -70,7 +70,7 @@ S = TypeVar("S", bound=Shared)
 class VersionedDocument(NamedTuple, Generic[S]):
     """The content of a document, and its version."""
 
-    said: S
+    value: S
     version: int
 
 
@@ -85,7 +85,7 @@ class KernelEpochs:
         kernels = await self._store.kernels()
         return next(KernelEpoch(each.name, each.epoch) for each in kernels if each.name == self._store.kernel)
 
-    async def is_at_work(self, worker: KernelEpoch) -> bool:
+    async def is_live(self, worker: KernelEpoch) -> bool:
         """Return whether that epoch of a kernel has not ended."""
         kernels = await self._store.kernels()
         return any(each.alive and worker == KernelEpoch(each.name, each.epoch) for each in kernels)
@@ -100,20 +100,20 @@ class Documents(Generic[S]):
     async def get(self, key: str) -> S | None:
         """Return a document; None if there is none, or a living kernel is removing it. Raises Damaged."""
         entry = await self._find(key)
-        return None if entry is None or await self._is_going(entry.said) else entry.said
+        return None if entry is None or await self._is_going(entry.value) else entry.value
 
     async def all(self) -> list[S]:
         """Return all documents of the kind, in order of the keys.
 
         Documents that are being removed are included: they may stay.
         """
-        return [self._read(each).said for each in await self._store.list(self._kind)]
+        return [self._read(each).value for each in await self._store.list(self._kind)]
 
     async def settled(self, key: str) -> VersionedDocument[S] | None:
         """Return a document with its version, once no living kernel is removing it. Return None if there is none."""
         while True:
             entry = await self._find(key)
-            if entry is None or not await self._is_going(entry.said):
+            if entry is None or not await self._is_going(entry.value):
                 return entry
             await self._clock.sleep(_LOOK_S)
 
@@ -143,9 +143,9 @@ class Documents(Generic[S]):
         me = await self._workers.me()
         while True:
             entry = await self._find(key)
-            if entry is None or await self._is_going(entry.said):
+            if entry is None or await self._is_going(entry.value):
                 raise Unknown(what, key)
-            restored = replace(entry.said, going=None)
+            restored = replace(entry.value, going=None)
             with contextlib.suppress(Conflict):
                 version = await self.put(key, replace(restored, going=me), expected=entry.version)
                 break
@@ -161,7 +161,7 @@ class Documents(Generic[S]):
         return self._read(document) if document is not None else None
 
     async def _is_going(self, said: S) -> bool:
-        return said.going is not None and await self._workers.is_at_work(said.going)
+        return said.going is not None and await self._workers.is_live(said.going)
 
     def _read(self, document: Document) -> VersionedDocument[S]:
         try:

@@ -61,8 +61,8 @@ class SharedJobs:
         id, base = recorded.info.id, recorded.info.base
         while True:
             job = await self._jobs.settled(id)
-            if job is not None and await self._is_at_work(job.said, elsewhere=True):
-                return _told(job.said)
+            if job is not None and await self._is_at_work(job.value, elsewhere=True):
+                return _told(job.value)
             with contextlib.suppress(Conflict):
                 await self._put(recorded, "queued", expected=job.version if job is not None else 0)
                 break
@@ -112,7 +112,7 @@ class SharedJobs:
     async def _is_at_work(self, job: KeptJob, *, elsewhere: bool = False) -> bool:
         if job.state == "failed" or (elsewhere and job.by == await self._workers.me()):
             return False
-        return await self._workers.is_at_work(job.by)
+        return await self._workers.is_live(job.by)
 
     async def _put(
         self,

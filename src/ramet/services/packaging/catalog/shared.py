@@ -67,11 +67,11 @@ class SharedCatalogue:
         await self._adopt()
         for each in await self._store.list(DRAFT):
             draft = msgspec.json.decode(each.data, type=_Draft)
-            if await self._workers.is_at_work(draft.by):
+            if await self._workers.is_live(draft.by):
                 continue
             document = await self._bundles.settled(draft.bundle)
             with contextlib.suppress(Conflict):  # Another kernel continues it.
-                if document is None or document.said.draft != each.key:
+                if document is None or document.value.draft != each.key:
                     await self._drop_parts(each.key, draft.parts)
                 await self._store.delete(DRAFT, each.key, expected=each.version)
         self._cached.update(each.info.id for each in await self._local.list())
@@ -114,10 +114,10 @@ class SharedCatalogue:
             document = await self._bundles.settled(id)
             if document is None:
                 raise Aborted(f"bundle {id} was deleted while it was uploaded")
-            if owner in document.said.owners:
+            if owner in document.value.owners:
                 return
             with contextlib.suppress(Conflict):
-                shared = replace(document.said, owners=(*document.said.owners, owner))
+                shared = replace(document.value, owners=(*document.value.owners, owner))
                 await self._bundles.put(id, shared, expected=document.version)
 
     async def _store_bundle(self, bundle: Bundle, owner: str) -> None:
@@ -196,7 +196,7 @@ class SharedCatalogue:
         A bundle that a kernel is about to remove may still stay, so wait for that.
         """
         document = await self._bundles.settled(id)
-        return document is not None and _owned(document.said).is_for(asker)
+        return document is not None and _owned(document.value).is_for(asker)
 
     async def delete_bundle(self, id: str, elsewhere: Elsewhere) -> None:
         """Delete a bundle that no image, no job of a living kernel, and no user that `elsewhere` returns needs.

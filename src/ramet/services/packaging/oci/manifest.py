@@ -39,7 +39,7 @@ class Descriptor(NamedTuple):
     digest: str
     size: int
 
-    def said(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the descriptor as an entry of a manifest."""
         return {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
 
@@ -146,7 +146,7 @@ def append(
     }
     manifest_document["layers"] = [
         *manifest_document["layers"],
-        Descriptor(kinds["layer"], layer.digest, layer.size).said(),
+        Descriptor(kinds["layer"], layer.digest, layer.size).as_dict(),
     ]
     return Appended(new_config, _written(manifest_document), base.media_type)
 

@@ -26,7 +26,7 @@ class Progress(NamedTuple):
     total: int = 0
 
 
-Told = Callable[[Progress], object]  #: called with the progress, in the event loop
+OnProgress = Callable[[Progress], object]  #: called with the progress, in the event loop
 
 
 def no_progress(_: Progress) -> None:
@@ -54,7 +54,13 @@ async def base_of(registry: Registry, name: str, platform: str) -> Base:
 
 
 async def publish(
-    image: Image, registry: Registry, *, base: str, to: str, platform: str = "linux/amd64", told: Told = no_progress
+    image: Image,
+    registry: Registry,
+    *,
+    base: str,
+    to: str,
+    platform: str = "linux/amd64",
+    on_progress: OnProgress = no_progress,
 ) -> str:
     """Push an image on top of `base` as `to`, both in one registry. Return its name by digest, "repository@sha256:…".
 
@@ -69,10 +75,12 @@ async def publish(
     folders = places(image)
     disk = next((each.parent for each in folders.values()), None)  # A /tmp may be memory, and small.
     with tempfile.TemporaryFile(dir=disk) as layer_file:
-        told(Progress("packing"))
+        on_progress(Progress("packing"))
         layer = await run_shielded(in_thread(lambda: write_layer(layer_file, folders), name="ramet-layer"))
         paths, labels = [f"/{path}" for path in folders], {LABEL: image.id}
-        digest = await push(registry, name, base_image, layer, layer_file, paths=paths, labels=labels, told=told)
+        digest = await push(
+            registry, name, base_image, layer, layer_file, paths=paths, labels=labels, on_progress=on_progress
+        )
     return f"{name.repository}@{digest}"
 
 
@@ -86,13 +94,13 @@ async def push(
     paths: Sequence[str] = (),
     labels: Mapping[str, str],
     comment: str = "bundles",
-    told: Told = no_progress,
+    on_progress: OnProgress = no_progress,
 ) -> str:
     """Push an image of a base and one layer, the tag last. Return the digest of its manifest. Raises RegistryFailed."""
     manifest_document = append(below.manifest, below.config, layer, paths=paths, labels=labels, comment=comment)
     of = below.name.repository if below.registry is registry else ""
     for blob in below.manifest.layers:
-        body = _counted(_copied(below, blob), Progress("copying the base", 0, blob.size), told)
+        body = _counted(_copied(below, blob), Progress("copying the base", 0, blob.size), on_progress)
         await registry.push_blob(name.repository, blob, body, of=of)
     return await push_whole(
         registry,
@@ -102,7 +110,7 @@ async def push(
         manifest_document.config,
         manifest_document.manifest,
         manifest_document.media_type,
-        told=told,
+        on_progress=on_progress,
     )
 
 
@@ -115,13 +123,13 @@ async def push_whole(
     manifest: bytes,
     media_type: str,
     *,
-    told: Told = no_progress,
+    on_progress: OnProgress = no_progress,
 ) -> str:
     """Push the last layer of an image, its config and its manifest. Return the digest of the manifest.
 
     Raises RegistryFailed.
     """
-    body = _counted(lambda: _read(packed), Progress("pushing", 0, layer.size), told)
+    body = _counted(lambda: _read(packed), Progress("pushing", 0, layer.size), on_progress)
     await registry.push_blob(name.repository, Descriptor("", layer.digest, layer.size), body)
     config_descriptor = Descriptor("", digest_of(config), len(config))
     await registry.push_blob(name.repository, config_descriptor, lambda: _once(config))
@@ -132,7 +140,7 @@ def _copied(below: Base, blob: Descriptor) -> Body:
     return lambda: below.registry.pieces(below.name.repository, blob)
 
 
-def _counted(body: Body, progress: Progress, told: Told) -> Body:
+def _counted(body: Body, progress: Progress, told: OnProgress) -> Body:
     async def pieces() -> AsyncIterator[bytes]:
         done = 0
         async for piece in body():

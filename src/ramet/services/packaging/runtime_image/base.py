@@ -14,7 +14,7 @@ from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue
 from ramet.services.packaging.oci.layers import Layer, write_tar
 from ramet.services.packaging.oci.manifest import TYPES, Descriptor, digest_of
-from ramet.services.packaging.oci.push import Progress, Told, no_progress, push_whole
+from ramet.services.packaging.oci.push import OnProgress, Progress, no_progress, push_whole
 from ramet.services.packaging.oci.registry import Registry, reference
 from ramet.services.packaging.runtime_image.files import here
 
@@ -23,7 +23,7 @@ _GZIP = b"\x1f\x8b"
 _MAGIC, _AT = b"ustar", 257
 
 
-async def push_base(registry: Registry, root: Path, to: str, *, told: Told = no_progress) -> str:
+async def push_base(registry: Registry, root: Path, to: str, *, on_progress: OnProgress = no_progress) -> str:
     """Push a tar, plain or gzip-compressed, as an image of one layer. Return its name, "host/repository@sha256:…".
 
     The same tar gives the same image. Raises InvalidValue, RegistryFailed, OSError.
@@ -32,7 +32,7 @@ async def push_base(registry: Registry, root: Path, to: str, *, told: Told = no_
     if name.tag.startswith("sha256:"):
         raise InvalidValue("to", to, "a repository, with a tag or without")
     with tempfile.TemporaryFile() as archive:
-        told(Progress("packing"))
+        on_progress(Progress("packing"))
         layer = await run_shielded(in_thread(lambda: _pack(root, archive), name="ramet-layer"))
         system, _, architecture = here().partition("/")
         config = {
@@ -46,11 +46,13 @@ async def push_base(registry: Registry, root: Path, to: str, *, told: Told = no_
         manifest = {
             "schemaVersion": 2,
             "mediaType": kinds["manifest"],
-            "config": Descriptor(kinds["config"], digest_of(data), len(data)).said(),
-            "layers": [Descriptor(kinds["layer"], layer.digest, layer.size).said()],
+            "config": Descriptor(kinds["config"], digest_of(data), len(data)).as_dict(),
+            "layers": [Descriptor(kinds["layer"], layer.digest, layer.size).as_dict()],
         }
         body = json.dumps(manifest, separators=(",", ":")).encode()
-        digest = await push_whole(registry, name, layer, archive, data, body, kinds["manifest"], told=told)
+        digest = await push_whole(
+            registry, name, layer, archive, data, body, kinds["manifest"], on_progress=on_progress
+        )
     return f"{registry.name}/{name.repository}@{digest}"
 
 

@@ -13,7 +13,7 @@ from typing import IO, NamedTuple
 
 from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.threads import in_thread
-from ramet.services.packaging.oci.push import Base, Progress, Told
+from ramet.services.packaging.oci.push import Base, OnProgress, Progress
 
 MAX_SOURCE = 4 * 1024 * 1024  #: bytes of one file of the library
 _PLACE = re.compile(r"(?P<home>(?:[^/]+/)*lib(?:64)?/python(?P<version>3\.[0-9]+))/(?P<path>.+\.py)")
@@ -31,7 +31,7 @@ class BaseLibrary(NamedTuple):
     versions: frozenset[str]
 
 
-async def library_of(base: Base, version: str, folder: Path, told: Told) -> BaseLibrary:
+async def library_of(base: Base, version: str, folder: Path, on_progress: OnProgress) -> BaseLibrary:
     """Read the sources of one version of Python into `folder`. Raises RegistryFailed.
 
     Unreadable data is skipped: layers without gzip compression, and a missing end of a tar. Container engines accept
@@ -56,7 +56,7 @@ async def library_of(base: Base, version: str, folder: Path, told: Told) -> Base
             async for piece in base.registry.pieces(base.name.repository, layer):
                 await in_thread(lambda data=piece: spooled.write(data), name="ramet-base")  # type: ignore[misc]
                 done += len(piece)
-                told(Progress("reading the base", done, layer.size))
+                on_progress(Progress("reading the base", done, layer.size))
             if layer.media_type.endswith("gzip"):
                 await run_shielded(in_thread(lambda opened=spooled: _read(opened, keep), name="ramet-base"))  # type: ignore[misc]
     return BaseLibrary(sources, frozenset(versions))

@@ -18,7 +18,7 @@ from ramet.isolation.kubernetes.program import code_of
 from ramet.services.contract import Image
 from ramet.services.packaging.oci.layers import Entry, write_entries
 from ramet.services.packaging.oci.manifest import digest_of, places
-from ramet.services.packaging.oci.push import Base, Progress, Told, base_of, no_progress, publish, push
+from ramet.services.packaging.oci.push import Base, OnProgress, Progress, base_of, no_progress, publish, push
 from ramet.services.packaging.oci.registry import ImageReference, Registry, reference
 from ramet.services.packaging.runtime_image.base_library import library_of
 from ramet.services.packaging.runtime_image.bytecode import compiled
@@ -53,7 +53,7 @@ async def runtime_image(
     *,
     into: str = "",
     source: Registry | None = None,
-    told: Told = no_progress,
+    told: OnProgress = no_progress,
 ) -> RuntimeImage:
     """Return an image with ramet and the imports of its guests, on top of `base`. Push it unless it exists.
 
@@ -75,7 +75,12 @@ async def runtime_image(
 
 
 async def image_on(
-    runtime: RuntimeImage, image: Image, registry: Registry, *, into: str = "ramet-images", told: Told = no_progress
+    runtime: RuntimeImage,
+    image: Image,
+    registry: Registry,
+    *,
+    into: str = "ramet-images",
+    on_progress: OnProgress = no_progress,
 ) -> RuntimeImage:
     """Return an image of bundles on top of a runtime image of the same registry. Push it unless it exists.
 
@@ -90,7 +95,7 @@ async def image_on(
     digest = await registry.digest(name)
     if digest is None:
         target = f"{name.repository}:{name.tag}"
-        published = await publish(image, registry, base=base, to=target, platform=here(), told=told)
+        published = await publish(image, registry, base=base, to=target, platform=here(), on_progress=on_progress)
         digest = published.rpartition("@")[2]
     container_paths = {folder: f"/{path}" for path, folder in places(image).items()}
     return RuntimeImage(
@@ -115,7 +120,7 @@ async def _push(
     below: Base,
     files: Mapping[PurePosixPath, Path],
     labels: Mapping[str, str],
-    told: Told,
+    told: OnProgress,
 ) -> str:
     with tempfile.TemporaryDirectory(prefix="ramet-runtime-") as folder, tempfile.TemporaryFile() as layer_file:
         library = await library_of(below, PYTHON, Path(folder), told)
@@ -129,7 +134,7 @@ async def _push(
         entries = [Entry(str(path)[1:], file) for path, file in all_files.items()]
         told(Progress("packing"))
         layer = await run_shielded(in_thread(lambda: write_entries(layer_file, entries), name="ramet-layer"))
-        return await push(registry, name, below, layer, layer_file, labels=labels, comment="runtime", told=told)
+        return await push(registry, name, below, layer, layer_file, labels=labels, comment="runtime", on_progress=told)
 
 
 def _refuse_other(base: str, below: Base) -> None:

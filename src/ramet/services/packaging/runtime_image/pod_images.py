@@ -13,7 +13,7 @@ from ramet.core.errors import RametError
 from ramet.isolation.kubernetes.images import ImageWithMounts, PodImage
 from ramet.services.contract import PLAIN, Image
 from ramet.services.packaging.oci.manifest import places
-from ramet.services.packaging.oci.push import Told, no_progress
+from ramet.services.packaging.oci.push import OnProgress, no_progress
 from ramet.services.packaging.oci.registries import Opened
 from ramet.services.packaging.oci.registry import reference
 from ramet.services.packaging.runtime_image.build import RuntimeImage, image_on, runtime_image
@@ -32,13 +32,13 @@ class PodImages:
 
     def __init__(
         self,
-        opening: Callable[[], AbstractAsyncContextManager[Opened]],
+        spec: Callable[[], AbstractAsyncContextManager[Opened]],
         kind: Kind = "llm",
         *,
-        told: Told = no_progress,
+        on_progress: OnProgress = no_progress,
     ) -> None:
         """Call `opening` for each access to the registry: no connection stays open."""
-        self._opening, self._kind, self._told = opening, kind, told
+        self._opening, self._kind, self._told = spec, kind, on_progress
         self.store: PackagingService | None = None
         self._gates: dict[str, asyncio.Lock] = {}
         self._made: dict[str, RuntimeImage] = {}
@@ -55,7 +55,7 @@ class PodImages:
             if (made := self._made.get(image.id)) is None:
                 async with self._opening() as registry:
                     if base_image is not None:
-                        made = await image_on(base_image, image, registry.registry, told=self._told)
+                        made = await image_on(base_image, image, registry.registry, on_progress=self._told)
                     else:
                         made = await runtime_image(
                             registry.registry, registry.base, self._kind, source=registry.source, told=self._told
@@ -64,7 +64,7 @@ class PodImages:
                 self._of.setdefault(made.reference, image)  # An image without bundles is the plain one.
             return made
 
-    async def again(self, image: PodImage) -> bool:
+    async def push_again(self, image: PodImage) -> bool:
         """Push an image again that a node could not pull, if the registry has lost it or a part of it.
 
         Return False if the image is complete, or was not pushed here. Return True to each caller that received the
@@ -74,7 +74,7 @@ class PodImages:
         if source_image is None:
             return False
         if source_image.id and (base_image := self._made.get(PLAIN.id)) is not None:
-            await self.again(base_image)
+            await self.push_again(base_image)
         async with self._gates[source_image.id]:
             if self._made.get(source_image.id) is image:
                 name = reference(image.reference.partition("/")[2])  # without the registry's
@@ -86,7 +86,7 @@ class PodImages:
         await self.image(source_image)
         return True
 
-    async def having(self, mounts: Sequence[str]) -> ImageWithMounts | None:
+    async def image_with_mounts(self, mounts: Sequence[str]) -> ImageWithMounts | None:
         """Return the image of the store whose folders are exactly the bundle and package folders of these mounts.
 
         Return None if there is no such image, for example for a run that may see only a part of one. Raises like

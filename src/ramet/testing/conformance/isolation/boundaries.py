@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 
 from ramet.core.policy.policy import Isolation
-from ramet.testing.conformance.isolation.harness import GRANT, BackendFixture, Check, NotHere, holds, replace_grant
+from ramet.testing.conformance.isolation.harness import GRANT, BackendFixture, Check, NotHere, expect, replace_grant
 
 _REFUSED = {"EACCES", "EPERM", "EROFS", "ENOENT", "ENOTDIR", "ENXIO", "EXDEV"}
 _UNREACHABLE = {"EACCES", "EPERM", "ENETUNREACH", "ECONNREFUSED", "EAFNOSUPPORT", "ENOENT", "EHOSTUNREACH"}
@@ -22,84 +22,84 @@ _SECRET = "a secret of the host"
 
 async def the_level_is_as_requested(fixture: BackendFixture) -> None:
     """Check that a sandbox has at least the requested level, and that the probe reports it."""
-    async with fixture.visit(grant=replace_grant(GRANT, isolation=fixture.probe.level)) as guest:
-        holds(
+    async with fixture.start_guest(grant=replace_grant(GRANT, isolation=fixture.probe.level)) as guest:
+        expect(
             guest.sandbox.level.rank >= fixture.probe.level.rank,
             f"{guest.sandbox.level} is at least the requested level",
         )
     if fixture.probe.missing:
-        holds(fixture.probe.remedy, f"the probe names a remedy for what is missing: {fixture.probe.missing}")
-    holds(await fixture.backend.probe() == fixture.probe, "a second probe has the same result")
+        expect(fixture.probe.remedy, f"the probe names a remedy for what is missing: {fixture.probe.missing}")
+    expect(await fixture.backend.probe() == fixture.probe, "a second probe has the same result")
 
 
 async def a_fresh_address_space_is_granted(fixture: BackendFixture) -> None:
     """Check that a request for no shared address space is fulfilled, or refused (`closing`)."""
     if fixture.probe.level is not Isolation.L2:
         raise NotHere(f"a fresh address space needs L2; {fixture.backend.name} offers {fixture.probe.level} here")
-    async with fixture.visit(grant=replace_grant(GRANT, isolation=Isolation.FRESH), env={"A": "b"}) as guest:
-        holds(guest.sandbox.level is Isolation.FRESH, "the sandbox reports the level FRESH")
-        holds((await guest.ask("who"))["env"].get("A") == "b", "a fresh sandbox gets its variables, like any other")
+    async with fixture.start_guest(grant=replace_grant(GRANT, isolation=Isolation.FRESH), env={"A": "b"}) as guest:
+        expect(guest.sandbox.level is Isolation.FRESH, "the sandbox reports the level FRESH")
+        expect((await guest.ask("who"))["env"].get("A") == "b", "a fresh sandbox gets its variables, like any other")
 
 
 async def a_guest_has_no_privileges(fixture: BackendFixture) -> None:
     """Check that a guest has no capability, and no program that could give one."""
-    fixture.needs_walls()
-    async with fixture.visit() as guest:
-        holds(
+    fixture.require_confinement()
+    async with fixture.start_guest() as guest:
+        expect(
             await guest.ask("privileges") == {"capabilities": 0, "no_new_privs": 1},
             "a guest has no capabilities and cannot gain any",
         )
-        holds(await guest.ask("core_limit") == 0, "a crash leaves no core file")
+        expect(await guest.ask("core_limit") == 0, "a crash leaves no core file")
 
 
 async def nothing_else_can_be_written(fixture: BackendFixture) -> None:
     """Check that only the workspace, and /tmp and /dev/shm in memory, can be written."""
-    fixture.needs_walls()
+    fixture.require_confinement()
     with _host_folder() as folder:
         paths = [
             *("/", "/usr", "/etc", "/var", "/var/tmp", "/home", "/root", "/run", "/dev", "/proc/sys", "/sys", "/opt"),
             *(
                 sys.prefix,
                 str(pathlib.Path(__file__).parents[3]),
-                str(fixture.ground.scratch),
-                str(fixture.ground.runs),
+                str(fixture.workdir.scratch),
+                str(fixture.workdir.runs),
             ),
             *(str(folder), str(pathlib.Path.home())),
         ]
-        async with fixture.visit() as guest:
+        async with fixture.start_guest() as guest:
             await guest.ask("make", path=".")
             for path in paths:
                 with contextlib.suppress(ValueError):
-                    error = await guest.fails("make", path=path)
-                    holds(error in _REFUSED, f"no file can be created in {path}: {error or 'a file was created'}")
+                    error = await guest.failure_of("make", path=path)
+                    expect(error in _REFUSED, f"no file can be created in {path}: {error or 'a file was created'}")
             for path in ("/tmp", "/dev/shm"):
-                if not await guest.fails("write", path=f"{path}/{guest.spec.run}", text="x"):
+                if not await guest.failure_of("write", path=f"{path}/{guest.spec.run}", text="x"):
                     is_visible = guest.spec.run in os.listdir(path)  # noqa: PTH208 - names only
-                    holds(not is_visible, f"a file that is written in {path} does not appear on the host")
-        holds((folder / "secret").read_text() == _SECRET, "the file of the host is unchanged")
+                    expect(not is_visible, f"a file that is written in {path} does not appear on the host")
+        expect((folder / "secret").read_text() == _SECRET, "the file of the host is unchanged")
 
 
 async def files_of_the_host_cannot_be_read(fixture: BackendFixture) -> None:
     """Check that files that any user of the host may read are not visible inside."""
-    fixture.needs_walls()
+    fixture.require_confinement()
     with _host_folder() as folder:
-        (fixture.ground.scratch / "secret").write_text(_SECRET)
-        files = [folder / "secret", fixture.ground.scratch / "secret", pathlib.Path("/etc/shadow")]
+        (fixture.workdir.scratch / "secret").write_text(_SECRET)
+        files = [folder / "secret", fixture.workdir.scratch / "secret", pathlib.Path("/etc/shadow")]
         spec = fixture.spec()
         if fixture.probe.remote:
             (spec.workspace / "link").symlink_to(folder / "secret")
-        async with fixture.visit(spec) as guest:
+        async with fixture.start_guest(spec) as guest:
             for file in files:
-                error = await guest.fails("read", path=str(file))
-                holds(error in _REFUSED, f"{file} cannot be read: {error or 'it was read'}")
+                error = await guest.failure_of("read", path=str(file))
+                expect(error in _REFUSED, f"{file} cannot be read: {error or 'it was read'}")
             if not fixture.probe.remote:
                 (spec.workspace / "link").symlink_to(folder / "secret")
-            error = await guest.fails("read", path="link")
-            holds(error in _REFUSED, f"a link to a file of the host cannot be read: {error or 'it was read'}")
-            for path in (folder, pathlib.Path.home(), fixture.ground.scratch):
-                error = await guest.fails("listing", path=str(path))
+            error = await guest.failure_of("read", path="link")
+            expect(error in _REFUSED, f"a link to a file of the host cannot be read: {error or 'it was read'}")
+            for path in (folder, pathlib.Path.home(), fixture.workdir.scratch):
+                error = await guest.failure_of("listing", path=str(path))
                 is_visible = not error and "secret" in await guest.ask("listing", path=str(path))
-                holds(not is_visible, f"{path} is not listed")
+                expect(not is_visible, f"{path} is not listed")
 
 
 async def mounts_can_be_read_and_not_written(fixture: BackendFixture) -> None:
@@ -107,74 +107,74 @@ async def mounts_can_be_read_and_not_written(fixture: BackendFixture) -> None:
     with _host_folder() as folder:
         (folder / "below").mkdir()
         (folder / "below" / "file").write_text("text")
-        async with fixture.visit_if_granted("readonly_mounts", (str(folder),), cwd=folder / "below") as guest:
-            holds((await guest.ask("who"))["cwd"] == str(folder / "below"), "`cwd` is the working directory")
-            holds(await guest.ask("read", path="file") == "text", "a mount can be read from its own path")
-            holds(await guest.ask("read", path=f"{folder}/secret") == _SECRET, "every file of a mount can be read")
-            if fixture.has_walls:
+        async with fixture.start_guest_if_granted("readonly_mounts", (str(folder),), cwd=folder / "below") as guest:
+            expect((await guest.ask("who"))["cwd"] == str(folder / "below"), "`cwd` is the working directory")
+            expect(await guest.ask("read", path="file") == "text", "a mount can be read from its own path")
+            expect(await guest.ask("read", path=f"{folder}/secret") == _SECRET, "every file of a mount can be read")
+            if fixture.is_confined:
                 for attempt in (
                     {"request": "write", "path": f"{folder}/secret", "text": "x"},
                     {"request": "make", "path": "."},
                 ):
-                    error = await guest.fails(**attempt)
-                    holds(error in _REFUSED, f"a mount cannot be written: {error or 'it was written'}")
-        holds((folder / "secret").read_text() == _SECRET, "the file of the host is unchanged")
+                    error = await guest.failure_of(**attempt)
+                    expect(error in _REFUSED, f"a mount cannot be written: {error or 'it was written'}")
+        expect((folder / "secret").read_text() == _SECRET, "the file of the host is unchanged")
 
 
 async def files_added_to_a_shelf_become_visible(fixture: BackendFixture) -> None:
     """Check that files on a shelf can be read at their own path and removed again, but not written inside."""
-    shelf = fixture.ground.runs / "shelves" / "one"
+    shelf = fixture.workdir.runs / "shelves" / "one"
     shelf.mkdir(parents=True)
     other_shelf = shelf.with_name("other")
     other_shelf.mkdir()
     (other_shelf / "secret").write_text(_SECRET)
-    async with fixture.visit(shelf=shelf) as guest:
-        holds(await guest.ask("listing", path=str(shelf)) == [], "a new shelf is empty")
+    async with fixture.start_guest(shelf=shelf) as guest:
+        expect(await guest.ask("listing", path=str(shelf)) == [], "a new shelf is empty")
         (shelf / "below").mkdir()
         (shelf / "below" / "file").write_text("text")
-        await guest.refresh()
-        holds(await guest.ask("read", path=f"{shelf}/below/file") == "text", "a file that is added later can be read")
-        if fixture.has_walls:
+        await guest.sync()
+        expect(await guest.ask("read", path=f"{shelf}/below/file") == "text", "a file that is added later can be read")
+        if fixture.is_confined:
             for attempt in (
                 {"request": "write", "path": f"{shelf}/below/file", "text": "x"},
                 {"request": "make", "path": str(shelf)},
             ):
-                error = await guest.fails(**attempt)
-                holds(error in _REFUSED, f"a shelf cannot be written: {error or 'it was written'}")
-            error = await guest.fails("read", path=str(other_shelf / "secret"))
-            holds(error in _REFUSED, f"the shelf of another sandbox cannot be read: {error or 'it was read'}")
+                error = await guest.failure_of(**attempt)
+                expect(error in _REFUSED, f"a shelf cannot be written: {error or 'it was written'}")
+            error = await guest.failure_of("read", path=str(other_shelf / "secret"))
+            expect(error in _REFUSED, f"the shelf of another sandbox cannot be read: {error or 'it was read'}")
         shutil.rmtree(shelf / "below")
-        await guest.refresh()
-        holds(await guest.ask("listing", path=str(shelf)) == [], "a removed file is no longer visible")
+        await guest.sync()
+        expect(await guest.ask("listing", path=str(shelf)) == [], "a removed file is no longer visible")
 
 
 async def a_mount_around_the_workspace(fixture: BackendFixture) -> None:
     """Check that a mount around the workspace keeps it writable and shows no other workspace, or is refused by name."""
-    async with fixture.visit() as other:
+    async with fixture.start_guest() as other:
         await other.ask("write", path="mine", text=_SECRET)
-        mounts = (str(fixture.ground.scratch),)
-        async with fixture.visit_if_granted("readonly_mounts", mounts) as guest:
+        mounts = (str(fixture.workdir.scratch),)
+        async with fixture.start_guest_if_granted("readonly_mounts", mounts) as guest:
             await guest.ask("write", path="file", text="text")
-            holds((await guest.seen("file")).read_text() == "text", "the workspace stays writable")
-            if fixture.has_walls:
-                error = await guest.fails("read", path=str(other.spec.workspace / "mine"))
-                holds(error in _REFUSED, f"another workspace cannot be read through a mount: {error or 'it was read'}")
+            expect((await guest.synced_path("file")).read_text() == "text", "the workspace stays writable")
+            if fixture.is_confined:
+                error = await guest.failure_of("read", path=str(other.spec.workspace / "mine"))
+                expect(error in _REFUSED, f"another workspace cannot be read through a mount: {error or 'it was read'}")
 
 
 async def secrets_are_files_in_memory(fixture: BackendFixture) -> None:
     """Check that secrets are in /run/secrets, and not in the environment, the workspace, or visible to the host."""
-    async with fixture.visit_if_granted("secrets", {"token": _SECRET}) as guest:
-        holds(await guest.ask("read", path="/run/secrets/token") == _SECRET, "a secret can be read")
-        holds(await guest.ask("listing", path="/run/secrets") == ["token"], "there is no other secret")
-        holds(_SECRET not in str(await guest.ask("who")), "a secret is not in the environment of the guest")
-        holds(_SECRET not in await guest.ask("environments"), "a secret is in no readable environment")
-        holds(not list((await guest.seen(".")).iterdir()), "a secret is not in the workspace")
-        holds(not os.access("/run/secrets/token", os.F_OK), "a secret is not visible on the host")
+    async with fixture.start_guest_if_granted("secrets", {"token": _SECRET}) as guest:
+        expect(await guest.ask("read", path="/run/secrets/token") == _SECRET, "a secret can be read")
+        expect(await guest.ask("listing", path="/run/secrets") == ["token"], "there is no other secret")
+        expect(_SECRET not in str(await guest.ask("who")), "a secret is not in the environment of the guest")
+        expect(_SECRET not in await guest.ask("environments"), "a secret is in no readable environment")
+        expect(not list((await guest.synced_path(".")).iterdir()), "a secret is not in the workspace")
+        expect(not os.access("/run/secrets/token", os.F_OK), "a secret is not visible on the host")
 
 
 async def the_network_is_off(fixture: BackendFixture) -> None:
     """Check that the host's loopback, abstract sockets, and pathname sockets in folders are out of reach."""
-    fixture.needs_walls()
+    fixture.require_confinement()
     with (
         _host_folder() as folder,
         socket.create_server(("127.0.0.1", 0)) as tcp,
@@ -189,7 +189,7 @@ async def the_network_is_off(fixture: BackendFixture) -> None:
         port = tcp.getsockname()[1]
         with socket.socket(socket.AF_UNIX) as control:
             control.connect(abstract.getsockname())
-        async with fixture.visit() as guest:
+        async with fixture.start_guest() as guest:
             attempts: list[tuple[str, dict[str, object]]] = [
                 ("connect_tcp", {"host": "127.0.0.1", "port": port}),
                 ("connect_tcp", {"host": "192.0.2.1", "port": 9}),
@@ -197,29 +197,31 @@ async def the_network_is_off(fixture: BackendFixture) -> None:
                 ("connect_unix", {"path": str(folder / "socket")}),
             ]
             for request, arguments in attempts:
-                error = await guest.fails(request, **arguments)
-                holds(error in _UNREACHABLE, f"{request} {arguments} does not connect: {error or 'it connected'}")
+                error = await guest.failure_of(request, **arguments)
+                expect(error in _UNREACHABLE, f"{request} {arguments} does not connect: {error or 'it connected'}")
 
 
 async def the_hosts_processes_are_out_of_reach(fixture: BackendFixture) -> None:
     """Check that host processes cannot be signalled, and are not listed in separate namespaces."""
-    fixture.needs_walls()
-    async with fixture.visit() as guest:
+    fixture.require_confinement()
+    async with fixture.start_guest() as guest:
         for pid in (os.getpid(), os.getppid(), guest.sandbox.pid):
-            if pid > 0 and (pid > 1000 or not fixture.is_apart):  # inside, a low number belongs to another process
-                error = await guest.fails("reach_process", pid=pid)
-                holds(
+            if pid > 0 and (
+                pid > 1000 or not fixture.has_namespaces
+            ):  # inside, a low number belongs to another process
+                error = await guest.failure_of("reach_process", pid=pid)
+                expect(
                     error in {"ESRCH", "EPERM"}, f"process {pid} of the host cannot be signalled: {error or 'it was'}"
                 )
-        if not await guest.fails("processes"):
+        if not await guest.failure_of("processes"):
             listed = await guest.ask("processes")
-            holds(len(listed) <= 8 and os.getpid() not in listed, f"processes of the host are not listed: {listed}")
+            expect(len(listed) <= 8 and os.getpid() not in listed, f"processes of the host are not listed: {listed}")
 
 
 async def two_sandboxes_do_not_see_each_other(fixture: BackendFixture) -> None:
     """Check that two sandboxes share no files, processes, sockets or signals, even with the same user and backend."""
-    fixture.needs_walls()
-    async with fixture.visit() as one, fixture.visit() as other:
+    fixture.require_confinement()
+    async with fixture.start_guest() as one, fixture.start_guest() as other:
         await one.ask("write", path="mine", text=_SECRET)
         await one.ask("note", number=signal.SIGUSR1)
         for path in (
@@ -227,29 +229,31 @@ async def two_sandboxes_do_not_see_each_other(fixture: BackendFixture) -> None:
             f"../{one.spec.workspace.name}/mine",
             f"/proc/{one.sandbox.pid}/cwd/mine",
         ):
-            error = await other.fails("read", path=str(path))
-            holds(error in _REFUSED, f"{path} of another sandbox cannot be read: {error or 'it was read'}")
-        error = await other.fails("make", path=str(one.spec.workspace))
-        holds(error in _REFUSED, f"no file can be created in another workspace: {error or 'a file was created'}")
-        for path in (fixture.ground.runs, pathlib.Path("..")):
-            names = [] if await other.fails("listing", path=str(path)) else await other.ask("listing", path=str(path))
-            holds(one.spec.workspace.name not in names, f"other workspaces are not listed in {path}")
-        if one.sandbox.pid > 0 and (one.sandbox.pid > 1000 or not fixture.is_apart):
-            error = await other.fails("reach_process", pid=one.sandbox.pid)
-            holds(
+            error = await other.failure_of("read", path=str(path))
+            expect(error in _REFUSED, f"{path} of another sandbox cannot be read: {error or 'it was read'}")
+        error = await other.failure_of("make", path=str(one.spec.workspace))
+        expect(error in _REFUSED, f"no file can be created in another workspace: {error or 'a file was created'}")
+        for path in (fixture.workdir.runs, pathlib.Path("..")):
+            names = (
+                [] if await other.failure_of("listing", path=str(path)) else await other.ask("listing", path=str(path))
+            )
+            expect(one.spec.workspace.name not in names, f"other workspaces are not listed in {path}")
+        if one.sandbox.pid > 0 and (one.sandbox.pid > 1000 or not fixture.has_namespaces):
+            error = await other.failure_of("reach_process", pid=one.sandbox.pid)
+            expect(
                 error in {"ESRCH", "EPERM"}, f"processes of another sandbox cannot be signalled: {error or 'they were'}"
             )
-        if not await one.fails("listen_unix", path="\0conformance"):
-            error = await other.fails("connect_unix", path="\0conformance")
-            holds(error in _UNREACHABLE, f"abstract sockets of another sandbox are unreachable: {error or 'reached'}")
-        if not await one.fails("listen_unix", path="/tmp/conformance.sock"):
-            error = await other.fails("connect_unix", path="/tmp/conformance.sock")
-            holds(error in _UNREACHABLE, f"sockets in /tmp of another sandbox are unreachable: {error or 'reached'}")
+        if not await one.failure_of("listen_unix", path="\0conformance"):
+            error = await other.failure_of("connect_unix", path="\0conformance")
+            expect(error in _UNREACHABLE, f"abstract sockets of another sandbox are unreachable: {error or 'reached'}")
+        if not await one.failure_of("listen_unix", path="/tmp/conformance.sock"):
+            error = await other.failure_of("connect_unix", path="/tmp/conformance.sock")
+            expect(error in _UNREACHABLE, f"sockets in /tmp of another sandbox are unreachable: {error or 'reached'}")
         with contextlib.suppress(Exception):
             port = await one.ask("listen_tcp")
-            error = await other.fails("connect_tcp", host="127.0.0.1", port=port)
-            holds(error in _UNREACHABLE, f"the loopback of another sandbox is unreachable: {error or 'reached'}")
-        holds(await one.ask("noted") == [], "no signal arrived")
+            error = await other.failure_of("connect_tcp", host="127.0.0.1", port=port)
+            expect(error in _UNREACHABLE, f"the loopback of another sandbox is unreachable: {error or 'reached'}")
+        expect(await one.ask("noted") == [], "no signal arrived")
 
 
 CHECKS: tuple[Check, ...] = (

@@ -25,9 +25,9 @@ from ramet.testing.conformance.isolation.harness import (
     Violation,
     cgroups,
     eventually,
-    holds,
-    patience,
+    expect,
     replace_grant,
+    time_limit,
 )
 
 _MANY = 50
@@ -43,7 +43,7 @@ async def an_unavailable_level_is_refused(fixture: BackendFixture) -> None:
     try:
         sandbox = await fixture.backend.start(spec)
     except IsolationUnavailable as refusal:
-        holds(
+        expect(
             refusal.asked == stronger[0] and refusal.offered == fixture.probe.level,
             f"the error names the requested and the offered level: {refusal}",
         )
@@ -55,11 +55,11 @@ async def an_unavailable_level_is_refused(fixture: BackendFixture) -> None:
 async def a_failed_start_leaves_nothing(fixture: BackendFixture) -> None:
     """Check that a failed start leaves no descriptors, cgroups or files; other sandboxes live, and new ones start."""
     invalid: list[dict[str, Any]] = [
-        {"workspace": fixture.ground.runs / "none"},
+        {"workspace": fixture.workdir.runs / "none"},
         {"grant": replace_grant(GRANT, readonly_mounts=("/none/such",))},
         {"cwd": pathlib.Path("/none/such")},
     ]
-    async with fixture.visit() as guest:
+    async with fixture.start_guest() as guest:
         before = _counts(guest)
         for fields in invalid * _TIMES:
             spec = fixture.spec(**fields)
@@ -67,13 +67,13 @@ async def a_failed_start_leaves_nothing(fixture: BackendFixture) -> None:
                 sandbox = await fixture.backend.start(spec)
             except RametError:
                 leftover = spec.workspace.exists() and list(spec.workspace.iterdir())
-                holds(not leftover, f"a failed start leaves nothing in the workspace: {leftover}")
+                expect(not leftover, f"a failed start leaves nothing in the workspace: {leftover}")
             else:
                 await sandbox.clean_up()
                 raise Violation(f"a sandbox with {fields} was started")
         await _stay_flat(before, guest, within=len(invalid) * _TIMES // 2)
-    async with fixture.visit() as guest:
-        holds(await guest.ask("who"), "the next sandbox starts")
+    async with fixture.start_guest() as guest:
+        expect(await guest.ask("who"), "the next sandbox starts")
 
 
 async def a_missing_entry_point_is_a_failure(fixture: BackendFixture) -> None:
@@ -85,19 +85,19 @@ async def a_missing_entry_point_is_a_failure(fixture: BackendFixture) -> None:
         try:
             sandbox = await fixture.backend.start(fixture.spec(entry=entry))
         except RametError as refusal:
-            holds("none" in str(refusal), f"the error names the missing entry point: {refusal}")
+            expect("none" in str(refusal), f"the error names the missing entry point: {refusal}")
             continue
         try:
-            async with patience():
+            async with time_limit():
                 ended = await sandbox.wait()
-            holds(ended.code != 0, f"a sandbox without its entry point fails: {ended}")
+            expect(ended.code != 0, f"a sandbox without its entry point fails: {ended}")
         finally:
             await sandbox.clean_up()
 
 
 async def a_cancelled_start_leaves_nothing(fixture: BackendFixture) -> None:
     """Check that a start that is cancelled at any moment leaves no process and no cgroup; the next one starts."""
-    async with fixture.visit() as guest:
+    async with fixture.start_guest() as guest:
         before = _counts(guest)
         for turns in range(2 * _TIMES):
             starting = asyncio.ensure_future(fixture.backend.start(fixture.spec()))
@@ -107,73 +107,75 @@ async def a_cancelled_start_leaves_nothing(fixture: BackendFixture) -> None:
             with contextlib.suppress(asyncio.CancelledError):
                 await (await starting).clean_up()
         # A process that was requested before it, and then not wanted, exists by now.
-        async with fixture.visit() as next_one:
+        async with fixture.start_guest() as next_one:
             await next_one.ask("who")
         await _stay_flat(before, guest, within=_TIMES)
-    async with fixture.visit() as guest:
-        holds(await guest.ask("who"), "the next sandbox starts")
+    async with fixture.start_guest() as guest:
+        expect(await guest.ask("who"), "the next sandbox starts")
 
 
 async def many_sandboxes_in_sequence_leave_nothing(fixture: BackendFixture) -> None:
     """Check that the last sandbox of a sequence costs the host no more descriptors and cgroups than the first."""
-    async with fixture.visit() as stays:
+    async with fixture.start_guest() as stays:
         before = _counts(stays)
         for _ in range(2 * _TIMES):
-            async with fixture.visit() as guest:
-                await guest.tell("leave", code=0)
-                await guest.ended()
+            async with fixture.start_guest() as guest:
+                await guest.send("leave", code=0)
+                await guest.wait_ended()
         await _stay_flat(before, stays, within=_TIMES)
 
 
 async def many_concurrent_sandboxes(fixture: BackendFixture) -> None:
     """Check fifty concurrent sandboxes, each with its own workspace, channel and end."""
     async with contextlib.AsyncExitStack() as stack:
-        guests = await asyncio.gather(*(stack.enter_async_context(fixture.visit()) for _ in range(_MANY)))
+        guests = await asyncio.gather(*(stack.enter_async_context(fixture.start_guest()) for _ in range(_MANY)))
         pids = {guest.sandbox.pid for guest in guests}
-        holds(len(pids) == _MANY or fixture.probe.remote, "each sandbox has its own process")
+        expect(len(pids) == _MANY or fixture.probe.remote, "each sandbox has its own process")
         await asyncio.gather(*(guest.ask("write", path="mine", text=guest.spec.run) for guest in guests))
         for guest in guests:
-            holds((await guest.seen("mine")).read_text() == guest.spec.run, "each sandbox has its own workspace")
-        await asyncio.gather(*(guest.tell("leave", code=at) for at, guest in enumerate(guests)))
-        exits = await asyncio.gather(*(guest.ended() for guest in guests))
-        holds([each.code for each in exits] == list(range(_MANY)), "each sandbox has its own exit status")
+            expect(
+                (await guest.synced_path("mine")).read_text() == guest.spec.run, "each sandbox has its own workspace"
+            )
+        await asyncio.gather(*(guest.send("leave", code=at) for at, guest in enumerate(guests)))
+        exits = await asyncio.gather(*(guest.wait_ended() for guest in guests))
+        expect([each.code for each in exits] == list(range(_MANY)), "each sandbox has its own exit status")
 
 
 async def closing_ends_all_sandboxes(fixture: BackendFixture) -> None:
     """Check that `close` ends every sandbox, is repeatable, also concurrently, and that waiters see the end."""
     async with contextlib.AsyncExitStack() as stack:
-        guests = [await stack.enter_async_context(fixture.visit()) for _ in range(3)]
+        guests = [await stack.enter_async_context(fixture.start_guest()) for _ in range(3)]
         for guest in guests:
             await guest.ask("hide", hold="held", quiet=True)
             await guest.ask("ignore", numbers=[signal.SIGTERM])
         groups = [group for guest in guests for group in cgroups(guest.sandbox.pid)]
-        waiting = [asyncio.ensure_future(guest.ended()) for guest in guests]
-        async with patience():
+        waiting = [asyncio.ensure_future(guest.wait_ended()) for guest in guests]
+        async with time_limit():
             await asyncio.gather(fixture.backend.close(), fixture.backend.close())
             await fixture.backend.close()
-        held_files = [await guest.holding("held") for guest in guests]
-        holds(not any(held_files), "no process remains when close returns")
-        holds(all(each.code < 0 for each in await asyncio.gather(*waiting)), "every waiter gets the end")
+        held_files = [await guest.is_locked("held") for guest in guests]
+        expect(not any(held_files), "no process remains when close returns")
+        expect(all(each.code < 0 for each in await asyncio.gather(*waiting)), "every waiter gets the end")
         try:
             await guests[0].ask("who")
         except (Ended, OSError):
             pass
         else:
             raise Violation("no guest answers after close")
-        holds(not any(each.exists() for each in groups), "no cgroup remains when close returns")
+        expect(not any(each.exists() for each in groups), "no cgroup remains when close returns")
 
 
 async def closing_at_any_moment_leaves_nothing(fixture: BackendFixture) -> None:
     """Check `close` during a start or after a crash: callers get an end or an error, and no process is left."""
     for turns in range(0, 4 * _TIMES, 6):
-        backend, spec = fixture.ground.make(), fixture.spec()
+        backend, spec = fixture.workdir.make(), fixture.spec()
         first = GuestSession(await backend.start(spec), spec, fixture)
-        await first.tell("end_by", number=signal.SIGSEGV)
-        await first.closed()
+        await first.send("end_by", number=signal.SIGSEGV)
+        await first.wait_closed()
         starting = asyncio.ensure_future(backend.start(fixture.spec()))
         for _ in range(turns):
             await asyncio.sleep(0)
-        async with patience():
+        async with time_limit():
             await backend.close()
             try:
                 sandbox = await starting
@@ -188,38 +190,38 @@ async def closing_at_any_moment_leaves_nothing(fixture: BackendFixture) -> None:
 
 async def a_living_sandbox_is_not_reaped(fixture: BackendFixture) -> None:
     """Check that `reap`, by this backend or another of the same folder, does not affect a live kernel."""
-    async with fixture.visit() as guest:
+    async with fixture.start_guest() as guest:
         await guest.ask("write", path="mine", text="text")
-        holds(not await fixture.backend.reap(), "reap removes nothing of a live backend")
-        async with fixture.ground.open() as other:
-            holds(not await other.backend.reap(), "reap of another backend of the folder removes nothing either")
-        holds(await guest.ask("read", path="mine") == "text", "the live guest still answers")
+        expect(not await fixture.backend.reap(), "reap removes nothing of a live backend")
+        async with fixture.workdir.open() as other:
+            expect(not await other.backend.reap(), "reap of another backend of the folder removes nothing either")
+        expect(await guest.ask("read", path="mine") == "text", "the live guest still answers")
 
 
 async def no_sandbox_outlives_its_kernel(fixture: BackendFixture) -> None:
     """Check that `kill -9` of the host process ends all sandboxes, and that the next `reap` removes remains, once."""
     async with _victim(fixture) as (kernel, specs, groups):
         files = [spec.workspace / "held" for spec in specs]
-        holds(all([await fixture.is_held(file) for file in files]), "control: the sandboxes live")
+        expect(all([await fixture.is_locked(file) for file in files]), "control: the sandboxes live")
         kernel.kill()
         await kernel.wait()
 
         async def all_have_ended() -> bool:
-            return not any([await fixture.is_held(file) for file in files])
+            return not any([await fixture.is_locked(file) for file in files])
 
         await eventually(all_have_ended, "no sandbox outlives its kernel")
-    async with fixture.ground.open() as next_one:
+    async with fixture.workdir.open() as next_one:
         removed = await next_one.backend.reap()
-        holds(
+        expect(
             not isinstance(removed, str) and all(isinstance(each, str) for each in removed),
             f"reap returns the names of what it removed: {removed!r}",
         )
-        holds(not any(each.exists() for each in groups), "no cgroup remains after reap")
-        holds(not await next_one.backend.reap(), "a second reap removes nothing")
+        expect(not any(each.exists() for each in groups), "no cgroup remains after reap")
+        expect(not await next_one.backend.reap(), "a second reap removes nothing")
         remaining = [spec.workspace if fixture.probe.remote else spec.workspace / "held" for spec in specs]
-        holds(all(each.exists() for each in remaining), "workspaces are kept")
-        async with next_one.visit() as guest:
-            holds(await guest.ask("who"), "a new sandbox starts")
+        expect(all(each.exists() for each in remaining), "workspaces are kept")
+        async with next_one.start_guest() as guest:
+            expect(await guest.ask("who"), "a new sandbox starts")
 
 
 CHECKS: tuple[Check, ...] = (
@@ -253,8 +255,8 @@ async def _victim(fixture: BackendFixture) -> AsyncIterator[_Victim]:
             sys.executable,
             "-m",
             "ramet.testing.conformance.isolation.victim",
-            fixture.ground.backend,
-            str(fixture.ground.scratch),
+            fixture.workdir.backend,
+            str(fixture.workdir.scratch),
         ),
         *(json.dumps([spec.run, str(spec.workspace)]) for spec in specs),
         env={**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)},
@@ -263,9 +265,9 @@ async def _victim(fixture: BackendFixture) -> AsyncIterator[_Victim]:
     )
     try:
         assert kernel.stdout is not None, "asked for above"
-        async with patience():
+        async with time_limit():
             pids = json.loads(await kernel.stdout.readline() or "[]")
-        holds(len(pids) == len(specs), "the other process has started its sandboxes")
+        expect(len(pids) == len(specs), "the other process has started its sandboxes")
         yield _Victim(kernel, specs, [group for pid in pids for group in cgroups(pid)])
     finally:
         if kernel.returncode is None:

@@ -50,19 +50,19 @@ class Ended(Exception):
     """The end of the guest instead of an answer."""
 
 
-def holds(condition: object, promise: str) -> None:
+def expect(condition: object, promise: str) -> None:
     """Raise Violation, with the promise, unless the condition holds."""
     if not condition:
         raise Violation(promise)
 
 
-def patience() -> asyncio.Timeout:
+def time_limit() -> asyncio.Timeout:
     """Return the time limit for any single event."""
     return asyncio.timeout(PATIENCE_S)
 
 
 async def eventually(
-    condition: Callable[[], object | Awaitable[object]], promise: str, seen: Callable[[], object] = str
+    condition: Callable[[], object | Awaitable[object]], promise: str, details: Callable[[], object] = str
 ) -> None:
     """Wait until the condition, or its awaited value, holds.
 
@@ -76,7 +76,7 @@ async def eventually(
                     return
                 await asyncio.sleep(0.005)
     except TimeoutError:
-        raise Violation(f"{promise}{seen()}") from None
+        raise Violation(f"{promise}{details()}") from None
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Workdir:
 
     backend: str
     scratch: pathlib.Path
-    eyes: str = ""
+    lock_probe: str = ""
 
     @property
     def runs(self) -> pathlib.Path:
@@ -140,11 +140,11 @@ class GuestSession:
             raise Refused(answer["error"])
         return answer["value"], frame.body
 
-    async def tell(self, request: str, **arguments: object) -> None:
+    async def send(self, request: str, **arguments: object) -> None:
         """Send the guest a request without an answer."""
         await self._send(b"", {"do": request, "given": arguments, "quiet": True})
 
-    async def fails(self, request: str, **arguments: object) -> str:
+    async def failure_of(self, request: str, **arguments: object) -> str:
         """Return the reason why a request fails, or "" if it succeeds."""
         try:
             await self.ask(request, **arguments)
@@ -152,37 +152,37 @@ class GuestSession:
             return str(refusal)
         return ""
 
-    async def closed(self) -> None:
+    async def wait_closed(self) -> None:
         """Wait for the channel's end. Raises Violation if a message arrives instead."""
         with contextlib.suppress(ConnectionResetError):
-            holds(await self._receive() is None, "a channel ends when its guest ends")
+            expect(await self._receive() is None, "a channel ends when its guest ends")
 
     async def output(self) -> tuple[bytes, bytes]:
         """Return all output, to the end of both streams."""
         out, err = await asyncio.gather(read_all(self.sandbox.stdout), read_all(self.sandbox.stderr))
         return out, err
 
-    async def ended(self) -> Exit:
+    async def wait_ended(self) -> Exit:
         """Wait for the end of the sandbox."""
-        async with patience():
+        async with time_limit():
             return await self.sandbox.wait()
 
-    async def holding(self, name: str) -> bool:
+    async def is_locked(self, name: str) -> bool:
         """Return whether a process inside holds the lock on a file of the workspace."""
-        return await self._fixture.is_held(self.spec.workspace / name)
+        return await self._fixture.is_locked(self.spec.workspace / name)
 
-    async def free(self, name: str) -> bool:
+    async def is_unlocked(self, name: str) -> bool:
         """Return whether no process holds the lock."""
-        return not await self.holding(name)
+        return not await self.is_locked(name)
 
-    async def refresh(self) -> None:
+    async def sync(self) -> None:
         """Make both sides see the same files, if they share no disk; otherwise they always do."""
         if self._fixture.probe.remote:
             await self.sandbox.sync()
 
-    async def seen(self, name: str) -> pathlib.Path:
+    async def synced_path(self, name: str) -> pathlib.Path:
         """Return a file of the workspace in its current state."""
-        await self.refresh()
+        await self.sync()
         return self.spec.workspace / name
 
     async def _ended_instead(self, request: str) -> Ended:
@@ -194,12 +194,12 @@ class GuestSession:
             return Ended(f"{request}: the channel ended, the sandbox did not within {_END_TIMEOUT_S:g} s")
 
     async def _send(self, body: bytes, request: dict[str, object]) -> None:
-        async with patience():
+        async with time_limit():
             for piece in frames.pack(json.dumps(request).encode(), body):
                 await asyncio.get_running_loop().sock_sendall(self.sandbox.channel, piece)
 
     async def _receive(self) -> frames.Frame | None:
-        async with patience():
+        async with time_limit():
             while data := await asyncio.get_running_loop().sock_recv(self.sandbox.channel, 1 << 18):
                 if frames_received := self._reader.feed(data):
                     return frames_received[0]
@@ -210,30 +210,30 @@ class GuestSession:
 class BackendFixture:
     """An open backend."""
 
-    ground: Workdir
+    workdir: Workdir
     backend: Backend
     probe: Probe
     _count: itertools.count[int] = field(default_factory=itertools.count)
 
     @property
-    def has_walls(self) -> bool:
+    def is_confined(self) -> bool:
         """Return whether any confinement separates a guest from the host."""
         return self.probe.level.rank >= Isolation.L1.rank
 
     @property
-    def is_apart(self) -> bool:
+    def has_namespaces(self) -> bool:
         """Return whether a guest has namespaces of its own, or more."""
         return self.probe.level.rank >= Isolation.L2.rank
 
-    async def is_held(self, file: pathlib.Path) -> bool:
+    async def is_locked(self, file: pathlib.Path) -> bool:
         """Return whether any process holds the lock on a file of a workspace, here or on the sandbox's machine."""
         if not self.probe.remote:
-            return is_held(file)
-        return bool(await _import("eyes", self.ground.eyes)(self.ground.runs, file))
+            return is_locked(file)
+        return bool(await _import("eyes", self.workdir.lock_probe)(self.workdir.runs, file))
 
-    def needs_walls(self) -> None:
+    def require_confinement(self) -> None:
         """Raise NotHere if no confinement separates a guest from the host."""
-        if not self.has_walls:
+        if not self.is_confined:
             raise NotHere(f"{self.backend.name} offers {self.probe.level} here")
 
     def spec(self, *, grant: Grant = GRANT, **fields: Any) -> SandboxSpec:
@@ -245,16 +245,16 @@ class BackendFixture:
 
     def workspace(self, name: str) -> pathlib.Path:
         """Create a new folder that only the backend's owner may enter."""
-        folder = self.ground.runs / name
+        folder = self.workdir.runs / name
         folder.mkdir(mode=0o700)
         if self.backend.owner is not None:
             os.chown(folder, *self.backend.owner)
         return folder
 
     @asynccontextmanager
-    async def visit(self, spec: SandboxSpec | None = None, **fields: Any) -> AsyncIterator[GuestSession]:
+    async def start_guest(self, spec: SandboxSpec | None = None, **fields: Any) -> AsyncIterator[GuestSession]:
         """Start a sandbox with the guest in it, and clean it up afterwards."""
-        async with patience():
+        async with time_limit():
             spec = spec or self.spec(**fields)
             sandbox = await self.backend.start(spec)
         try:
@@ -263,13 +263,13 @@ class BackendFixture:
             await sandbox.clean_up()
 
     @asynccontextmanager
-    async def visit_if_granted(self, field: str, value: object, **fields: Any) -> AsyncIterator[GuestSession]:
+    async def start_guest_if_granted(self, field: str, value: object, **fields: Any) -> AsyncIterator[GuestSession]:
         """Start a sandbox with one field of its grant set. Raises NotHere if the backend refuses that field by name."""
         try:
-            async with self.visit(grant=replace_grant(GRANT, **{field: value}), **fields) as guest:
+            async with self.start_guest(grant=replace_grant(GRANT, **{field: value}), **fields) as guest:
                 yield guest
         except InvalidValue as refusal:
-            holds(field in refusal.field, f"a limit that cannot be enforced is refused by its name: {field}")
+            expect(field in refusal.field, f"a limit that cannot be enforced is refused by its name: {field}")
             raise NotHere(f"{self.backend.name} refuses {field}") from None
 
 
@@ -289,7 +289,7 @@ def replace_grant(grant: Grant, **changes: Any) -> Grant:
     return msgspec.structs.replace(grant, **changes)
 
 
-def is_held(path: pathlib.Path) -> bool:
+def is_locked(path: pathlib.Path) -> bool:
     """Return whether any process holds a lock on a file."""
     with path.open("rb") as file:
         try:
@@ -299,7 +299,7 @@ def is_held(path: pathlib.Path) -> bool:
     return False
 
 
-def lives(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Return whether a process of the host runs; a process that only waits to be reaped does not."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
@@ -333,7 +333,7 @@ async def read_all(fd: int) -> bytes:
     os.set_blocking(fd, False)
     loop.add_reader(fd, ready.set)
     try:
-        async with patience():
+        async with time_limit():
             while True:
                 await ready.wait()
                 ready.clear()

@@ -12,9 +12,9 @@ from ramet.testing.conformance.isolation.harness import (
     BackendFixture,
     Check,
     Violation,
-    holds,
-    patience,
+    expect,
     replace_grant,
+    time_limit,
 )
 
 _UNREACHABLE = {"EACCES", "EPERM", "ENETUNREACH", "ECONNREFUSED", "EAFNOSUPPORT", "EHOSTUNREACH"}
@@ -23,7 +23,7 @@ _UNREACHABLE = {"EACCES", "EPERM", "ENETUNREACH", "ECONNREFUSED", "EAFNOSUPPORT"
 async def ports_are_reached_from_the_host_alone(fixture: BackendFixture) -> None:
     """Check that a declared port is reachable in its own sandbox, and no other port or sandbox."""
     port = _free_port()
-    async with fixture.visit_if_granted("ports", {"web": port}) as one, fixture.visit() as other:
+    async with fixture.start_guest_if_granted("ports", {"web": port}) as one, fixture.start_guest() as other:
         sandbox = one.sandbox
         try:
             await sandbox.dial(port)
@@ -35,23 +35,23 @@ async def ports_are_reached_from_the_host_alone(fixture: BackendFixture) -> None
             try:
                 await guest.sandbox.dial(unreachable)
             except InvalidValue as refusal:
-                holds(str(unreachable) in str(refusal), "an undeclared port is refused, with its number")
+                expect(str(unreachable) in str(refusal), "an undeclared port is refused, with its number")
             else:
                 raise Violation("an undeclared port is refused")
         for word in ("one", "two"):
-            async with fixture.visit(grant=replace_grant(GRANT, ports={"web": port})) as guest:
+            async with fixture.start_guest(grant=replace_grant(GRANT, ports={"web": port})) as guest:
                 await guest.ask("greet_at", port=port, word=word)
                 await one.ask("greet_at", port=port, word="first") if word == "one" else None
-                holds(
+                expect(
                     await _receive_all(guest.sandbox, port) == word.encode(),
                     "each sandbox is reachable by its own port",
                 )
-                holds(
+                expect(
                     await _receive_all(sandbox, port) == b"first",
                     "the same port of two sandboxes leads to each of them",
                 )
-        error = await other.fails("connect_tcp", host="127.0.0.1", port=port)
-        holds(error in _UNREACHABLE, f"the port of another sandbox is unreachable: {error or 'reached'}")
+        error = await other.failure_of("connect_tcp", host="127.0.0.1", port=port)
+        expect(error in _UNREACHABLE, f"the port of another sandbox is unreachable: {error or 'reached'}")
         await sandbox.kill(0)
         try:
             await sandbox.dial(port)
@@ -61,7 +61,7 @@ async def ports_are_reached_from_the_host_alone(fixture: BackendFixture) -> None
 
 
 async def _receive_all(sandbox: Sandbox, port: int) -> bytes:
-    async with patience():
+    async with time_limit():
         with await sandbox.dial(port) as connection:
             received = b""
             while data := await asyncio.get_running_loop().sock_recv(connection, 100):

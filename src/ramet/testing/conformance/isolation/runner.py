@@ -16,7 +16,7 @@ from ramet.testing.conformance.isolation.harness import (
     Violation,
     Workdir,
     eventually,
-    holds,
+    expect,
 )
 
 
@@ -39,7 +39,7 @@ async def run(check: Check, workdir: Workdir) -> None:
     with contextlib.suppress(Violation):
         await eventually(lambda: not _new_leftovers(before, workdir), "")
     leftovers = _new_leftovers(before, workdir)
-    holds(not leftovers, f"a closed backend leaves nothing on its host: {', '.join(leftovers)}")
+    expect(not leftovers, f"a closed backend leaves nothing on its host: {', '.join(leftovers)}")
 
 
 class _HostState(NamedTuple):

@@ -24,7 +24,7 @@ async def main(backend: str, scratch: str, *specs: str) -> None:
         for each in specs:
             run, workspace = json.decode(each)
             spec = SandboxSpec(run=run, grant=grant, workspace=pathlib.Path(workspace), entry=ENTRY)
-            guest = await stack.enter_async_context(fixture.visit(spec))
+            guest = await stack.enter_async_context(fixture.start_guest(spec))
             await guest.ask("ignore", numbers=[signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
             await guest.ask("hide", hold="held", quiet=True)
             await guest.ask("hold", path="held")

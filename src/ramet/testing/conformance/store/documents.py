@@ -7,32 +7,32 @@ import hashlib
 
 from ramet.core.errors import Conflict, InvalidValue
 from ramet.store.contract import Document
-from ramet.testing.conformance.store.harness import Check, StoreFixture, cancelled, entry, holds, raises
+from ramet.testing.conformance.store.harness import Check, StoreFixture, cancel_and_wait, entry, expect, raises
 
 
 async def document_versions_count_from_one(fixture: StoreFixture) -> None:
     """Check that versions count from 1, that the newest is read, and that other kinds and keys are separate."""
     async with fixture.open() as store:
-        holds(await store.get("kind", "key") is None, "there is no document at first")
+        expect(await store.get("kind", "key") is None, "there is no document at first")
         for version, data in enumerate((b"one", b"", bytes(range(256))), 1):
             document = await store.put("kind", "key", data)
-            holds(document == Document("kind", "key", version, data), "put returns the written document")
-            holds(await store.get("kind", "key") == document, "the written document is read")
+            expect(document == Document("kind", "key", version, data), "put returns the written document")
+            expect(await store.get("kind", "key") == document, "the written document is read")
         await store.put("other", "key", b"other")
         await store.put("kind", "other", b"other")
-        holds(await store.get("kind", "key") == document, "documents of other kinds and keys are separate")
-        holds(await store.get("key", "kind") is None, "kind and key are not exchanged")
+        expect(await store.get("kind", "key") == document, "documents of other kinds and keys are separate")
+        expect(await store.get("key", "kind") is None, "kind and key are not exchanged")
 
 
 async def a_write_over_another_version_conflicts(fixture: StoreFixture) -> None:
     """Check that `expected` must be the version, 0 for none; otherwise Conflict names both, and nothing changes."""
     async with fixture.open() as store:
         conflict = await raises(Conflict, store.put("kind", "key", b"x", expected=1), "a version of a missing document")
-        holds((conflict.expected, conflict.found) == (1, 0), "Conflict names the found version")
+        expect((conflict.expected, conflict.found) == (1, 0), "Conflict names the found version")
         await store.put("kind", "key", b"one", expected=0)
         conflict = await raises(Conflict, store.put("kind", "key", b"two", expected=0), "an existing document")
-        holds((conflict.kind, conflict.key) == ("kind", "key"), "Conflict names the document")
-        holds((conflict.expected, conflict.found) == (0, 1), "Conflict names both versions")
+        expect((conflict.kind, conflict.key) == ("kind", "key"), "Conflict names the document")
+        expect((conflict.expected, conflict.found) == (0, 1), "Conflict names both versions")
         two = await store.put("kind", "key", b"two", expected=1)
         await raises(Conflict, store.put("kind", "key", b"three", expected=1), "an old version")
         await raises(Conflict, store.delete("kind", "key", expected=1), "a deletion of an old version")
@@ -42,7 +42,7 @@ async def a_write_over_another_version_conflicts(fixture: StoreFixture) -> None:
         await raises(
             Conflict, store.delete("kind", "none", expected=1), "a deletion of a version of a missing document"
         )
-        holds(await store.get("kind", "key") == two, "a conflict changes nothing")
+        expect(await store.get("kind", "key") == two, "a conflict changes nothing")
 
 
 async def one_claim_wins(fixture: StoreFixture) -> None:
@@ -53,9 +53,9 @@ async def one_claim_wins(fixture: StoreFixture) -> None:
             ended = await asyncio.gather(*claims, return_exceptions=True)
             winners = [each for each in ended if isinstance(each, Document)]
             losers = [each for each in ended if isinstance(each, Conflict)]
-            holds(len(winners) == 1 and len(losers) == 24, f"exactly one claim wins, the others get Conflict: {ended}")
-            holds(all(each.found == version + 1 for each in losers), "Conflict names the version of the winner")
-            holds(await store.get("task", "one") == winners[0], "the document of the winner exists")
+            expect(len(winners) == 1 and len(losers) == 24, f"exactly one claim wins, the others get Conflict: {ended}")
+            expect(all(each.found == version + 1 for each in losers), "Conflict names the version of the winner")
+            expect(await store.get("task", "one") == winners[0], "the document of the winner exists")
 
 
 async def one_deletion_wins(fixture: StoreFixture) -> None:
@@ -63,7 +63,7 @@ async def one_deletion_wins(fixture: StoreFixture) -> None:
     async with fixture.open() as store:
         await store.put("kind", "key", b"")
         removed = await asyncio.gather(*(store.delete("kind", "key") for _ in range(10)))
-        holds(sorted(removed) == [False] * 9 + [True], "exactly one deletion removed the document")
+        expect(sorted(removed) == [False] * 9 + [True], "exactly one deletion removed the document")
 
 
 async def a_deleted_document_starts_at_version_one(fixture: StoreFixture) -> None:
@@ -71,10 +71,10 @@ async def a_deleted_document_starts_at_version_one(fixture: StoreFixture) -> Non
     async with fixture.open() as store:
         await store.put("kind", "key", b"one")
         await store.put("kind", "key", b"two")
-        holds(await store.delete("kind", "key", expected=2) is True, "delete reports an existing document")
-        holds(await store.get("kind", "key") is None and not await store.list("kind"), "there is no such document")
-        holds(await store.delete("kind", "key") is False, "delete reports a missing document")
-        holds((await store.put("kind", "key", b"three", expected=0)).version == 1, "the new document has version 1")
+        expect(await store.delete("kind", "key", expected=2) is True, "delete reports an existing document")
+        expect(await store.get("kind", "key") is None and not await store.list("kind"), "there is no such document")
+        expect(await store.delete("kind", "key") is False, "delete reports a missing document")
+        expect((await store.put("kind", "key", b"three", expected=0)).version == 1, "the new document has version 1")
 
 
 async def documents_are_listed(fixture: StoreFixture) -> None:
@@ -103,12 +103,12 @@ async def documents_are_listed(fixture: StoreFixture) -> None:
         for prefix in ("", "a", "a/", "a/1", "a%", "a_", "A", "ä", "a\U0010ffff", "a\ud7ff", "none", "𝔞"):
             expected = sorted(key for key in keys if key.startswith(prefix))
             documents = await store.list("kind", prefix=prefix)
-            holds([each.key for each in documents] == expected, f"keys that begin with {prefix!r}, in order")
-            holds(
+            expect([each.key for each in documents] == expected, f"keys that begin with {prefix!r}, in order")
+            expect(
                 all(each == Document("kind", each.key, 1, each.key.encode()) for each in documents),
                 "documents are listed with their data",
             )
-        holds(await store.list("none") == [], "an unknown kind has no documents")
+        expect(await store.list("none") == [], "an unknown kind has no documents")
 
 
 async def a_document_makes_events_durable(fixture: StoreFixture) -> None:
@@ -116,11 +116,11 @@ async def a_document_makes_events_durable(fixture: StoreFixture) -> None:
     async with fixture.open() as store:
         ticket = store.append(entry(1))
         await store.put("kind", "key", b"")
-        holds(store.committed >= ticket, "put makes earlier events durable")
+        expect(store.committed >= ticket, "put makes earlier events durable")
         ticket = store.append(entry(2))
         await store.put_blob(b"bytes")
-        holds(store.committed >= ticket, "put_blob makes earlier events durable")
-        holds(len(await store.read()) == 2, "both events exist")
+        expect(store.committed >= ticket, "put_blob makes earlier events durable")
+        expect(len(await store.read()) == 2, "both events exist")
 
 
 async def a_cancelled_write_is_whole_or_nothing(fixture: StoreFixture) -> None:
@@ -131,11 +131,11 @@ async def a_cancelled_write_is_whole_or_nothing(fixture: StoreFixture) -> None:
             writing = asyncio.ensure_future(store.put("kind", "key", b"%d" % turns))
             for _ in range(turns % 5):
                 await asyncio.sleep(0)
-            await cancelled(writing)
+            await cancel_and_wait(writing)
             await store.put("kind", "another", b"")  # Every pending write has ended by now.
             after = await store.get("kind", "key")
             version = (before.version if before else 0) + 1
-            holds(
+            expect(
                 after in (before, Document("kind", "key", version, b"%d" % turns)),
                 "the document is the old one or the new one",
             )
@@ -146,29 +146,29 @@ async def an_invalid_name_is_refused(fixture: StoreFixture) -> None:
     async with fixture.open() as store:
         for kind, key in (("a\0", "key"), ("kind", "a\0b"), ("\ud800", "key"), ("kind", "\udfff")):
             await raises(InvalidValue, store.put(kind, key, b""), f"a document {kind!r} {key!r}")
-        holds((await store.put("kind", "key", b"")).version == 1, "the store continues to work")
+        expect((await store.put("kind", "key", b"")).version == 1, "the store continues to work")
 
 
 async def blobs(fixture: StoreFixture) -> None:
     """Check that blobs are stored by their hash: the same bytes are the same blob."""
     async with fixture.open() as store:
-        holds([*await store.list_blobs()] == [], "there are no blobs at first")
+        expect([*await store.list_blobs()] == [], "there are no blobs at first")
         stored = {}
         for data in (b"", b"\0", bytes(range(256)), b"x" * (1 << 20), b"one"):
             stored[await store.put_blob(data)] = data
         for name, data in stored.items():
-            holds(name == hashlib.sha256(data).hexdigest(), "the name of a blob is its SHA-256")
-            holds(await store.get_blob(name) == data, "a blob is read unchanged")
-        holds(await store.put_blob(b"one") == hashlib.sha256(b"one").hexdigest(), "the same bytes can be stored twice")
-        holds(sorted(await store.list_blobs()) == sorted(stored), "each blob is listed once")
+            expect(name == hashlib.sha256(data).hexdigest(), "the name of a blob is its SHA-256")
+            expect(await store.get_blob(name) == data, "a blob is read unchanged")
+        expect(await store.put_blob(b"one") == hashlib.sha256(b"one").hexdigest(), "the same bytes can be stored twice")
+        expect(sorted(await store.list_blobs()) == sorted(stored), "each blob is listed once")
         name = next(iter(stored))
-        holds(
+        expect(
             await store.delete_blob(name) is True and await store.delete_blob(name) is False, "a blob is removed once"
         )
-        holds(await store.get_blob(name) is None, "there is no such blob")
+        expect(await store.get_blob(name) is None, "there is no such blob")
         for none in ("0" * 64, "", "no blob", "../etc", "A" * 64, "ä" * 64):
-            holds(await store.get_blob(none) is None, f"there is no blob with the name {none!r}")
-            holds(await store.delete_blob(none) is False, f"there is no blob with the name {none!r}")
+            expect(await store.get_blob(none) is None, f"there is no blob with the name {none!r}")
+            expect(await store.delete_blob(none) is False, f"there is no blob with the name {none!r}")
 
 
 CHECKS: tuple[Check, ...] = (

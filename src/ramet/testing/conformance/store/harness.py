@@ -31,8 +31,8 @@ class StoreFixture:
     """
 
     make: Callable[[], Store]
-    watch: Callable[[], Store] | None = None
-    another: Callable[[str], Store] | None = None
+    make_reader: Callable[[], Store] | None = None
+    make_kernel: Callable[[str], Store] | None = None
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[Store]:
@@ -44,22 +44,22 @@ class StoreFixture:
             await store.close()
 
     @contextlib.asynccontextmanager
-    async def beside(self) -> AsyncIterator[Store]:
+    async def open_reader(self) -> AsyncIterator[Store]:
         """Open a read-only store concurrently. Raises NotHere."""
-        if self.watch is None:
+        if self.make_reader is None:
             raise NotHere("no other process can read this store")
-        store = self.watch()
+        store = self.make_reader()
         try:
             yield await store.open()
         finally:
             await store.close()
 
     @contextlib.asynccontextmanager
-    async def kernel(self, name: str) -> AsyncIterator[Store]:
+    async def open_kernel(self, name: str) -> AsyncIterator[Store]:
         """Open the store of a further kernel. Raises NotHere."""
-        if self.another is None:
+        if self.make_kernel is None:
             raise NotHere("there is exactly one kernel")
-        store = self.another(name)
+        store = self.make_kernel(name)
         try:
             yield await store.open()
         finally:
@@ -69,16 +69,16 @@ class StoreFixture:
 Check = Callable[[StoreFixture], Awaitable[None]]
 
 
-def holds(condition: object, promise: str) -> None:
+def expect(condition: object, promise: str) -> None:
     """Raise Violation, with the promise, unless the condition holds."""
     if not condition:
         raise Violation(promise)
 
 
-async def raises(kind: type[Exception], what: Awaitable[object], promise: str) -> Any:
+async def raises(kind: type[Exception], awaitable: Awaitable[object], promise: str) -> Any:
     """Return the error that `what` ends with. Raises Violation if there is none, or another."""
     try:
-        outcome = await what
+        outcome = await awaitable
     except kind as error:
         return error
     except Exception as error:
@@ -86,10 +86,10 @@ async def raises(kind: type[Exception], what: Awaitable[object], promise: str) -
     raise Violation(f"{promise}: {kind.__name__} was expected, {outcome!r} was returned")
 
 
-def raises_now(kind: type[Exception], what: Callable[[], object], promise: str) -> None:
+def raises_now(kind: type[Exception], call: Callable[[], object], promise: str) -> None:
     """Check that a synchronous call raises an error of `kind`. Raises Violation if it raises none, or another."""
     try:
-        outcome = what()
+        outcome = call()
     except kind:
         return
     except Exception as error:
@@ -102,12 +102,12 @@ def entry(number: int, *, tree: str = "tree", run: str = "run", data: bytes | No
     return Entry(tree, run, number, "notice", b'{"n":%d}' % number if data is None else data)
 
 
-def told(events: list[StoredEvent]) -> list[Entry]:
+def entries_of(events: list[StoredEvent]) -> list[Entry]:
     """Return the appended entries of read events."""
     return [Entry(*event[1:]) for event in events]
 
 
-async def keep(store: Store, *entries: Entry) -> int:
+async def append_durably(store: Store, *entries: Entry) -> int:
     """Append entries, wait until all are durable, and return the last ticket."""
     ticket = 0
     for each in entries:
@@ -116,7 +116,7 @@ async def keep(store: Store, *entries: Entry) -> int:
     return ticket
 
 
-async def cancelled(task: asyncio.Future[Any]) -> bool:
+async def cancel_and_wait(task: asyncio.Future[Any]) -> bool:
     """Cancel a task, wait for its end, and return whether it was cancelled."""
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -124,7 +124,7 @@ async def cancelled(task: asyncio.Future[Any]) -> bool:
     return task.cancelled()
 
 
-async def comes_true(condition: Callable[[], Awaitable[object]], promise: str) -> None:
+async def wait_until(condition: Callable[[], Awaitable[object]], promise: str) -> None:
     """Wait until the condition holds. If it never does, the check fails at its own time limit."""
     for _ in range(int(PATIENCE_S / 0.005)):
         if await condition():

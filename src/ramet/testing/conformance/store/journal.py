@@ -12,13 +12,13 @@ from ramet.testing.conformance.store.harness import (
     Check,
     NotHere,
     StoreFixture,
-    cancelled,
+    append_durably,
+    cancel_and_wait,
+    entries_of,
     entry,
-    holds,
-    keep,
+    expect,
     raises,
     raises_now,
-    told,
 )
 
 _MANY = 2_500  #: more than one page, and more than a store may write in one batch
@@ -27,11 +27,11 @@ _MANY = 2_500  #: more than one page, and more than a store may write in one bat
 async def tickets_count_from_one(fixture: StoreFixture) -> None:
     """Check that appends return 1, 2, 3, …, starting again each time the store is opened."""
     async with fixture.open() as store:
-        holds(store.committed == 0, "nothing is committed at first")
-        holds([store.append(entry(n)) for n in (1, 2, 3)] == [1, 2, 3], "tickets are 1, 2, 3")
+        expect(store.committed == 0, "nothing is committed at first")
+        expect([store.append(entry(n)) for n in (1, 2, 3)] == [1, 2, 3], "tickets are 1, 2, 3")
     async with fixture.open() as store:
-        holds(store.committed == 0, "nothing is committed since the store was opened again")
-        holds(store.append(entry(4)) == 1, "tickets begin at 1 each time the store is opened")
+        expect(store.committed == 0, "nothing is committed since the store was opened again")
+        expect(store.append(entry(4)) == 1, "tickets begin at 1 each time the store is opened")
 
 
 async def durable_entries_are_read(fixture: StoreFixture) -> None:
@@ -41,10 +41,10 @@ async def durable_entries_are_read(fixture: StoreFixture) -> None:
         for each in entries:
             last = store.append(each)
         await store.durable(last)
-        holds(store.committed >= last, "a durable ticket is committed")
+        expect(store.committed >= last, "a durable ticket is committed")
         events = await store.read()
-        holds(told(events) == entries, "entries are read as they were appended")
-        holds(all(isinstance(each, StoredEvent) for each in events), "events are read as StoredEvent")
+        expect(entries_of(events) == entries, "entries are read as they were appended")
+        expect(all(isinstance(each, StoredEvent) for each in events), "events are read as StoredEvent")
         await store.durable(1)
         await asyncio.gather(*(store.durable(ticket) for ticket in range(last, 0, -1)))
 
@@ -53,11 +53,11 @@ async def events_are_read_in_append_order(fixture: StoreFixture) -> None:
     """Check that events are read in the order of appending, whatever their tree and run."""
     async with fixture.open() as store:
         entries = [entry(n, tree=f"tree-{n % 7}", run=f"run-{n % 13}") for n in range(1, _MANY)]
-        await keep(store, *entries)
+        await append_durably(store, *entries)
         events = await store.read(limit=_MANY)
-        holds(told(events) == entries, "events are in append order")
+        expect(entries_of(events) == entries, "events are in append order")
         cursors = [each.cursor for each in events]
-        holds(all(a < b for a, b in itertools.pairwise(cursors)) and cursors[0] > 0, "cursors are above 0 and grow")
+        expect(all(a < b for a, b in itertools.pairwise(cursors)) and cursors[0] > 0, "cursors are above 0 and grow")
 
 
 async def an_entry_is_committed_without_a_waiter(fixture: StoreFixture) -> None:
@@ -67,7 +67,7 @@ async def an_entry_is_committed_without_a_waiter(fixture: StoreFixture) -> None:
         store.on_commit(lambda _: committed.set())
         store.append(entry(1))
         await committed.wait()
-        holds(store.committed == 1, "the entry is committed without a waiter")
+        expect(store.committed == 1, "the entry is committed without a waiter")
 
 
 async def twenty_producers(fixture: StoreFixture) -> None:
@@ -80,13 +80,13 @@ async def twenty_producers(fixture: StoreFixture) -> None:
                 ticket = store.append(entry(number, run=f"run-{producer}"))
                 tickets.append(ticket)
                 await store.durable(ticket)
-                holds(store.committed >= ticket, "a durable ticket is committed")
+                expect(store.committed >= ticket, "a durable ticket is committed")
 
         await asyncio.gather(*map(produce, range(20)))
-        holds(sorted(tickets) == [*range(1, 1001)], "no ticket is returned twice")
+        expect(sorted(tickets) == [*range(1, 1001)], "no ticket is returned twice")
         for producer in range(20):
             events = await store.read(run=f"run-{producer}")
-            holds(
+            expect(
                 [each.seq for each in events] == [*range(1, 51)],
                 "the entries of each producer exist once, in its order",
             )
@@ -102,8 +102,8 @@ async def listeners_are_called_before_waiters(fixture: StoreFixture) -> None:
         loop = asyncio.get_running_loop()
 
         def listen(ticket: int) -> None:
-            holds(asyncio.get_running_loop() is loop, "listeners are called on the event loop")
-            holds(store.committed >= ticket, "a reported ticket is committed")
+            expect(asyncio.get_running_loop() is loop, "listeners are called on the event loop")
+            expect(store.committed >= ticket, "a reported ticket is committed")
             tickets.append(ticket)
 
         store.on_commit(listen)
@@ -111,13 +111,15 @@ async def listeners_are_called_before_waiters(fixture: StoreFixture) -> None:
         for number in range(1, 20):
             ticket = store.append(entry(number))
             await store.durable(ticket)
-            holds(tickets and tickets[-1] >= ticket, "listeners are called before waiters continue")
-        holds(all(a < b for a, b in itertools.pairwise(tickets)), "each batch is reported once, with its newest ticket")
+            expect(tickets and tickets[-1] >= ticket, "listeners are called before waiters continue")
+        expect(
+            all(a < b for a, b in itertools.pairwise(tickets)), "each batch is reported once, with its newest ticket"
+        )
         before = list(removed_tickets)
         remove()
         remove()
-        await keep(store, entry(20))
-        holds(before and removed_tickets == before, "a removed listener is not called any more")
+        await append_durably(store, entry(20))
+        expect(before and removed_tickets == before, "a removed listener is not called any more")
 
 
 async def a_failing_listener_affects_no_other(fixture: StoreFixture) -> None:
@@ -130,10 +132,10 @@ async def a_failing_listener_affects_no_other(fixture: StoreFixture) -> None:
         tickets = list[int]()
         store.on_commit(fail)
         store.on_commit(tickets.append)
-        await keep(store, entry(1))
-        holds(tickets == [1], "the other listener is called")
-        await keep(store, entry(2))
-        holds(tickets[-1] == 2, "the other listener is called again")
+        await append_durably(store, entry(1))
+        expect(tickets == [1], "the other listener is called")
+        await append_durably(store, entry(2))
+        expect(tickets[-1] == 2, "the other listener is called again")
 
 
 async def a_listener_may_append(fixture: StoreFixture) -> None:
@@ -151,7 +153,7 @@ async def a_listener_may_append(fixture: StoreFixture) -> None:
         store.on_commit(lambda ticket: all_called.set() if ticket == 3 else None)
         store.append(entry(1))
         await all_called.wait()
-        holds(tickets == [1, 2, 3], "each listener gets the tickets in order")
+        expect(tickets == [1, 2, 3], "each listener gets the tickets in order")
 
 
 async def a_cancelled_wait_undoes_nothing(fixture: StoreFixture) -> None:
@@ -162,15 +164,15 @@ async def a_cancelled_wait_undoes_nothing(fixture: StoreFixture) -> None:
             waiting = asyncio.ensure_future(store.durable(ticket))
             for _ in range(number % 4):
                 await asyncio.sleep(0)
-            await cancelled(waiting)
-        await keep(store, entry(30))
-        holds([each.seq for each in await store.read()] == [*range(1, 31)], "every entry exists once, in order")
+            await cancel_and_wait(waiting)
+        await append_durably(store, entry(30))
+        expect([each.seq for each in await store.read()] == [*range(1, 31)], "every entry exists once, in order")
 
 
 async def an_unknown_ticket_is_refused(fixture: StoreFixture) -> None:
     """Check that waiting for an unknown ticket is an error, not an endless wait."""
     async with fixture.open() as store:
-        await keep(store, entry(1))
+        await append_durably(store, entry(1))
         await raises(InvalidValue, store.durable(2), "an unknown ticket")
 
 
@@ -178,11 +180,11 @@ async def reading_by_tree_and_run(fixture: StoreFixture) -> None:
     """Check that a read returns only the requested events, in order; none for unknown names."""
     async with fixture.open() as store:
         entries = [entry(n, tree=f"tree-{n % 2}", run=f"run-{n % 3}") for n in range(1, 61)]
-        await keep(store, *entries)
+        await append_durably(store, *entries)
         for tree, run in itertools.product((None, "tree-0", "tree-1", "none"), (None, "run-0", "run-2", "none")):
             expected = [each for each in entries if tree in (None, each.tree) and run in (None, each.run)]
-            holds(
-                told(await store.read(tree=tree, run=run)) == expected,
+            expect(
+                entries_of(await store.read(tree=tree, run=run)) == expected,
                 f"tree={tree} run={run} returns only the requested events",
             )
 
@@ -191,27 +193,27 @@ async def reading_in_pages(fixture: StoreFixture) -> None:
     """Check that `after` and `limit` cut pages that together are the whole; no event follows the head."""
     async with fixture.open() as store:
         entries = [entry(n, tree=f"tree-{n % 2}", run=f"run-{n % 4}") for n in range(1, 401)]
-        await keep(store, *entries)
+        await append_durably(store, *entries)
         for tree, run in ((None, None), ("tree-1", None), (None, "run-2"), ("tree-1", "run-1")):
             whole = await store.read(tree=tree, run=run)
             for limit in (1, 7, 99, 400, 5_000):
                 events, after = list[StoredEvent](), 0
                 while page := await store.read(after, limit=limit, tree=tree, run=run):
-                    holds(len(page) <= limit, "a page has at most the requested number of events")
-                    holds(
+                    expect(len(page) <= limit, "a page has at most the requested number of events")
+                    expect(
                         len(page) == min(limit, len(whole) - len(events)),
                         "a page has the requested number of events while there are more",
                     )
                     events, after = events + page, page[-1].cursor
                     if limit == 1 and len(events) == 5:
                         break
-                holds(
+                expect(
                     events == whole[: len(events)] and (limit == 1 or events == whole),
                     "all pages together are the whole",
                 )
-        holds(await store.read(limit=0) == [], "a limit of 0 returns no events")
-        holds(await store.read(whole[-1].cursor + 1_000_000) == [], "there are no events after the head")
-        holds(len(await store.read(-5)) == 400, "all events are after any number below 1")
+        expect(await store.read(limit=0) == [], "a limit of 0 returns no events")
+        expect(await store.read(whole[-1].cursor + 1_000_000) == [], "there are no events after the head")
+        expect(len(await store.read(-5)) == 400, "all events are after any number below 1")
 
 
 async def many_large_events(fixture: StoreFixture) -> None:
@@ -220,8 +222,8 @@ async def many_large_events(fixture: StoreFixture) -> None:
         entries = [entry(n) for n in range(1, 8_001)]
         entries[3_000] = entry(3_001, data=b"[" + b"x" * (1 << 20) + b"]")
         entries[3_002] = entry(3_003, data=b"[" + b"y" * 70_000 + b"]")
-        await keep(store, *entries)
-        holds(told(await store.read(limit=10_000)) == entries, "all events are read unchanged")
+        await append_durably(store, *entries)
+        expect(entries_of(await store.read(limit=10_000)) == entries, "all events are read unchanged")
 
 
 async def any_bytes(fixture: StoreFixture) -> None:
@@ -229,8 +231,8 @@ async def any_bytes(fixture: StoreFixture) -> None:
     every = bytes(range(256))
     async with fixture.open() as store:
         entries = [entry(n, data=data) for n, data in enumerate((b"", every, b"\0", b"\0" * 9, every[::-1], b","), 1)]
-        await keep(store, *entries)
-        holds(told(await store.read()) == entries, "data are read unchanged")
+        await append_durably(store, *entries)
+        expect(entries_of(await store.read()) == entries, "data are read unchanged")
 
 
 async def any_names(fixture: StoreFixture) -> None:
@@ -238,11 +240,13 @@ async def any_names(fixture: StoreFixture) -> None:
     names = ("ä", "e\u0301", "é", "𝔗", "run,1", "'", '"', "%", "_", "\\", " ", "a b", "\n", "RUN", "run", "\U0010ffff")
     async with fixture.open() as store:
         entries = [Entry(name, name, n, name, b"{}") for n, name in enumerate(names, 1)]
-        await keep(store, *entries)
-        holds(told(await store.read()) == entries, "names are read unchanged")
+        await append_durably(store, *entries)
+        expect(entries_of(await store.read()) == entries, "names are read unchanged")
         for each in entries:
-            holds(told(await store.read(tree=each.tree)) == [each], f"a tree has only its own events: {each.tree!r}")
-            holds(told(await store.read(run=each.run)) == [each], f"a run has only its own events: {each.run!r}")
+            expect(
+                entries_of(await store.read(tree=each.tree)) == [each], f"a tree has only its own events: {each.tree!r}"
+            )
+            expect(entries_of(await store.read(run=each.run)) == [each], f"a run has only its own events: {each.run!r}")
 
 
 async def an_invalid_entry_is_refused_at_once(fixture: StoreFixture) -> None:
@@ -261,42 +265,46 @@ async def an_invalid_entry_is_refused_at_once(fixture: StoreFixture) -> None:
                 return store.append(bad)
 
             raises_now(InvalidValue, append, f"an invalid entry: {bad}")
-        holds(await keep(store, good) == 1, "a refused entry has no ticket")
-        holds(told(await store.read()) == [good], "a refused entry is not stored")
+        expect(await append_durably(store, good) == 1, "a refused entry has no ticket")
+        expect(entries_of(await store.read()) == [good], "a refused entry is not stored")
 
 
 async def forgetting(fixture: StoreFixture) -> None:
     """Check that `forget` removes the events of one tree only, and returns their number; the name can be used again."""
     async with fixture.open() as store:
         remaining = [entry(n, tree="kept") for n in range(1, 6)]
-        await keep(store, *itertools.chain(*((each, entry(each.seq, tree="gone")) for each in remaining)))
+        await append_durably(store, *itertools.chain(*((each, entry(each.seq, tree="gone")) for each in remaining)))
         store.append(entry(6, tree="gone"))
-        holds(
+        expect(
             await store.forget("gone") == 6,
             "forget returns the number of events, including those that were not durable",
         )
-        holds(await store.forget("gone") == 0 and await store.forget("none") == 0, "a second forget removes nothing")
-        holds(told(await store.read()) == remaining, "events of other trees stay")
-        holds(await store.read(tree="gone") == [], "the forgotten tree has no events")
+        expect(await store.forget("gone") == 0 and await store.forget("none") == 0, "a second forget removes nothing")
+        expect(entries_of(await store.read()) == remaining, "events of other trees stay")
+        expect(await store.read(tree="gone") == [], "the forgotten tree has no events")
         new_entry = entry(1, tree="gone", run="another")
-        await keep(store, new_entry)
-        holds(told(await store.read(tree="gone")) == [new_entry], "the name of a forgotten tree can be used again")
+        await append_durably(store, new_entry)
+        expect(
+            entries_of(await store.read(tree="gone")) == [new_entry], "the name of a forgotten tree can be used again"
+        )
 
 
 async def cursors_are_never_used_twice(fixture: StoreFixture) -> None:
     """Check that a reader at a cursor misses no event, even if the newest events were forgotten meanwhile."""
     async with fixture.open() as store:
-        await keep(store, entry(1, tree="kept"), entry(1, tree="gone"), entry(2, tree="gone"))
+        await append_durably(store, entry(1, tree="kept"), entry(1, tree="gone"), entry(2, tree="gone"))
         after = await store.head()
-        holds(after == (await store.read())[-1].cursor, "the head is the newest cursor")
+        expect(after == (await store.read())[-1].cursor, "the head is the newest cursor")
         await store.forget("gone")
         first = await store.read()
-        holds(await store.head() == first[-1].cursor, "the head is the newest remaining cursor")
+        expect(await store.head() == first[-1].cursor, "the head is the newest remaining cursor")
     async with fixture.open() as store:
-        await keep(store, entry(2, tree="kept"))
-        holds([each.seq for each in await store.read(after)] == [2], "new events have cursors above the forgotten ones")
+        await append_durably(store, entry(2, tree="kept"))
+        expect(
+            [each.seq for each in await store.read(after)] == [2], "new events have cursors above the forgotten ones"
+        )
         await store.forget("kept")
-        holds(await store.head() == 0, "the head is 0 without events")
+        expect(await store.head() == 0, "the head is 0 without events")
 
 
 async def forget_removes_only_earlier_entries(fixture: StoreFixture) -> None:
@@ -307,9 +315,9 @@ async def forget_removes_only_earlier_entries(fixture: StoreFixture) -> None:
         await asyncio.sleep(0)
         store.append(entry(2))
         with contextlib.suppress(asyncio.CancelledError):
-            holds(await removal == 1, "the earlier entry is forgotten")
-        await keep(store, entry(3))
-        holds([each.seq for each in await store.read()] == [2, 3], "later entries exist")
+            expect(await removal == 1, "the earlier entry is forgotten")
+        await append_durably(store, entry(3))
+        expect([each.seq for each in await store.read()] == [2, 3], "later entries exist")
 
 
 async def rewriting(fixture: StoreFixture) -> None:
@@ -317,18 +325,18 @@ async def rewriting(fixture: StoreFixture) -> None:
     async with fixture.open() as store:
         if not isinstance(store, Rewritable):
             raise NotHere("its events cannot be replaced")
-        await keep(store, *(entry(n) for n in (1, 2, 3)))
+        await append_durably(store, *(entry(n) for n in (1, 2, 3)))
         before = await store.read()
         await store.rewrite(before[1].cursor, b"\x00another")
         await store.rewrite(before[2].cursor + 1_000, b"of no event")
         expected = [before[0], before[1]._replace(data=b"\x00another"), before[2]]
-        holds(await store.read() == expected, "the event is replaced, with the same cursor")
+        expect(await store.read() == expected, "the event is replaced, with the same cursor")
         text = store.rewrite(before[0].cursor, "text")  # type: ignore[arg-type]  # what is refused
         await raises(InvalidValue, text, "a replacement that is not bytes")
-        await keep(store, entry(4))
+        await append_durably(store, entry(4))
     async with fixture.open() as store:
-        holds([each.seq for each in await store.read()] == [1, 2, 3, 4], "events are in append order")
-        holds((await store.read())[:3] == expected, "the replacement exists after the store is opened again")
+        expect([each.seq for each in await store.read()] == [1, 2, 3, 4], "events are in append order")
+        expect((await store.read())[:3] == expected, "the replacement exists after the store is opened again")
 
 
 CHECKS: tuple[Check, ...] = (

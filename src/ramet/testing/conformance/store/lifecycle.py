@@ -11,23 +11,23 @@ from ramet.testing.conformance.store.harness import (
     Check,
     NotHere,
     StoreFixture,
-    cancelled,
+    append_durably,
+    cancel_and_wait,
+    entries_of,
     entry,
-    holds,
-    keep,
+    expect,
     raises,
     raises_now,
-    told,
 )
 
 
 async def a_store_describes_itself(fixture: StoreFixture) -> None:
     """Check that the store has a name, and says whether another process may see it."""
     store = fixture.make()
-    holds(store.name and isinstance(store.name, str), "a store has a name")
-    holds(isinstance(store.durable_across_processes, bool), "a store says whether it outlives its process")
-    holds(
-        store.durable_across_processes == (fixture.watch is not None),
+    expect(store.name and isinstance(store.name, str), "a store has a name")
+    expect(isinstance(store.durable_across_processes, bool), "a store says whether it outlives its process")
+    expect(
+        store.durable_across_processes == (fixture.make_reader is not None),
         "a store that outlives its process can be read by another process",
     )
 
@@ -36,14 +36,14 @@ async def opening_and_closing_twice(fixture: StoreFixture) -> None:
     """Check that both are repeatable, also concurrently, and that `open` returns the store."""
     store = fixture.make()
     await store.close()
-    holds(await store.open() is store, "open returns the store")
-    holds(await store.open() is store, "a second open returns the store, too")
-    await keep(store, entry(1))
-    holds(await store.open() is store and store.committed == 1, "opening an open store changes nothing")
+    expect(await store.open() is store, "open returns the store")
+    expect(await store.open() is store, "a second open returns the store, too")
+    await append_durably(store, entry(1))
+    expect(await store.open() is store and store.committed == 1, "opening an open store changes nothing")
     await asyncio.gather(store.close(), store.close())
     await store.close()
     await asyncio.gather(store.open(), store.open())
-    holds(told(await store.read()) == [entry(1)], "a closed store can be opened again")
+    expect(entries_of(await store.read()) == [entry(1)], "a closed store can be opened again")
     await store.close()
 
 
@@ -51,18 +51,18 @@ async def data_survives_reopening(fixture: StoreFixture) -> None:
     """Check that events with cursors, documents with versions, and blobs exist after the store is opened again."""
     entries = [entry(n, tree=f"tree-{n % 3}", run=f"run-{n % 5}") for n in range(1, 101)]
     async with fixture.open() as store:
-        await keep(store, *entries)
+        await append_durably(store, *entries)
         events = await store.read()
         document = await store.put("kind", "key", b"two", expected=(await store.put("kind", "key", b"one")).version)
         blob = await store.put_blob(b"bytes")
     for number in range(101, 104):
         async with fixture.open() as store:
-            holds((await store.read())[:100] == events, "events exist, with the same cursors")
-            holds(await store.head() == (await store.read())[-1].cursor, "the head is unchanged")
-            holds(await store.get("kind", "key") == document, "documents exist")
-            holds(await store.get_blob(blob) == b"bytes", "blobs exist")
-            await keep(store, entry(number))
-            holds((await store.read())[-1].seq == number, "new events come after the earlier ones")
+            expect((await store.read())[:100] == events, "events exist, with the same cursors")
+            expect(await store.head() == (await store.read())[-1].cursor, "the head is unchanged")
+            expect(await store.get("kind", "key") == document, "documents exist")
+            expect(await store.get_blob(blob) == b"bytes", "blobs exist")
+            await append_durably(store, entry(number))
+            expect((await store.read())[-1].seq == number, "new events come after the earlier ones")
 
 
 async def closing_commits_appended_events(fixture: StoreFixture) -> None:
@@ -75,7 +75,7 @@ async def closing_commits_appended_events(fixture: StoreFixture) -> None:
     await store.close()
     await waiting
     async with fixture.open() as store:
-        holds([each.seq for each in await store.read()] == [*range(1, 501)], "all appended events exist")
+        expect([each.seq for each in await store.read()] == [*range(1, 501)], "all appended events exist")
 
 
 async def a_cancelled_close_closes(fixture: StoreFixture) -> None:
@@ -86,10 +86,10 @@ async def a_cancelled_close_closes(fixture: StoreFixture) -> None:
         closing = asyncio.ensure_future(store.close())
         for _ in range(turns):
             await asyncio.sleep(0)
-        await cancelled(closing)
+        await cancel_and_wait(closing)
         await store.close()
         async with fixture.open() as store:
-            holds(len(await store.read()) == turns + 1, "all appended events exist")
+            expect(len(await store.read()) == turns + 1, "all appended events exist")
 
 
 async def a_cancelled_open_opens_nothing(fixture: StoreFixture) -> None:
@@ -99,18 +99,18 @@ async def a_cancelled_open_opens_nothing(fixture: StoreFixture) -> None:
         opening = asyncio.ensure_future(store.open())
         for _ in range(turns):
             await asyncio.sleep(0)
-        await cancelled(opening)
+        await cancel_and_wait(opening)
         await store.close()
         for _ in range(2_000):
             try:
                 async with fixture.open() as store:
-                    await keep(store, entry(turns + 1))
+                    await append_durably(store, entry(turns + 1))
             except StoreInUse:
                 await asyncio.sleep(0.005)
             else:
                 break
         else:
-            holds(False, "the store can be opened after a cancelled open")
+            expect(False, "the store can be opened after a cancelled open")
 
 
 async def a_closed_store_refuses_every_use(fixture: StoreFixture) -> None:
@@ -118,25 +118,25 @@ async def a_closed_store_refuses_every_use(fixture: StoreFixture) -> None:
     store = fixture.make()
     await _refuses(store)
     await store.open()
-    await keep(store, entry(1))
+    await append_durably(store, entry(1))
     await store.close()
     await _refuses(store)
 
 
 async def two_kernels(fixture: StoreFixture) -> None:
     """Check that a second kernel is refused while one is open, also in the same process, with the holder's name."""
-    if fixture.watch is None:
+    if fixture.make_reader is None:
         raise NotHere("no other process can open this store")
     async with fixture.open() as store:
-        await keep(store, entry(1))
+        await append_durably(store, entry(1))
         for _ in range(3):
             second = fixture.make()
             refusal = await raises(StoreInUse, second.open(), "a second kernel")
-            holds(refusal.holder, "StoreInUse names the holder")
+            expect(refusal.holder, "StoreInUse names the holder")
             await second.close()
-        await keep(store, entry(2))
+        await append_durably(store, entry(2))
     async with fixture.open() as store:
-        holds(len(await store.read()) == 2, "the first kernel was not disturbed, and the next one can open the store")
+        expect(len(await store.read()) == 2, "the first kernel was not disturbed, and the next one can open the store")
 
 
 async def _refuses(store: Store) -> None:
@@ -160,8 +160,8 @@ async def _refuses(store: Store) -> None:
         "announce": lambda: store.announce(""),
         "owner_of": lambda: store.owner_of("tree"),
         "claim": lambda: store.claim(["tree"]),
-        "claim_fallen": store.claim_fallen,
-        "let_go": lambda: store.let_go("tree"),
+        "claim_fallen": store.claim_orphaned,
+        "let_go": lambda: store.release("tree"),
     }
     for name, call in calls.items():
         await raises(StoreFailed, call(), f"{name} of a store that is not open")

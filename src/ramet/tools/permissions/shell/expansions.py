@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from ramet.tools.permissions.shell.words import Word
 
 MAX_EXPRESSION = 500  #: maximum characters of an arithmetic expression
-UNTOLD = "$_"  #: an unknown expression
+UNKNOWN_EXPRESSION = "$_"  #: an unknown expression
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _PARAMETER_NAME = re.compile(r"[!#]?(?:\w+|[@*#?$!-])")
 _NUMBER = re.compile(r"-?\d+\Z")
@@ -39,7 +39,7 @@ def parenthesized(text: str, at: int) -> str:
         depth += {"(": 1, ")": -1}.get(text[end], 0)
         if depth == 0:
             return text[at : end + 1]
-    return UNTOLD
+    return UNKNOWN_EXPRESSION
 
 
 def evaluated_in(content: str) -> Iterator[str]:
@@ -110,7 +110,7 @@ class Variables:
         if identifier is None:
             return
         if identifier[0] in _INTEGERS and not _NUMBER.match(value):
-            self.evaluate(UNTOLD)
+            self.evaluate(UNKNOWN_EXPRESSION)
         if is_set and identifier[0] == name and (_WRITTEN_NUMBER.match(word.source) or _NUMBER.match(value)):
             self.numbers.add(name)
         elif is_set:

@@ -30,8 +30,8 @@ class Document(NamedTuple):
 class Ending(NamedTuple):
     """The end of a here-document, as the offsets of the ending line and of the text after it."""
 
-    began: int
-    behind: int
+    line_start: int
+    next_start: int
     doubtful: bool = False
 
 

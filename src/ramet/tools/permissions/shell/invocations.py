@@ -34,8 +34,8 @@ from ramet.tools.permissions.shell.programs import (
     WRAPPERS,
     is_harmless,
 )
-from ramet.tools.permissions.shell.sed_scripts import runs_input, with_commands_apart
-from ramet.tools.permissions.shell.words import Command, Word, first_program, is_untold, spellings, without_name
+from ramet.tools.permissions.shell.sed_scripts import runs_input, separate_commands
+from ramet.tools.permissions.shell.words import Command, Word, first_program, is_unknown_file, spellings, without_name
 
 MAX_OPERANDS = 64  #: maximum words among which a program is searched
 MAX_DEPTH = 3  #: maximum depth of commands inside the words of commands
@@ -62,7 +62,7 @@ class Invocations(NamedTuple):
     texts: tuple[str, ...]
     commands: tuple[Command, ...]
     unknown: bool = False
-    begun: tuple[str, ...] = ()  #: starts of commands whose rest is unknown so far
+    prefixes: tuple[str, ...] = ()  #: starts of commands whose rest is unknown so far
     operands: tuple[tuple[str, ...], ...] = ()  #: words of programs that may start any of them
     patterns: tuple[str, ...] = ()  #: patterns of file names among such words
 
@@ -76,7 +76,7 @@ def invocations(text: str) -> Invocations:
         tuple(collector.texts),
         tuple(collector.commands),
         unknown,
-        tuple(collector.begun),
+        tuple(collector.prefixes),
         tuple(collector.operands),
         tuple(collector.patterns),
     )
@@ -87,7 +87,7 @@ class _Collector:
     texts: dict[str, None] = field(default_factory=dict)  #: in the order in which they were found
     commands: list[Command] = field(default_factory=list)
     unknown: bool = False
-    begun: dict[str, None] = field(default_factory=dict)
+    prefixes: dict[str, None] = field(default_factory=dict)
     operands: dict[tuple[str, ...], None] = field(default_factory=dict)
     patterns: dict[str, None] = field(default_factory=dict)
     variables: Variables = field(default_factory=Variables)
@@ -200,7 +200,7 @@ class _Collector:
 
     def _file(self, operands: tuple[Word, ...]) -> None:
         """Add a file that a shell reads: a file found by its name may be a program that a rule covers."""
-        self.unknown = self.unknown or not operands or is_untold(operands[0])
+        self.unknown = self.unknown or not operands or is_unknown_file(operands[0])
         if operands:
             self._spell(operands)
 
@@ -240,8 +240,8 @@ class _Collector:
         files = [word for previous, word in pairwise(operands) if previous.text in ("-f", "--file")]
         files += [Word(each.text[2:]) for each in operands if each.text.startswith("-f")]
         files += [Word(each.text.partition("=")[2]) for each in operands if each.text.startswith("--file=")]
-        self.unknown = self.unknown or any(is_untold(each) for each in files)
-        self._add_operands(tuple(Word(with_commands_apart(each)) for each in scripts))
+        self.unknown = self.unknown or any(is_unknown_file(each) for each in files)
+        self._add_operands(tuple(Word(separate_commands(each)) for each in scripts))
         self._any(operands, depth)
 
     def _wrapper(self, name: str, operands: tuple[Word, ...], depth: int) -> None:
@@ -424,8 +424,8 @@ class _Collector:
                 self._begin(text)
 
     def _begin(self, text: str) -> None:
-        if len(self.begun) < MAX_INVOCATIONS:
-            self.begun[text] = None
+        if len(self.prefixes) < MAX_INVOCATIONS:
+            self.prefixes[text] = None
         else:
             self.unknown = True
 

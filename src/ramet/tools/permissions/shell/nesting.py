@@ -21,7 +21,7 @@ class Frame:
     letters: list[str] = field(default_factory=list)
     in_word: bool = False
     expanded: bool = False
-    began: int = 0  #: offset of the current word
+    word_start: int = 0  #: offset of the current word
     literal: str = ""  #: the letters before the first expansion
     replaced: bool = False  #: by more than a pattern of file names
     operator: str = ""  #: a redirection whose target is the next word

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ramet.tools.permissions.shell.expansions import UNTOLD, evaluated_in, is_run, parenthesized
+from ramet.tools.permissions.shell.expansions import UNKNOWN_EXPRESSION, evaluated_in, is_run, parenthesized
 from ramet.tools.permissions.shell.here_documents import Document, ending
 from ramet.tools.permissions.shell.nesting import Frame
 from ramet.tools.permissions.shell.words import Command, Redirection, Word, begins_case, with_document
@@ -57,7 +57,7 @@ class Scanner:
     def _plain(self, frame: Frame) -> None:
         char = self.text[self.at]
         if not frame.in_word:
-            frame.began = self.at
+            frame.word_start = self.at
         if char in _BLANKS:
             self._end_word(frame)
             self.at += 1
@@ -182,7 +182,7 @@ class Scanner:
             return
         following = text[at + 1 : at + 2]
         if following == "[":
-            self.evaluated.append(UNTOLD)  # The old form of arithmetic.
+            self.evaluated.append(UNKNOWN_EXPRESSION)  # The old form of arithmetic.
         if following == "(":
             self._doubt_split_operator(at + 2, ("(",))
             self._arithmetic(at + 1)
@@ -265,7 +265,7 @@ class Scanner:
             self._documents = self._documents[:MAX_DOCUMENTS]
         for document in self._documents:
             end = ending(document, self.text, self.at, nested=len(self.frames) > 1)
-            body, self.at = self.text[self.at : end.began], end.behind
+            body, self.at = self.text[self.at : end.line_start], end.next_start
             if document.depth != len(self.frames) or document.name.expanded or "\r" in document.name.text:
                 self._doubt()
             if end.doubtful or (self._in_backquotes() and "`" in body):
@@ -343,7 +343,7 @@ class Scanner:
             return
         text = "".join(frame.letters)
         expanded = frame.expanded and (frame.replaced or text not in _SPECIAL_WORDS)
-        word = Word(text, expanded, frame.literal, self.text[frame.began : self.at])
+        word = Word(text, expanded, frame.literal, self.text[frame.word_start : self.at])
         frame.letters, frame.literal = [], ""
         frame.in_word = frame.expanded = frame.replaced = False
         if frame.operator:

@@ -18,7 +18,7 @@ _SUBSTITUTION = re.compile(r"s(?=([^\\\n]))")
 _OPTION = re.compile(r"-[a-zA-Z]*?e(.*)", re.DOTALL)
 
 
-def with_commands_apart(word: str) -> str:
+def separate_commands(word: str) -> str:
     """Return a word of sed with a blank before the text of each command `e`."""
     return _COMMAND.sub(r"\1 ", _BLANKS.sub(" ", word))
 

@@ -80,7 +80,7 @@ def spellings(words: tuple[Word, ...]) -> Iterator[str]:
         yield text[len(folder) + 1 :]
 
 
-def is_untold(file: Word) -> bool:
+def is_unknown_file(file: Word) -> bool:
     """Return whether it is unknown which file a name means, or what the file contains."""
     if file.expanded or file.text == "-":
         return True
