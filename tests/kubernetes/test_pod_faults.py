@@ -145,7 +145,7 @@ async def _in_force(kube: Any) -> None:
 
 async def test_a_pod_without_memory_says_so(pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed by the node's kernel before its program was there."""
-    monkeypatch.setattr(manifest, "KEEPER_MB", 0)
+    monkeypatch.setattr(manifest, "NODE_AGENT_MB", 0)
     monkeypatch.setattr(manifest, "RUN_MB", 1)
     async with opened(pods.backend(scratch / "runs"), scratch) as site:
         with pytest.raises(SandboxFailed, match=r"(?i)out of memory|oom"):

@@ -222,7 +222,7 @@ async def test_who_cannot_be_ended_inside_is_ended_with_the_pod(
     pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All who are there are told so, at once; whoever starts next has a new pod."""
-    monkeypatch.setattr(shared._SharedLease, "deaf_s", 0.5)
+    monkeypatch.setattr(shared._SharedLease, "silence_s", 0.5)
     async with opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site:
         async with site.start_guest(grant=GRANT) as one, site.start_guest(grant=GRANT) as other:
             await stopped(pods, pod_of(one.sandbox))

@@ -254,7 +254,7 @@ async def test_nobody_waits_for_what_is_not_asked_for_any_more(
         [one] = await wait_for(backend, site.spec(grant=SMALL))
         [other] = await wait_for(backend, site.spec(grant=OTHER))
         assert one != other
-        monkeypatch.setattr(warm_pool, "_KEPT_S", 0.0)
+        monkeypatch.setattr(warm_pool, "_KEEP_S", 0.0)
         async with site.start_guest(grant=OTHER) as visit:
             assert pod_of(visit.sandbox) == other
             async with asyncio.timeout(180):

@@ -282,5 +282,5 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         found.append(place)
         return await packed(self, place, known, max_bytes=max_bytes, is_source=is_source)
 
-    monkeypatch.setattr(OutgoingDir, "packed", noted)
+    monkeypatch.setattr(OutgoingDir, "pack", noted)
     return found

@@ -52,14 +52,14 @@ def make(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[Mak
 @pytest.fixture(autouse=True)
 def no_agents_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test is a process of its own, as far as agents that are declared in code go."""
-    monkeypatch.setattr(declarations, "_known", {})
+    monkeypatch.setattr(declarations, "_registered", {})
     monkeypatch.setattr(declarations, "_newest", {})
 
 
 @asynccontextmanager
 async def process(make: MakeStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AgentRuntime]:
     """A runtime in a process that knows nothing but the store."""
-    monkeypatch.setattr(declarations, "_known", {})
+    monkeypatch.setattr(declarations, "_registered", {})
     monkeypatch.setattr(declarations, "_newest", {})
     async with AgentRuntime(store=make()) as runtime:
         yield runtime

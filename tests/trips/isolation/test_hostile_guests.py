@@ -668,7 +668,7 @@ async def test_recorded_bytes_wait_for_the_disk(tmp_path: pathlib.Path, monkeypa
         await may_settle.wait()
 
     async def record_much(guest: Guest) -> None:
-        monkeypatch.setattr(ToolUseContext, "settled", settled)
+        monkeypatch.setattr(ToolUseContext, "wait_persisted", settled)
         for _ in range(2):
             guest.tell(human("x" * 600_000))
         guest.ask(guest_protocol.ListRuns)

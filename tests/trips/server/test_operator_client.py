@@ -313,7 +313,7 @@ async def test_what_agents_wrote_down_is_read(served: Served, client: Client, mo
     with pytest.raises(InvalidValue, match="commit"):
         await kernel.state(handle.id, at=1, commit=now.commit)
 
-    monkeypatch.setattr(declarations, "_known", {})
+    monkeypatch.setattr(declarations, "_registered", {})
     monkeypatch.setattr(declarations, "_newest", {})
     creator = Agent(name="maker")
     creator.cls(Agent)

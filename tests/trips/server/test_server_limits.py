@@ -82,7 +82,7 @@ async def test_a_spawn_waits_for_a_bounded_time_in_a_bounded_line(
     folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A longer wait is refused with the maximum, and a spawn behind a full line with 429; a place is free again."""
-    monkeypatch.setattr(team_state, "MOST_WAITING", 2, raising=False)
+    monkeypatch.setattr(team_state, "MAX_WAITING", 2, raising=False)
     async with serving(folder) as served:
         team, key = await served.team(agents=1)
         asked = {"team": team, "agent_type": "echo", "wait_s": 600}

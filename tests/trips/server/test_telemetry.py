@@ -489,7 +489,7 @@ def test_a_listener_that_fails_hurts_nobody(
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(TreeSpans, "take", broken)
+    monkeypatch.setattr(TreeSpans, "on_event", broken)
     recorder = Recorder(FakeClock())
     seen.telemetry.attach(recorder)
     with caplog.at_level(logging.ERROR):

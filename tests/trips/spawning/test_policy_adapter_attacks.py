@@ -116,7 +116,7 @@ async def test_births_that_are_asked_for_side_by_side_are_not_in_vain(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only what was refused, or failed, counts for the bound; also while many wait for an answer or for room."""
-    monkeypatch.setattr(policy_decisions, "MAX_UNBORN", 5)
+    monkeypatch.setattr(policy_decisions, "MAX_FAILED_SPAWNS", 5)
 
     async def work() -> str:
         return "done"

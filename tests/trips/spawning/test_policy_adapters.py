@@ -208,7 +208,7 @@ async def test_a_guest_reads_which_adapter_refused(backend: Any, tmp_path: pathl
 
 async def test_what_a_run_asks_in_vain_is_bounded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that asks again and again neither fills the journal nor keeps the adapter busy."""
-    monkeypatch.setattr(policy_decisions, "MAX_UNBORN", 10)
+    monkeypatch.setattr(policy_decisions, "MAX_FAILED_SPAWNS", 10)
     adapter = about("echo", Refuse("no"))
     async with runtime(adapter, tmp_path, backend=BACKENDS[-1]) as host:
         handle = await host.spawn(agents.spawn_one_by_one, args=(30,), policy=MAY)

@@ -41,7 +41,7 @@ print(state.keys(recursive=False), state.namespaces())
 @pytest.fixture(autouse=True)
 def no_agents_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test is a process of its own, as far as agents that are declared in code go."""
-    monkeypatch.setattr(declarations, "_known", {})
+    monkeypatch.setattr(declarations, "_registered", {})
     monkeypatch.setattr(declarations, "_newest", {})
 
 

@@ -305,7 +305,7 @@ async def test_a_kernel_with_nothing_of_it_but_the_record_tells_the_conversation
 
 async def test_an_answer_without_end_is_no_answer(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it would be kept here: its turn fails, no more of it is kept, and the next one is answered."""
-    monkeypatch.setattr("ramet.services.agent_types.kept_turns.MOST_SAID", 1_000)
+    monkeypatch.setattr("ramet.services.agent_types.kept_turns.MAX_ANSWER_CHARS", 1_000)
     async with runtime_of(tmp_path, None) as runtime:
         start = opening(runtime, tmp_path / "ada", None, argv=[PYTHON, "-c", PROGRAM], formats=["raw"])
         async with opened(start) as agent:

@@ -171,7 +171,7 @@ ENDED: list[str] = []
 
 async def test_a_function_that_says_too_much_is_stopped(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that it says is kept in the host: its turn fails, it is ended, and no more than that is kept."""
-    monkeypatch.setattr("ramet.services.agent_types.kept_turns.MOST_SAID", 1_000_000)
+    monkeypatch.setattr("ramet.services.agent_types.kept_turns.MAX_ANSWER_CHARS", 1_000_000)
     ENDED.clear()
     async with serving(folder, types={"echo": FunctionType([__name__])}, rules=IN_HOST) as served:
         agent, nonce = await served.agent(spawn_info={"function": f"{__name__}:endless"})

@@ -387,7 +387,7 @@ async def test_without_namespaces_who_loses_its_parent_is_still_watched(
     bare: BackendFixture, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """It becomes a child of the zygote's, which has others, too."""
-    monkeypatch.setattr(watchdog, "_KEEPERS", 0)
+    monkeypatch.setattr(watchdog, "_HELPER_PROCESSES", 0)
     monkeypatch.setattr(backend_of(bare), "_cgroups", None)  # Which would not need to look.
     limit: dict[str, Any] = {"memory_mb": 96} if what == "oom" else {"pids": 2}
     async with bare.start_guest() as other, bare.start_guest(grant=replace_grant(GRANT, **limit)) as visit:

@@ -53,7 +53,7 @@ class Vanishing(Occupied):
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroup_cleanup, "_AGAIN_S", 0.001)
+    monkeypatch.setattr(cgroup_cleanup, "_RETRY_S", 0.001)
 
 
 async def test_what_is_empty_goes_at_once() -> None:
@@ -110,7 +110,7 @@ async def test_what_the_kernel_says_of_one_costs_no_other(caplog: pytest.LogCapt
 
 async def test_closing_tries_once_more_and_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left then is found by the next kernel."""
-    monkeypatch.setattr(cgroup_cleanup, "_AGAIN_S", 1000)
+    monkeypatch.setattr(cgroup_cleanup, "_RETRY_S", 1000)
     one, other, left = Occupied(), Occupied(), Leftovers()
     await asyncio.gather(left.remove(one), left.remove(other))
     one.is_free = True

@@ -482,7 +482,7 @@ async def test_a_name_is_free_when_nothing_of_who_had_it_is_left(site: Site, mon
         go_on.wait(180)
         remove(folder, name)
 
-    monkeypatch.setattr(agent_lifecycle, "_remove", slowly)
+    monkeypatch.setattr(agent_lifecycle, "_remove_dir", slowly)
     killing = asyncio.create_task(site.spawner.kill_agent(spawned.agent.id, spawned.nonce))
     await eventually(removing.is_set)
     try:

@@ -108,7 +108,7 @@ async def test_glob_is_bounded_and_says_how_much_there_is(
     assert lines[:2] == ["f029.txt", "f028.txt"]
     assert lines[10:] == ["… [10 of 30 shown, the newest first; a narrower pattern shows the others]"]
 
-    monkeypatch.setattr(glob, "MAX_SEEN", 20)
+    monkeypatch.setattr(glob, "MAX_ENTRIES", 20)
     assert "stopped after 20 entries" in await call(context, "Glob", pattern="*")
 
 

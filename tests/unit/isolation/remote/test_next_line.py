@@ -131,6 +131,6 @@ async def test_a_limit_that_is_near_is_told_of_sandboxes_that_the_kernel_knows(
         keeper._near_a_limit("run-1", "memory", 90.0, 100.0)
         assert posted == []
 
-        monkeypatch.setattr(type(kept), "is_told", True)
+        monkeypatch.setattr(type(kept), "is_started_reported", True)
         keeper._near_a_limit("run-1", "memory", 90.0, 100.0)
         assert posted == [Threshold(number=1, resource="memory", used=90.0, limit=100.0)]
