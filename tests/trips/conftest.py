@@ -1,4 +1,4 @@
-"""A trip that hangs fails by itself, so that the others still run; PostgreSQL is there for those that need it."""
+"""Fixtures for all trips: a time limit for each test, PostgreSQL for tests that need it, and a server with a client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HANG_S = float(os.environ.get("RAMET_HANG_S", "400"))  # of real time; passed on
 
 
 @pytest.fixture(autouse=True)
-def nobody_hangs() -> Iterator[None]:
+def time_limit() -> Iterator[None]:
     """Fail a test that is still not done after a while."""
 
     def ring(number: int, frame: FrameType | None) -> None:
@@ -41,13 +41,13 @@ def nobody_hangs() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def server_of_the_stores(request: pytest.FixtureRequest) -> None:
-    """PostgreSQL, if one of the tests that will run needs it."""
+    """Start PostgreSQL if one of the tests that will run needs it."""
     postgres.start_if_used(request)
 
 
 @pytest.fixture
 def folder() -> Iterator[pathlib.Path]:
-    """A folder of a short name, for a server's socket."""
+    """Return a folder with a short name, for the socket of a server."""
     from tests.support.serving import short_folder
 
     with short_folder() as path:
@@ -56,7 +56,7 @@ def folder() -> Iterator[pathlib.Path]:
 
 @pytest.fixture
 async def served(folder: pathlib.Path) -> AsyncIterator[Served]:
-    """A server over it, in the test's own event loop."""
+    """Return a server on the folder, in the event loop of the test."""
     from tests.support.serving import serving
 
     async with serving(folder) as found:
@@ -65,7 +65,7 @@ async def served(folder: pathlib.Path) -> AsyncIterator[Served]:
 
 @pytest.fixture
 async def client(served: Served) -> AsyncIterator[Client]:
-    """A client of it, that has shown no key yet."""
+    """Return a client of the server that has not sent a key yet."""
     import ramet
 
     async with ramet.connect(served.server.where) as found:

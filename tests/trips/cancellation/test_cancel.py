@@ -1,4 +1,4 @@
-"""AC-S1-9, AC-S2-2, AC-S2-7: cancelled means gone; what was found is kept, and what goes on stays valid."""
+"""AC-S1-9, AC-S2-2, AC-S2-7: a cancelled run has ended; partial results stay, and all other runs stay valid."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ ALL = {"main", "main/left", "main/left/leaf", "main/left/twin", "main/right"}
 
 
 def quick() -> AgentRuntime:
-    """A runtime that is not patient with the deaf."""
+    """Return a runtime that waits only briefly for tools that ignore a cancel."""
     return AgentRuntime(grace_s=0.05)
 
 
@@ -71,8 +71,11 @@ async def at_the_gate(session: Session, gate: Gate, calls: int) -> asyncio.Task[
 # --- somewhere in a tree
 
 
-async def test_cancelling_the_root_ends_everything() -> None:
-    """AC-S2-2: every descendant has ended when `cancel` returns; each says that it went with its parent, and why."""
+async def test_cancelling_the_root_ends_every_run() -> None:
+    """AC-S2-2: every descendant has ended when `cancel` returns.
+
+    The error of each names the parent's end and the reason.
+    """
     gate = Gate()
     async with Session(ScriptedModel(TREE), [gate.tool], runtime=quick()) as session:
         turn = await at_the_gate(session, gate, 3)
@@ -90,8 +93,8 @@ async def test_cancelling_the_root_ends_everything() -> None:
         assert nothing_is_held(session)
 
 
-async def test_cancelling_a_leaf_leaves_its_siblings_and_parent() -> None:
-    """AC-S2-2: only the leaf ends; its parent reads that as a failure, not as a result, and goes on."""
+async def test_cancelling_a_leaf_does_not_end_its_siblings_or_parent() -> None:
+    """AC-S2-2: the cancel ends the leaf alone; the parent reads a failure, not a result, and continues."""
     gate = Gate()
     async with Session(ScriptedModel(TREE), [gate.tool], runtime=quick()) as session:
         turn = await at_the_gate(session, gate, 3)
@@ -107,8 +110,8 @@ async def test_cancelling_a_leaf_leaves_its_siblings_and_parent() -> None:
         assert nothing_is_held(session)
 
 
-async def test_cancelling_in_the_middle_ends_the_branch_only() -> None:
-    """AC-S1-9: the whole subtree of a stopped child ends with it, and nobody else."""
+async def test_cancelling_a_child_ends_its_subtree_only() -> None:
+    """AC-S1-9: the cancel of a child ends the child and all runs below it, and no other run."""
     gate = Gate()
     async with Session(ScriptedModel(TREE), [gate.tool], runtime=quick()) as session:
         turn = await at_the_gate(session, gate, 3)
@@ -125,8 +128,8 @@ async def test_cancelling_in_the_middle_ends_the_branch_only() -> None:
         assert nothing_is_held(session)
 
 
-async def test_cancelling_again_changes_nothing() -> None:
-    """Cancelled stays cancelled: a second cancel ends nobody, and the first reason stays."""
+async def test_a_second_cancel_changes_nothing() -> None:
+    """A second cancel ends no run, and the first reason stays."""
     gate = Gate()
     async with Session(ScriptedModel(TREE), [gate.tool], runtime=quick()) as session:
         turn = await at_the_gate(session, gate, 3)
@@ -142,8 +145,8 @@ async def test_cancelling_again_changes_nothing() -> None:
         await turn
 
 
-async def test_two_cancels_at_once_both_mean_gone() -> None:
-    """Whoever cancels while another cancels is told so only when the subtree is gone."""
+async def test_concurrent_cancels_return_after_the_subtree_has_ended() -> None:
+    """Each of three concurrent cancels returns only once the subtree has ended."""
     gate = Gate()
     async with Session(ScriptedModel(TREE), [gate.tool], runtime=quick()) as session:
         turn = await at_the_gate(session, gate, 3)
@@ -163,8 +166,8 @@ def over(state: str) -> bool:
     return state in set(Status)
 
 
-async def test_a_cancelled_session_takes_no_prompt() -> None:
-    """After `cancel` the session is over, and says so."""
+async def test_a_cancelled_session_refuses_a_prompt() -> None:
+    """A session raises RametError for a prompt after `cancel`."""
     async with Session(ScriptedModel(["ok"])) as session:
         await session.cancel()
 
@@ -172,8 +175,8 @@ async def test_a_cancelled_session_takes_no_prompt() -> None:
             await session.ask("Go.")
 
 
-async def test_detached_children_end_with_the_whole_tree() -> None:
-    """`session.cancel` means the whole tree: a detached child outlives its parent, not its session."""
+async def test_cancelling_a_session_ends_detached_children() -> None:
+    """`session.cancel` ends the whole tree: a detached child outlives its parent, not its session."""
     gate = Gate()
     model = ScriptedModel({"wait": [Call("gate"), "ok"], "": ["ok"]})
     async with Session(model, [gate.tool], runtime=quick()) as session:
@@ -190,8 +193,8 @@ async def test_detached_children_end_with_the_whole_tree() -> None:
 # --- tools that do not listen
 
 
-async def test_a_thread_that_is_stuck_is_named_after_the_grace_and_nothing_else() -> None:
-    """A synchronous tool cannot be ended inline: `cancel` returns after the grace and says which call is left."""
+async def test_cancel_names_a_stuck_thread_after_the_grace() -> None:
+    """Cancel cannot end a synchronous tool: it returns after the grace, and names that call alone as left."""
     stuck, gate = Stuck(), Gate()
     model = ScriptedModel(
         {
@@ -216,8 +219,8 @@ async def test_a_thread_that_is_stuck_is_named_after_the_grace_and_nothing_else(
         assert "came back late" not in str(said(run_of(session, "sitter").context.history))
 
 
-async def test_a_thread_that_comes_back_within_the_grace_is_not_left() -> None:
-    """A synchronous tool that ends in time is not named."""
+async def test_cancel_does_not_name_a_thread_that_ends_within_the_grace() -> None:
+    """Cancel does not name a synchronous tool that returns within the grace."""
     stuck = Stuck()
     async with Session(
         ScriptedModel([Call("stuck"), "never"]), [stuck.tool], runtime=AgentRuntime(grace_s=60)
@@ -234,8 +237,11 @@ async def test_a_thread_that_comes_back_within_the_grace_is_not_left() -> None:
         await turn
 
 
-async def test_a_coroutine_that_swallows_cancelling_is_fenced_off() -> None:
-    """A deaf coroutine is named after the grace; from then on nothing that it does is recorded or spent."""
+async def test_a_coroutine_that_ignores_cancel_records_and_spends_nothing() -> None:
+    """Cancel names a coroutine that ignores it after the grace.
+
+    Later acts of the coroutine are neither recorded nor charged.
+    """
     entered, free = asyncio.Event(), asyncio.Event()
 
     async def deaf() -> str:
@@ -272,8 +278,8 @@ async def test_a_coroutine_that_swallows_cancelling_is_fenced_off() -> None:
 # --- before the start, and in mid-stream
 
 
-async def test_a_run_that_is_stopped_before_its_start_does_nothing() -> None:
-    """Abort before start: a run in line for a slot ends without its model being asked or its tools being called."""
+async def test_a_run_cancelled_before_its_start_does_nothing() -> None:
+    """A cancelled run that waits for a slot ends without a request to its model and without a tool call."""
     gate = Gate()
     model = ScriptedModel({"hold": [Call("gate"), "held"], "late": ["never"], "": ["ok"]})
     async with Session(model, [gate.tool], spawn_limits=SpawnLimits(running=1), runtime=quick()) as session:
@@ -291,8 +297,8 @@ async def test_a_run_that_is_stopped_before_its_start_does_nothing() -> None:
         assert len(model.requests) == 2
 
 
-async def test_a_run_that_is_stopped_in_the_moment_of_its_birth_ends() -> None:
-    """A task that is cancelled before it ran a line leaves no run half alive."""
+async def test_a_run_cancelled_at_its_spawn_ends() -> None:
+    """A cancel before the first line of the run's task ends the run completely."""
     model = ScriptedModel({"late": ["never"], "": ["ok"]})
     async with Session(model, runtime=quick()) as session:
         handle = await session.spawn(SpawnRequest(prompt="late", mode="fresh", name="second"))
@@ -304,8 +310,8 @@ async def test_a_run_that_is_stopped_in_the_moment_of_its_birth_ends() -> None:
         assert model.requests == []
 
 
-async def test_nobody_is_born_below_a_run_that_is_being_stopped() -> None:
-    """A birth in a tree that was cancelled is refused; it leaves nothing."""
+async def test_a_cancelled_tree_refuses_a_spawn() -> None:
+    """A spawn in a cancelled tree raises SpawnRefused and records no run."""
     async with Session(ScriptedModel(["ok"])) as session:
         await session.cancel()
 
@@ -315,8 +321,8 @@ async def test_nobody_is_born_below_a_run_that_is_being_stopped() -> None:
         assert len(of_kind(kept(session), RunSpawned)) == 1
 
 
-async def test_cancelling_in_mid_stream_keeps_what_was_said() -> None:
-    """The text that had streamed until then is the result's `partial`, for the run and for its parent."""
+async def test_cancelling_in_mid_stream_keeps_the_partial_text() -> None:
+    """The text that the model had streamed is the result's `partial`, for the run and for its parent."""
     model = ScriptedModel({"tell": [Hang(13, "Once upon a time …")], "": [fresh("tell", "teller"), "ok"]})
     async with Session(model, runtime=quick()) as session:
         turn = asyncio.create_task(session.ask("Go."))
@@ -336,7 +342,7 @@ async def test_cancelling_in_mid_stream_keeps_what_was_said() -> None:
 
 
 async def test_interrupting_keeps_the_agent_and_a_valid_history() -> None:
-    """Open calls are answered by an interruption, answered ones keep their answer; the next turn works."""
+    """An interrupt answers open calls and keeps the answers of others; the next turn works."""
     gate = Gate(safe=False)
 
     async def quickly() -> str:
@@ -362,7 +368,7 @@ async def test_interrupting_keeps_the_agent_and_a_valid_history() -> None:
 
 
 async def test_interrupting_ends_foreground_children_and_keeps_background_ones() -> None:
-    """What the turn waited for goes with it; what works in the background goes on, and is told of later."""
+    """An interrupt ends the children that the turn waits for; background children continue and report later."""
     gate = Gate()
     model = ScriptedModel(
         {
@@ -386,7 +392,7 @@ async def test_interrupting_ends_foreground_children_and_keeps_background_ones()
 
 
 async def test_interrupting_does_not_ask_the_model_again() -> None:
-    """A child that ends because of an interrupt does not set its parent to work, however long the child takes to go."""
+    """The end of a child after an interrupt does not wake its parent, however long the child takes to end."""
     stuck = Stuck()
     model = ScriptedModel({"front": [Call("stuck"), "front found"], "": [fresh("front"), "wasted"]})
     async with Session(model, [stuck.tool], runtime=quick()) as session:
@@ -401,8 +407,8 @@ async def test_interrupting_does_not_ask_the_model_again() -> None:
         await eventually(lambda: not run_of(session, "main/1").context.orphaned_threads)
 
 
-async def test_interrupting_in_the_very_moment_of_the_prompt_ends_the_turn() -> None:
-    """An interrupt right behind the prompt, before the turn has run a line: it ends, and the session takes the next."""
+async def test_interrupting_before_the_turn_has_begun_ends_the_turn() -> None:
+    """An interrupt directly after the prompt ends the turn, and the session accepts the next prompt."""
     model = ScriptedModel(["the answer"])
     async with Session(model, runtime=quick()) as session:
         items = session.submit_message("Go.")
@@ -418,7 +424,7 @@ async def test_interrupting_in_the_very_moment_of_the_prompt_ends_the_turn() -> 
 
 
 async def test_interrupting_an_idle_session_does_nothing() -> None:
-    """There is no turn to end."""
+    """An interrupt of an idle session changes nothing: there is no turn to end."""
     async with Session(ScriptedModel(["one", "two"])) as session:
         await session.ask("Go.")
 
@@ -428,7 +434,7 @@ async def test_interrupting_an_idle_session_does_nothing() -> None:
 
 
 async def test_leaving_submit_message_early_interrupts_the_turn() -> None:
-    """Who leaves the iteration does not want the rest: the turn ends, its children too, and the next prompt works."""
+    """A reader that leaves the iteration ends the turn and its children; the next prompt works."""
     gate = Gate()
     model = ScriptedModel({"wait": [Call("gate"), "ok"], "": [fresh("wait", "child"), "resumed"]})
     async with Session(model, [gate.tool], runtime=quick()) as session:
@@ -445,8 +451,8 @@ async def test_leaving_submit_message_early_interrupts_the_turn() -> None:
         assert is_valid(session.messages)
 
 
-async def test_cancelling_the_task_that_reads_interrupts_the_turn() -> None:
-    """Ctrl-C in the reader is leaving early."""
+async def test_cancelling_the_reading_task_interrupts_the_turn() -> None:
+    """A cancel of the reading task (Ctrl-C) interrupts the turn, as leaving the iteration does."""
     model = ScriptedModel([Hang(4, "Hm, let me see"), "resumed"])
     async with Session(model, runtime=quick()) as session:
         reader = asyncio.create_task(session.ask("Go."))
@@ -462,7 +468,7 @@ async def test_cancelling_the_task_that_reads_interrupts_the_turn() -> None:
 
 
 async def test_closing_a_session_in_mid_turn_ends_the_reader() -> None:
-    """`close` ends everything below; whoever reads the turn is let go with its result."""
+    """`close` ends every run, and the reader of the turn gets a cancelled result."""
     model = ScriptedModel([Hang(4, "Hm, let me see")])
     async with Session(model, runtime=quick()) as session:
         reader = asyncio.create_task(session.ask("Go."))
@@ -474,7 +480,7 @@ async def test_closing_a_session_in_mid_turn_ends_the_reader() -> None:
 # --- time
 
 
-async def test_a_turn_whose_time_is_over_ends_as_timeout_with_its_children() -> None:
+async def test_a_turn_beyond_its_time_limit_ends_as_timeout_with_its_children() -> None:
     """`Limits(seconds=…)`: the root's turn ends as `timeout`, its children as cancelled; the next turn works."""
     clock, gate = FakeClock(), Gate()
     model = ScriptedModel({"wait": [Call("gate"), "ok"], "": [fresh("wait", "child"), "resumed"]})
@@ -493,8 +499,8 @@ async def test_a_turn_whose_time_is_over_ends_as_timeout_with_its_children() -> 
         assert clock.sleeping == 0
 
 
-async def test_a_child_s_own_time_ends_the_child_only() -> None:
-    """A child's own limit ends it and all below it; its parent reads a timeout and goes on."""
+async def test_a_childs_time_limit_ends_its_subtree_only() -> None:
+    """A child's own limit ends the child and all runs below it; its parent reads a timeout and continues."""
     clock, gate = FakeClock(), Gate()
     slow = Agent(name="slow", description="Slow.", instructions="You are slow.", limits=Limits(seconds=5))
     model = ScriptedModel(
@@ -516,8 +522,8 @@ async def test_a_child_s_own_time_ends_the_child_only() -> None:
         assert nothing_is_held(session)
 
 
-async def test_a_tree_of_code_ends_at_its_time() -> None:
-    """The same for a tree that was started with `runtime.spawn`."""
+async def test_a_tree_of_runtime_spawn_ends_at_its_time_limit() -> None:
+    """A tree that `runtime.spawn` started ends as `timeout` at its time limit."""
     clock, gate = FakeClock(), Gate()
     async with AgentRuntime(clock=clock, grace_s=0.05) as runtime:
         agent = Agent(name="slow", model=ScriptedModel([Call("gate"), "never"]))
@@ -529,8 +535,8 @@ async def test_a_tree_of_code_ends_at_its_time() -> None:
         assert (await handle.result()).status is Status.TIMEOUT
 
 
-async def test_a_tool_has_its_own_time() -> None:
-    """A tool that does not finish in the time it declares is stopped: an error for that call, the turn goes on."""
+async def test_a_tool_ends_at_its_own_time_limit() -> None:
+    """The host stops a tool at the time that it declares: that call gets an error, and the turn continues."""
 
     async def slow() -> str:
         """Never finish."""
@@ -564,8 +570,8 @@ async def stop_trip(script: Script, check: Callable[[Session], Any]) -> Any:
         return check(session)
 
 
-async def test_a_model_can_stop_what_it_started() -> None:
-    """AC-S2-7: TaskStop ends the child and all below it before it answers, and lists whom."""
+async def test_a_model_can_stop_its_children() -> None:
+    """AC-S2-7: TaskStop ends the child and all runs below it before it answers, and lists them."""
 
     def check(session: Session) -> Any:
         return list(answers(session.messages).values())[-1], ends(session)
@@ -576,8 +582,8 @@ async def test_a_model_can_stop_what_it_started() -> None:
     assert ended == {"main/left": Status.CANCELLED, "main/left/leaf": Status.CANCELLED}
 
 
-async def test_a_stopped_agent_s_history_stays_valid() -> None:
-    """AC-S2-7: the calls that were open when it was stopped get an answer that says so."""
+async def test_the_history_of_a_stopped_agent_stays_valid() -> None:
+    """AC-S2-7: each call that was open at the stop gets an answer that says "interrupted"."""
 
     def check(session: Session) -> Any:
         return run_of(session, "leaf").context.history
@@ -598,8 +604,8 @@ async def test_a_stopped_agent_s_history_stays_valid() -> None:
         (Call("SendMessage", {"to": "left", "message": "hi"}), "it was stopped, and a stopped run is not resumed"),
     ],
 )
-async def test_what_was_stopped_is_told_apart_from_what_never_was(call: Call, answer: str) -> None:
-    """AC-S2-7, AC-S1-9: stopped, finished and never existed are different words; mail to a stopped one is refused."""
+async def test_answers_distinguish_stopped_agents_from_unknown_ones(call: Call, answer: str) -> None:
+    """AC-S2-7, AC-S1-9: stopped, finished and unknown are different words; mail to a stopped agent is refused."""
     steps = STOPPING[""]  # type: ignore[index,call-overload]  # it is a mapping
     script = {**STOPPING, "": [*steps[:-1], call, "ok"]}  # type: ignore[dict-item]  # likewise
 
@@ -609,8 +615,8 @@ async def test_what_was_stopped_is_told_apart_from_what_never_was(call: Call, an
     assert answer in await stop_trip(script, check)
 
 
-async def test_what_expired_is_told_apart_from_what_never_was() -> None:
-    """Of a run that ended long ago a tombstone is left: that it was, how it ended; its name stays taken."""
+async def test_answers_distinguish_expired_runs_from_unknown_ones() -> None:
+    """A run that ended long ago leaves a tombstone with its status; its name stays taken."""
     async with Session(ScriptedModel(["ok"]), spawn_limits=WIDE) as session:
 
         async def nothing() -> int:
@@ -628,8 +634,8 @@ async def test_what_expired_is_told_apart_from_what_never_was() -> None:
         await again.result()
 
 
-async def test_finished_children_are_forgotten() -> None:
-    """AC-S2-2: of 2,000 children that came and went only those are still there whose history is kept for a while."""
+async def test_a_session_forgets_old_finished_children() -> None:
+    """AC-S2-2: a session with 2,000 finished children holds at most 256 of them in memory."""
     async with Session(ScriptedModel(["ok"]), spawn_limits=WIDE) as session:
 
         async def nothing() -> int:
@@ -649,8 +655,8 @@ async def test_finished_children_are_forgotten() -> None:
         assert len(opened(session).tree.register.runs) <= 257
 
 
-async def test_a_mail_to_a_stopped_agent_is_refused_to_people_too() -> None:
-    """What a user stopped stays stopped, whoever writes."""
+async def test_a_handle_refuses_mail_to_a_stopped_agent() -> None:
+    """`handle.send` raises MailRefused for an agent that a user stopped."""
     gate = Gate()
     async with Session(ScriptedModel(TREE), [gate.tool], runtime=quick()) as session:
         turn = await at_the_gate(session, gate, 3)
@@ -668,8 +674,8 @@ def names(events: list[Event]) -> list[str]:
     return [type(event).__name__ for event in events]
 
 
-async def test_a_cancelled_call_is_on_record_as_such() -> None:
-    """A tool call that was cut off ends on record as cancelled; so is the answer that was put in its place."""
+async def test_a_cancelled_call_is_recorded_as_cancelled() -> None:
+    """The journal has the cut tool call as cancelled, and the answer that replaces its result."""
     gate = Gate()
     async with Session(ScriptedModel([Call("gate", id="g"), "ok"]), [gate.tool], runtime=quick()) as session:
         turn = await at_the_gate(session, gate, 1)
@@ -683,8 +689,8 @@ async def test_a_cancelled_call_is_on_record_as_such() -> None:
     assert [message["type"] for message in recorded] == ["human", "ai", "tool"]
 
 
-async def test_chunks_of_a_turn_that_was_left_do_not_show_in_the_next() -> None:
-    """Each turn's reader gets that turn's text only."""
+async def test_a_turn_shows_no_chunks_of_an_abandoned_turn() -> None:
+    """The reader of a turn gets the text of that turn only."""
     model = ScriptedModel([Hang(4, "old text"), "new text"])
     async with Session(model, runtime=quick()) as session:
         async with aclosing(session.submit_message("Go.")) as items:

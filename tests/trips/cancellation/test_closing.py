@@ -1,4 +1,4 @@
-"""Ends from unusual directions: by a hook, twice at once, given up half way; and what a runtime lets go of."""
+"""Unusual ends of a tree (by a hook, two at once, an abandoned close), and how a runtime forgets ended trees."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.trips.kits.sessions import Gate, async_tool, background, following, f
 
 
 class Deaf:
-    """A coroutine tool that does not hear that it is cancelled until the test lets it."""
+    """A coroutine tool that ignores its cancel until the test lets it end."""
 
     def __init__(self) -> None:
         self.entered, self.free = asyncio.Event(), asyncio.Event()
@@ -42,8 +42,8 @@ class Deaf:
 # --- by a hook
 
 
-async def test_a_root_that_a_hook_stops_takes_its_children_with_it() -> None:
-    """`{"continue": false}` ends the session's root for good; nobody that it started in the background works on."""
+async def test_a_hook_that_stops_the_root_ends_its_children() -> None:
+    """`{"continue": false}` ends the session's root permanently, and its background children with it."""
 
     def stop(payload: dict[str, Any]) -> Any:
         return {"continue": False, "stopReason": "enough"} if payload["tool_name"] == "gate" else None
@@ -60,8 +60,8 @@ async def test_a_root_that_a_hook_stops_takes_its_children_with_it() -> None:
         assert opened(session).tree.register.admission.slot_count == 0
 
 
-async def test_a_hook_s_stop_beside_other_calls_is_that_stop() -> None:
-    """One of several parallel calls is answered with "stop": the run is cancelled for the hook's reason, no failure."""
+async def test_a_hooks_stop_among_parallel_calls_cancels_the_run() -> None:
+    """A hook stops one of two parallel calls: the run ends as cancelled for the hook's reason, not as failed."""
     other = asyncio.Event()
 
     async def gate(payload: dict[str, Any]) -> Any:
@@ -84,8 +84,11 @@ async def test_a_hook_s_stop_beside_other_calls_is_that_stop() -> None:
 # --- several at once
 
 
-async def test_a_cancel_during_an_interrupt_ends_the_session_for_good() -> None:
-    """The interrupt still waits for a deaf tool when the cancel comes: its reader is let go, the root is over."""
+async def test_a_cancel_during_an_interrupt_ends_the_session_permanently() -> None:
+    """The interrupt still waits for a deaf tool when the cancel comes.
+
+    Its reader gets a result, and the root has ended.
+    """
     deaf = Deaf()
     runtime = AgentRuntime(grace_s=0.05)
     async with Session(ScriptedModel([Call("deaf"), "never"]), [deaf.tool], runtime=runtime) as session:
@@ -107,8 +110,11 @@ async def test_a_cancel_during_an_interrupt_ends_the_session_for_good() -> None:
         assert not run_of(session, "main").is_living
 
 
-async def test_giving_up_a_close_does_not_give_up_the_closing() -> None:
-    """Who waits for `close` may be cancelled: the tree and its readers end all the same; `close` can be had again."""
+async def test_a_cancelled_close_still_ends_the_session() -> None:
+    """A cancel of the task that waits for `close` does not stop the close.
+
+    The tree and its readers end, and `close` can be called again.
+    """
     deaf = Deaf()
     session = Session(ScriptedModel([Call("deaf"), "never"]), [deaf.tool])
     async with following(session) as events:
@@ -128,8 +134,8 @@ async def test_giving_up_a_close_does_not_give_up_the_closing() -> None:
     assert session.runtime.trees == {}
 
 
-async def test_stopping_a_runtime_waits_for_a_close_under_way() -> None:
-    """`stop` says that all are gone: it does not return before a session that another is closing."""
+async def test_stopping_a_runtime_waits_for_a_close_in_progress() -> None:
+    """`stop` returns only after the session that another task is closing has ended."""
     deaf, runtime = Deaf(), AgentRuntime()
     session = Session(ScriptedModel([Call("deaf"), "never"]), [deaf.tool], runtime=runtime)
     turn = asyncio.create_task(session.ask("Go."))
@@ -151,8 +157,8 @@ async def test_stopping_a_runtime_waits_for_a_close_under_way() -> None:
     await asyncio.gather(closing, turn)
 
 
-async def test_a_birth_that_is_interrupted_on_its_way_leaves_no_place_taken() -> None:
-    """Its place was granted, its parent stood in line for a slot again, and then came the interrupt."""
+async def test_an_interrupted_spawn_leaves_no_admission_taken() -> None:
+    """The interrupt comes after the child's admission, while its parent waits for a slot again."""
     first, second = Gate(), Gate("second")
     model = ScriptedModel(
         {
@@ -180,8 +186,8 @@ async def test_a_birth_that_is_interrupted_on_its_way_leaves_no_place_taken() ->
 # --- what a runtime keeps
 
 
-async def test_a_runtime_lets_go_of_trees_that_are_over() -> None:
-    """However many were spawned and ended: none is open, the newest can still be asked for, the oldest not."""
+async def test_a_runtime_forgets_the_oldest_ended_trees() -> None:
+    """A runtime closes each ended tree; it still has the results of the newest, and raises Unknown for the oldest."""
 
     async def work(number: int) -> int:
         return number
@@ -199,8 +205,8 @@ async def test_a_runtime_lets_go_of_trees_that_are_over() -> None:
             runtime.get(handles[19].id)
 
 
-async def test_a_runtime_that_was_stopped_starts_nothing() -> None:
-    """A spawn, and a session, are refused until it is started again."""
+async def test_a_stopped_runtime_refuses_spawns_and_sessions() -> None:
+    """A stopped runtime raises RametError for a spawn and for a session until it is started again."""
 
     async def work() -> int:
         return 1
@@ -216,8 +222,8 @@ async def test_a_runtime_that_was_stopped_starts_nothing() -> None:
         assert (await (await runtime.spawn(work)).result()).value == 1
 
 
-async def test_a_tree_stays_open_for_a_detached_run_that_outlives_its_root() -> None:
-    """A function's detached child goes on with tools and model; readers end with the child, not with the root."""
+async def test_a_detached_run_keeps_the_tree_of_its_ended_root_open() -> None:
+    """A function's detached child continues with tools and model; readers end with the child, not with the root."""
     gate = Gate()
     loner = Agent(name="loner", instructions="Alone.", model=ScriptedModel([Call("gate"), "found alone"]))
 

@@ -1,4 +1,4 @@
-"""AC-S0-6: a parent's end by time or by cancelling ends all below it, and each record names that end as the cause."""
+"""AC-S0-6: a parent's end by time or by cancel ends all runs below it, and each record names that end as the cause."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ Ends = dict[str, tuple[Status, ErrorInfo | None]]
 
 
 def ends(tree: OpenTree) -> Ends:
-    """How each run of a tree ended, by path, as the events have it."""
+    """Return how each run of a tree ended, by path, from the events."""
     found = [each for each in tree.recorder.recent_events if isinstance(each, RunEnded)]
     assert len(found) == len({each.path for each in found}), "each run ends once"
     return {each.path: (each.result.status, each.result.error) for each in found}
 
 
 def expected(tree: OpenTree, status: Status, reason: str) -> Ends:
-    """The end of `main`, and of the two runs below it, for one reason."""
+    """Return the expected ends of `main` and of the two runs below it, for one reason."""
     below = [run.info.path for run in tree.tree.register.runs.values() if run.parent is not None]
     assert len(below) == 2
     scope = "main" if status is Status.TIMEOUT else None
@@ -51,14 +51,14 @@ def expected(tree: OpenTree, status: Status, reason: str) -> Ends:
 
 
 class Slow:
-    """Work that takes note of a cancel, and goes on until the test lets it end."""
+    """Work that notices a cancel, and continues until the test lets it end."""
 
     def __init__(self) -> None:
         self.begun = 0
         self.free = asyncio.Event()
 
     async def work(self) -> str:
-        """Wait for ever."""
+        """Wait forever."""
         self.begun += 1
         try:
             return str(await asyncio.get_running_loop().create_future())
@@ -67,7 +67,7 @@ class Slow:
 
 
 async def time_passes(clock: FakeClock, slow: Slow, tree: OpenTree) -> None:
-    """Let the time of all runs be over before the slow ones have ended; wait for their ends."""
+    """Let the time of all runs expire before the slow ones have ended; wait for their ends."""
     await clock.advance(TIME_S)
     slow.free.set()
     await eventually(lambda: not any(run.is_living for run in tree.tree.register.runs.values()))
@@ -77,7 +77,7 @@ async def time_passes(clock: FakeClock, slow: Slow, tree: OpenTree) -> None:
 
 
 async def chain_of_functions(runtime: AgentRuntime, slow: Slow, child_s: float | None) -> tuple[Handle, OpenTree]:
-    """Start three functions, each the parent of the next, and wait until all are at work."""
+    """Start three functions, each the parent of the next, and wait until all are active."""
 
     async def chain(below: int) -> None:
         if below:
@@ -94,7 +94,7 @@ async def chain_of_functions(runtime: AgentRuntime, slow: Slow, child_s: float |
 
 
 async def chain_of_models(runtime: AgentRuntime, slow: Slow, child_s: float | None) -> tuple[Handle, OpenTree]:
-    """Start three model agents, each the parent of the next, and wait until the last is at work."""
+    """Start three model agents, each the parent of the next, and wait until the last is active."""
     limits = Limits() if child_s is None else Limits(seconds=child_s)
     child = Agent(name="child", description="Works.", limits=limits)
     script: dict[str, Any] = {
@@ -116,8 +116,8 @@ async def chain_of_models(runtime: AgentRuntime, slow: Slow, child_s: float | No
 
 @of_child
 @pytest.mark.parametrize("start", [chain_of_functions, chain_of_models])
-async def test_the_time_of_a_parent_is_the_cause_of_all_ends_below(start: Any, child_s: float | None) -> None:
-    """A child whose own time is over at the same moment is cancelled by its parent; it has no timeout of its own."""
+async def test_a_parents_timeout_is_the_cause_of_all_ends_below(start: Any, child_s: float | None) -> None:
+    """A child whose own time expires at the same moment is cancelled by its parent; it has no timeout of its own."""
     clock, slow = FakeClock(), Slow()
     async with AgentRuntime(clock=clock, grace_s=180) as runtime:
         _, tree = await start(runtime, slow, child_s)
@@ -129,8 +129,8 @@ async def test_the_time_of_a_parent_is_the_cause_of_all_ends_below(start: Any, c
 
 @of_child
 @pytest.mark.parametrize("start", [chain_of_functions, chain_of_models])
-async def test_the_cancelling_of_a_parent_is_the_cause_of_all_ends_below(start: Any, child_s: float | None) -> None:
-    """Also where the time of all of them is over before the slow ones have ended."""
+async def test_a_parents_cancel_is_the_cause_of_all_ends_below(start: Any, child_s: float | None) -> None:
+    """The cause stays the cancel if the time of all runs expires before the slow ones have ended."""
     clock, slow = FakeClock(), Slow()
     async with AgentRuntime(clock=clock, grace_s=180) as runtime:
         handle, tree = await start(runtime, slow, child_s)
@@ -143,8 +143,10 @@ async def test_the_cancelling_of_a_parent_is_the_cause_of_all_ends_below(start: 
         assert ends(tree) == expected(tree, Status.CANCELLED, "enough")
 
 
-async def test_the_times_of_a_cancelled_tree_agree(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`ps`, `tree`, `show` and `logs` say the same of each run: how long it has been there until it was stopped."""
+async def test_all_commands_show_equal_times_of_a_cancelled_tree(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`ps`, `tree`, `show` and `logs` show the same age of each run at its stop."""
     clock, slow = FakeClock(), Slow()
     async with AgentRuntime(tmp_path, clock=clock, grace_s=180) as runtime:
         handle, tree = await chain_of_functions(runtime, slow, None)
@@ -165,8 +167,8 @@ async def test_the_times_of_a_cancelled_tree_agree(tmp_path: pathlib.Path, capsy
         assert "age        7.0s, " in await said("show", run)
 
 
-async def test_a_childs_own_time_stays_its_own() -> None:
-    """A child whose time was over before its parent was cancelled records that; what is below names the child's end."""
+async def test_a_childs_timeout_stays_its_cause_after_the_parents_cancel() -> None:
+    """A child whose time expired before its parent's cancel records a timeout; the run below names the child's end."""
     clock, slow = FakeClock(), Slow()
     async with AgentRuntime(clock=clock, grace_s=180) as runtime:
         handle, tree = await chain_of_functions(runtime, slow, 4.0)
@@ -189,7 +191,7 @@ async def test_a_childs_own_time_stays_its_own() -> None:
 
 
 async def sandboxed_functions(runtime: AgentRuntime, child_s: float | None) -> tuple[Handle, OpenTree]:
-    """Start three functions in sandboxes, each the parent of the next, and wait until the last is deaf."""
+    """Start three functions in sandboxes, each the parent of the next, and wait until the last ignores signals."""
     policy = Policy(allow_sub_agents=True, memory_mb=512, cpu_cores=8, timeout_seconds=TIME_S)
     handle = await runtime.spawn(agents.chain, args=(2, child_s), policy=policy)
     tree = runtime.trees[handle.run.info.root]
@@ -198,7 +200,7 @@ async def sandboxed_functions(runtime: AgentRuntime, child_s: float | None) -> t
 
 
 async def sandboxed_models(runtime: AgentRuntime, child_s: float | None) -> tuple[Handle, OpenTree]:
-    """Start three model agents in sandboxes, each the parent of the next, and wait until the last is deaf."""
+    """Start three model agents in sandboxes, each the parent of the next, and wait until the last ignores signals."""
     policy = Policy(timeout_seconds=child_s, allow_sub_agents=True, memory_mb=200)
     leaf = Agent(name="leaf", description="Works.", policy=Policy(timeout_seconds=child_s, memory_mb=128))
     middle = Agent(name="middle", description="Leads.", policy=policy)
@@ -221,21 +223,21 @@ async def sandboxed_models(runtime: AgentRuntime, child_s: float | None) -> tupl
 
 
 def leaf_of(tree: OpenTree, left: str) -> Run | None:
-    """The run two levels below the root, once it has left a file of this name."""
+    """Return the run two levels below the root once it has written a file of this name, or None."""
     found = [run for run in tree.tree.register.runs.values() if run.info.depth == 2 and run.folder is not None]
     return found[0] if found and found[0].folder and (found[0].folder.workspace / left).exists() else None
 
 
 @of_child
 @pytest.mark.parametrize("start", [sandboxed_functions, sandboxed_models])
-async def test_the_time_of_a_sandboxed_parent_is_the_cause_of_all_ends_below(
+async def test_a_sandboxed_parents_timeout_is_the_cause_of_all_ends_below(
     tmp_path: pathlib.Path,
     backend: Name,
     start: Any,
     child_s: float | None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The result by a handle, the events, the journal and `ramet show` say so."""
+    """The events, the result of the leaf and `ramet show` name the parent's timeout."""
     clock = FakeClock()
     async with AgentRuntime(tmp_path / "work", backend=backend, clock=clock) as runtime:
         handle, tree = await start(runtime, child_s)
@@ -252,10 +254,8 @@ async def test_the_time_of_a_sandboxed_parent_is_the_cause_of_all_ends_below(
     assert f"cancelled: stopped with its parent: {OF_TIME}" in capsys.readouterr().out
 
 
-async def test_a_run_that_is_stopped_twice_ends_after_the_sandboxes_below_it(
-    tmp_path: pathlib.Path, backend: Name
-) -> None:
-    """A run whose own time is over while it is stopped with its parent still waits for the runs below it."""
+async def test_a_run_stopped_twice_ends_after_the_sandboxes_below_it(tmp_path: pathlib.Path, backend: Name) -> None:
+    """A run that is stopped again while it stops with its parent still waits for the run below it."""
     async with AgentRuntime(tmp_path / "work", backend=backend, clock=FakeClock()) as runtime:
         handle, tree = await sandboxed_models(runtime, None)
         leaf = leaf_of(tree, "begun")
@@ -276,10 +276,8 @@ async def test_a_run_that_is_stopped_twice_ends_after_the_sandboxes_below_it(
         ]  # fmt: skip
 
 
-async def test_the_children_of_a_sandboxed_parent_that_failed_end_together(
-    tmp_path: pathlib.Path, backend: Name
-) -> None:
-    """All of them are being stopped before the first has ended: many deaf children take no longer than one."""
+async def test_children_of_a_failed_sandboxed_parent_end_concurrently(tmp_path: pathlib.Path, backend: Name) -> None:
+    """Each of three deaf children is told to stop before the first has ended: many take no longer than one."""
     async with AgentRuntime(tmp_path / "work", backend=backend) as runtime:
         policy = Policy(allow_sub_agents=True, memory_mb=512, cpu_cores=8)
         handle = await runtime.spawn(agents.fail_above, args=(3,), policy=policy)
@@ -306,10 +304,10 @@ async def test_the_children_of_a_sandboxed_parent_that_failed_end_together(
         assert messages == {"its parent ended: failed"}
 
 
-async def test_a_child_that_has_what_is_left_of_its_parents_time_has_no_timeout_of_its_own(
+async def test_a_child_with_the_rest_of_its_parents_time_has_no_own_timeout(
     tmp_path: pathlib.Path,
 ) -> None:
-    """Also where the child's time, as computed in fractions, is over a moment before its parent's."""
+    """The child is cancelled although its time, computed in fractions, expires a moment before its parent's."""
     time_s, born_s = 5.37, 1.35
     assert born_s + (time_s - born_s) < time_s
     clock = FakeClock()
@@ -331,10 +329,10 @@ async def test_a_child_that_has_what_is_left_of_its_parents_time_has_no_timeout_
 
 
 @pytest.mark.parametrize("start", [sandboxed_functions, sandboxed_models])
-async def test_the_cancelling_of_a_sandboxed_parent_is_the_cause_of_all_ends_below(
+async def test_a_sandboxed_parents_cancel_is_the_cause_of_all_ends_below(
     tmp_path: pathlib.Path, backend: Name, start: Any
 ) -> None:
-    """Also where the time of all of them is over before the deaf one has ended."""
+    """The cause stays the cancel if the time of all runs expires before the deaf one has ended."""
     clock = FakeClock()
     async with AgentRuntime(tmp_path / "work", backend=backend, clock=clock) as runtime:
         handle, tree = await start(runtime, 60.0)

@@ -1,4 +1,4 @@
-"""The end of agents in sandboxes: cancelled, timed out, abandoned. On every backend alike."""
+"""Cancel, timeout and abandonment of agents in sandboxes, with equal outcomes on every backend."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _marks = itertools.count()
 
 @pytest.fixture
 def mark() -> str:
-    """A word that is in the command lines of one test's processes and of no others."""
+    """Return a word that is in the command lines of this test's processes only."""
     return f"ends-{os.getpid()}-{next(_marks)}"
 
 
 async def test_ac_s0_6_neg_6_cancel_ends_three_levels(runtime: ramet.AgentRuntime, mark: str) -> None:
-    """AC-S0-6, NEG-6: when cancel returns, nobody of the subtree is left; the run is cancelled, with the reason."""
+    """AC-S0-6, NEG-6: no process of the subtree remains when cancel returns; the run is cancelled, with the reason."""
     handle = await runtime.start_agent(agent=agents.subtree, args=(mark, 3), policy=MAY)
     await eventually(lambda: len(marked(mark)) == 3)
 
@@ -41,10 +41,8 @@ async def test_ac_s0_6_neg_6_cancel_ends_three_levels(runtime: ramet.AgentRuntim
     assert "no longer needed" in str(result.error)
 
 
-async def test_ac_s0_6_descendants_are_told_as_cancelled_by_their_parent(
-    runtime: ramet.AgentRuntime, mark: str
-) -> None:
-    """AC-S0-6: each descendant's own record says that it was cancelled, and because of whom."""
+async def test_ac_s0_6_results_of_descendants_name_the_parents_cancel(runtime: ramet.AgentRuntime, mark: str) -> None:
+    """AC-S0-6: the result of each descendant says that it was cancelled with its parent, or why."""
     handle = await runtime.start_agent(agent=agents.subtree, args=(mark, 3), policy=MAY)
     await eventually(lambda: len(marked(mark)) == 3)
     [runs] = runtime.get_status()["sessions"].values()
@@ -59,10 +57,8 @@ async def test_ac_s0_6_descendants_are_told_as_cancelled_by_their_parent(
         assert "parent" in result.error.message or "no longer needed" in result.error.message
 
 
-async def test_a_parent_in_the_host_ends_behind_its_children_in_sandboxes(
-    runtime: ramet.AgentRuntime, mark: str
-) -> None:
-    """Whoever hears of its end finds no process of theirs, though it would itself be gone at once."""
+async def test_a_parent_in_the_host_ends_after_its_sandboxed_children(runtime: ramet.AgentRuntime, mark: str) -> None:
+    """No process of the child's sandbox remains when the parent ends, although the parent alone could end at once."""
     left: list[list[int]] = []
 
     async def parent() -> None:
@@ -81,8 +77,8 @@ async def test_a_parent_in_the_host_ends_behind_its_children_in_sandboxes(
     assert left == [[]]
 
 
-async def test_ac_s0_6_a_parents_timeout_is_its_childrens_end(runtime: ramet.AgentRuntime, mark: str) -> None:
-    """AC-S0-6: the same when its time is up."""
+async def test_ac_s0_6_a_parents_timeout_ends_its_children(runtime: ramet.AgentRuntime, mark: str) -> None:
+    """AC-S0-6: no process of the subtree remains when the parent's time is over; the run is a timeout."""
     policy = ramet.Policy(allow_sub_agents=True, memory_mb=1024, cpu_cores=8, timeout_seconds=2)
 
     result = await runtime.run_agent(agent=agents.subtree, args=(mark, 3), policy=policy)
@@ -91,8 +87,8 @@ async def test_ac_s0_6_a_parents_timeout_is_its_childrens_end(runtime: ramet.Age
     assert marked(mark) == []
 
 
-async def test_stopping_the_runtime_ends_everybody(backend: Name, tmp_path: pathlib.Path, mark: str) -> None:
-    """Row 1: `stop` returns when all are gone, with the sandboxes' zygotes; it may be called twice."""
+async def test_stopping_the_runtime_ends_every_process(backend: Name, tmp_path: pathlib.Path, mark: str) -> None:
+    """Row 1: `stop` returns once every run and every zygote of sandboxes has ended; it may be called twice."""
     async with ramet.AgentRuntime(working_dir=tmp_path / "work", backend=backend) as runtime:
         handles = [
             await runtime.start_agent(agent=answers.never_end, args=(mark,), policy=ramet.Policy()) for _ in range(3)
@@ -104,10 +100,8 @@ async def test_stopping_the_runtime_ends_everybody(backend: Name, tmp_path: path
         assert [(await handle.result()).status for handle in handles] == ["cancelled"] * 3
 
 
-async def test_giving_up_the_wait_does_not_end_the_agent_or_does_and_says_so(
-    runtime: ramet.AgentRuntime, mark: str
-) -> None:
-    """`run_agent` that is cancelled ends its agent: nobody else holds a handle on it."""
+async def test_cancelling_run_agent_ends_its_agent(runtime: ramet.AgentRuntime, mark: str) -> None:
+    """A cancel of `run_agent` ends its agent, since no other code holds a handle on it."""
     waiting = asyncio.create_task(
         runtime.run_agent(agent=answers.never_end, args=(mark,), policy=ramet.Policy(timeout_seconds=50))
     )
@@ -121,8 +115,8 @@ async def test_giving_up_the_wait_does_not_end_the_agent_or_does_and_says_so(
     await eventually(lambda: len(runtime.get_status()["sessions"]) == 0)
 
 
-async def test_cancelling_twice_or_after_the_end_is_nothing(runtime: ramet.AgentRuntime) -> None:
-    """105: idempotent; a run that has ended keeps its result."""
+async def test_cancelling_after_the_end_changes_nothing(runtime: ramet.AgentRuntime) -> None:
+    """105: cancel is idempotent; an ended run keeps its result."""
     handle = await runtime.start_agent(agent=agents.echo, args=(1,), policy=ramet.Policy())
     assert (await handle.result()).status == "completed"
 
@@ -132,8 +126,8 @@ async def test_cancelling_twice_or_after_the_end_is_nothing(runtime: ramet.Agent
     assert (await handle.result()).status == "completed"
 
 
-async def test_many_are_cancelled_at_once(runtime: ramet.AgentRuntime, mark: str) -> None:
-    """Ten trees, cancelled together: none is forgotten."""
+async def test_many_trees_are_cancelled_concurrently(runtime: ramet.AgentRuntime, mark: str) -> None:
+    """No process of ten trees remains after ten concurrent cancels."""
     handles = [
         await runtime.start_agent(agent=answers.never_end, args=(mark,), policy=ramet.Policy()) for _ in range(10)
     ]
@@ -144,8 +138,8 @@ async def test_many_are_cancelled_at_once(runtime: ramet.AgentRuntime, mark: str
     assert marked(mark) == []
 
 
-async def test_a_cancel_while_it_is_being_ended_leaves_nothing(runtime: ramet.AgentRuntime, mark: str) -> None:
-    """Out of time and deaf, then stopped in its grace: conftest.py looks for descriptors that were left open."""
+async def test_a_cancel_during_a_timeout_leaves_no_process(runtime: ramet.AgentRuntime, mark: str) -> None:
+    """A deaf run is cancelled in the grace of its timeout; conftest.py checks for open descriptors."""
     policy = ramet.Policy(timeout_seconds=5)  # Enough to begin in, on any machine.
     handle = await runtime.start_agent(agent=agents.deaf, args=(mark,), policy=policy)
     run = runtime.get(handle.id).run

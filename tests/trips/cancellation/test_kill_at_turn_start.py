@@ -1,4 +1,4 @@
-"""Functions that are killed while a turn of theirs begins: nothing is called after that, and nothing is written."""
+"""Kills of function agents while a turn begins: afterwards the function is not called, and nothing is written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ places = pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local
 
 
 class Slow(MemoryStore):
-    """Writes down a turn once it may; `asked` counts those that it was given."""
+    """A store that writes a turn only once it may; `asked` counts the turns that it was given."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,21 +39,21 @@ class Slow(MemoryStore):
         return await super().put(kind, key, data, expected=expected, tree=tree)
 
 
-async def leaving_a_mark(folder: pathlib.Path, runtime: AgentRuntime, backend: Backend | None) -> RunningAgent:
-    """An agent whose function leaves the file that it is told of."""
+async def open_marking_agent(folder: pathlib.Path, runtime: AgentRuntime, backend: Backend | None) -> RunningAgent:
+    """Return an agent whose function creates the file that its message names."""
     start = opening(runtime, folder / "ada", **function("leaves_a_mark", policy=policy_for(backend)))
     await OURS.check(start)
     return await OURS.open(start)
 
 
 @places
-async def test_a_function_that_is_killed_before_its_turn_is_on_record_is_not_called(
+async def test_a_kill_before_the_turn_is_recorded_prevents_the_call(
     tmp_path: pathlib.Path, backend: Backend | None
 ) -> None:
-    """The kill is answered once nothing more is written."""
+    """The kill returns only once the store writes nothing more; the turn raises RametError."""
     store, mark = Slow(), tmp_path / "mark"
     async with AgentRuntime(tmp_path, store=store, backend=backend) as runtime:
-        agent = await leaving_a_mark(tmp_path, runtime, backend)
+        agent = await open_marking_agent(tmp_path, runtime, backend)
         turn = asyncio.create_task(say(agent, str(mark)))
         await eventually(lambda: store.asked)
         closing = asyncio.create_task(agent.close("it was killed"))
@@ -71,8 +71,8 @@ async def test_a_function_that_is_killed_before_its_turn_is_on_record_is_not_cal
             await say(agent, str(mark))
 
 
-async def test_a_function_that_is_killed_while_a_policy_adapter_is_asked_is_not_called(tmp_path: pathlib.Path) -> None:
-    """The kill does not wait for the answer, and the turn that had not begun is on record no more."""
+async def test_a_kill_during_a_policy_decision_prevents_the_call(tmp_path: pathlib.Path) -> None:
+    """The kill does not wait for the adapter, and removes the record of the turn that had not begun."""
     may_answer, mark, store = asyncio.Event(), tmp_path / "mark", MemoryStore()
 
     async def answers(request: PolicyRequest) -> PolicyAnswer:
@@ -81,7 +81,7 @@ async def test_a_function_that_is_killed_while_a_policy_adapter_is_asked_is_not_
 
     adapter: Any = Adapter(answers)
     async with AgentRuntime(tmp_path, store=store, policy_adapter=adapter) as runtime:
-        agent = await leaving_a_mark(tmp_path, runtime, None)
+        agent = await open_marking_agent(tmp_path, runtime, None)
         turn = asyncio.create_task(say(agent, str(mark)))
         await eventually(lambda: adapter.asked)
         await agent.close("it was killed")
@@ -94,11 +94,11 @@ async def test_a_function_that_is_killed_while_a_policy_adapter_is_asked_is_not_
             await turn
 
 
-async def test_a_turn_whose_reader_leaves_while_it_begins_was_none(tmp_path: pathlib.Path) -> None:
-    """The agent answers on."""
+async def test_a_turn_abandoned_before_its_start_leaves_no_record(tmp_path: pathlib.Path) -> None:
+    """The function is not called for that turn; the agent answers the next one."""
     store, mark = Slow(), tmp_path / "mark"
     async with AgentRuntime(tmp_path, store=store) as runtime:
-        agent = await leaving_a_mark(tmp_path, runtime, None)
+        agent = await open_marking_agent(tmp_path, runtime, None)
         turn = asyncio.create_task(say(agent, str(mark)))
         await eventually(lambda: store.asked)
         turn.cancel()
@@ -112,8 +112,8 @@ async def test_a_turn_whose_reader_leaves_while_it_begins_was_none(tmp_path: pat
         await agent.close("it is over")
 
 
-async def test_a_reader_that_leaves_at_any_moment_of_a_beginning_leaves_no_call_at_work(tmp_path: pathlib.Path) -> None:
-    """A call that was begun before the reader heard so ends, too."""
+async def test_a_reader_that_leaves_at_any_start_moment_leaves_no_active_call(tmp_path: pathlib.Path) -> None:
+    """A cancelled reader ends the call that had begun for it."""
     async with AgentRuntime(tmp_path, store=MemoryStore()) as runtime:
         agent = await OURS.open(opening(runtime, tmp_path / "ada", **function("waits")))
         assert isinstance(agent, FunctionAgent)

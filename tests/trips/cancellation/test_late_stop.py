@@ -1,4 +1,4 @@
-"""A run that is stopped when its sandbox, which another kernel could go on with, has said its last word."""
+"""A cancel of a run whose sandbox is remote and is still copying its files after the function returned."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be anoth
 
 
 class SlowSandbox(OutlivingSandbox):
-    """Its files are on their way for ever."""
+    """A sandbox whose files are copied forever."""
 
     def __init__(self, inner: RemoteSandbox, described: Mapping[str, Any]) -> None:
         super().__init__(inner, described)
         self.is_asked, self.is_let_go = asyncio.Event(), asyncio.Event()
 
     async def sync(self) -> None:
-        """Never done."""
+        """Wait forever."""
         self.is_asked.set()
         await asyncio.Event().wait()
 
     async def clean_up(self) -> None:
-        """As any."""
+        """Clean up as the inner sandbox does, and note that it was released."""
         await self._inner.clean_up()
         self.is_let_go.set()
 
 
 class SlowBackend(MachineBackend):
-    """Has one of these."""
+    """A backend that starts a SlowSandbox."""
 
     box: SlowSandbox
 
     async def start(self, spec: SandboxSpec) -> SlowSandbox:  # type: ignore[override]  # as good as one
-        """There."""
+        """Start a SlowSandbox and keep it as `box`."""
         self.box = SlowSandbox(await super().start(spec), {"number": 1})
         return self.box
 
 
 def answer() -> int:
-    """What is there to be found out."""
+    """Return 42."""
     return 42
 
 
-async def test_its_sandbox_is_let_go_of(tmp_path: pathlib.Path) -> None:
-    """Though nothing is said of it but its end."""
+async def test_a_cancel_during_the_copy_of_files_releases_the_sandbox(tmp_path: pathlib.Path) -> None:
+    """The sandbox is cleaned up, so that the runtime can close."""
     runs = RunFolders(tmp_path).root
     runs.mkdir(0o700, parents=True)
     backend = SlowBackend(runs)

@@ -1,4 +1,4 @@
-"""A stop whose grace is shorter than a process takes to be killed waits for that: what it names really remains."""
+"""A stop with a short grace still waits for SIGKILL of processes: each call that it names really remains."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ GRACE_S = 0.01
 DEAF = "trap '' TERM; echo $$ > pid; while :; do read -t 1000 < <(:) || sleep 1000; done"
 
 
-async def test_a_tool_in_a_process_is_gone_and_not_named() -> None:
-    """It passes over SIGTERM: its call ends a second after the grace of the stop, by SIGKILL."""
+async def test_cancel_ends_a_tool_process_and_does_not_name_it() -> None:
+    """The tool ignores SIGTERM: SIGKILL ends its call a second after the grace of the stop."""
     tools = [StructuredTool.from_function(deaf)]
     async with AgentRuntime(grace_s=GRACE_S) as runtime, in_processes(tools, Call("deaf"), runtime=runtime) as session:
         turn = asyncio.create_task(session.ask("Go."))
@@ -38,8 +38,8 @@ async def test_a_tool_in_a_process_is_gone_and_not_named() -> None:
 
 
 @pytest.mark.parametrize("how", ["cancel", "interrupt"])
-async def test_a_command_is_gone_and_not_named(tmp_path: pathlib.Path, how: str) -> None:
-    """Bash has two seconds from SIGTERM to SIGKILL; an interrupt returns when the command is gone as well."""
+async def test_cancel_and_interrupt_end_a_command_and_do_not_name_it(tmp_path: pathlib.Path, how: str) -> None:
+    """Bash has two seconds from SIGTERM to SIGKILL; an interrupt, too, returns only when the command has ended."""
     model = ScriptedModel([Call("Bash", {"command": DEAF}), "done"])
     async with Session(model, workspace_tools(), cwd=tmp_path, runtime=AgentRuntime(grace_s=GRACE_S)) as session:
         turn = asyncio.create_task(session.ask("Go."))
@@ -55,8 +55,8 @@ async def test_a_command_is_gone_and_not_named(tmp_path: pathlib.Path, how: str)
         assert (await turn).status is Status.CANCELLED
 
 
-async def test_a_sandbox_below_a_parent_in_the_host_is_gone_and_neither_is_named(tmp_path: pathlib.Path) -> None:
-    """The parent waits for its child's sandbox, and the stop for both."""
+async def test_cancel_ends_a_child_sandbox_and_names_neither_run(tmp_path: pathlib.Path) -> None:
+    """The parent waits for the sandbox of its child, and the stop waits for both."""
     mark = f"stopped-{os.getpid()}"
 
     async def parent() -> None:
@@ -75,8 +75,8 @@ async def test_a_sandbox_below_a_parent_in_the_host_is_gone_and_neither_is_named
         assert (await handle.result()).status is Status.CANCELLED
 
 
-async def test_a_thread_is_named_though_a_process_beside_it_was_waited_for(tmp_path: pathlib.Path) -> None:
-    """What cannot be ended is said, and only that."""
+async def test_cancel_names_a_stuck_thread_after_it_ended_a_process(tmp_path: pathlib.Path) -> None:
+    """The receipt names the thread alone, which cannot be ended; the concurrent command has ended."""
     stuck = Stuck()
     model = ScriptedModel([[Call("stuck"), Call("Bash", {"command": DEAF})], "done"])
     tools = [stuck.tool, *workspace_tools()]
