@@ -1,4 +1,4 @@
-"""Two kernels on one database: what one cannot hold any more goes on at the other, and nothing is done by both."""
+"""Two kernels on one database: one resumes the trees that the other has lost, and no work is done by both."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ __all__ = ["postgres"]  # a fixture is used by its name
 
 @pytest.fixture
 def stores(postgres: Server) -> dict[str, PostgresStore]:
-    """Of kernels by name, none of them open; in one schema."""
+    """Return closed stores by kernel name, in one schema."""
     schema = fresh_schema()
     return {name: PostgresStore(postgres.dsn, schema=schema, kernel=name) for name in ("one", "two", "three")}
 
 
-async def test_a_lost_tree_ends_here_and_goes_on_there_and_all_else_stays(
+async def test_a_lost_tree_ends_at_one_kernel_and_continues_at_the_other(
     postgres: Server, stores: dict[str, PostgresStore], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The tool at work is cut off, the session that rests ends; what the first kernel begins after that is its own."""
+    """The first kernel cuts the active tool, ends the idle session, and owns what it begins afterwards."""
     gate, again = Gate(), Gate()
     again.open.set()
     there: list[Handle] = []
@@ -85,10 +85,10 @@ async def test_a_lost_tree_ends_here_and_goes_on_there_and_all_else_stays(
         assert seqs == list(range(1, len(seqs) + 1))
 
 
-async def test_a_tree_that_cannot_be_read_keeps_no_other_from_going_on(
+async def test_an_unreadable_tree_does_not_prevent_failover_of_others(
     postgres: Server, stores: dict[str, PostgresStore], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is named in the log, and stays as it is: when a kernel falls, and when one begins to adopt."""
+    """The log names the tree, and its document stays as it is: at a failover, and at the next adopt."""
     there: list[Handle] = []
     async with AgentRuntime(store=stores["one"], grace_s=1.0) as one, AgentRuntime(store=stores["two"]) as two:
         sessions = [Session(ScriptedModel(["said"]), runtime=one) for _ in range(3)]
@@ -111,10 +111,10 @@ async def test_a_tree_that_cannot_be_read_keeps_no_other_from_going_on(
         await eventually(lambda: one.trees == {})
 
 
-async def test_guests_of_a_tree_that_went_elsewhere_end_and_that_is_said_once(
+async def test_sandboxes_of_a_lost_tree_end_with_one_log_line(
     postgres: Server, stores: dict[str, PostgresStore], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Though the kernel lives on that had it: no sandbox is left, and its end here is not on record."""
+    """The former kernel lives on, leaves no sandbox of the tree, and records no end of its run."""
     said: list[str] = []
     async with (
         AgentRuntime(tmp_path / "one", store=stores["one"], backend="local", grace_s=1.0) as one,
@@ -136,7 +136,7 @@ async def test_guests_of_a_tree_that_went_elsewhere_end_and_that_is_said_once(
 
 
 def sandboxes() -> list[psutil.Process]:
-    """The living processes below this one that are in a pid namespace of their own; some wait for their first run."""
+    """Return the live processes below this one with a pid namespace of their own; some wait for their first run."""
     found = []
     for each in psutil.Process().children(recursive=True):
         with contextlib.suppress(OSError, psutil.NoSuchProcess):
@@ -148,13 +148,13 @@ def sandboxes() -> list[psutil.Process]:
 
 
 def stays() -> None:
-    """Say so."""
+    """Print a line, then sleep for an hour."""
     print("here", flush=True)  # noqa: T201
     time.sleep(3600)
 
 
-async def test_what_a_kernel_left_that_ended_goes_on_at_another(stores: dict[str, PostgresStore]) -> None:
-    """Also where it ended properly with trees at work; and a restarted one gets back what is still its own."""
+async def test_trees_of_an_ended_kernel_continue_at_another(stores: dict[str, PostgresStore]) -> None:
+    """A session of a kernel whose store closed continues at another; the restarted kernel gets no tree back."""
     async with AgentRuntime(store=stores["two"]) as two:
         there: list[Handle] = []
         await two.adopt(there.append, llm=ScriptedModel(["second"]))
@@ -171,10 +171,10 @@ async def test_what_a_kernel_left_that_ended_goes_on_at_another(stores: dict[str
             assert await restarted.resume(llm=ScriptedModel([])) == []
 
 
-async def test_a_result_is_collected_at_any_kernel_whatever_became_of_its_own(
+async def test_any_kernel_returns_the_result_of_an_ended_run(
     stores: dict[str, PostgresStore],
 ) -> None:
-    """Of a run that is over; and what was kept for equal calls is had from there as well, instead of working again."""
+    """Each kernel has the result, and the cached results of equal calls, before and after the first kernel ended."""
     async with AgentRuntime(store=stores["two"]) as two:
         one = await AgentRuntime(store=stores["one"]).start()
         handle = await one.spawn(Agent(name="lead", model=ScriptedModel(["found"])), "go")
@@ -195,10 +195,10 @@ async def test_a_result_is_collected_at_any_kernel_whatever_became_of_its_own(
         assert (await three.result(handle.id)).value == "found"
 
 
-async def test_what_cannot_go_on_is_named_and_waits_for_a_resume_that_has_what_it_needs(
+async def test_a_tree_with_a_missing_tool_waits_for_a_resume_with_that_tool(
     stores: dict[str, PostgresStore], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its tool is not here; the other tree goes on."""
+    """The log names the tree and the tool that is missing; the other tree continues."""
     gate = Gate()
     one = await AgentRuntime(store=stores["one"], grace_s=1.0).start()
     lead = await one.spawn(Agent(name="lead", model=ScriptedModel([[Call("gate")]])), "go", tools=[gate.tool])
@@ -222,10 +222,10 @@ async def test_what_cannot_go_on_is_named_and_waits_for_a_resume_that_has_what_i
         assert (await two.result(lead.id)).value == "done"
 
 
-async def test_what_goes_wrong_with_one_tree_keeps_no_other_from_being_adopted(
+async def test_a_failing_callback_for_one_tree_does_not_prevent_failover_of_another(
     stores: dict[str, PostgresStore], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever is told of them fails at the first; both are at work, and a line says what failed."""
+    """The callback fails at the first tree; both trees are active, and one line names the failure."""
     one = await AgentRuntime(store=stores["one"]).start()
     sessions = [Session(ScriptedModel(["first"]), runtime=one) for _ in range(2)]
     for each in sessions:
@@ -252,10 +252,10 @@ async def test_what_goes_wrong_with_one_tree_keeps_no_other_from_being_adopted(
         assert line.exc_info is None
 
 
-async def test_a_run_of_another_kernel_is_not_steered_but_its_address_is_told(
+async def test_control_of_another_kernels_run_raises_its_address(
     stores: dict[str, PostgresStore],
 ) -> None:
-    """Whoever asks here is sent there; what no kernel has is not known."""
+    """OwnedElsewhere has the kernel and its address; a run of no kernel raises Unknown."""
     async with (
         AgentRuntime(store=stores["one"]) as one,
         AgentRuntime(store=stores["two"]) as two,
@@ -276,7 +276,7 @@ async def test_a_run_of_another_kernel_is_not_steered_but_its_address_is_told(
 
 
 async def test_a_schedule_fires_once_among_three_kernels(stores: dict[str, PostgresStore]) -> None:
-    """Each has a scheduler that looks at the same moments; one of them gets each tick."""
+    """Three kernels have a scheduler that looks at the same moments; one of them fires each tick."""
     scheduled.CALLS.clear()
     async with contextlib.AsyncExitStack() as stack:
         schedulers = []
@@ -296,8 +296,8 @@ async def test_a_schedule_fires_once_among_three_kernels(stores: dict[str, Postg
         assert scheduled.CALLS == ["note"] * 3
 
 
-async def test_a_claimed_tick_is_its_owners_while_that_ones_kernel_lives(stores: dict[str, PostgresStore]) -> None:
-    """Another kernel's scheduler leaves it alone; when that kernel falls it is decided on anew, at once."""
+async def test_a_claimed_tick_belongs_to_its_kernel_while_that_lives(stores: dict[str, PostgresStore]) -> None:
+    """Another kernel's scheduler does not touch the tick; it decides anew at once when that kernel ends."""
     scheduled.CALLS.clear()
     two = await stores["two"].open()
     async with AgentRuntime(store=stores["one"]) as one, AgentScheduler(one) as scheduler:
@@ -328,8 +328,8 @@ async def _ended(scheduler: AgentScheduler, id: str, number: int) -> None:
 
 
 @pytest.fixture(autouse=True)
-async def nothing_left(postgres: Server, stores: dict[str, PostgresStore]) -> AsyncIterator[None]:
-    """The schema goes with its test."""
+async def drop_schema(postgres: Server, stores: dict[str, PostgresStore]) -> AsyncIterator[None]:
+    """Drop the schema after the test."""
     yield
     with psycopg.connect(postgres.dsn, autocommit=True) as connection:
         connection.execute(f'DROP SCHEMA IF EXISTS "{stores["one"]._place.schema}" CASCADE')

@@ -1,4 +1,4 @@
-"""A kernel whose lock is gone, and another's: it stops what is at work, begins nothing, and says so."""
+"""A kernel that lost its lock to another kernel ends its active trees, begins nothing, and reports it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["postgres"]  # a fixture is used by its name
 
 @pytest.fixture
 async def stores(postgres: Server) -> AsyncIterator[tuple[PostgresStore, PostgresStore]]:
-    """Those of two kernels, in one place; the second is not open."""
+    """Yield the stores of two kernels in one place; the second is not open."""
     with place_of("postgres", postgres.socket) as place:
         first, second = store_at(place), store_at(place)
         assert isinstance(first, PostgresStore)
@@ -36,10 +36,10 @@ async def stores(postgres: Server) -> AsyncIterator[tuple[PostgresStore, Postgre
         yield await first.open(), second
 
 
-async def test_a_kernel_that_was_replaced_ends_its_trees_and_begins_nothing(
+async def test_a_replaced_kernel_ends_its_trees_and_begins_nothing(
     postgres: Server, stores: tuple[PostgresStore, PostgresStore], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The tool at work is cut off, the session that rests ends; the other kernel alone brings the tree to its end."""
+    """The kernel cuts the active tool and ends the idle session; the other kernel alone completes the tree."""
     mine, others = stores
     gate, again = Gate(), Gate()
     script: Script = [[Call("gate")], "no"]
@@ -75,10 +75,10 @@ async def test_a_kernel_that_was_replaced_ends_its_trees_and_begins_nothing(
     assert runtime.get_status()["state"] == "stopped"
 
 
-async def test_a_kernel_that_gets_its_lock_back_goes_on(
+async def test_a_kernel_that_gets_its_lock_back_continues(
     postgres: Server, stores: tuple[PostgresStore, PostgresStore]
 ) -> None:
-    """While it is cut off nothing begins; then the same runs go on."""
+    """The kernel begins nothing without its connection; afterwards the same run continues."""
     mine, _ = stores
     gate = Gate()
     model = ScriptedModel([[Call("gate")], "done"])
@@ -97,10 +97,10 @@ async def test_a_kernel_that_gets_its_lock_back_goes_on(
         assert runtime.get_status()["state"] == "running"
 
 
-async def test_a_scheduler_of_a_kernel_that_was_replaced_fires_nothing(
+async def test_a_scheduler_of_a_replaced_kernel_fires_nothing(
     postgres: Server, stores: tuple[PostgresStore, PostgresStore]
 ) -> None:
-    """It hears of it when it looks, and says so to whoever asks."""
+    """`trigger` raises StoreFailed, and the function is not called."""
     mine, others = stores
     scheduled.CALLS.clear()
     runtime = await AgentRuntime(store=mine).start()
@@ -119,8 +119,8 @@ async def test_a_scheduler_of_a_kernel_that_was_replaced_fires_nothing(
     await others.close()
 
 
-async def test_a_kernel_whose_database_another_one_writes_to_ends_its_trees_and_begins_nothing(tmp_path: Path) -> None:
-    """As the newer one of two kernels in a file, where no lock kept it out, leaves its number there."""
+async def test_a_kernel_ends_its_trees_once_another_writes_to_its_file(tmp_path: Path) -> None:
+    """A second kernel without a lock writes a newer epoch into the file of the first, which is then fenced."""
     runtime = await AgentRuntime(tmp_path, grace_s=1.0).start()
     session = Session(ScriptedModel(["one", "not said"]), runtime=runtime)
     await session.ask("first")

@@ -1,4 +1,4 @@
-"""What a kernel says that was asked for what another one has by now, and has not heard of that: come again, at once."""
+"""Answers of a kernel that does not know yet that another kernel has taken over a team: ask again, at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["postgres"]  # a fixture is used by its name
 
 @pytest.fixture
 async def store(postgres: Server) -> AsyncIterator[PostgresStore]:
-    """That of the kernel which is asked; its schema goes with its test."""
+    """Yield the store of the kernel that the tests ask, and drop its schema afterwards."""
     schema = fresh_schema()
     yield PostgresStore(postgres.dsn, schema=schema, kernel="one")
     with psycopg.connect(postgres.dsn, autocommit=True) as connection:
@@ -32,14 +32,14 @@ async def store(postgres: Server) -> AsyncIterator[PostgresStore]:
 
 @pytest.fixture
 async def served(store: PostgresStore) -> AsyncIterator[Served]:
-    """A kernel, named one."""
+    """Yield a server whose kernel is named "one"."""
     with short_folder() as folder:
         async with serving(folder, store=store) as served:
             yield served
 
 
-async def taken_over(store: PostgresStore) -> None:
-    """All teams by kernel two, as it does with those of a kernel that it holds for lost; nobody is told."""
+async def take_over_teams(store: PostgresStore) -> None:
+    """Write kernel two as the owner of every team, as a takeover does, without a notice to kernel one."""
     books = TeamTables(store)
     agents = (await books.agents()).readable
     for team in (await books.teams()).readable:
@@ -48,8 +48,8 @@ async def taken_over(store: PostgresStore) -> None:
         await books.write(replace(team, kernel="two"), *crew)
 
 
-def is_told_to_come_again(answer: Any, detail: str) -> None:
-    """By a document of a type that is in the reference, without a word of how it is kept."""
+def check_taken_over_answer(answer: Any, detail: str) -> None:
+    """Check for a 503 with Retry-After and a documented problem type, without details of the store."""
     assert answer.status_code == 503, answer.text
     assert answer.headers["retry-after"] == "1"
     problem = answer.json()
@@ -58,43 +58,43 @@ def is_told_to_come_again(answer: Any, detail: str) -> None:
     assert not {"expected", "found", "key"} & set(problem)
 
 
-async def test_a_write_of_what_was_taken_over_is_refused_as_what_it_is(served: Served, store: PostgresStore) -> None:
-    """Keys, spawns, ends and turns: each was not done, may be asked for again, and says so."""
+async def test_writes_to_a_taken_over_team_are_refused_as_taken_over(served: Served, store: PostgresStore) -> None:
+    """Rotations, spawns, kills and deletions were not done, and the answer says that the client can ask again."""
     team, key = await served.team()
     asked = {"team": team, "name": "bob", "agent_type": "echo"}
     made = (await served.ask("POST", "/v1/agents", key, json=asked)).json()
     agent, nonce = made["agent"]["id"], made["nonce"]
-    await taken_over(store)
+    await take_over_teams(store)
     its_agent = f"agent '{agent}' is owned by another kernel now: nothing was done here, repeat the request"
     its_team = f"team '{team}' is owned by another kernel now: nothing was done here, repeat the request"
 
-    is_told_to_come_again(await served.ask("POST", f"/v1/agents/{agent}/rotate", nonce), its_agent)
-    is_told_to_come_again(await served.ask("POST", "/v1/agents", key, json={**asked, "name": "eve"}), its_team)
-    is_told_to_come_again(await served.ask("DELETE", f"/v1/agents/{agent}", nonce), its_team)
-    is_told_to_come_again(await served.ask("DELETE", f"/v1/teams/{team}", key), its_team)
+    check_taken_over_answer(await served.ask("POST", f"/v1/agents/{agent}/rotate", nonce), its_agent)
+    check_taken_over_answer(await served.ask("POST", "/v1/agents", key, json={**asked, "name": "eve"}), its_team)
+    check_taken_over_answer(await served.ask("DELETE", f"/v1/agents/{agent}", nonce), its_team)
+    check_taken_over_answer(await served.ask("DELETE", f"/v1/teams/{team}", key), its_team)
 
 
-async def test_a_turn_that_another_kernel_wrote_first_is_not_begun_here(served: Served, store: PostgresStore) -> None:
-    """Of an agent without a tree, whose turns are all that tells of it."""
+async def test_a_turn_that_another_kernel_wrote_first_does_not_begin_here(served: Served, store: PostgresStore) -> None:
+    """The agent has no tree, so that only the records of its turns show the takeover."""
     agent, nonce = await served.agent()
     await store.put(REQUEST_KIND, f"{agent}/000000000001", b"another kernel's", expected=0)
 
     answer = await served.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
 
-    is_told_to_come_again(
+    check_taken_over_answer(
         answer, f"agent '{agent}' is owned by another kernel now: nothing was done here, repeat the request"
     )
     assert served.echo.opened[0].heard == []
     again = await served.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
-    is_told_to_come_again(
+    check_taken_over_answer(
         again, f"agent '{agent}' is owned by another kernel now: nothing was done here, repeat the request"
     )
 
 
-async def test_who_was_let_in_is_not_turned_away_when_it_goes_elsewhere_meanwhile(
+async def test_a_takeover_during_an_upload_is_answered_as_taken_over(
     served: Served, store: PostgresStore, postgres: Server
 ) -> None:
-    """Its message is on its way in, which takes a while."""
+    """The agent goes to another kernel after its key was checked, while the message still arrives."""
     agent, nonce = await served.agent()
     two = await PostgresStore(postgres.dsn, schema=store._place.schema, kernel="two").open()  # It lives.
     reader, writer = await served.connection()
@@ -102,7 +102,7 @@ async def test_who_was_let_in_is_not_turned_away_when_it_goes_elsewhere_meanwhil
     writer.write(head.encode() + b"content-length: 5\r\nconnection: close\r\n\r\n")
     requests = served.server._parts.metrics.requests
     await eventually(lambda: requests.under_way == 1)
-    await taken_over(store)
+    await take_over_teams(store)
     await served.server.spawner.take_over()
     writer.write(b"hello")
 
@@ -114,10 +114,10 @@ async def test_who_was_let_in_is_not_turned_away_when_it_goes_elsewhere_meanwhil
     assert served.echo.opened[0].heard == []
 
 
-async def test_whoever_passed_a_request_on_is_told_that_it_is_not_here(served: Served, store: PostgresStore) -> None:
-    """And asks the kernel that has it now: its client hears nothing of that."""
+async def test_a_forwarded_request_to_a_former_owner_gets_421(served: Served, store: PostgresStore) -> None:
+    """The kernel that forwarded the request can then ask the new owner; the client sees nothing of that."""
     agent, nonce = await served.agent()
-    await taken_over(store)
+    await take_over_teams(store)
 
     passed_on = PeerAuth("three", served.server.operator).headers("one")
     answer = await served.ask("POST", f"/v1/agents/{agent}/rotate", nonce, headers=passed_on)
@@ -125,28 +125,28 @@ async def test_whoever_passed_a_request_on_is_told_that_it_is_not_here(served: S
     assert answer.status_code == 421, answer.text
 
 
-async def test_a_spawn_that_waits_is_not_aborted_when_its_team_goes_elsewhere(
+async def test_a_waiting_spawn_of_a_taken_over_team_is_answered_as_taken_over(
     served: Served, store: PostgresStore
 ) -> None:
-    """It stands in line here, and is to be asked for there."""
+    """The spawn waits for capacity here, and the answer says that the client can ask again."""
     team, key = await served.team(agents=1)
     asked = {"team": team, "agent_type": "echo"}
     assert (await served.ask("POST", "/v1/agents", key, json={**asked, "name": "bob"})).status_code == 201
     waiting = asyncio.create_task(served.ask("POST", "/v1/agents", key, json={**asked, "name": "eve", "wait_s": 60}))
     while not served.server.spawner._team_states[team]._queue:  # noqa: ASYNC110 - it is on its way
         await asyncio.sleep(0)
-    await taken_over(store)
+    await take_over_teams(store)
     await served.server.spawner.take_over()
 
-    is_told_to_come_again(
+    check_taken_over_answer(
         await waiting, f"team '{team}' is owned by another kernel now: nothing was done here, repeat the request"
     )
 
 
-async def test_an_agent_that_cannot_be_taken_up_keeps_no_other_from_it(
+async def test_an_unreadable_agent_does_not_prevent_takeover_of_others(
     store: PostgresStore, postgres: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is on record of its turns is not whole: it has failed, which is told in one line, and all others go on."""
+    """An agent with a damaged record of turns has failed, which one log line says; the others continue."""
     two = PostgresStore(postgres.dsn, schema=store._place.schema, kernel="two")
     with short_folder() as folder, short_folder() as other_folder:
         async with serving(other_folder, store=two) as other:

@@ -1,4 +1,4 @@
-"""Several kernels on one PostgreSQL, as clients meet them: any of them answers for any team and any agent."""
+"""Several kernels on one PostgreSQL over HTTP: any of them answers for any team and any agent."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Three(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def at_work(tmp_path_factory: pytest.TempPathFactory, stores: str) -> Iterator[Kernels]:
-    """Three of them, for all tests of this module, which end none."""
+def running_kernels(tmp_path_factory: pytest.TempPathFactory, stores: str) -> Iterator[Kernels]:
+    """Yield three kernels for all tests of this module, which end none of them."""
     with kernels(postgres.running(), tmp_path_factory.mktemp("kernels")) as all:
         for name in ("one", "two", "three"):
             all.begin(name, RAMET_BACKEND="local", RAMET_RULES_BUNDLES="teams")
@@ -48,10 +48,10 @@ def at_work(tmp_path_factory: pytest.TempPathFactory, stores: str) -> Iterator[K
 
 
 @pytest.fixture
-async def clients(at_work: Kernels) -> AsyncIterator[Three]:
-    """Clients of all, with the operator's key; nothing that a test makes stays."""
+async def clients(running_kernels: Kernels) -> AsyncIterator[Three]:
+    """Yield clients of all kernels with the operator's key, and delete every team afterwards."""
     async with AsyncExitStack() as stack:
-        found = Three(*[await stack.enter_async_context(at_work.client(each)) for each in at_work.all])
+        found = Three(*[await stack.enter_async_context(running_kernels.client(each)) for each in running_kernels.all])
         yield found
         for team in await found.one.list_teams():
             await found.one.delete_team(team.id)
@@ -63,7 +63,7 @@ async def raw(kernel: Kernel, path: str, headers: dict[str, str], method: str = 
 
 
 async def test_any_kernel_answers_for_any_agent(clients: Three) -> None:
-    """For its life, its conversation and its keys, as the one does that has it."""
+    """Each kernel serves the agent's turns, history, keys and end as its owner does."""
     one, two, three = clients
     crew = await one.create_team({"agents": 4}, name="crew")
     bob = await two.spawn_agent("crew", "bob", "echo", key=crew.key)
@@ -85,8 +85,8 @@ async def test_any_kernel_answers_for_any_agent(clients: Three) -> None:
             await each.get_agent(id)
 
 
-async def test_lists_have_all_of_all_kernels_once(clients: Three) -> None:
-    """Teams and agents of whoever's key it is; a team by its name, wherever it is."""
+async def test_lists_contain_each_team_and_agent_of_all_kernels_once(clients: Three) -> None:
+    """Lists follow the key of the caller; each kernel finds a team by its name."""
     teams = [await each.create_team({"agents": 4}, name=f"team-{at}") for at, each in enumerate(clients)]
     spawned = [await clients.two.spawn_agent(each.team.id, "bob", "echo", key=each.key) for each in teams]
     for each in clients:
@@ -102,8 +102,8 @@ async def test_lists_have_all_of_all_kernels_once(clients: Three) -> None:
         await clients.one.create_team({"agents": 1}, name="team-2")
 
 
-async def test_a_team_is_exact_whichever_kernels_are_asked(clients: Three) -> None:
-    """A hundred spawns at once, to all of them, into ten places."""
+async def test_concurrent_spawns_through_all_kernels_respect_team_capacity(clients: Three) -> None:
+    """A hundred concurrent spawns through three kernels give exactly ten agents."""
     crew = await clients.one.create_team({"agents": 10})
 
     async def spawn(number: int) -> str:
@@ -118,18 +118,20 @@ async def test_a_team_is_exact_whichever_kernels_are_asked(clients: Three) -> No
     assert (await clients.three.get_team(crew.team.id)).free["agents"] == 0
 
 
-async def test_clients_of_models_find_their_agent_by_its_key(clients: Three, at_work: Kernels) -> None:
-    """At whichever kernel they are pointed; a key of no agent is refused at each."""
+async def test_clients_of_models_find_their_agent_by_its_key(clients: Three, running_kernels: Kernels) -> None:
+    """Each kernel lists the agent as a model for its key, and refuses a key of no agent."""
     crew = await clients.one.create_team({"agents": 4})
     bob = await clients.one.spawn_agent(crew.team.id, "bob", "llm", {"model": "offline"}, key=crew.key)
-    for each in at_work.all:
+    for each in running_kernels.all:
         found = await raw(each, "/v1/models", {"authorization": f"Bearer {bob.nonce}"})
         assert found.json()["first_id"] == bob.agent.id
         assert (await raw(each, "/v1/models", {"authorization": "Bearer agent_nobody"})).status_code == 401
 
 
-async def test_a_stream_comes_as_it_is_said_and_ends_with_its_reader(clients: Three, tmp_path: pathlib.Path) -> None:
-    """Through another kernel, piece by piece; who leaves a turn that is not to outlive that has it ended."""
+async def test_a_forwarded_stream_arrives_in_pieces_and_ends_with_its_reader(
+    clients: Three, tmp_path: pathlib.Path
+) -> None:
+    """A reader with `on_leave="interrupt"` that leaves another kernel ends the turn; a second reader does not."""
     crew = await clients.one.create_team({"agents": 4})
     bob = await clients.one.spawn_agent(crew.team.id, "bob", "slow", key=crew.key)
     reader = Reader(clients.two, bob, counting(9, 5, tmp_path), on_leave="interrupt")
@@ -145,8 +147,8 @@ async def test_a_stream_comes_as_it_is_said_and_ends_with_its_reader(clients: Th
     assert not (tmp_path / "go").exists()
 
 
-async def test_a_handover_ends_what_was_opened_through_any_kernel(clients: Three, tmp_path: pathlib.Path) -> None:
-    """A stream ends, a turn that waits is withdrawn, and the new owner reads the turn that is under way."""
+async def test_a_handover_ends_streams_through_every_kernel(clients: Three, tmp_path: pathlib.Path) -> None:
+    """The stream ends, the waiting turn is withdrawn, and the new owner reads the active turn."""
     crew = await clients.one.create_team({"agents": 4})
     bob = await clients.one.spawn_agent(crew.team.id, "bob", "slow", key=crew.key)
     reader = Reader(clients.two, bob, counting(9, 5, tmp_path))
@@ -169,18 +171,18 @@ async def test_a_handover_ends_what_was_opened_through_any_kernel(clients: Three
     assert (await clients.one.get_agent(bob.agent.id)).turns == 1
 
 
-async def test_no_request_goes_on_twice(clients: Three, at_work: Kernels) -> None:
-    """One that another kernel has passed on is answered, or given back: never passed on."""
+async def test_a_forwarded_request_is_not_forwarded_again(clients: Three, running_kernels: Kernels) -> None:
+    """A kernel answers a forwarded request itself or returns 421."""
     crew = await clients.one.create_team({"agents": 4})
     passes = PeerAuth("three", TOKEN).headers("two")
     headers = {"authorization": f"Bearer {TOKEN}", **passes}
-    answer = await raw(at_work.all[1], f"/v1/teams/{crew.team.id}", headers)
+    answer = await raw(running_kernels.all[1], f"/v1/teams/{crew.team.id}", headers)
     assert answer.status_code == 421, answer.text
-    assert (await raw(at_work.all[1], "/v1/teams", headers)).json() == {"teams": []}, "its own, and no other's"
+    assert (await raw(running_kernels.all[1], "/v1/teams", headers)).json() == {"teams": []}, "its own, and no other's"
 
 
-async def test_a_forged_pass_opens_nothing(clients: Three, at_work: Kernels) -> None:
-    """Neither the operator's key nor a caller's makes one, and one for another kernel is none."""
+async def test_a_forged_pass_opens_nothing(clients: Three, running_kernels: Kernels) -> None:
+    """Neither the operator's key, nor an empty or foreign one, nor a pass for another kernel is accepted."""
     good = PeerAuth("three", TOKEN).headers("one")
     forged = [
         {FROM: "three", PASS: TOKEN},
@@ -190,15 +192,15 @@ async def test_a_forged_pass_opens_nothing(clients: Three, at_work: Kernels) -> 
         good,
     ]
     for each in forged:
-        answer = await raw(at_work.all[1], "/v1/teams", {"authorization": f"Bearer {TOKEN}", **each})
+        answer = await raw(running_kernels.all[1], "/v1/teams", {"authorization": f"Bearer {TOKEN}", **each})
         assert answer.status_code == 403, each
-    assert good[PASS] not in at_work.all[1].said
-    opened = await raw(at_work.all[1], "/v1/teams", PeerAuth("three", TOKEN).headers("two"))
+    assert good[PASS] not in running_kernels.all[1].said
+    opened = await raw(running_kernels.all[1], "/v1/teams", PeerAuth("three", TOKEN).headers("two"))
     assert opened.status_code == 401, "a pass is no key"
 
 
-async def test_runs_are_seen_and_steered_through_any_kernel(clients: Three, tmp_path: pathlib.Path) -> None:
-    """A run of one kernel is at work for all of them, and its events are followed from everywhere."""
+async def test_any_kernel_shows_and_stops_a_run(clients: Three, tmp_path: pathlib.Path) -> None:
+    """Each kernel shows the run of one kernel as running, and another kernel stops it."""
     crew = await clients.one.create_team({"agents": 4})
     bob = await clients.one.spawn_agent(crew.team.id, "bob", "slow", key=crew.key)
     reader = Reader(clients.two, bob, counting(3, 2, tmp_path))
@@ -214,8 +216,8 @@ async def test_runs_are_seen_and_steered_through_any_kernel(clients: Three, tmp_
     assert reader.chunks[-1].kind == "error"
 
 
-async def test_an_upload_goes_to_the_one_that_is_asked_and_a_large_message_to_its_agent(clients: Three) -> None:
-    """A message of megabytes reaches its agent through another kernel byte for byte."""
+async def test_a_large_message_reaches_its_agent_through_another_kernel(clients: Three) -> None:
+    """A message of 3 MB returns byte for byte; each kernel refuses 12 MB."""
     crew = await clients.one.create_team({"agents": 4})
     bob = await clients.one.spawn_agent(crew.team.id, "bob", "echo", key=crew.key)
     word = b"x" * 3_000_000
@@ -225,8 +227,8 @@ async def test_an_upload_goes_to_the_one_that_is_asked_and_a_large_message_to_it
             await each.say(bob.agent.id, 4 * word, key=bob.nonce)
 
 
-async def test_an_image_is_everybodys_wherever_it_was_made(clients: Three) -> None:
-    """Uploaded to one, made by another, spawned from at the third; what is deleted at one is unknown at all."""
+async def test_every_kernel_shares_images_and_bundles(clients: Three) -> None:
+    """A bundle uploaded to one kernel and built by another serves a spawn at the third; a deletion holds at all."""
     one, two, three = clients
     bundles = await asyncio.gather(*(each.upload_bundle(tar(GREETER, mtime=at)) for at, each in enumerate(clients)))
     assert bundles == [bundles[0]] * 3
@@ -260,8 +262,8 @@ async def test_an_image_is_everybodys_wherever_it_was_made(clients: Three) -> No
         await two.control(ann.agent.id, change, key=ann.nonce)
 
 
-async def test_what_a_team_uploads_is_its_own_at_every_kernel(clients: Three) -> None:
-    """Uploaded to one kernel, built by another, for a team of a third: no kernel shows it to another team."""
+async def test_a_teams_upload_stays_private_at_every_kernel(clients: Three) -> None:
+    """No kernel shows the bundle and image of one team to another team, whichever kernels store and build them."""
     one, two, three = clients
     crew = await one.create_team({"agents": 4, "cpu": 4, "memory_mb": 4096}, name="crew")
     other = await two.create_team({"agents": 4, "cpu": 4, "memory_mb": 4096}, name="other")
@@ -289,8 +291,8 @@ async def test_what_a_team_uploads_is_its_own_at_every_kernel(clients: Three) ->
         await one.delete_bundle(bundle.id)
 
 
-async def test_they_say_that_they_live_and_are_ready(clients: Three, at_work: Kernels) -> None:
-    """Without a key."""
-    for each in at_work.all:
+async def test_kernels_report_health_and_readiness(clients: Three, running_kernels: Kernels) -> None:
+    """`/healthz` and `/readyz` answer without a key."""
+    for each in running_kernels.all:
         assert (await raw(each, "/healthz", {})).json()["status"] == "ok"
         assert (await raw(each, "/readyz", {})).json()["status"] == "ready"

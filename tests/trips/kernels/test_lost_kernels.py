@@ -1,4 +1,4 @@
-"""A kernel of several that is killed, or ended in order: another goes on with all that it had."""
+"""One of several kernels is killed or ends in order: another continues with all that it had."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ pytestmark = pytest.mark.parametrize("stores", ["postgres"])  # It is there for 
 
 
 def times_asked(folder: pathlib.Path) -> int:
-    """How often the model was asked."""
+    """Return how often the model was asked."""
     return len(list(folder.glob("asked-*")))
 
 
-async def asks_on(kernel: Kernel, agent: str, key: str) -> list[int]:
-    """The statuses of a question that is asked again and again, until it is cancelled."""
+async def ask_repeatedly(kernel: Kernel, agent: str, key: str) -> list[int]:
+    """Return the statuses of a question that is repeated until the task is cancelled."""
     statuses: list[int] = []
     async with httpx2.AsyncClient(base_url=kernel.url, timeout=180) as http:
         try:
@@ -50,7 +50,7 @@ async def asks_on(kernel: Kernel, agent: str, key: str) -> list[int]:
 async def test_a_killed_kernel_is_taken_over_in_the_middle_of_turns(
     all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path
 ) -> None:
-    """Turns under way and in line end as they would have, each chunk comes once, and teams are as full as before."""
+    """Active and waiting turns complete, each chunk comes once, and the capacity of the team is unchanged."""
     begun = [all_kernels.begin(name) for name in ("one", "two")]
     one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
     crew = await one.create_team({"agents": 2, "tokens": 100_000}, name="crew")
@@ -62,7 +62,7 @@ async def test_a_killed_kernel_is_taken_over_in_the_middle_of_turns(
     second = Reader(two, bob, counting(3, 4, tmp_path))
     cut = Reader(two, ann, b"one wait two", format="words")
     await eventually(lambda: second.turn_id and cut.chunks)
-    asking = asyncio.create_task(asks_on(begun[1], bob.agent.id, bob.nonce))
+    asking = asyncio.create_task(ask_repeatedly(begun[1], bob.agent.id, bob.nonce))
     begun[0].kill()
     (tmp_path / "go").touch()
     await asyncio.gather(first.done, second.done, cut.done)
@@ -87,12 +87,12 @@ async def test_a_killed_kernel_is_taken_over_in_the_middle_of_turns(
     assert await two.list_teams() == []
 
 
-async def test_images_outlive_the_kernel_that_they_were_uploaded_to(
+async def test_images_outlive_the_kernel_of_their_upload(
     all_kernels: Kernels, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its agents go on with theirs at another one, where they have never been, and others are spawned from them.
+    """Agents continue with their images at a kernel that never had them, and new agents start from them.
 
-    An image that it was making is none, and whoever asks is told so.
+    The job of an unfinished image has failed, and says that its kernel was lost.
     """
     deaf = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
     monkeypatch.setenv("RAMET_INSTALLS_ALLOWED", "true")
@@ -121,10 +121,8 @@ async def test_images_outlive_the_kernel_that_they_were_uploaded_to(
         await spawn_greeter(two, "crew", "ann", needy.id, crew.key)
 
 
-async def test_a_kernel_that_is_told_to_stop_lets_turns_end_that_only_it_can_end(
-    all_kernels: Kernels, stack: AsyncExitStack
-) -> None:
-    """It is not ready any more and takes no new work, which the others have; a turn of a function comes to its end."""
+async def test_a_stopping_kernel_lets_its_function_turns_end(all_kernels: Kernels, stack: AsyncExitStack) -> None:
+    """The kernel is not ready and refuses new work, which the others take; a turn of a function ends there."""
     begun = [all_kernels.begin(name) for name in ("one", "two")]
     one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
     crew = await one.create_team({"agents": 2}, name="crew")
@@ -156,7 +154,7 @@ async def test_a_kernel_that_is_told_to_stop_lets_turns_end_that_only_it_can_end
 async def test_a_rolling_restart_loses_no_turn(
     all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path
 ) -> None:
-    """Each kernel ends in order and begins again, while a turn goes on that is read through a third."""
+    """A turn continues, read through a third kernel, while two kernels end in order and begin again."""
     begun = {name: all_kernels.begin(name) for name in ("one", "two", "three")}
     one, three = [await stack.enter_async_context(all_kernels.client(begun[each])) for each in ("one", "three")]
     crew = await one.create_team({"agents": 2}, name="crew")
@@ -178,7 +176,7 @@ async def test_a_rolling_restart_loses_no_turn(
 
 
 class Load:
-    """Says one thing after the other to each agent, through kernels that are not about to end, until it is over."""
+    """Clients that ask each agent one turn after another, through kernels that are not about to end."""
 
     def __init__(self, clients: dict[str, Client], agents: Sequence[SpawnedAgent], folder: pathlib.Path) -> None:
         self.clients, self._folder = clients, folder
@@ -217,7 +215,7 @@ class Load:
 async def test_a_rolling_restart_under_load_answers_every_turn_once(
     all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path
 ) -> None:
-    """Of agents of all kernels; each ends in order and begins again, and no client hears more than: come again."""
+    """Each kernel ends in order and begins again; clients see no error except 503 before a turn has begun."""
     begun = {name: all_kernels.begin(name) for name in ("one", "two", "three")}
     clients = {name: await stack.enter_async_context(all_kernels.client(each)) for name, each in begun.items()}
     agents = []
@@ -243,10 +241,13 @@ async def test_a_rolling_restart_under_load_answers_every_turn_once(
         assert [one["content"] for one in told if one["role"] == "assistant"] == ["1 2 3 "] * len(said)
 
 
-async def test_a_team_is_exact_while_its_kernel_is_killed_in_the_midst_of_spawns(
+async def test_a_kill_among_concurrent_spawns_respects_team_capacity(
     all_kernels: Kernels, stack: AsyncExitStack
 ) -> None:
-    """A hundred at once into ten places, through the others: whoever was told of an agent has it, and there are ten."""
+    """A hundred concurrent spawns meet the kill.
+
+    Each confirmed agent exists afterwards, and the team has at most ten.
+    """
     begun = [all_kernels.begin(name) for name in ("one", "two", "three")]
     one, two, three = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
     crew = await one.create_team({"agents": 10}, name="crew")
@@ -276,10 +277,10 @@ async def test_a_team_is_exact_while_its_kernel_is_killed_in_the_midst_of_spawns
     assert {each.id for each in await three.list_agents("crew", key=crew.key)} == there | set(born)
 
 
-async def test_a_kernel_that_wakes_up_late_has_no_team_any_more_that_went_elsewhere(
+async def test_a_kernel_that_wakes_up_late_forwards_to_the_new_owner(
     all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path
 ) -> None:
-    """It was stopped, and its session ended meanwhile: it asks the one that has the team now, like any other."""
+    """A kernel that was suspended while its session ended forwards to the kernel that took over its team."""
     begun = [all_kernels.begin(name) for name in ("one", "two")]
     one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
     crew = await one.create_team({"agents": 3}, name="crew")
@@ -311,8 +312,8 @@ async def test_a_kernel_that_wakes_up_late_has_no_team_any_more_that_went_elsewh
     assert len(await one.list_agents("crew", key=crew.key)) == 3
 
 
-async def test_a_kernel_that_cannot_have_its_store_back_ends(all_kernels: Kernels, stack: AsyncExitStack) -> None:
-    """With a status by which it is started again; until then it has nothing, and from then on all that it had."""
+async def test_a_kernel_that_loses_its_store_permanently_exits(all_kernels: Kernels, stack: AsyncExitStack) -> None:
+    """The process exits with status 1, so that a supervisor restarts it; the next one has the agent again."""
     kernel = all_kernels.begin("one")
     one = await stack.enter_async_context(all_kernels.client(kernel))
     crew = await one.create_team({"agents": 1}, name="crew")

@@ -1,4 +1,4 @@
-"""Runs of a kernel that is lost, as another tells of them: those that it takes up, and those that nobody does."""
+"""Runs of a lost kernel, as another kernel reports them: runs that it takes over, and runs that none takes over."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOKEN = "op_both_kernels_have_the_same_one"
 
 
 class Late(LlmType):
-    """One that had a run before is opened again when it may go on."""
+    """An agent type that reopens an agent with an earlier run only when it may."""
 
     name = "late"
 
@@ -45,7 +45,7 @@ class Late(LlmType):
 
 
 class Two(NamedTuple):
-    """Kernels one and two, of which one is to be lost, and their stores."""
+    """Kernels one and two, of which the tests lose one, and their stores."""
 
     one: Served
     two: Served
@@ -78,7 +78,7 @@ async def both(postgres: Server) -> AsyncIterator[Two]:
 
 
 async def is_of(store: PostgresStore, kernel: str, tree: str) -> bool:
-    """Whether it is on record that a kernel has a tree."""
+    """Return whether the store records the kernel as the owner of the tree."""
     owner = await store.owner_of(tree)
     return owner is not None and owner.name == kernel
 
@@ -95,8 +95,8 @@ async def until_it_may() -> str:
     return "done"
 
 
-async def test_a_run_that_is_being_taken_up_is_waited_for(both: Two, postgres: Server) -> None:
-    """Whoever follows it hears of no end, and whoever stops it has it stopped: it is on record whose it is by then."""
+async def test_requests_wait_for_a_run_that_is_being_taken_over(both: Two, postgres: Server) -> None:
+    """A stream of the run's events does not end early, and a stop of the run succeeds after the takeover."""
     one, two, stores, late = both
     _, key = await one.agent(agent_type="late")
     (agent,) = one.server.spawner.agents
@@ -120,8 +120,8 @@ async def test_a_run_that_is_being_taken_up_is_waited_for(both: Two, postgres: S
     assert '"type":"run_ended"' in followed.text
 
 
-async def test_an_agent_that_nobody_has_spoken_with_is_taken_over(both: Two, postgres: Server) -> None:
-    """Whoever is told of one has it, though its kernel is lost in the next moment: its run is on record by then."""
+async def test_an_agent_without_turns_is_taken_over(both: Two, postgres: Server) -> None:
+    """The run of an agent is recorded before its spawn is answered, so that the loss of its kernel does not lose it."""
     one, two, stores, late = both
     late.go_on.set()
     id, key = await one.agent(agent_type="late")
@@ -132,10 +132,10 @@ async def test_an_agent_that_nobody_has_spoken_with_is_taken_over(both: Two, pos
     assert (told["state"], told["error"]) == ("idle", None)
 
 
-async def test_a_model_that_was_set_is_asked_where_the_agent_goes_on(
+async def test_an_agent_keeps_its_changed_model_after_takeover(
     both: Two, postgres: Server, tmp_path: pathlib.Path
 ) -> None:
-    """Not the one that it was born with; and nothing is kept of that once the agent is gone."""
+    """The new kernel asks the model that `set_model` chose; the record of it goes with the agent."""
     one, two, stores, late = both
     late.go_on.set()
     id, key = await one.agent(agent_type="late")
@@ -150,8 +150,8 @@ async def test_a_model_that_was_set_is_asked_where_the_agent_goes_on(
     assert await stores[1].list(model_set.KIND) == []
 
 
-async def test_who_follows_what_goes_elsewhere_hears_of_no_end(both: Two, postgres: Server) -> None:
-    """The kernel that had it is there, and has lost it: its streams break off, and whoever read them comes again."""
+async def test_streams_of_a_lost_agent_break_without_an_end_event(both: Two, postgres: Server) -> None:
+    """The former kernel still runs and breaks its streams, so that their readers connect again."""
     one, two, stores, late = both
     late.go_on.set()
     id, key = await one.agent(agent_type="late")
@@ -168,8 +168,8 @@ async def test_who_follows_what_goes_elsewhere_hears_of_no_end(both: Two, postgr
             await each
 
 
-async def test_what_is_answered_by_a_kernel_that_lost_it_is_on_record(both: Two, postgres: Server) -> None:
-    """It has not heard of that yet: whoever is told that it was done finds it done where it goes on."""
+async def test_a_former_owner_confirms_only_recorded_requests(both: Two, postgres: Server) -> None:
+    """Each mail, control or stop is in the record of the run, or was answered with 503."""
     one, two, stores, late = both
     late.go_on.set()
     agents = [await one.agent(agent_type="late") for _ in range(2)]
@@ -191,8 +191,8 @@ async def test_what_is_answered_by_a_kernel_that_lost_it_is_on_record(both: Two,
         assert answer.status_code == 503 or any(words in each for each in record), (words, answer.text)
 
 
-async def test_a_run_that_nobody_takes_up_is_told_of_at_once(both: Two, postgres: Server) -> None:
-    """It was of no team and of no schedule: what is on record of it is there, and nobody is told to come again."""
+async def test_a_run_without_a_new_owner_is_reported_at_once(both: Two, postgres: Server) -> None:
+    """A run of no team and no schedule is shown as interrupted; its stop gets 410, not 503."""
     one, two, stores, _ = both
     run = (await one.server.runtime.spawn(for_ever)).id
     await one.server.runtime.get(run).run.context.wait_persisted()
@@ -208,8 +208,8 @@ async def test_a_run_that_nobody_takes_up_is_told_of_at_once(both: Two, postgres
     assert "it was not resumed" in stopped.json()["detail"]
 
 
-async def test_a_kernel_whose_store_is_away_is_not_ready(both: Two, postgres: Server) -> None:
-    """Whoever shares out requests gives them to the others, until it has its store back."""
+async def test_a_kernel_without_its_store_is_not_ready(both: Two, postgres: Server) -> None:
+    """`/readyz` answers 503 until the kernel has its store again, so that a load balancer asks the others."""
     one, two, stores, _ = both
 
     async def ready(kernel: Served) -> int:
@@ -232,15 +232,15 @@ async def test_a_kernel_whose_store_is_away_is_not_ready(both: Two, postgres: Se
 
 
 async def triggered(kernel: Served, function: str, *, repeatable: bool = False) -> str:
-    """The id of a schedule that runs a function of this module now."""
+    """Return the id of a schedule that runs a function of this module now."""
     asked = {"agent": f"{__name__}:{function}", "every_s": 3600, "repeatable": repeatable, "in_process": True}
     id = str((await kernel.ask("POST", "/v1/schedules", TOKEN, json=asked)).raise_for_status().json()["id"])
     (await kernel.ask("POST", f"/v1/schedules/{id}/trigger", TOKEN)).raise_for_status()
     return id
 
 
-async def at_work(both: Two) -> tuple[Served, PostgresStore, Served]:
-    """The kernel that began what was triggered, its store, and the other kernel: whoever comes first may have it."""
+async def find_active_kernel(both: Two) -> tuple[Served, PostgresStore, Served]:
+    """Return the kernel that began the triggered run, its store, and the other kernel."""
     await eventually(lambda: both.one.server.runtime.trees or both.two.server.runtime.trees)
     if both.one.server.runtime.trees:
         return both.one, both.stores[0], both.two
@@ -248,15 +248,17 @@ async def at_work(both: Two) -> tuple[Served, PostgresStore, Served]:
 
 
 async def result(kernel: Served, schedule: str) -> tuple[str, str]:
-    """The status and the text of its newest tick."""
+    """Return the status and the text of the newest tick of the schedule."""
     told = (await kernel.ask("GET", f"/v1/schedules/{schedule}/results", TOKEN)).raise_for_status().json()
     return told["results"][-1]["status"], told["results"][-1].get("text", "")
 
 
-async def test_a_run_of_a_schedule_is_waited_for(both: Two, postgres: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While nobody has taken it up yet, who stops it is not told that nobody does."""
+async def test_a_stop_waits_for_the_takeover_of_a_schedules_run(
+    both: Two, postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop of the run before its takeover is answered after it, and not with 410."""
     schedule = await triggered(both.one, "for_ever", repeatable=True)
-    first, store, second = await at_work(both)
+    first, store, second = await find_active_kernel(both)
     heir = second.server._scheduler._loop._takeover
     find, asked, may_find = heir._find, asyncio.Event(), asyncio.Event()
 
@@ -285,10 +287,10 @@ async def test_a_run_of_a_schedule_is_waited_for(both: Two, postgres: Server, mo
     assert told == ("cancelled", "")
 
 
-async def test_a_scheduler_that_leaves_waits_for_functions_and_begins_no_other(both: Two) -> None:
-    """What is due from then on is for the other kernels."""
+async def test_a_leaving_scheduler_waits_for_functions_and_begins_no_other(both: Two) -> None:
+    """Later ticks are left to the other kernels."""
     short = await triggered(both.one, "until_it_may")
-    first, _, second = await at_work(both)
+    first, _, second = await find_active_kernel(both)
     leaving = asyncio.create_task(first.server._scheduler.leave(60))
     GO_ON.set()
     await leaving
@@ -298,12 +300,10 @@ async def test_a_scheduler_that_leaves_waits_for_functions_and_begins_no_other(b
     assert not first.server.runtime.trees
 
 
-async def test_a_kernel_that_leaves_ends_functions_of_schedules_that_do_not(
-    both: Two, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are told as what they are, not as lost with their process."""
+async def test_a_leaving_kernel_cancels_functions_that_do_not_end(both: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result of the tick is cancelled, not lost."""
     long = await triggered(both.one, "for_ever")
-    first, _, second = await at_work(both)
+    first, _, second = await find_active_kernel(both)
     monkeypatch.setattr("ramet.services.server.server.PATIENCE_S", 0.1)
     await first.server.drain()
 
