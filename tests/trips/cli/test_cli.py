@@ -1,4 +1,4 @@
-"""`ramet ask` for real: processes, terminals, signals, and a provider on the loopback wire."""
+"""`ramet ask` as a real process, with terminals, signals, and a provider on a loopback connection."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ TREE: Script = {
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder with something in it."""
+    """Return a folder with a log file in it."""
     (tmp_path / "app.log").write_text("one\ntwo\nERROR: timeout\n")
     return tmp_path
 
 
 def events(out: str) -> list[Event]:
-    """What `--json` printed."""
+    """Return the events that `--json` printed."""
     return [decode(line) for line in out.splitlines()]
 
 
 def transcripts(folder: Path) -> list[str]:
-    """The files of a folder that are a run's events."""
+    """Return the relative paths of the transcript files below a folder."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.jsonl"))
 
 
-async def test_an_answer_goes_to_stdout_and_all_else_to_stderr(project: Path) -> None:
-    """The answer alone can be piped on; who did what, the price and the transcripts are told beside it."""
+async def test_the_answer_goes_to_stdout_and_all_other_text_to_stderr(project: Path) -> None:
+    """A pipe gets the answer alone; stderr has the steps of each agent, the totals and the folder of transcripts."""
     async with provider(TREE) as server:
         done = await ramet("ask", "Why?", "--dir", str(project), server=server)
 
@@ -59,8 +59,8 @@ async def test_an_answer_goes_to_stdout_and_all_else_to_stderr(project: Path) ->
     assert folder.is_relative_to(project / ".ramet" / "transcripts")
 
 
-async def test_json_is_every_event_of_the_tree(project: Path) -> None:
-    """Each line decodes; parent and child are there; the last is the root's end with the answer."""
+async def test_json_prints_every_event_of_the_tree(project: Path) -> None:
+    """Each line decodes; parent and child are there; the last line is the root's end with the answer."""
     async with provider(TREE) as server:
         done = await ramet("ask", "Why?", "--dir", str(project), "--json", server=server)
 
@@ -74,8 +74,8 @@ async def test_json_is_every_event_of_the_tree(project: Path) -> None:
     assert done.err == ""
 
 
-async def test_agents_left_at_work_are_waited_for(project: Path) -> None:
-    """A root that answers before its background agents have ended is not done: what it says last is the answer."""
+async def test_ask_waits_for_background_agents(project: Path) -> None:
+    """A root that answers before its background agents end is not done: its last text is the answer."""
     script: Script = {
         "LOGS": [Say("a finding", delay_s=0.2)],
         "Why": [Call("Agent", {**CHILD, "run_in_background": True}), "I have asked.", "It was the timeout."],
@@ -90,7 +90,7 @@ async def test_agents_left_at_work_are_waited_for(project: Path) -> None:
 
 
 async def test_the_demo_finds_evidence_without_a_key(tmp_path: Path) -> None:
-    """On a copy of the example: four agents look, and what they found is there, line by line."""
+    """Four agents of the offline model find at least five lines of a copy of the example, and each line exists."""
     shutil.copytree(EXAMPLE, tmp_path / "copy", ignore=shutil.ignore_patterns(".ramet"))
 
     done = await ramet("ask", "Why is the payment API failing?", "--dir", "copy", cwd=tmp_path)
@@ -105,8 +105,8 @@ async def test_the_demo_finds_evidence_without_a_key(tmp_path: Path) -> None:
     assert "  transcripts: copy/.ramet/transcripts/" in done.err
 
 
-async def test_quiet_is_the_answer_alone(project: Path) -> None:
-    """Nothing on stderr when all is well; asked of a type of agent that was named."""
+async def test_quiet_prints_the_answer_alone(project: Path) -> None:
+    """`--quiet` prints nothing on stderr when no error occurs; `--agent` selects the agent type."""
     async with provider(TREE) as server:
         done = await ramet("ask", "Why?", "--dir", str(project), "--quiet", "--agent", "general-purpose", server=server)
         assert "Do it completely and do nothing else" in str(server.bodies[0]["messages"][0])
@@ -115,7 +115,7 @@ async def test_quiet_is_the_answer_alone(project: Path) -> None:
 
 
 async def test_a_question_may_come_from_stdin(project: Path) -> None:
-    """`-` reads it, so that it may be long."""
+    """`-` reads the question from stdin, so that it may be long."""
     async with provider(["yes"]) as server:
         done = await ramet("ask", "-", "--dir", str(project), server=server, stdin=b"Is it? " + b"x" * 200_000)
 
@@ -132,10 +132,10 @@ async def test_a_question_may_come_from_stdin(project: Path) -> None:
         (["never said"], ["--max-tokens", "5"], 4, "■ out of budget: "),
     ],
 )  # fmt: skip
-async def test_the_exit_status_tells_the_outcome(
+async def test_the_exit_status_shows_the_outcome(
     project: Path, script: Script, options: list[str], status: int, said: str
 ) -> None:
-    """As in the published table; the reason is one line on stderr."""
+    """The exit status is that of the published table; stderr has the reason, and no traceback."""
     async with provider(script) as server:
         done = await ramet("ask", "Why?", "--dir", str(project), *options, server=server)
 
@@ -158,8 +158,10 @@ async def test_the_exit_status_tells_the_outcome(
         (["ask", "-"], b"x" * 9_000_000, 2, " characters) is not accepted"),
     ],
 )  # fmt: skip
-async def test_bad_input_is_one_line(project: Path, line: list[str], stdin: bytes, status: int, said: str) -> None:
-    """2 for what was asked wrongly, 1 for what is missing here; never a traceback, never half a start."""
+async def test_bad_input_gets_one_line_on_stderr(
+    project: Path, line: list[str], stdin: bytes, status: int, said: str
+) -> None:
+    """The status is 2 for a wrong argument and 1 for a missing requirement; no traceback appears and no work starts."""
     done = await ramet(*line, cwd=project, stdin=stdin)
 
     assert done.status == status
@@ -167,8 +169,8 @@ async def test_bad_input_is_one_line(project: Path, line: list[str], stdin: byte
     assert (done.out, done.err.count("\n"), "Traceback" in done.err) == ("", 1, False)
 
 
-async def test_a_folder_that_cannot_be_written_is_asked_about_all_the_same(project: Path) -> None:
-    """Transcripts go elsewhere, and it is said where."""
+async def test_ask_works_on_a_read_only_folder(project: Path) -> None:
+    """Transcripts go to a temporary folder, and stderr names it."""
     async with provider(["yes"]) as server:
         done = await ramet("ask", "Is it?", "--dir", "/proc/sys/kernel", server=server, env={"TMPDIR": str(project)})
 
@@ -177,8 +179,8 @@ async def test_a_folder_that_cannot_be_written_is_asked_about_all_the_same(proje
     assert transcripts(project)[0].endswith("/main.jsonl")
 
 
-async def test_any_locale_will_do(project: Path) -> None:
-    """Without UTF-8 the answer is readable, and JSON is still UTF-8."""
+async def test_ask_works_in_an_ascii_locale(project: Path) -> None:
+    """The answer is readable without UTF-8, and JSON is still UTF-8."""
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     async with provider({"": ["“é” → 漢"]}) as server:
         done = await ramet("ask", "Why?", "--dir", str(project), server=server, env=ascii_only)
@@ -194,8 +196,11 @@ async def test_any_locale_will_do(project: Path) -> None:
 # --- at a terminal
 
 
-async def test_the_tree_is_drawn_and_the_answer_is_a_page(project: Path) -> None:
-    """Rows with their state, then the answer without the signs of Markdown, then the totals; the cursor is back."""
+async def test_a_terminal_shows_the_tree_and_the_formatted_answer(project: Path) -> None:
+    """Rows show the state of each agent, then come the answer without Markdown signs, and the totals.
+
+    The cursor is visible again.
+    """
     async with provider(TREE) as server, terminal("ask", "Why?", "--dir", str(project), server=server) as screen:
         status = await screen.end()
 
@@ -207,7 +212,7 @@ async def test_the_tree_is_drawn_and_the_answer_is_a_page(project: Path) -> None
 
 
 @pytest.mark.parametrize("columns", [20, 200])
-async def test_any_width_will_do(project: Path, columns: int) -> None:
+async def test_rows_fit_the_width_of_the_terminal(project: Path, columns: int) -> None:
     """No row is wider than the terminal."""
     async with (
         provider(TREE) as server,
@@ -220,8 +225,8 @@ async def test_any_width_will_do(project: Path, columns: int) -> None:
     assert max(map(len, rows)) <= columns
 
 
-async def test_hostile_text_does_nothing_to_the_terminal(project: Path) -> None:
-    """Names, arguments and answers of a model cannot set the title, clear the screen, or turn text round."""
+async def test_hostile_text_does_not_control_the_terminal(project: Path) -> None:
+    """A model's names, arguments and answers cannot set the title, clear the screen, or reverse text."""
     bad = "\x1b]0;owned\x07\x1b[2Jwords\x1b]52;c;cm0=\x07\u202e"
     script: Script = {
         "CHILD": [bad],
@@ -235,8 +240,8 @@ async def test_hostile_text_does_nothing_to_the_terminal(project: Path) -> None:
     assert "words" in screen.text
 
 
-async def test_ctrl_c_cancels_the_tree_and_prints_what_was_found(project: Path) -> None:
-    """Partial texts of the root and of children, status 130, and a usable terminal."""
+async def test_ctrl_c_cancels_the_tree_and_prints_partial_results(project: Path) -> None:
+    """Ctrl-C prints the texts of the children so far, gives status 130, and leaves a usable terminal."""
     script: Script = {
         "LOGS": ["`app.log:3` says: timeout"],
         "OTHER": [Hang(24, "Half of a finding, so far, and more")],
@@ -264,8 +269,8 @@ async def test_ctrl_c_cancels_the_tree_and_prints_what_was_found(project: Path) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_signals_do_the_same_without_a_terminal(project: Path, number: signal.Signals) -> None:
-    """With `--json` the last line is still the root's end."""
+async def test_signals_cancel_the_tree_without_a_terminal(project: Path, number: signal.Signals) -> None:
+    """The last line of `--json` is the root's end after SIGINT and after SIGTERM."""
     line = ("ask", "Why?", "--json", "--dir", str(project))
     async with (
         provider([Hang(6, "I found it")]) as server,
@@ -281,8 +286,8 @@ async def test_signals_do_the_same_without_a_terminal(project: Path, number: sig
     assert b"Traceback" not in err
 
 
-async def test_a_second_ctrl_c_leaves_at_once_and_leaves_nothing(project: Path) -> None:
-    """A command that does not want to end is ended with the process."""
+async def test_a_second_ctrl_c_exits_immediately_and_ends_commands(project: Path) -> None:
+    """The second Ctrl-C also ends a command that ignores SIGTERM."""
     stubborn = "trap '' TERM; echo $$ > pid; while :; do sleep 1; done"
     script: Script = [Call("Bash", {"command": stubborn}), "done"]
     async with (
@@ -301,8 +306,11 @@ async def test_a_second_ctrl_c_leaves_at_once_and_leaves_nothing(project: Path) 
 
 
 @pytest.mark.parametrize(("word", "made"), [("y", True), ("n", False)])
-async def test_a_person_is_asked_before_anything_changes(project: Path, word: str, made: bool) -> None:
-    """The question has the screen to itself; only yes is yes; the agent goes on either way."""
+async def test_a_terminal_asks_the_person_before_a_change(project: Path, word: str, made: bool) -> None:
+    """The question shows the tool and its arguments.
+
+    Only "y" allows the call, and the agent continues after either answer.
+    """
     script: Script = [Call("Bash", {"command": "touch made"}), "Well."]
     async with provider(script) as server, terminal("ask", "Why?", "--dir", str(project), server=server) as screen:
         await screen.shows("[y/N]")
@@ -315,10 +323,8 @@ async def test_a_person_is_asked_before_anything_changes(project: Path, word: st
 
 
 @pytest.mark.parametrize(("options", "made"), [([], False), (["--no-approvals"], False), (["--yes"], True)])
-async def test_without_a_terminal_nothing_changes_unless_it_was_allowed(
-    project: Path, options: list[str], made: bool
-) -> None:
-    """Nobody is there to ask: no means no, and the agent is told."""
+async def test_without_a_terminal_a_change_needs_the_option_yes(project: Path, options: list[str], made: bool) -> None:
+    """A call that changes a file runs with `--yes` only; the agent continues without it."""
     script: Script = [Call("Bash", {"command": "touch made"}), "Well."]
     async with provider(script) as server:
         done = await ramet("ask", "Why?", "--dir", str(project), *options, server=server)
@@ -326,8 +332,8 @@ async def test_without_a_terminal_nothing_changes_unless_it_was_allowed(
     assert (done.status, done.out, (project / "made").exists()) == (0, "Well.\n", made)
 
 
-async def test_a_reader_that_leaves_stops_the_work(project: Path) -> None:
-    """Nobody reads: nothing more is paid for, nothing is said, status 141."""
+async def test_a_closed_stdout_stops_the_work(project: Path) -> None:
+    """A closed pipe on stdout ends the run without any text, with status 141."""
     reading, writing = os.pipe()
     line = ("ask", "Why?", "--json", "--dir", str(project))
     async with (
@@ -341,8 +347,8 @@ async def test_a_reader_that_leaves_stops_the_work(project: Path) -> None:
     assert (process.returncode, err) == (141, b"")
 
 
-async def test_progress_that_nobody_reads_stops_nothing(project: Path) -> None:
-    """The answer is what was asked for; a reader of stderr may leave."""
+async def test_a_closed_stderr_does_not_stop_the_work(project: Path) -> None:
+    """The answer still goes to stdout when the reader of stderr has left."""
     reading, writing = os.pipe()
     os.close(reading)
     async with (
@@ -355,8 +361,8 @@ async def test_progress_that_nobody_reads_stops_nothing(project: Path) -> None:
     assert (process.returncode, out) == (0, b"The **timeout** is too short.\n")
 
 
-async def test_hooks_of_a_folder_are_off_until_it_is_trusted(project: Path) -> None:
-    """Opening a folder runs nothing of it; trusted, its gate decides."""
+async def test_hooks_of_a_folder_are_off_until_the_user_trusts_it(project: Path) -> None:
+    """The hooks of an unknown folder do not run; after `ramet trust` its gate decides."""
     settings = project / ".claude" / "settings.json"
     settings.parent.mkdir()
     command = {"type": "command", "command": "touch ran; exit 2"}

@@ -1,4 +1,4 @@
-"""The command line on a working directory's journal, for real: kernels at work, killed and gone on with, beside it."""
+"""The command line on the journal of a working directory, while kernels run, are killed, and are resumed."""
 
 from __future__ import annotations
 
@@ -107,15 +107,15 @@ asyncio.run(main())
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder with functions to run, and a program that runs a model agent."""
+    """Return a folder with functions to run, and a program that runs a model agent."""
     (tmp_path / "jobs.py").write_text(JOBS)
     (tmp_path / "kernel.py").write_text(KERNEL)
     return tmp_path
 
 
 @asynccontextmanager
-async def program(project: Path, text: str) -> AsyncIterator[Process]:
-    """A program of its own on the folder, killed on leaving."""
+async def open_program(project: Path, text: str) -> AsyncIterator[Process]:
+    """Start a program on the folder, and kill it afterwards."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", text, str(project), env=environment(None), cwd=project
     )
@@ -128,12 +128,12 @@ async def program(project: Path, text: str) -> AsyncIterator[Process]:
 
 @asynccontextmanager
 async def kernel(project: Path) -> AsyncIterator[Process]:
-    """A program of its own with a model agent at work in the folder, in its first call."""
+    """Start a program whose model agent is in its first tool call, and kill it afterwards."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(project / "kernel.py"), str(project), stdout=PIPE, env=environment(None)
     )
     try:
-        await until(project, lambda rows: process.returncode is not None or any(row["calls"] for row in rows))
+        await wait_for_rows(project, lambda rows: process.returncode is not None or any(row["calls"] for row in rows))
         yield process
     finally:
         if process.returncode is None:
@@ -142,19 +142,19 @@ async def kernel(project: Path) -> AsyncIterator[Process]:
 
 
 async def on(project: Path, *args: str) -> Done:
-    """A command on the folder."""
+    """Run a command on the folder."""
     verb = 2 if args[0] == "schedule" else 1
     return await ramet(*args[:verb], "--dir", str(project), *args[verb:])
 
 
 async def rows(project: Path, *args: str) -> list[dict[str, Any]]:
-    """What `ramet ps --json` lists; nothing before there is a journal."""
+    """Return the rows of `ramet ps --json`; none before there is a journal."""
     done = await on(project, "ps", "--json", *args)
     return [json.loads(line) for line in done.out.splitlines()]
 
 
-async def until(project: Path, holds: Any) -> list[dict[str, Any]]:
-    """The rows, once they are as they are to be."""
+async def wait_for_rows(project: Path, holds: Any) -> list[dict[str, Any]]:
+    """Return the rows once the condition holds for them."""
     async with asyncio.timeout(180):
         while not holds(found := await rows(project)):  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.1)
@@ -162,17 +162,17 @@ async def until(project: Path, holds: Any) -> list[dict[str, Any]]:
 
 
 @asynccontextmanager
-async def waiting(project: Path) -> AsyncIterator[Process]:
-    """`ramet run jobs:wait`, at work."""
+async def open_waiting_run(project: Path) -> AsyncIterator[Process]:
+    """Start `ramet run jobs:wait`, and wait until it is active."""
     args = ("run", "--dir", str(project), "jobs:wait", json.dumps(str(project)))
     async with started(*args, stdout=PIPE, stderr=PIPE) as process:
-        await until(project, lambda rows: any(row["state"] == "running" for row in rows))
+        await wait_for_rows(project, lambda rows: any(row["state"] == "running" for row in rows))
         await eventually((project / "begun").exists)
         yield process
 
 
-async def test_a_kernel_at_work_is_looked_at_told_and_stopped_from_beside(project: Path) -> None:
-    """Nothing of it is disturbed until it is told so; who follows it sees its end."""
+async def test_commands_inspect_message_and_stop_a_running_kernels_run(project: Path) -> None:
+    """Other processes read the run, send a message to it, and stop it; `logs -f` shows the message and the end."""
     async with kernel(project) as process:
         (row,) = await rows(project)
         assert (row["path"], row["agent"], row["state"]) == ("main", "lead", "running")
@@ -200,8 +200,8 @@ async def test_a_kernel_at_work_is_looked_at_told_and_stopped_from_beside(projec
     assert not (project / ".ramet" / "kernel.sock").exists()
 
 
-async def test_a_synchronous_function_is_stopped_with_its_process(project: Path) -> None:
-    """A thread cannot be ended, but the process of `ramet run` ends with its run: the stop waits for that, status 0."""
+async def test_a_stop_of_ramet_run_ends_its_process(project: Path) -> None:
+    """The stop of a synchronous function waits for the end of the `ramet run` process, and has status 0."""
     sitting = ("run", "jobs:sit", json.dumps(str(project)), "--dir", str(project))
     async with started(*sitting, stdout=PIPE, stderr=PIPE) as process:
         await eventually((project / "begun").exists)
@@ -214,9 +214,9 @@ async def test_a_synchronous_function_is_stopped_with_its_process(project: Path)
     assert (await on(project, "stop", row["id"])).status == 1
 
 
-async def test_a_synchronous_function_of_a_kernel_that_stays_is_named(project: Path) -> None:
-    """A kernel that goes on keeps the thread: what could not be ended is said, status 1."""
-    async with program(project, STAYS):
+async def test_a_stop_names_a_synchronous_function_of_another_program(project: Path) -> None:
+    """The program and its thread continue: the stop names the call that it could not end, with status 1."""
+    async with open_program(project, STAYS):
         await eventually((project / "begun").exists)
         (row,) = await rows(project)
 
@@ -226,11 +226,11 @@ async def test_a_synchronous_function_of_a_kernel_that_stays_is_named(project: P
 
 
 @pytest.mark.parametrize("verb", ["approve", "deny"])
-async def test_a_question_is_answered_by_its_id(project: Path, verb: str) -> None:
-    """The run that asked goes on, with a yes or a no; a second answer changes nothing."""
+async def test_approve_and_deny_answer_a_question_by_its_id(project: Path, verb: str) -> None:
+    """The run continues with a yes or a no; a second answer after the kernel's end is refused."""
     async with kernel(project) as process:
         (project / "go").touch()
-        (row,) = await until(project, lambda rows: any(row["approvals"] for row in rows))
+        (row,) = await wait_for_rows(project, lambda rows: any(row["approvals"] for row in rows))
         question = row["approvals"][0]["approval_id"]
         answered = await on(project, verb, question)
         said, _ = await process.communicate()
@@ -242,9 +242,9 @@ async def test_a_question_is_answered_by_its_id(project: Path, verb: str) -> Non
     assert (again.status, again.err) == (1, f"ramet: no kernel runs in {project}\n")
 
 
-async def test_what_was_killed_is_interrupted_and_gone_on_with(project: Path) -> None:
-    """It is never shown as running; it cannot be stopped, only resumed; then its value is printed."""
-    async with waiting(project) as process:
+async def test_a_killed_run_is_shown_as_interrupted_and_can_be_resumed(project: Path) -> None:
+    """The killed run cannot be stopped or removed; `resume` runs it again and prints its value."""
+    async with open_waiting_run(project) as process:
         (row,) = await rows(project)
         async with started("logs", "-f", row["id"], "--dir", str(project), stdout=PIPE, stderr=PIPE) as follower:
             process.kill()
@@ -273,14 +273,14 @@ async def test_what_was_killed_is_interrupted_and_gone_on_with(project: Path) ->
     assert (again.status, again.out, again.err) == (0, "", "nothing to resume here\n")
 
 
-async def test_a_conversation_that_was_never_begun_holds_up_nobody(project: Path) -> None:
-    """It waits for its first word, so there is nothing to go on with: resume comes to its end."""
+async def test_resume_does_not_wait_for_a_session_without_messages(project: Path) -> None:
+    """A session without a prompt has no work to resume, so `resume` ends."""
     (project / "silent.py").write_text(SILENT)
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(project / "silent.py"), str(project), env=environment(None)
     )
     try:
-        await until(project, lambda rows: process.returncode is not None or len(rows) == 1)
+        await wait_for_rows(project, lambda rows: process.returncode is not None or len(rows) == 1)
     finally:
         process.kill()
         await process.wait()
@@ -291,13 +291,13 @@ async def test_a_conversation_that_was_never_begun_holds_up_nobody(project: Path
     assert (done.status, done.out.strip()) == (0, "")
 
 
-async def test_what_only_a_process_can_hold_is_one_line_and_stands_in_nobodys_way(project: Path) -> None:
-    """A model object cannot be found by the command line: that tree stays as it is, and the others go on."""
+async def test_resume_skips_a_tree_that_needs_a_model_object(project: Path) -> None:
+    """One line names the tree, which stays interrupted; `resume` completes the other tree."""
     async with kernel(project) as process:
         process.kill()
         await process.wait()
         (missing,) = await rows(project)
-    async with waiting(project) as process:
+    async with open_waiting_run(project) as process:
         process.kill()
         await process.wait()
     (project / "go").touch()
@@ -310,17 +310,17 @@ async def test_what_only_a_process_can_hold_is_one_line_and_stands_in_nobodys_wa
     assert [(each["id"], each["state"]) for each in await rows(project)] == [(missing["id"], "interrupted")]
 
 
-async def test_while_a_kernel_holds_the_journal_who_needs_it_alone_is_told_whose_it_is(project: Path) -> None:
-    """One line with its pid; nothing happens."""
-    async with waiting(project) as process:
+async def test_resume_beside_a_running_kernel_names_the_owner_of_the_journal(project: Path) -> None:
+    """`resume` prints one line with the pid of the kernel, and changes nothing."""
+    async with open_waiting_run(project) as process:
         done = await on(project, "resume")
         assert (done.status, done.out) == (1, "")
         assert done.err.endswith(f"belongs to another kernel (pid {process.pid})\n")
         assert done.err.count("\n") == 1
 
 
-async def test_a_function_is_run_and_its_value_printed(project: Path) -> None:
-    """Only the value goes to stdout, whatever it prints; the exit status is that of the published table."""
+async def test_run_prints_the_value_of_a_function(project: Path) -> None:
+    """Stdout has the value alone, whatever the function prints; the exit status is that of the published table."""
     done = await on(project, "run", "jobs:add", "1", "2")
     failed = await on(project, "run", "jobs:bad", "--quiet")
     data = await on(project, "run", "jobs:add", '"a"', '"b"', "--json", "--quiet")
@@ -338,8 +338,8 @@ async def test_a_function_is_run_and_its_value_printed(project: Path) -> None:
     assert (script.status, script.out) == (0, "5\n")
 
 
-async def test_a_function_runs_in_a_sandbox_where_a_policy_is_given(project: Path) -> None:
-    """As JSON or as a file; what the sandbox prints is no value."""
+async def test_run_with_a_policy_uses_a_sandbox(project: Path) -> None:
+    """The policy is JSON or a file; stdout has the value alone, without prints of the sandbox."""
     (project / "policy.json").write_text('{"timeout_seconds": 30}')
 
     plain = await on(project, "run", "jobs:add", "1", "2", "--policy", "{}", "--backend", "local")
@@ -363,16 +363,16 @@ async def test_a_function_runs_in_a_sandbox_where_a_policy_is_given(project: Pat
         (("schedule", "add", "jobs:nothing", "--in", "1h"), "MODULE:FUNCTION: 'jobs:nothing' is not accepted"),
     ],
 )
-async def test_what_cannot_be_run_is_one_line_and_status_2(project: Path, args: tuple[str, ...], said: str) -> None:
-    """It says what would be accepted; nothing ran."""
+async def test_invalid_arguments_get_one_line_and_status_2(project: Path, args: tuple[str, ...], said: str) -> None:
+    """The line says what would be accepted, and nothing runs."""
     done = await on(project, *args)
 
     assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
     assert said in done.err
 
 
-async def test_what_has_ended_is_exported_told_again_and_removed(project: Path) -> None:
-    """The transcript is what the journal has; what is kept stays, what is removed leaves nothing behind."""
+async def test_ended_trees_are_exported_replayed_and_removed(project: Path) -> None:
+    """`export` and `replay` show the journal; `gc` removes a tree with its transcript, except those of `--keep`."""
     for number in range(2):
         await on(project, "run", "jobs:add", str(number), "0", "--quiet")
     first, second = await rows(project, "--all")
@@ -399,12 +399,12 @@ async def test_what_has_ended_is_exported_told_again_and_removed(project: Path) 
 
 
 def transcripts(project: Path) -> list[Path]:
-    """The folders of transcripts."""
+    """Return the folders of transcripts."""
     return [each for each in (project / ".ramet" / "transcripts").iterdir() if each.is_dir()]
 
 
-async def test_schedules_are_written_down_and_nothing_is_fired(project: Path) -> None:
-    """What is due waits for whoever has a scheduler at work here."""
+async def test_schedules_are_recorded_without_firing(project: Path) -> None:
+    """A due schedule waits for a kernel with a scheduler."""
     added = await on(project, "schedule", "add", "jobs:add", "1", "2", "--in", "0", "--name", "soon")
     await on(project, "schedule", "add", "jobs:add", "1", "2", "--cron", "0 8 * * *", "--tz", "UTC", "--name", "daily")
     paused = await on(project, "schedule", "pause", "daily")
@@ -419,22 +419,22 @@ async def test_schedules_are_written_down_and_nothing_is_fired(project: Path) ->
     assert await rows(project, "--all") == []
 
 
-async def test_what_another_kernel_left_is_not_at_work_in_the_one_that_came_after(project: Path) -> None:
-    """Each tree is what it is: one goes on, the other waits to be resumed. The old control socket is replaced."""
-    async with waiting(project) as process:
+async def test_a_new_kernel_does_not_show_a_killed_kernels_run_as_running(project: Path) -> None:
+    """The new run is running and the old one interrupted; the new kernel replaces the control socket."""
+    async with open_waiting_run(project) as process:
         process.send_signal(signal.SIGKILL)
         await process.wait()
     assert (project / ".ramet" / "kernel.sock").is_socket()
 
-    async with waiting(project):
+    async with open_waiting_run(project):
         (old, new) = await rows(project)
         assert (old["state"], new["state"]) == ("interrupted", "running")
         assert (project / ".ramet" / "kernel.sock").stat().st_mode & 0o777 == 0o600
 
 
-async def test_ctrl_c_ends_what_follows_and_what_runs(project: Path) -> None:
-    """Who follows leaves without a word; who runs ends its tree first, which is then on record as cancelled."""
-    async with waiting(project) as process:
+async def test_ctrl_c_ends_logs_and_cancels_a_run(project: Path) -> None:
+    """`logs -f` ends silently; `run` ends its tree first, which is recorded as cancelled."""
+    async with open_waiting_run(project) as process:
         (row,) = await rows(project)
         async with started("logs", "-f", row["id"], "--dir", str(project), stdout=PIPE, stderr=PIPE) as follower:
             assert follower.stdout is not None
@@ -450,9 +450,9 @@ async def test_ctrl_c_ends_what_follows_and_what_runs(project: Path) -> None:
     assert [row["state"] for row in await rows(project, "--all")] == ["cancelled"]
 
 
-async def test_a_kernel_that_does_not_answer_hides_nothing(project: Path) -> None:
-    """It was stopped, and still holds its journal: what that says is shown, and nobody waits for long."""
-    async with waiting(project) as process:
+async def test_a_suspended_kernels_runs_are_shown_from_the_journal(project: Path) -> None:
+    """`ps` and `logs` read the journal of a suspended kernel, and do not wait long for it."""
+    async with open_waiting_run(project) as process:
         process.send_signal(signal.SIGSTOP)
         (row,) = await rows(project)
         told = await on(project, "logs", row["id"])

@@ -1,4 +1,4 @@
-"""`ramet port` and `ramet show`: ports of a run at work, for people in another process."""
+"""`ramet port` and `ramet show`: ports of an active run, for people in another process."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["backend"]
 PORTS = {"web": 8000, "api": 9000}
 
 
-async def test_a_port_is_found_on_the_command_line(backend: Name, capsys: pytest.CaptureFixture[str]) -> None:
-    """One path by its name, all of them without one; whoever is asked for too late or wrongly says so in one line."""
+async def test_port_prints_the_sockets_of_a_run(backend: Name, capsys: pytest.CaptureFixture[str]) -> None:
+    """`port` prints one path by its name, or each path; an unknown name or an ended run gets one line on stderr."""
     with short_folder() as folder:
 
         async def on(*words: str) -> tuple[int, str, str]:

@@ -1,4 +1,7 @@
-"""`ramet schedule` while a kernel holds the working directory: it is asked, and does at once what is due."""
+"""`ramet schedule` while a kernel holds the working directory.
+
+The kernel makes each change, and fires due schedules at once.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder with a function to run, and a program with a scheduler at work."""
+    """Return a folder with functions to run, and a program with a scheduler."""
     (tmp_path / "jobs.py").write_text(JOBS)
     (tmp_path / "kernel.py").write_text(KERNEL)
     return tmp_path
@@ -70,7 +73,7 @@ def project(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def kernel(project: Path) -> AsyncIterator[Process]:
-    """A process of its own, with nothing but a scheduler."""
+    """Start a process with a scheduler alone, and kill it afterwards."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         str(project / "kernel.py"),
@@ -89,18 +92,18 @@ async def kernel(project: Path) -> AsyncIterator[Process]:
 
 
 async def schedule(project: Path, verb: str, *args: str) -> Done:
-    """A verb of `ramet schedule` on the folder."""
+    """Run a verb of `ramet schedule` on the folder."""
     return await ramet("schedule", verb, "--dir", str(project), *args)
 
 
-async def listed(project: Path) -> dict[str, Any]:
-    """What `ramet schedule list` says, by id."""
+async def schedules_by_id(project: Path) -> dict[str, Any]:
+    """Return what `ramet schedule list` prints, by id."""
     done = await schedule(project, "list", "--json")
     return {view["id"]: view for view in map(json.loads, done.out.splitlines())}
 
 
-async def until(project: Path, id: str, holds: Callable[[ScheduleView], object]) -> None:
-    """Return once a schedule stands so, for who looks from beside."""
+async def wait_for_schedule(project: Path, id: str, holds: Callable[[ScheduleView], object]) -> None:
+    """Return once the recorded schedule meets the condition, as another process sees it."""
     async with asyncio.timeout(180):
         while True:
             async with await journal_reader(project) as records:
@@ -110,13 +113,13 @@ async def until(project: Path, id: str, holds: Callable[[ScheduleView], object])
 
 
 def notes(project: Path) -> list[str]:
-    """What was run."""
+    """Return the words that the function wrote."""
     file = project / "notes"
     return file.read_text().split() if file.exists() else []
 
 
-async def test_a_kernel_at_work_does_what_is_asked_of_its_schedules(project: Path) -> None:
-    """Every verb reaches it; what is due runs at once, in that kernel, and not when it looks by itself."""
+async def test_every_schedule_verb_reaches_a_running_kernel(project: Path) -> None:
+    """Due schedules and triggers fire at once in that kernel, not at its next look."""
     async with kernel(project) as process:
         add = ("add", "--in-process", "jobs:note", json.dumps(str(project)))
         soon = await schedule(project, *add, '"soon"', "--in", "0")
@@ -126,7 +129,7 @@ async def test_a_kernel_at_work_does_what_is_asked_of_its_schedules(project: Pat
         triggered = await schedule(project, "trigger", "daily")
         await eventually(lambda: notes(project) == ["soon", "daily"])
         resumed = await schedule(project, "resume", "daily")
-        await until(project, "daily", lambda view: view.last is not None)
+        await wait_for_schedule(project, "daily", lambda view: view.last is not None)
         gone = await schedule(project, "rm", "daily")
         again = await schedule(project, "rm", "daily")
         assert process.returncode is None
@@ -136,22 +139,22 @@ async def test_a_kernel_at_work_does_what_is_asked_of_its_schedules(project: Pat
     assert "paused" not in resumed.out
     assert (again.status, again.err.count("\n")) == (2, 1)
     assert again.err.startswith("ramet: unknown schedule 'daily'; known: note-")
-    assert "daily" not in await listed(project)
+    assert "daily" not in await schedules_by_id(project)
 
 
-async def test_a_kernel_that_does_not_answer_is_named_and_nothing_is_written(project: Path) -> None:
-    """Its control socket is gone: who asks is told whose the folder is, as everybody who needs it alone."""
+async def test_a_kernel_without_a_control_socket_is_named_and_nothing_is_written(project: Path) -> None:
+    """The refusal names the owner of the folder, as for each command that needs the folder alone."""
     async with kernel(project) as process:
         (project / ".ramet" / "kernel.sock").unlink()
         refused = await schedule(project, "add", "jobs:note", '"."', '"x"', "--in", "1h")
 
     assert refused.status == 1
     assert refused.err.endswith(f"belongs to another kernel (pid {process.pid})\n")
-    assert await listed(project) == {}
+    assert await schedules_by_id(project) == {}
 
 
-async def test_many_change_one_schedule_beside_a_kernel_and_none_is_lost(project: Path) -> None:
-    """Whoever comes second reads again: a change is never made on what somebody else has changed."""
+async def test_concurrent_changes_of_one_schedule_lose_no_update(project: Path) -> None:
+    """Each process reads again after another's change; the kernel refuses invalid records."""
     async with kernel(project):
         async with OfflineScheduler(working_dir=project) as first:
             view = await first.schedule_agent_interval(86_400, scheduled.note, name="shared", in_process=True)
@@ -179,8 +182,8 @@ async def test_many_change_one_schedule_beside_a_kernel_and_none_is_lost(project
             await store.close()
 
 
-async def test_after_the_kernel_was_killed_the_schedules_are_changed_without_it(project: Path) -> None:
-    """The control socket that it left leads nowhere, and is in nobody's way."""
+async def test_schedules_can_be_changed_after_a_kill_of_the_kernel(project: Path) -> None:
+    """The dead control socket does not prevent the change."""
     async with kernel(project) as process:
         await schedule(project, "add", "jobs:note", '"."', '"x"', "--in", "1h", "--name", "later")
         process.kill()
@@ -192,28 +195,28 @@ async def test_after_the_kernel_was_killed_the_schedules_are_changed_without_it(
     assert (paused.status, "paused" in paused.out) == (0, True)
 
 
-async def test_a_tick_that_was_lost_is_told_as_its_run_does(project: Path) -> None:
-    """Lost where its run needs what is not there; running, then completed, once somebody has brought it and resumed."""
+async def test_a_lost_tick_follows_the_state_of_its_resumed_run(project: Path) -> None:
+    """A tick whose function is missing is lost; after `resume` it is running, then completed."""
     folder = json.dumps(str(project))
     await schedule(project, "add", "jobs:hold", folder, "--in", "0", "--name", "held", "--repeatable", "--in-process")
     async with kernel(project) as process:
         await eventually((project / "begun").exists)
-        await until(project, "held", lambda view: view.running)
+        await wait_for_schedule(project, "held", lambda view: view.running)
         process.kill()
         await process.wait()
     (project / "jobs.py").rename(project / "away")
     async with kernel(project):  # Its scheduler finds what the dead one had claimed.
-        await until(project, "held", lambda view: view.last is not None)
+        await wait_for_schedule(project, "held", lambda view: view.last is not None)
     (project / "away").rename(project / "jobs.py")
-    lost = (await listed(project))["held"]["last"]
+    lost = (await schedules_by_id(project))["held"]["last"]
     assert (lost["status"], lost["error"]["type"]) == ("lost", "Lost")
 
     resuming = asyncio.create_task(ramet("resume", "--dir", str(project)))
-    await until(project, "held", lambda view: view.last is not None and view.last.status != "lost")
-    running = (await listed(project))["held"]["last"]
+    await wait_for_schedule(project, "held", lambda view: view.last is not None and view.last.status != "lost")
+    running = (await schedules_by_id(project))["held"]["last"]
     (project / "go").touch()
     done = await resuming
-    ended = (await listed(project))["held"]["last"]
+    ended = (await schedules_by_id(project))["held"]["last"]
     async with AgentRuntime(project) as runtime, AgentScheduler(runtime) as scheduler:
         (result,) = await scheduler.results("held")
         (view,) = await scheduler.list()
@@ -225,14 +228,14 @@ async def test_a_tick_that_was_lost_is_told_as_its_run_does(project: Path) -> No
     assert view.last == result
 
 
-async def test_what_is_cancelled_beside_a_kernel_is_forgotten_and_its_run_goes_on(project: Path) -> None:
-    """Nothing of it is left once that has ended."""
+async def test_a_removed_schedule_is_deleted_once_its_run_ends(project: Path) -> None:
+    """The removed schedule is not listed; its active run continues, and the document is deleted after it."""
     async with kernel(project):
         held = ("jobs:hold", json.dumps(str(project)), "--in", "0", "--name", "held")
         await schedule(project, "add", "--in-process", *held)
         await eventually((project / "begun").exists)
         gone = await schedule(project, "rm", "held")
-        known, again = await listed(project), await schedule(project, "rm", "held")
+        known, again = await schedules_by_id(project), await schedule(project, "rm", "held")
         (project / "go").touch()
         async with await journal_reader(project) as records, asyncio.timeout(180):
             while await records.store.get("schedule", "held") is not None:  # noqa: ASYNC110 - by another process

@@ -1,4 +1,4 @@
-"""The command line on a server: the same words as on its folder, over a socket and over TCP, and what goes wrong."""
+"""The command line on a server: the same words as on its folder, over a socket and over TCP, and its errors."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ GATE = {"PreToolUse": [{"matcher": "Write", "hooks": [changes_need_a_word]}]}
 CHILD = {"prompt": "Look", "name": "eye", "subagent_type": "scout", "description": "have a look"}
 
 
-class Place:
-    """A folder with a server at work in it, and the ways to it."""
+class ServedFolder:
+    """A folder with a running server, and ways to reach both."""
 
     def __init__(self, folder: pathlib.Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder, self.server, self._capsys = folder, server, capsys
 
     async def lead(self) -> Handle:
-        """A tree whose root has had a child, and waits for a word on a call of its own."""
+        """Return a tree whose root has had a child, and waits for an approval of its own call."""
         note = {"file_path": str(self.folder / "note"), "content": "written"}
         model = ScriptedModel(
             {"Begin": [Call("Agent", CHILD), Call("Write", note), "All is done."], "Look": [Call("look"), "I looked."]}
@@ -74,13 +74,13 @@ class Place:
         return handle
 
     async def run(self, *words: str) -> Done:
-        """A command, in a thread of this process: its streams are those of the test."""
+        """Run a command in a thread of this process, with the streams of the test."""
         self._capsys.readouterr()
         status = await asyncio.to_thread(main, list(words))
         return Done(status, *self._capsys.readouterr())
 
     async def on(self, way: str, *words: str) -> Done:
-        """A command on the folder, or on the server, once all is on record: who looks from beside sees what is."""
+        """Run a command on the folder or the server, once every event is durable and so visible to other processes."""
         for opened in list(self.server.runtime.trees.values()):
             if opened.recorder.durable is not None:
                 await opened.recorder.durable()
@@ -97,32 +97,34 @@ def folder() -> Iterator[pathlib.Path]:
 
 
 @pytest.fixture
-async def place(
+async def served_folder(
     folder: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Place]:
+) -> AsyncIterator[ServedFolder]:
     monkeypatch.syspath_prepend(str(folder))
     try:
         async with Server(folder, types={}) as server:
-            yield Place(folder, server, capsys)
+            yield ServedFolder(folder, server, capsys)
     finally:
         sys.modules.pop("jobs", None)  # Its folder goes now; the next test's is another one.
 
 
 def comparable(done: Done) -> Done:
-    """What is shown but for how long it has gone on, the columns that this moves, and what a refusal says is there."""
+    """Return the output without ages, widths of columns, and lists of what exists."""
     out = re.sub(r" +", " ", re.sub(r"\b\d+(\.\d+)?s\b", "AGE", done.out))
     return Done(done.status, out, done.err.partition(";")[0])
 
 
-async def test_a_server_is_shown_as_its_folder_is(place: Place) -> None:
-    """Every command that looks says the same of both, byte for byte, as text and as JSON, refusals included."""
-    over = await place.lead()
-    (question,) = _json(await place.on("folder", "approvals", "--json"))
-    await place.on("socket", "approve", question["id"])
+async def test_commands_show_a_server_as_they_show_its_folder(served_folder: ServedFolder) -> None:
+    """Each reading command prints equal text and equal JSON for both, refusals included, except ages and widths."""
+    over = await served_folder.lead()
+    (question,) = _json(await served_folder.on("folder", "approvals", "--json"))
+    await served_folder.on("socket", "approve", question["id"])
     assert (await over.result()).status == "completed"
-    handle = await place.lead()
-    await place.on("folder", "schedule", "add", "jobs:note", '"x"', "--in", "1d", "--name", "later")
-    child = next(row["id"] for row in _json(await place.on("folder", "tree", handle.id, "--json")) if row["parent"])
+    handle = await served_folder.lead()
+    await served_folder.on("folder", "schedule", "add", "jobs:note", '"x"', "--in", "1d", "--name", "later")
+    child = next(
+        row["id"] for row in _json(await served_folder.on("folder", "tree", handle.id, "--json")) if row["parent"]
+    )
 
     for words in (
         *("ps", "ps --json", "ps --all", "ps --all --json"),
@@ -134,19 +136,19 @@ async def test_a_server_is_shown_as_its_folder_is(place: Place) -> None:
         *("show nope", "tree nope", "logs -f nope", "export nope", "replay nope", "keep nope"),
         *("send nope x", "stop nope", "approve nope", "schedule pause nope", "schedule rm nope"),
     ):
-        here = await place.on("folder", *words.split())
-        there = await place.on("socket", *words.split())
+        here = await served_folder.on("folder", *words.split())
+        there = await served_folder.on("socket", *words.split())
         assert comparable(there) == comparable(here), words
         assert here.status == (2 if "nope" in words else 0), words
         assert here.out or here.err.count("\n") == 1, words
 
 
 @pytest.mark.parametrize("way", ["folder", "socket"])
-async def test_runs_are_steered(place: Place, way: str) -> None:
-    """A question is found and answered, a run told, kept and stopped; what comes of it is said alike."""
-    first, second = await place.lead(), await place.lead()
-    note = {"file_path": str(place.folder / "note"), "content": "written"}
-    asked = {each["run"]: each for each in _json(await place.on(way, "approvals", "--json"))}
+async def test_runs_are_controlled_alike_through_folder_and_server(served_folder: ServedFolder, way: str) -> None:
+    """Approvals, messages, keep, deny and stop give equal output on both ways."""
+    first, second = await served_folder.lead(), await served_folder.lead()
+    note = {"file_path": str(served_folder.folder / "note"), "content": "written"}
+    asked = {each["run"]: each for each in _json(await served_folder.on(way, "approvals", "--json"))}
     assert list(asked) == [first.id, second.id]
     question = asked[first.id]
     assert question == {
@@ -160,23 +162,23 @@ async def test_runs_are_steered(place: Place, way: str) -> None:
         "state": "waits",
     }
 
-    sent = await place.on(way, "send", first.id, "Hurry up", "--json")
-    repeated = await place.on(way, "send", first.id, "Hurry up", "--dedupe", "1h", "--json")
-    kept = await place.on(way, "keep", first.id, "--json")
-    answered = await place.on(way, "deny", question["id"], "--reason", "not now", "--json")
+    sent = await served_folder.on(way, "send", first.id, "Hurry up", "--json")
+    repeated = await served_folder.on(way, "send", first.id, "Hurry up", "--dedupe", "1h", "--json")
+    kept = await served_folder.on(way, "keep", first.id, "--json")
+    answered = await served_folder.on(way, "deny", question["id"], "--reason", "not now", "--json")
     result = await first.result()
-    again = await place.on(way, "deny", question["id"])
-    stopped = await place.on(way, "stop", second.id)
-    nothing = await place.on(way, "approvals")
+    again = await served_folder.on(way, "deny", question["id"])
+    stopped = await served_folder.on(way, "stop", second.id)
+    nothing = await served_folder.on(way, "approvals")
 
     assert (sent.status, list(json.loads(sent.out))) == (0, ["mail"])
     assert json.loads(repeated.out)["mail"].startswith("Not delivered again: main got the same message as ")
     assert json.loads(kept.out) == {"tree": first.id, "kept": True}
     assert json.loads(answered.out) == {"approval": question["id"], "allowed": False}
-    assert (result.status, (place.folder / "note").exists()) == ("completed", False)
-    told = await place.on(way, "logs", first.id)
+    assert (result.status, (served_folder.folder / "note").exists()) == ("completed", False)
+    told = await served_folder.on(way, "logs", first.id)
     assert "message from user: Hurry up" in told.out
-    assert "not now" in (await place.on(way, "export", first.id)).out
+    assert "not now" in (await served_folder.on(way, "export", first.id)).out
     assert (again.status, again.err.count("\n")) == (2, 1)
     assert (stopped.status, stopped.out) == (0, "stopped main\n")
     assert (await second.result()).status == "cancelled"
@@ -184,21 +186,23 @@ async def test_runs_are_steered(place: Place, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["folder", "socket"])
-async def test_schedules_are_changed(place: Place, way: str) -> None:
-    """Added, paused, gone on with, run now, forgotten: alike, and done by the server's scheduler."""
+async def test_schedules_are_changed_alike_through_folder_and_server(served_folder: ServedFolder, way: str) -> None:
+    """The server's scheduler adds, pauses, resumes, triggers and removes a schedule on both ways."""
     added = _json(
-        await place.on(way, "schedule", "add", "jobs:note", '"x"', "--every", "1d", "--name", "daily", "--json")
+        await served_folder.on(way, "schedule", "add", "jobs:note", '"x"', "--every", "1d", "--name", "daily", "--json")
     )
-    paused = await place.on(way, "schedule", "pause", "daily")
-    resumed = _json(await place.on(way, "schedule", "resume", "daily", "--json"))
-    triggered = await place.on(way, "schedule", "trigger", "daily")
+    paused = await served_folder.on(way, "schedule", "pause", "daily")
+    resumed = _json(await served_folder.on(way, "schedule", "resume", "daily", "--json"))
+    triggered = await served_folder.on(way, "schedule", "trigger", "daily")
 
     async with asyncio.timeout(180):
-        while (last := _json(await place.on(way, "schedule", "list", "--json"))[0]["last"]) is None:
+        while (last := _json(await served_folder.on(way, "schedule", "list", "--json"))[0]["last"]) is None:
             pass
-    gone = await place.on(way, "schedule", "rm", "daily")
-    late = await place.on(way, "schedule", "add", "jobs:note", '"x"', "--cron", "0 8 * * *", "--tz", "UTC", "--json")
-    wrong = await place.on(way, "schedule", "add", "jobs:nothing", "--in", "1h")
+    gone = await served_folder.on(way, "schedule", "rm", "daily")
+    late = await served_folder.on(
+        way, "schedule", "add", "jobs:note", '"x"', "--cron", "0 8 * * *", "--tz", "UTC", "--json"
+    )
+    wrong = await served_folder.on(way, "schedule", "add", "jobs:nothing", "--in", "1h")
 
     assert (added[0]["id"], added[0]["schedule"]["target"]["reference"]) == ("daily", "jobs:note")
     assert paused.out == "daily: paused, next -\n"
@@ -211,11 +215,11 @@ async def test_schedules_are_changed(place: Place, way: str) -> None:
     assert "jobs:nothing" in wrong.err
 
 
-async def test_who_follows_sees_it_to_its_end(place: Place) -> None:
-    """Every event of the tree, each as it comes, and then it is over."""
-    handle = await place.lead()
-    following = asyncio.create_task(place.on("socket", "tree", "-f", handle.id, "--json"))
-    async with Client(place.server.where) as client:
+async def test_a_follower_sees_every_event_to_the_end(served_folder: ServedFolder) -> None:
+    """`tree -f --json` on the server prints the events that `export --tree` has, and ends with the tree."""
+    handle = await served_folder.lead()
+    following = asyncio.create_task(served_folder.on("socket", "tree", "-f", handle.id, "--json"))
+    async with Client(served_folder.server.where) as client:
         (question,) = await client.kernel.approvals()
         await client.kernel.answer(question.id, True)
     await handle.result()
@@ -223,15 +227,15 @@ async def test_who_follows_sees_it_to_its_end(place: Place) -> None:
     followed = await following
 
     assert followed.status == 0
-    assert followed.out == (await place.on("folder", "export", handle.id, "--tree")).out
+    assert followed.out == (await served_folder.on("folder", "export", handle.id, "--tree")).out
 
 
-async def test_an_address_and_the_key_of_the_environment(
+async def test_the_environment_gives_the_address_and_the_key(
     folder: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RAMET_SERVER and RAMET_OPERATOR_TOKEN are enough; a flag goes before it; a wrong key opens nothing."""
+    """RAMET_SERVER and RAMET_OPERATOR_TOKEN suffice; a flag takes precedence; a wrong key gives one line."""
     async with Server(folder, types={}, listen=("127.0.0.1", 0), token=TOKEN) as server:
-        place = Place(folder, server, capsys)
+        place = ServedFolder(folder, server, capsys)
         handle = await place.lead()
         monkeypatch.setenv("RAMET_SERVER", server.where)
         without = await place.run("ps")
@@ -255,8 +259,8 @@ async def test_an_address_and_the_key_of_the_environment(
     assert TOKEN not in "".join(each.err for each in (without, *wrong))
 
 
-async def test_following_ends_with_a_signal_with_the_server_and_with_the_run(folder: pathlib.Path) -> None:
-    """Ctrl-C is no word; a server that is killed is one line; what it left is interrupted, and nobody waits for it."""
+async def test_a_follower_ends_with_a_signal_with_the_server_or_with_the_run(folder: pathlib.Path) -> None:
+    """Ctrl-C ends it silently; the kill of its server gives one line; an interrupted run ends it at once."""
     (folder / "jobs.py").write_text("import asyncio\nasync def hold():\n    await asyncio.Event().wait()\n")
     socket = folder / ".ramet" / "serve.sock"
     async with serve(folder) as process, Client(socket) as client:
@@ -265,7 +269,7 @@ async def test_following_ends_with_a_signal_with_the_server_and_with_the_run(fol
             while not (rows := await client.kernel.runs()):
                 pass
         logs = ("logs", "-f", rows[0].id, "--server", str(socket))
-        async with following(*logs) as left, following(*logs) as kept:
+        async with open_follower(*logs) as left, open_follower(*logs) as kept:
             left.send_signal(signal.SIGINT)
             out, err = await left.communicate()
             assert (out.count(b"runs in a sandbox"), err) == (out.count(b"\n"), b"")
@@ -282,15 +286,15 @@ async def test_following_ends_with_a_signal_with_the_server_and_with_the_run(fol
 
 
 @asynccontextmanager
-async def following(*words: str) -> AsyncIterator[Process]:
-    """A command, once it has told of the first event."""
+async def open_follower(*words: str) -> AsyncIterator[Process]:
+    """Start a command, and wait until it has printed the first event."""
     async with started(*words, stdout=PIPE, stderr=PIPE) as process:
         assert process.stdout is not None
         assert b"started" in await process.stdout.readline()
         yield process
 
 
-def test_who_looks_at_a_folder_pays_for_no_client(folder: pathlib.Path) -> None:
+def test_commands_on_a_folder_import_no_http_client(folder: pathlib.Path) -> None:
     """`ramet ps` imports neither an HTTP client nor the services."""
     look = (
         "import sys; from ramet.cli.main import main; main(['ps']); "
@@ -304,6 +308,6 @@ def test_who_looks_at_a_folder_pays_for_no_client(folder: pathlib.Path) -> None:
 
 
 def _json(done: Done) -> list[dict[str, Any]]:
-    """What was printed, a line each."""
+    """Return the printed JSON, one object a line."""
     assert done.status == 0, done.err
     return [json.loads(line) for line in done.out.splitlines()]

@@ -1,4 +1,4 @@
-"""Runs on the command line by the beginning of their ids, lists that are empty, and failures that are told once."""
+"""Runs by a prefix of their ids, empty lists, and failures that the command line prints once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HI = b'{"messages": [{"role": "user", "content": "Hi"}]}'
 
 
 class Said(NamedTuple):
-    """What a command left."""
+    """The status and the output of a command."""
 
     status: int
     out: str
@@ -34,7 +34,7 @@ class Line:
         self.folder, self._capsys = folder, capsys
 
     async def on(self, *words: str, where: tuple[str, ...] = ()) -> Said:
-        """A command."""
+        """Run a command."""
         self._capsys.readouterr()
         status = await asyncio.to_thread(main, [*words, *(where or ("--dir", str(self.folder)))])
         return Said(status, *self._capsys.readouterr())
@@ -45,8 +45,8 @@ def line(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> Line:
     return Line(tmp_path, capsys)
 
 
-async def test_a_run_is_named_by_the_beginning_of_its_id(line: Line) -> None:
-    """As long as no other run's id begins so; the same holds for a word to a run that is at work."""
+async def test_a_unique_prefix_of_an_id_names_a_run(line: Line) -> None:
+    """Commands accept a prefix while no other run's id begins with it, also those that change an active run."""
     async with AgentRuntime(line.folder) as runtime:
         ids = []
         for answer in ("one", "two"):
@@ -73,8 +73,8 @@ async def test_a_run_is_named_by_the_beginning_of_its_id(line: Line) -> None:
         assert (await line.on("show", "nothing-like-it")).status == 2
 
 
-async def test_an_empty_list_says_that_it_is_empty(line: Line) -> None:
-    """On stderr, so that a program reads nothing."""
+async def test_an_empty_list_says_so_on_stderr(line: Line) -> None:
+    """Stdout stays empty, so that a program reads nothing."""
     async with AgentRuntime(line.folder) as runtime:
         await runtime.open_store()
     for words, said in (
@@ -90,8 +90,8 @@ async def test_an_empty_list_says_that_it_is_empty(line: Line) -> None:
         assert said in found.err, words
 
 
-def test_the_failure_of_a_run_is_told_once(line: Line, capsys: pytest.CaptureFixture[str]) -> None:
-    """As its end, with what it took."""
+def test_a_failure_is_printed_once(line: Line, capsys: pytest.CaptureFixture[str]) -> None:
+    """Stderr has the message of a failed run exactly once."""
     (line.folder / "failing_jobs.py").write_text("def bad():\n    raise ValueError('no way')\n")
 
     status = main(["run", "failing_jobs:bad", "--dir", str(line.folder)])
@@ -100,8 +100,8 @@ def test_the_failure_of_a_run_is_told_once(line: Line, capsys: pytest.CaptureFix
     assert capsys.readouterr().err.count("no way") == 1
 
 
-async def test_runs_of_a_servers_agents_have_the_agents_paths(folder: pathlib.Path, line: Line) -> None:
-    """The root of each tree of a server is called `main`: its agent's path tells the trees apart."""
+async def test_ps_of_a_server_shows_the_paths_of_agents(folder: pathlib.Path, line: Line) -> None:
+    """The root of each tree of a server is called `main`: its agent's path distinguishes the trees."""
     model = ScriptedModel(["Hello."] * 2)
     async with serving(folder, types={"llm": LlmType({"plain": model}, default="plain")}) as served:
         async with ramet.connect(served.server.where) as client:
