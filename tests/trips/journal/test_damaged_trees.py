@@ -1,4 +1,4 @@
-"""One tree of a folder is damaged, on disk: it is named, all others are worked with, and it can be set aside."""
+"""A folder with one damaged tree: commands name the tree, work with all others, and can set it aside."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ asyncio.run(main())
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """A folder whose kernel was killed with three trees at work, and the roots of these trees."""
+    """Return a folder whose kernel was killed with three active trees, and the roots of these trees."""
     folder = tmp_path_factory.mktemp("killed")
     (folder / "waiting_jobs.py").write_text(JOBS)
     (folder / "killed.py").write_text(KILLED)
@@ -70,7 +70,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 
 @pytest.fixture
 def folder(killed: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with what that kernel left on record."""
+    """Return a folder with a copy of the journal that the killed kernel left."""
     monkeypatch.setattr(sys, "path", [str(killed[0]), *sys.path])
     shutil.copytree(killed[0] / ".ramet", tmp_path / ".ramet", ignore=shutil.ignore_patterns("*.sock", "door"))
     return tmp_path
@@ -78,56 +78,56 @@ def folder(killed: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.fixture
 def roots(killed: tuple[Path, list[str]]) -> list[str]:
-    """The roots of these trees."""
+    """Return the roots of the three trees."""
     return killed[1]
 
 
-def changed(folder: Path, statement: str, *values: object) -> None:
+def change_journal(folder: Path, statement: str, *values: object) -> None:
     """Change the journal by hand."""
     with contextlib.closing(sqlite3.connect(folder / ".ramet/journal.db")) as journal, journal:
         assert journal.execute(statement, values).rowcount == 1
 
 
 def newest_event(folder: Path, root: str) -> int:
-    """The cursor of the newest event of a tree."""
+    """Return the cursor of the newest event of a tree."""
     query = "SELECT max(cursor) FROM events JOIN trees ON trees.id = tree WHERE name = ?"
     with contextlib.closing(sqlite3.connect(folder / ".ramet/journal.db")) as journal:
         return int(journal.execute(query, (root,)).fetchone()[0])
 
 
 def damage_event(folder: Path, root: str) -> int:
-    """Make the newest event of a tree unreadable; its cursor."""
+    """Make the newest event of a tree unreadable, and return its cursor."""
     cursor = newest_event(folder, root)
-    changed(folder, "UPDATE events SET data = ? WHERE cursor = ?", b'{"type":"state_cha', cursor)
+    change_journal(folder, "UPDATE events SET data = ? WHERE cursor = ?", b'{"type":"state_cha', cursor)
     return cursor
 
 
 def damage_document(folder: Path, root: str) -> None:
-    """Make what is on record of a whole tree unreadable."""
-    changed(folder, "UPDATE documents SET data = ? WHERE kind = ? AND key = ?", b'{"number":', TREES, root)
+    """Make the document of a tree unreadable."""
+    change_journal(folder, "UPDATE documents SET data = ? WHERE kind = ? AND key = ?", b'{"number":', TREES, root)
 
 
-def listed(folder: Path, capsys: Captured, *more: str) -> tuple[int, list[str], str]:
-    """What `ramet ps` says: its status, the roots that it lists, and what goes to stderr."""
+def list_runs(folder: Path, capsys: Captured, *more: str) -> tuple[int, list[str], str]:
+    """Return the status of `ramet ps`, the roots that it lists, and its stderr."""
     capsys.readouterr()
     status = main(["ps", "--json", "--dir", str(folder), *more])
     out, err = capsys.readouterr()
     return status, [json.loads(line)["root"] for line in out.splitlines()], err
 
 
-def test_every_command_goes_on_with_the_other_trees_and_names_the_damaged_one(
+def test_every_command_names_a_damaged_tree_and_continues_with_others(
     folder: Path, roots: list[str], capsys: Captured
 ) -> None:
-    """File, tree, cursor and the way out are in the one line; the status is 1."""
+    """One line has the file, the tree, the cursor and the remedy; the status is 1."""
     cursor = damage_event(folder, roots[1])
     others = [roots[0], roots[2]]
 
-    status, found, err = listed(folder, capsys)
+    status, found, err = list_runs(folder, capsys)
     assert (status, found) == (1, others)
     assert err.count("\n") == 1
     for part in (f"event {cursor} of tree {roots[1]}", str(folder / ".ramet/journal.db"), f"--set-aside {roots[1]}"):
         assert part in err, part
-    assert listed(folder, capsys, "--all")[:2] == (1, others)
+    assert list_runs(folder, capsys, "--all")[:2] == (1, others)
     assert main(["tree", "--json", "--dir", str(folder)]) == 1
     out, err = capsys.readouterr()
     assert [json.loads(line)["root"] for line in out.splitlines()] == others
@@ -143,14 +143,14 @@ def test_every_command_goes_on_with_the_other_trees_and_names_the_damaged_one(
     assert sorted(json.loads(line)["run"] for line in out.splitlines()) == sorted(others)
     assert f"event {cursor} of tree {roots[1]}" in err
     assert main(["gc", "--older-than", "0", "--dir", str(folder)]) == 0
-    assert listed(folder, capsys, "--all")[:2] == (1, [])
+    assert list_runs(folder, capsys, "--all")[:2] == (1, [])
 
 
-def test_a_tree_whose_document_is_damaged_hinders_no_other(folder: Path, roots: list[str], capsys: Captured) -> None:
-    """It is named in the same way, without a cursor, and never removed as if nobody had it."""
+def test_a_damaged_document_does_not_affect_other_trees(folder: Path, roots: list[str], capsys: Captured) -> None:
+    """Commands name the tree without a cursor; `gc` does not remove it, as it may be repaired."""
     damage_document(folder, roots[0])
 
-    status, found, err = listed(folder, capsys)
+    status, found, err = list_runs(folder, capsys)
     assert (status, found) == (1, roots[1:])
     assert f"tree {roots[0]} in {folder}" in err
     assert main(["resume", "--json", "--dir", str(folder)]) == 1
@@ -161,14 +161,14 @@ def test_a_tree_whose_document_is_damaged_hinders_no_other(folder: Path, roots: 
     assert newest_event(folder, roots[0]), "it may be mended"
 
     assert main(["repair", "--set-aside", roots[0], "--dir", str(folder)]) == 0
-    assert listed(folder, capsys)[:2] == (0, [])
+    assert list_runs(folder, capsys)[:2] == (0, [])
 
 
-def test_a_document_that_lacks_what_every_tree_says_hinders_no_other(
+def test_a_document_without_required_fields_does_not_affect_other_trees(
     folder: Path, roots: list[str], capsys: Captured
 ) -> None:
-    """It is JSON, and still says nothing that a tree can be opened by."""
-    changed(folder, "UPDATE documents SET data = ? WHERE kind = ? AND key = ?", b"{}", TREES, roots[0])
+    """Resume names the tree and the missing fields of a document that is JSON."""
+    change_journal(folder, "UPDATE documents SET data = ? WHERE kind = ? AND key = ?", b"{}", TREES, roots[0])
 
     assert main(["resume", "--json", "--dir", str(folder)]) == 1
 
@@ -178,8 +178,8 @@ def test_a_document_that_lacks_what_every_tree_says_hinders_no_other(
     assert "does not have children, cwd" in err
 
 
-def test_a_damaged_tree_is_set_aside_and_removed_in_time(folder: Path, roots: list[str], capsys: Captured) -> None:
-    """Until gc removes it, its events are there as they were; nobody lists or resumes it."""
+def test_a_tree_that_is_set_aside_is_removed_by_gc(folder: Path, roots: list[str], capsys: Captured) -> None:
+    """The events of the tree stay unchanged until gc removes them; no command lists or resumes the tree."""
     cursor = damage_event(folder, roots[1])
     assert main(["repair", "--dir", str(folder)]) == 1
     assert f"event {cursor} of tree {roots[1]}" in capsys.readouterr().err
@@ -188,7 +188,7 @@ def test_a_damaged_tree_is_set_aside_and_removed_in_time(folder: Path, roots: li
 
     assert f"{roots[1]} is set aside" in capsys.readouterr().err
     for more in ([], ["--all"]):
-        assert listed(folder, capsys, *more) == (0, [roots[0], roots[2]], "")
+        assert list_runs(folder, capsys, *more) == (0, [roots[0], roots[2]], "")
     assert main(["repair", "--dir", str(folder)]) == 0
     assert "2 trees can be read, 0 cannot" in capsys.readouterr().err
     assert main(["resume", "--quiet", "--dir", str(folder)]) == 0
@@ -201,15 +201,15 @@ def test_a_damaged_tree_is_set_aside_and_removed_in_time(folder: Path, roots: li
             assert journal.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
 
 
-def test_a_journal_that_lost_events_is_looked_at_and_gone_on_with_only_once_that_is_accepted(
+def test_a_journal_that_lost_events_can_change_only_after_accept_loss(
     folder: Path, roots: list[str], capsys: Captured
 ) -> None:
-    """The calls that it does not know of would be made again: somebody has to say that they may be."""
+    """Commands may read it, but resume and changes are refused, as calls could run twice."""
     log = folder / ".ramet/journal.db-wal"
     with log.open("r+b") as file:
         file.truncate(log.stat().st_size - 4096)
 
-    status, found, err = listed(folder, capsys)
+    status, found, err = list_runs(folder, capsys)
     assert status == 1
     assert set(found) <= set(roots)
     assert err.count("\n") == 1
@@ -222,16 +222,14 @@ def test_a_journal_that_lost_events_is_looked_at_and_gone_on_with_only_once_that
 
     assert main(["repair", "--accept-loss", "--dir", str(folder)]) == 0
     assert "continues after event" in capsys.readouterr().err
-    assert listed(folder, capsys)[::2] == (0, "")
+    assert list_runs(folder, capsys)[::2] == (0, "")
     assert main(["resume", "--quiet", "--dir", str(folder)]) == 0
     assert main(["repair", "--accept-loss", "--dir", str(folder)]) == 0
     assert "no committed event is missing" in capsys.readouterr().err
 
 
-def test_a_journal_that_was_removed_beside_its_mark_is_begun_anew_once_that_is_accepted(
-    folder: Path, roots: list[str], capsys: Captured
-) -> None:
-    """Without its mark it would be a folder in which nobody has worked."""
+def test_a_removed_journal_begins_anew_only_after_accept_loss(folder: Path, roots: list[str], capsys: Captured) -> None:
+    """The mark of the removed journal shows that the folder was in use."""
     (folder / ".ramet/journal.db").unlink()
     (folder / ".ramet/journal.db-wal").unlink()
 
@@ -243,19 +241,19 @@ def test_a_journal_that_was_removed_beside_its_mark_is_begun_anew_once_that_is_a
         asyncio.run(begin())
     assert main(["repair", "--accept-loss", "--dir", str(folder)]) == 0
     asyncio.run(begin())
-    assert listed(folder, capsys)[:2] == (0, [])
+    assert list_runs(folder, capsys)[:2] == (0, [])
 
 
-def test_what_is_not_there_is_not_set_aside(folder: Path, roots: list[str], capsys: Captured) -> None:
+def test_repair_refuses_an_unknown_run(folder: Path, roots: list[str], capsys: Captured) -> None:
     assert main(["repair", "--set-aside", "run-unheard-of", "--dir", str(folder)]) == 2
     assert capsys.readouterr().err.startswith("ramet: unknown run 'run-unheard-of'")
-    assert len(roots) == len(listed(folder, capsys)[1])
+    assert len(roots) == len(list_runs(folder, capsys)[1])
 
 
-def test_a_program_goes_on_with_the_other_trees(
+def test_resume_of_a_program_skips_a_damaged_tree(
     folder: Path, roots: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`AgentRuntime.resume` logs the damaged one; asked for that one alone, it raises."""
+    """`AgentRuntime.resume` logs the damaged tree; `only=` the damaged tree raises DamagedTree."""
     cursor = damage_event(folder, roots[0])
 
     async def go_on() -> None:
@@ -273,8 +271,8 @@ def test_a_program_goes_on_with_the_other_trees(
     assert [each.name for each in caplog.records if roots[0] in each.getMessage()] == ["ramet.recovery"]
 
 
-def test_a_server_lists_the_other_trees(folder: Path, roots: list[str], caplog: pytest.LogCaptureFixture) -> None:
-    """The damaged one is logged once, however often the list is asked for."""
+def test_a_server_lists_the_undamaged_trees(folder: Path, roots: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    """The server logs the damaged tree once, however often a client asks for the list."""
     damage_event(folder, roots[0])
 
     async def looked_at() -> None:
@@ -294,9 +292,7 @@ def test_a_server_lists_the_other_trees(folder: Path, roots: list[str], caplog: 
     assert len([each for each in caplog.records if roots[0] in each.getMessage()]) == 1
 
 
-def test_the_session_of_a_damaged_tree_is_named_and_its_id_is_free_once_it_is_set_aside(
-    tmp_path: Path, capsys: Captured
-) -> None:
+def test_a_session_id_is_free_once_its_damaged_tree_is_set_aside(tmp_path: Path, capsys: Captured) -> None:
     """Another conversation is listed and opened as before."""
 
     async def talk(session: str) -> str:
@@ -320,10 +316,10 @@ def test_the_session_of_a_damaged_tree_is_named_and_its_id_is_free_once_it_is_se
 
 
 @pytest.mark.parametrize("data", [b"", b'{"root":', b'{"root":7}', b"[]", 5], ids=str)
-def test_the_id_of_a_conversation_is_found_where_its_own_document_is_damaged(
+def test_a_session_id_is_found_despite_a_damaged_session_document(
     tmp_path: Path, capsys: Captured, data: bytes | int
 ) -> None:
-    """The documents of trees say whose it is; it is gone on with, and its id leads to it again."""
+    """The documents of trees name the session: the id still resumes its tree, and can be removed."""
 
     async def talk() -> str:
         async with Session(ScriptedModel(["Sure."]), cwd=tmp_path, session_id="broken") as talk:
@@ -331,7 +327,7 @@ def test_the_id_of_a_conversation_is_found_where_its_own_document_is_damaged(
             return talk.id
 
     root = asyncio.run(talk())
-    changed(tmp_path, "UPDATE documents SET data = ? WHERE kind = 'session'", data)
+    change_journal(tmp_path, "UPDATE documents SET data = ? WHERE kind = 'session'", data)
 
     assert main(["sessions", "show", "broken", "--json", "--dir", str(tmp_path)]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[0])["root"] == root
@@ -340,8 +336,8 @@ def test_the_id_of_a_conversation_is_found_where_its_own_document_is_damaged(
     assert asyncio.run(talk()) != root
 
 
-def test_a_document_with_a_wrong_value_hinders_no_other_conversation(tmp_path: Path, capsys: Captured) -> None:
-    """It is named by who lists conversations, and by who looks for damage, and can be set aside."""
+def test_a_document_with_a_wrong_value_does_not_affect_other_sessions(tmp_path: Path, capsys: Captured) -> None:
+    """`sessions list` and `repair` name the tree, which can be set aside."""
 
     async def talk(session: str) -> str:
         async with Session(ScriptedModel(["Sure."]), cwd=tmp_path, session_id=session) as talk:
@@ -350,7 +346,9 @@ def test_a_document_with_a_wrong_value_hinders_no_other_conversation(tmp_path: P
 
     broken, _ = asyncio.run(talk("broken")), asyncio.run(talk("whole"))
     said = "json_set(CAST(data AS TEXT), '$.keep_s', 'long')"
-    changed(tmp_path, f"UPDATE documents SET data = CAST({said} AS BLOB) WHERE kind = ? AND key = ?", TREES, broken)
+    change_journal(
+        tmp_path, f"UPDATE documents SET data = CAST({said} AS BLOB) WHERE kind = ? AND key = ?", TREES, broken
+    )
 
     capsys.readouterr()
     assert main(["sessions", "list", "--json", "--dir", str(tmp_path)]) == 1
@@ -364,23 +362,21 @@ def test_a_document_with_a_wrong_value_hinders_no_other_conversation(tmp_path: P
 
 
 @pytest.mark.parametrize(("column", "value"), [("run", b"x"), ("data", 5), ("seq", "y")])
-def test_an_event_with_a_value_of_another_kind_hinders_no_other_tree(
+def test_an_event_with_a_value_of_a_wrong_type_does_not_affect_other_trees(
     folder: Path, roots: list[str], capsys: Captured, column: str, value: object
 ) -> None:
-    """A page that a disk changed may hold anything."""
+    """A row that a faulty disk changed may hold any type."""
     cursor = newest_event(folder, roots[1])
-    changed(folder, f"UPDATE events SET {column} = ? WHERE cursor = ?", value, cursor)
+    change_journal(folder, f"UPDATE events SET {column} = ? WHERE cursor = ?", value, cursor)
 
-    status, found, err = listed(folder, capsys)
+    status, found, err = list_runs(folder, capsys)
 
     assert (status, found) == (1, [roots[0], roots[2]])
     assert f"event {cursor} of tree {roots[1]}" in err
 
 
-async def test_the_events_of_gates_are_inspected_beside_a_damaged_one(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Of all trees: it is logged and passed over. Of its own tree: an error."""
+async def test_gate_events_are_read_beside_a_damaged_tree(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A list of every tree logs and skips the damaged one; a list of that tree raises DamagedTree."""
     store = await SqliteStore(tmp_path / "journal.db").open()
     try:
         names = {"path": "main", "agent": "a", "at": datetime.now(UTC), "depth": 0, "parent": None}

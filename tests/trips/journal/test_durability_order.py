@@ -1,4 +1,4 @@
-"""What waits for the disk, and what need not: an effect outside waits, what is only put on record does not."""
+"""Waits for the disk: an effect outside waits for durable events, a mere record does not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.trips.spawning.test_worktree import git, worktrees
 
 
 class Watched(SqliteStore):
-    """Notes what the newest event was whenever somebody waits until all is on disk."""
+    """A store that notes the newest event of each wait for durability."""
 
     def __init__(self, path: pathlib.Path) -> None:
         super().__init__(path)
@@ -25,13 +25,16 @@ class Watched(SqliteStore):
         await super().durable(ticket)
 
     async def types(self) -> list[str]:
-        """The type of the newest event of each wait, in order; events of one tree have their tickets as numbers."""
+        """Return the type of the newest event of each wait, in order.
+
+        One tree alone has tickets equal to event numbers.
+        """
         stored = {each.seq: each.type for each in await self.read()}
         return [stored[ticket] for ticket in self.awaited]
 
 
 async def test_a_child_costs_one_wait(tmp_path: pathlib.Path) -> None:
-    """It asks its model once. Its birth, and its end, are on record before anything is done because of them."""
+    """The child asks its model once; its spawn and its end cause no wait of their own."""
     store = Watched(tmp_path / "journal.db")
     worker = Agent(name="worker", description="Works.", model=ScriptedModel(["found"]))
     async with AgentRuntime(store=store) as runtime:
@@ -46,8 +49,8 @@ async def test_a_child_costs_one_wait(tmp_path: pathlib.Path) -> None:
     assert [each.depth for each in events if isinstance(each, ModelAsked)] == [0, 1, 0]
 
 
-async def test_a_tool_that_changes_nothing_does_not_wait(tmp_path: pathlib.Path) -> None:
-    """Any other waits until its beginning is on disk."""
+async def test_a_read_only_tool_does_not_wait_for_the_disk(tmp_path: pathlib.Path) -> None:
+    """Other tools wait until their start is durable."""
 
     async def change() -> str:
         """Change something."""
@@ -68,8 +71,8 @@ async def test_a_tool_that_changes_nothing_does_not_wait(tmp_path: pathlib.Path)
     assert types == ["model_asked", "tool_started", "model_asked", "model_asked", "state_changed"]
 
 
-async def test_code_that_started_a_child_hears_of_its_end_once_that_is_on_disk(tmp_path: pathlib.Path) -> None:
-    """A function may act on what its child found: whoever looks into the journal then finds the child's end."""
+async def test_a_functions_child_result_arrives_once_its_end_is_durable(tmp_path: pathlib.Path) -> None:
+    """The parent finds the child's end in the journal as soon as it has the result."""
     store = Watched(tmp_path / "journal.db")
     found: list[str] = []
 
@@ -92,8 +95,8 @@ async def test_code_that_started_a_child_hears_of_its_end_once_that_is_on_disk(t
     assert found[-1] == "run_ended"
 
 
-async def test_a_worktree_waits_until_the_call_that_asks_for_it_is_on_disk(tmp_path: pathlib.Path) -> None:
-    """A kernel that is killed then leaves no copy of a repository that nobody on record asked for."""
+async def test_a_worktree_waits_until_its_call_is_durable(tmp_path: pathlib.Path) -> None:
+    """A killed kernel leaves no copy of a repository without a recorded request."""
     repo = write(tmp_path / "repo", {"a.txt": "as it was\n"})
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
         git(repo, *words)

@@ -1,4 +1,4 @@
-"""`ramet gc` in a folder of many trees: each transcript is looked at once, however long its first line is."""
+"""`ramet gc` in a folder of many trees: it opens each transcript once, however long its first line is."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ print(status, len(opened), max(opened.values()))
 """
 
 
-async def with_trees(folder: pathlib.Path, count: int, *, prompt: str = "do it", texts: int = 0) -> list[str]:
-    """A journal of trees that ended long ago, each with a transcript; the ids of their roots."""
+async def create_ended_trees(folder: pathlib.Path, count: int, *, prompt: str = "do it", texts: int = 0) -> list[str]:
+    """Create a journal of trees that ended long ago, each with a transcript; return the ids of their roots."""
     state = state_folder(folder)
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     roots = [f"run-{number:016x}" for number in range(count)]
@@ -62,7 +62,7 @@ async def with_trees(folder: pathlib.Path, count: int, *, prompt: str = "do it",
 
 
 def events_of(root: str, prompt: str, texts: int) -> list[events.Event]:
-    """A run that was born, said so many things of 3 KB, and ended."""
+    """Return the events of a run that spawned, wrote some texts of 3 KB, and ended."""
     known = {"root": root, "run": root, "path": "main", "agent": "worker", "depth": 0, "parent": None, "at": LONG_AGO}
     return [
         RunSpawned(**known, seq=1, name="main", prompt=prompt, description="", mode="root", model=""),  # type: ignore[arg-type]  # as above
@@ -71,8 +71,8 @@ def events_of(root: str, prompt: str, texts: int) -> list[events.Event]:
     ]
 
 
-async def collected(folder: pathlib.Path) -> str:
-    """What `COUNTING` says: the status, how many transcripts were opened, and how often one was at most."""
+async def collect_and_count(folder: pathlib.Path) -> str:
+    """Return the output of `COUNTING`: the status, the number of opened transcripts, and the most opens of one."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", COUNTING, str(folder), stdout=asyncio.subprocess.PIPE
     )
@@ -80,29 +80,29 @@ async def collected(folder: pathlib.Path) -> str:
     return said.decode().splitlines()[-1]
 
 
-def left(folder: pathlib.Path) -> list[str]:
-    """The transcripts that are there."""
+def remaining_transcripts(folder: pathlib.Path) -> list[str]:
+    """Return the names of the transcripts that exist."""
     return sorted(each.name for each in (state_folder(folder) / "transcripts").iterdir() if each.is_dir())
 
 
 async def test_each_transcript_is_opened_once_for_all_trees(tmp_path: pathlib.Path) -> None:
-    """Not once for each tree: a folder of 6,200 had taken hours."""
-    await with_trees(tmp_path, 40)
+    """Gc does not open it for each tree: a folder of 6,200 had taken hours."""
+    await create_ended_trees(tmp_path, 40)
 
-    assert await collected(tmp_path) == "0 40 1"
-    assert left(tmp_path) == []
+    assert await collect_and_count(tmp_path) == "0 40 1"
+    assert remaining_transcripts(tmp_path) == []
 
 
 @pytest.mark.parametrize("kind", ["new", "older"])
-async def test_the_journal_is_as_large_as_what_is_left_in_it(
+async def test_gc_shrinks_the_journal_file(
     tmp_path: pathlib.Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also one that an older version made, which gives nothing back by itself."""
+    """Gc also shrinks the file of an older version, which does not shrink by itself."""
     journal = state_folder(tmp_path) / "journal.db"
     if kind == "older":
         journal.parent.mkdir(mode=0o700, parents=True)
         made_as_before(journal)
-    await with_trees(tmp_path, 60, texts=20)
+    await create_ended_trees(tmp_path, 60, texts=20)
     assert journal.stat().st_size > 3 << 20
 
     status = await asyncio.to_thread(main, ["gc", "--older-than", "0", "--dir", str(tmp_path)])
@@ -113,9 +113,9 @@ async def test_the_journal_is_as_large_as_what_is_left_in_it(
     assert journal.stat().st_size < 3 << 19
 
 
-async def test_a_running_kernel_collects_what_gc_asks_for(tmp_path: pathlib.Path) -> None:
-    """All that ended before, in more than one answer, and the journal is smaller; what lives or is to be kept stays."""
-    roots = await with_trees(tmp_path, BATCH + 20)
+async def test_a_running_kernel_removes_trees_for_gc(tmp_path: pathlib.Path) -> None:
+    """The kernel removes ended trees in several batches; active trees and those of `--keep` stay."""
+    roots = await create_ended_trees(tmp_path, BATCH + 20)
     async with AgentRuntime(tmp_path) as runtime:
         living = await runtime.spawn(waits_for_ever)
         await living.run.context.wait_persisted()
@@ -129,8 +129,8 @@ async def test_a_running_kernel_collects_what_gc_asks_for(tmp_path: pathlib.Path
         assert runtime.journal is not None
         assert {each.key for each in await runtime.journal.store.list(TREES)} == {roots[3], living.id}
         assert living.view().state == "running"
-        assert roots[3][4:] in left(tmp_path)
-        assert len(left(tmp_path)) == 2
+        assert roots[3][4:] in remaining_transcripts(tmp_path)
+        assert len(remaining_transcripts(tmp_path)) == 2
 
         unknown = await ramet("gc", "--keep", "run-of-nobody", "--dir", str(tmp_path))
         assert unknown.status != 0
@@ -138,12 +138,12 @@ async def test_a_running_kernel_collects_what_gc_asks_for(tmp_path: pathlib.Path
 
 
 async def test_a_transcript_with_a_long_first_line_goes_with_its_tree(tmp_path: pathlib.Path) -> None:
-    """A birth with a prompt of some MiB; a file that is no transcript stays."""
-    await with_trees(tmp_path, 2, prompt="p" * (3 << 20))
+    """Gc removes a transcript that begins with a prompt of 3 MiB; a folder with an invalid transcript stays."""
+    await create_ended_trees(tmp_path, 2, prompt="p" * (3 << 20))
     strange = state_folder(tmp_path) / "transcripts" / "strange"
     strange.mkdir()
     (strange / "main.jsonl").write_text('{"type":"run_spawned","path":"' + "x" * (1 << 20))
 
-    assert (await collected(tmp_path)).startswith("0 ")
+    assert (await collect_and_count(tmp_path)).startswith("0 ")
 
-    assert left(tmp_path) == ["strange"]
+    assert remaining_transcripts(tmp_path) == ["strange"]

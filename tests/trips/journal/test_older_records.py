@@ -15,7 +15,7 @@ RECORDS = pathlib.Path(__file__).with_name("records") / "93a443c.tar.gz"
 
 
 @pytest.fixture
-def left(tmp_path: pathlib.Path) -> pathlib.Path:
+def older_folder(tmp_path: pathlib.Path) -> pathlib.Path:
     """Return the folder that the older ramet left."""
     with tarfile.open(RECORDS) as archive:
         archive.extractall(tmp_path, filter="data")
@@ -23,9 +23,9 @@ def left(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="its functions were packed by Python 3.11")
-async def test_functions_and_compositions_continue(left: pathlib.Path) -> None:
+async def test_functions_and_compositions_continue(older_folder: pathlib.Path) -> None:
     """The function has its arguments and its checkpoint, the composition the result of its first step."""
-    async with AgentRuntime(left, backend="local") as runtime:
+    async with AgentRuntime(older_folder, backend="local") as runtime:
         handles = await runtime.resume(llm=ScriptedModel([]))
         results = {each.run.agent.name: await each.result() for each in handles if not each.run.persistent}
 
@@ -35,11 +35,11 @@ async def test_functions_and_compositions_continue(left: pathlib.Path) -> None:
     }
 
 
-async def test_a_conversation_continues(left: pathlib.Path) -> None:
+async def test_a_conversation_continues(older_folder: pathlib.Path) -> None:
     """The conversation still has its earlier messages."""
     model = ScriptedModel(["Blue, you said."])
     async with (
-        AgentRuntime(left, backend="local") as runtime,
+        AgentRuntime(older_folder, backend="local") as runtime,
         await Session.resume(recorded.SESSION, llm=model, runtime=runtime) as session,
     ):
         result = await session.ask("Which colour?")
@@ -49,9 +49,9 @@ async def test_a_conversation_continues(left: pathlib.Path) -> None:
     assert said == ["My colour is blue.", "Noted: blue.", "Which colour?", "Blue, you said."]
 
 
-async def test_state_is_read(left: pathlib.Path) -> None:
+async def test_state_is_read(older_folder: pathlib.Path) -> None:
     """The state has its value and its history."""
-    async with AgentRuntime(left, backend="local") as runtime:
+    async with AgentRuntime(older_folder, backend="local") as runtime:
         state = await runtime.state("shared")
         history = await state.history()
 

@@ -1,4 +1,4 @@
-"""The folder of a run stays as long as the run can go on; one that is missing is said to its owner and its agent."""
+"""The folder of a run stays while the run can be resumed; its owner and its agent are told of a missing one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LOST = "its folder no longer exists"
 
 @asynccontextmanager
 async def killed(folder: pathlib.Path) -> AsyncIterator[AgentRuntime]:
-    """A runtime whose process is killed at the end of the block: from then on nothing that it does is on record."""
+    """Yield a runtime whose process is killed at the end of the block: nothing later is recorded."""
     runtime = AgentRuntime(folder, backend="local", grace_s=0.1)
     await runtime.start()
     yield runtime
@@ -46,36 +46,36 @@ async def killed(folder: pathlib.Path) -> AsyncIterator[AgentRuntime]:
     await runtime.stop()
 
 
-def begun(runtime: AgentRuntime, model: ScriptedModel) -> Session:
-    """A conversation whose root works in a sandbox."""
+def open_session(runtime: AgentRuntime, model: ScriptedModel) -> Session:
+    """Return a session whose root works in a sandbox."""
     return Session(model, workspace_tools(), runtime=runtime, session_id="talk", root_policy=Policy())
 
 
-async def resumed(runtime: AgentRuntime, model: ScriptedModel) -> Session:
-    """The same in another process."""
+async def resume_session(runtime: AgentRuntime, model: ScriptedModel) -> Session:
+    """Return that session, resumed in another process."""
     return await Session.resume("talk", model, workspace_tools(), runtime=runtime)
 
 
-async def on_record(session: Session) -> list[Event]:
-    """All that its tree has on record now."""
+async def recorded_events(session: Session) -> list[Event]:
+    """Return every recorded event of the session's tree."""
     await session.handle(session.id).run.context.wait_persisted()
     assert session.runtime.journal is not None
     stored = await session.runtime.journal.store.read(tree=session.id, limit=10_000)
     return [events.decode(each.data) for each in stored]
 
 
-def many_that_ended(folder: pathlib.Path, count: int = KEEP_COUNT + 20) -> None:
-    """Folders of runs that ended after everything that is there now."""
+def create_ended_folders(folder: pathlib.Path, count: int = KEEP_COUNT + 20) -> None:
+    """Create folders of runs that ended after every run that exists now."""
     folders = RunFolders(folder)
     for number in range(count):
         folders.create(f"run-{number}").record_end()
 
 
 @pytest.mark.parametrize("session_id", ["talk", None])
-async def test_a_closed_conversation_that_has_an_id_has_its_files_after_a_thousand_other_runs(
+async def test_a_closed_session_keeps_its_folder_only_with_an_id(
     tmp_path: pathlib.Path, session_id: str | None
 ) -> None:
-    """Whoever names a conversation means to go on with it; without a name its folder is one of many."""
+    """A session with an id can be resumed, so its folder stays; the folder of one without an id is removed by count."""
     settings: dict[str, Any] = {"session_id": session_id, "root_policy": Policy()}
     async with (
         AgentRuntime(tmp_path, backend="local") as runtime,
@@ -83,7 +83,7 @@ async def test_a_closed_conversation_that_has_an_id_has_its_files_after_a_thousa
     ):
         await session.ask("write")
         root = session.id
-    many_that_ended(tmp_path)
+    create_ended_folders(tmp_path)
 
     async with AgentRuntime(tmp_path, backend="local") as runtime:
         await runtime.open_store()
@@ -93,29 +93,29 @@ async def test_a_closed_conversation_that_has_an_id_has_its_files_after_a_thousa
 
 
 @pytest.mark.parametrize("opened", ["before", "after"])
-async def test_a_conversation_has_its_files_after_a_thousand_other_runs(tmp_path: pathlib.Path, opened: str) -> None:
-    """Its folder is the oldest of more than retention keeps, and its kernel was killed: it can go on, so it stays.
+async def test_a_killed_sessions_folder_survives_a_thousand_newer_runs(tmp_path: pathlib.Path, opened: str) -> None:
+    """The folder is the oldest of more than retention keeps, and stays because the session can be resumed.
 
-    Whether the backend is opened before the conversation is found again, as a server does, or by its next turn.
+    The backend is opened before the session is found again, as a server does, or by its next turn.
     """
     async with killed(tmp_path) as runtime:
-        await begun(runtime, ScriptedModel([WRITES, "written"])).ask("write")
-    many_that_ended(tmp_path)
+        await open_session(runtime, ScriptedModel([WRITES, "written"])).ask("write")
+    create_ended_folders(tmp_path)
 
     model = ScriptedModel([READS, "read"])
     async with AgentRuntime(tmp_path, backend="local") as runtime:
         if opened == "before":
             await runtime.sandboxes.backend()
-        session = await resumed(runtime, model)
+        session = await resume_session(runtime, model)
         await session.ask("read")
         await eventually(lambda: len(RunFolders(tmp_path).list()) <= KEEP_COUNT + 1)
 
         assert "to be kept" in model.requests[-1].messages[-1].text
-        assert "folder_lost" not in {type(each).__struct_config__.tag for each in await on_record(session)}
+        assert "folder_lost" not in {type(each).__struct_config__.tag for each in await recorded_events(session)}
 
 
-async def test_a_child_that_finished_has_its_files_when_mail_resumes_it(tmp_path: pathlib.Path) -> None:
-    """In another process: its tree is open, so it can go on, and its folder stays."""
+async def test_a_finished_child_keeps_its_folder_for_later_mail(tmp_path: pathlib.Path) -> None:
+    """The tree of the child is open in another process, so that its folder stays."""
     spawn = Call("Agent", {"subagent_type": "toil", "name": "kid", "prompt": "write it"})
     plan: dict[str, list[Call | str]] = {"write it": [WRITES, "written"], "go": [spawn, "ok"]}
     toil = Agent(name="toil", description="Toils", instructions="Toil.", tools=["Write", "Read"])
@@ -126,7 +126,7 @@ async def test_a_child_that_finished_has_its_files_when_mail_resumes_it(tmp_path
         )  # fmt: skip
         await session.ask("go")
         kid = run_of(session, "main/kid").info.id
-    many_that_ended(tmp_path)
+    create_ended_folders(tmp_path)
 
     def answer(messages: list[BaseMessage]) -> ReplyStep:
         newest = messages[-1].text
@@ -142,8 +142,8 @@ async def test_a_child_that_finished_has_its_files_when_mail_resumes_it(tmp_path
         assert RunFolders(tmp_path).find(kid).workspace.joinpath("note.txt").read_text() == "to be kept"
 
 
-async def test_only_who_can_go_on_in_a_sandbox_misses_a_folder(tmp_path: pathlib.Path) -> None:
-    """A child that ended, and whose folder was tidied, is not said to lack it after a kill, nor a run of the host."""
+async def test_a_finished_child_does_not_report_a_missing_folder(tmp_path: pathlib.Path) -> None:
+    """Resume records no FolderLost for an ended child whose folder was removed, nor for a run in the host."""
     spawn = Call("Agent", {"subagent_type": "toil", "name": "kid", "prompt": "write it"})
     toil = Agent(name="toil", description="Toils", instructions="Toil.", tools=["Write"])
     model = ScriptedModel(script={"write it": [WRITES, "written"], "go": [spawn, "ok"]})
@@ -158,18 +158,18 @@ async def test_only_who_can_go_on_in_a_sandbox_misses_a_folder(tmp_path: pathlib
         session = await Session.resume("talk", ScriptedModel([]), workspace_tools(), agents=[toil], runtime=runtime)
 
         assert run_of(session, "main/kid").info.id == kid.id
-        assert of_kind(await on_record(session), events.FolderLost) == []
+        assert of_kind(await recorded_events(session), events.FolderLost) == []
         assert not RunFolders(tmp_path).list()
 
 
-async def test_a_folder_of_a_tree_that_is_kept_stays(tmp_path: pathlib.Path) -> None:
-    """`ramet keep` keeps all that the tree left; of others only the newest folders stay."""
+async def test_a_kept_trees_folder_stays(tmp_path: pathlib.Path) -> None:
+    """`retain` keeps the folder of the tree; of other trees only the newest folders stay."""
     async with AgentRuntime(tmp_path, backend="local") as runtime:
         one, other = [await runtime.spawn(scheduled.note, policy=Policy()) for _ in range(2)]
         for each in (one, other):
             await each.result()
         await runtime.retain(one.id)
-    many_that_ended(tmp_path)
+    create_ended_folders(tmp_path)
 
     async with AgentRuntime(tmp_path, backend="local") as runtime:
         assert (await (await runtime.spawn(scheduled.note, policy=Policy())).result()).value == "noted note"
@@ -177,11 +177,11 @@ async def test_a_folder_of_a_tree_that_is_kept_stays(tmp_path: pathlib.Path) -> 
         assert one.id in {each.id for each in RunFolders(tmp_path).list()}
 
 
-async def test_a_running_kernel_keeps_as_many_folders_as_it_was_told(tmp_path: pathlib.Path) -> None:
-    """Without a restart, and never less than those of runs that are at work."""
+async def test_a_running_kernel_limits_the_number_of_folders(tmp_path: pathlib.Path) -> None:
+    """The kernel removes folders without a restart, and never those of runs in open trees."""
     limits = FolderLimits(days=None, count=2)
     async with AgentRuntime(tmp_path, backend="local", keep_folders=limits) as runtime:
-        rests = begun(runtime, ScriptedModel([WRITES, "written"]))
+        rests = open_session(runtime, ScriptedModel([WRITES, "written"]))
         await rests.ask("write")
         runs = []
         for _ in range(4):
@@ -197,26 +197,29 @@ async def test_a_running_kernel_keeps_as_many_folders_as_it_was_told(tmp_path: p
         assert {each.id for each in RunFolders(tmp_path).list()} == {rests.id, *runs[2:]}
 
 
-async def test_a_folder_that_is_missing_is_said_to_the_owner_and_to_the_agent(tmp_path: pathlib.Path) -> None:
-    """By an event, and in the agent's next turn; it is not woken by that, and told once, however often it is killed."""
+async def test_a_missing_folder_is_reported_to_owner_and_agent_once(tmp_path: pathlib.Path) -> None:
+    """One event and one message in the agent's next turn report it, however often the kernel is killed.
+
+    They do not wake the agent.
+    """
     async with killed(tmp_path) as runtime:
-        session = begun(runtime, ScriptedModel([WRITES, "written"]))
+        session = open_session(runtime, ScriptedModel([WRITES, "written"]))
         await session.ask("write")
         folder = RunFolders(tmp_path).find(session.id)
     shutil.rmtree(folder.path)
     for _ in range(2):
         unused = ScriptedModel(["not asked"])
         async with killed(tmp_path) as runtime:
-            session = await resumed(runtime, unused)
+            session = await resume_session(runtime, unused)
             await session.handle(session.id).run.context.wait_persisted()
         assert not unused.requests
 
     model = ScriptedModel(["I see", "and go on"])
     async with AgentRuntime(tmp_path, backend="local") as runtime:
-        session = await resumed(runtime, model)
+        session = await resume_session(runtime, model)
         await session.ask("go on")
         await session.ask("and on")
-        told = await on_record(session)
+        told = await recorded_events(session)
 
     [lost] = of_kind(told, events.FolderLost)
     assert lost.run == session.id
@@ -225,11 +228,11 @@ async def test_a_folder_that_is_missing_is_said_to_the_owner_and_to_the_agent(tm
 
 
 @pytest.mark.parametrize("gone", ["folder", "workspace"])
-async def test_a_folder_that_goes_while_its_run_rests_is_said(tmp_path: pathlib.Path, gone: str) -> None:
-    """The same between two turns in one process: the turn is done, in an empty folder, and says so."""
+async def test_a_folder_removed_between_turns_is_reported(tmp_path: pathlib.Path, gone: str) -> None:
+    """The next turn works in an empty folder, and has the message and the event."""
     model = ScriptedModel([WRITES, "written", "I see"])
     async with AgentRuntime(tmp_path, backend="local") as runtime:
-        session = begun(runtime, model)
+        session = open_session(runtime, model)
         await session.ask("write")
         folder = RunFolders(tmp_path).find(session.id)
         await eventually(lambda: folder.read_info().ended is not None)
@@ -238,5 +241,5 @@ async def test_a_folder_that_goes_while_its_run_rests_is_said(tmp_path: pathlib.
         result = await session.ask("go on")
 
         assert result.value == "I see"
-        assert len(of_kind(await on_record(session), events.FolderLost)) == 1
+        assert len(of_kind(await recorded_events(session), events.FolderLost)) == 1
         assert sum(LOST in each.text for each in model.requests[-1].messages) == 1

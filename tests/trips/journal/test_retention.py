@@ -1,4 +1,4 @@
-"""How long a tree stays on record: its time, a word that it is to be kept, and never what lives."""
+"""How long a tree stays recorded: its retention time, the mark to keep it, and the exemption of active trees."""
 
 from __future__ import annotations
 
@@ -52,46 +52,49 @@ if __name__ == "__main__":
 
 
 class Later(SystemClock):
-    """The system's clock, so many seconds ahead."""
+    """The system's clock, a number of seconds ahead."""
 
     def __init__(self, seconds: float) -> None:
         self._ahead = timedelta(seconds=seconds)
 
     def now(self):  # type: ignore[no-untyped-def]  # as its base
-        """What it will be."""
+        """Return the later time."""
         return super().now() + self._ahead
 
 
 async def waits_for_ever() -> None:
-    """Live until cancelled."""
+    """Wait until cancelled."""
     await asyncio.Event().wait()
 
 
-async def ended(runtime: AgentRuntime, **more: object) -> str:
-    """A tree that has ended, and is known to be over."""
+async def run_to_end(runtime: AgentRuntime, **more: object) -> str:
+    """Return the id of a tree that has run to its end."""
     handle = await runtime.spawn(scheduled.note, **more)  # type: ignore[arg-type]  # what `spawn` takes
     assert (await handle.result()).value == "noted note"
     return handle.id
 
 
-async def collected(runtime: AgentRuntime) -> list[str]:
-    """What the kernel's own care removes now."""
+async def collect(runtime: AgentRuntime) -> list[str]:
+    """Return the trees that the kernel's retention job removes now."""
     assert runtime.journal is not None
     assert isinstance(runtime.journal.retention_job, RetentionJob)
     return await runtime.journal.retention_job.run_once()
 
 
-async def test_a_result_is_there_for_its_time_and_then_says_that_this_is_over(tmp_path: pathlib.Path) -> None:
-    """By the next kernel, which removes journal, folders and transcripts when it begins; not a moment earlier."""
+async def test_a_result_expires_after_its_retention_time(tmp_path: pathlib.Path) -> None:
+    """A later kernel removes events, folders and transcripts of the tree at its start.
+
+    The result then raises Expired.
+    """
     async with AgentRuntime(tmp_path, keep_results_seconds=3600, backend="local") as runtime:
-        run = await ended(runtime, policy=Policy())
-        longer = await ended(runtime, keep_results_seconds=7200)
+        run = await run_to_end(runtime, policy=Policy())
+        longer = await run_to_end(runtime, keep_results_seconds=7200)
         assert (await runtime.result(run)).value == "noted note"
     assert [each.id for each in RunFolders(tmp_path).list()] == [run]
 
     async with AgentRuntime(tmp_path, clock=Later(3000)) as runtime:
         assert (await runtime.result(run)).value == "noted note"
-        assert await collected(runtime) == []
+        assert await collect(runtime) == []
         living = await runtime.spawn(waits_for_ever, keep_results_seconds=0)
         await living.run.context.wait_persisted()
 
@@ -117,18 +120,18 @@ async def _opened(runtime: AgentRuntime):  # type: ignore[no-untyped-def]  # wha
     return runtime.journal
 
 
-async def test_what_lives_or_is_kept_is_not_removed(tmp_path: pathlib.Path) -> None:
-    """However short its time is; a tree that is kept no longer goes with the next look."""
+async def test_active_and_kept_trees_are_not_removed(tmp_path: pathlib.Path) -> None:
+    """Both stay with a retention time of 0; a tree that is no longer kept is removed at the next collection."""
     async with AgentRuntime(tmp_path, keep_results_seconds=0) as runtime:
         living = await runtime.spawn(waits_for_ever)
         await living.run.context.wait_persisted()
         kept = await runtime.spawn(scheduled.note)
         await runtime.retain(kept.id)
         await kept.result()
-        gone = await ended(runtime)
+        gone = await run_to_end(runtime)
         journal = await _opened(runtime)
         async with asyncio.timeout(180):
-            while gone not in await collected(runtime):
+            while gone not in await collect(runtime):
                 pass
 
         assert {each.key for each in await journal.store.list(TREES)} == {living.id, kept.id}
@@ -138,26 +141,26 @@ async def test_what_lives_or_is_kept_is_not_removed(tmp_path: pathlib.Path) -> N
         await runtime.retain(kept.id, on=False)
         with pytest.raises(Expired):  # Whether or not it was removed by now.
             await runtime.result(kept.id)
-        assert await collected(runtime) == [kept.id]
+        assert await collect(runtime) == [kept.id]
         with pytest.raises(Unknown):
             await runtime.retain(kept.id)
         assert living.view().state == "running"
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), True, "7d"])
-async def test_a_time_that_is_none_is_refused(tmp_path: pathlib.Path, seconds: float) -> None:
-    """Before anything is begun."""
+async def test_an_invalid_retention_time_is_refused(tmp_path: pathlib.Path, seconds: float) -> None:
+    """The constructor raises InvalidValue for a negative, infinite or non-numeric time."""
     with pytest.raises(InvalidValue, match="keep_results_seconds"):
         AgentRuntime(tmp_path, keep_results_seconds=seconds)
 
 
 async def on(folder: pathlib.Path, *args: str) -> Done:
-    """A command on the folder."""
+    """Run a command on the folder."""
     return await ramet(*args, "--dir", str(folder))
 
 
-async def test_a_tree_is_kept_from_the_command_line_beside_a_kernel_and_without_one(tmp_path: pathlib.Path) -> None:
-    """Killed with its time over: only what nobody keeps is removed, and nothing that can be gone on with."""
+async def test_keep_works_with_and_without_a_running_kernel(tmp_path: pathlib.Path) -> None:
+    """`gc` removes neither a kept nor an interrupted tree; `keep --off` lets it remove the tree."""
     (tmp_path / "kernel.py").write_text(KERNEL)
     program = (sys.executable, str(tmp_path / "kernel.py"), str(tmp_path))
     process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE, env=environment(None))
@@ -193,8 +196,11 @@ async def test_a_tree_is_kept_from_the_command_line_beside_a_kernel_and_without_
             await runtime.result(run)
 
 
-def test_what_agents_of_a_server_go_on_from_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    """A server that is stopped leaves trees that are over; with them its agents would be gone."""
+def test_gc_keeps_the_trees_of_a_stopped_servers_agents(capsys: pytest.CaptureFixture[str]) -> None:
+    """Their trees have ended with the server, but the agents continue from them.
+
+    The tree of a killed agent is removed.
+    """
     body = json.dumps({"model": "any", "messages": [{"role": "user", "content": "Hello"}]}).encode()
 
     async def first(folder: pathlib.Path) -> SpawnedAgent:
@@ -220,8 +226,8 @@ def test_what_agents_of_a_server_go_on_from_is_kept(capsys: pytest.CaptureFixtur
         assert asyncio.run(later(folder, stays)) == ("idle", ["user", "assistant"])
 
 
-async def test_a_kernel_keeps_the_conversations_that_agents_go_on_from() -> None:
-    """As `gc` does: trees are kept for no time, and that of an agent is over, since its server was closed."""
+async def test_a_server_keeps_the_trees_of_its_agents() -> None:
+    """A server with a retention time of 0 keeps the conversation of an agent over a restart."""
     body = json.dumps({"model": "any", "messages": [{"role": "user", "content": "remember seven"}]}).encode()
     with short_folder() as folder:
         async with Server(folder, keep_results_seconds=0) as server:
@@ -233,16 +239,16 @@ async def test_a_kernel_keeps_the_conversations_that_agents_go_on_from() -> None
                 pass
 
         async with Server(folder, keep_results_seconds=0) as server:
-            await collected(server.runtime)
+            await collect(server.runtime)
             said = await server.agents.history(agent.agent.id, agent.nonce)
             assert [each["role"] for each in said] == ["user", "assistant"]
 
 
-async def test_what_a_tree_left_with_another_kernel_goes_there(tmp_path: pathlib.Path) -> None:
-    """One kernel removes the tree; each that had a part in it removes what is in its own folder, once it looks."""
+async def test_each_kernel_removes_its_own_files_of_a_removed_tree(tmp_path: pathlib.Path) -> None:
+    """One kernel removes the tree from the store; the other removes its own folders and transcripts later."""
     store = await SqliteStore(tmp_path / "journal.db").open()
     async with AgentRuntime(tmp_path / "one", store=store, backend="local", keep_results_seconds=10) as runtime:
-        removed, kept = [await ended(runtime, policy=Policy()) for _ in range(2)]
+        removed, kept = [await run_to_end(runtime, policy=Policy()) for _ in range(2)]
         folders = RunFolders(tmp_path / "one")
         folders.find(kept).keep()
         transcripts = tmp_path / "one" / ".ramet" / "transcripts"

@@ -1,4 +1,4 @@
-"""Bytes that a tool leaves beside its result: kept by the store, found again after a restart, gone with their tree."""
+"""Artifacts of tools as bytes: the store keeps them over a restart, and removes them with their last tree."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def draw() -> tuple[str, bytes]:
     return "drawn", PICTURE
 
 
-async def drawn(runtime: AgentRuntime, name: str) -> ToolMessage:
-    """The answer of the tool, in a session of its own."""
+async def draw_in_session(runtime: AgentRuntime, name: str) -> ToolMessage:
+    """Return the answer of the tool, in a session of its own."""
     async with Session(ScriptedModel([Call("draw"), "done"]), [draw], runtime=runtime, session_id=name) as session:
         await session.ask("Draw")
         (answer,) = [each for each in session.messages if isinstance(each, ToolMessage)]
     return answer
 
 
-async def test_bytes_beside_a_result_survive_a_restart_and_go_with_the_last_tree(tmp_path: pathlib.Path) -> None:
-    """In the process that has them they are what the tool gave; on record, what they are called; kept only once."""
+async def test_an_artifact_survives_a_restart_and_goes_with_its_last_tree(tmp_path: pathlib.Path) -> None:
+    """The message has the tool's own bytes; the journal has their hash, and the store has them once."""
     async with AgentRuntime(tmp_path) as runtime:
-        first = await drawn(runtime, "first")
-        await drawn(runtime, "second")
+        first = await draw_in_session(runtime, "first")
+        await draw_in_session(runtime, "second")
     assert (first.content, first.artifact) == ("drawn", PICTURE)
     assert first.response_metadata["artifact"] == {"blob": NAME, "bytes": len(PICTURE)}
 
@@ -64,8 +64,8 @@ async def test_bytes_beside_a_result_survive_a_restart_and_go_with_the_last_tree
         await store.close()
 
 
-async def test_an_artifact_takes_nothing_of_a_state_with_it(tmp_path: pathlib.Path) -> None:
-    """Bytes that are at the same time a value of a state: when their tree is removed, the state still has its value."""
+async def test_removing_an_artifact_keeps_an_equal_value_of_a_state(tmp_path: pathlib.Path) -> None:
+    """A blob that a state holds too stays in the store after its tree is removed, and is then no artifact."""
     value = ["x" * 1000]
     async with AgentRuntime(tmp_path) as runtime:
         state = await runtime.state("notes")
@@ -86,10 +86,10 @@ async def test_an_artifact_takes_nothing_of_a_state_with_it(tmp_path: pathlib.Pa
                 await runtime.blob(name)
 
 
-async def test_without_a_store_an_artifact_is_what_it_was(tmp_path: pathlib.Path) -> None:
-    """Nothing is kept, and nothing is said to be."""
+async def test_without_a_store_an_artifact_is_not_stored(tmp_path: pathlib.Path) -> None:
+    """The message has the tool's bytes and names no blob."""
     async with AgentRuntime() as runtime:
-        answer = await drawn(runtime, "alone")
+        answer = await draw_in_session(runtime, "alone")
         with pytest.raises(Unknown):
             await runtime.blob(NAME)
 

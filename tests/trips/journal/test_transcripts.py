@@ -1,4 +1,4 @@
-"""AC-S1-5: each run's messages are in a transcript of its own, in order, and upstream as events that say whose."""
+"""AC-S1-5: each run's messages are in a transcript of its own, in order, and in events that name their run."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def lines(folder: Path, path: str) -> list[Event]:
     return [decode(line) for line in (folder / f"{path}.jsonl").read_bytes().splitlines()]
 
 
-async def test_there_is_one_transcript_per_run(tmp_path: Path) -> None:
-    """One file of JSON lines for each run, by its path, and in it that run's events only, all of them, in order."""
+async def test_each_run_has_one_transcript(tmp_path: Path) -> None:
+    """Each run has a file of JSON lines by its path, with exactly that run's events in order."""
     async with Session(ScriptedModel(SCRIPT), [note], cwd=tmp_path) as session:
         await session.ask("Go.")
         events, folder = kept(session), session.transcripts
@@ -64,7 +64,7 @@ async def test_there_is_one_transcript_per_run(tmp_path: Path) -> None:
 
 
 async def test_a_transcript_holds_the_conversation_as_it_was(tmp_path: Path) -> None:
-    """The messages of a transcript are the run's history, equal to the byte; answers in the order of their calls."""
+    """The messages of a transcript equal the run's history byte for byte; answers are in the order of their calls."""
     async with Session(ScriptedModel(SCRIPT), [note], cwd=tmp_path) as session:
         await session.ask("Go.")
         histories = {
@@ -79,8 +79,8 @@ async def test_a_transcript_holds_the_conversation_as_it_was(tmp_path: Path) -> 
         assert len(history) > 1
 
 
-async def test_what_was_recorded_is_on_disk_before_anybody_sees_it(tmp_path: Path) -> None:
-    """AC-S1-5: a transcript survives a crash after message k: when a message is seen, all up to it is in the file."""
+async def test_a_message_is_on_disk_before_a_reader_sees_it(tmp_path: Path) -> None:
+    """AC-S1-5: a transcript survives a crash after message k: the file has each message that a reader has seen."""
     async with Session(ScriptedModel(SCRIPT), [note], cwd=tmp_path) as session:
         assert session.transcripts is not None
         checked = 0
@@ -95,8 +95,8 @@ async def test_what_was_recorded_is_on_disk_before_anybody_sees_it(tmp_path: Pat
     assert checked == 5
 
 
-async def test_every_event_says_whose_it_is() -> None:
-    """AC-S1-5: events carry root, parent, agent, depth, path and the call of the parent that gave birth."""
+async def test_every_event_names_its_run() -> None:
+    """AC-S1-5: events carry root, parent, agent, depth, path and the call of the parent that spawned the run."""
     async with Session(ScriptedModel(SCRIPT), [note]) as session:
         await session.ask("Go.")
         events = kept(session)
@@ -113,7 +113,7 @@ async def test_every_event_says_whose_it_is() -> None:
 
 
 async def test_tool_events_name_their_call() -> None:
-    """Each call is on record when it begins and when it is answered, with the id that its message has."""
+    """Each call has an event at its start and one at its answer, with the id of its message."""
     async with Session(ScriptedModel(SCRIPT), [note]) as session:
         await session.ask("Go.")
         events = kept(session)
@@ -127,8 +127,8 @@ async def test_tool_events_name_their_call() -> None:
         assert (begin.tool, begin.path) == (ended[call_id].tool, ended[call_id].path)
 
 
-async def test_intent_is_on_record_before_the_effect() -> None:
-    """Append, then act, then append: a request and a tool call are recorded before they are made."""
+async def test_intent_is_recorded_before_the_effect() -> None:
+    """The session records a request and a tool call before it makes them."""
     seen: list[str] = []
 
     @tool
@@ -147,8 +147,8 @@ async def test_intent_is_on_record_before_the_effect() -> None:
     assert seen == [ModelAsked.__name__, ToolStarted.__name__]
 
 
-async def test_the_session_yields_the_root_s_own_events_and_chunks_only() -> None:
-    """What `submit_message` yields is the root's: a child's text never mixes with it."""
+async def test_a_session_yields_only_the_roots_events_and_chunks() -> None:
+    """`submit_message` never yields text or events of a child."""
     async with Session(ScriptedModel(SCRIPT), [note]) as session:
         items = [item async for item in session.submit_message("Go.")]
 
@@ -158,8 +158,8 @@ async def test_the_session_yields_the_root_s_own_events_and_chunks_only() -> Non
     assert {event.path for event in events} == {"main"}
 
 
-async def test_the_tree_s_events_are_all_seen_and_children_are_quiet() -> None:
-    """`events(tree=True)` brings every event of every run; the text that streams is not among them unless asked for."""
+async def test_a_tree_reader_gets_every_event_without_text() -> None:
+    """`events(tree=True)` yields every event of every run, and no streaming text."""
     async with (
         Session(ScriptedModel(SCRIPT), [note]) as session,
         following(session, tree=True) as seen,
@@ -171,8 +171,8 @@ async def test_the_tree_s_events_are_all_seen_and_children_are_quiet() -> None:
     assert not of_kind(seen, TextDelta)
 
 
-async def test_text_of_children_streams_to_those_who_ask() -> None:
-    """With `deltas`, every agent's text comes as it streams, marked with its path, provisional: it has no number."""
+async def test_deltas_stream_the_text_of_every_agent() -> None:
+    """`deltas` adds the streaming text of each agent, with its path and without a number."""
     async with (
         Session(ScriptedModel(SCRIPT), [note]) as session,
         following(session, tree=True, deltas=True) as seen,
@@ -190,8 +190,8 @@ async def test_text_of_children_streams_to_those_who_ask() -> None:
     assert {each.seq for each in deltas} == {0}
 
 
-async def test_one_run_can_be_followed() -> None:
-    """`events(tree=False)` brings the root's own events."""
+async def test_a_reader_can_follow_the_root_alone() -> None:
+    """`events(tree=False)` yields the root's own events."""
     async with (
         Session(ScriptedModel(SCRIPT), [note]) as session,
         following(session, tree=False) as seen,
@@ -201,8 +201,8 @@ async def test_one_run_can_be_followed() -> None:
     assert seen == [event for event in kept(session) if event.path == "main"]
 
 
-async def test_a_late_reader_gets_all_that_was_kept() -> None:
-    """Who subscribes after the turn reads it from its first event."""
+async def test_a_late_reader_gets_every_event() -> None:
+    """A reader that subscribes after the turn gets the turn from its first event."""
     async with Session(ScriptedModel(SCRIPT), [note]) as session:
         await session.ask("Go.")
         async with following(session) as seen:
@@ -212,8 +212,8 @@ async def test_a_late_reader_gets_all_that_was_kept() -> None:
     assert isinstance(seen[0], RunSpawned)
 
 
-async def test_a_reader_of_a_closed_session_gets_what_was_kept_and_ends() -> None:
-    """After the session has closed nothing can come: a reader gets the record and is not kept waiting."""
+async def test_a_reader_of_a_closed_session_gets_every_event_and_ends() -> None:
+    """A closed session records nothing more, so the reader does not wait."""
     async with Session(ScriptedModel(["ok"])) as session:
         await session.ask("Go.")
 
@@ -222,8 +222,8 @@ async def test_a_reader_of_a_closed_session_gets_what_was_kept_and_ends() -> Non
     assert seen == kept(session)
 
 
-async def test_no_event_passes_through_the_runs_above() -> None:
-    """A run's events reach a reader while all runs above it only wait, at any depth, each exactly once."""
+async def test_events_of_a_deep_run_bypass_its_ancestors() -> None:
+    """A reader gets a run's events exactly once while each run above only waits, at any depth."""
     gate = Gate()
     model = ScriptedModel(lambda messages: "found" if messages[-1].type == "tool" else step(str(messages[-1].text)))
 
@@ -249,8 +249,8 @@ async def test_no_event_passes_through_the_runs_above() -> None:
     assert len({event.seq for event in seen}) == len(seen)
 
 
-async def test_every_end_is_on_record_with_its_result() -> None:
-    """RunEnded holds the result that the run's handle gives."""
+async def test_every_end_is_recorded_with_its_result() -> None:
+    """RunEnded holds the result that the run's handle returns."""
     async with Session(ScriptedModel({"find": ["found"], "": [background("find", "bg"), "ok", "ok"]})) as session:
         await session.ask("Go.")
         result = await session.handle("bg").result()
