@@ -1,4 +1,4 @@
-"""Adapters of other packages: stores and policy adapters, found by name, and held to suites that anybody can run."""
+"""Adapters of other packages: stores and policy adapters by name, and the conformance suites that check them."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ nothing = tests.support.house_rules:no_adapter
 
 
 @pytest.fixture
-def installed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package with entry points for both."""
+def entry_points(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install a package with entry points for stores and policy adapters."""
     monkeypatch.syspath_prepend(str(plugin(tmp_path, POINTS)))
 
 
-def configured(folder: pathlib.Path, settings: str) -> Server:
-    """A server by its settings, not started."""
+def configured_server(folder: pathlib.Path, settings: str) -> Server:
+    """Return a server with these settings, not started."""
     file = folder / "ramet.yaml"
     file.write_text(settings)
     return server_of(load(file, {}, {"working_dir": str(folder)}), {})
 
 
-def module(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What `python -m` says."""
+def run_module(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `python -m` with the module, and return what it printed."""
     root = pathlib.Path(__file__).parents[3]
     command = [sys.executable, "-m", name, *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=root, check=False, timeout=360)
@@ -61,18 +61,18 @@ def module(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 # --- stores
 
 
-def test_a_strangers_store_is_held_to_every_promise() -> None:
-    """By one command, without a test framework."""
-    said = module("ramet.testing.conformance.store", "tests.support.plain_store:place")
+def test_the_store_suite_checks_a_store_of_another_package() -> None:
+    """One command runs every check, without a test framework."""
+    said = run_module("ramet.testing.conformance.store", "tests.support.plain_store:place")
 
     assert said.returncode == 0, said.stdout + said.stderr
     assert said.stdout.endswith(" checks, 0 failed\n")
     assert "passed  all_or_nothing" in said.stdout
 
 
-def test_a_store_that_breaks_a_promise_is_told_which() -> None:
-    """The line names the check; the status is 1."""
-    said = module(
+def test_the_store_suite_names_a_failed_check() -> None:
+    """The line names the check and the reason; the status is 1."""
+    said = run_module(
         "ramet.testing.conformance.store",
         "tests.support.plain_store:broken_place",
         "an_atomic_write_stores_everything",
@@ -103,9 +103,9 @@ def test_a_store_that_breaks_a_promise_is_told_which() -> None:
     ],
     ids=lambda each: each if isinstance(each, str) else " ".join(each),
 )
-def test_wrong_usage_is_one_line(arguments: Sequence[str], words: str) -> None:
-    """Status 2, and no traceback."""
-    said = module("ramet.testing.conformance.store", *arguments)
+def test_wrong_usage_of_the_suite_gets_one_line(arguments: Sequence[str], words: str) -> None:
+    """The status is 2, and no traceback appears."""
+    said = run_module("ramet.testing.conformance.store", *arguments)
 
     assert said.returncode == 2
     assert words in said.stderr
@@ -113,22 +113,22 @@ def test_wrong_usage_is_one_line(arguments: Sequence[str], words: str) -> None:
     assert not said.stdout
 
 
-async def test_a_server_keeps_its_journal_in_a_store_of_another_package(installed: None) -> None:
-    """The scheme of the URL is the name of the entry point; another server finds there what the first left."""
+async def test_a_server_keeps_its_journal_in_a_store_of_another_package(entry_points: None) -> None:
+    """The scheme of the URL is the name of the entry point; another server finds the result in that store."""
     with short_folder() as folder:
-        async with configured(folder, f"store: plain://{folder}/own.db\n") as server:
+        async with configured_server(folder, f"store: plain://{folder}/own.db\n") as server:
             assert isinstance(server.runtime.journal and server.runtime.journal.store, PlainStore)
             assert server.runtime.durable
             handle = await server.runtime.spawn(abs, args=(-3,))
             assert (await handle.result()).value == 3
-        async with configured(folder, f"store: plain://{folder}/own.db\n") as server:
+        async with configured_server(folder, f"store: plain://{folder}/own.db\n") as server:
             assert (await server.runtime.result(handle.id)).value == 3
         assert (folder / "own.db").exists()
         assert not (folder / ".ramet" / "journal.db").exists()
 
 
-async def test_a_runtime_takes_a_store_as_an_object(tmp_path: pathlib.Path) -> None:
-    """A conversation rests in it, and goes on in another runtime."""
+async def test_a_runtime_accepts_a_store_object(tmp_path: pathlib.Path) -> None:
+    """A session is recorded in that store, and continues in another runtime."""
     path = tmp_path / "own.db"
     model = ramet.ScriptedModel(["first"])
     async with ramet.AgentRuntime(tmp_path, store=PlainStore(path)) as runtime:
@@ -142,7 +142,7 @@ async def test_a_runtime_takes_a_store_as_an_object(tmp_path: pathlib.Path) -> N
 
 
 class Half:
-    """Has a part of what a store has, and one method that is not async."""
+    """A class with some attributes of a store, and one method that is not async."""
 
     name = "half"
     durable_across_processes = False
@@ -156,7 +156,7 @@ class Half:
 
 
 class Sqlite(PlainStore):
-    """Says that it is one of ramet's own."""
+    """A store with the name of one of ramet's own stores."""
 
     name = "sqlite"
 
@@ -165,7 +165,7 @@ class Sqlite(PlainStore):
 
 
 class Loud(PlainStore):
-    """Raises where its name is asked for."""
+    """A store whose name raises OSError."""
 
     def __init__(self, url: str, kernel: str) -> None:
         super().__init__(pathlib.Path("unused"))
@@ -176,7 +176,7 @@ class Loud(PlainStore):
 
 
 class LoudRules(house_rules.HouseRules):
-    """The same of a policy adapter."""
+    """A policy adapter whose name raises OSError."""
 
     name = Loud.name
 
@@ -197,8 +197,8 @@ HERE = __name__
     ],
     ids=["half", "own name", "nobody", "loud", "broken", "absent", "secret"],
 )
-def test_what_is_no_store_is_refused(installed: None, adapter: StoreAdapter, field: str, words: str) -> None:
-    """It says what is missing; a password of the URL is in no error."""
+def test_an_invalid_store_is_refused(entry_points: None, adapter: StoreAdapter, field: str, words: str) -> None:
+    """InvalidValue says what is missing, and shows no password of the URL."""
     with pytest.raises(InvalidValue) as refused:
         find_store(adapter, "kernel")
 
@@ -222,9 +222,9 @@ def test_what_is_no_store_is_refused(installed: None, adapter: StoreAdapter, fie
     ],
 )
 def test_the_url_of_a_store_is_shown_without_secrets(
-    installed: None, tmp_path: pathlib.Path, written: str, seen: str
+    entry_points: None, tmp_path: pathlib.Path, written: str, seen: str
 ) -> None:
-    """Neither by `ramet config check` nor by a repr."""
+    """`str` masks the secrets of the URL, and `repr` shows none."""
     file = tmp_path / "ramet.yaml"
     file.write_text(f"store: {written}\n")
     config = load(file, {}, {})
@@ -238,10 +238,10 @@ def test_the_url_of_a_store_is_shown_without_secrets(
 # --- policy adapters
 
 
-async def test_a_server_asks_the_policy_adapter_of_its_settings(installed: None, tmp_path: pathlib.Path) -> None:
-    """By the name of an entry point."""
+async def test_a_server_asks_the_policy_adapter_of_its_settings(entry_points: None, tmp_path: pathlib.Path) -> None:
+    """The settings give the name of an entry point; its adapter decides on each spawn."""
     with short_folder() as folder:
-        async with configured(folder, f"policy_adapter: house\nbackend: {BACKENDS[-1]}\n") as server:
+        async with configured_server(folder, f"policy_adapter: house\nbackend: {BACKENDS[-1]}\n") as server:
             policy = ramet.Policy(allowed_endpoints=("docs.example.org:443",), allow_sub_agents=True)
             handle = await server.runtime.spawn(agents.spawn, args=(agents.echo,), policy=policy)
             recorder = server.runtime.trees[handle.run.info.id].recorder
@@ -266,8 +266,8 @@ async def test_a_server_asks_the_policy_adapter_of_its_settings(installed: None,
         ("absent", "policy_adapter", "an entry point of 'ramet.policy_adapters'"),
     ],
 )
-def test_what_is_no_policy_adapter_is_refused(installed: None, name: str, field: str, words: str) -> None:
-    """With its entry point, or its name."""
+def test_an_invalid_policy_adapter_is_refused(entry_points: None, name: str, field: str, words: str) -> None:
+    """InvalidValue has the entry point or the name, and the reason."""
     with pytest.raises(InvalidValue) as refused:
         find_policy_adapter(name)
 
@@ -276,7 +276,7 @@ def test_what_is_no_policy_adapter_is_refused(installed: None, name: str, field:
 
 
 @pytest.mark.parametrize("check", policy_adapters.CHECKS, ids=lambda each: each.__name__)
-async def test_the_suite_is_passed_by_an_adapter_that_keeps_its_promises(check: policy_adapters.Check) -> None:
+async def test_the_policy_suite_passes_a_correct_adapter(check: policy_adapters.Check) -> None:
     await policy_adapters.run(check, house_rules.HouseRules)
 
 
@@ -293,12 +293,12 @@ async def test_the_suite_is_passed_by_an_adapter_that_keeps_its_promises(check: 
     ],
     ids=lambda each: each.__name__,
 )
-async def test_the_suite_notices_a_promise_that_is_broken(adapter: Any, check: policy_adapters.Check) -> None:
+async def test_the_policy_suite_finds_each_violation(adapter: Any, check: policy_adapters.Check) -> None:
     with pytest.raises(policy_adapters.Violation):
         await policy_adapters.run(check, adapter)
 
 
-async def test_the_suite_notices_an_adapter_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_policy_suite_finds_an_adapter_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     class Deaf(house_rules.HouseRules):
         async def decide(self, request: Any) -> Any:
             await asyncio.Event().wait()
@@ -317,9 +317,9 @@ async def test_the_suite_notices_an_adapter_that_does_not_answer(monkeypatch: py
         ("--help", 2, "usage:"),
     ],
 )
-def test_anybody_can_run_the_suite(name: str, status: int, words: str) -> None:
-    """By one command."""
-    said = module("ramet.testing.conformance.policy_adapters", name)
+def test_a_command_runs_the_policy_suite(name: str, status: int, words: str) -> None:
+    """One command prints the failed checks; its status says whether every check passed."""
+    said = run_module("ramet.testing.conformance.policy_adapters", name)
 
     assert said.returncode == status, said.stderr
     assert words in said.stdout + said.stderr

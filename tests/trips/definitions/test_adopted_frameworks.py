@@ -1,4 +1,4 @@
-"""Agents of other frameworks as runs: their model calls are reserved and settled, they are stopped, and on record."""
+"""Agents of other frameworks as runs: their model calls are reserved, settled and recorded, and a cancel ends them."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ async def runtime() -> AsyncIterator[AgentRuntime]:
         yield runtime
 
 
-async def ended(handle: Handle) -> tuple[Result, list[Event]]:
-    """Its result, and what is on record of it."""
+async def result_and_events(handle: Handle) -> tuple[Result, list[Event]]:
+    """Wait for the result of a run, and return it with the run's events."""
     result = await handle.result()
     return result, [event async for event in handle.events()]
 
 
-async def test_a_chain_becomes_a_run_with_a_result_and_a_record(runtime: AgentRuntime) -> None:
-    """Its value is the model's text; the request, and the tokens that were used, are on record and in the usage."""
+async def test_an_adopted_chain_becomes_a_recorded_run(runtime: AgentRuntime) -> None:
+    """The value is the model's text; the request and its tokens are in the events and in the usage."""
     model = ScriptedModel(["Blue."])
     chain = ChatPromptTemplate.from_template("What colour is {thing}?") | model
     agent = ramet.adopt(chain, name="painter", description="Knows colours.")
 
-    result, events = await ended(await runtime.spawn(agent, args=({"thing": "the sky"},)))
+    result, events = await result_and_events(await runtime.spawn(agent, args=({"thing": "the sky"},)))
 
     assert (result.status, result.value) == (Status.COMPLETED, "Blue.")
     assert model.requests[0].messages[0].text == "What colour is the sky?"
@@ -65,8 +65,8 @@ async def test_a_chain_becomes_a_run_with_a_result_and_a_record(runtime: AgentRu
     assert not charged[0].usage.estimated
 
 
-async def test_exactly_as_many_requests_are_made_as_the_budget_has(runtime: AgentRuntime) -> None:
-    """Forty branches at once share a limit of five calls: five requests reach the provider, no more and no fewer."""
+async def test_concurrent_branches_make_exactly_the_budgeted_requests(runtime: AgentRuntime) -> None:
+    """Forty concurrent branches share a limit of five calls: five requests reach the provider."""
     async with provider(lambda _: "a part") as server:
         model = server.openai(max_retries=0)
 
@@ -75,7 +75,7 @@ async def test_exactly_as_many_requests_are_made_as_the_budget_has(runtime: Agen
             return [each.text for each in answers if isinstance(each, AIMessage)]
 
         agent = ramet.adopt(RunnableLambda(all_at_once), name="many").with_limits(model_calls=5)
-        result, events = await ended(await runtime.spawn(agent, "Go."))
+        result, events = await result_and_events(await runtime.spawn(agent, "Go."))
         assert server.count == 5
 
     assert result.usage.model_calls == 5
@@ -83,8 +83,8 @@ async def test_exactly_as_many_requests_are_made_as_the_budget_has(runtime: Agen
     assert of_kind(events, BudgetRefused)
 
 
-async def test_a_budget_that_is_used_up_ends_the_run_as_such(runtime: AgentRuntime) -> None:
-    """The refusal is the outcome, also where the framework wraps it in an exception of its own."""
+async def test_an_exhausted_budget_ends_an_adopted_run_as_budget_exhausted(runtime: AgentRuntime) -> None:
+    """The refusal is the outcome even if the framework wraps it in an exception of its own."""
     model = ScriptedModel(["one", "two", "three"])
 
     async def asks_on(_: str) -> str:
@@ -96,7 +96,7 @@ async def test_a_budget_that_is_used_up_ends_the_run_as_such(runtime: AgentRunti
         return "never"
 
     agent = ramet.adopt(RunnableLambda(asks_on), name="asker")
-    result, _ = await ended(await runtime.spawn(agent, "Go.", limits=Limits(model_calls=2)))
+    result, _ = await result_and_events(await runtime.spawn(agent, "Go.", limits=Limits(model_calls=2)))
 
     assert result.status is Status.BUDGET_EXHAUSTED
     assert result.error is not None
@@ -105,36 +105,36 @@ async def test_a_budget_that_is_used_up_ends_the_run_as_such(runtime: AgentRunti
 
 
 async def test_tokens_and_money_are_reserved_before_a_request(runtime: AgentRuntime) -> None:
-    """A request whose most does not fit into what is left is never made."""
+    """A request is not sent if its maximum exceeds the tokens or the money that are left."""
     model = ScriptedModel(["never"], max_tokens=1_000)
     agent = ramet.adopt(model, name="dear")
 
-    result, _ = await ended(await runtime.spawn(agent, "Hello.", limits=Limits(tokens=900)))
+    result, _ = await result_and_events(await runtime.spawn(agent, "Hello.", limits=Limits(tokens=900)))
     assert (result.status, model.requests) == (Status.BUDGET_EXHAUSTED, [])
 
     async with AgentRuntime(prices={"scripted": Price(input=1_000_000, output=1_000_000)}) as dear:
-        result, _ = await ended(await dear.spawn(agent, "Hello.", limits=Limits(usd=500.0)))
+        result, _ = await result_and_events(await dear.spawn(agent, "Hello.", limits=Limits(usd=500.0)))
         assert (result.status, model.requests) == (Status.BUDGET_EXHAUSTED, [])
-        result, _ = await ended(await dear.spawn(agent, "Hello.", limits=Limits(usd=50_000.0)))
+        result, _ = await result_and_events(await dear.spawn(agent, "Hello.", limits=Limits(usd=50_000.0)))
         assert result.status is Status.COMPLETED
         assert result.usage.usd == pytest.approx(result.usage.tokens)
 
 
-async def test_requests_that_a_client_may_repeat_by_itself_are_all_reserved(runtime: AgentRuntime) -> None:
-    """The client's SDK asks up to three times for one call of it, so that one call takes three of the budget."""
+async def test_retries_of_a_client_are_reserved_in_advance(runtime: AgentRuntime) -> None:
+    """A client whose SDK asks up to three times takes three calls of the budget for one request."""
     async with provider(["Hello."]) as server:
         agent = ramet.adopt(server.openai(), name="patient")
-        result, events = await ended(await runtime.spawn(agent, "Go.", limits=Limits(model_calls=2)))
+        result, events = await result_and_events(await runtime.spawn(agent, "Go.", limits=Limits(model_calls=2)))
         assert (result.status, server.count) == (Status.BUDGET_EXHAUSTED, 0)
-        result, events = await ended(await runtime.spawn(agent, "Go.", limits=Limits(model_calls=3)))
+        result, events = await result_and_events(await runtime.spawn(agent, "Go.", limits=Limits(model_calls=3)))
         assert (result.status, server.count) == (Status.COMPLETED, 1)
     assert [each.requests for each in of_kind(events, ModelAsked)] == [3]
 
 
 @pytest.mark.leaves("LangChain keeps the thread in which it lets asynchronous handlers hear of synchronous calls")
 @pytest.mark.parametrize("way", ["in the event loop", "in a thread of the framework", "in a thread of its own"])
-async def test_synchronous_calls_are_counted_and_refused_like_any_other(runtime: AgentRuntime, way: str) -> None:
-    """However the framework comes to ask a model without `await`."""
+async def test_synchronous_calls_are_counted_and_refused_like_async_ones(runtime: AgentRuntime, way: str) -> None:
+    """The budget holds for calls in the event loop, in a framework's thread and in an own thread."""
     model = ScriptedModel(lambda _: "yes")
 
     def asks(text: str, config: Any = None) -> list[str]:
@@ -162,31 +162,31 @@ async def test_synchronous_calls_are_counted_and_refused_like_any_other(runtime:
         "in a thread of its own": RunnableLambda(in_a_thread),
     }
     agent = ramet.adopt(ways[way], name="asker")
-    result, events = await ended(await runtime.spawn(agent, "Well?", limits=Limits(model_calls=2)))
+    result, events = await result_and_events(await runtime.spawn(agent, "Well?", limits=Limits(model_calls=2)))
 
     assert result.value == ["yes", "yes", "refused"]
     assert len(of_kind(events, ModelAsked)) == len(model.requests) == result.usage.model_calls == 2
 
 
-async def test_threads_that_the_blocked_event_loop_waits_for_are_refused(
+async def test_threads_of_a_blocked_event_loop_are_refused(
     runtime: AgentRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A synchronous `batch` in a coroutine: its threads cannot reserve before the loop turns, which waits for them."""
+    """A synchronous `batch` in a coroutine blocks the loop that its threads need for a reservation."""
     monkeypatch.setattr(ledger, "BLOCKED_S", 0.1)
     model = ScriptedModel(["never"])
 
     async def asks(text: str) -> list[str]:
         return [each.text for each in model.batch([text, text])]
 
-    result, _ = await ended(await runtime.spawn(ramet.adopt(RunnableLambda(asks), name="asker"), "Go."))
+    result, _ = await result_and_events(await runtime.spawn(ramet.adopt(RunnableLambda(asks), name="asker"), "Go."))
 
     assert (result.status, model.requests) == (Status.FAILED, [])
     assert result.error is not None
     assert "its event loop was blocked" in result.error.message
 
 
-async def test_tool_calls_are_on_record_and_counted(runtime: AgentRuntime) -> None:
-    """With their arguments and what came of them; the one that does not fit into the budget is not run."""
+async def test_tool_calls_of_a_framework_are_recorded_and_counted(runtime: AgentRuntime) -> None:
+    """Events have the arguments and the outcomes; a call beyond the budget does not run."""
     ran: list[int] = []
 
     @tool
@@ -201,7 +201,7 @@ async def test_tool_calls_are_on_record_and_counted(runtime: AgentRuntime) -> No
         return await asyncio.gather(*(double.ainvoke({"number": n}) for n in (1, 2, 3)), return_exceptions=True)
 
     agent = ramet.adopt(RunnableLambda(calls) | RunnableLambda(lambda left: left[0]), name="doubler")
-    result, events = await ended(await runtime.spawn(agent, "Go.", limits=Limits(tool_calls=2)))
+    result, events = await result_and_events(await runtime.spawn(agent, "Go.", limits=Limits(tool_calls=2)))
 
     assert (result.value, result.usage.tool_calls, ran) == (2, 2, [1, 2])
     begun, over = of_kind(events, ToolStarted), of_kind(events, ToolEnded)
@@ -212,8 +212,8 @@ async def test_tool_calls_are_on_record_and_counted(runtime: AgentRuntime) -> No
     }
 
 
-async def test_what_stands_before_a_tool_call_stands_before_those_of_the_framework() -> None:
-    """A hook that denies, and a rule of a person's, hold: the tool is not run, and the run ends as denied."""
+async def test_a_hook_denies_a_tool_call_of_a_framework() -> None:
+    """The tool does not run, its call is recorded as denied, and the parent reads the reason."""
     ran: list[str] = []
 
     @tool
@@ -239,7 +239,7 @@ async def test_what_stands_before_a_tool_call_stands_before_those_of_the_framewo
 
 
 async def test_a_synchronous_call_in_the_event_loop_cannot_pass_a_gate(runtime: AgentRuntime) -> None:
-    """Nobody can be asked while the loop stands still: such a call is refused rather than let through."""
+    """A synchronous tool call blocks the loop that would ask a hook: it is refused, and not let through."""
     ran: list[int] = []
 
     @tool
@@ -255,18 +255,18 @@ async def test_a_synchronous_call_in_the_event_loop_cannot_pass_a_gate(runtime: 
         return {"decision": "allow"}
 
     agent = ramet.adopt(RunnableLambda(blocks), name="blocker")
-    result, _ = await ended(await runtime.spawn(agent, "Go."))
+    result, _ = await result_and_events(await runtime.spawn(agent, "Go."))
     assert (result.value, ran) == (1, [1])
     gated = agent.replace(hooks={"PreToolUse": [{"hooks": [allow]}]})
-    result, _ = await ended(await runtime.spawn(gated, "Go."))
+    result, _ = await result_and_events(await runtime.spawn(gated, "Go."))
     assert result.status is Status.FAILED
     assert result.error is not None
     assert result.error.type == "Denied"
     assert ran == [1]
 
 
-async def test_a_cancelled_run_asks_nothing_more_and_keeps_what_it_used(runtime: AgentRuntime) -> None:
-    """A request under way is cut off and counted as all that it may have cost; nothing stays reserved."""
+async def test_a_cancelled_adopted_run_is_charged_for_its_open_request(runtime: AgentRuntime) -> None:
+    """The open request is cut and charged with its maximum; nothing stays reserved."""
     reached = asyncio.Event()
     model = ScriptedModel([Hang(0)], max_tokens=100)
 
@@ -277,7 +277,7 @@ async def test_a_cancelled_run_asks_nothing_more_and_keeps_what_it_used(runtime:
     handle = await runtime.spawn(ramet.adopt(RunnableLambda(asks), name="slow"), "Go.", limits=Limits(tokens=10_000))
     await reached.wait()
     receipt = await handle.cancel("enough")
-    result, events = await ended(handle)
+    result, events = await result_and_events(handle)
 
     assert (result.status, receipt.left) == (Status.CANCELLED, ())
     assert handle.run.context.budget.reserved("tokens") == 0
@@ -286,8 +286,8 @@ async def test_a_cancelled_run_asks_nothing_more_and_keeps_what_it_used(runtime:
     assert all(each.usage.estimated for each in charged)
 
 
-async def test_a_thread_that_outlives_its_run_is_named_and_fenced(runtime: AgentRuntime) -> None:
-    """A synchronous step cannot be ended: the receipt names it, and its next request is refused."""
+async def test_a_thread_that_outlives_its_run_cannot_ask_a_model(runtime: AgentRuntime) -> None:
+    """The receipt names the synchronous step, which cannot be ended, and its next request is refused."""
     entered, free, refused = threading.Event(), threading.Event(), threading.Event()
     model = ScriptedModel(lambda _: "late")
 
@@ -311,7 +311,7 @@ async def test_a_thread_that_outlives_its_run_is_named_and_fenced(runtime: Agent
 
 
 async def test_a_model_agent_delegates_to_an_adopted_one() -> None:
-    """It is a type like any other: described to the model, under the tree's budget, below its parent."""
+    """The model gets a description of the adopted type, which runs below its parent in the tree's budget."""
     inner = ScriptedModel(["The inner answer."], model_name="inner")
     helper = ramet.adopt(inner, name="helper", description="Answers.")
     outer = ScriptedModel([fresh("Ask.", subagent_type="helper"), "Thanks."])
@@ -326,8 +326,8 @@ async def test_a_model_agent_delegates_to_an_adopted_one() -> None:
     assert [each.path for each in of_kind(events, ModelAsked)] == ["main", "main/1", "main"]
 
 
-async def test_agents_that_an_adopted_one_starts_are_counted_once(runtime: AgentRuntime) -> None:
-    """Its own requests are its own, those of a child are the child's, and none is counted for both."""
+async def test_requests_of_an_adopted_agents_child_are_counted_once(runtime: AgentRuntime) -> None:
+    """The agent's own usage has its own requests, and the child's usage has the child's."""
     own, childs = ScriptedModel(["own"]), ScriptedModel(["child's"], model_name="childs")
 
     async def delegates(text: str) -> str:
@@ -338,7 +338,7 @@ async def test_agents_that_an_adopted_one_starts_are_counted_once(runtime: Agent
         return f"{child.value} and {(await own.ainvoke(text)).text}"
 
     agent = ramet.adopt(RunnableLambda(delegates), name="above")
-    result, events = await ended(await runtime.spawn(agent, "Go.", limits=Limits(model_calls=4)))
+    result, events = await result_and_events(await runtime.spawn(agent, "Go.", limits=Limits(model_calls=4)))
     assert result.value == "child's and own"
     assert result.usage.model_calls == 1
     assert result.usage_subtree.model_calls == 2
@@ -352,8 +352,8 @@ def test_only_a_runnable_is_adopted(given: Any, said: str) -> None:
     assert said in str(refusal.value)
 
 
-async def test_an_adopted_agent_has_no_sandbox(runtime: AgentRuntime) -> None:
-    """Its objects are the host's, keys included: a policy for it is refused, rather than passed over."""
+async def test_an_adopted_agent_refuses_a_policy(runtime: AgentRuntime) -> None:
+    """The agent's objects and keys are in the host, so that a policy for it is refused, not ignored."""
     agent = ramet.adopt(ScriptedModel(["hello"]), name="inside")
     with pytest.raises((InvalidValue, SpawnRefused), match="works in the host"):
         await runtime.spawn(agent, "Go.", policy=Policy())
@@ -363,7 +363,7 @@ async def test_an_adopted_agent_has_no_sandbox(runtime: AgentRuntime) -> None:
 
 async def test_an_adopted_agent_is_a_step_of_a_composition(runtime: AgentRuntime) -> None:
     steps = ramet.chain(ramet.adopt(ScriptedModel(["one two"]), name="first"), lambda text: len(text.split()))
-    result, _ = await ended(await runtime.spawn(steps, "Go."))
+    result, _ = await result_and_events(await runtime.spawn(steps, "Go."))
     assert result.value == 2
 
 
@@ -371,7 +371,7 @@ async def test_an_adopted_agent_is_a_step_of_a_composition(runtime: AgentRuntime
 
 
 async def test_a_graph_of_langgraph_becomes_a_run(runtime: AgentRuntime) -> None:
-    """A prompt becomes its first message, its last message the value; tools of its nodes are on record."""
+    """The prompt becomes the first message, and the last message the value; tool calls of nodes are recorded."""
     graph = pytest.importorskip("langgraph.graph", reason="langgraph is not installed")
     prebuilt = pytest.importorskip("langgraph.prebuilt")
 
@@ -393,7 +393,7 @@ async def test_a_graph_of_langgraph_becomes_a_run(runtime: AgentRuntime) -> None
     built.add_edge("tools", "ask")
     agent = ramet.adopt(built.compile(), name="calculator")
 
-    result, events = await ended(await runtime.spawn(agent, "Twice 21?"))
+    result, events = await result_and_events(await runtime.spawn(agent, "Twice 21?"))
     assert (result.status, result.value) == (Status.COMPLETED, "It is 42.")
     assert model.requests[0].messages[0].text == "Twice 21?"
     assert [(each.tool, each.args) for each in of_kind(events, ToolStarted)] == [("double", {"number": 21})]
@@ -405,8 +405,10 @@ async def test_a_graph_of_langgraph_becomes_a_run(runtime: AgentRuntime) -> None
     )
 
 
-async def test_a_graph_with_a_checkpointer_goes_on_where_it_was(runtime: AgentRuntime, tmp_path: pathlib.Path) -> None:
-    """The run's id is its thread: taken up again, it goes on behind the last step that was kept."""
+async def test_a_graph_with_a_checkpointer_continues_at_its_checkpoint(
+    runtime: AgentRuntime, tmp_path: pathlib.Path
+) -> None:
+    """The run's id is the thread of the graph: a second spawn continues after the last saved step."""
     graph = pytest.importorskip("langgraph.graph", reason="langgraph is not installed")
     memory = pytest.importorskip("langgraph.checkpoint.memory")
     done: list[str] = []
@@ -427,15 +429,15 @@ async def test_a_graph_with_a_checkpointer_goes_on_where_it_was(runtime: AgentRu
     built.add_edge(graph.START, "first")
     agent = ramet.adopt(built.compile(checkpointer=memory.InMemorySaver()), name="steps")
     run = runtime.mint()
-    result, _ = await ended(await runtime.spawn(agent, "Go.", run=run))
+    result, _ = await result_and_events(await runtime.spawn(agent, "Go.", run=run))
     assert result.status is Status.FAILED
     is_down = False
     async with AgentRuntime() as another:
-        result, _ = await ended(await another.spawn(agent, "Go.", run=run))
+        result, _ = await result_and_events(await another.spawn(agent, "Go.", run=run))
     assert (result.value, done) == ("two", ["first", "second"])
 
 
-async def test_a_graph_that_is_interrupted_needs_input(runtime: AgentRuntime) -> None:
+async def test_an_interrupted_graph_needs_input(runtime: AgentRuntime) -> None:
     graph = pytest.importorskip("langgraph.graph", reason="langgraph is not installed")
     memory, types = pytest.importorskip("langgraph.checkpoint.memory"), pytest.importorskip("langgraph.types")
 
@@ -447,17 +449,17 @@ async def test_a_graph_that_is_interrupted_needs_input(runtime: AgentRuntime) ->
     built.add_edge(graph.START, "asks")
     agent = ramet.adopt(built.compile(checkpointer=memory.InMemorySaver()), name="curious")
     run = runtime.mint()
-    result, _ = await ended(await runtime.spawn(agent, "Go.", run=run))
+    result, _ = await result_and_events(await runtime.spawn(agent, "Go.", run=run))
     assert result.status is Status.NEEDS_INPUT
     assert result.error is not None
     assert result.error.message == "Which database?"
     async with AgentRuntime() as another:
-        result, _ = await ended(await another.spawn(agent, args=(types.Command(resume="orders"),), run=run))
+        result, _ = await result_and_events(await another.spawn(agent, args=(types.Command(resume="orders"),), run=run))
     assert result.value == "orders"
 
 
-async def test_a_deep_agent_and_its_sub_agents_are_under_one_budget(runtime: AgentRuntime) -> None:
-    """`create_deep_agent(…)` as it is: its task tool, its sub-agent's requests and tools are counted and on record."""
+async def test_a_deep_agent_and_its_sub_agents_share_one_budget(runtime: AgentRuntime) -> None:
+    """The requests and tool calls of `create_deep_agent(…)` and of its sub-agent are counted and recorded."""
     deepagents = pytest.importorskip("deepagents", reason="deepagents is not installed")
     script: list[Step] = [
         Call("task", {"description": "Look.", "subagent_type": "general-purpose"}),
@@ -467,13 +469,13 @@ async def test_a_deep_agent_and_its_sub_agents_are_under_one_budget(runtime: Age
     ]
     agent = ramet.adopt(deepagents.create_deep_agent(model=ScriptedModel(script)), name="deep")
 
-    result, events = await ended(await runtime.spawn(agent, "Go."))
+    result, events = await result_and_events(await runtime.spawn(agent, "Go."))
     assert (result.status, result.value) == (Status.COMPLETED, "The end.")
     assert (result.usage.model_calls, result.usage.tool_calls) == (4, 2)
     assert [each.tool for each in of_kind(events, ToolStarted)] == ["task", "write_file"]
 
     agent = ramet.adopt(deepagents.create_deep_agent(model=(bounded := ScriptedModel(script))), name="deep")
-    result, _ = await ended(await runtime.spawn(agent, "Go.", limits=Limits(model_calls=3)))
+    result, _ = await result_and_events(await runtime.spawn(agent, "Go.", limits=Limits(model_calls=3)))
     assert result.status is Status.BUDGET_EXHAUSTED
     assert len(bounded.requests) == 3
 
@@ -481,8 +483,8 @@ async def test_a_deep_agent_and_its_sub_agents_are_under_one_budget(runtime: Age
 # --- over kills
 
 
-async def test_an_adopted_agent_that_was_killed_goes_on_with_the_budget_that_it_had(tmp_path: pathlib.Path) -> None:
-    """It is invoked again; what it had used counts, the request that was cut off as all that it may have cost."""
+async def test_a_killed_adopted_agent_resumes_with_its_used_budget(tmp_path: pathlib.Path) -> None:
+    """Resume invokes the agent again; its earlier usage counts, with the maximum for the cut request."""
     argv = [sys.executable, "-m", "tests.trips.programs.adopted_agent", str(tmp_path)]
     program = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
     assert program.stdout is not None
@@ -493,7 +495,7 @@ async def test_an_adopted_agent_that_was_killed_goes_on_with_the_budget_that_it_
     model = ScriptedModel(["three", "four"], max_tokens=50)
     async with AgentRuntime(tmp_path) as runtime:
         (handle,) = await runtime.resume(agents=[asks_twice(model)])
-        result, events = await ended(handle)
+        result, events = await result_and_events(handle)
         assert handle.run.context.budget.reserved("tokens") == 0
 
     assert (result.status, result.value) == (Status.COMPLETED, "three, four")

@@ -1,4 +1,4 @@
-"""Agents made of agents: a chain, branches, a graph; with functions and models, in the host and in sandboxes."""
+"""Agents composed of agents (a chain, branches or a graph) from functions and models, in the host and in sandboxes."""
 
 from __future__ import annotations
 
@@ -48,32 +48,32 @@ from tests.trips.agents.composed import (
 
 @pytest.fixture
 async def runtime(tmp_path: pathlib.Path) -> AsyncIterator[AgentRuntime]:
-    """A runtime with a journal, whose sandboxes are processes."""
+    """Yield a runtime with a journal, whose sandboxes are processes."""
     async with AgentRuntime(tmp_path, backend="local") as runtime:
         yield runtime
 
 
 async def result_of(runtime: AgentRuntime, agent: Step, *args: Any, prompt: str = "", **options: Any) -> Result:
-    """Its result."""
+    """Spawn the agent and return its result."""
     return await (await runtime.spawn(agent, prompt, args=args, **options)).result()
 
 
 def error_of(result: Result) -> tuple[Status, str, str]:
-    """How it failed."""
+    """Return the status, the type and the message of a failure."""
     assert result.error is not None
     return result.status, result.error.type, result.error.message
 
 
 def tree_of(runtime: AgentRuntime, handle: Handle) -> list[str]:
-    """The paths of a tree that has ended."""
+    """Return the paths of a tree that has ended."""
     return [view.path for view in runtime._trees._finished[handle.run.info.root].tree.views()]
 
 
 # ---- chain
 
 
-async def test_each_step_takes_what_the_one_before_left(runtime: AgentRuntime) -> None:
-    """AC-S0-13: output n is input n + 1, over sync and async functions and a model; each step is a run below."""
+async def test_each_step_of_a_chain_gets_the_previous_output(runtime: AgentRuntime) -> None:
+    """AC-S0-13: output n is input n + 1, for sync and async functions and a model; each step is a child run."""
     model = Agent(name="asked", model=ScriptedModel({"9": ["nine"]}))
     handle = await runtime.spawn(chain(double, plus_one, model, str.upper, name="line"), args=(4,))
     result = await handle.result()
@@ -83,8 +83,8 @@ async def test_each_step_takes_what_the_one_before_left(runtime: AgentRuntime) -
     assert (result.usage_subtree.agents, result.usage_subtree.model_calls) == (4, 1)
 
 
-async def test_objects_pass_by_the_annotations(runtime: AgentRuntime) -> None:
-    """Also through a composition in between, which has no annotation of its own."""
+async def test_annotations_decide_the_types_that_steps_receive(runtime: AgentRuntime) -> None:
+    """A nested composition without annotations passes the type on; an unannotated step gets a dict."""
     assert (await result_of(runtime, chain(to_point, norm), 3)).value == 9
     assert (await result_of(runtime, chain(to_point, parallel(norm, chain(norm, double))), 3)).value == [9, 18]
     left = (await result_of(runtime, chain(to_point, untyped), 3)).value
@@ -92,8 +92,8 @@ async def test_objects_pass_by_the_annotations(runtime: AgentRuntime) -> None:
     assert (await result_of(runtime, chain(to_point), 3)).value == Point(3)
 
 
-async def test_a_step_that_breaks_its_word_is_named(runtime: AgentRuntime) -> None:
-    """A result of another type than its annotation, an input of another, an error: typed, with the step's path."""
+async def test_a_step_with_a_wrong_type_is_named(runtime: AgentRuntime) -> None:
+    """A wrong output, a wrong input and an error fail the chain with the step's path and the reason."""
     status, kind, message = error_of(await result_of(runtime, chain(promises_a_number, double)))
     assert (status, kind) == (Status.FAILED, "StepFailed")
     assert message.startswith("step 'promises_a_number' (main/promises_a_number) ended failed: output: 'no number'")
@@ -107,14 +107,14 @@ async def test_a_step_that_breaks_its_word_is_named(runtime: AgentRuntime) -> No
     assert message == "step 'fails' (main/fails) ended failed: 8 is too much"
 
 
-async def test_a_prompt_is_the_first_input(runtime: AgentRuntime) -> None:
-    """As for any agent: text without arguments."""
+async def test_a_prompt_is_the_first_input_of_a_chain(runtime: AgentRuntime) -> None:
+    """A chain without arguments takes the prompt as its input."""
     assert (await result_of(runtime, chain(str.upper), prompt="go")).value == "GO"
     assert (await result_of(runtime, chain(pid, double))).value == 2 * os.getpid()
 
 
-async def test_a_composition_is_a_type_that_a_model_may_spawn(runtime: AgentRuntime) -> None:
-    """Its prompt is the chain's input, its result what the tool says."""
+async def test_a_model_can_spawn_a_composition(runtime: AgentRuntime) -> None:
+    """The prompt is the chain's input, and its result is the tool result."""
     lead = Agent(name="lead", model=ScriptedModel([[Call("Agent", {"subagent_type": "shout", "prompt": "hi"})], "ok"]))
     handle = await runtime.spawn(lead, "go", agents={"shout": chain(str.upper, name="shout", description="Shouts")})
 
@@ -122,8 +122,8 @@ async def test_a_composition_is_a_type_that_a_model_may_spawn(runtime: AgentRunt
     assert "HI" in str(handle.run.context.history[2].content)
 
 
-async def test_it_ends_with_its_budget_and_with_its_time(runtime: AgentRuntime) -> None:
-    """Limits of a composition are those of the tree below it."""
+async def test_a_composition_ends_at_its_limits(runtime: AgentRuntime) -> None:
+    """The limits of a composition are those of the tree below it."""
     status, kind, message = error_of(
         await result_of(runtime, chain(double, double, double), 1, limits=Limits(agents=2))
     )
@@ -137,8 +137,8 @@ async def test_it_ends_with_its_budget_and_with_its_time(runtime: AgentRuntime) 
     assert result.status is Status.TIMEOUT
 
 
-async def test_cancelled_it_takes_its_steps_along(runtime: AgentRuntime) -> None:
-    """When cancel returns nothing of it lives."""
+async def test_cancelling_a_composition_ends_its_steps(runtime: AgentRuntime) -> None:
+    """The receipt of the cancel lists the composition and each step below it."""
     begun = asyncio.Event()
 
     async def for_ever(_: int) -> None:
@@ -156,8 +156,8 @@ async def test_cancelled_it_takes_its_steps_along(runtime: AgentRuntime) -> None
 # ---- parallel
 
 
-async def test_branches_work_side_by_side_under_a_cap(runtime: AgentRuntime) -> None:
-    """AC-S0-13: never more than `max_parallel` at once, and results in the order of the items."""
+async def test_branches_run_concurrently_up_to_max_parallel(runtime: AgentRuntime) -> None:
+    """AC-S0-13: at most `max_parallel` branches are active, and the results are in the order of the items."""
     at_work = most = 0
     full = asyncio.Event()
 
@@ -178,8 +178,8 @@ async def test_branches_work_side_by_side_under_a_cap(runtime: AgentRuntime) -> 
     assert most == 3
 
 
-async def test_one_failure_costs_no_other(runtime: AgentRuntime) -> None:
-    """It stands in its place, and the next step can look at it by its type."""
+async def test_one_failed_branch_does_not_affect_others(runtime: AgentRuntime) -> None:
+    """A StepFailure takes the place of its result, and the next step can check its type."""
     result = await result_of(runtime, parallel(double, fails, plus_one), 4)
     assert result.value == [
         8,
@@ -189,8 +189,8 @@ async def test_one_failure_costs_no_other(runtime: AgentRuntime) -> None:
     assert (await result_of(runtime, chain(parallel(double, fails), told), 4)).value == ["8", "fails: 4 is too much"]
 
 
-async def test_if_all_fail_it_fails(runtime: AgentRuntime) -> None:
-    """Nothing is completed without any result; no items are no failure."""
+async def test_parallel_fails_if_every_branch_fails(runtime: AgentRuntime) -> None:
+    """A composition without any result fails; one without items completes."""
     status, kind, message = error_of(await result_of(runtime, parallel(fails, fails), 4))
 
     assert (status, kind) == (Status.FAILED, "StepFailed")
@@ -198,8 +198,8 @@ async def test_if_all_fail_it_fails(runtime: AgentRuntime) -> None:
     assert (await result_of(runtime, parallel(fails, for_each=True), [])).value == []
 
 
-async def test_asked_to_it_stops_with_the_first_failure(runtime: AgentRuntime) -> None:
-    """The others are cancelled, and gone when it fails."""
+async def test_on_failure_stop_cancels_the_other_branches(runtime: AgentRuntime) -> None:
+    """The composition fails after the other branches have ended as cancelled."""
 
     async def for_ever(_: int) -> None:
         await asyncio.Event().wait()
@@ -225,17 +225,17 @@ class Draft(TypedDict, total=False):
 
 
 def review(state: Draft) -> Draft:
-    """Counts and notes."""
+    """Count a round and note it."""
     return {"rounds": state.get("rounds", 0) + 1, "notes": [f"round {state.get('rounds', 0)}"]}
 
 
 async def enough(state: Draft) -> bool:
-    """After the second round."""
+    """Return whether two rounds are over."""
     return state["rounds"] >= 2
 
 
 def reviewing(max_steps: int = 25) -> Agent:
-    """Writes, reviews, and writes again."""
+    """Return a graph that writes and reviews until it is enough."""
     writer = Agent(name="writer", model=ScriptedModel(["one", "two"]))
     graph = StateGraph(Draft)
     graph.add_node("write", writer, input="topic", output="text")
@@ -246,8 +246,8 @@ def reviewing(max_steps: int = 25) -> Agent:
     return graph.compile(name="draft", max_steps=max_steps)
 
 
-async def test_a_graph_goes_round_until_its_edge_says_end(runtime: AgentRuntime) -> None:
-    """A model and a function are nodes; what they leave is put into the state as its schema says."""
+async def test_a_graph_loops_until_its_edge_returns_end(runtime: AgentRuntime) -> None:
+    """A model and a function are nodes; their outputs enter the state as its schema says."""
     result = await result_of(runtime, reviewing(), {"topic": "ramets"})
 
     expected = {"topic": "ramets", "text": "two", "rounds": 2, "notes": ["round 0", "round 1"]}
@@ -255,7 +255,7 @@ async def test_a_graph_goes_round_until_its_edge_says_end(runtime: AgentRuntime)
 
 
 async def test_a_graph_stops_at_max_steps(runtime: AgentRuntime) -> None:
-    """AC-S0-13: typed, and naming the node that would have been next."""
+    """AC-S0-13: StepsExceeded names the node that would have been next."""
     handle = await runtime.spawn(reviewing(max_steps=3), args=({"topic": "ramets"},))
     status, kind, message = error_of(await handle.result())
 
@@ -274,10 +274,10 @@ async def test_a_graph_stops_at_max_steps(runtime: AgentRuntime) -> None:
         (lambda state: {}, lambda state: 1 / 0, "StepFailed", "ZeroDivisionError"),
     ],
 )
-async def test_what_cannot_be_gone_on_with_is_named(
+async def test_an_invalid_node_output_or_route_is_named(
     runtime: AgentRuntime, node: Any, path: Any, kind: str, message: str
 ) -> None:
-    """A change of a key that there is not, no dict at all, a way to nowhere, a route that fails."""
+    """The cases are an unknown key, an output that is no dict, an unknown node, and a route that raises."""
     graph = StateGraph(Draft).add_node("node", node).set_entry_point("node")
     if path is not None:
         graph.add_conditional_edges("node", path)
@@ -288,8 +288,8 @@ async def test_what_cannot_be_gone_on_with_is_named(
     assert message in said
 
 
-async def test_nodes_may_be_compositions_and_states_any_value(runtime: AgentRuntime) -> None:
-    """They nest, deeper than agents may, since their levels are not counted."""
+async def test_compositions_nest_beyond_the_depth_limit_of_agents(runtime: AgentRuntime) -> None:
+    """A node may be a composition, and a state any value; levels of compositions do not count as depth."""
     graph = StateGraph().add_node("both", parallel(double, plus_one)).add_node("sum", sum)
     graph.add_edge(START, "both").add_edge("both", "sum")
     inner: Step = graph.compile()
@@ -302,8 +302,8 @@ async def test_nodes_may_be_compositions_and_states_any_value(runtime: AgentRunt
 # ---- policies
 
 
-async def test_a_composition_works_in_the_host_and_its_steps_under_its_policy(runtime: AgentRuntime) -> None:
-    """Given to `run_agent` every step has a sandbox of its own, also without a policy; the composition has none."""
+async def test_steps_of_run_agent_have_sandboxes_and_the_composition_has_none(runtime: AgentRuntime) -> None:
+    """`run_agent` without a policy gives each step a sandbox of its own."""
     result = await runtime.run_agent(chain(parallel(pid, pid), untyped))
 
     assert result.exit_code == 0
@@ -311,8 +311,8 @@ async def test_a_composition_works_in_the_host_and_its_steps_under_its_policy(ru
     assert await sandboxes(runtime, result.session_id) == ["main/parallel/pid", "main/parallel/pid-2", "main/untyped"]
 
 
-async def test_a_step_never_gets_more_than_its_composition_has(runtime: AgentRuntime) -> None:
-    """Limits are clamped, rights refused; sub-agents only where the policy says so."""
+async def test_a_step_gets_no_more_than_its_composition(runtime: AgentRuntime) -> None:
+    """Limits are lowered and rights refused; a step may spawn only if the policy of the composition allows it."""
     tight = Policy(memory_mb=120, retry_count=0)
     handle = await runtime.spawn(chain(triple, triple.with_policy(Policy(memory_mb=500))).with_policy(tight), args=(1,))
     assert (await handle.result()).value == 9
@@ -331,7 +331,7 @@ async def test_a_step_never_gets_more_than_its_composition_has(runtime: AgentRun
 
 
 async def sandboxes(runtime: AgentRuntime, root: str) -> list[str]:
-    """The paths of the runs of a tree that had a sandbox."""
+    """Return the paths of the runs of a tree that had a sandbox."""
     assert runtime.journal is not None
     found = await runtime.journal.store.read(tree=root, limit=10_000)
     from ramet.core.events import decode
@@ -341,15 +341,15 @@ async def sandboxes(runtime: AgentRuntime, root: str) -> list[str]:
     return sorted(event.path for event in events if isinstance(event, SandboxStarted))
 
 
-async def test_decorated_functions_are_agents_everywhere(runtime: AgentRuntime) -> None:
-    """As a root, as a step, and as a plain function."""
+async def test_a_decorated_function_works_as_root_step_and_plain_function(runtime: AgentRuntime) -> None:
+    """`@agent` keeps the function callable, and makes it a root or a step."""
     assert triple(3) == 9
     result = await runtime.run_agent(triple, args=(3,))
     assert (result.output, await sandboxes(runtime, result.session_id)) == (9, ["main"])
     assert (await result_of(runtime, chain(triple, double), 1)).value == 6
 
 
-async def test_outside_of_a_runtime_it_says_where_it_runs() -> None:
-    """A composition that is called like a function has nowhere to have its steps born."""
+async def test_calling_a_composition_outside_a_runtime_raises() -> None:
+    """RametError says that the composition needs a runtime for its steps."""
     with pytest.raises(RametError, match="pass it to a runtime"):
         await chain(double)(1)

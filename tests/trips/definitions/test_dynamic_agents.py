@@ -1,4 +1,4 @@
-"""Agents that agents write down: found again by their handles in another process, or not at all."""
+"""Agents that agents create: their handles find them again in another process, or raise."""
 
 # mypy: disable-error-code="empty-body"
 
@@ -43,22 +43,22 @@ MakeStore = Callable[[], Store]
 
 
 @pytest.fixture(params=KINDS)
-def make(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[MakeStore]:
-    """The store of one place, again and again."""
+def make_store(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[MakeStore]:
+    """Yield a function that returns a new store on the same place."""
     with place_of(request.param, tmp_path) as place:
         yield lambda: store_at(place)
 
 
 @pytest.fixture(autouse=True)
 def no_agents_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test is a process of its own, as far as agents that are declared in code go."""
+    """Forget each declared agent, as a new process does."""
     monkeypatch.setattr(declarations, "_registered", {})
     monkeypatch.setattr(declarations, "_newest", {})
 
 
 @asynccontextmanager
 async def process(make: MakeStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AgentRuntime]:
-    """A runtime in a process that knows nothing but the store."""
+    """Yield a runtime in a process that knows only the store."""
     monkeypatch.setattr(declarations, "_registered", {})
     monkeypatch.setattr(declarations, "_newest", {})
     async with AgentRuntime(store=make()) as runtime:
@@ -74,7 +74,7 @@ class Solution:
 
 
 def architect(*script: Any, primer: str = "You make specialists.", sin: bool = True) -> Agent:
-    """An agent that is declared in code, the same in every process."""
+    """Return an agent that is declared in code, the same in every process."""
     agent = Agent(name="architect", primer=primer, model=ScriptedModel(list(script)) if script else None)
     agent.cls(Agent, visibility="high")
     agent.module(math, include=["sin", "cos", "pi"] if sin else ["cos", "pi"])
@@ -87,7 +87,7 @@ def architect(*script: Any, primer: str = "You make specialists.", sin: bool = T
 
 
 def solver(name: str = "math_solver", *, model: str | None = None, also: str = "") -> Recipe:
-    """What an architect may write down."""
+    """Return a recipe that an architect may register."""
     agent = Agent(name=name, primer=f"You solve equations.{also}", model=model)
     agent.cls(Agent)
     agent.module(math, include=["sin", "tan", "pi"])
@@ -99,27 +99,29 @@ def solver(name: str = "math_solver", *, model: str | None = None, also: str = "
     return agent.recipe()
 
 
-def answering(task: Task, script: Script) -> ScriptedModel:
-    """Have the agent of a task answer so; in the host, where no code of it runs."""
+def script_answers(task: Task, script: Script) -> ScriptedModel:
+    """Give the agent of a task a scripted model, in the host, where no code of the agent runs."""
     model = ScriptedModel(script)
     assert isinstance(task.agent, Agent)
     task.agent = task.agent.replace(model=model, capabilities=())
     return model
 
 
-async def test_an_agent_outlives_the_process_that_made_it(make: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AC-S4-1: its handle leads to the same agent, with the same name, task and memory, in a new process."""
-    async with process(make, monkeypatch) as runtime:
+async def test_an_agent_outlives_the_process_that_created_it(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AC-S4-1: its handle finds the same agent, with the same name, task and memory, in a new process."""
+    async with process(make_store, monkeypatch) as runtime:
         made = await runtime.dynamic.create(architect(), solver())
         handle, before = str(made.ref), (await runtime.dynamic.load(made.ref)).recipe()
         memory = await runtime.dynamic.state_of(made.ref)
         memory.set("seen", ["x = 1"])
         await memory.commit()
 
-    async with process(make, monkeypatch) as runtime:
+    async with process(make_store, monkeypatch) as runtime:
         architect()
         task = await runtime.dynamic.task(f"{handle}:solve")
-        model = answering(task, ['{"roots": [1.5], "note": "easy"}'])
+        model = script_answers(task, ['{"roots": [1.5], "note": "easy"}'])
         found = await task("2x = 3")
 
         assert (found.roots, found.note) == ([1.5], "easy")
@@ -133,15 +135,17 @@ async def test_an_agent_outlives_the_process_that_made_it(make: MakeStore, monke
         assert memory.get("seen") == ["x = 1"]
 
 
-async def test_three_levels_each_with_its_own_registry(make: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AC-S4-2: a process for each step, namespaces as in the seed; removing the middle one takes what is below."""
-    async with process(make, monkeypatch) as runtime:
+async def test_three_levels_of_agents_have_registries_of_their_own(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AC-S4-2: each step is a process, with the seed's namespaces; deleting the middle agent deletes those below."""
+    async with process(make_store, monkeypatch) as runtime:
         middle = (await runtime.dynamic.create(architect(), solver())).ref
-    async with process(make, monkeypatch) as runtime:
+    async with process(make_store, monkeypatch) as runtime:
         architect()
         parent = await runtime.dynamic.load(str(middle))
         leaf = (await runtime.dynamic.create(parent, solver("equation_parser"))).ref
-    async with process(make, monkeypatch) as runtime:
+    async with process(make_store, monkeypatch) as runtime:
         architect()
         assert leaf.namespace == "architect/math_solver/equation_parser"
         assert (await runtime.dynamic.load(str(leaf))).name == "equation_parser"
@@ -151,7 +155,7 @@ async def test_three_levels_each_with_its_own_registry(make: MakeStore, monkeypa
         (await runtime.dynamic.state_of(leaf)).set("kept", 1)
         assert "kept" not in top
         await runtime.dynamic.delete(str(middle))
-    async with process(make, monkeypatch) as runtime:
+    async with process(make_store, monkeypatch) as runtime:
         architect()
         for gone in (middle, leaf):
             with pytest.raises(AgentNotResolved, match="not in the registry"):
@@ -160,15 +164,15 @@ async def test_three_levels_each_with_its_own_registry(make: MakeStore, monkeypa
         assert state.keys() == [f"architect/{REGISTRY}"]
 
 
-async def test_a_child_keeps_only_what_those_above_it_have_now(
-    make: MakeStore, monkeypatch: pytest.MonkeyPatch
+async def test_a_child_has_only_capabilities_of_its_current_ancestors(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """AC-S4-4: sin and pi are granted, tan is not; whoever is above loses sin, and it is lost below."""
+    """AC-S4-4: the child gets sin and pi, and not tan; it loses sin when its ancestor does."""
 
     def names(agent: Agent) -> list[Any]:
         return [each.include for each in agent.capabilities if each.type == "module"]
 
-    async with process(make, monkeypatch) as runtime:
+    async with process(make_store, monkeypatch) as runtime:
         owner = architect()
         made = await runtime.dynamic.create(owner, solver())
         assert made.dropped == ("module math.tan",)
@@ -182,9 +186,11 @@ async def test_a_child_keeps_only_what_those_above_it_have_now(
             assert names(await runtime.dynamic.load(ref._replace(root_version=changed))) == [("pi",)]
 
 
-async def test_a_recipe_that_was_tampered_with_never_widens(make: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AC-S4-4, NEG-8: with a wrong hash it is none, with the right one it is another version, and has no more."""
-    async with process(make, monkeypatch) as runtime:
+async def test_a_tampered_recipe_never_gains_capabilities(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AC-S4-4, NEG-8: a wrong hash is refused; a right one is another version, and has no more capabilities."""
+    async with process(make_store, monkeypatch) as runtime:
         owner = architect()
         made = await runtime.dynamic.create(owner, solver())
         place = await runtime.dynamic.registries.namespace("architect")
@@ -205,9 +211,9 @@ async def test_a_recipe_that_was_tampered_with_never_widens(make: MakeStore, mon
         assert [(each.name, each.include) for each in found.capabilities] == [("math", ("cos", "pi", "sin"))]
 
 
-async def test_who_is_meant_is_never_another(make: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AC-S4-3, AC-S4-5, NEG-8: names, versions, parents and tasks that are not there are said, nothing else found."""
-    async with process(make, monkeypatch) as runtime:
+async def test_a_handle_never_finds_another_agent(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AC-S4-3, AC-S4-5, NEG-8: unknown names, versions, parents and tasks raise, and find no other agent."""
+    async with process(make_store, monkeypatch) as runtime:
         owner = architect()
         one = await runtime.dynamic.create(owner, solver())
         twin = await runtime.dynamic.create(owner, solver("twin"))
@@ -240,10 +246,10 @@ async def test_who_is_meant_is_never_another(make: MakeStore, monkeypatch: pytes
 
 
 async def test_a_name_is_looked_up_from_the_nearest_registry_outwards(
-    make: MakeStore, monkeypatch: pytest.MonkeyPatch
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 127: one's own first, then those above, then what code declares; else an error."""
-    async with process(make, monkeypatch) as runtime:
+    """Row 127: the own registry comes first, then those above, then declared agents; otherwise an error."""
+    async with process(make_store, monkeypatch) as runtime:
         owner = architect()
         middle = (await runtime.dynamic.create(owner, solver("middle"))).ref
         above = (await runtime.dynamic.create(owner, solver("twice"))).ref
@@ -255,16 +261,16 @@ async def test_a_name_is_looked_up_from_the_nearest_registry_outwards(
             await runtime.dynamic.local(middle, "nobody")
 
 
-async def test_who_has_not_the_capability_makes_no_agents() -> None:
-    """Rights are refused, not clamped: an agent makes others only if it holds `Agent` itself."""
+async def test_an_agent_without_the_capability_creates_no_agents() -> None:
+    """Denied is raised, since rights are not clamped: the creator must hold `Agent` itself."""
     async with AgentRuntime() as runtime:
         with pytest.raises(Denied, match="Agent"):
             await runtime.dynamic.create(Agent(name="worker"), solver())
 
 
-async def test_a_capability_that_is_gone_is_named(make: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AC-S4-3: a package that its creator may use, and this machine has not, is said when the handle is followed."""
-    async with process(make, monkeypatch) as runtime:
+async def test_a_missing_capability_is_named(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AC-S4-3: load names a package that the creator may use and that this machine lacks."""
+    async with process(make_store, monkeypatch) as runtime:
         owner = architect().module("no_such_package_here.part")
         agent = Agent(name="reader").module("no_such_package_here.part")
         made = await runtime.dynamic.create(owner, agent.recipe())
@@ -272,28 +278,31 @@ async def test_a_capability_that_is_gone_is_named(make: MakeStore, monkeypatch: 
             await runtime.dynamic.load(made.ref)
 
 
-async def test_a_wrong_result_is_told_and_tried_again_then_a_typed_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """AC-S4-6: the agent hears what is wrong; after its tries the caller gets TaskFailed, not something else."""
+async def test_a_wrong_result_is_retried_then_raises_task_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AC-S4-6: the agent reads what is wrong; after its tries the caller gets TaskFailed."""
     async with AgentRuntime() as runtime:
         made = await runtime.dynamic.create(architect(), solver())
         task = await runtime.dynamic.task(f"{made.ref}:solve")
-        model = answering(task, ['{"roots": "none"}', Call("task_success", {"result": {"roots": [2]}})])
+        model = script_answers(task, ['{"roots": "none"}', Call("task_success", {"result": {"roots": [2]}})])
         found = await task("x = 2")
 
         assert found.roots == [2.0]
         assert "$.roots" in model.requests[1].messages[-1].text
-        answering(task, ["no", "still no", "never"])
+        script_answers(task, ["no", "still no", "never"])
         with pytest.raises(TaskFailed) as failure:
             await task("x = 2")
         assert failure.value.task == "math_solver.solve"
 
 
-async def test_a_map_keeps_its_order_and_loses_nobody() -> None:
-    """AC-S4-9: at most so many at a time, results in order; one failure is looked at, the others stand."""
+async def test_map_keeps_the_order_and_every_outcome() -> None:
+    """AC-S4-9: `max_parallel` limits the active calls; results keep their order.
+
+    One failure leaves the others valid.
+    """
     async with AgentRuntime() as runtime:
         made = await runtime.dynamic.create(architect(), solver())
         task = await runtime.dynamic.task(f"{made.ref}:solve")
-        answering(
+        script_answers(
             task,
             {
                 '"equation": "b"': [Call("task_fail", {"message": "b cannot be solved"})],
@@ -314,12 +323,12 @@ async def test_a_map_keeps_its_order_and_loses_nobody() -> None:
             await task.map(["a", 3])
 
 
-async def test_a_task_is_followed_while_it_works() -> None:
-    """Its events from its birth to its end, and its value beside them."""
+async def test_a_task_stream_yields_events_and_a_value() -> None:
+    """The stream has the run's events from its spawn to its end, and the value."""
     async with AgentRuntime() as runtime:
         made = await runtime.dynamic.create(architect(), solver())
         task = await runtime.dynamic.task(f"{made.ref}:solve")
-        answering(task, ['{"roots": [1]}'])
+        script_answers(task, ['{"roots": [1]}'])
         stream = task.stream("x = 1")
         seen = [type(event) async for event in stream]
 
@@ -329,20 +338,20 @@ async def test_a_task_is_followed_while_it_works() -> None:
         assert await stream.exception() is None
 
 
-async def test_a_question_is_answered_after_a_restart(make: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AC-S4-11: the token of NeedsInput goes on in another process, with all that was said; once."""
-    async with process(make, monkeypatch) as runtime:
+async def test_a_question_is_answered_after_a_restart(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AC-S4-11: the token of NeedsInput continues the conversation in another process, once."""
+    async with process(make_store, monkeypatch) as runtime:
         made = await runtime.dynamic.create(architect(), solver())
         task = await runtime.dynamic.task(f"{made.ref}:solve")
-        answering(task, [Call("task_clarify", {"question": "Over which field?"})])
+        script_answers(task, [Call("task_clarify", {"question": "Over which field?"})])
         with pytest.raises(NeedsInput, match="Over which field") as asked:
             await task("x^2 = -1")
         token = asked.value.token
 
-    async with process(make, monkeypatch) as runtime:
+    async with process(make_store, monkeypatch) as runtime:
         architect()
         task = await runtime.dynamic.task(f"{made.ref}:solve")
-        model = answering(task, ['{"roots": []}'])
+        model = script_answers(task, ['{"roots": []}'])
         found = await task.answer(token, "The real numbers.")
 
         assert found.roots == []
@@ -357,10 +366,8 @@ async def test_a_question_is_answered_after_a_restart(make: MakeStore, monkeypat
             await task.answer("run-0000000000000000", "?")
 
 
-def test_a_task_is_called_like_a_function_where_no_loop_runs(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A plain script calls it and gets the value; the run is on record in the folder."""
+def test_a_task_is_callable_without_an_event_loop(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain script calls the task and gets the value; the folder has a journal of the run."""
     monkeypatch.chdir(tmp_path)
     agent = Agent(name="clerk", model=ScriptedModel(["3"]))
 
@@ -381,7 +388,7 @@ _junk = st.recursive(
 
 @st.composite
 def mutated(draw: st.DrawFn) -> Any:
-    """A real recipe with some of its parts replaced, removed or added."""
+    """Draw a real recipe with some of its parts replaced, removed or added."""
     entry = copy.deepcopy(solver().entry())
     if draw(st.booleans()):
         del entry["hash"]
@@ -401,8 +408,8 @@ def mutated(draw: st.DrawFn) -> Any:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(entry=st.one_of(mutated(), _junk, st.dictionaries(st.sampled_from(["name", "primer", "types"]), _junk)))
-async def test_whatever_is_said_to_be_a_recipe_is_one_or_refused(entry: Any) -> None:
-    """AC-S4-3: never a crash, never an import outside the allow-list, never another agent."""
+async def test_any_recipe_is_valid_or_refused(entry: Any) -> None:
+    """AC-S4-3: the runtime never crashes, imports outside the allow-list, or finds another agent."""
     store = await MemoryStore().open()
     async with AgentRuntime(store=store) as runtime:
         owner = architect()

@@ -1,4 +1,4 @@
-"""Handles and names of agents lead to those that a program declares, whatever others call theirs."""
+"""Handles and names of agents find those that a program declares, whatever names clients use."""
 
 # mypy: disable-error-code="empty-body"
 
@@ -26,17 +26,17 @@ MATH = Capability("module", "math")
 
 
 def client(name: str, **fields: Any) -> Agent:
-    """An agent as a client of a server makes one: it chooses its name, its words and the modules of its code."""
+    """Return an agent as a client of a server creates it, with its own name, instructions and modules."""
     return Agent(name=name, instructions="Do as I say.", capabilities=(MATH,), **fields)
 
 
 def root_of(session: Session[Any]) -> Run:
-    """The root, as its sandbox speaks for it."""
+    """Return the root run of a session, as its sandbox would use it."""
     return session.handle(session.id).run
 
 
 async def perform(run: Run, ref: str, task: str = "solve") -> Any:
-    """Ask an agent, as code in the sandbox of a run does."""
+    """Call a task of an agent, as code in the sandbox of a run does."""
     assert run.context.tree is not None
     return await run.context.tree.call_task(run.context, ref, task, {})
 
@@ -44,8 +44,8 @@ async def perform(run: Run, ref: str, task: str = "solve") -> Any:
 # --- names
 
 
-async def test_an_agent_of_a_client_takes_no_name_of_a_declared_one(tmp_path: pathlib.Path) -> None:
-    """By the name, and by `rebind`, everybody finds the agent of the program, before and after."""
+async def test_a_clients_agent_does_not_replace_a_declared_one(tmp_path: pathlib.Path) -> None:
+    """The name and `rebind` find the program's agent before and after."""
     lead = architect("sin")
     async with AgentRuntime(tmp_path) as runtime:
         made = (await runtime.dynamic.create(lead, solver("sin", "cos"))).ref
@@ -59,8 +59,8 @@ async def test_an_agent_of_a_client_takes_no_name_of_a_declared_one(tmp_path: pa
         assert names(await runtime.dynamic.load(rebound)) == ("sin",)
 
 
-async def test_the_name_of_a_client_or_a_guest_stands_for_nobody(tmp_path: pathlib.Path) -> None:
-    """And nothing of it is kept once it has ended."""
+async def test_the_name_of_a_clients_agent_finds_no_agent(tmp_path: pathlib.Path) -> None:
+    """The process keeps no trace of that agent after its end."""
     asker = architect("sin")
     async with AgentRuntime(tmp_path) as runtime:
         for each in (client("stranger"), Agent(name="stranger", function=print)):
@@ -80,8 +80,8 @@ async def test_the_name_of_a_client_or_a_guest_stands_for_nobody(tmp_path: pathl
 
 
 @pytest.mark.parametrize("by", ["name", "handle"])
-async def test_an_agent_of_a_client_asks_none_below_a_declared_one_of_its_name(by: str, tmp_path: pathlib.Path) -> None:
-    """The registry and the state below are those of the program's agent."""
+async def test_a_clients_agent_cannot_call_agents_below_a_declared_namesake(by: str, tmp_path: pathlib.Path) -> None:
+    """The registry and the state below the name belong to the program's agent."""
     lead = architect("sin", "pi")
     async with AgentRuntime(tmp_path, backend=BACKENDS[-1]) as runtime:
         made = (await runtime.dynamic.create(lead, solver("sin"))).ref
@@ -94,8 +94,8 @@ async def test_an_agent_of_a_client_asks_none_below_a_declared_one_of_its_name(b
 # --- what an agent that was declared may use
 
 
-async def test_who_may_use_less_takes_nothing_from_the_agent_that_it_asks(tmp_path: pathlib.Path) -> None:
-    """By its name, in this run alone: whoever asks next has an agent with all that was declared."""
+async def test_a_weaker_caller_narrows_the_called_agent_for_one_run_only(tmp_path: pathlib.Path) -> None:
+    """The called agent has fewer capabilities in this run alone; the next caller gets each declared one."""
     specialist = Agent(name="specialist", model=ScriptedModel(["done"] * 9))
     specialist.module("math")
     specialist.module("json")
@@ -117,10 +117,10 @@ async def test_who_may_use_less_takes_nothing_from_the_agent_that_it_asks(tmp_pa
 
 
 @pytest.mark.parametrize("limits", [None, Limits(tokens=100_000)], ids=["", "limited"])
-async def test_what_a_run_makes_follows_what_the_declared_agent_may_use(
+async def test_agents_of_a_run_follow_the_declared_agents_capabilities(
     limits: Limits | None, tmp_path: pathlib.Path
 ) -> None:
-    """A run has a copy, as the agent was when it was born: it is no newer declaration, whatever it makes later."""
+    """A run has a copy of its agent from its spawn, which does not count as a newer declaration."""
     lead, gate = architect("sin", "cos"), Gate()
     model = ScriptedModel([Call("gate", {}), "done"])
     async with AgentRuntime(tmp_path) as runtime:

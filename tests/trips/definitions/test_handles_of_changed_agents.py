@@ -1,4 +1,4 @@
-"""Handles of agents below one that has changed: its rights narrow theirs, its words are another version."""
+"""Handles of agents below a changed one: its rights narrow theirs, and its changed text is another version."""
 
 # mypy: disable-error-code="empty-body"
 
@@ -27,7 +27,7 @@ from tests.trips.kits.isolated import BACKENDS, Name
 
 @pytest.fixture(autouse=True)
 def no_agents_of_others(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each test is a process of its own, as far as agents that are declared in code go."""
+    """Forget each declared agent, as a new process does."""
     for each in ("_known", "_newest", "_met", "_newest_met"):
         monkeypatch.setattr(declarations, each, {})
     yield
@@ -35,7 +35,7 @@ def no_agents_of_others(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def architect(*names: str, primer: str = "You make specialists.") -> Agent:
-    """An agent that is declared in code."""
+    """Return an agent that is declared in code."""
     agent = Agent(name="architect", primer=primer)
     agent.cls(Agent)
     agent.module("math", include=names)
@@ -43,7 +43,7 @@ def architect(*names: str, primer: str = "You make specialists.") -> Agent:
 
 
 def solver(*names: str, name: str = "math_solver", primer: str = "You solve.") -> Recipe:
-    """What an architect may write down."""
+    """Return a recipe that an architect may register."""
     agent = Agent(name=name, primer=primer)
     agent.cls(Agent)
     agent.module("math", include=names)
@@ -56,14 +56,14 @@ def solver(*names: str, name: str = "math_solver", primer: str = "You solve.") -
 
 
 def names(agent: Agent) -> tuple[str, ...]:
-    """What an agent may use of the module."""
+    """Return the names that an agent may use of the module."""
     return tuple(name for each in agent.capabilities if each.type == "module" for name in each.include or ())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_who_is_above_loses_a_name_and_all_below_lose_it(tmp_path: pathlib.Path, backend: Name) -> None:
-    """AC-S4-4, in processes that end in between: child and grandchild, tampered recipes, and another architect."""
+def test_descendants_lose_a_name_with_their_ancestor(tmp_path: pathlib.Path, backend: Name) -> None:
+    """AC-S4-4, in several processes: child and grandchild, tampered recipes, and another architect."""
 
     def step(name: str) -> list[str]:
         command = [sys.executable, "-m", "tests.trips.programs.handles", str(tmp_path / "work"), backend, name]
@@ -88,8 +88,8 @@ def test_who_is_above_loses_a_name_and_all_below_lose_it(tmp_path: pathlib.Path,
     assert (solves, parses) == ("solve cos tan pi", "parse cos tan pi")
 
 
-async def test_the_same_handle_follows_what_those_above_may_use_now() -> None:
-    """In place, declared anew beside the old one, and back; the newest declaration counts, and nothing widens."""
+async def test_a_handle_follows_the_current_capabilities_of_ancestors() -> None:
+    """The newest declaration counts, changed in place or declared anew; a handle never gains capabilities."""
     async with AgentRuntime() as runtime:
         dynamic, first = runtime.dynamic, architect("sin", "cos", "pi")
         made = (await dynamic.create(first, solver("sin", "tan", "pi"))).ref
@@ -108,8 +108,8 @@ async def test_the_same_handle_follows_what_those_above_may_use_now() -> None:
         assert first is not second
 
 
-async def test_a_parent_that_an_agent_wrote_down_loses_a_name_and_its_child_does() -> None:
-    """A newer version of the parent narrows what the handle of its child leads to."""
+async def test_a_child_of_a_created_parent_loses_a_name_with_it() -> None:
+    """A newer version of the parent narrows the agent that the child's handle finds."""
     async with AgentRuntime() as runtime:
         dynamic, owner = runtime.dynamic, architect("sin", "cos", "pi")
         middle = (await dynamic.create(owner, solver("sin", "cos"))).ref
@@ -120,29 +120,29 @@ async def test_a_parent_that_an_agent_wrote_down_loses_a_name_and_its_child_does
         assert names(await dynamic.load(middle)) == ("cos", "sin")
 
 
-async def birth_of(task: Task) -> list[Any]:
-    """The capabilities of the run that a task begins."""
+async def spawned_capabilities(task: Task) -> list[Any]:
+    """Return the capabilities of the run that a task starts."""
     stream = task.stream()
     [born] = [event async for event in stream if isinstance(event, RunSpawned)]
     return [each.get("include") for each in born.birth["agent"].get("capabilities", []) if each["type"] == "module"]
 
 
-async def test_a_task_that_is_held_has_what_its_agent_has_when_it_is_called(tmp_path: pathlib.Path) -> None:
-    """It is looked up at each call: with what those above have then, and not at all once its agent is gone."""
+async def test_a_task_is_looked_up_at_each_call(tmp_path: pathlib.Path) -> None:
+    """Each call has the ancestors' current capabilities, and raises once the agent is deleted."""
     async with AgentRuntime(tmp_path, backend="local") as runtime:
         owner = architect("sin", "cos", "pi").with_model(ScriptedModel(["done"] * 9))
         made = (await runtime.dynamic.create(owner, solver("sin", "pi"))).ref
         task = await runtime.dynamic.task(f"{made}:solve")
-        assert await birth_of(task) == [["pi", "sin"]]
+        assert await spawned_capabilities(task) == [["pi", "sin"]]
         owner.module("math", include=["cos", "pi"])
-        assert await birth_of(task) == [["pi"]]
+        assert await spawned_capabilities(task) == [["pi"]]
         await runtime.dynamic.delete(made)
         with pytest.raises(AgentNotResolved, match="not in the registry"):
             await task.submit()
 
 
-async def test_a_changed_text_is_another_version_and_there_is_a_way_on() -> None:
-    """AC-S4-5: the old handle is refused with the words that lead on; they lead to that very version."""
+async def test_a_changed_text_is_another_version_that_rebind_finds() -> None:
+    """AC-S4-5: the refusal of the old handle names `dynamic.rebind`, which returns a handle of that same agent."""
     async with AgentRuntime() as runtime:
         dynamic, first = runtime.dynamic, architect("sin", "pi")
         old = (await dynamic.create(first, solver("sin"))).ref
@@ -174,8 +174,8 @@ async def test_a_changed_text_is_another_version_and_there_is_a_way_on() -> None
             await dynamic.rebind("architect")
 
 
-async def test_a_model_goes_on_by_the_name(tmp_path: pathlib.Path) -> None:
-    """To a model that holds an old handle the refusal names what it can do itself."""
+async def test_a_model_with_an_old_handle_can_ask_by_name(tmp_path: pathlib.Path) -> None:
+    """The refusal tells the model to ask by name, which works."""
     async with AgentRuntime(tmp_path, backend="local") as runtime:
         old = (await runtime.dynamic.create(architect("sin", "pi"), solver("sin"))).ref
         calls = [Call("CallTask", {"agent": each, "task": "solve"}) for each in (str(old), "math_solver")]
@@ -191,8 +191,8 @@ async def test_a_model_goes_on_by_the_name(tmp_path: pathlib.Path) -> None:
     assert answered == "2"
 
 
-async def test_the_handle_of_an_agent_of_code_means_all_that_it_is() -> None:
-    """What it may use is part of its own version: only handles below it do without."""
+async def test_capabilities_are_part_of_a_declared_agents_version() -> None:
+    """A declared agent's handle is refused after a change of its capabilities; handles below it are not."""
     async with AgentRuntime() as runtime:
         agent = architect("sin", "pi")
         handle = declarations.handle_of(agent)
@@ -202,8 +202,8 @@ async def test_the_handle_of_an_agent_of_code_means_all_that_it_is() -> None:
             await runtime.dynamic.load(handle)
 
 
-async def test_a_local_name_is_found_from_an_agent_its_handle_or_the_text_of_it() -> None:
-    """The registry as the seed writes it: its entries are found from whoever has it."""
+async def test_a_local_name_is_found_from_an_agent_or_its_handle() -> None:
+    """The registry has the seed's form; the agent, its handle and the handle's text find the same entry."""
     async with AgentRuntime() as runtime:
         agent = architect("sin", "pi")
         state = await runtime.dynamic.state_of(agent)
@@ -241,5 +241,5 @@ async def test_a_local_name_is_found_from_an_agent_its_handle_or_the_text_of_it(
 
 
 def solver_recipe() -> Recipe:
-    """An agent that a solver may write down."""
+    """Return a recipe that a solver may register."""
     return solver("sin", name="equation_parser")

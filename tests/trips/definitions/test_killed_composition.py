@@ -1,4 +1,4 @@
-"""Compositions are durable between steps: killed at any event, another process goes on, and no ended step again."""
+"""Compositions are durable between steps: after a kill, another process continues and repeats no ended step."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ PATHS = {*WORDS, "main", "main/parallel", "main/graph", "main/graph/write"}
 EVENTS = 58
 
 
-class Ended(NamedTuple):
-    """How the program ended."""
+class Outcome(NamedTuple):
+    """The exit code of the program, and what it printed."""
 
     code: int
     said: dict[str, Any]
 
 
-async def worked(
+async def run_program(
     folder: pathlib.Path, shape: str, events: int, dsn: tuple[str, ...] = (), warm: Warm | None = None
-) -> Ended:
-    """One process on what is there, killed by itself behind so many events, or at its end."""
+) -> Outcome:
+    """Run one process on the folder until it kills itself after some events, or ends."""
     backend = "local" if shape == "sandboxed" else "none"
     arguments = (str(folder), shape, str(events), backend, *dsn)
     child: asyncio.subprocess.Process | Forked
@@ -59,11 +59,11 @@ async def worked(
         child = await warm.start(PROGRAM, *arguments, stdout=PIPE)
     assert child.stdout is not None
     said = await child.stdout.read()
-    return Ended(await child.wait(), msgspec.json.decode(said) if said else {})
+    return Outcome(await child.wait(), msgspec.json.decode(said) if said else {})
 
 
-async def on_record(store: Store) -> list[Event]:
-    """All that a store has, once a server knows that who had it is dead."""
+async def recorded_events(store: Store) -> list[Event]:
+    """Return each event of a store, once the server knows that its former owner is dead."""
     while True:
         try:
             await store.open()
@@ -77,25 +77,28 @@ async def on_record(store: Store) -> list[Event]:
 
 
 def effects(folder: pathlib.Path) -> Counter[str]:
-    """What the steps have left."""
+    """Return how often each step wrote each line."""
     file = folder / "effects"
     return Counter(file.read_text().splitlines()) if file.exists() else Counter()
 
 
-async def killed_and_gone_on(
+async def kill_and_resume(
     folder: pathlib.Path, store: Store, shape: str, at: list[int], *dsn: str, warm: Warm | None = None
 ) -> None:
-    """Kill it behind so many events, one process after the other; then see that it ends as if nothing had been."""
+    """Kill one process after another after some events.
+
+    Then check that the last completes as if nothing had happened.
+    """
     for events in at:
-        assert (await worked(folder, shape, events, dsn, warm)).code == -signal.SIGKILL
-    ended = {event.path for event in await on_record(store) if isinstance(event, RunEnded)}
+        assert (await run_program(folder, shape, events, dsn, warm)).code == -signal.SIGKILL
+    ended = {event.path for event in await recorded_events(store) if isinstance(event, RunEnded)}
     before = effects(folder)
 
-    last = await worked(folder, shape, 0, dsn, warm)
+    last = await run_program(folder, shape, 0, dsn, warm)
 
     expected = [7, "it is written"] if shape == "mixed" else [1, 1, 2, 3]
     assert (last.code, last.said["status"], last.said["value"]) == (0, "completed", expected)
-    born = Counter(event.path for event in await on_record(store) if isinstance(event, RunSpawned))
+    born = Counter(event.path for event in await recorded_events(store) if isinstance(event, RunSpawned))
     assert set(born.values()) == {1}
     if shape == "mixed":
         assert set(born) == PATHS
@@ -105,34 +108,36 @@ async def killed_and_gone_on(
 
 
 @pytest.mark.parametrize("at", [[1], [9], [25], [40, 12]], ids=str)
-async def test_killed_between_and_inside_steps_a_composition_goes_on(tmp_path: pathlib.Path, at: list[int]) -> None:
-    """Before its first step, inside branches, in the graph, and twice: what had ended is not done again."""
-    await killed_and_gone_on(tmp_path, SqliteStore(tmp_path / "journal.db"), "mixed", at)
+async def test_a_composition_resumes_after_kills_between_and_inside_steps(
+    tmp_path: pathlib.Path, at: list[int]
+) -> None:
+    """The kill is before the first step, inside branches, in the graph, or twice: no ended step runs again."""
+    await kill_and_resume(tmp_path, SqliteStore(tmp_path / "journal.db"), "mixed", at)
 
 
 @pytest.mark.parametrize("at", [[-1], [-3], [-9]], ids=str)
-async def test_killed_where_a_step_has_returned_and_nothing_says_what(tmp_path: pathlib.Path, at: list[int]) -> None:
-    """Its turn has ended on record and it has not: it is called again, rather than taken to have left nothing."""
-    await killed_and_gone_on(tmp_path, SqliteStore(tmp_path / "journal.db"), "mixed", at)
+async def test_a_step_without_a_recorded_result_runs_again(tmp_path: pathlib.Path, at: list[int]) -> None:
+    """The step's turn has ended and its result is not recorded: the step is called again."""
+    await kill_and_resume(tmp_path, SqliteStore(tmp_path / "journal.db"), "mixed", at)
 
 
 @pytest.mark.parametrize("at", [[6], [13]], ids=str)
-async def test_steps_in_sandboxes_go_on(tmp_path: pathlib.Path, at: list[int]) -> None:
-    """The same with every step in a process of its own, under the policy of the chain."""
-    await killed_and_gone_on(tmp_path, SqliteStore(tmp_path / "journal.db"), "sandboxed", at)
+async def test_a_composition_of_sandboxed_steps_resumes(tmp_path: pathlib.Path, at: list[int]) -> None:
+    """Each step is in a process of its own, under the policy of the chain."""
+    await kill_and_resume(tmp_path, SqliteStore(tmp_path / "journal.db"), "sandboxed", at)
 
 
 @pytest.mark.parametrize("at", [[14], [33]], ids=str)
-async def test_on_postgresql_too(tmp_path: pathlib.Path, postgres: Server, at: list[int]) -> None:
-    """Another process, and a journal on a server."""
+async def test_a_composition_resumes_from_postgresql(tmp_path: pathlib.Path, postgres: Server, at: list[int]) -> None:
+    """Another process continues from a journal on a server."""
     schema = fresh_schema()
     store = PostgresStore(postgres.dsn, schema=schema)
 
-    await killed_and_gone_on(tmp_path, store, "mixed", at, postgres.dsn, schema)
+    await kill_and_resume(tmp_path, store, "mixed", at, postgres.dsn, schema)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", range(2, EVENTS))
-async def test_killed_at_every_event(tmp_path: pathlib.Path, warm: Warm, at: int) -> None:
-    """Behind each event of its life."""
-    await killed_and_gone_on(tmp_path, SqliteStore(tmp_path / "journal.db"), "mixed", [at], warm=warm)
+async def test_a_composition_resumes_after_a_kill_at_any_event(tmp_path: pathlib.Path, warm: Warm, at: int) -> None:
+    """The process is killed after each event of its run."""
+    await kill_and_resume(tmp_path, SqliteStore(tmp_path / "journal.db"), "mixed", [at], warm=warm)

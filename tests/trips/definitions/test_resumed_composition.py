@@ -1,4 +1,4 @@
-"""What another process goes on with: the way that a graph had taken, and objects that were on their way."""
+"""State of compositions that another process resumes: the route of a graph, and objects between steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ramet.store.sqlite.store import SqliteStore
 
 
 class World:
-    """What is another in another process."""
+    """The state that differs in another process."""
 
     way = "left"
     gate = asyncio.Event()
@@ -22,71 +22,71 @@ class World:
     calls: list[str]
 
 
-def fresh(way: str) -> None:
-    """A world of its own for each process."""
+def enter_process(way: str) -> None:
+    """Reset the world, as a new process does."""
     World.way, World.gate, World.entered, World.calls = way, asyncio.Event(), asyncio.Event(), []
 
 
 def way(state: dict[str, Any]) -> str:
-    """Another one after the restart."""
+    """Return a route, which differs after the restart."""
     World.calls.append("way")
     return World.way
 
 
 async def slow(state: dict[str, Any]) -> dict[str, Any]:
-    """Is at work when the process is killed."""
+    """Stay active until the process is killed."""
     World.entered.set()
     await World.gate.wait()
     return {"left": True}
 
 
 def right(state: dict[str, Any]) -> dict[str, Any]:
-    """Where nobody had gone."""
+    """Run the route that was not taken."""
     return {"right": True}
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """Something on its way."""
+    """A value between two steps."""
 
     content: bytes
     stamps: tuple[int, ...]
 
 
 def pack(text: str) -> Parcel:
-    """Makes one."""
+    """Return a parcel."""
     return Parcel(text.encode(), (1, 2))
 
 
 @agent(name="opened")
 async def open_slowly(parcel: Parcel) -> str:
-    """Is at work with it when the process is killed."""
+    """Stay active with the parcel until the process is killed."""
     World.entered.set()
     await World.gate.wait()
     assert type(parcel) is Parcel
     return f"{parcel.content.decode()} {parcel.stamps}"
 
 
-async def killed(runtime: AgentRuntime, store: SqliteStore) -> None:
-    """From here on nothing is on record."""
+async def kill_runtime(runtime: AgentRuntime, store: SqliteStore) -> None:
+    """Stop the runtime so that nothing later is recorded."""
     for opened in runtime.trees.values():
         await opened.recorder.durable()  # type: ignore[misc]  # it has a journal
     await store.close()
     await runtime.stop()
 
 
-async def test_a_way_that_was_taken_is_not_asked_for_again(tmp_path: pathlib.Path) -> None:
-    """The route would say something else now; the node that was at work goes on all the same."""
+async def test_resume_does_not_ask_for_a_taken_route_again(tmp_path: pathlib.Path) -> None:
+    """The route would differ now; the active node continues all the same."""
     graph = StateGraph().add_node("left", slow).add_node("right", right)
     graph.set_conditional_entry_point(way, ["left", "right"]).add_edge("left", END)
-    fresh("left")
+    enter_process("left")
     store = SqliteStore(tmp_path / "journal.db")
     runtime = AgentRuntime(store=store, grace_s=0.1)
     await runtime.spawn(graph.compile(), args=({"n": 1},))
     await World.entered.wait()
-    await killed(runtime, store)
+    await kill_runtime(runtime, store)
 
-    fresh("right")
+    enter_process("right")
     World.gate.set()
     async with AgentRuntime(store=SqliteStore(tmp_path / "journal.db")) as runtime:
         [handle] = await runtime.resume()
@@ -95,17 +95,17 @@ async def test_a_way_that_was_taken_is_not_asked_for_again(tmp_path: pathlib.Pat
     assert (result.status, result.value, World.calls) == (Status.COMPLETED, {"n": 1, "left": True}, [])
 
 
-async def test_objects_that_were_on_their_way_arrive_as_what_they_are(tmp_path: pathlib.Path) -> None:
-    """A dataclass with bytes and a tuple: an ended step's value, and a step's argument, also through a composition."""
+async def test_objects_between_steps_keep_their_types_over_a_restart(tmp_path: pathlib.Path) -> None:
+    """A dataclass with bytes and a tuple is the value of an ended step and the argument of the next ones."""
     line = chain(pack, parallel(open_slowly, open_slowly))
-    fresh("")
+    enter_process("")
     store = SqliteStore(tmp_path / "journal.db")
     runtime = AgentRuntime(store=store, grace_s=0.1)
     await runtime.spawn(line, args=("tea",))
     await World.entered.wait()
-    await killed(runtime, store)
+    await kill_runtime(runtime, store)
 
-    fresh("")
+    enter_process("")
     World.gate.set()
     async with AgentRuntime(store=SqliteStore(tmp_path / "journal.db")) as runtime:
         [handle] = await runtime.resume()
