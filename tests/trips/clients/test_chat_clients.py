@@ -1,4 +1,4 @@
-"""The real clients of OpenAI and Anthropic, unchanged, talk with an agent: its nonce is their API key."""
+"""The real clients of OpenAI and Anthropic, unchanged, talk with an agent: the agent's nonce is their API key."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ async def as_anthropic(served: Served, nonce: str) -> AsyncIterator[anthropic.As
 
 
 async def read_openai(client: openai.AsyncOpenAI, text: str, pieces: list[str]) -> None:
-    """Ask for a stream, and add what comes to `pieces`."""
+    """Ask for a stream, and add each piece to `pieces`."""
     stream = await client.chat.completions.create(model="any", messages=[said(text)], stream=True)
     async for chunk in stream:
         pieces.append(chunk.choices[0].delta.content or "")
 
 
-async def test_two_turns_streamed_by_openai(as_openai: openai.AsyncOpenAI, parrots: ParrotType) -> None:
+async def test_openai_streams_two_turns(as_openai: openai.AsyncOpenAI, parrots: ParrotType) -> None:
     """Each turn comes in pieces, and the client's history is the conversation."""
     history: list[Any] = []
     for number in (1, 2):
@@ -70,8 +70,8 @@ async def test_two_turns_streamed_by_openai(as_openai: openai.AsyncOpenAI, parro
     assert [format for _, format in parrots.opened[0].heard] == ["openai", "openai"]
 
 
-async def test_two_turns_streamed_by_anthropic(as_anthropic: anthropic.AsyncAnthropic, parrots: ParrotType) -> None:
-    """The same agent type, in the other format."""
+async def test_anthropic_streams_two_turns(as_anthropic: anthropic.AsyncAnthropic, parrots: ParrotType) -> None:
+    """Each turn of the same agent type comes in pieces in the other format."""
     history: list[Any] = []
     for number in (1, 2):
         history.append(said(f"hello {number}"))
@@ -85,8 +85,10 @@ async def test_two_turns_streamed_by_anthropic(as_anthropic: anthropic.AsyncAnth
     assert [format for _, format in parrots.opened[0].heard] == ["anthropic", "anthropic"]
 
 
-async def test_a_whole_answer(as_openai: openai.AsyncOpenAI, as_anthropic: anthropic.AsyncAnthropic) -> None:
-    """Who asks for no stream gets one object; both clients of one agent, one after the other."""
+async def test_both_clients_get_a_whole_answer(
+    as_openai: openai.AsyncOpenAI, as_anthropic: anthropic.AsyncAnthropic
+) -> None:
+    """A request without a stream gets one object; both clients use one agent, one after the other."""
     completion = await as_openai.chat.completions.create(model="any", messages=[said("a b")])
     message = await as_anthropic.messages.create(model="any", max_tokens=9, messages=[said("c")])
 
@@ -96,8 +98,10 @@ async def test_a_whole_answer(as_openai: openai.AsyncOpenAI, as_anthropic: anthr
     assert message.content[0].text == "2: c "  # type: ignore[union-attr]
 
 
-async def test_models(as_openai: openai.AsyncOpenAI, as_anthropic: anthropic.AsyncAnthropic) -> None:
-    """Both clients find the agent in the list, under the same id."""
+async def test_both_clients_list_the_agent_as_a_model(
+    as_openai: openai.AsyncOpenAI, as_anthropic: anthropic.AsyncAnthropic
+) -> None:
+    """Both clients find the agent in the list under the same id."""
     theirs = [each.id async for each in as_openai.models.list()]
     others = [each async for each in as_anthropic.models.list()]
 
@@ -105,8 +109,8 @@ async def test_models(as_openai: openai.AsyncOpenAI, as_anthropic: anthropic.Asy
     assert others[0].display_name.endswith("/bob")
 
 
-async def test_errors_are_the_clients_own(served: Served, as_openai: openai.AsyncOpenAI) -> None:
-    """A wrong key, a body that is none, an answer that fails: before it begins by status, in the middle as an event."""
+async def test_failures_raise_the_clients_own_errors(served: Served, as_openai: openai.AsyncOpenAI) -> None:
+    """A wrong key, an invalid body and a failed answer give a status before the answer begins, and an event later."""
     wrong = openai.AsyncOpenAI(base_url=f"{served.server.where}/v1", api_key="agent_no", max_retries=0)
     async with wrong, anthropic.AsyncAnthropic(base_url=served.server.where, api_key="x", max_retries=0) as other:
         with pytest.raises(openai.AuthenticationError, match="is not valid for an agent"):
@@ -126,8 +130,8 @@ async def test_errors_are_the_clients_own(served: Served, as_openai: openai.Asyn
     assert "a " in pieces
 
 
-async def test_errors_in_the_middle_of_a_stream_of_anthropic(as_anthropic: anthropic.AsyncAnthropic) -> None:
-    """An `error` event, which the client raises."""
+async def test_a_failing_anthropic_stream_raises(as_anthropic: anthropic.AsyncAnthropic) -> None:
+    """The client raises APIError for the `error` event."""
 
     async def read() -> None:
         async with as_anthropic.messages.stream(model="any", max_tokens=9, messages=[said("a fail")]) as stream:
@@ -142,7 +146,7 @@ async def test_errors_in_the_middle_of_a_stream_of_anthropic(as_anthropic: anthr
 async def test_a_client_that_leaves_interrupts_its_turn(
     as_openai: openai.AsyncOpenAI, parrots: ParrotType, streamed: bool
 ) -> None:
-    """Nobody could go on reading it: the agent is free for the next."""
+    """The turn of a client that disconnects is interrupted, so that the agent is free for the next."""
     pieces: list[str] = []
     if streamed:
         asking: asyncio.Task[Any] = asyncio.create_task(read_openai(as_openai, "a wait", pieces))
@@ -158,10 +162,10 @@ async def test_a_client_that_leaves_interrupts_its_turn(
 
 
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
-async def test_a_parameter_that_is_refused_is_named(
+async def test_an_unsupported_parameter_is_refused_by_name(
     as_openai: openai.AsyncOpenAI, as_anthropic: anthropic.AsyncAnthropic, parrots: ParrotType, streamed: bool
 ) -> None:
-    """By status and before the agent hears of it, in each provider's own error; so are instructions and images."""
+    """The refusal is the provider's own error, before the agent receives anything; so for instructions and images."""
     with pytest.raises(openai.BadRequestError, match="temperature") as refused:
         await as_openai.chat.completions.create(model="any", messages=[said("a")], temperature=0.1, stream=streamed)
     assert (refused.value.param, refused.value.type) == ("temperature", "invalid_request_error")
@@ -178,10 +182,10 @@ async def test_a_parameter_that_is_refused_is_named(
     assert parrots.opened[0].heard == []
 
 
-async def test_what_is_not_served_is_refused_in_the_provider_s_form(
+async def test_unknown_paths_are_refused_in_the_providers_form(
     served: Served, as_openai: openai.AsyncOpenAI, as_anthropic: anthropic.AsyncAnthropic
 ) -> None:
-    """Unknown paths and methods, by the client or by the path; `?beta=true` is refused on paths of ramet alone."""
+    """The client or the path decides the form; `?beta=true` is refused only on paths of ramet."""
     with pytest.raises(openai.NotFoundError) as missing:
         await as_openai.responses.create(model="any", input="a")
     assert missing.value.type == "invalid_request_error"

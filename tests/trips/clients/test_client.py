@@ -1,4 +1,4 @@
-"""The typed client, async and sync: the services' own structures and errors, through a real server."""
+"""The typed client, async and sync: the service's own structures and errors, through a real server."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.support.tls import make_certificate
 from tests.support.waiting import eventually
 
 
-async def test_the_whole_way(client: Client, served: Served) -> None:
-    """Everything that the services do, as methods; the operator's key is found beside the socket."""
+async def test_the_client_has_every_operation_of_teams_and_agents(client: Client, served: Served) -> None:
+    """The client finds the operator's key beside the socket."""
     made = await client.create_team({"agents": 2}, name="red", labels={"a": "b"})
     assert (made.team.name, made.team.free["agents"]) == ("red", 2)
     spawned = await client.spawn_agent("red", "bob", "echo", {"prefix": "<"}, key=made.key)
@@ -54,8 +54,8 @@ async def test_the_whole_way(client: Client, served: Served) -> None:
     assert await client.list_teams() == []
 
 
-async def test_bundles_and_images(client: Client) -> None:
-    """A bundle becomes an image, which is listed."""
+async def test_the_client_builds_an_image_of_a_bundle(client: Client) -> None:
+    """An uploaded bundle becomes an image, which is listed."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         entry = tarfile.TarInfo("helper.py")
@@ -77,8 +77,8 @@ async def test_bundles_and_images(client: Client) -> None:
         await client.upload_bundle(b"", key="wrong")
 
 
-async def test_errors_come_back_as_what_they_were(client: Client, served: Served) -> None:
-    """By their types, with their fields: a caller acts on them as on the service's own."""
+async def test_the_client_raises_the_services_own_errors(client: Client, served: Served) -> None:
+    """Errors keep their types and fields, so that a caller can act on them."""
     with pytest.raises(InvalidValue) as wrong:
         await client.create_team({"agents": -1})
     assert wrong.value.field == "resources.agents"
@@ -105,8 +105,8 @@ def _bad_json() -> RequestSpec[None]:
     return RequestSpec("POST", "/v1/agents", None, b"{")
 
 
-async def test_an_answer_goes_on_over_a_lost_connection(client: Client, served: Served) -> None:
-    """Whoever reads a turn does not notice that the connection broke."""
+async def test_a_turn_continues_over_a_lost_connection(client: Client, served: Served) -> None:
+    """The reader of a turn gets every chunk once although the connection breaks."""
     team = await client.create_team({"agents": 1})
     spawned = await client.spawn_agent(team.team.id, "bob", "echo", key=team.key)
     got = []
@@ -120,8 +120,8 @@ async def test_an_answer_goes_on_over_a_lost_connection(client: Client, served: 
     assert got == [b"one", b"wait", b"two", b""]
 
 
-async def test_a_turn_leaves_its_connection_to_the_next(client: Client, served: Served) -> None:
-    """An answer is read past its last chunk, to where the connection can be used again."""
+async def test_consecutive_turns_reuse_one_connection(client: Client, served: Served) -> None:
+    """The client reads an answer past its last chunk, so that the connection can be used again."""
     agent, nonce = await served.agent()
     async with ramet.connect(served.server.where, nonce) as other:
         before = set(served.server._http_server._connections)
@@ -132,8 +132,8 @@ async def test_a_turn_leaves_its_connection_to_the_next(client: Client, served: 
         assert set(served.server._http_server._connections) - before == {own}
 
 
-async def test_too_many_turns_at_once(client: Client, served: Served) -> None:
-    """More than may wait are refused, and those that wait are answered."""
+async def test_a_turn_beyond_the_queue_limit_is_refused(client: Client, served: Served) -> None:
+    """One of 18 concurrent turns gets BusyError, and the others are answered."""
     team = await client.create_team({"agents": 1})
     spawned = await client.spawn_agent(team.team.id, "bob", "echo", key=team.key)
     turns = [asyncio.create_task(client.say(spawned.agent.id, b"wait", key=spawned.nonce)) for _ in range(18)]
@@ -144,8 +144,8 @@ async def test_too_many_turns_at_once(client: Client, served: Served) -> None:
     assert [type(each) for each in outcomes if each != b"wait"] == [BusyError]
 
 
-async def test_a_key_is_shown_to_nobody_who_cannot_prove_its_name(folder: pathlib.Path) -> None:
-    """Over https: a certificate that nobody knows ends it before anything is asked."""
+async def test_the_client_sends_no_key_to_an_untrusted_https_server(folder: pathlib.Path) -> None:
+    """An unknown certificate ends the connection before any request."""
     asked: list[bytes] = []
 
     async def met(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -162,8 +162,8 @@ async def test_a_key_is_shown_to_nobody_who_cannot_prove_its_name(folder: pathli
     assert asked == []
 
 
-async def test_no_server_and_no_place(folder: pathlib.Path) -> None:
-    """Both are said as what they are."""
+async def test_a_missing_server_and_an_invalid_address_raise(folder: pathlib.Path) -> None:
+    """A missing server raises Gone, an invalid address InvalidValue, and a closed client RametError."""
     async with ramet.connect(folder / "none.sock") as client:
         with pytest.raises(Gone, match="no server answers"):
             await client.list_teams()
@@ -174,8 +174,8 @@ async def test_no_server_and_no_place(folder: pathlib.Path) -> None:
         await Client(folder / "none.sock").list_teams()
 
 
-async def test_without_an_event_loop(served: Served) -> None:
-    """The same methods, which block; streams are plain iterators, and may be left in the middle."""
+async def test_the_blocking_client_works_without_an_event_loop(served: Served) -> None:
+    """Each method blocks; streams are plain iterators, and a reader may leave them."""
 
     def program() -> list[bytes]:
         with ramet.connect(served.server.where) as client:
@@ -195,7 +195,7 @@ async def test_without_an_event_loop(served: Served) -> None:
 
 
 async def test_a_blocking_client_is_refused_in_an_event_loop_at_each_call(served: Served) -> None:
-    """Every method of it would stop the loop; the words name calls that exist."""
+    """Each call would block the loop; the error names calls that exist."""
     client = await asyncio.to_thread(lambda: ramet.connect(served.server.where).__enter__())
     try:
         for call in (client.list_teams, client.kernel.runs, lambda: list(client.turn("x", b""))):
@@ -207,8 +207,8 @@ async def test_a_blocking_client_is_refused_in_an_event_loop_at_each_call(served
         await asyncio.to_thread(client.list_teams)
 
 
-async def test_the_end_of_a_conversation_is_read_alone(client: Client, served: Served) -> None:
-    """`last=n` is the newest n messages, and all of them if there are fewer."""
+async def test_history_returns_the_newest_messages(client: Client, served: Served) -> None:
+    """`last=n` gives the newest n messages, and every message if there are fewer."""
     made = await client.create_team({"agents": 1})
     spawned = await client.spawn_agent(made.team.id, "bob", "echo", key=made.key)
     agent, nonce = spawned.agent.id, spawned.nonce
@@ -226,8 +226,8 @@ async def test_the_end_of_a_conversation_is_read_alone(client: Client, served: S
             await client.history(agent, last=wrong, key=nonce)
 
 
-async def test_mail_is_deduplicated_only_by_agents_that_can(client: Client) -> None:
-    """What is asked is done or refused, never passed over."""
+async def test_dedupe_is_refused_for_agent_types_without_it(client: Client) -> None:
+    """An agent type that cannot deduplicate mail refuses `dedupe_s`, and does not ignore it."""
     made = await client.create_team({"agents": 1})
     spawned = await client.spawn_agent(made.team.id, "bob", "echo", key=made.key)
     agent, nonce = spawned.agent.id, spawned.nonce
@@ -237,7 +237,7 @@ async def test_mail_is_deduplicated_only_by_agents_that_can(client: Client) -> N
 
 
 async def test_the_operator_sends_equal_mail_to_a_run_once(client: Client, served: Served) -> None:
-    """The wish is heeded on this way, too."""
+    """A second equal message within `dedupe_s` is not delivered."""
     session = await ramet.Session(ramet.ScriptedModel(["Ready."] * 3), runtime=served.server.runtime).start()
     await session.ask("Go.")
 

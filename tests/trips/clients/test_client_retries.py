@@ -1,4 +1,4 @@
-"""The client's `idempotency_key`: a request whose answer was lost is sent again, and done once."""
+"""The client's `idempotency_key`: a request whose answer was lost is sent again, and takes effect once."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.support.serving import Served
 
 
 @asynccontextmanager
-async def losing(
+async def lossy_client(
     served: Served, folder: pathlib.Path, key: str, is_lost: Callable[[bytes], bool] = lambda answer: True
 ) -> AsyncIterator[tuple[Client, list[bytes]]]:
-    """A client whose connection breaks once, at the first answer that `is_lost`; and the answers that came so far."""
+    """Yield a client whose connection breaks once, at the first answer that `is_lost`, and the answers so far."""
     answers: list[bytes] = []
     lost: list[bytes] = []
 
@@ -49,9 +49,9 @@ async def losing(
         yield client, answers
 
 
-async def test_a_team_whose_answer_was_lost_is_made_once(served: Served, folder: pathlib.Path) -> None:
-    """The client asks again by itself, and has the key of the one that was made."""
-    async with losing(served, folder, served.server.operator) as (client, _):
+async def test_a_team_with_a_lost_answer_is_created_once(served: Served, folder: pathlib.Path) -> None:
+    """The client repeats the request by itself, and has the key of the team that was created."""
+    async with lossy_client(served, folder, served.server.operator) as (client, _):
         made = await client.create_team({"agents": 2}, name="crew", idempotency_key="team-1")
 
         assert [each.id for each in await client.list_teams()] == [made.team.id]
@@ -60,9 +60,9 @@ async def test_a_team_whose_answer_was_lost_is_made_once(served: Served, folder:
     assert (again.agent.id, again.nonce) == (spawned.agent.id, spawned.nonce)
 
 
-async def test_without_a_key_nothing_is_sent_again(served: Served, folder: pathlib.Path) -> None:
-    """Who sent it has to look, as nobody knows whether it was done."""
-    async with losing(served, folder, served.server.operator) as (client, answers):
+async def test_a_request_without_an_idempotency_key_is_not_repeated(served: Served, folder: pathlib.Path) -> None:
+    """The client raises Gone, since it cannot know whether the request took effect."""
+    async with lossy_client(served, folder, served.server.operator) as (client, answers):
         with pytest.raises(Gone, match="no server answers"):
             await client.create_team({"agents": 2}, name="crew")
 
@@ -70,17 +70,17 @@ async def test_without_a_key_nothing_is_sent_again(served: Served, folder: pathl
         assert [each.name for each in await client.list_teams()] == ["crew"]
 
 
-async def test_a_turn_that_was_lost_before_its_first_word_is_said_once(served: Served, folder: pathlib.Path) -> None:
-    """The answer is that of the turn that was begun."""
+async def test_a_turn_with_a_lost_answer_runs_once(served: Served, folder: pathlib.Path) -> None:
+    """The repetition gets the answer of the turn that has begun."""
     agent, nonce = await served.agent()
-    async with losing(served, folder, nonce) as (client, _):
+    async with lossy_client(served, folder, nonce) as (client, _):
         assert await client.say(agent, b"one two", idempotency_key="turn-1") == b"onetwo"
         assert await client.say(agent, b"one two", idempotency_key="turn-1") == b"onetwo"
     assert [body for body, _ in served.echo.opened[0].heard] == [b"one two"]
 
 
-async def test_mail_that_is_sent_twice_arrives_once(served: Served) -> None:
-    """From a program without an event loop as well."""
+async def test_repeated_mail_arrives_once(served: Served) -> None:
+    """The blocking client deduplicates mail with equal idempotency keys."""
     agent, nonce = await served.agent()
 
     def program() -> None:
@@ -94,8 +94,8 @@ async def test_mail_that_is_sent_twice_arrives_once(served: Served) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "ü", "a\nb", "x" * 256])
-async def test_a_key_that_is_none_is_refused_before_anything_is_sent(served: Served, key: str) -> None:
-    """By the name of the header."""
+async def test_an_invalid_idempotency_key_is_refused_before_sending(served: Served, key: str) -> None:
+    """InvalidValue names the header."""
     async with ramet.connect(served.server.where) as client:
         with pytest.raises(InvalidValue, match="Idempotency-Key"):
             await client.create_team({"agents": 1}, idempotency_key=key)

@@ -1,4 +1,4 @@
-"""A client among strangers: whom it shows its key, and what it makes of answers that no ramet gives."""
+"""A client among strangers: to whom it sends its key, and how it treats answers that no ramet sends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ while True:
 
 
 @asynccontextmanager
-async def listening(path: pathlib.Path, user: int) -> AsyncIterator[asyncio.StreamReader]:
+async def listen_as(path: pathlib.Path, user: int) -> AsyncIterator[asyncio.StreamReader]:
+    """Start a process that listens as the user; yield what it prints."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", STRANGER, path, str(user), stdout=asyncio.subprocess.PIPE
     )
@@ -49,28 +50,28 @@ async def listening(path: pathlib.Path, user: int) -> AsyncIterator[asyncio.Stre
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
-async def test_a_key_is_not_shown_to_another_users_process(folder: pathlib.Path) -> None:
-    """It took the place of the socket: it hears nothing at all, in whichever way it is asked."""
+async def test_the_client_sends_nothing_to_another_users_socket(folder: pathlib.Path) -> None:
+    """A process of another user in place of the server receives no byte; the client raises Denied."""
     path = folder / "serve.sock"
-    async with listening(path, 65_534) as heard, ramet.connect(path, "op_secret") as client:
+    async with listen_as(path, 65_534) as heard, ramet.connect(path, "op_secret") as client:
         for ask in (client.list_teams(), anext(client.turn("agent-1", b"hello"))):
             with pytest.raises(Denied, match="user 65534"):
                 await ask
             assert await heard.readline() == b"b''\n"
 
 
-async def test_a_process_of_this_user_is_spoken_to(folder: pathlib.Path) -> None:
-    """The control: what listens there is heard, and its answer is none."""
+async def test_the_client_sends_its_key_to_a_socket_of_this_user(folder: pathlib.Path) -> None:
+    """A process of this user receives the key (the control of the test above)."""
     path = folder / "serve.sock"
-    async with listening(path, os.geteuid()) as heard, ramet.connect(path, "op_secret") as client:
+    async with listen_as(path, os.geteuid()) as heard, ramet.connect(path, "op_secret") as client:
         with pytest.raises(Gone):
             await client.list_teams()
         assert b"op_secret" in await heard.readline()
 
 
 @pytest.mark.parametrize("key", ["with\nline", "schlüssel", "\x00"], ids=["line", "umlaut", "nul"])
-async def test_a_key_that_no_header_can_hold(folder: pathlib.Path, key: str) -> None:
-    """Refused by its name, without its value, and before anything is connected to."""
+async def test_an_invalid_key_is_refused_before_connecting(folder: pathlib.Path, key: str) -> None:
+    """The error names the field, and not the value."""
     with pytest.raises(InvalidValue, match="key") as refused:
         ramet.connect(folder / "none.sock", key)
     assert key not in str(refused.value)
@@ -79,8 +80,8 @@ async def test_a_key_that_no_header_can_hold(folder: pathlib.Path, key: str) -> 
             await client.list_teams(key=key)
 
 
-async def test_a_token_that_cannot_be_read_is_none(folder: pathlib.Path) -> None:
-    """Whatever lies beside the socket: the server then says that a key is needed."""
+async def test_an_unreadable_token_file_counts_as_no_key(folder: pathlib.Path) -> None:
+    """The server then says that a key is needed."""
     async with serving(folder) as served:
         token = pathlib.Path(served.server.where).with_name("operator-token")
         token.write_bytes(b"\xff\xfe")
@@ -90,8 +91,8 @@ async def test_a_token_that_cannot_be_read_is_none(folder: pathlib.Path) -> None
 
 
 @pytest.mark.parametrize("name", ["__class__", "__dict__", "args", "with_traceback", "__cause__"])
-def test_a_problem_document_changes_nothing_of_its_error_but_fields(name: str) -> None:
-    """Names that mean something to Python are no fields."""
+def test_a_problem_document_sets_only_the_fields_of_its_error(name: str) -> None:
+    """Python's own attribute names in a document change nothing."""
     error = error_of(
         b'{"type": "urn:ramet:problem:not-yours", "detail": "no", "kind": "team", "%s": 1}' % name.encode(), 404
     )
@@ -111,8 +112,8 @@ def test_a_problem_document_changes_nothing_of_its_error_but_fields(name: str) -
     ],
     ids=["number", "event", "problem", "cursor"],
 )
-async def test_a_stream_that_no_ramet_sends(event: str) -> None:
-    """It is a ProtocolError, and never something else."""
+async def test_an_invalid_stream_raises_protocol_error(event: str) -> None:
+    """The client raises ProtocolError, and no other error."""
 
     async def strange(received: Received, answer: Answer) -> None:
         await answer.start_stream()
@@ -135,8 +136,8 @@ NOT_NOW = [
 
 
 @pytest.mark.parametrize("what", ["turn", "agent", "run"])
-async def test_what_is_read_goes_on_when_somebody_can_answer_again(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel is lost in the middle: who takes over, or a proxy, says for a while that nobody can answer now."""
+async def test_a_stream_continues_once_a_kernel_answers_again(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream breaks with its kernel; the client asks again through several 502 and 503 answers."""
     monkeypatch.setattr(retry, "_AWAY_S", 0)
     asked = []
 
@@ -168,8 +169,8 @@ async def test_what_is_read_goes_on_when_somebody_can_answer_again(what: str, mo
     assert [after.partition("&")[0] for _, after in asked[1:]] == ["1"] * 4
 
 
-async def test_what_is_gone_is_not_asked_for_again() -> None:
-    """The server says so: a turn of which nothing is kept is none that comes back."""
+async def test_a_410_answer_is_not_repeated() -> None:
+    """The server says that the stream has ended permanently."""
     asked = []
 
     async def gone(received: Received, answer: Answer) -> None:
@@ -182,8 +183,8 @@ async def test_what_is_gone_is_not_asked_for_again() -> None:
     assert asked == ["GET"]
 
 
-async def test_a_question_that_nobody_could_take_is_not_asked_again() -> None:
-    """Whether it was begun is for whoever asked to find out."""
+async def test_a_refused_turn_is_not_repeated() -> None:
+    """The client does not repeat a POST after a 503; its caller has to decide."""
     asked = []
 
     async def away(received: Received, answer: Answer) -> None:

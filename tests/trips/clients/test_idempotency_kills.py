@@ -1,4 +1,4 @@
-"""A server that is killed between what a request does and its answer: the same request, sent again, finds it."""
+"""A server is killed between the effect of a request and its answer: the repeated request finds the effect."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ MODULE = "tests.support.killed_server"
 REPLAYED = "idempotent-replayed"
 
 
-class Killed:
-    """A folder that is served by one process after the other."""
+class KilledServer:
+    """A folder that one process after another serves."""
 
     def __init__(self, folder: pathlib.Path, stack: AsyncExitStack) -> None:
         self.folder, self._stack = folder, stack
 
     async def begin(self) -> None:
-        """Have a new process serve it."""
+        """Start a new process that serves the folder."""
         env = {"RAMET_OPERATOR_TOKEN": TOKEN, "RAMET_BACKEND": "local"}
         await self._stack.enter_async_context(serve(self.folder, module=MODULE, **env))
 
     async def ask(self, path: str, key: str, id: str = "", **body: Any) -> httpx2.Response:
-        """A POST, with an Idempotency-Key."""
+        """Send a POST with an Idempotency-Key."""
         headers = {"authorization": f"Bearer {key}", **({"idempotency-key": id} if id else {})}
         transport = httpx2.AsyncHTTPTransport(uds=str(self.folder / ".ramet" / "serve.sock"))
         async with httpx2.AsyncClient(transport=transport, base_url="http://ramet", timeout=180) as http:
             return await http.post(path, headers=headers, **body)
 
     async def get(self, path: str, key: str = TOKEN) -> Any:
-        """What is there."""
+        """Return the JSON of a GET."""
         transport = httpx2.AsyncHTTPTransport(uds=str(self.folder / ".ramet" / "serve.sock"))
         async with httpx2.AsyncClient(transport=transport, base_url="http://ramet", timeout=180) as http:
             return (await http.get(path, headers={"authorization": f"Bearer {key}"})).raise_for_status().json()
 
     async def killed(self, point: str, path: str, key: str, id: str, **body: Any) -> httpx2.Response:
-        """The answer to a POST whose first server was killed at a point, from the next server."""
+        """Kill the first server of a POST at a point, and return the next server's answer to the same POST."""
         (self.folder / point).touch()
         with pytest.raises(httpx2.TransportError):
             await self.ask(path, key, id, **body)
@@ -53,75 +53,81 @@ class Killed:
 
 
 @pytest.fixture
-async def killed(folder: pathlib.Path, stack: AsyncExitStack) -> Killed:
+async def killed_server(folder: pathlib.Path, stack: AsyncExitStack) -> KilledServer:
     plugin(folder)
-    found = Killed(folder, stack)
+    found = KilledServer(folder, stack)
     await found.begin()
     return found
 
 
-async def test_what_was_made_is_found_after_a_kill(killed: Killed) -> None:
-    """A team, an agent, a narrower key, a rotation: each was made once, and opens with the key that is told now."""
-    made = (await killed.killed("kill-before", "/v1/teams", TOKEN, "t", json={"resources": {"agents": 4}})).json()
-    assert [each["id"] for each in (await killed.get("/v1/teams"))["teams"]] == [made["team"]["id"]]
+async def test_a_repeated_request_finds_its_effect_after_a_kill(killed_server: KilledServer) -> None:
+    """A team, an agent, a narrower key and a rotation take effect once, and the returned key works."""
+    made = (
+        await killed_server.killed("kill-before", "/v1/teams", TOKEN, "t", json={"resources": {"agents": 4}})
+    ).json()
+    assert [each["id"] for each in (await killed_server.get("/v1/teams"))["teams"]] == [made["team"]["id"]]
 
     spawn = {"team": made["team"]["id"], "name": "bob", "agent_type": "echo"}
-    born = (await killed.killed("kill-before", "/v1/agents", made["key"], "a", json=spawn)).json()
-    listed = (await killed.get("/v1/agents", made["key"]))["agents"]
+    born = (await killed_server.killed("kill-before", "/v1/agents", made["key"], "a", json=spawn)).json()
+    listed = (await killed_server.get("/v1/agents", made["key"]))["agents"]
     assert [each["id"] for each in listed] == [born["agent"]["id"]]
     agent, nonce = f"/v1/agents/{born['agent']['id']}", born["nonce"]
-    assert (await killed.get(agent, nonce))["state"] == "idle"
+    assert (await killed_server.get(agent, nonce))["state"] == "idle"
 
-    narrower = await killed.killed("kill-before", f"{agent}/keys", nonce, "k", json={"rights": ["info"]})
-    assert (await killed.get(agent, narrower.json()["key"]))["name"] == "bob"
+    narrower = await killed_server.killed("kill-before", f"{agent}/keys", nonce, "k", json={"rights": ["info"]})
+    assert (await killed_server.get(agent, narrower.json()["key"]))["name"] == "bob"
 
-    rotated = await killed.killed("kill-before", f"{agent}/rotate", nonce, "5cdbf6c0-2f27-4f4a-9d0b-1f0c6a4d7e11")
-    assert (await killed.get(agent, rotated.json()["nonce"]))["name"] == "bob"
-    assert (await killed.ask(f"{agent}/rotate", nonce)).status_code == 401
+    rotated = await killed_server.killed(
+        "kill-before", f"{agent}/rotate", nonce, "5cdbf6c0-2f27-4f4a-9d0b-1f0c6a4d7e11"
+    )
+    assert (await killed_server.get(agent, rotated.json()["nonce"]))["name"] == "bob"
+    assert (await killed_server.ask(f"{agent}/rotate", nonce)).status_code == 401
 
 
-async def test_an_answer_on_record_is_sent_by_the_next_server(killed: Killed) -> None:
-    """Byte for byte, for a request that cannot be done twice as well; one that is in between is refused by name."""
+async def test_a_recorded_answer_is_sent_by_the_next_server(killed_server: KilledServer) -> None:
+    """The next server sends the recorded answer; it answers 410 if the outcome of the first request is unknown."""
     body = {"resources": {"agents": 4}}
-    team = await killed.killed("kill-after", "/v1/teams", TOKEN, "t", json=body)
+    team = await killed_server.killed("kill-after", "/v1/teams", TOKEN, "t", json=body)
     assert (team.status_code, team.headers[REPLAYED]) == (201, "true")
     spawn = {"team": team.json()["team"]["id"], "name": "bob", "agent_type": "llm", "spawn_info": {"model": "offline"}}
-    born = (await killed.ask("/v1/agents", team.json()["key"], json=spawn)).json()
+    born = (await killed_server.ask("/v1/agents", team.json()["key"], json=spawn)).json()
     agent, nonce = f"/v1/agents/{born['agent']['id']}", born["nonce"]
 
-    kept = await killed.killed("kill-after", f"{agent}/mail", nonce, "m", json={"text": "hello"})
+    kept = await killed_server.killed("kill-after", f"{agent}/mail", nonce, "m", json={"text": "hello"})
     assert (kept.status_code, kept.headers[REPLAYED]) == (204, "true")
-    unknown = await killed.killed("kill-before", f"{agent}/mail", nonce, "n", json={"text": "again"})
+    unknown = await killed_server.killed("kill-before", f"{agent}/mail", nonce, "n", json={"text": "again"})
     assert (unknown.status_code, unknown.json()["type"]) == (410, "urn:ramet:problem:outcome-unknown")
     assert "the events of the agent" in unknown.json()["detail"]
-    said = str((await killed.get(f"{agent}/history", nonce))["messages"])
+    said = str((await killed_server.get(f"{agent}/history", nonce))["messages"])
     assert (said.count("hello"), said.count("again")) <= (1, 1)
 
 
-async def test_a_turn_is_asked_once_whatever_is_killed(killed: Killed) -> None:
-    """Whether it was begun is on record or not: nobody asks the agent a second time, and the client is told where."""
-    team = (await killed.ask("/v1/teams", TOKEN, json={"resources": {"agents": 4}})).json()
+async def test_a_turn_runs_at_most_once_despite_a_kill(killed_server: KilledServer) -> None:
+    """The server never asks the agent twice; a client without an answer is told where to look."""
+    team = (await killed_server.ask("/v1/teams", TOKEN, json={"resources": {"agents": 4}})).json()
     spawn = {"team": team["team"]["id"], "name": "bob", "agent_type": "llm", "spawn_info": {"model": "offline"}}
-    born = (await killed.ask("/v1/agents", team["key"], json=spawn)).json()
+    born = (await killed_server.ask("/v1/agents", team["key"], json=spawn)).json()
     history, nonce = f"/v1/agents/{born['agent']['id']}/history", born["nonce"]
     body = {"model": "any", "messages": [{"role": "user", "content": "What is here?"}]}
 
-    begun = await killed.killed("kill-after-turn", "/v1/chat/completions", nonce, "a", json=body)
+    begun = await killed_server.killed("kill-after-turn", "/v1/chat/completions", nonce, "a", json=body)
     assert begun.status_code == 410
     assert "has its answer" in begun.json()["error"]["message"]
-    unknown = await killed.killed("kill-before-turn", "/v1/chat/completions", nonce, "b", json=body)
+    unknown = await killed_server.killed("kill-before-turn", "/v1/chat/completions", nonce, "b", json=body)
     assert unknown.status_code == 410
     assert "the history of the agent" in unknown.json()["error"]["message"]
-    answered = await killed.killed("kill-after", "/v1/chat/completions", nonce, "c", json=body)
+    answered = await killed_server.killed("kill-after", "/v1/chat/completions", nonce, "c", json=body)
     assert answered.json()["choices"][0]["message"]["content"]
     assert answered.headers[REPLAYED] == "true"
-    users = [each for each in (await killed.get(history, nonce))["messages"] if each["role"] == "user"]
+    users = [each for each in (await killed_server.get(history, nonce))["messages"] if each["role"] == "user"]
     assert len(users) <= 3
 
 
 @pytest.mark.parametrize("stores", ["postgres"])
-async def test_another_kernel_finds_it(all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path) -> None:
-    """Killed after a birth, and in the middle of a turn: the kernel that takes over answers both requests."""
+async def test_another_kernel_answers_a_killed_kernels_request(
+    all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path
+) -> None:
+    """One kernel is killed after a spawn, one in a turn: the kernel that takes over answers both requests."""
     one, two = [all_kernels.begin(name, module=MODULE) for name in ("one", "two")]
     http = await stack.enter_async_context(httpx2.AsyncClient(timeout=180))
 

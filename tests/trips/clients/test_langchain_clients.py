@@ -1,4 +1,7 @@
-"""LangChain's ChatOpenAI and ChatAnthropic talk with an agent in each of their modes; what it does not do, it names."""
+"""LangChain's ChatOpenAI and ChatAnthropic talk with an agent in each of their modes.
+
+Unsupported modes are refused by name.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +55,8 @@ async def model(served: Served, request: pytest.FixtureRequest) -> BaseChatModel
     return KINDS[request.param](served.server.where, nonce)
 
 
-async def test_every_mode_that_says_text(model: BaseChatModel) -> None:
-    """invoke, stream and batch, and their async kin: each is a turn of the one conversation, with its usage."""
+async def test_every_text_mode_of_langchain_works(model: BaseChatModel) -> None:
+    """`invoke`, `stream`, `batch` and their async variants each add a turn to one conversation, with its usage."""
     whole = await asyncio.to_thread(model.invoke, "a b")
     assert (whole.text, whole.usage_metadata["total_tokens"]) == ("1: a b ", 5)  # type: ignore[index]
     pieces = await asyncio.to_thread(lambda: list(model.stream("c d")))
@@ -85,8 +88,8 @@ REFUSALS: dict[str, tuple[Callable[[BaseChatModel], Any], str]] = {
 }
 
 
-async def test_every_mode_that_asks_for_more_is_refused_by_name(model: BaseChatModel) -> None:
-    """Tools, structured answers, settings of a model: for whole answers and streams; the agent hears nothing of it."""
+async def test_unsupported_modes_of_langchain_are_refused_by_name(model: BaseChatModel) -> None:
+    """Tools, structured answers and model settings are refused before the agent receives anything."""
     for make, named in REFUSALS.values():
         asks = make(model)
         with pytest.raises(REFUSED, match=named):
@@ -99,7 +102,7 @@ async def test_every_mode_that_asks_for_more_is_refused_by_name(model: BaseChatM
 
 
 async def test_instructions_and_images_are_refused_by_name(model: BaseChatModel) -> None:
-    """The agent has its own instructions, and reads text."""
+    """The agent has its own instructions, and reads text only."""
     with pytest.raises(REFUSED, match=r"system|messages\[0\]\.role"):
         await model.ainvoke([SystemMessage("Be brief."), HumanMessage("a")])
     image = {"type": "image", "source_type": "url", "url": "https://example.org/a.png", "mime_type": "image/png"}

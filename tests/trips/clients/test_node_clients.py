@@ -1,4 +1,4 @@
-"""The official SDKs for Node talk with an agent, unchanged. They are no part of the project: who has them runs this.
+"""The official SDKs for Node, unchanged, talk with an agent; the test runs where they are installed.
 
 npm install --prefix FOLDER openai @anthropic-ai/sdk
 RAMET_NODE=FOLDER pytest tests/trips/clients/test_node_clients.py
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-async def test_both_clients_of_node(folder: pathlib.Path) -> None:
-    """Whole answers, streams, lists of models, a repeated request; what is refused has each provider's own error."""
+async def test_both_node_sdks_talk_with_an_agent(folder: pathlib.Path) -> None:
+    """Whole answers, streams, model lists and a repeated request work; refusals are each provider's own error."""
     async with serving(folder, listen=("127.0.0.1", 0), types={"parrot": ParrotType()}) as served:
         nonce = (await served.agent(agent_type="parrot"))[1]
         process = await asyncio.create_subprocess_exec(
