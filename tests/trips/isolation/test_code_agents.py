@@ -1,4 +1,4 @@
-"""Agents that write code: the loop, and the code, in their own sandboxes, on both backends."""
+"""Agents that write code: their loop and their code run in their own sandboxes, on both backends."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ both = pytest.mark.parametrize("backend", BACKENDS)
 
 
 def code(text: str, **arguments: Any) -> Call:
-    """A call of the tool."""
+    """Return a call of the tool `python`."""
     return Call("python", {"code": text, **arguments})
 
 
 def agent(*capabilities: Capability, **fields: Any) -> ramet.Agent:
-    """An agent that writes code."""
+    """Return an agent that writes code."""
     return ramet.Agent(
         name="coder",
         description="Writes code",
@@ -49,7 +49,7 @@ def agent(*capabilities: Capability, **fields: Any) -> ramet.Agent:
 async def converse(
     folder: pathlib.Path, backend: Name, coder: ramet.Agent, *script: Any, lines: Any = None
 ) -> tuple[Result, list[str]]:
-    """Let a session start the coder, whose model plays a script; its result, and what its calls showed."""
+    """Let a session start the coder with a script; return its result and the outputs of its calls."""
     parts: dict[str, Any] = {
         "Begin!": [Call("Agent", {"subagent_type": "coder", "prompt": "Play."}), "Done."],
         "Play.": [*script, "I am done."],
@@ -65,7 +65,7 @@ async def converse(
 
 @both
 async def test_code_runs_in_the_agents_own_sandbox(tmp_path: pathlib.Path, backend: Name) -> None:
-    """Its names are kept from call to call, errors are tracebacks, and its capabilities are what it has."""
+    """Names stay from call to call, errors are tracebacks, and imports are limited to the capabilities."""
     result, shown = await converse(
         tmp_path,
         backend,
@@ -85,8 +85,8 @@ async def test_code_runs_in_the_agents_own_sandbox(tmp_path: pathlib.Path, backe
 
 
 @both
-async def test_a_capability_that_is_not_there_is_refused_by_name(tmp_path: pathlib.Path, backend: Name) -> None:
-    """When the run starts, before its model is asked anything."""
+async def test_a_missing_module_fails_the_run_by_name(tmp_path: pathlib.Path, backend: Name) -> None:
+    """The run fails at its start, before a request to its model."""
     result, shown = await converse(tmp_path, backend, agent(Capability("module", "not_there")), code("1"))
 
     assert result.status is Status.FAILED
@@ -97,8 +97,8 @@ async def test_a_capability_that_is_not_there_is_refused_by_name(tmp_path: pathl
 
 
 @both
-async def test_code_without_an_end_takes_one_call_and_nothing_else(tmp_path: pathlib.Path, backend: Name) -> None:
-    """The next call works, with the names of the one before."""
+async def test_endless_code_fails_its_call_only(tmp_path: pathlib.Path, backend: Name) -> None:
+    """The next call works, with the names of the previous one."""
     _, shown = await converse(
         tmp_path, backend, agent(), code("kept = 1\nwhile True: pass", timeout=1000), code("kept")
     )
@@ -106,8 +106,8 @@ async def test_code_without_an_end_takes_one_call_and_nothing_else(tmp_path: pat
     assert shown == ["error: [stopped after 1 s; the names it had set until then are kept]", "ok: 1"]
 
 
-async def test_in_the_host_no_code_runs(tmp_path: pathlib.Path) -> None:
-    """The tool says what to do about it."""
+async def test_code_does_not_run_in_the_host(tmp_path: pathlib.Path) -> None:
+    """The tool is denied, and says that the agent needs a sandbox."""
     model = ramet.ScriptedModel([code("open('left', 'w')"), "It cannot."])
     async with ramet.Session(model, [python_tool()], cwd=tmp_path, unattended=True) as talk:
         await talk.ask("Go")
@@ -119,14 +119,14 @@ async def test_in_the_host_no_code_runs(tmp_path: pathlib.Path) -> None:
 
 @pytest.fixture
 def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
-    """Every tree of this test keeps agents here."""
+    """Return the registry that keeps the agents of each tree of this test."""
     made = Shelf()
     monkeypatch.setattr(RunTree, "_authoring", lambda tree: made)
     return made
 
 
-async def test_setup_runs_before_a_turn_and_is_none(tmp_path: pathlib.Path) -> None:
-    """Row 203: what it sets is there for the first call; it is neither a turn nor a tool call."""
+async def test_setup_runs_before_a_turn_and_is_not_charged(tmp_path: pathlib.Path) -> None:
+    """Row 203: the first call has the names of the setup, which is neither a turn nor a tool call."""
     coder = agent(Capability("module", "math"), setup="import math\nradius = math.sqrt(16)")
 
     result, shown = await converse(tmp_path, "local", coder, code("radius * 2"))
@@ -135,8 +135,8 @@ async def test_setup_runs_before_a_turn_and_is_none(tmp_path: pathlib.Path) -> N
     assert (result.usage.tool_calls, result.usage.model_calls) == (1, 2)
 
 
-async def test_setup_that_fails_is_the_end_of_the_run(tmp_path: pathlib.Path) -> None:
-    """With its traceback, before the model is asked anything."""
+async def test_a_failing_setup_ends_the_run(tmp_path: pathlib.Path) -> None:
+    """The error has the traceback, and the model is not asked."""
     result, shown = await converse(tmp_path, "local", agent(setup="1 / 0"), code("2"))
 
     assert (shown, result.usage.model_calls) == ([], 0)
@@ -164,8 +164,8 @@ with Agent(name="math_solver", primer="You solve equations.") as solver:
 
 
 @both
-async def test_code_makes_an_agent_and_calls_its_task(tmp_path: pathlib.Path, backend: Name, shelf: Shelf) -> None:
-    """As a child of the run; what comes back is of the types that the code declared."""
+async def test_code_creates_an_agent_and_calls_its_task(tmp_path: pathlib.Path, backend: Name, shelf: Shelf) -> None:
+    """The task runs below the code's run, and returns values of the types that the code declared."""
     result, shown = await converse(
         tmp_path,
         backend,
@@ -194,8 +194,8 @@ async def test_code_makes_an_agent_and_calls_its_task(tmp_path: pathlib.Path, ba
 
 
 @both
-async def test_code_ends_its_task_itself(tmp_path: pathlib.Path, backend: Name) -> None:
-    """With a value that the host holds against the form that was agreed."""
+async def test_code_completes_its_task_with_task_success(tmp_path: pathlib.Path, backend: Name) -> None:
+    """The host checks the value against the agreed schema."""
     result, shown = await converse(
         tmp_path,
         backend,
@@ -217,10 +217,8 @@ async def test_code_ends_its_task_itself(tmp_path: pathlib.Path, backend: Name) 
         ("task_clarify('which one?')", Status.NEEDS_INPUT, "which one?"),
     ],
 )
-async def test_code_says_that_its_task_cannot_be_done(
-    tmp_path: pathlib.Path, ending: str, status: Status, says: str
-) -> None:
-    """Or asks back: the run ends so, without another word of its model."""
+async def test_code_fails_its_task_or_asks_back(tmp_path: pathlib.Path, ending: str, status: Status, says: str) -> None:
+    """The run ends with that status, without another request to its model."""
     result, _ = await converse(tmp_path, "local", agent(), code(ending))
 
     assert (result.status, result.usage.model_calls) == (status, 1)
@@ -229,10 +227,8 @@ async def test_code_says_that_its_task_cannot_be_done(
 
 
 @both
-async def test_a_model_without_code_makes_an_agent_by_tools(
-    tmp_path: pathlib.Path, backend: Name, shelf: Shelf
-) -> None:
-    """From its sandbox, through the same port; it is told what its agent did not get."""
+async def test_a_model_creates_an_agent_by_tools(tmp_path: pathlib.Path, backend: Name, shelf: Shelf) -> None:
+    """The tools work from a sandbox; the answer lists the capabilities that the new agent did not get."""
     maker = ramet.Agent(
         name="coder", description="", tools=authoring_tools(), policy=ramet.Policy(allow_sub_agents=True)
     )
@@ -270,10 +266,10 @@ async def test_a_model_without_code_makes_an_agent_by_tools(
     assert shown[4].startswith("error: unknown task 'divide'; known: add")
 
 
-async def test_where_no_agents_are_kept_code_is_told_so(
+async def test_code_gets_denied_where_no_agents_are_kept(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A typed error inside, and nothing is born."""
+    """The code reads a typed error."""
     monkeypatch.setattr(factory, "HostAuthoring", lambda agents: None)
     _, shown = await converse(tmp_path, "local", agent(*MAKER), code(MAKE))
 
@@ -281,8 +277,8 @@ async def test_where_no_agents_are_kept_code_is_told_so(
 
 
 @both
-async def test_an_agent_that_code_made_is_kept_for_other_processes(tmp_path: pathlib.Path, backend: Name) -> None:
-    """By the runtime's own registry: its handle leads to it from outside, with no more than its creator has."""
+async def test_the_runtime_keeps_an_agent_that_code_created(tmp_path: pathlib.Path, backend: Name) -> None:
+    """The agent's handle finds it from outside, with no more capabilities than its creator has."""
     make = f"{MAKE}\ntask_success(f'{{solver.ref}} {{solve(\"x = 1\")[0].x}}')"
     lines: dict[str, Any] = {"Build it.": [code(make)], "Solve this equation.": ['[{"x": 1.5}]']}
     architect = ramet.Agent(name="architect", tools=(python_tool(),), model=ramet.ScriptedModel(script=lines))
@@ -333,8 +329,8 @@ task_success(["sin(0)", "x"])
 
 
 @both
-async def test_agents_make_agents_that_make_agents(tmp_path: pathlib.Path, backend: Name) -> None:
-    """Each in a sandbox of its own, with what all above it have: values come back through all of them."""
+async def test_created_agents_can_create_agents(tmp_path: pathlib.Path, backend: Name) -> None:
+    """Each agent has a sandbox of its own and its ancestors' capabilities; values return through each level."""
     script: dict[str, Any] = {asked: [code(text)] for asked, text in THREE.items()}
     architect = ramet.Agent(name="architect", policy=LEAD, model=ramet.ScriptedModel(script=script))
     architect.cls(ramet.Agent)
@@ -349,16 +345,16 @@ async def test_agents_make_agents_that_make_agents(tmp_path: pathlib.Path, backe
         assert list(await runtime.dynamic.made_by(architect)) == ["math_solver"]
 
 
-async def test_what_one_turn_concluded_is_no_answer_of_the_next(tmp_path: pathlib.Path) -> None:
-    """In the host as in a sandbox."""
+async def test_a_conclusion_holds_for_one_turn_only(tmp_path: pathlib.Path) -> None:
+    """The next turn has its own answer."""
     model = ramet.ScriptedModel([Call("task_success", {"result": "first"}), "second"])
     async with ramet.Session(model, task_result_tools(), cwd=tmp_path, unattended=True) as talk:
         assert (await talk.ask("One")).value == "first"
         assert (await talk.ask("Two")).value == "second"
 
 
-async def test_waiting_for_another_agent_takes_no_time_of_a_call(tmp_path: pathlib.Path) -> None:
-    """A child that works longer than its parent's code may run is waited for."""
+async def test_waiting_for_another_agent_does_not_count_as_call_time(tmp_path: pathlib.Path) -> None:
+    """A child that works longer than its parent's code may run still returns its value."""
     script: dict[str, Any] = {
         "Build it.": [code(THREE["Build it."], timeout=1000)],
         "Solve this.": [code("while True: pass", timeout=1000), code("task_success(2.5)")],
@@ -374,8 +370,8 @@ async def test_waiting_for_another_agent_takes_no_time_of_a_call(tmp_path: pathl
         assert await build() == "2.5"
 
 
-async def test_a_later_turn_says_that_its_names_are_new(tmp_path: pathlib.Path) -> None:
-    """A turn has a process of its own: the first call of the next one says so, and no other."""
+async def test_the_first_call_of_a_later_turn_says_that_names_are_new(tmp_path: pathlib.Path) -> None:
+    """Each turn has a process of its own; only the first call of the later turn says so."""
     script: dict[str, Any] = {
         "Begin!": [Call("Agent", {"subagent_type": "coder", "prompt": "Play."}), "Done."],
         "Play.": [code("x = 1"), "I am done."],
@@ -393,8 +389,8 @@ async def test_a_later_turn_says_that_its_names_are_new(tmp_path: pathlib.Path) 
     assert shown == ["(no output)", f"{NEW_TURN}\nFalse", "2"]
 
 
-async def test_output_that_is_too_long_is_put_where_the_agent_can_read_it(tmp_path: pathlib.Path) -> None:
-    """Inside, and only there."""
+async def test_long_output_goes_to_a_file_in_the_sandbox(tmp_path: pathlib.Path) -> None:
+    """The next call reads the whole output from that file."""
     _, shown = await converse(
         tmp_path,
         "local",
@@ -408,7 +404,7 @@ async def test_output_that_is_too_long_is_put_where_the_agent_can_read_it(tmp_pa
 
 @pytest.fixture
 def source(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A module of two agents, which the host can import."""
+    """Yield the text of a module of two agents, which the host can import."""
     text = (pathlib.Path(__file__).parents[2] / "support" / "specialists.py").read_text()
     (tmp_path / "their_specialists.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -416,8 +412,8 @@ def source(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     sys.modules.pop("their_specialists", None)
 
 
-async def lead_with(source: str, backend: Name, text: str) -> tuple[list[str], list[tuple[str, str]]]:
-    """Let the lead run some code, in a sandbox that imports the module, too: what it showed, and the runs."""
+async def run_lead(source: str, backend: Name, text: str) -> tuple[list[str], list[tuple[str, str]]]:
+    """Let the lead run code in a sandbox with the module; return the outputs and the runs."""
     model = ramet.ScriptedModel(
         script={
             "Play.": [code(text), "I am done."],
@@ -437,20 +433,20 @@ async def lead_with(source: str, backend: Name, text: str) -> tuple[list[str], l
 
 
 @both
-async def test_another_agents_task_is_a_function_of_its_code(source: str, backend: Name) -> None:
-    """Rows 150 and 202: `@lead.fn` above `@specialist.task`. Typed both ways; the run is a child of the caller's."""
+async def test_code_calls_another_agents_task_as_a_function(source: str, backend: Name) -> None:
+    """Rows 150 and 202: `@lead.fn` above `@specialist.task` is typed both ways; the run is a child of the caller's."""
     text = "found = solve('2x = 6')\nhalf(found.value), found.steps, type(found).__name__"
-    shown, runs = await lead_with(source, backend, text)
+    shown, runs = await run_lead(source, backend, text)
 
     assert shown == ["ok: (1.5, ['halve'], 'Solution')"]
     assert runs == [("main", "lead"), ("main/specialist", "specialist")]
 
 
-async def test_a_task_that_code_asked_for_stays_its_agents(source: str, tmp_path: pathlib.Path) -> None:
-    """What the caller may not use is taken from that one run, not from the agent that this process declared."""
+async def test_a_call_from_code_does_not_change_the_declared_agent(source: str, tmp_path: pathlib.Path) -> None:
+    """A capability that the caller lacks is missing in that one run, and not in the declared agent."""
     able = source.replace("@dataclass", 'specialist.fn("math:cos")\n\n\n@dataclass', 1)
     (tmp_path / "their_specialists.py").write_text(able)
-    shown, _ = await lead_with(able, "local", "solve('2x = 6').steps")
+    shown, _ = await run_lead(able, "local", "solve('2x = 6').steps")
 
     assert shown == ["ok: ['halve']"]
     module = importlib.import_module("their_specialists")
@@ -458,8 +454,8 @@ async def test_a_task_that_code_asked_for_stays_its_agents(source: str, tmp_path
     assert [each.name for each in module.solve.agent.capabilities] == ["math:cos"]
 
 
-async def test_what_does_not_fit_a_task_is_refused_before_anything_begins(source: str) -> None:
-    """The code sees the same error as a caller of the host."""
-    shown, runs = await lead_with(source, "local", "solve(6)")
+async def test_a_wrong_argument_of_a_task_starts_no_run(source: str) -> None:
+    """The code reads the error that a caller in the host gets."""
+    shown, runs = await run_lead(source, "local", "solve(6)")
     assert "solve.equation" in shown[0]
     assert len(runs) == 1

@@ -1,4 +1,4 @@
-"""A file of an agent that is at work, copied out of its sandbox: from Python, on the command line, and over HTTP."""
+"""A file of an active agent, copied out of its sandbox: from Python, on the command line, and over HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["backend", "runtime"]
 
 
 def draft_and_wait() -> None:
-    """Leave two files and a link, and wait."""
+    """Write files and a link, and wait."""
     import pathlib
     import sys
     import time
@@ -35,8 +35,8 @@ def draft_and_wait() -> None:
     time.sleep(600)
 
 
-async def started(runtime: ramet.AgentRuntime) -> AgentHandle:
-    """The agent, at work, once its files are there."""
+async def start_with_files(runtime: ramet.AgentRuntime) -> AgentHandle:
+    """Return the active agent once its files exist."""
     ready = asyncio.Event()
     policy = ramet.Policy(max_output_bytes=4_096)
     handle = await runtime.start_agent(agent=draft_and_wait, policy=policy, on_stdout=lambda text: ready.set())
@@ -44,9 +44,9 @@ async def started(runtime: ramet.AgentRuntime) -> AgentHandle:
     return handle
 
 
-async def test_168_a_file_is_read_by_the_agents_owner(runtime: ramet.AgentRuntime) -> None:
-    """168: plain files only, of a size that is checked before; after the end of the agent it is a typed error."""
-    handle = await started(runtime)
+async def test_168_the_owner_reads_a_file_of_an_active_agent(runtime: ramet.AgentRuntime) -> None:
+    """168: only plain files within the size limit can be read; after the agent's end the handle raises Gone."""
+    handle = await start_with_files(runtime)
 
     assert await handle.read_file("draft.txt") == b"so far"
     with pytest.raises(OutputTooLarge):
@@ -63,7 +63,7 @@ async def test_168_a_file_is_read_by_the_agents_owner(runtime: ramet.AgentRuntim
 async def test_168_a_file_is_copied_on_the_command_line(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """168: `ramet cp` beside a kernel; a file that is there is not overwritten; a run in the host has no workspace."""
+    """168: `ramet cp` works beside a kernel, overwrites no file, and refuses links and runs in the host."""
     folder, out = tmp_path / "work", tmp_path / "copy.txt"
     folder.mkdir()
 
@@ -72,7 +72,7 @@ async def test_168_a_file_is_copied_on_the_command_line(
         return status, capsys.readouterr().err
 
     async with ramet.AgentRuntime(folder, backend="local") as runtime:
-        handle = await started(runtime)
+        handle = await start_with_files(runtime)
         here = await runtime.spawn(asyncio.sleep, args=(600,))
         assert (await on(handle.id, "draft.txt", str(out)))[0] == 0
         assert out.read_text() == "so far"
@@ -83,10 +83,10 @@ async def test_168_a_file_is_copied_on_the_command_line(
         assert not (tmp_path / "x").exists()
 
 
-async def test_168_a_file_named_as_stdout_is_copied_to_a_file(
+async def test_168_a_file_named_dash_is_copied_to_a_file(
     tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """168: `-` as TO is stdout, and is nothing else; without TO a file has the name that it has in the sandbox."""
+    """168: `-` as TO alone is stdout; without TO the copy has the name that the file has in the sandbox."""
     folder, here = tmp_path / "work", tmp_path / "here"
     folder.mkdir()
     here.mkdir()
@@ -98,7 +98,7 @@ async def test_168_a_file_named_as_stdout_is_copied_to_a_file(
         return status, out, err.decode()
 
     async with ramet.AgentRuntime(folder, backend="local") as runtime:
-        handle = await started(runtime)
+        handle = await start_with_files(runtime)
         assert await on(handle.id, "out/-") == (0, b"", "")
         assert (here / "-").read_text() == "of a strange name"
         assert await on(handle.id, "out/-", "-") == (0, b"of a strange name", "")
@@ -112,8 +112,8 @@ async def test_168_a_file_named_as_stdout_is_copied_to_a_file(
 
 
 async def test_168_a_file_is_copied_over_http(client: Client, served: Served) -> None:
-    """168: for the operator, as bytes; refusals are those of the same question in the server's process."""
-    handle = await started(served.server.runtime)
+    """168: the operator gets the bytes, and the errors of the same read in the server's process."""
+    handle = await start_with_files(served.server.runtime)
 
     assert await client.kernel.read_file(handle.id, "draft.txt") == b"so far"
     with pytest.raises(OutputTooLarge):

@@ -1,4 +1,4 @@
-"""A conversation whose loop runs in another process: the host's half and the guest's, against each other."""
+"""Conversations whose loop runs in another process: the host's half and the guest's half together."""
 
 from __future__ import annotations
 
@@ -67,26 +67,26 @@ WAIT = "until [ -e go ]; do sleep 0.01; done; cat go"
 
 @pytest.fixture(scope="module")
 def guest_source() -> Iterator[Guests]:
-    """The process that guests are forked from."""
+    """Yield the process that forks guests."""
     with guests() as source:
         yield source
 
 
 @pytest.fixture
 def inside(guest_source: Guests, monkeypatch: pytest.MonkeyPatch) -> Inside:
-    """From here on, every conversation of this test has a guest."""
+    """Give each later conversation of the test a guest."""
     made = Inside(guest_source)
     monkeypatch.setattr(turn, "_converse", made.converse)
     return made
 
 
 def session(script: Any, folder: pathlib.Path, **options: Any) -> Session:
-    """A session of a scripted model with the tools of a workspace."""
+    """Return a session of a scripted model with the tools of a workspace."""
     return Session(ScriptedModel(script), workspace_tools(), cwd=folder, **options)
 
 
 async def test_an_answer_comes_from_a_loop_in_another_process(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """It is the model's, it is on record, and its pieces are heard as they come."""
+    """The answer is the model's and is recorded, and its chunks arrive as they stream."""
     async with session(["The answer is 42."], tmp_path) as talk:
         items = [item async for item in talk.submit_message("What is it?")]
 
@@ -102,8 +102,8 @@ async def test_an_answer_comes_from_a_loop_in_another_process(inside: Inside, tm
     assert inside.last_words[0] is not None
 
 
-async def test_a_tool_works_where_the_loop_is(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """Its call is on record before its result, with the host's own idea of its arguments, and is counted once."""
+async def test_a_tool_runs_in_the_guest(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """The call is recorded before its result with the host's copy of the arguments, and counted once."""
     (tmp_path / "note.txt").write_text("buy milk\n")
     script = [[Call("Bash", {"command": "echo $PPID"}), Call("Read", {"file_path": "note.txt"})], "You need milk."]
     async with session(script, tmp_path) as talk:
@@ -121,8 +121,8 @@ async def test_a_tool_works_where_the_loop_is(inside: Inside, tmp_path: pathlib.
         assert is_valid(talk.messages)
 
 
-async def test_a_question_holds_the_very_messages_that_the_host_keeps(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """A guest names what is known by its place: nothing is told twice, and a provider's cache holds; tools as well."""
+async def test_a_request_contains_the_hosts_own_message_objects(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """The guest refers to messages by index, so that nothing is sent twice and a provider's cache holds."""
     model = ScriptedModel([Call("Bash", {"command": "echo one"}), "Done.", "Again."])
     async with Session(model, workspace_tools(), system_prompt="Be brief.", cwd=tmp_path) as talk:
         await talk.ask("Begin.")
@@ -140,7 +140,7 @@ async def test_a_question_holds_the_very_messages_that_the_host_keeps(inside: In
 
 
 async def test_a_child_of_a_guest_has_a_guest_of_its_own(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """Its report is the parent's tool result; with one place to work in, the waiting parent does not hold it."""
+    """The child's report is the parent's tool result; the waiting parent does not hold the only slot."""
     script = {
         "investigate": [fresh("look at the logs", "logs"), "So it was the disk."],
         "look at": ["The disk is full."],
@@ -156,8 +156,8 @@ async def test_a_child_of_a_guest_has_a_guest_of_its_own(inside: Inside, tmp_pat
         assert len(inside.guests) == 2
 
 
-async def test_the_tools_that_lead_agents_reach_the_tree(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """Listing, output and refusals come from the host's tree."""
+async def test_agent_tools_of_a_guest_use_the_hosts_tree(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """Lists, outputs and refusals come from the host's tree."""
     steps = [
         background("wait here", "waiter"),
         [
@@ -180,7 +180,7 @@ async def test_the_tools_that_lead_agents_reach_the_tree(inside: Inside, tmp_pat
 
 
 async def test_a_notice_wakes_a_run_into_a_new_conversation(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """It goes on with the history that the host kept, and the notice is read once."""
+    """The new conversation has the history that the host kept, and the notice is read once."""
     script = {
         "take charge": [background("count", "counter"), "I wait.", "It counted to three."],
         "count": ["one two three"],
@@ -196,8 +196,8 @@ async def test_a_notice_wakes_a_run_into_a_new_conversation(inside: Inside, tmp_
         assert is_valid(talk.messages)
 
 
-async def test_a_fork_of_a_guest_knows_what_it_knew(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """Its conversation begins with the parent's, as the host kept it, and its tools are the parent's."""
+async def test_a_fork_of_a_guest_has_its_history_and_tools(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """The fork's conversation begins with the parent's messages, and its tools are the parent's."""
     model = ScriptedModel(
         [Call("Bash", {"command": "echo the code is 17"}), fork("say the code"), "It is 17.", "My fork says 17."]
     )
@@ -211,8 +211,8 @@ async def test_a_fork_of_a_guest_knows_what_it_knew(inside: Inside, tmp_path: pa
         assert len(inside.guests) == 2
 
 
-async def test_a_finished_guest_comes_back_for_mail_with_its_history(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """A message to it starts another conversation, which knows the first."""
+async def test_mail_wakes_a_finished_guest_with_its_history(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """A message to the run starts another conversation with the earlier messages."""
     model = ScriptedModel(
         {
             "take charge": [
@@ -237,7 +237,7 @@ async def test_a_finished_guest_comes_back_for_mail_with_its_history(inside: Ins
 
 
 async def test_mail_is_read_at_the_next_step(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """While a tool works it waits; then it is in the conversation, in the host's words, and in no mailbox any more."""
+    """Mail waits while a tool runs; then it is in the conversation, and in no mailbox."""
     async with session([Call("Bash", {"command": WAIT}), "Both read."], tmp_path) as talk:
 
         async def write() -> None:
@@ -255,8 +255,8 @@ async def test_mail_is_read_at_the_next_step(inside: Inside, tmp_path: pathlib.P
         assert len(talk.context.mailbox) == 0
 
 
-async def test_mail_in_any_letters_reaches_a_guest(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """As long as mail may be, and of what JSON spells longest: it is no control word of the channel."""
+async def test_mail_of_any_characters_reaches_a_guest(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """Mail of maximal length, of the characters with the longest JSON form, arrives unchanged."""
     text = "\x01" * (MAX_BYTES - 10)
     # The guest may hear of it before it asks again, or when it has answered: then it asks once more.
     async with session([Call("Bash", {"command": WAIT}), "Read.", "Read."], tmp_path) as talk:
@@ -271,7 +271,7 @@ async def test_mail_in_any_letters_reaches_a_guest(inside: Inside, tmp_path: pat
 
 
 async def test_another_attempt_begins_where_the_turn_began(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """What the first attempt said is gone, but for the mail that it read; nothing of the budget stays held."""
+    """The history loses the first attempt's messages, except the mail that it read; its reservations are released."""
     calls = [Call("Bash", {"command": "true"}), Call("Bash", {"command": "true"})]
     async with session([calls], tmp_path, limits=Limits(tool_calls=9)) as talk:
         run = talk._root
@@ -295,8 +295,8 @@ async def test_another_attempt_begins_where_the_turn_began(inside: Inside, tmp_p
         assert (first.steps, second.steps) == (0, 1)
 
 
-async def test_a_turn_still_begins_where_it_began_in_a_shorter_conversation(tmp_path: pathlib.Path) -> None:
-    """What was said before it was shortened; another attempt keeps that, and begins behind it."""
+async def test_a_retry_after_compaction_begins_behind_the_summary(tmp_path: pathlib.Path) -> None:
+    """Another attempt keeps the compacted history before the turn."""
     async with session(["never"], tmp_path) as talk:
         run = talk._root
         run.context.history[:] = [HumanMessage("Old."), AIMessage("Long, long answer."), HumanMessage("Older.")]
@@ -315,12 +315,12 @@ async def test_a_turn_still_begins_where_it_began_in_a_shorter_conversation(tmp_
 
 
 async def no_piece(piece: bytes) -> None:
-    """Nobody asked for any."""
+    """Fail, since no caller asked for chunks."""
     raise AssertionError("a piece")
 
 
-async def test_a_hook_of_the_host_stops_a_call_inside(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """What it denies does not run and is not charged; what it rewrites runs as rewritten, and is kept so."""
+async def test_a_hook_of_the_host_stops_a_call_in_the_guest(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """A denied call neither runs nor is charged; a rewritten call runs and is recorded as rewritten."""
     seen: list[Any] = []
 
     @hook("PreToolUse", matcher="Bash")
@@ -352,8 +352,8 @@ async def test_a_hook_of_the_host_stops_a_call_inside(inside: Inside, tmp_path: 
         assert nothing_is_held(talk)
 
 
-async def test_a_hook_may_end_the_run_or_keep_it_going(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """Stop holds an answer back once; `continue: false` at a tool stops the guest."""
+async def test_a_hook_can_end_a_guests_run_or_prolong_it(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """A Stop hook holds an answer back once; `continue: false` at a tool stops the guest."""
     held: list[bool] = []
 
     @hook("Stop")
@@ -378,8 +378,10 @@ async def test_a_hook_may_end_the_run_or_keep_it_going(inside: Inside, tmp_path:
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-async def test_a_person_is_asked_about_the_call_itself(allowed: bool, inside: Inside, tmp_path: pathlib.Path) -> None:
-    """The question is the hook's, the arguments are the reply's; a no is not charged."""
+async def test_a_person_approves_a_guests_call_with_its_own_arguments(
+    allowed: bool, inside: Inside, tmp_path: pathlib.Path
+) -> None:
+    """The question is the hook's, and the arguments are the reply's; a denied call is not charged."""
     asked: list[Any] = []
 
     @hook("PreToolUse")
@@ -412,8 +414,8 @@ async def test_a_person_is_asked_about_the_call_itself(allowed: bool, inside: In
 # ---- budgets
 
 
-async def test_no_more_tool_calls_run_than_the_budget_has(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """Of three calls in one reply two are granted; the third is refused, and the owner has its last word."""
+async def test_a_guest_runs_no_more_tool_calls_than_the_budget_has(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """Two of three calls in one reply run; the third is refused, and the model writes its last word."""
     calls = [Call("Bash", {"command": f"echo {number} >> log"}) for number in range(3)]
     async with session([calls, "Two of three were done."], tmp_path, limits=Limits(tool_calls=2)) as talk:
         result = await talk.ask("Do all three.")
@@ -428,7 +430,7 @@ async def test_no_more_tool_calls_run_than_the_budget_has(inside: Inside, tmp_pa
 
 
 async def test_a_spent_budget_of_model_calls_leaves_the_last_word(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """The refusal crosses as what it is, so that the loop inside asks once more, from the reserve."""
+    """The guest gets the refusal as BudgetExceeded, so that its loop asks once more from the reserve."""
     model = ScriptedModel(
         lambda messages: (
             "In short: nothing." if "used up" in messages[-1].text else Call("Bash", {"command": "echo more"})
@@ -446,8 +448,8 @@ async def test_a_spent_budget_of_model_calls_leaves_the_last_word(inside: Inside
         assert nothing_is_held(talk)
 
 
-async def test_turns_without_end_come_to_one(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """The loop inside counts its turns; the end has the run's own name."""
+async def test_max_turns_ends_a_guests_loop(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """The guest counts its turns; the error names the run as its scope."""
     async with session(lambda messages: Call("Bash", {"command": "true"}), tmp_path, max_turns=2) as talk:
         result = await talk.ask("Go on.")
 
@@ -461,7 +463,7 @@ async def test_turns_without_end_come_to_one(inside: Inside, tmp_path: pathlib.P
 
 
 async def test_a_failed_provider_fails_the_turn_and_the_next_one_works(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """It is the host's own error, not the guest's word for it."""
+    """The error is the host's own, not the guest's report of it."""
     async with session([Fail(401), "Better now."], tmp_path) as talk:
         failed, worked = await talk.ask("One."), await talk.ask("Two.")
 
@@ -472,11 +474,11 @@ async def test_a_failed_provider_fails_the_turn_and_the_next_one_works(inside: I
         assert worked.value == "Better now."
 
 
-async def test_a_question_that_was_never_sent_is_refunded(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """The host asks for the guest: what it could not send costs the agent nothing, and the guest is not told why."""
+async def test_a_request_that_was_never_sent_is_refunded(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """A request that the host could not send costs nothing, and the guest does not learn the reason."""
     refused = Fail(ConnectionRefusedError(111, "Connection refused"))
     limits = Limits(tokens=200_000, model_calls=20)
-    async with session([refused] * 4 + ["Better now."], tmp_path, limits=limits, runtime=impatient()) as talk:
+    async with session([refused] * 4 + ["Better now."], tmp_path, limits=limits, runtime=impatient_runtime()) as talk:
         failed, worked = await talk.ask("One."), await talk.ask("Two.")
 
         assert failed.error is not None
@@ -487,13 +489,13 @@ async def test_a_question_that_was_never_sent_is_refunded(inside: Inside, tmp_pa
     assert "refused" not in str(inside.last_words[0])
 
 
-def impatient() -> AgentRuntime:
-    """A runtime that asks again at once."""
+def impatient_runtime() -> AgentRuntime:
+    """Return a runtime that retries at once."""
     return AgentRuntime(retry=RetryPolicy(base_s=0))
 
 
-async def test_a_turn_that_fails_keeps_its_newest_words(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """Of the last reply alone: what was recorded before it is no part of what is streaming."""
+async def test_a_failed_turn_keeps_the_text_of_its_last_reply(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """`partial` has the last reply alone; earlier replies were recorded already."""
     call = [{"name": "Bash", "args": {"command": "true"}, "id": "c"}]
     script = [AIMessage("One.", tool_calls=call), AIMessage("Two.", tool_calls=call), Fail(400)]
     async with session(script, tmp_path) as talk:
@@ -503,8 +505,8 @@ async def test_a_turn_that_fails_keeps_its_newest_words(inside: Inside, tmp_path
         assert result.partial == "Two."
 
 
-async def test_a_run_that_is_stopped_stops_its_guest(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """The host's word is enough; the guest gives up what it is at, and nothing more is asked of the model."""
+async def test_aborting_a_run_stops_its_guest(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """The guest gives up its call, and the host sends no further request to the model."""
     model = ScriptedModel([Call("Bash", {"command": "sleep 1000"}), "never"])
     async with Session(model, workspace_tools(), cwd=tmp_path) as talk:
         async for item in talk.submit_message("Begin."):
@@ -524,8 +526,8 @@ async def test_a_run_that_is_stopped_stops_its_guest(inside: Inside, tmp_path: p
         assert len(model.requests) == 1
 
 
-async def test_all_that_was_finished_is_told_before_the_end(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """However much that is: more than a channel holds."""
+async def test_a_stopped_guest_reports_every_finished_call(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """The host gets each result, also if they exceed the buffer of a channel."""
     (tmp_path / "long.txt").write_text("word\n" * 1_900)
     reads = [Call("Read", {"file_path": "long.txt"}) for _ in range(40)]
     async with session([[*reads, Call("Bash", {"command": "sleep 1000"})]], tmp_path) as talk:
@@ -540,8 +542,8 @@ async def test_all_that_was_finished_is_told_before_the_end(inside: Inside, tmp_
         assert found[-1] == INTERRUPTED
 
 
-async def test_an_interrupted_turn_keeps_what_was_finished(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """Of two calls at once one had its result: it is kept, the other is answered as interrupted, the guest is gone."""
+async def test_an_interrupted_guest_keeps_finished_calls(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """One of two parallel calls has its result, the other is answered as interrupted, and the guest ends."""
     (tmp_path / "note.txt").write_text("kept\n")
     script = [
         [Call("Read", {"file_path": "note.txt"}), Call("Bash", {"command": "echo in; sleep 1000"})],
@@ -562,8 +564,8 @@ async def test_an_interrupted_turn_keeps_what_was_finished(inside: Inside, tmp_p
         await eventually(lambda: not alive(inside.guests[0].pid))
 
 
-async def test_a_signal_to_end_is_a_stop(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """The guest says what was finished, and its last word, before it goes; the host did not stop it, and says so."""
+async def test_sigterm_stops_a_guest_in_order(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """The guest reports finished calls and its last word; the run fails, since the host did not stop it."""
     (tmp_path / "note.txt").write_text("kept\n")
     calls = [Call("Read", {"file_path": "note.txt"}), Call("Bash", {"command": "sleep 1000"})]
     async with session([calls], tmp_path) as talk:
@@ -582,8 +584,8 @@ async def test_a_signal_to_end_is_a_stop(inside: Inside, tmp_path: pathlib.Path)
         assert shell == INTERRUPTED
 
 
-async def test_a_cancelled_tree_of_guests_is_gone(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """Parent and child, one in a tool and one in a reply."""
+async def test_cancelling_a_tree_ends_its_guests(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """Parent and child end, one in a tool and one in a reply."""
     script = {"take charge": [fresh("hang on", "child"), "never"], "hang on": [Hang(after_chars=4, text="half of it")]}
     async with session(script, tmp_path) as talk:
         reader = talk.submit_message("take charge")
@@ -604,8 +606,8 @@ async def test_a_cancelled_tree_of_guests_is_gone(inside: Inside, tmp_path: path
         assert nothing_is_held(talk)
 
 
-async def test_a_guest_whose_host_goes_ends_by_itself(guest_source: Guests) -> None:
-    """The end of the channel is the end of its work."""
+async def test_a_guest_ends_when_its_channel_closes(guest_source: Guests) -> None:
+    """The guest process exits once the host has closed the channel."""
     guest = guest_source.launch()
     guest.channel.close()
     await eventually(lambda: not alive(guest.pid))
@@ -614,8 +616,8 @@ async def test_a_guest_whose_host_goes_ends_by_itself(guest_source: Guests) -> N
 # ---- room
 
 
-async def test_a_shortened_conversation_is_shortened_on_both_sides(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """What is kept are the host's own messages, and the next turn goes on from there."""
+async def test_compaction_applies_to_guest_and_host(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """The kept messages are the host's own, and the next turn continues from them."""
 
     read: list[int] = []
 
@@ -643,8 +645,8 @@ async def test_a_shortened_conversation_is_shortened_on_both_sides(inside: Insid
         assert list(model.requests[-1].messages[1:]) == talk.messages[:-1]
 
 
-async def test_a_question_too_long_for_the_model_is_shortened_inside(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """What the provider says of the length crosses, so that the loop makes room and asks again."""
+async def test_a_guest_compacts_after_a_context_overflow(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """The guest gets the provider's error, compacts, and asks again."""
     long = Call("Bash", {"command": "head -c 9000 /dev/zero | tr '\\0' x"})
     script = [long, long, long, Fail(ContextOverflowError("too long")), "They are all x.", "It fits now."]
     async with session(script, tmp_path, compaction=Compaction(window_tokens=100_000, keep_last=1)) as talk:
@@ -658,28 +660,28 @@ async def test_a_question_too_long_for_the_model_is_shortened_inside(inside: Ins
 
 
 class Finding(BaseModel):
-    """A form that a JSON schema can say."""
+    """A form that a JSON schema describes completely."""
 
     file: str
     lines: list[int]
 
 
 class Even(BaseModel):
-    """A form that no JSON schema can say all of."""
+    """A form that a JSON schema describes only in part."""
 
     number: int
 
     @field_validator("number")
     @classmethod
     def is_even(cls, value: int) -> int:
-        """Only the host has this code."""
+        """Refuse odd numbers; only the host has this code."""
         if value % 2:
             raise ValueError("it is odd")
         return value
 
 
-async def test_an_answer_in_a_form_is_checked_inside_and_built_outside(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """The guest lets the model try again; the host makes the value, of its own type."""
+async def test_a_form_is_checked_in_the_guest_and_built_in_the_host(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """The guest lets the model try again; the host builds the value of its own type."""
     agent = Agent(name="finder", output=Finding)
     script = ["It is in a.py.", '{"file": "a.py", "lines": "3"}', '{"file": "a.py", "lines": [3, 4]}']
     async with session(script, tmp_path, agent=agent) as talk:
@@ -689,8 +691,8 @@ async def test_an_answer_in_a_form_is_checked_inside_and_built_outside(inside: I
         assert len(inside.guests) == 1
 
 
-async def test_what_only_the_host_can_check_it_checks(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """An answer that fits the schema and not the type is no result."""
+async def test_the_host_refuses_an_answer_that_only_its_type_excludes(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """An answer that fits the schema and not the type fails the run."""
     async with session(['{"number": 3}'], tmp_path, agent=Agent(name="counter", output=Even)) as talk:
         result = await talk.ask("Count.")
 
@@ -704,7 +706,7 @@ async def test_what_only_the_host_can_check_it_checks(inside: Inside, tmp_path: 
 
 
 def own_tools(offset: int) -> list[BaseTool]:
-    """A synchronous one that closes over a number, and an asynchronous one that asks the run's model by itself."""
+    """Return a synchronous tool with a closure, and an asynchronous one that asks the run's model."""
 
     @tool
     def shift(number: int) -> str:
@@ -726,8 +728,8 @@ def own_tools(offset: int) -> list[BaseTool]:
     return [shift, consult]
 
 
-async def test_tools_of_the_user_travel_and_work_inside(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """With what they close over; the model that they ask is the run's, and it is counted, heard by nobody."""
+async def test_the_users_tools_work_in_the_guest(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """Closures work; requests of a tool to the run's model are counted, and no reader sees their text."""
     script: list[Any] = [
         [Call("shift", {"number": 1}), Call("consult", {"question": "who?"})],
         Say("The two of us.", chunks=("The two ", "of us.")),
@@ -748,8 +750,8 @@ async def test_tools_of_the_user_travel_and_work_inside(inside: Inside, tmp_path
         assert [each.type for each in talk.messages] == ["human", "ai", "tool", "tool", "ai"]
 
 
-async def test_a_tool_that_cannot_travel_is_an_error_that_says_so(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """Before anything is asked of a model."""
+async def test_a_tool_that_cannot_be_packed_fails_the_run(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """The run fails with NotShippable before a request to a model."""
     lock = threading.Lock()
 
     @tool
@@ -767,8 +769,8 @@ async def test_a_tool_that_cannot_travel_is_an_error_that_says_so(inside: Inside
         assert not model.requests
 
 
-async def test_what_a_tool_cannot_show_a_model_becomes_an_error(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """A picture by its address would be fetched by the provider: the model is told, and the run goes on."""
+async def test_an_image_address_of_a_tool_becomes_an_error(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """A provider would fetch the address: the model reads an error instead, and the run continues."""
 
     @tool
     def look(at: str) -> list[dict[str, Any]]:
@@ -785,8 +787,8 @@ async def test_what_a_tool_cannot_show_a_model_becomes_an_error(inside: Inside, 
         assert "cannot be shown to a model from a sandbox" in seen
 
 
-async def test_a_large_result_is_put_where_the_guest_can_read_it(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """In a file of its own machine, which is gone with it."""
+async def test_a_large_result_goes_to_a_file_of_the_guest(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """The guest reads the file, which is deleted with it."""
 
     def place(text: str) -> str:
         found = re.search(r"in (/\S+\.txt)", text)

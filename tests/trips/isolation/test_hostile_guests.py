@@ -1,4 +1,4 @@
-"""A guest that lies, floods or sends garbage: it is found out, its run fails, and nobody else notices."""
+"""A guest that lies, floods or sends garbage: the host detects it, its run fails, and no other run is affected."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PICTURE = {"type": "image_url", "image_url": {"url": "https://example.org/?q=sec
 
 
 class Guest:
-    """A guest by hand: says what it likes."""
+    """A guest by hand, which can send anything."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -54,7 +54,7 @@ class Guest:
         self.known = 0  #: messages that the host keeps
 
     async def hear(self) -> tuple[HostMessage, bytes]:
-        """What the host says next. Raises EOFError when it has closed."""
+        """Return the next message of the host. Raises EOFError when it has closed."""
         while not self._heard:
             data = await self._reader.read(65536)
             if not data:
@@ -64,42 +64,42 @@ class Guest:
         return guest_protocol.from_host(frame.control), frame.body
 
     def say(self, said: Any, body: bytes = b"") -> None:
-        """Anything of the vocabulary."""
+        """Send any message of the protocol."""
         self._writer.writelines(frames.pack(guest_protocol.encode(said), body))
 
     def tell(self, event: events.Event, rest: bytes = b"") -> None:
-        """An event, as a record."""
+        """Send an event as a record."""
         self._told += 1
         self.say(Record(number=self._told), events.encode(event) + rest)
 
     def ask(self, kind: Any, body: bytes = b"", **fields: Any) -> None:
-        """A request, without waiting."""
+        """Send a request without waiting for its answer."""
         self._id += 1
         self.say(kind(id=self._id, **fields), body)
 
     def question(self, messages: Any = None, tools: Any = None, **fields: Any) -> None:
-        """A question to the model, without waiting; of all that is known, with all tools, unless told otherwise."""
+        """Send a question to the model without waiting; by default with each known message and tool."""
         said = list(range(self.known)) if messages is None else messages
         shown = list(self.start.tools) if tools is None else tools
         body = msgspec.json.encode({"messages": said, "tools": shown})
         self.ask(AskModel, body, **{"step": f"{self.start.run}:{100 + self._id}", **fields})
 
     async def answer(self) -> tuple[guest_protocol.Answer, bytes]:
-        """The next answer."""
+        """Return the next answer."""
         told, body = await self.hear()
         assert isinstance(told, guest_protocol.Answer)
         self._answered += 1
         return told, body
 
     async def leave(self) -> None:
-        """Go, once the host has looked at all that was said, and answered what it answers."""
+        """Close the channel, once the host has read every message and answered every request."""
         self.ask(guest_protocol.ListRuns)
         while self._answered < self._id:
             await self.answer()
         self._writer.close()
 
     async def reply(self, **fields: Any) -> dict[str, Any]:
-        """Ask as an honest guest does, and return the reply."""
+        """Ask the model as an honest guest does, and return the reply."""
         self.question(**fields)
         told, body = await self.answer()
         assert told.error is None, told.error
@@ -108,12 +108,12 @@ class Guest:
         return reply
 
     def begin(self, call: str) -> None:
-        """A call begins."""
+        """Record that a call begins."""
         self.tell(ToolStarted(**WHO, tool="Read", step_id=f"{self.start.run}:200", call_id=call))
 
 
 async def besieged(script: Any, attack: Attack, folder: pathlib.Path, **options: Any) -> tuple[Session, Result]:
-    """A session whose root is a guest that attacks; it is closed."""
+    """Return a closed session whose root was a hostile guest, and its result."""
     whole = ScriptedModel(script)
     talk = Session(whole, workspace_tools(), cwd=folder, **options)
 
@@ -158,12 +158,12 @@ async def besieged(script: Any, attack: Attack, folder: pathlib.Path, **options:
 
 
 def human(content: Any = "hello", **fields: Any) -> MessageRecorded:
-    """A record of a message in a user's words."""
+    """Return a record of a user's message."""
     return MessageRecorded(**WHO, message={"type": "human", "content": content, **fields})
 
 
 def answer(call: str, content: Any = "the result") -> MessageRecorded:
-    """A record of a tool's result."""
+    """Return a record of a tool's result."""
     return MessageRecorded(**WHO, message={"type": "tool", "content": content, "tool_call_id": call})
 
 
@@ -414,8 +414,8 @@ ATTACKS = [each for name, each in list(globals().items()) if asyncio.iscoroutine
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda each: each.__name__)
-async def test_a_broken_rule_ends_the_run_that_broke_it(attack: Attack, tmp_path: pathlib.Path) -> None:
-    """As a ProtocolError that says which; nothing stays reserved, and nothing false is on record."""
+async def test_a_broken_rule_ends_the_guests_run(attack: Attack, tmp_path: pathlib.Path) -> None:
+    """The run fails with a ProtocolError; nothing stays reserved, and the journal has no false event."""
 
     @hook("SessionEnd")
     @hook("PreToolUse")
@@ -441,8 +441,8 @@ async def test_a_broken_rule_ends_the_run_that_broke_it(attack: Attack, tmp_path
 @pytest.mark.parametrize(
     "reply", [AIMessage("I look.", tool_calls=[{"name": "Read", "args": {}, "id": "c1"}]), AIMessage(" ")]
 )
-async def test_what_is_no_answer_is_no_result(reply: AIMessage, tmp_path: pathlib.Path) -> None:
-    """A reply that waits for a result, or that says nothing, completes no run, whatever the guest says."""
+async def test_a_reply_without_an_answer_completes_no_run(reply: AIMessage, tmp_path: pathlib.Path) -> None:
+    """A reply with an open call, or without text, fails the run, whatever the guest reports."""
 
     async def hasty(guest: Guest) -> None:
         await guest.reply()
@@ -455,8 +455,8 @@ async def test_what_is_no_answer_is_no_result(reply: AIMessage, tmp_path: pathli
     assert result.error.type == "ProtocolError"
 
 
-async def test_what_it_ran_unseen_is_charged(tmp_path: pathlib.Path) -> None:
-    """A guest that reports no call pays for all that its reply had; one that the host said no to is free."""
+async def test_unreported_tool_calls_are_charged(tmp_path: pathlib.Path) -> None:
+    """A guest that reports no call pays for each call of its reply, except one that the host denied."""
 
     @hook("PreToolUse")
     def deny(payload: dict[str, Any]) -> dict[str, Any]:
@@ -478,8 +478,8 @@ async def test_what_it_ran_unseen_is_charged(tmp_path: pathlib.Path) -> None:
     assert nothing_is_held(talk)
 
 
-async def test_a_hook_hears_of_the_call_and_not_of_what_is_told(tmp_path: pathlib.Path) -> None:
-    """Whose it is, which tool and with what arguments, the host says; the rest of the payload is not passed on."""
+async def test_a_hook_gets_the_hosts_data_of_a_call(tmp_path: pathlib.Path) -> None:
+    """The host supplies run, tool, arguments and folder; the guest's payload is not passed on."""
     heard: list[dict[str, Any]] = []
 
     @hook("PreToolUse", matcher="Read")
@@ -502,8 +502,8 @@ async def test_a_hook_hears_of_the_call_and_not_of_what_is_told(tmp_path: pathli
     assert (payload["agent_id"], payload["cwd"]) == (talk.id, str(tmp_path))
 
 
-async def test_nothing_of_a_providers_own_words_reaches_a_guest(tmp_path: pathlib.Path) -> None:
-    """Neither what it says of itself beside a reply, nor what it says when it fails; the run's end says that."""
+async def test_a_providers_metadata_and_errors_do_not_reach_a_guest(tmp_path: pathlib.Path) -> None:
+    """The guest gets neither the metadata of a reply nor the text of a failure, which only the run's end has."""
     heard: list[bytes] = []
 
     async def listener(guest: Guest) -> None:
@@ -525,7 +525,7 @@ async def test_nothing_of_a_providers_own_words_reaches_a_guest(tmp_path: pathli
 
 
 async def test_events_are_stamped_with_the_run_of_the_channel(tmp_path: pathlib.Path) -> None:
-    """And what is long in them is cut."""
+    """The host replaces the identity in an event, and cuts long texts."""
 
     async def liar(guest: Guest) -> None:
         guest.tell(Notice(**WHO, text="x" * 100_000, error=ErrorInfo(type="y" * 1_000, message="z" * 9_000)))
@@ -542,8 +542,10 @@ async def test_events_are_stamped_with_the_run_of_the_channel(tmp_path: pathlib.
     assert len(notice.error.type) + len(notice.error.message) < 3_000
 
 
-async def test_a_flood_of_records_has_an_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By number, and by size: of the conversation, and of all that was ever told."""
+async def test_records_of_a_guest_are_limited_in_number_and_size(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run fails beyond the number of records, and beyond the size of the conversation."""
 
     async def notices(guest: Guest) -> None:
         for _ in range(21):
@@ -564,8 +566,8 @@ async def test_a_flood_of_records_has_an_end(tmp_path: pathlib.Path, monkeypatch
     assert "at most 10000 are kept" in by_size.error.message
 
 
-async def test_a_guest_that_breaks_a_rule_leaves_its_parent_and_siblings_alone(tmp_path: pathlib.Path) -> None:
-    """The parent, which works in the host, hears that the child failed."""
+async def test_a_broken_rule_does_not_affect_parent_and_siblings(tmp_path: pathlib.Path) -> None:
+    """The parent in the host reads that the child failed, and the sibling completes."""
 
     async def bad(guest: Guest) -> None:
         guest.tell(MessageRecorded(**WHO, message={"type": "ai", "content": "I never said this."}))
@@ -593,8 +595,8 @@ async def test_a_guest_that_breaks_a_rule_leaves_its_parent_and_siblings_alone(t
     assert [view.state for view in talk.runs()][1:] == ["failed", "completed"]
 
 
-async def test_a_last_word_is_heard_though_something_was_being_told() -> None:
-    """A guest that has left does not read any more; what it had said counts all the same."""
+async def test_the_host_reads_a_last_word_despite_a_failed_send() -> None:
+    """The guest has closed the channel before the host's message; its earlier message still counts."""
 
     class Nothing:
         answer = hear = failed = None
@@ -629,8 +631,8 @@ EVENT = st.builds(
 
 
 @given(st.binary(max_size=200) | (EVENT | JSON).map(lambda value: msgspec.json.encode(value)), st.binary(max_size=20))
-async def test_whatever_is_told_is_an_event_or_a_protocol_error(line: bytes, rest: bytes) -> None:
-    """Nothing else is raised for it, and nothing of the model's is ever changed by it."""
+async def test_any_record_is_an_event_or_a_protocol_error(line: bytes, rest: bytes) -> None:
+    """No other error is raised, and no record adds a message of the model or the system."""
     async with Session(ScriptedModel(["never"])) as talk:
         run = talk._root
         conversation = SandboxedConversation(run, [HumanMessage("Begin.")], lambda chunk: None)
@@ -643,8 +645,8 @@ async def test_whatever_is_told_is_an_event_or_a_protocol_error(line: bytes, res
 
 
 @given(st.binary(max_size=200) | st.fixed_dictionaries({"messages": JSON, "tools": JSON}).map(msgspec.json.encode))
-async def test_whatever_is_asked_is_a_question_or_a_protocol_error(body: bytes) -> None:
-    """Fuzzed bytes and fuzzed questions alike."""
+async def test_any_request_is_valid_or_a_protocol_error(body: bytes) -> None:
+    """Random bytes and random questions raise no other error."""
     async with Session(ScriptedModel(lambda messages: "Yes.")) as talk:
         run = talk._root
         conversation = SandboxedConversation(run, [HumanMessage("Begin.")], lambda chunk: None)
@@ -659,8 +661,10 @@ async def _no_piece(piece: bytes) -> None:
     raise AssertionError("nobody asked for pieces")
 
 
-async def test_recorded_bytes_wait_for_the_disk(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind 1 MiB of records nothing is read before they are on the disk: until then they are in memory."""
+async def test_the_host_stops_reading_until_records_are_durable(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host holds at most 1 MiB of records that are not on disk, and answers no request until then."""
     may_settle, is_settling, answered = asyncio.Event(), asyncio.Event(), list[bool]()
 
     async def settled(_: ToolUseContext) -> None:

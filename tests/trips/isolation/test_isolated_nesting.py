@@ -1,4 +1,4 @@
-"""Agents in sandboxes that start agents in sandboxes. On every backend alike."""
+"""Agents in sandboxes that spawn agents in sandboxes, alike on every backend."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAY = ramet.Policy(allow_sub_agents=True, memory_mb=1024, cpu_cores=8)
 
 
 async def test_ac_s0_3_value_exit_code_and_artifacts_reach_the_parent(runtime: ramet.AgentRuntime) -> None:
-    """AC-S0-3: a child with 128 MB; all that it left is its parent's to read."""
+    """AC-S0-3: the parent of a child with 128 MB reads its output, exit code, streams and files."""
     result = await runtime.run_agent(
         agent=agents.spawn, args=(agents.leave, {"memory_mb": 128}, ({"child.txt": "of the child"},)), policy=MAY
     )
@@ -31,8 +31,8 @@ async def test_ac_s0_3_value_exit_code_and_artifacts_reach_the_parent(runtime: r
     }
 
 
-async def test_ac_s0_3_a_parent_that_may_not_is_refused_by_type(runtime: ramet.AgentRuntime) -> None:
-    """AC-S0-3: SpawnRefused inside, with the field that stood against it; uncaught it is the run's failure."""
+async def test_ac_s0_3_a_parent_without_the_right_gets_spawn_refused(runtime: ramet.AgentRuntime) -> None:
+    """AC-S0-3: SpawnRefused names the field; if the parent does not catch it, its run fails with it."""
     caught = await runtime.run_agent(agent=agents.spawn_one_by_one, args=(1,))
     uncaught = await runtime.run_agent(agent=agents.spawn, args=(agents.echo,))
 
@@ -42,16 +42,16 @@ async def test_ac_s0_3_a_parent_that_may_not_is_refused_by_type(runtime: ramet.A
     assert uncaught.error.type.endswith("SpawnRefused")
 
 
-async def test_a_childs_failure_is_a_result_to_its_parent(runtime: ramet.AgentRuntime) -> None:
-    """FINEPRINT: refused spawns raise; a child that failed does not."""
+async def test_a_failed_child_returns_a_result_to_its_parent(runtime: ramet.AgentRuntime) -> None:
+    """FINEPRINT: a refused spawn raises; a failed child does not."""
     result = await runtime.run_agent(agent=agents.spawn, args=(agents.fail, None, ("in the child",)), policy=MAY)
 
     assert (result.output["status"], result.output["exit_code"], result.output["output"]) == ("failed", 1, None)
     assert "in the child" in result.output["error"]
 
 
-async def test_a_function_that_returns_awaits_the_children_that_it_left_at_work(runtime: ramet.AgentRuntime) -> None:
-    """As in the host: they were cut off, and their work was lost, when a function in a sandbox ended in good order."""
+async def test_a_returning_function_awaits_its_active_children(runtime: ramet.AgentRuntime) -> None:
+    """The child completes before the parent's end is recorded, as in the host."""
     handle = await runtime.spawn(agents.leave_one_at_work, args=(0.2,), policy=MAY)
     recorder = runtime.trees[handle.run.info.id].recorder
     result = await handle.result()
@@ -61,8 +61,8 @@ async def test_a_function_that_returns_awaits_the_children_that_it_left_at_work(
     assert ends == [("main/late", "completed"), ("main", "completed")]
 
 
-async def test_ac_s0_4_three_levels_and_a_large_leaf(runtime: ramet.AgentRuntime) -> None:
-    """AC-S0-4: the leaf's text is far above 64 KB; all levels succeed."""
+async def test_ac_s0_4_a_large_result_passes_through_nested_levels(runtime: ramet.AgentRuntime) -> None:
+    """AC-S0-4: a text of 200 KB reaches the root through four levels."""
     result = await runtime.run_agent(agent=agents.level, args=(4, 200_000), policy=MAY)
 
     assert result.status == "completed", result.error
@@ -72,7 +72,7 @@ async def test_ac_s0_4_three_levels_and_a_large_leaf(runtime: ramet.AgentRuntime
 
 @pytest.mark.parametrize("limit", [1, 3])
 async def test_ac_s0_4_a_level_beyond_the_limit_is_refused(runtime: ramet.AgentRuntime, limit: int) -> None:
-    """AC-S0-4: depth 4 where 3 are allowed."""
+    """AC-S0-4: a run one level deeper than `max_sub_agent_depth` fails, and names the depth."""
     policy = ramet.Policy(allow_sub_agents=True, memory_mb=1024, cpu_cores=8, max_sub_agent_depth=limit)
 
     within = await runtime.run_agent(agent=agents.level, args=(limit + 1, 10), policy=policy)
@@ -84,15 +84,15 @@ async def test_ac_s0_4_a_level_beyond_the_limit_is_refused(runtime: ramet.AgentR
 
 
 async def test_ac_s0_4_the_eleventh_child_is_refused(runtime: ramet.AgentRuntime) -> None:
-    """AC-S0-4: ten in a life, by default."""
+    """AC-S0-4: a run may spawn ten children by default."""
     result = await runtime.run_agent(agent=agents.spawn_one_by_one, args=(12,), policy=MAY)
 
     assert result.output[:10] == ["completed"] * 10
     assert [("sub_agents" in said or "children" in said) for said in result.output[10:]] == [True, True]
 
 
-async def test_ac_s0_5_memory_is_lent_by_the_parent_and_comes_back(runtime: ramet.AgentRuntime) -> None:
-    """AC-S0-5: two of 300 MB do not live at once under 512: the second begins when the first has ended."""
+async def test_ac_s0_5_a_childs_memory_is_reserved_and_released(runtime: ramet.AgentRuntime) -> None:
+    """AC-S0-5: two children of 300 MB under 512 run one after the other."""
     policy = ramet.Policy(allow_sub_agents=True, memory_mb=512, cpu_cores=1)
 
     result = await runtime.run_agent(agent=agents.spawn_beyond_memory, args=(0.5,), policy=policy)
@@ -101,8 +101,8 @@ async def test_ac_s0_5_memory_is_lent_by_the_parent_and_comes_back(runtime: rame
     assert result.output["first"][1] <= result.output["second"][0]
 
 
-async def test_a_child_can_be_cancelled_by_its_parent_alone(runtime: ramet.AgentRuntime) -> None:
-    """105: the parent goes on, has back what it lent, and may cancel twice."""
+async def test_a_parent_can_cancel_one_child(runtime: ramet.AgentRuntime) -> None:
+    """105: the parent continues, has the reservation back, and may cancel twice."""
     policy = ramet.Policy(allow_sub_agents=True, memory_mb=512, cpu_cores=1)
 
     result = await runtime.run_agent(agent=agents.cancel_one, policy=policy)
@@ -113,21 +113,21 @@ async def test_a_child_can_be_cancelled_by_its_parent_alone(runtime: ramet.Agent
 
 
 async def test_map_keeps_order_and_shows_failures(runtime: ramet.AgentRuntime) -> None:
-    """18: one result for each, in order; one failure loses no other."""
+    """18: each item has a result, in order; one failure leaves the other results."""
     result = await runtime.run_agent(agent=agents.fan_out, args=([1, 2, 13, 4],), policy=MAY)
 
     assert [str(each).rpartition(".")[2] for each in result.output] == ["1", "4", "ValueError", "16"]
 
 
-async def test_usage_of_the_subtree_is_the_roots(runtime: ramet.AgentRuntime) -> None:
-    """103: agents are counted upward."""
+async def test_the_roots_usage_counts_agents_of_the_subtree(runtime: ramet.AgentRuntime) -> None:
+    """103: the root's usage counts three children."""
     result = await runtime.run_agent(agent=agents.fan_out, args=([1, 2, 3],), policy=MAY)
 
     assert result.usage.agents == 3
 
 
-async def test_a_child_does_not_see_its_parents_files_or_its_siblings(runtime: ramet.AgentRuntime) -> None:
-    """118, NEG-3: each has its own folder."""
+async def test_a_child_sees_no_files_of_its_parent_or_siblings(runtime: ramet.AgentRuntime) -> None:
+    """118, NEG-3: each run has a folder of its own."""
     result = await runtime.run_agent(agent=agents.look_for_others, policy=MAY)
 
     assert result.output == {"of parent": [], "of sibling": []}

@@ -1,4 +1,4 @@
-"""Policies as users write them: strict, as data, and enforced on every backend or refused there."""
+"""Policies as users write them: strict, as data, and enforced or refused on every backend."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ WRONG: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("field", WRONG)
-def test_a_value_that_is_not_accepted_names_its_field(field: str) -> None:
-    """61: from Python and from JSON alike; the error says the field, the value, and what would be taken."""
+def test_an_invalid_value_names_its_field(field: str) -> None:
+    """61: from Python and from JSON the error has the field, and what would be accepted."""
     for value in WRONG[field]:
         with pytest.raises(InvalidValue) as raised:
             ramet.Policy(**{field: value})
@@ -54,8 +54,8 @@ def test_a_value_that_is_not_accepted_names_its_field(field: str) -> None:
         assert raised.value.field.startswith(f"policy.{field}"), value
 
 
-def test_an_unknown_field_is_an_error_that_names_it() -> None:
-    """ "privileged" is no word of ours."""
+def test_an_unknown_field_is_named() -> None:
+    """An unknown field such as "privileged" raises InvalidValue or TypeError."""
     with pytest.raises(InvalidValue) as raised:
         policies.from_json('{"memory_mb": 128, "privileged": true}')
     assert "privileged" in str(raised.value)
@@ -65,14 +65,14 @@ def test_an_unknown_field_is_an_error_that_names_it() -> None:
 
 
 @pytest.mark.parametrize("data", ["", "[]", "null", "{", '{"memory_mb": 1, "memory_mb": NaN}', b"\xff"])
-def test_what_is_no_policy_is_an_error(data: str | bytes) -> None:
-    """Bad JSON is InvalidValue, never a traceback of a parser."""
+def test_invalid_json_of_a_policy_raises_invalid_value(data: str | bytes) -> None:
+    """No other error of a parser is raised."""
     with pytest.raises(InvalidValue):
         policies.from_json(data)
 
 
-def test_a_policy_makes_the_round_trip() -> None:
-    """Every field, and none."""
+def test_a_policy_survives_a_round_trip_through_json() -> None:
+    """A policy with every field, and one with none, decodes as it was encoded."""
     full = ramet.Policy(
         cpu_cores=0.5, memory_mb=128, pids=8, timeout_seconds=9.5, network="allow_list",
         allowed_endpoints=("example.org:443",), ports={"web": 80}, readonly_mounts=("/opt/data",), tmpfs_size_mb=8,
@@ -86,13 +86,13 @@ def test_a_policy_makes_the_round_trip() -> None:
         assert policies.from_json(policies.to_json(policy)) == policy
 
 
-def holding(text: bytes, folder: pathlib.Path) -> list[pathlib.Path]:
-    """The regular files below a folder that hold a text."""
+def files_with(text: bytes, folder: pathlib.Path) -> list[pathlib.Path]:
+    """Return the regular files below a folder that contain a text."""
     return [file for file in folder.rglob("*") if file.is_file() and text in file.read_bytes()]
 
 
-def test_no_secret_is_shown() -> None:
-    """NEG-7: neither repr nor str nor an error shows a value."""
+def test_a_policy_shows_no_secret() -> None:
+    """NEG-7: neither repr nor str nor an error contains a secret value."""
     policy = ramet.Policy(secrets={"token": "very-secret"}, env_vars={"SETTING": "quite-private"})
 
     assert "very-secret" not in f"{policy!r} {policy}"
@@ -103,7 +103,7 @@ def test_no_secret_is_shown() -> None:
 
 
 async def test_a_secret_is_a_file_in_memory(runtime: ramet.AgentRuntime, tmp_path: pathlib.Path) -> None:
-    """56, NEG-7: at /run/secrets/NAME, in no variable, and on no disk of the host."""
+    """56, NEG-7: the secret is at /run/secrets/NAME, in no variable, and on no disk of the host."""
     policy = ramet.Policy(secrets={"token": "very-secret-value"})
 
     read = await runtime.run_agent(agent=agents.digest, args=("/run/secrets/token",), policy=policy)
@@ -111,11 +111,11 @@ async def test_a_secret_is_a_file_in_memory(runtime: ramet.AgentRuntime, tmp_pat
 
     assert read.output == hashlib.sha256(b"very-secret-value").hexdigest()
     assert "very-secret-value" not in str(seen.output)
-    assert holding(b"very-secret-value", tmp_path) == []
+    assert files_with(b"very-secret-value", tmp_path) == []
 
 
-async def test_166_a_secret_that_is_printed_is_masked(runtime: ramet.AgentRuntime, tmp_path: pathlib.Path) -> None:
-    """166: neither the result's streams nor the log file show the value."""
+async def test_166_a_printed_secret_is_masked(runtime: ramet.AgentRuntime, tmp_path: pathlib.Path) -> None:
+    """166: neither the result's streams nor the log file contain the value."""
     policy = ramet.Policy(secrets={"token": "very-secret-value"})
     heard: list[str] = []
 
@@ -125,11 +125,11 @@ async def test_166_a_secret_that_is_printed_is_masked(runtime: ramet.AgentRuntim
 
     assert "very-secret-value" not in result.stdout + "".join(heard)
     assert result.stdout.startswith("the token is ")
-    assert holding(b"very-secret-value", tmp_path) == []
+    assert files_with(b"very-secret-value", tmp_path) == []
 
 
-async def test_a_level_that_is_not_offered_is_refused(runtime: ramet.AgentRuntime) -> None:
-    """109: nothing is lowered silently."""
+async def test_an_unavailable_isolation_level_is_refused(runtime: ramet.AgentRuntime) -> None:
+    """109: the runtime never lowers the level silently."""
     with pytest.raises(IsolationUnavailable) as refusal:
         await runtime.run_agent(agent=agents.echo, policy=ramet.Policy(isolation=ramet.Isolation.L4))
 
@@ -138,7 +138,7 @@ async def test_a_level_that_is_not_offered_is_refused(runtime: ramet.AgentRuntim
 
 
 async def test_the_default_backend_is_the_strictest_that_works(tmp_path: pathlib.Path) -> None:
-    """Without a word bubblewrap is used where it works."""
+    """A runtime without a `backend` gives L2 where bubblewrap works."""
     async with ramet.AgentRuntime(working_dir=tmp_path / "work") as runtime:
         result = await runtime.run_agent(
             agent=agents.echo, args=(1,), policy=ramet.Policy(isolation=ramet.Isolation.L2)
@@ -148,7 +148,7 @@ async def test_the_default_backend_is_the_strictest_that_works(tmp_path: pathlib
 
 
 def test_an_unknown_backend_is_refused(tmp_path: pathlib.Path) -> None:
-    """Bad input: the error names what there is."""
+    """The error names the known backends."""
     with pytest.raises(RametError, match="bwrap"):
         ramet.AgentRuntime(working_dir=tmp_path, backend="docker")  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Modules of a program's own, in code of its agents: in a sandbox they are as they are in the host."""
+"""Modules of a user's program in the code of its agents: they work alike in a sandbox and in the host."""
 
 # mypy: disable-error-code="empty-body"
 
@@ -82,7 +82,7 @@ print([helpers.add(1, 2), helpers.add(3, 4), helpers.RATE, helpers.Box(4).grown(
 '''
 
 
-def written(folder: pathlib.Path) -> None:
+def write_modules(folder: pathlib.Path) -> None:
     """Write the user's modules."""
     for name, text in FILES.items():
         place = folder / name
@@ -92,10 +92,10 @@ def written(folder: pathlib.Path) -> None:
 
 @pytest.fixture
 def helpers(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The user's modules, which this process can import."""
+    """Yield one of the user's modules, which this process can import."""
     folder = tmp_path / "program"
     folder.mkdir()
-    written(folder)
+    write_modules(folder)
     monkeypatch.syspath_prepend(str(folder))
     yield importlib.import_module("own_helpers")
     for name in [each for each in sys.modules if each.startswith("own_")]:
@@ -103,18 +103,18 @@ def helpers(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 def code(text: str) -> Call:
-    """A call of the tool."""
+    """Return a call of the tool `python`."""
     return Call("python", {"code": text})
 
 
 def coder(*script: Any, name: str = "coder", **fields: Any) -> ramet.Agent:
-    """An agent that writes code in a sandbox."""
+    """Return an agent that writes code in a sandbox."""
     model = ramet.ScriptedModel([*map(code, script), "done"])
     return ramet.Agent(name=name, model=model, tools=(python_tool(),), policy=POLICY, **fields)
 
 
-async def played(agent: ramet.Agent, backend: Name, folder: pathlib.Path) -> tuple[Result, list[str]]:
-    """Run the agent; its result, and what its calls showed."""
+async def play(agent: ramet.Agent, backend: Name, folder: pathlib.Path) -> tuple[Result, list[str]]:
+    """Run the agent; return its result and the outputs of its calls."""
     async with ramet.AgentRuntime(folder / "work", backend=backend) as runtime:
         handle = await runtime.spawn(agent, "Play.")
         result = await handle.result()
@@ -125,11 +125,9 @@ async def played(agent: ramet.Agent, backend: Name, folder: pathlib.Path) -> tup
 
 @pytest.mark.slow
 @both
-def test_a_module_beside_a_program_is_in_the_sandbox_what_it_is_in_the_host(
-    tmp_path: pathlib.Path, backend: Name
-) -> None:
-    """A program and its helpers in one folder: with a policy and without, the results are those of a plain call."""
-    written(tmp_path)
+def test_a_programs_module_works_alike_in_sandbox_and_host(tmp_path: pathlib.Path, backend: Name) -> None:
+    """A program with helpers in its folder gets the results of a plain call, with a policy and without one."""
+    write_modules(tmp_path)
     (tmp_path / "program.py").write_text(PROGRAM)
     done = subprocess.run(
         [sys.executable, "program.py", backend, str(tmp_path / "work")],
@@ -145,35 +143,33 @@ def test_a_module_beside_a_program_is_in_the_sandbox_what_it_is_in_the_host(
 
 
 @both
-async def test_only_what_is_declared_of_a_module_is_shown(
+async def test_only_declared_names_of_a_module_are_shown(
     tmp_path: pathlib.Path, backend: Name, helpers: ModuleType
 ) -> None:
-    """The modules that it needs itself work, and are no capability of the code."""
+    """Modules that the module itself imports work, and are no capability of the code."""
     agent = coder("own_helpers.add(1, 2)", "own_helpers.RATE", "import own_more")
     agent.module(helpers, include=["add"])
-    _, shown = await played(agent, backend, tmp_path)
+    _, shown = await play(agent, backend, tmp_path)
 
     assert shown[0] == "ok: 3"
     assert "AttributeError: own_helpers.RATE is not among the capabilities; available: add" in shown[1]
     assert "ModuleNotFoundError: module 'own_more' is not among the capabilities" in shown[2]
 
 
-async def test_a_package_comes_with_the_modules_of_it_that_are_loaded(
-    tmp_path: pathlib.Path, helpers: ModuleType
-) -> None:
-    """As far as the capability shows them."""
+async def test_a_package_brings_its_loaded_modules(tmp_path: pathlib.Path, helpers: ModuleType) -> None:
+    """The sandbox has each loaded module that the capability shows."""
     importlib.import_module("own_package.lazy")
     text = "import own_package.lazy\nown_package.lazy.triple(2), own_package.NAME"
-    _, shown = await played(coder(text).module("own_package"), "local", tmp_path)
+    _, shown = await play(coder(text).module("own_package"), "local", tmp_path)
     assert shown == ["ok: (6, 'package')"]
 
     hidden = coder(text).module("own_package", exclude=["lazy"])
-    _, shown = await played(hidden, "local", tmp_path)
+    _, shown = await play(hidden, "local", tmp_path)
     assert "module 'own_package.lazy' is not among the capabilities" in shown[0]
 
 
-async def test_what_is_hidden_within_a_package_stays_in_the_host(tmp_path: pathlib.Path, helpers: ModuleType) -> None:
-    """Modules that the capability does not show are not sent, however deep they lie; what is shown works."""
+async def test_hidden_modules_of_a_package_stay_in_the_host(tmp_path: pathlib.Path, helpers: ModuleType) -> None:
+    """Excluded and private modules are not sent, at any depth; the shown ones work."""
     deep = tmp_path / "program" / "own_package" / "deep"
     deep.mkdir()
     for name in ("__init__", "shown", "secret", "_hidden"):
@@ -188,15 +184,15 @@ async def test_what_is_hidden_within_a_package_stays_in_the_host(tmp_path: pathl
     assert sorted(source_modules(agent) | {"own_package.lazy"}) == below
     assert "own_package.deep._hidden" not in source_modules(named)
     assert "own_package.deep.secret" in source_modules(named)
-    _, shown = await played(agent, "local", tmp_path)
+    _, shown = await play(agent, "local", tmp_path)
     assert shown == ["ok: 'shown'"]
 
 
 @both
-async def test_an_agent_that_was_written_down_has_the_modules_of_the_one_at_the_top(
+async def test_a_created_agent_has_modules_of_its_root_agent(
     tmp_path: pathlib.Path, backend: Name, helpers: ModuleType
 ) -> None:
-    """In its own sandbox, by its handle, with no more of them than it was given."""
+    """The created agent imports them in its own sandbox and by its handle, with only the names that it was given."""
     make = """
 with Agent(name="adder", primer="You add.") as adder:
     adder.module("own_helpers", include=["add", "own_more"])
@@ -223,8 +219,8 @@ task_success(f"{adder.ref} {total(1, 2)}")
         assert await task(1, 2) == 3
 
 
-async def test_a_conversation_that_is_resumed_has_its_modules(tmp_path: pathlib.Path, helpers: ModuleType) -> None:
-    """Its definition is that on record: nobody declares it again."""
+async def test_a_resumed_session_has_its_modules(tmp_path: pathlib.Path, helpers: ModuleType) -> None:
+    """The definition comes from the journal, without another declaration."""
     agent = coder("add(1, 2)", name="talker")
     agent.fn(helpers.add)
     async with ramet.AgentRuntime(tmp_path / "work", backend="local") as runtime:
@@ -239,10 +235,10 @@ async def test_a_conversation_that_is_resumed_has_its_modules(tmp_path: pathlib.
             assert talk.messages[-2].text.endswith("7")
 
 
-async def test_a_module_that_no_program_declared_stays_in_the_host(tmp_path: pathlib.Path, helpers: ModuleType) -> None:
-    """A server's clients name modules, too: what the server has loaded is not theirs."""
+async def test_an_undeclared_module_stays_in_the_host(tmp_path: pathlib.Path, helpers: ModuleType) -> None:
+    """A client of a server may name a module, but does not get the server's loaded one."""
     agent = coder("1", capabilities=(Capability("module", "own_helpers"),))
-    result, shown = await played(agent, "local", tmp_path)
+    result, shown = await play(agent, "local", tmp_path)
 
     assert (result.status, shown) == (Status.FAILED, [])
     assert result.error is not None
@@ -251,8 +247,8 @@ async def test_a_module_that_no_program_declared_stays_in_the_host(tmp_path: pat
     assert "declares it with .module, .fn or .cls" in result.error.message
 
 
-async def test_a_module_that_no_program_declared_is_shown_to_a_model_by_its_name_alone(helpers: ModuleType) -> None:
-    """Its functions are the host's: the names that a client of a server gives say nothing of what they stand for."""
+async def test_the_prompt_shows_an_undeclared_module_by_name_only(helpers: ModuleType) -> None:
+    """The prompt lists the functions of a declared module, and not those of one that a client named."""
     for is_declared in (False, True):
         model = ramet.ScriptedModel(["done"])
         agent = ramet.Agent(name="reader", model=model)
@@ -267,14 +263,14 @@ async def test_a_module_that_no_program_declared_is_shown_to_a_model_by_its_name
         assert ("add(a: int, b: int)" in prompt) is is_declared
 
 
-async def test_a_module_that_cannot_go_is_named(tmp_path: pathlib.Path, helpers: ModuleType) -> None:
-    """Before a model is asked: one that holds a secret of the policy, one whose file is gone, one never imported."""
+async def test_a_module_that_cannot_be_packed_is_named(tmp_path: pathlib.Path, helpers: ModuleType) -> None:
+    """A module with a secret, a deleted one and a missing one fail the run before a request to a model."""
     secret = ramet.Policy(secrets={"KEY": helpers.KEY})
     never = coder("1").module("own_never")
     holding, gone = coder("1").replace(policy=secret), coder("1")
     holding.fn(helpers.add)
     gone.fn(helpers.add)
-    result, _ = await played(holding, "local", tmp_path)
+    result, _ = await play(holding, "local", tmp_path)
     assert result.error is not None
     assert (result.error.type, result.usage.model_calls) == ("NotShippable", 0)
     assert "module 'own_helpers'" in result.error.message
@@ -282,12 +278,12 @@ async def test_a_module_that_cannot_go_is_named(tmp_path: pathlib.Path, helpers:
 
     assert helpers.__file__ is not None
     os.unlink(helpers.__file__)  # noqa: PTH108 - nothing else is at work meanwhile
-    result, _ = await played(gone, "local", tmp_path)
+    result, _ = await play(gone, "local", tmp_path)
     assert result.error is not None
     assert (result.error.type, result.usage.model_calls) == ("NotShippable", 0)
     assert "module 'own_helpers'" in result.error.message
 
-    result, _ = await played(never, "local", tmp_path)
+    result, _ = await play(never, "local", tmp_path)
     assert result.error is not None
     assert (result.error.type, result.usage.model_calls) == ("AgentNotResolved", 0)
     assert "'module own_never' cannot be imported in the sandbox" in result.error.message

@@ -1,4 +1,4 @@
-"""Agents that serve: the host reaches a named port of theirs, and nothing else does."""
+"""Agents that serve: the host reaches a named port of a run, and no other port."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.trips.kits.ports import asked, asked_at, backend, rest, runtime, serv
 __all__ = ["backend", "runtime"]
 
 
-async def test_a_named_port_is_reached_by_socket_by_connection_and_by_loopback(runtime: ramet.AgentRuntime) -> None:
-    """Three ways, one server, and no port of the host that anybody chose."""
+async def test_a_named_port_is_reached_by_socket_connection_and_loopback(runtime: ramet.AgentRuntime) -> None:
+    """The host chooses the loopback port itself, and keeps it."""
     handle = await serving(runtime, agents.greet, {"web": 8000}, 8000, "hello")
 
     assert await asked_at(await handle.port("web"), "/one") == "hello /one"
@@ -33,7 +33,7 @@ async def test_a_named_port_is_reached_by_socket_by_connection_and_by_loopback(r
 
 
 async def test_a_socket_is_for_this_user_only(runtime: ramet.AgentRuntime) -> None:
-    """It lies in the run's own folder, in one that nobody else may enter."""
+    """The socket lies in the run's own folder, which no other user may enter."""
     handle = await serving(runtime, agents.greet, {"web": 8000}, 8000, "hello")
 
     path = await handle.port("web")
@@ -44,8 +44,8 @@ async def test_a_socket_is_for_this_user_only(runtime: ramet.AgentRuntime) -> No
     assert path.parent.lstat().st_uid == os.geteuid()
 
 
-async def test_each_name_leads_to_its_own_port_of_its_own_run(runtime: ramet.AgentRuntime) -> None:
-    """Two runs have the same numbers at once: nothing of the host's is taken by either. A low one is served, too."""
+async def test_each_name_leads_to_the_port_of_its_own_run(runtime: ramet.AgentRuntime) -> None:
+    """Two runs use equal port numbers at once, also below 1024, and take no port of the host."""
     one = await serving(runtime, agents.greet_on_both, {"web": 80, "api": 8000}, 80, 8000)
     other = await serving(runtime, agents.greet, {"web": 80}, 80, "other")
 
@@ -63,7 +63,7 @@ async def test_each_name_leads_to_its_own_port_of_its_own_run(runtime: ramet.Age
 
 
 async def test_a_port_ends_with_its_run(runtime: ramet.AgentRuntime) -> None:
-    """When the end is told its socket has gone, what was open is cut, and the handle says so."""
+    """The socket is removed, open connections are cut, and the handle raises Gone once the run has ended."""
     handle = await serving(runtime, agents.echo, {"web": 8000}, 8000)
     path = await handle.port("web")
     loopback = await handle.loopback_port("web")
@@ -82,8 +82,8 @@ async def test_a_port_ends_with_its_run(runtime: ramet.AgentRuntime) -> None:
             await way("web")
 
 
-async def test_a_port_that_is_not_declared_is_unknown(runtime: ramet.AgentRuntime) -> None:
-    """Whatever the guest listens on: the error says which names there are."""
+async def test_an_undeclared_port_is_unknown(runtime: ramet.AgentRuntime) -> None:
+    """The error lists the declared names, whatever the guest listens on."""
     handle = await serving(runtime, agents.greet, {"web": 8000}, 9000, "hidden")
     plain = await runtime.start_agent(agents.idle)
 
@@ -95,8 +95,8 @@ async def test_a_port_that_is_not_declared_is_unknown(runtime: ramet.AgentRuntim
         await plain.connect("web")
 
 
-async def test_where_nobody_listens_it_is_said(runtime: ramet.AgentRuntime) -> None:
-    """A connection of ours is refused by name, one through the socket is closed; later, both work."""
+async def test_a_port_without_a_listener_is_refused(runtime: ramet.AgentRuntime) -> None:
+    """`connect` raises PortRefused with the name; a connection through the socket is closed."""
     handle = await serving(runtime, agents.idle, {"web": 8000})
 
     with pytest.raises(PortRefused, match=r"'web' .*127\.0\.0\.1:8000") as refused:
@@ -109,8 +109,8 @@ async def test_where_nobody_listens_it_is_said(runtime: ramet.AgentRuntime) -> N
     writer.close()
 
 
-async def test_ports_and_endpoints_are_had_together(runtime: ramet.AgentRuntime) -> None:
-    """The way to the proxy listens beside the agent's own server."""
+async def test_an_agent_has_ports_and_endpoints_together(runtime: ramet.AgentRuntime) -> None:
+    """The egress proxy listens beside the agent's own server."""
     handle = await serving(
         runtime, agents.greet, {"web": 8000}, 8000, "both", allowed_endpoints=["api.example.org:443"]
     )
@@ -118,8 +118,8 @@ async def test_ports_and_endpoints_are_had_together(runtime: ramet.AgentRuntime)
     assert await asked_at(await handle.port("web")) == "both /"
 
 
-async def test_a_sandbox_from_nothing_serves_too(runtime: ramet.AgentRuntime, backend: Name) -> None:
-    """Its zygote forks nobody else, and makes sockets as long as it lives."""
+async def test_a_fresh_sandbox_serves_ports(runtime: ramet.AgentRuntime, backend: Name) -> None:
+    """The zygote of a fresh sandbox forks no other sandbox, and creates its sockets."""
     if backend == "local":
         pytest.skip("fresh is L2 and more")
     handle = await serving(runtime, agents.greet, {"web": 8000}, 8000, "fresh", isolation="fresh")
@@ -127,8 +127,8 @@ async def test_a_sandbox_from_nothing_serves_too(runtime: ramet.AgentRuntime, ba
     assert await asked_at(await handle.port("web")) == "fresh /"
 
 
-async def test_the_next_attempt_serves_in_place_of_the_one_before(runtime: ramet.AgentRuntime) -> None:
-    """Whoever waits for a port meanwhile gets it from the sandbox that lives."""
+async def test_the_next_attempt_serves_the_port(runtime: ramet.AgentRuntime) -> None:
+    """A caller that waits for the port gets it from the new sandbox."""
     handle = await serving(
         runtime, agents.fail_once_then_greet, {"web": 8000}, 8000, retry_count=1, retry_delay_seconds=0.0
     )
@@ -136,8 +136,8 @@ async def test_the_next_attempt_serves_in_place_of_the_one_before(runtime: ramet
     assert await asked_at(await handle.port("web")) == "again /"
 
 
-async def test_a_child_serves_on_no_port_that_its_parent_lacks(runtime: ramet.AgentRuntime) -> None:
-    """Refused by the name of the field, with the name and the number."""
+async def test_a_child_gets_no_port_that_its_parent_lacks(runtime: ramet.AgentRuntime) -> None:
+    """SpawnRefused names the field, the port and the number."""
     policy = ramet.Policy(ports={"web": 8000}, allow_sub_agents=True)
 
     async def born(ports: dict[str, int]) -> str:
@@ -152,8 +152,8 @@ async def test_a_child_serves_on_no_port_that_its_parent_lacks(runtime: ramet.Ag
         assert lacking in refusal
 
 
-async def test_the_record_says_which_ports_a_run_has(runtime: ramet.AgentRuntime) -> None:
-    """By name and number, among all that its policy gives."""
+async def test_the_journal_records_the_ports_of_a_run(runtime: ramet.AgentRuntime) -> None:
+    """SandboxStarted has the names and the numbers in its policy."""
     handle = await serving(runtime, agents.idle, {"web": 8000, "api": 9000})
     await handle.cancel()
 
@@ -162,8 +162,8 @@ async def test_the_record_says_which_ports_a_run_has(runtime: ramet.AgentRuntime
     assert [policy["ports"] for policy in policies] == [{"web": 8000, "api": 9000}]
 
 
-async def test_a_path_that_no_program_can_connect_to_is_refused(backend: Name, tmp_path: pathlib.Path) -> None:
-    """With what to do instead; a connection of ours needs no path."""
+async def test_a_too_long_socket_path_is_refused(backend: Name, tmp_path: pathlib.Path) -> None:
+    """The error names `loopback_port`; `connect` needs no path and works."""
     deep = tmp_path / ("x" * 60)
     async with ramet.AgentRuntime(working_dir=deep, backend=backend) as runtime:
         handle = await serving(runtime, agents.greet, {"web": 8000}, 8000, "deep")

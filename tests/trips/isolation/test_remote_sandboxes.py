@@ -1,4 +1,4 @@
-"""Runs whose sandboxes are on another machine: they leave what any run leaves, and are lost with it, not before."""
+"""Runs whose sandboxes are on another machine: they return what any run returns, and are lost only with the machine."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ async def runtime(backend: MachineBackend, tmp_path: Path) -> AsyncIterator[rame
         yield runtime
 
 
-async def test_what_a_run_leaves_comes_here(runtime: ramet.AgentRuntime) -> None:
-    """Its value, its files, what it printed; and a child's."""
+async def test_a_remote_runs_outputs_reach_the_host(runtime: ramet.AgentRuntime) -> None:
+    """The host gets the value, the files, the streams, and the result of a child."""
     result = await runtime.run_agent(agent=agents.leave, args=({"a": "A", "b/c": "C"},), policy=ramet.Policy())
     assert (result.status, result.output) == ("completed", 2)
     assert contents(result) == {"a": "A", "b/c": "C"}
@@ -58,12 +58,12 @@ async def test_what_a_run_leaves_comes_here(runtime: ramet.AgentRuntime) -> None
 
 
 def contents(result: AgentResult) -> dict[str, str]:
-    """Of its artifacts."""
+    """Return the contents of the artifacts by name."""
     return {each.name: Path(each.path or "").read_text() for each in result.artifacts}
 
 
-async def test_another_attempt_begins_with_nothing_of_the_one_before(runtime: ramet.AgentRuntime) -> None:
-    """What an attempt left on its machine does not come into the workspace of the next."""
+async def test_another_remote_attempt_begins_with_an_empty_workspace(runtime: ramet.AgentRuntime) -> None:
+    """The next attempt does not see the files of the previous one."""
     policy = ramet.Policy(retry_count=2, retry_delay_seconds=0)
 
     result = await runtime.run_agent(agent=agents.attempts, args=("left", 3), policy=policy)
@@ -71,9 +71,7 @@ async def test_another_attempt_begins_with_nothing_of_the_one_before(runtime: ra
     assert result.output == {"attempt": 3, "found": False}, result.error
 
 
-async def test_a_run_whose_machine_dies_is_lost_and_says_so(
-    runtime: ramet.AgentRuntime, backend: MachineBackend
-) -> None:
+async def test_a_run_whose_machine_dies_is_lost(runtime: ramet.AgentRuntime, backend: MachineBackend) -> None:
     napping = asyncio.Event()
     handle = await runtime.spawn(agents.nap, args=(3600,), policy=ramet.Policy(), on_output=lambda *_: napping.set())
     await napping.wait()
@@ -86,10 +84,8 @@ async def test_a_run_whose_machine_dies_is_lost_and_says_so(
     assert "machine" in result.error.message
 
 
-async def test_what_is_loaded_while_a_turn_is_under_way_is_imported_there(
-    runtime: ramet.AgentRuntime, tmp_path: Path
-) -> None:
-    """A bundle put on the shelf of a living agent travels to its sandbox at once."""
+async def test_a_bundle_loaded_during_a_turn_can_be_imported(runtime: ramet.AgentRuntime, tmp_path: Path) -> None:
+    """The bundle on the shelf of an active agent reaches its remote sandbox at once."""
     async with PackagingService(tmp_path / "packaging") as packaging:
         bundle = (await packaging.upload(tar({"kit.py": b"WORD = 'loaded'"}))).id
         shelf = AgentShelf("a-1", "", lambda: runtime.sandboxes.folders, packaging, PLAIN, ())
@@ -106,26 +102,26 @@ async def test_what_is_loaded_while_a_turn_is_under_way_is_imported_there(
         await shelf.close()
 
 
-async def test_files_that_cannot_travel_are_a_failure_with_a_reason(runtime: ramet.AgentRuntime) -> None:
-    """Never a silent loss."""
+async def test_files_too_large_to_copy_fail_the_run(runtime: ramet.AgentRuntime) -> None:
+    """The run fails with a reason, and loses no file silently."""
     policy = ramet.Policy(workspace_size_mb=2)
 
-    result = await runtime.run_agent(agent=sparse, policy=policy)
+    result = await runtime.run_agent(agent=write_sparse_files, policy=policy)
 
     assert result.status == "failed"
     assert result.error is not None
     assert "travel" in result.error.message
 
 
-def sparse() -> str:
-    """Small there, large on its way."""
+def write_sparse_files() -> str:
+    """Write files that are small on disk and large when copied."""
     for name in range(3):
         with Path(f"sparse-{name}").open("wb") as file:
             file.truncate(2**21)
     return "done"
 
 
-async def test_what_is_cut_off_keeps_what_it_had_left(runtime: ramet.AgentRuntime) -> None:
+async def test_a_cancelled_remote_run_keeps_its_artifacts(runtime: ramet.AgentRuntime) -> None:
     seen = asyncio.Event()
     handle = await runtime.start_agent(agent=write_and_wait, policy=ramet.Policy(), on_stdout=lambda _: seen.set())
     await seen.wait()
@@ -138,7 +134,7 @@ async def test_what_is_cut_off_keeps_what_it_had_left(runtime: ramet.AgentRuntim
 
 
 def write_and_wait() -> None:
-    """Leave a file, say so, and stay."""
+    """Write a file, print a line, and wait."""
     import time
 
     Path("left").write_text("left")

@@ -1,4 +1,4 @@
-"""Sessions whose agents below the first work in sandboxes: the same loop, inside, on both backends."""
+"""Sessions whose child agents work in sandboxes: the same loop runs inside, on both backends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ both = pytest.mark.parametrize("backend", ["bwrap", "local"])
 def session(
     folder: pathlib.Path, backend: Backend, script: dict[str, list[Say | Call | str]], limits: Limits
 ) -> Session:
-    """A session over `folder` with one type of agent, whose model plays `script`."""
+    """Return a session over `folder` with one agent type, whose model plays `script`."""
     reader = Agent(name="reader", description="Reads files", instructions="Read.")
     return Session(
         ScriptedModel(script=script),
@@ -42,7 +42,7 @@ def session(
 
 @both
 async def test_a_child_reads_the_folder_from_its_own_sandbox(tmp_path: pathlib.Path, backend: Backend) -> None:
-    """The child's tools run inside: they read what the session's folder holds, and its report is the tool's result."""
+    """The child's tools run in its sandbox and read the session's folder; its report is the tool result."""
     (tmp_path / "api.ts").write_text("timeout: 3000\n")
     script: dict[str, list[Say | Call | str]] = {
         "Why?": [Call("Agent", {"subagent_type": "reader", "prompt": "Look into api.ts"}), "Because of 3000."],
@@ -60,7 +60,7 @@ async def test_a_child_reads_the_folder_from_its_own_sandbox(tmp_path: pathlib.P
 
 
 class Noting(LocalBackend):
-    """One that takes note of what is said of programs."""
+    """A backend that notes which sandboxes may start programs."""
 
     def __init__(self, runs: pathlib.Path) -> None:
         super().__init__(runs)
@@ -71,8 +71,8 @@ class Noting(LocalBackend):
         return await super().start(spec)
 
 
-async def test_a_backend_is_told_who_starts_programs(tmp_path: pathlib.Path) -> None:
-    """By the tools that an agent has, whether it uses them or not."""
+async def test_a_backend_knows_which_agents_may_start_programs(tmp_path: pathlib.Path) -> None:
+    """The tools of an agent decide, whether it uses them or not."""
     with_shell = Agent(name="worker", description="Works", instructions="Work.", tools=["Bash"])
     reader = Agent(name="reader", description="Reads files", instructions="Read.", tools=["Read"])
     script: dict[str, list[Say | Call | str]] = {
@@ -94,10 +94,8 @@ async def test_a_backend_is_told_who_starts_programs(tmp_path: pathlib.Path) -> 
 
 
 @both
-async def test_what_is_on_record_of_a_retried_turn_is_the_attempt_that_counts(
-    tmp_path: pathlib.Path, backend: Backend
-) -> None:
-    """Whoever goes on with it has the conversation that the model was in, and nothing of the attempt that failed."""
+async def test_the_journal_of_a_retried_turn_has_the_last_attempt(tmp_path: pathlib.Path, backend: Backend) -> None:
+    """A replay has the model's conversation, and no message of the failed attempt."""
     (tmp_path / "note").write_text("a note")
     script: dict[str, list[Say | Call | Fail | str]] = {
         "Go": [Call("Agent", {"subagent_type": "reader", "prompt": "read"}), "done"],
@@ -120,7 +118,7 @@ async def test_what_is_on_record_of_a_retried_turn_is_the_attempt_that_counts(
 
 @both
 async def test_a_child_cannot_change_the_folder(tmp_path: pathlib.Path, backend: Backend) -> None:
-    """A hostile command writes nowhere but into the agent's own folder, whatever it was allowed to run."""
+    """A hostile command writes only into the agent's own folder, whatever it was allowed to run."""
     (tmp_path / "kept.txt").write_text("as it was")
     attack = f"echo gone > {tmp_path}/kept.txt; echo left > {tmp_path}/new.txt; ls /root /home; echo tried"
     script: dict[str, list[Say | Call | str]] = {
@@ -137,8 +135,8 @@ async def test_a_child_cannot_change_the_folder(tmp_path: pathlib.Path, backend:
 
 
 @both
-async def test_a_budget_holds_for_models_asked_from_inside(tmp_path: pathlib.Path, backend: Backend) -> None:
-    """The gateway charges: five calls for the whole tree are five, also when children in sandboxes want more."""
+async def test_a_budget_holds_for_requests_from_sandboxes(tmp_path: pathlib.Path, backend: Backend) -> None:
+    """A limit of five calls for the tree ends a child in a sandbox that wants more."""
     greedy: list[Say | Call | str] = [Call("Glob", {"pattern": "*"}) for _ in range(20)]
     script: dict[str, list[Say | Call | str]] = {
         "Go": [Call("Agent", {"subagent_type": "reader", "prompt": "on and on"}), "enough"],
@@ -151,8 +149,8 @@ async def test_a_budget_holds_for_models_asked_from_inside(tmp_path: pathlib.Pat
 
 
 @both
-async def test_children_of_children_have_sandboxes_of_their_own(tmp_path: pathlib.Path, backend: Backend) -> None:
-    """A type two levels down and a fork work inside, each in its own process, and report upwards."""
+async def test_grandchildren_have_sandboxes_of_their_own(tmp_path: pathlib.Path, backend: Backend) -> None:
+    """An agent type two levels down works in its own sandbox, and reports upwards."""
     script: dict[str, list[Say | Call | str]] = {
         "Go": [Call("Agent", {"subagent_type": "reader", "prompt": "delegate", "name": "one"}), "all done"],
         "delegate": [Call("Agent", {"subagent_type": "reader", "prompt": "the rest", "name": "two"}), "delegated"],
@@ -166,14 +164,14 @@ async def test_children_of_children_have_sandboxes_of_their_own(tmp_path: pathli
     assert inside == ["main/one", "main/one/two"]
 
 
-async def test_a_runtime_that_is_handed_over_has_its_own_backend() -> None:
-    """Two words on where agents work would contradict each other."""
+async def test_a_session_with_a_runtime_refuses_a_backend() -> None:
+    """The two arguments could contradict each other."""
     with pytest.raises(InvalidValue, match="backend"):
         Session(ScriptedModel([]), runtime=AgentRuntime(), backend="local")
 
 
-def test_programs_without_an_event_loop_run_agents(tmp_path: pathlib.Path) -> None:
-    """The sync faces do the same in a loop of their own, and everything ends with `stop_sync`."""
+def test_the_sync_methods_run_agents_without_an_event_loop(tmp_path: pathlib.Path) -> None:
+    """The methods use a loop of their own, and `stop_sync` ends it."""
     runtime = AgentRuntime(tmp_path, backend="local")
     try:
         assert runtime.run_agent_sync(len, Policy(), args=("four",)).output == 4
@@ -183,8 +181,8 @@ def test_programs_without_an_event_loop_run_agents(tmp_path: pathlib.Path) -> No
     assert runtime.get_status()["state"] == "stopped"
 
 
-async def test_the_sync_faces_refuse_inside_a_loop() -> None:
-    """They would stop it; the refusal names what to await."""
+async def test_the_sync_methods_refuse_inside_an_event_loop() -> None:
+    """RametError names what to await instead."""
     runtime = AgentRuntime(backend="local")
     for call in (runtime.start_sync, runtime.stop_sync, lambda: runtime.run_agent_sync(len, args=("x",))):
         with pytest.raises(RametError, match="await"):
@@ -192,22 +190,22 @@ async def test_the_sync_faces_refuse_inside_a_loop() -> None:
     await asyncio.sleep(0)
 
 
-def cries_wolf() -> None:
-    """Claims to have been stopped."""
+def raise_aborted() -> None:
+    """Raise Aborted, although no one stopped the run."""
     from ramet.core.errors import Aborted
 
     raise Aborted("by nobody")
 
 
-async def test_an_agent_that_says_it_was_stopped_has_failed(tmp_path: pathlib.Path) -> None:
-    """Only the host's own word makes a run cancelled."""
+async def test_an_agent_that_raises_aborted_has_failed(tmp_path: pathlib.Path) -> None:
+    """A run is cancelled only if the host stopped it."""
     async with AgentRuntime(tmp_path, backend="local") as runtime:
-        result = await runtime.run_agent(cries_wolf, Policy())
+        result = await runtime.run_agent(raise_aborted, Policy())
     assert (result.status, result.exit_code) == (Status.FAILED, 1)
 
 
-async def test_a_model_agent_without_a_folder_works_in_its_own(tmp_path: pathlib.Path) -> None:
-    """What is not mounted is not there: it begins in its workspace, and what it leaves there is an artifact."""
+async def test_a_model_agent_without_a_folder_uses_its_workspace(tmp_path: pathlib.Path) -> None:
+    """The agent begins in its workspace, and its files there are artifacts."""
     agent = Agent(name="writer", model=ScriptedModel([Call("Bash", {"command": "echo hi > left.txt"}), "done"]))
     async with AgentRuntime(tmp_path, backend="local") as runtime:
         handle = await runtime.spawn(agent, "go", tools=workspace_tools(), policy=Policy())
@@ -216,17 +214,15 @@ async def test_a_model_agent_without_a_folder_works_in_its_own(tmp_path: pathlib
 
 
 @both
-async def test_an_agents_own_tree_of_files_and_words_does_not_break_its_parent(
-    tmp_path: pathlib.Path, backend: Backend
-) -> None:
-    """However much a child prints and leaves, what its parent is told fits into one message."""
+async def test_a_childs_many_files_and_long_output_fit_one_message(tmp_path: pathlib.Path, backend: Backend) -> None:
+    """The parent gets the status and the first 200 artifacts of a child with 300 files and awkward output."""
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
         result = await runtime.run_agent(parent_of_a_messy_child, Policy(allow_sub_agents=True))
     assert result.output == ["completed", 200], result
 
 
 def parent_of_a_messy_child() -> list[object]:
-    """How its child ended, and how many of its files it is told of."""
+    """Return how the child ended, and the number of its artifacts."""
     from ramet.sub_agent_client import spawn_sub_agent
 
     result = spawn_sub_agent(messy)
@@ -234,14 +230,14 @@ def parent_of_a_messy_child() -> list[object]:
 
 
 def messy() -> None:
-    """Leave files with bad names, and print what JSON must escape."""
+    """Write files with awkward names, and print characters that JSON must escape."""
     for number in range(300):
         pathlib.Path('"' * 200 + str(number)).write_text("x")
     sys.stdout.write("\x01" * 60_000)
 
 
-async def test_the_time_of_a_sandboxed_root_begins_with_each_turn(tmp_path: pathlib.Path) -> None:
-    """An hour later there is time for a child again: its own limit is a turn's, not a conversation's."""
+async def test_a_sandboxed_roots_time_limit_restarts_with_each_turn(tmp_path: pathlib.Path) -> None:
+    """A turn an hour later still has time for a child: the limit is a turn's, not a session's."""
     script: dict[str, list[Say | Call | str]] = {
         "First": ["Yes."],
         "Second": [Call("Agent", {"subagent_type": "reader", "prompt": "Read"}), "It was read."],

@@ -1,4 +1,4 @@
-"""Synchronous tools in processes of their own: what a thread could not be stopped in the middle of, a process can."""
+"""Synchronous tools in processes of their own: a process can be terminated in the middle of a call, unlike a thread."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ PR_SET_NAME = 15
 
 
 def begin(name: str = "begun") -> None:
-    """Said by a tool: it is at work. Its process, and what it forks, is found by its name."""
+    """Mark the tool as active: its process and its forks are found by this name."""
     ctypes.CDLL(None).prctl(PR_SET_NAME, MARK.encode(), 0, 0, 0)
     (pathlib.Path.home() / name).touch()
 
 
 def marked() -> list[str]:
-    """The processes of this machine that a stuck tool left."""
+    """Return the processes of this machine that a stuck tool left."""
     found = []
     for each in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -49,7 +49,7 @@ def marked() -> list[str]:
 
 
 def home(session: Session) -> pathlib.Path:
-    """Where the root's tools write."""
+    """Return the folder that the root's tools write in."""
     return session.runtime.sandboxes.tool_folder(session.id, session.id) / "work"
 
 
@@ -65,21 +65,21 @@ def in_processes(tools: Sequence[BaseTool], *said: Any, **more: Any) -> Session:
 
 
 def in_c() -> str:
-    """Stands still in a call of C."""
+    """Block in a call of C."""
     begin()
     time.sleep(10_000)
     return "never"
 
 
 def spinning() -> str:
-    """Never lets go of its processor."""
+    """Never yield the processor."""
     begin()
     while True:
         pass
 
 
 def deaf() -> str:
-    """Passes over SIGTERM."""
+    """Ignore SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     begin()
     while True:
@@ -87,7 +87,7 @@ def deaf() -> str:
 
 
 def forking() -> str:
-    """Has a child that left its session, and passes over SIGTERM as well."""
+    """Fork a child that leaves its session and ignores SIGTERM."""
     begin("parent")
     if not os.fork():
         os.setsid()
@@ -101,8 +101,8 @@ STUCK = [in_c, spinning, deaf, forking]
 
 
 @pytest.mark.parametrize("stuck", STUCK)
-async def test_a_cancel_ends_a_tool_whatever_it_is_at(stuck: Callable[[], str]) -> None:
-    """When `cancel` returns, no process of it is left, and the receipt has nothing to confess."""
+async def test_cancel_ends_a_tool_process_in_any_state(stuck: Callable[[], str]) -> None:
+    """No process of the tool remains when `cancel` returns, and the receipt names none."""
     async with in_processes([StructuredTool.from_function(stuck)], Call(stuck.__name__)) as session:
         turn = asyncio.create_task(session.ask("Go."))
         await eventually((home(session) / "begun").exists)
@@ -114,8 +114,8 @@ async def test_a_cancel_ends_a_tool_whatever_it_is_at(stuck: Callable[[], str]) 
         assert (await turn).status is Status.CANCELLED
 
 
-async def test_an_interrupt_ends_the_call_and_the_agent_goes_on() -> None:
-    """The next turn has its tools, in processes that are new."""
+async def test_an_interrupt_ends_the_call_and_the_agent_continues() -> None:
+    """The next turn has its tools in new processes."""
     tools = [StructuredTool.from_function(in_c), StructuredTool.from_function(plus)]
     async with in_processes(tools, Call("in_c"), Call("plus", {"a": 1, "b": 2})) as session:
         turn = asyncio.create_task(session.ask("Go."))
@@ -128,8 +128,8 @@ async def test_an_interrupt_ends_the_call_and_the_agent_goes_on() -> None:
         assert results(session)[-1].content == "3"
 
 
-async def test_a_call_that_takes_too_long_is_ended_and_its_neighbour_is_not() -> None:
-    """An error result for that call; nothing of its process is left when the turn goes on."""
+async def test_a_timeout_ends_its_call_and_not_a_parallel_one() -> None:
+    """The call gets an error; none of its processes remains when the turn continues."""
     slow = StructuredTool.from_function(in_c, metadata={"timeout_s": 3, "concurrency_safe": True})
     quick = StructuredTool.from_function(plus, metadata={"concurrency_safe": True})
     async with in_processes([slow, quick], [Call("in_c"), Call("plus", {"a": 1, "b": 2})]) as session:
@@ -149,7 +149,7 @@ def plus(a: int, b: int) -> int:
     return a + b
 
 
-async def test_calls_that_may_run_together_do() -> None:
+async def test_concurrency_safe_calls_run_in_parallel() -> None:
     """Two calls wait for one another: each has a process, and both see the folder of their agent."""
 
     def meet(me: str, other: str) -> str:
@@ -168,8 +168,8 @@ async def test_calls_that_may_run_together_do() -> None:
 
 
 @pytest.mark.parametrize(("how", "said"), [("leave", "exit status 3"), ("crash", "signal SIGSEGV")])
-async def test_a_process_that_dies_is_an_error_of_its_call_alone(how: str, said: str) -> None:
-    """What the model is told says how it ended; the next call has a new process."""
+async def test_a_process_that_dies_fails_only_its_call(how: str, said: str) -> None:
+    """The error says how the process ended; the next call has a new process."""
 
     def die(how: str) -> str:
         """End without a word."""
@@ -188,8 +188,8 @@ async def test_a_process_that_dies_is_an_error_of_its_call_alone(how: str, said:
         assert (result.status, other.content) == (Status.COMPLETED, "3")
 
 
-async def test_a_child_has_its_tools_in_processes_too() -> None:
-    """The setting is the whole tree's."""
+async def test_children_also_run_tools_in_processes() -> None:
+    """The setting holds for the whole tree."""
     script: dict[str, Any] = {"add": [Call("plus", {"a": 1, "b": 2}), "three"], "": [fresh("add", "kid"), "done"]}
     async with Session(ScriptedModel(script), [StructuredTool.from_function(plus)], sync_tools="process") as session:
         await session.ask("Go.")
@@ -215,19 +215,19 @@ class Shout(BaseTool):
 
 
 async def say(call: Call, given: BaseTool, **more: Any) -> ToolMessage:
-    """What one call came to."""
+    """Return the answer of one call."""
     async with in_processes([given], call, **more) as session:
         await session.ask("Go.")
         return results(session)[0]
 
 
-async def test_a_tool_that_is_a_class_travels_with_what_it_holds() -> None:
-    """Its fields are data."""
+async def test_a_tool_class_is_packed_with_its_fields() -> None:
+    """The process has the field's value."""
     assert (await say(Call("shout", {"text": "hey"}), Shout(mark="?"))).content == "HEY?"
 
 
-async def test_errors_are_results_with_their_type_and_text() -> None:
-    """As they are from a thread."""
+async def test_an_error_of_a_tool_is_a_result_with_type_and_text() -> None:
+    """A process gives the error that a thread gives."""
 
     def fail() -> str:
         """Fail."""
@@ -237,8 +237,8 @@ async def test_errors_are_results_with_their_type_and_text() -> None:
     assert (answer.status, answer.content) == ("error", "LookupError: no such thing")
 
 
-async def test_a_tool_says_itself_what_becomes_of_its_refusals() -> None:
-    """A ToolException is still one here: LangChain's own settings for it hold."""
+async def test_a_tool_handles_its_own_tool_exceptions() -> None:
+    """LangChain's `handle_tool_error` works for a ToolException of a process."""
 
     def refuse() -> str:
         """Refuse."""
@@ -250,8 +250,8 @@ async def test_a_tool_says_itself_what_becomes_of_its_refusals() -> None:
     assert (await say(Call("refuse"), handled)).content == "<not today>"
 
 
-async def test_artifacts_come_back_as_data() -> None:
-    """Bytes stay bytes; the content is what the model sees."""
+async def test_an_artifact_returns_as_data() -> None:
+    """Bytes stay bytes, and the content is what the model reads."""
 
     def draw() -> tuple[str, bytes]:
         """Draw."""
@@ -261,7 +261,7 @@ async def test_artifacts_come_back_as_data() -> None:
     assert (answer.content, answer.artifact) == ("a picture", b"\x89PNG\0")
 
 
-async def test_what_has_no_json_is_shown_as_text() -> None:
+async def test_a_value_without_json_is_shown_as_text() -> None:
     """The model reads what it would read from a thread."""
 
     def odd() -> object:
@@ -271,8 +271,8 @@ async def test_what_has_no_json_is_shown_as_text() -> None:
     assert (await say(Call("odd"), StructuredTool.from_function(odd))).content == "{1}"
 
 
-async def test_a_message_of_its_own_is_the_answer() -> None:
-    """A tool may answer with a ToolMessage, for its own call."""
+async def test_a_tool_may_answer_with_a_tool_message() -> None:
+    """The answer gets the id of its own call."""
 
     def answer() -> ToolMessage:
         """Answer."""
@@ -282,8 +282,8 @@ async def test_a_message_of_its_own_is_the_answer() -> None:
     assert (said.content, said.status, said.tool_call_id) == ("mine", "error", "c1")
 
 
-async def test_a_call_knows_its_step_and_not_its_context() -> None:
-    """The key of an effect is there, and so is what LangChain injects; the run itself stays with the host."""
+async def test_a_tool_process_has_its_step_and_not_its_run() -> None:
+    """The process has the idempotency key and LangChain's injected id; the run stays in the host."""
 
     @tool
     def who(call: Annotated[str, InjectedToolCallId]) -> str:
@@ -303,8 +303,8 @@ async def test_a_call_knows_its_step_and_not_its_context() -> None:
         )
 
 
-async def test_a_tool_reads_the_folder_and_writes_its_own(tmp_path: pathlib.Path) -> None:
-    """It starts in the session's folder, which stays as it is; what it writes at home is there for the next call."""
+async def test_a_tool_process_reads_the_folder_and_writes_its_home(tmp_path: pathlib.Path) -> None:
+    """The session's folder is read-only; files of the home folder stay for the next call, until the session closes."""
     (tmp_path / "note").write_text("as it was")
 
     def look(write: str) -> str:
@@ -326,8 +326,8 @@ async def test_a_tool_reads_the_folder_and_writes_its_own(tmp_path: pathlib.Path
         await eventually(lambda: not folder.exists())
 
 
-async def test_the_policy_says_which_endpoints_a_tool_reaches() -> None:
-    """Through the host's proxy, which puts on the run's record what was asked for."""
+async def test_the_policy_limits_the_endpoints_of_a_tool_process() -> None:
+    """Requests go through the host's proxy, which records each of them."""
 
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"hello")
@@ -358,8 +358,8 @@ async def test_the_policy_says_which_endpoints_a_tool_reaches() -> None:
             assert [(each.port, each.allowed) for each in asked] == [(port, True), (1, False)]
 
 
-async def test_a_tool_that_uses_too_much_memory_is_an_error_of_its_call() -> None:
-    """What the policy gives is what it has, for the model to read."""
+async def test_a_tool_beyond_its_memory_fails_only_its_call() -> None:
+    """The model reads an OutOfMemory error."""
 
     def swell() -> int:
         """Take a lot of memory."""
@@ -369,8 +369,8 @@ async def test_a_tool_that_uses_too_much_memory_is_an_error_of_its_call() -> Non
     assert (answer.status, str(answer.content).split(":")[0]) == ("error", "OutOfMemory")
 
 
-async def test_a_tool_may_ask_the_host_for_nothing() -> None:
-    """Its channel is for its result; an agent it would start below is refused."""
+async def test_a_tool_process_cannot_ask_its_host() -> None:
+    """The host refuses to spawn an agent for a tool process."""
 
     def spawn() -> str:
         """Start an agent."""
@@ -386,8 +386,8 @@ async def test_a_tool_may_ask_the_host_for_nothing() -> None:
 # --- what is refused
 
 
-def test_a_tool_that_cannot_travel_is_refused_when_the_session_opens() -> None:
-    """The refusal names the tool, what holds it here, and the ways out; nothing was started."""
+def test_a_session_refuses_a_tool_that_cannot_be_packed() -> None:
+    """The error names the tool, the reason and the remedy, before a process starts."""
     lock = threading.Lock()
 
     def locked() -> str:
@@ -415,8 +415,8 @@ def test_a_tool_that_cannot_travel_is_refused_when_the_session_opens() -> None:
         Session(ScriptedModel(["never"]), [given])  # In threads it is a tool like any other.
 
 
-def test_the_tools_of_definitions_are_looked_at_as_well() -> None:
-    """A type that could never be born is refused before anybody asks for it."""
+def test_a_session_checks_the_tools_of_agent_types() -> None:
+    """A type with a tool that cannot be packed is refused at once."""
     lock = threading.Lock()
     bad = StructuredTool.from_function(lambda: lock.locked(), name="bad", description="Look.")
     agent = Agent(name="kid", description="Has it.", tools=[bad])
@@ -429,15 +429,15 @@ def test_the_tools_of_definitions_are_looked_at_as_well() -> None:
     [{"sync_tools": "fork"}, {"sync_tools": "process", "policy": Policy(isolation=Isolation.L2)}],
     ids=["word", "level"],
 )
-def test_settings_that_cannot_be_are_refused(more: dict[str, Any]) -> None:
-    """Another word, and a level that a process of the kind local does not have."""
+def test_invalid_sync_tools_settings_are_refused(more: dict[str, Any]) -> None:
+    """An unknown value, and a level that local processes do not have, raise InvalidValue."""
     with pytest.raises(InvalidValue) as refused:
         Session(ScriptedModel(["never"]), **more)
     assert refused.value.field == "sync_tools"
 
 
-async def test_asynchronous_tools_stay_where_they_are() -> None:
-    """They can be cancelled in the loop: they need no process, and may hold what they like."""
+async def test_asynchronous_tools_stay_in_the_host() -> None:
+    """An asynchronous tool can be cancelled in the loop, needs no process, and may hold any object."""
     lock = threading.Lock()
 
     @tool
@@ -456,8 +456,8 @@ async def test_asynchronous_tools_stay_where_they_are() -> None:
 # --- after a restart
 
 
-async def test_the_setting_outlives_its_process(tmp_path: pathlib.Path) -> None:
-    """Who goes on has tools in processes, too, and is refused one that cannot travel."""
+async def test_a_resumed_session_keeps_tools_in_processes(tmp_path: pathlib.Path) -> None:
+    """The resumed session has tools in processes, and refuses one that cannot be packed."""
     lock = threading.Lock()
     tools = [StructuredTool.from_function(in_c)]
     async with lost(SqliteStore(tmp_path / "j.db")) as runtime:
