@@ -1,4 +1,4 @@
-"""The examples that come with the package run as a user runs them: as processes, without key or network."""
+"""The examples of the package run as a user runs them: as processes, without a key or a network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVERY = ("simple_agent", "team_scenario")
 
 
 class Done(NamedTuple):
-    """What a process left."""
+    """The status and the output of a process."""
 
     status: int
     out: str
@@ -36,7 +36,7 @@ class Done(NamedTuple):
 
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> str:
-    """The one that a test is for, if it works here."""
+    """Return the backend of the parameter, or skip if it does not work here."""
     if request.param == "bwrap" and shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
     return str(request.param)
@@ -44,7 +44,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def folder() -> Iterator[pathlib.Path]:
-    """Where an example is started, and where its temporary files go; a test ends with nothing in there."""
+    """Yield the folder where an example and its temporary files are; it must be empty at the end."""
     with short_folder() as path:
         yield path
         assert list(path.iterdir()) == []
@@ -52,7 +52,7 @@ def folder() -> Iterator[pathlib.Path]:
 
 @asynccontextmanager
 async def started(folder: pathlib.Path, example: str, *options: str, **env: str) -> AsyncIterator[Process]:
-    """An example, as a process. Whatever it leaves at work fails the test."""
+    """Start an example as a process; a process that it leaves fails the test."""
     # As of a user who has set nothing.
     plain = {key: value for key, value in os.environ.items() if key != "LLM_API_KEY" and not key.startswith("RAMET_")}
     with inheriting_orphans() as orphans:
@@ -71,8 +71,8 @@ async def started(folder: pathlib.Path, example: str, *options: str, **env: str)
         await orphans.gone()
 
 
-async def run(folder: pathlib.Path, example: str, *options: str, **env: str) -> Done:
-    """An example, to its end."""
+async def run_example(folder: pathlib.Path, example: str, *options: str, **env: str) -> Done:
+    """Run an example to its end."""
     async with started(folder, example, *options, **env) as process:
         out, err = await process.communicate()
     assert process.returncode is not None
@@ -83,9 +83,9 @@ async def run(folder: pathlib.Path, example: str, *options: str, **env: str) -> 
 
 
 @pytest.mark.parametrize("backend", ["bwrap", "local"], indirect=True)
-async def test_a_simple_agent(backend: str, folder: pathlib.Path) -> None:
-    """AC-S3-1: it is in a sandbox, its answer rests on what is in its image, its turn is done, and nothing is left."""
-    done = await run(folder, "simple_agent", "--backend", backend)
+async def test_the_simple_agent_answers_from_its_sandbox(backend: str, folder: pathlib.Path) -> None:
+    """AC-S3-1: the answer rests on the files of the image, the turn is done, and the team is deleted."""
+    done = await run_example(folder, "simple_agent", "--backend", backend)
 
     assert (done.status, done.err) == (0, "")
     first, agent, _, question, *answer = done.out.splitlines()
@@ -98,9 +98,9 @@ async def test_a_simple_agent(backend: str, folder: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["bwrap", "local"], indirect=True)
-async def test_a_team(backend: str, folder: pathlib.Path) -> None:
-    """AC-S3-2: four places, three agents who share a bundle; each line of theirs is shown; all are gone in the end."""
-    done = await run(folder, "team_scenario", "--backend", backend)
+async def test_the_team_scenario_prints_every_agents_lines(backend: str, folder: pathlib.Path) -> None:
+    """AC-S3-2: four places, three agents with one bundle; each agent's lines are shown, and the team is deleted."""
+    done = await run_example(folder, "team_scenario", "--backend", backend)
 
     assert (done.status, done.err) == (0, "")
     lines = done.out.splitlines()
@@ -122,8 +122,8 @@ async def test_a_team(backend: str, folder: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGHUP"])
-async def test_a_team_that_is_interrupted_leaves_nothing(how: str, folder: pathlib.Path) -> None:
-    """Ctrl-C at the first word of an agent, or its terminal's end: nothing stays, and nothing is said."""
+async def test_an_interrupted_team_leaves_nothing(how: str, folder: pathlib.Path) -> None:
+    """A signal at an agent's first line ends each process silently, with status 130."""
     async with started(folder, "team_scenario", "--backend", "local") as process:
         assert process.stdout is not None
         while not (await process.stdout.readline()).startswith(b"architect >"):
@@ -149,8 +149,8 @@ sys.exit(main("wait", "Wait.", wait))
 
 
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
-async def test_an_example_in_the_background_of_a_script_ends_by_a_signal(number: str, folder: pathlib.Path) -> None:
-    """A shell has a background command ignore Ctrl-C; other signals still end it in good order."""
+async def test_a_background_example_ends_on_a_signal(number: str, folder: pathlib.Path) -> None:
+    """A shell lets a background command ignore Ctrl-C; other signals still end it in order."""
     background = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]
     process = await asyncio.create_subprocess_exec(
         *background, sys.executable, "-c", WAITING.format(number=number), cwd=folder, stdout=PIPE, stderr=PIPE
@@ -163,12 +163,12 @@ async def test_an_example_in_the_background_of_a_script_ends_by_a_signal(number:
 # ---- how they are told what to do
 
 
-async def test_a_file_of_settings_is_used_and_logs_are_shown(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """Its backend, where the command line says none; the level of RAMET_LOG_LEVEL, and only then a word on stderr."""
+async def test_an_example_uses_a_settings_file_and_log_level(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """The file gives the backend; RAMET_LOG_LEVEL takes precedence over the file's level."""
     file = tmp_path / "ramet.yaml"
     file.write_text("backend: local\nlog_level: error\n")
 
-    done = await run(folder, "team_scenario", "--config", str(file), RAMET_LOG_LEVEL="DEBUG")
+    done = await run_example(folder, "team_scenario", "--config", str(file), RAMET_LOG_LEVEL="DEBUG")
 
     assert done.status == 0
     assert "isolation L2" not in done.out
@@ -177,12 +177,12 @@ async def test_a_file_of_settings_is_used_and_logs_are_shown(folder: pathlib.Pat
 
 
 @pytest.mark.parametrize("example", EVERY)
-async def test_what_is_wrong_is_one_line(example: str, folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """A backend that is none, and a file of settings with another key: status 2, and nothing is begun."""
+async def test_a_wrong_option_gets_one_line(example: str, folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """An unknown backend and an unknown key of the settings file give status 2, and nothing starts."""
     file = tmp_path / "ramet.yaml"
     file.write_text("backand: local\n")
     for option, value, named in (("--backend", "docker", "bwrap, local"), ("--config", str(file), "backand")):
-        done = await run(folder, example, option, value)
+        done = await run_example(folder, example, option, value)
         assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
         assert done.err.startswith(f"{example}: ")
         assert named in done.err
@@ -192,8 +192,8 @@ async def test_what_is_wrong_is_one_line(example: str, folder: pathlib.Path, tmp
 
 
 @asynccontextmanager
-async def keyed(script: Script) -> AsyncIterator[tuple[Provider, dict[str, str]]]:
-    """A provider that plays a script, and the environment of who has a key for it."""
+async def provider_with_key(script: Script) -> AsyncIterator[tuple[Provider, dict[str, str]]]:
+    """Yield a provider that plays a script, and the environment with a key for it."""
     async with provider(script) as server:
         yield server, {"OPENAI_BASE_URL": f"{server.url}/v1", "LLM_API_KEY": "test"}
 
@@ -210,8 +210,8 @@ async def keyed(script: Script) -> AsyncIterator[tuple[Provider, dict[str, str]]
     ],
     ids=lambda given: " ".join(given) or "none" if isinstance(given, dict) else None,
 )
-def test_which_model_a_key_stands_for(keys: dict[str, str], model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of its provider; `LLM_API_KEY` goes before the others, and is where the provider's client looks then."""
+def test_a_key_selects_its_providers_model(keys: dict[str, str], model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`LLM_API_KEY` takes precedence over the others, and is then set for the provider's client."""
     for name in ("LLM_API_KEY", *MODELS):
         monkeypatch.setenv(name, keys.get(name, ""))
 
@@ -224,10 +224,10 @@ def test_which_model_a_key_stands_for(keys: dict[str, str], model: str, monkeypa
         assert os.environ[variable] == keys["LLM_API_KEY"]
 
 
-async def test_a_key_selects_a_real_model(folder: pathlib.Path) -> None:
-    """It is named, has the tools that the example gives it, and reads what is in its image."""
-    async with keyed([Call("Read", {"file_path": "lamp.yaml"}), "It waits 400 ms only."]) as (server, env):
-        done = await run(folder, "simple_agent", "--backend", "local", **env)
+async def test_an_example_with_a_key_uses_a_real_model(folder: pathlib.Path) -> None:
+    """The output names the model, which has the example's tools and reads its image."""
+    async with provider_with_key([Call("Read", {"file_path": "lamp.yaml"}), "It waits 400 ms only."]) as (server, env):
+        done = await run_example(folder, "simple_agent", "--backend", "local", **env)
 
     assert (done.status, done.err) == (0, "")
     assert done.out.startswith("model: openai:gpt-5.4\n")
@@ -237,14 +237,14 @@ async def test_a_key_selects_a_real_model(folder: pathlib.Path) -> None:
 
 
 async def test_a_team_of_models_counts_with_the_bundle(folder: pathlib.Path) -> None:
-    """Each member writes Python that imports the bundle, in its sandbox, and has its skill: the same sum comes out."""
+    """Each member's Python imports the bundle in its sandbox, and has its skill; the sum is equal."""
     script: Script = {
-        "Split this text": [python("print('\\n---\\n'.join(textkit.split_text(given)))"), heard],
-        "Count the words": [python("print(textkit.format_counts(textkit.count(given)))"), heard],
-        "Put these counts": [python("print(sum(textkit.merge_counts([given]).values()), 'words')"), heard],
+        "Split this text": [python("print('\\n---\\n'.join(textkit.split_text(given)))"), repeat_output],
+        "Count the words": [python("print(textkit.format_counts(textkit.count(given)))"), repeat_output],
+        "Put these counts": [python("print(sum(textkit.merge_counts([given]).values()), 'words')"), repeat_output],
     }
-    async with keyed(script) as (server, env):
-        done = await run(folder, "team_scenario", "--backend", "local", **env)
+    async with provider_with_key(script) as (server, env):
+        done = await run_example(folder, "team_scenario", "--backend", "local", **env)
 
     assert (done.status, done.err) == (0, "")
     assert "architect > 48 words" in done.out.splitlines()
@@ -252,7 +252,7 @@ async def test_a_team_of_models_counts_with_the_bundle(folder: pathlib.Path) -> 
 
 
 def python(line: str) -> Callable[[list[BaseMessage]], Call]:
-    """A call of `python` for the text that the latest task gives."""
+    """Return a function that calls `python` for the text of the latest task."""
 
     def call(messages: list[BaseMessage]) -> Call:
         asked = next(str(each.text) for each in reversed(messages) if isinstance(each, HumanMessage))
@@ -262,6 +262,6 @@ def python(line: str) -> Callable[[list[BaseMessage]], Call]:
     return call
 
 
-def heard(messages: list[BaseMessage]) -> str:
-    """Say what the call has printed."""
+def repeat_output(messages: list[BaseMessage]) -> str:
+    """Answer with the output of the call."""
     return str(messages[-1].text)

@@ -1,4 +1,4 @@
-"""AC-S2-1, AC-S2-9: the first thing people try, as the text of the second seed shows it."""
+"""AC-S2-1, AC-S2-9: the first program of a user, with the text of the second seed."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ async def test_the_quickstart_runs_as_shown() -> None:
     assert server.count == 2
 
 
-async def test_the_quickstart_says_what_went_wrong() -> None:
-    """A provider's failure is not silence: the seed's program, which looks at chunks only, leaves a line on stderr."""
+async def test_the_quickstart_reports_a_providers_failure() -> None:
+    """The seed's program, which reads chunks only, leaves a line on stderr."""
     async with provider([]) as server:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-W", "ignore", "-c", QUICKSTART,
@@ -80,15 +80,15 @@ async def test_the_quickstart_says_what_went_wrong() -> None:
     assert "Traceback" not in err.decode()
 
 
-def real(server: Provider, which: str) -> BaseChatModel:
+def provider_model(server: Provider, which: str) -> BaseChatModel:
     return server.anthropic() if which == "anthropic" else server.openai()
 
 
 @pytest.mark.parametrize("which", ["anthropic", "openai"])
-async def test_one_question_one_tool(which: str) -> None:
-    """AC-S2-1: chunks stream, the tool's result is fed back, the final answer stands; with the real clients."""
+async def test_a_tool_result_leads_to_the_final_answer(which: str) -> None:
+    """AC-S2-1: chunks stream, the tool result goes to the model, and the final answer stands; with the real clients."""
     async with provider([Call("get_time"), "It is noon, I think."]) as server:
-        async with Session(llm=real(server, which), tools=[get_time]) as session:
+        async with Session(llm=provider_model(server, which), tools=[get_time]) as session:
             chunks = [
                 event async for event in session.submit_message("What time is it?") if isinstance(event, AIMessageChunk)
             ]
@@ -103,9 +103,9 @@ async def test_one_question_one_tool(which: str) -> None:
 
 @pytest.mark.parametrize("which", ["anthropic", "openai"])
 async def test_the_second_message_remembers_the_first(which: str) -> None:
-    """AC-S2-1: the second `submit_message` sends the whole first turn again, unchanged, and then the new prompt."""
+    """AC-S2-1: the second `submit_message` sends the whole first turn unchanged, and then the new prompt."""
     async with provider([Call("get_time"), "Noon.", "You asked for the time."]) as server:
-        async with Session(llm=real(server, which), tools=[get_time]) as session:
+        async with Session(llm=provider_model(server, which), tools=[get_time]) as session:
             await session.ask("What time is it?")
 
             await session.ask("What did I ask?")
@@ -116,8 +116,8 @@ async def test_the_second_message_remembers_the_first(which: str) -> None:
     assert "What did I ask?" in str(third[-1])
 
 
-async def trip(model: BaseChatModel) -> tuple[list[Event], Session]:
-    """The same session for any model."""
+async def run_session(model: BaseChatModel) -> tuple[list[Event], Session]:
+    """Run the same session with any model."""
     async with Session(llm=model, tools=[get_time]) as session:
         events = [event async for event in session.submit_message("Time?") if isinstance(event, Event)]
     return events, session
@@ -130,17 +130,17 @@ def shape(events: list[Event]) -> list[Any]:
 
 
 @pytest.mark.parametrize("which", ["anthropic", "openai", "scripted", "scripted, not streaming"])
-async def test_the_model_is_swapped_and_nothing_else_changes(which: str) -> None:
-    """AC-S2-9: the same code, events, history and result, whatever chat model it is given."""
+async def test_swapping_the_model_changes_nothing_else(which: str) -> None:
+    """AC-S2-9: code, events, history and result are equal for each chat model."""
     script: list[Step] = [Call("get_time", id="call-a"), "It is noon."]
-    expected, reference = await trip(ScriptedModel(script))
+    expected, reference = await run_session(ScriptedModel(script))
     async with provider(script) as server:
         if which.startswith("scripted"):
             model: BaseChatModel = ScriptedModel(script, streaming="not" not in which)
         else:
-            model = real(server, which)
+            model = provider_model(server, which)
 
-        events, session = await trip(model)
+        events, session = await run_session(model)
 
     assert shape(events) == shape(expected)
     assert said(session.messages) == said(reference.messages)

@@ -23,7 +23,7 @@ survey: completed, 6 agents below it
 
 @pytest.mark.parametrize("backend", ["bwrap", "local"])
 def test_the_example_prints_the_same_on_every_backend(backend: str, tmp_path: pathlib.Path) -> None:
-    """Three levels, one refusal with its reason, one `oom`; no word of ids, times or paths; nothing on stderr."""
+    """Three levels print one refusal with its reason and one `oom`; ids, times and paths do not appear."""
     if backend == "bwrap" and shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
 
