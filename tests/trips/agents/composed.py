@@ -1,4 +1,4 @@
-"""Functions that compositions of the tests are made of; of a module, so that they travel and are found again."""
+"""Functions that tests compose; the functions are in a module, so that sandboxes and resumes find them."""
 
 from __future__ import annotations
 
@@ -13,61 +13,61 @@ from ramet.core.outcome import StepFailure
 
 @dataclass
 class Point:
-    """Something with a type."""
+    """A value of a type of its own."""
 
     x: int
     y: int = 0
 
 
 def to_point(number: int) -> Point:
-    """An object from a number."""
+    """Return an object from a number."""
     return Point(number)
 
 
 def norm(point: Point) -> int:
-    """A number from an object; whatever else comes would fail here."""
+    """Return a number from an object, and fail for any other value."""
     assert type(point) is Point
     return point.x * point.x + point.y
 
 
 def untyped(value: Any) -> Any:
-    """What comes, as it comes."""
+    """Return the value unchanged."""
     return value
 
 
 def double(number: int) -> int:
-    """Twice as much."""
+    """Return twice the number."""
     return 2 * number
 
 
 async def plus_one(number: int) -> int:
-    """One more, in the event loop."""
+    """Return the number plus one, in the event loop."""
     await asyncio.sleep(0)
     return number + 1
 
 
 def promises_a_number() -> int:
-    """Does not keep it."""
+    """Return a text against the annotation."""
     return "no number"  # type: ignore[return-value]  # that is what is tried
 
 
 def fails(number: int) -> int:
-    """Fails."""
+    """Raise ValueError."""
     raise ValueError(f"{number} is too much")
 
 
 def told(values: list[int | StepFailure]) -> list[str]:
-    """Which of the branches failed, and how."""
+    """Return the value of each branch, or its step and error."""
     return [f"{each.step}: {each.message}" if isinstance(each, StepFailure) else str(each) for each in values]
 
 
 def pid(_: Any = None) -> int:
-    """Which process this is."""
+    """Return the id of the process."""
     return os.getpid()
 
 
 def may_spawn(_: Any = None) -> bool:
-    """A step that would start another agent if it could."""
+    """Try to spawn another agent, and return whether it completed."""
     from ramet.sub_agent_client import spawn_sub_agent
 
     return spawn_sub_agent(double, args=(1,)).exit_code == 0
@@ -78,7 +78,7 @@ def may_spawn(_: Any = None) -> bool:
 @retry(2, delay_seconds=0.0)
 @timeout(30)
 def triple(number: int) -> int:
-    """Three times as much.
+    """Return three times the number.
 
     Further words.
     """
@@ -87,5 +87,5 @@ def triple(number: int) -> int:
 
 @cache(ttl_seconds=60)
 def squared(number: int) -> int:
-    """By itself."""
+    """Return the square of the number, with a cache."""
     return number * number

@@ -1,4 +1,4 @@
-"""Functions that run as agents in sandboxes: nothing but the standard library at import, as users' own would be."""
+"""Functions that run as agents in sandboxes; the module imports only the standard library, as a user's would."""
 
 from __future__ import annotations
 
@@ -21,61 +21,61 @@ class Point:
 
 
 def point(x: int, y: int) -> Point:
-    """A dataclass that the annotation names."""
+    """Return a dataclass that the annotation names."""
     return Point(x, y, ["made inside"])
 
 
 def unnamed_point(x: int, y: int) -> Any:
-    """The same, and nobody says so."""
+    """Return a dataclass that the annotation does not name."""
     return point(x, y)
 
 
 def points() -> dict[str, list[Point]]:
-    """Dataclasses inside what is annotated."""
+    """Return dataclasses inside an annotated container."""
     return {"line": [Point(0, 0), Point(1, 1)]}
 
 
 def pair() -> tuple[int, str]:
-    """A tuple that is annotated."""
+    """Return an annotated tuple."""
     return 1, "one"
 
 
 def unannotated_pair():  # type: ignore[no-untyped-def]  # noqa: ANN201, RUF100 - that it says nothing is the point
-    """A tuple that is not."""
+    """Return a tuple without an annotation."""
     return 1, {2}
 
 
 def moment() -> datetime.datetime:
-    """An aware time."""
+    """Return an aware datetime."""
     return datetime.datetime(2026, 11, 20, 17, 30, tzinfo=datetime.UTC)
 
 
 def array(rows: int, columns: int) -> Any:
-    """A numpy array, made inside."""
+    """Return a numpy array."""
     import numpy
 
     return numpy.arange(rows * columns, dtype=numpy.float32).reshape(rows, columns)
 
 
 def answer() -> Any:
-    """A pydantic model, made inside."""
+    """Return a pydantic model."""
     from tests.trips.agents.models import Answer
 
     return Answer(text="yes", score=0.5)
 
 
 def echo(*args: Any, **kwargs: Any) -> Any:
-    """What came in."""
+    """Return the arguments."""
     return {"args": list(args), "kwargs": kwargs}
 
 
 def big(size: int) -> str:
-    """A text of that size."""
+    """Return a text of that size."""
     return "b" * size
 
 
 async def asynchronous(word: str) -> str:
-    """A coroutine function."""
+    """Return the word in capitals, from a coroutine function."""
     import asyncio
 
     await asyncio.sleep(0)
@@ -90,7 +90,7 @@ def speak(lines: list[str]) -> None:
 
 
 def leave(files: dict[str, str]) -> int:
-    """Leave files."""
+    """Write files, and return their number."""
     for name, text in files.items():
         path = pathlib.Path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,33 +99,33 @@ def leave(files: dict[str, str]) -> int:
 
 
 def nap(seconds: float) -> str:
-    """Take time."""
+    """Sleep for a time."""
     print("napping", flush=True)  # noqa: T201
     time.sleep(seconds)
     return "rested"
 
 
 def work_and_nap(cpu_seconds: float, seconds: float) -> str:
-    """Use a processor, then take time."""
+    """Use a processor, then sleep."""
     while time.process_time() < cpu_seconds:
         pass
     return nap(seconds)
 
 
 def fail(words: str) -> None:
-    """Fail."""
+    """Raise ValueError."""
     raise ValueError(words)
 
 
 def needs_missing() -> None:
-    """Import what is not there."""
+    """Import a module that does not exist."""
     import no_such_module_anywhere  # type: ignore[import-not-found]
 
     no_such_module_anywhere.run()
 
 
 def grow(megabytes: int) -> int:
-    """Use memory for good."""
+    """Use memory that is never freed."""
     held = bytearray()
     for _ in range(megabytes):
         held += b"\xa5" * (1 << 20)
@@ -133,7 +133,7 @@ def grow(megabytes: int) -> int:
 
 
 def attempts(path: str, succeed_at: int) -> dict[str, Any]:
-    """Fail until the given attempt; what is kept between attempts is a checkpoint, what is left in files is not."""
+    """Fail until the given attempt; a checkpoint counts the attempts, and files show whether one saw another."""
     from ramet.sub_agent_client import load_checkpoint, save_checkpoint
 
     number = (load_checkpoint() or 0) + 1
@@ -149,7 +149,7 @@ def attempts(path: str, succeed_at: int) -> dict[str, Any]:
 def spawn(
     agent: Callable[..., Any], policy: dict[str, Any] | None = None, args: tuple[Any, ...] = ()
 ) -> dict[str, Any]:
-    """One child; all that its parent learns of it."""
+    """Spawn one child, and return each field of its result."""
     from ramet import Policy
     from ramet.sub_agent_client import read_artifact, spawn_sub_agent
 
@@ -167,7 +167,7 @@ def spawn(
 
 
 def level(depth: int, size: int) -> dict[str, Any]:
-    """A level of a nest: the leaf returns a text of `size`, each other what its child returned and how it ended."""
+    """Spawn a chain of agents whose leaf returns a text of `size`; each returns its child's text."""
     from ramet import Policy
     from ramet.sub_agent_client import spawn_sub_agent
 
@@ -181,7 +181,7 @@ def level(depth: int, size: int) -> dict[str, Any]:
 
 
 def spawn_one_by_one(number: int) -> list[str]:
-    """Children one after the other; what became of each request."""
+    """Spawn children one after the other; return the status or the exceeded limit of each."""
     from ramet.core.errors import SpawnRefused
     from ramet.sub_agent_client import spawn_sub_agent
 
@@ -195,7 +195,7 @@ def spawn_one_by_one(number: int) -> list[str]:
 
 
 def spawn_beyond_memory(seconds: float) -> dict[str, Any]:
-    """Hold a child of 300 MB under a parent of 512 while another is asked for; says when each lived."""
+    """Spawn a child of 300 MB under a parent of 512 while another runs; return when each ran."""
     from ramet import Policy
     from ramet.sub_agent_client import spawn_sub_agent, start_sub_agent
 
@@ -206,14 +206,14 @@ def spawn_beyond_memory(seconds: float) -> dict[str, Any]:
 
 
 def lifetime(seconds: float) -> list[float]:
-    """From when to when this lived, by the machine's clock."""
+    """Return the start and the end of this run by the machine's clock."""
     began = time.monotonic()
     time.sleep(seconds)
     return [began, time.monotonic()]
 
 
 def leave_one_at_work(seconds: float) -> str:
-    """Return while a child is at work."""
+    """Return while a child is active."""
     from ramet.sub_agent_client import start_sub_agent
 
     start_sub_agent(agent=lifetime, args=(seconds,), name="late")
@@ -221,7 +221,7 @@ def leave_one_at_work(seconds: float) -> str:
 
 
 def cancel_one() -> dict[str, Any]:
-    """End a child that would not end, twice; what it held is free for the next."""
+    """Cancel a sleeping child twice, and spawn the next one in its reservation."""
     from ramet import Policy
     from ramet.sub_agent_client import spawn_sub_agent, start_sub_agent
 
@@ -235,7 +235,7 @@ def cancel_one() -> dict[str, Any]:
 
 
 def fan_out(numbers: list[int]) -> list[Any]:
-    """The squares of numbers, each by a child of its own, in order; where one failed, its error."""
+    """Return the squares of numbers, each from a child of its own, in order; the error type where one failed."""
     from ramet import Policy
     from ramet.sub_agent_client import map_sub_agents
 
@@ -244,14 +244,14 @@ def fan_out(numbers: list[int]) -> list[Any]:
 
 
 def square(number: int) -> int:
-    """A square, but not of thirteen."""
+    """Return the square of a number, and fail for 13."""
     if number == 13:
         raise ValueError("unlucky")
     return number * number
 
 
 def subtree(mark: str, depth: int) -> None:
-    """A nest in which nobody ends and each has a program beside that is deaf."""
+    """Spawn a chain of agents that never end, each with a program that ignores SIGTERM."""
     import subprocess
 
     from ramet import Policy
@@ -266,7 +266,7 @@ def subtree(mark: str, depth: int) -> None:
 
 
 def deaf(mark: str) -> None:
-    """Never end, whatever is said, with a program beside."""
+    """Ignore SIGTERM and never end, with a program that ignores it too."""
     import signal
     import subprocess
 
@@ -277,7 +277,7 @@ def deaf(mark: str) -> None:
 
 
 def chain(below: int, child_s: float | None) -> None:
-    """Head a chain of `below` agents, each of which asks for `child_s` seconds; none ends, the last is deaf."""
+    """Lead a chain of `below` agents, each of which asks for `child_s` seconds; none ends, the last ignores SIGTERM."""
     import signal
 
     from ramet import Policy
@@ -293,7 +293,7 @@ def chain(below: int, child_s: float | None) -> None:
 
 
 def fail_above(children: int) -> None:
-    """Start children that are deaf, and fail once there is a file `go`."""
+    """Spawn children that ignore SIGTERM, and fail once there is a file `go`."""
     from ramet import Policy
     from ramet.sub_agent_client import start_sub_agent
 
@@ -305,14 +305,14 @@ def fail_above(children: int) -> None:
 
 
 def chain_when_told() -> None:
-    """Head a chain of one agent once there is a file `go`."""
+    """Lead a chain of one agent once there is a file `go`."""
     while not pathlib.Path("go").exists():
         time.sleep(0.01)
     chain(1, None)
 
 
 def send_again(to: str, text: str, windows: list[Any]) -> list[str]:
-    """Send the same message once for each window; what became of each."""
+    """Send the same message once for each window; return the answer or the error of each."""
     from ramet.core.errors import RametError
     from ramet.sub_agent_client import send_message
 
@@ -326,19 +326,19 @@ def send_again(to: str, text: str, windows: list[Any]) -> list[str]:
 
 
 def where() -> str:
-    """The working directory, as seen inside."""
+    """Return the working directory."""
     return str(pathlib.Path.cwd())
 
 
 def hold(megabytes: int, seconds: float) -> int:
-    """Use memory, and keep it for a while."""
+    """Use memory for a while."""
     held = b"\xa5" * (megabytes << 20)
     time.sleep(seconds)
     return len(held) >> 20
 
 
 def hold_and_stay(megabytes: int) -> None:
-    """Use memory, leave a file `begun`, and keep it."""
+    """Use memory, write a file `begun`, and keep the memory."""
     held = b"\xa5" * (megabytes << 20)
     pathlib.Path("begun").touch()
     while held:
@@ -346,7 +346,7 @@ def hold_and_stay(megabytes: int) -> None:
 
 
 def fill_cache_and_grow(cached_mb: int, megabytes: int) -> int:
-    """Write a file that the kernel keeps in memory as long as there is room, then use memory for good."""
+    """Fill the page cache with a file, then use memory that is never freed."""
     with open("large", "wb") as file:  # noqa: PTH123 - as users do
         for _ in range(cached_mb):
             file.write(bytes(1 << 20))
@@ -355,7 +355,7 @@ def fill_cache_and_grow(cached_mb: int, megabytes: int) -> int:
 
 
 def look_for_others() -> dict[str, list[str]]:
-    """Leave a file, let one child leave one, and let another look for both."""
+    """Write a file, let one child write one, and let another search for both."""
     from ramet.sub_agent_client import spawn_sub_agent
 
     leave({"of_parent.txt": "x"})
@@ -367,19 +367,19 @@ def look_for_others() -> dict[str, list[str]]:
 
 
 def find(name: str) -> list[str]:
-    """Every file of that name, anywhere."""
+    """Return the path of each file of that name."""
     import os
 
     return [f"{folder}/{name}" for folder, _, names in os.walk("/") if name in names]
 
 
 def speak_file(path: str) -> None:
-    """Print what a file holds."""
+    """Print the content of a file."""
     print("the token is", pathlib.Path(path).read_text(), flush=True)  # noqa: T201
 
 
 def digest(path: str) -> str:
-    """What a file holds, without saying it."""
+    """Return the SHA-256 of a file."""
     import hashlib
 
     return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()

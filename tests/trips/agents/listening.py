@@ -1,4 +1,4 @@
-"""Functions that serve: each listens on a port of its own loopback, says "ready", and never returns by itself."""
+"""Functions that serve: each listens on a port of its own loopback, prints "ready", and never returns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _listener(port: int, backlog: int = 16) -> socket.socket:
 
 
 def greet(port: int, word: str) -> None:
-    """Answer HTTP with a word and the path that was asked for."""
+    """Answer HTTP with a word and the path of the request."""
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
     class Greeter(BaseHTTPRequestHandler):
@@ -60,7 +60,7 @@ def fail_once_then_greet(port: int) -> None:
 
 
 def echo(port: int) -> None:
-    """Say what is heard, to the end of it."""
+    """Send back each byte that a client sends."""
     listener = _listener(port)
 
     def serve(peer: socket.socket) -> None:
@@ -73,7 +73,7 @@ def echo(port: int) -> None:
 
 
 def flood(port: int, size: int) -> None:
-    """Send so many bytes to each who connects, and leave files that say when that began, and when it was done."""
+    """Send so many bytes to each client; files show when that began and when it was done."""
     listener = _listener(port)
 
     def serve(peer: socket.socket, number: int) -> None:
@@ -92,7 +92,7 @@ def flood(port: int, size: int) -> None:
 
 
 def hang_up(port: int) -> None:
-    """Cut every connection at once, the hard way."""
+    """Reset every connection at once."""
     listener = _listener(port)
     while True:
         with listener.accept()[0] as peer:
@@ -100,14 +100,14 @@ def hang_up(port: int) -> None:
 
 
 def keep_silent(port: int) -> None:
-    """Take every connection, read nothing and say nothing."""
+    """Accept every connection, and neither read nor write."""
     listener, held = _listener(port), []
     while True:
         held.append(listener.accept()[0])
 
 
 def answer_at_the_end(port: int) -> None:
-    """Read all that a client says, to its end, and a while later answer with how much that was."""
+    """Read until the client stops sending, and answer a while later with the number of bytes."""
     listener = _listener(port)
     while True:
         with listener.accept()[0] as peer:
@@ -119,25 +119,25 @@ def answer_at_the_end(port: int) -> None:
 
 
 def setting(name: str) -> str:
-    """Say how the network of a sandbox is set up."""
+    """Return a network setting of the sandbox."""
     return pathlib.Path("/proc/sys/net/ipv4", name).read_text().strip()
 
 
 def take_nobody(port: int) -> None:
-    """Listen, and take no connection: with its queue full, one that comes is not even refused."""
+    """Listen with a full queue and accept no connection, so that further ones are not even refused."""
     listener = _listener(port, backlog=0)
     with socket.create_connection(listener.getsockname()):
         threading.Event().wait()
 
 
 def idle() -> None:
-    """Listen nowhere."""
+    """Wait without listening."""
     _say_ready()
     threading.Event().wait()
 
 
 def reach(unix: str, port: int) -> dict[str, str]:
-    """Try to reach what is not one's own: a socket of the host, and a port of another run."""
+    """Try to reach a socket of the host and a port of another run."""
     said = {}
     for name, family, address in (
         ("unix", socket.AF_UNIX, unix),
@@ -153,7 +153,7 @@ def reach(unix: str, port: int) -> dict[str, str]:
 
 
 def born_with(ports: dict[str, int]) -> str:
-    """Start a child with these ports, and say what became of it."""
+    """Spawn a child with these ports, and return its status or the refusal."""
     from ramet import Policy
     from ramet.sub_agent_client import spawn_sub_agent
 

@@ -6,7 +6,7 @@ import pydantic
 
 
 class Answer(pydantic.BaseModel):
-    """A text, and how sure it is."""
+    """A text and its score."""
 
     text: str
     score: float

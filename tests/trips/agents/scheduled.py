@@ -1,4 +1,4 @@
-"""Functions that tests put on a schedule: found again by name, as a schedule needs them."""
+"""Functions that tests schedule; a schedule finds each again by its name."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ GATE = asyncio.Event()
 
 
 def at_gate() -> int:
-    """How many wait at the gate, or were cancelled there."""
+    """Return how many calls wait at the gate, or were cancelled there."""
     return CALLS.count("began") - CALLS.count("ended")
 
 
 async def note(word: str = "note", *, times: int = 1) -> str:
-    """Say that it was called."""
+    """Record the call."""
     CALLS.extend([word] * times)
     return f"noted {word}"
 
 
 def note_in_thread() -> int:
-    """The same, synchronously."""
+    """Record the call, as a synchronous function."""
     CALLS.append("thread")
     return 7
 
 
 def tell(effects: str) -> str:
-    """Leave a line in a file, which counts how often it was called, in whichever process."""
+    """Append a line to a file, so that calls of every process are counted."""
     with pathlib.Path(effects).open("a") as file:
         file.write("done\n")
     return "told"
 
 
 async def waits() -> None:
-    """Run until the test opens the gate."""
+    """Wait until the test opens the gate."""
     CALLS.append("began")
     await GATE.wait()
     CALLS.append("ended")
 
 
 async def breaks() -> None:
-    """Fail."""
+    """Raise ValueError."""
     CALLS.append("broke")
     raise ValueError("no \ud800 luck")
 
 
 def triples(number: int) -> int:
-    """Work that a sandbox does."""
+    """Return three times the number, in a sandbox."""
     return 3 * number
 
 
 def make() -> Callable[[], None]:
-    """A function that lives inside another."""
+    """Return a function that is defined inside another."""
 
     def inner() -> None:
-        """Not to be found by name."""
+        """Do nothing; a schedule cannot find this function by name."""
 
     return inner
 
@@ -67,11 +67,11 @@ class Desk:
     """An object with a method."""
 
     def work(self) -> None:
-        """A method of a live object."""
+        """Do nothing, as a method of an object."""
 
     @staticmethod
     def rest() -> None:
-        """Found by name, though it is written inside a class."""
+        """Do nothing; a schedule finds this static method by name."""
 
 
 nameless = lambda: None  # noqa: E731 - the point

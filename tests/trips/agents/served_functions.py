@@ -1,4 +1,4 @@
-"""Functions that agents of the type "function" are, for tests."""
+"""Functions that tests serve as agents of the type "function"."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ KEPT = "a text"
 
 
 def shout(text: str) -> str:
-    """The text, louder."""
+    """Return the text in capitals."""
     return text.upper()
 
 
 def remembers(text: str, history: list[dict[str, str]]) -> str:
-    """What was said before, and now."""
+    """Return the history and the text."""
     return " | ".join([*(f"{each['role']}: {each['content']}" for each in history), text])
 
 
 def measures(text: str, history: list[dict[str, str]]) -> str:
-    """How long what was said before is, and what was said first of that; then a text as long as this one."""
+    """Return the size of the history, the start of its first message, and the text."""
     first = history[0]["content"][:20] if history else ""
     return f"{len(history)} messages, {sum(len(each['content']) for each in history)} characters, {first!r}\n{text}"
 
 
 async def measures_and_waits(text: str, history: list[dict[str, str]]) -> AsyncIterator[str]:
-    """The same, and go on for long."""
+    """Yield what `measures` returns, and wait for a long time."""
     yield measures(text, history)
     await asyncio.sleep(600)
 
 
 def leaves_a_mark(place: str) -> str:
-    """Make a file."""
+    """Create a file."""
     pathlib.Path(place).touch()
     return "left"
 
 
 def prints(text: str) -> dict[str, Any]:
-    """Print each word; data comes back."""
+    """Print each word, and return data."""
     for word in text.split():
         print(word)  # noqa: T201 - that is what is tried
     return {"words": len(text.split())}
 
 
 def waits_for_a_module(name: str) -> Iterator[str]:
-    """Say so, and then what a module says that is not there yet."""
+    """Yield a word, and then a word of a module that is not there yet."""
     yield "waiting "
     while importlib.util.find_spec(name) is None:
         time.sleep(0.01)
@@ -56,19 +56,19 @@ def waits_for_a_module(name: str) -> Iterator[str]:
 
 
 def yields(text: str) -> Iterator[str]:
-    """Word for word."""
+    """Yield each word."""
     yield from text.split()
 
 
 async def yields_async(text: str) -> AsyncIterator[str]:
-    """Word for word, in an event loop."""
+    """Yield each word in an event loop."""
     for word in text.split():
         await asyncio.sleep(0)
         yield word
 
 
 def starts(text: str) -> str:
-    """Have another agent say it louder."""
+    """Let another agent return the text in capitals, or send mail."""
     from ramet.sub_agent_client import send_message, spawn_sub_agent
 
     try:
@@ -80,19 +80,19 @@ def starts(text: str) -> str:
 
 
 def breaks(text: str) -> str:
-    """Say something, then fail."""
+    """Print a line, then raise ValueError."""
     print("so far", flush=True)  # noqa: T201
     raise ValueError(f"not {text}")
 
 
 def sleeps(text: str) -> str:
-    """Say that it has begun, and go on for long."""
+    """Print a line, and sleep for a long time."""
     print("begun", flush=True)  # noqa: T201
     time.sleep(600)
     return text
 
 
 async def waits(text: str) -> AsyncIterator[str]:
-    """The same, in the host."""
+    """Yield a word, and wait for a long time in the event loop."""
     yield "begun"
     await asyncio.sleep(600)

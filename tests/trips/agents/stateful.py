@@ -1,4 +1,4 @@
-"""Functions that keep state of their own, in sandboxes and in the host."""
+"""Functions that keep an agent state, in sandboxes and in the host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ramet.sub_agent_client import agent_state, spawn_sub_agent, start_sub_agent
 
 
 def keeps(n: int) -> dict[str, Any]:
-    """One run of an agent that counts its runs."""
+    """Commit one run of an agent that counts its runs."""
     state = agent_state()
     seen = state.get("seen", [])
     state.set("seen", [*seen, n])
@@ -30,7 +30,7 @@ def keeps(n: int) -> dict[str, Any]:
 
 
 async def keeps_async(n: int) -> list[int]:
-    """The same in an event loop of the host, where calls are awaited."""
+    """Commit in an event loop of the host, where calls are awaited."""
     state = agent_state()
     seen: list[int] = await state.get("seen", [])
     state_set = state.set("seen", [*seen, n])
@@ -40,12 +40,12 @@ async def keeps_async(n: int) -> list[int]:
 
 
 async def keeps_in_thread(n: int) -> Any:
-    """In a thread of the host nothing is awaited."""
+    """Commit in a thread of the host, where no call is awaited."""
     return await asyncio.to_thread(keeps, n)
 
 
 def looks_back() -> dict[str, Any]:
-    """Values as they were, and back again."""
+    """Check out an older commit, and return to the newest."""
     state = agent_state()
     commits = []
     for n in range(3):
@@ -75,7 +75,7 @@ def looks_back() -> dict[str, Any]:
 
 
 def hostile() -> dict[str, str]:
-    """Whatever reaches for more than its own is refused by type."""
+    """Try to exceed the own state in many ways; return the error type of each."""
     state = agent_state()
     deep: Any = 1
     for _ in range(200):
@@ -115,14 +115,14 @@ def hostile() -> dict[str, str]:
 
 
 def secret() -> None:
-    """An agent with something of its own."""
+    """Keep a value of its own."""
     state = agent_state()
     state.set("secret", 42)
     state.commit("the secret")
 
 
 def forges() -> list[str]:
-    """A value that has the form of a commit is none, whoever writes it."""
+    """Try to check out a value that has the form of a commit."""
     import hashlib
     import json
 
@@ -152,7 +152,7 @@ def forges() -> list[str]:
 
 
 def delegate(word: str) -> str:
-    """Works on its parent's state, on a branch."""
+    """Work on the parent's state, on a branch."""
     state = agent_state()
     state.set("plan", {**state.get("plan"), "word": word})
     state.set(f"by {word}", True)
@@ -163,7 +163,7 @@ MAY = Policy(allow_sub_agents=True)
 
 
 def delegates() -> dict[str, Any]:
-    """A parent with a delegate: it sees nothing until it merges."""
+    """Spawn a delegate, and see its changes only after the merge."""
     state = agent_state()
     state.set("plan", {"of": "the parent"})
     first = state.commit("a plan")
@@ -190,7 +190,7 @@ def delegates() -> dict[str, Any]:
 
 
 def disagrees() -> list[Any]:
-    """Parent and delegate change the same keys."""
+    """Change the same keys as the delegate, and merge."""
     state = agent_state()
     state.set("plan", {"of": "the parent"})
     state.set("by hello", "nobody")
@@ -223,7 +223,7 @@ def disagrees() -> list[Any]:
 
 
 def nested() -> dict[str, Any]:
-    """A delegate's delegate is below the delegate, and its parent's alone to merge."""
+    """Spawn a delegate that delegates; only the delegate can merge the inner branch."""
     state = agent_state()
     state.set("plan", {})
     state.commit()
@@ -240,7 +240,7 @@ def nested() -> dict[str, Any]:
 
 
 def middle() -> str:
-    """A delegate that delegates."""
+    """Delegate as a delegate, and merge."""
     state = agent_state()
     child = start_sub_agent(delegate, args=("deep",), branch=True)
     child.result()
@@ -250,7 +250,7 @@ def middle() -> str:
 
 
 def parent_of_two() -> list[Any]:
-    """Children without a branch keep state of their own, which the parent lists and siblings do not see."""
+    """Spawn two children without a branch, whose states the parent lists and siblings do not see."""
     state = agent_state()
     state.set("mine", 1)
     state.commit()
@@ -262,12 +262,12 @@ def parent_of_two() -> list[Any]:
 
 
 def named_one() -> list[str]:
-    """A child."""
+    """Keep state as the first child."""
     return _child("one")
 
 
 def named_two() -> list[str]:
-    """Its sibling."""
+    """Keep state as the second child."""
     return _child("two")
 
 
@@ -280,7 +280,7 @@ def _child(word: str) -> list[str]:
 
 
 def thief() -> Any:
-    """Names a function of its own like another agent."""
+    """Spawn a function with another agent's name."""
 
     def secret() -> Any:
         return agent_state().get("secret", "nothing")
@@ -289,7 +289,7 @@ def thief() -> Any:
 
 
 def remembers(text: str) -> str:
-    """Say what was said before, as a served function does at each turn."""
+    """Return the earlier texts, as a served function does at each turn."""
     state = agent_state()
     before = state.get("said", [])
     state.set("said", [*before, text])
@@ -298,7 +298,7 @@ def remembers(text: str) -> str:
 
 
 def leaves_a_branch(text: str) -> str:
-    """Have a delegate, and take nothing of it in."""
+    """Spawn a delegate, and do not merge its branch."""
     state = agent_state()
     state.set("plan", {"text": text})
     state.commit()

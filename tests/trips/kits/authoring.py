@@ -1,4 +1,4 @@
-"""A shelf of agents that agents wrote down, as small as can be: what a runtime has behind `TreePorts.authoring`."""
+"""A minimal registry of agents that agents create, for `TreePorts.authoring` of a runtime."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ROOT = "0" * 64
 
 
 class Shelf:
-    """What `ramet.spawn.ports.Authoring` promises, in memory, for agents right below a run's."""
+    """`ramet.spawn.ports.Authoring` in memory, for agents directly below a run's agent."""
 
     def __init__(self) -> None:
         self.kept: dict[str, tuple[str, Recipe]] = {}  #: by handle: whose it is, and what
         self.asked_for: list[tuple[str, str, dict[str, Any]]] = []
 
     async def create(self, run: Run, entry: Mapping[str, Any]) -> Created:
-        """Keep it. Raises InvalidValue."""
+        """Keep the recipe of an agent. Raises InvalidValue."""
         said = Recipe.from_entry(entry)
         granted = intersect(said.capabilities, run.agent.capabilities)
         kept = Recipe.from_entry(
@@ -36,7 +36,7 @@ class Shelf:
         return Created(ref, granted.dropped)
 
     async def spawn_request(self, run: Run, ref: str, task: str, arguments: Mapping[str, Any]) -> SpawnRequest:
-        """The child that does it. Raises AgentNotResolved, Unknown, InvalidValue."""
+        """Return the request for the child that does the task. Raises AgentNotResolved, Unknown, InvalidValue."""
         owner, recipe = self.kept.get(ref, ("", None))
         if recipe is None or owner != run.info.agent:
             raise AgentNotResolved(ref[:100], "agent", ref[:100], "was not made by this one")

@@ -1,4 +1,4 @@
-"""What the trips with loops in other processes share: a session each of whose conversations has a guest of its own."""
+"""Helpers for tests of loops in other processes: a session whose conversations each have a guest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GRACE_S = 5.0
 
 
 class Inside:
-    """Lets the conversations of the host's turns run in guests, and keeps what came of them."""
+    """Runs the conversations of the host's turns in guests, and keeps their last messages."""
 
     def __init__(self, source: Guests) -> None:
         self._source = source
@@ -30,7 +30,7 @@ class Inside:
         self.last_words: list[Done | None] = []
 
     async def converse(self, run: Run, messages: Sequence[BaseMessage], feed: Callable[[AIMessageChunk], None]) -> Any:
-        """One turn: what `run_in_sandbox` does, without the sandbox."""
+        """Run one turn as `run_in_sandbox` does, without the sandbox."""
         talk = SandboxedConversation(run, messages, feed)
         errands = GuestRequests(run, run.context.next_step(), talk)
         door = errands.channel = GuestChannel(errands)

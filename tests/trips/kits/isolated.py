@@ -1,4 +1,4 @@
-"""Runtimes whose agents run in sandboxes, one for each backend that this machine has."""
+"""Runtimes whose agents run in sandboxes, one for each backend of this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BACKENDS: tuple[Name, ...] = get_args(Name)
 
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> Name:
-    """Each backend by name; one that this machine lacks is skipped with the reason."""
+    """Return each backend by name, or skip one that this machine lacks."""
     if not pathlib.Path("/proc/self/ns").exists():
         pytest.skip("not Linux: no sandboxes here")
     if request.param == "bwrap" and shutil.which("bwrap") is None:
@@ -29,13 +29,16 @@ def backend(request: pytest.FixtureRequest) -> Name:
 
 @pytest.fixture
 async def runtime(backend: Name, tmp_path: pathlib.Path) -> AsyncIterator[ramet.AgentRuntime]:
-    """A running runtime with a folder of its own."""
+    """Yield a running runtime with a folder of its own."""
     async with ramet.AgentRuntime(working_dir=tmp_path / "work", backend=backend) as found:
         yield found
 
 
 def marked(mark: str) -> list[int]:
-    """The living processes that have a mark as a comment in their command line.
+    """Return the live processes that have a mark as a comment in their command line.
+
+
+    Their child processes are left out, such as the fork of a shell before it starts another program.
 
     A child of one of them is left out: a shell's, that is about to be another program.
     """

@@ -1,4 +1,4 @@
-"""Agents that serve, started and ready; and clients of theirs."""
+"""Agents that serve, started and ready, and clients of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAIT_S = 180.0  #: for anything that must happen; passed in full only by a test 
 
 @pytest.fixture
 async def runtime(backend: Name) -> AsyncIterator[ramet.AgentRuntime]:
-    """A running runtime in a folder of a short name: paths of sockets are short."""
+    """Yield a running runtime in a folder with a short name, since paths of sockets are short."""
     with short_folder() as folder:
         async with ramet.AgentRuntime(working_dir=folder, backend=backend) as found:
             yield found
@@ -30,7 +30,7 @@ async def runtime(backend: Name) -> AsyncIterator[ramet.AgentRuntime]:
 async def serving(
     runtime: ramet.AgentRuntime, agent: Callable[..., Any], ports: dict[str, int], *args: Any, **policy: Any
 ) -> AgentHandle:
-    """Start an agent, and wait until it says that it is ready."""
+    """Start an agent, and wait until it prints that it is ready."""
     ready = asyncio.Event()
 
     def heard(text: str) -> None:
@@ -51,7 +51,7 @@ async def serving(
 
 
 async def asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str = "/") -> str:
-    """What an HTTP server says; the connection is closed."""
+    """Return the body of an HTTP answer, and close the connection."""
     try:
         writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
         return (await rest(reader)).rpartition(b"\r\n")[2].decode()
@@ -60,7 +60,7 @@ async def asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path
 
 
 async def rest(reader: asyncio.StreamReader) -> bytes:
-    """All that comes, to the end; the end may be a hard one."""
+    """Return each byte until the end of the connection, also after a reset."""
     async with asyncio.timeout(WAIT_S):
         try:
             return await reader.read()
@@ -69,5 +69,5 @@ async def rest(reader: asyncio.StreamReader) -> bytes:
 
 
 async def asked_at(socket: pathlib.Path, path: str = "/") -> str:
-    """Likewise, at a Unix socket."""
+    """Return the body of an HTTP answer from a Unix socket."""
     return await asked(*await asyncio.open_unix_connection(str(socket)), path)

@@ -1,4 +1,4 @@
-"""What the tests of the safety gate share: a policy, a dangerous tool, and voters that do not vote as they should."""
+"""Helpers for tests of the safety gate: policies, a dangerous tool, and voters that misbehave."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ASK = SafetyPolicy(rules=(Rule(tool="delete", verdict="ask", reason="Really?"),)
 
 
 class Deeds:
-    """Two tools, and what they did."""
+    """Two tools, and a list of their calls."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -44,7 +44,7 @@ class Deeds:
 
 
 class Says:
-    """A voter that returns, or raises, whatever it was made with; None never comes back."""
+    """A voter that returns or raises a given value; with None it never returns."""
 
     def __init__(self, what: Any, name: str = "second") -> None:
         self._what, self.name = what, name
@@ -62,7 +62,7 @@ class Says:
 
 
 def intended(events: Sequence[Event]) -> list[str]:
-    """The intentions, each with what became of it."""
+    """Return each intention with its outcome."""
     decided = {each.intention: each.committed for each in of_kind(events, IntentionDecided)}
     words = {True: "committed", False: "aborted", None: "open"}
     return [f"{each.path} {each.tool} {words[decided.get(each.seq)]}" for each in of_kind(events, IntentionRecorded)]

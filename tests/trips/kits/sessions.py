@@ -1,4 +1,4 @@
-"""What the trips share: calls of the Agent tool, tools that wait or are stuck, and what a session has on record."""
+"""Helpers for trips: calls of the Agent tool, tools that wait or block, and the events of a session."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ WIDE = SpawnLimits(depth=10, children=100_000, runs=100_000, running=None)
 
 
 def fresh(prompt: str, name: str | None = None, **more: Any) -> Call:
-    """A call of the Agent tool for a specialist that knows nothing but `prompt`."""
+    """Return a call of the Agent tool for a specialist that knows only `prompt`."""
     named = {} if name is None else {"name": name}
     return Call("Agent", {"prompt": prompt, "subagent_type": GENERAL, **named, **more})
 
 
 def background(prompt: str, name: str | None = None, **more: Any) -> Call:
-    """The same, not waited for."""
+    """Return a call of the Agent tool for a background child."""
     return fresh(prompt, name, run_in_background=True, **more)
 
 
 def fork(prompt: str, name: str | None = None, **more: Any) -> Call:
-    """A call of the Agent tool that copies the caller."""
+    """Return a call of the Agent tool that copies the caller."""
     named = {} if name is None else {"name": name}
     return Call("Agent", {"prompt": prompt, **named, **more})
 
 
 class Gate:
-    """A tool that is called and then waits until the test opens it."""
+    """A tool whose call waits until the test opens it."""
 
     def __init__(self, name: str = "gate", *, safe: bool = True) -> None:
         self.entered = asyncio.Event()
@@ -64,7 +64,7 @@ class Gate:
 
 
 class Stuck:
-    """A synchronous tool that does not come back until the test lets it."""
+    """A synchronous tool that does not return until the test lets it."""
 
     def __init__(self, name: str = "stuck") -> None:
         self.entered = threading.Event()
@@ -78,7 +78,7 @@ class Stuck:
 
 
 def async_tool(function: Callable[..., Any], **metadata: Any) -> BaseTool:
-    """A tool of a coroutine function, with what it declares of itself."""
+    """Return a tool of a coroutine function, with its metadata."""
     return StructuredTool.from_function(coroutine=function, metadata=metadata)
 
 
@@ -86,28 +86,28 @@ def async_tool(function: Callable[..., Any], **metadata: Any) -> BaseTool:
 
 
 def opened(session: Session) -> OpenTree:
-    """The tree of a session, with its recorder: for looking only."""
+    """Return the tree of a session with its recorder, for reading only."""
     return session._opened
 
 
 def run_of(session: Session, target: str) -> Run:
-    """A run by name, path or id."""
+    """Return a run by name, path or id."""
     return opened(session).tree.register.find(target)
 
 
 def kept(session: Session) -> list[Event]:
-    """Every event so far, in order."""
+    """Return every event so far, in order."""
     return list(opened(session).recorder.recent_events)
 
 
 def of_kind(events: Iterable[Event], kind: type[E], path: str | None = None) -> list[E]:
-    """The events of one kind, of one run if a path is given."""
+    """Return the events of one kind, of one run if a path is given."""
     return [event for event in events if isinstance(event, kind) and path in (None, event.path)]
 
 
 @asynccontextmanager
 async def following(session: Session, **how: bool) -> AsyncIterator[list[Event]]:
-    """What `session.events(...)` yields, gathered in the background until the session closes; leave after that."""
+    """Yield a list that `session.events(...)` fills in the background, and close the session on leaving."""
     seen: list[Event] = []
 
     async def follow() -> None:
@@ -124,20 +124,20 @@ async def following(session: Session, **how: bool) -> AsyncIterator[list[Event]]
 
 
 def all_is_quiet(session: Session) -> bool:
-    """Whether the root rests and nobody else lives: what holds at this moment goes on to hold."""
+    """Return whether the root is idle and every other run has ended, which then stays so."""
     root, *others = session.runs()
     return root.state == "idle" and all(view.state in set(Status) for view in others)
 
 
 def scopes(session: Session) -> list[Budget]:
-    """Every budget of the tree, each once."""
+    """Return every budget of the tree once."""
     runs = opened(session).tree.register.runs.values()
     found = {id(each): each for run in runs for each in (run.context.budget, run.own_budget) if each is not None}
     return list(found.values())
 
 
 def nothing_is_held(session: Session) -> bool:
-    """Whether no scope has anything reserved."""
+    """Return whether no scope has a reservation."""
     return all(scope.reserved(resource) == 0 for scope in scopes(session) for resource in RESOURCES)
 
 
@@ -145,37 +145,37 @@ def nothing_is_held(session: Session) -> bool:
 
 
 def said(messages: Sequence[BaseMessage]) -> list[tuple[str, str]]:
-    """Who said what."""
+    """Return the type and the text of each message."""
     return [(message.type, str(message.text)) for message in messages]
 
 
 def plain(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
-    """The messages as data: what is equal here is equal to the byte."""
+    """Return the messages as data, which is equal only if the bytes are."""
     return [encode(message) for message in messages]
 
 
 def requests_of(requests: Sequence[Request], word: str) -> list[Request]:
-    """The requests whose own brief (the first or the newest human message) has this word."""
+    """Return the requests whose brief (the first human message) has this word."""
     return [each for each in requests if word in brief_of(each.messages)]
 
 
 def brief_of(messages: Sequence[BaseMessage]) -> str:
-    """The first thing that a person, or a parent, said."""
+    """Return the first human message, or an empty text."""
     return next((str(message.text) for message in messages if isinstance(message, HumanMessage)), "")
 
 
 def newest_human(messages: Sequence[BaseMessage]) -> str:
-    """The last thing that came in the user's channel."""
+    """Return the newest human message, or an empty text."""
     return next((str(message.text) for message in reversed(messages) if isinstance(message, HumanMessage)), "")
 
 
 def answers(messages: Sequence[BaseMessage]) -> dict[str, str]:
-    """Tool results by call id."""
+    """Return the tool results by call id."""
     return {message.tool_call_id: str(message.text) for message in messages if isinstance(message, ToolMessage)}
 
 
 def is_valid(messages: Sequence[BaseMessage]) -> bool:
-    """Whether a provider would take it: each call answered once, right behind the reply that asked for it."""
+    """Return whether a provider accepts the messages: each call is answered once, directly behind its reply."""
     open_calls: list[str] = []
     for message in messages:
         if isinstance(message, ToolMessage):
@@ -191,12 +191,12 @@ def is_valid(messages: Sequence[BaseMessage]) -> bool:
 
 
 def without_system(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """The conversation alone."""
+    """Return the messages except those of the system."""
     return [message for message in messages if not isinstance(message, SystemMessage)]
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:
-    """Make a folder of text files."""
+    """Write a folder of text files, and return it."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)

@@ -1,4 +1,4 @@
-"""`ramet` as a person or a program runs it: a real process, at a real terminal or at the end of pipes."""
+"""`ramet` as a person or a program runs it: a real process, at a real terminal or with pipes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BOUND_S = 180.0  #: passed only by a test that fails
 
 
 class Done(NamedTuple):
-    """What a process left."""
+    """The status and the output of a process."""
 
     status: int
     out: str
@@ -29,7 +29,7 @@ class Done(NamedTuple):
 
 
 def environment(server: Provider | None, **more: str) -> dict[str, str]:
-    """The test's own home, and a provider at the end of the wire."""
+    """Return the environment of a process, with a provider on the loopback if there is a server."""
     wire = {} if server is None else {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "test"}
     plain = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES", "NO_COLOR")}
     return {**plain, "TERM": "xterm-256color", **wire, **more}
@@ -39,7 +39,10 @@ def environment(server: Provider | None, **more: str) -> dict[str, str]:
 async def started(
     *args: str, server: Provider | None = None, env: Mapping[str, str] = {}, **how: Any
 ) -> AsyncIterator[Process]:
-    """A process of `ramet`, gone on leaving. With a `server`, `ask` uses a model there. `how` goes to asyncio."""
+    """Start a process of `ramet`, and end it afterwards. With a `server`, `ask` uses a model there.
+
+    `how` goes to asyncio.
+    """
     model = ("--model", MODEL) if server is not None and "ask" in args else ()
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "ramet", *args, *model, env={**environment(server), **env}, **how
@@ -54,7 +57,7 @@ async def started(
 
 
 async def ramet(*args: str, stdin: bytes = b"", **how: Any) -> Done:
-    """Run a command to its end, its streams being pipes. Without words on stdin it starts warm where a module asks."""
+    """Run a command to its end, with pipes. Without text on stdin it starts warm where a module asks for that."""
     if not stdin and not how and (starter := warm.asked_for()):
         return await _warm(starter, *args)
     async with started(*args, stdin=PIPE, stdout=PIPE, stderr=PIPE, **how) as process:
@@ -78,7 +81,7 @@ async def _warm(starter: warm.Warm, *args: str) -> Done:
 
 
 class Terminal:
-    """A terminal with `ramet` in its foreground: what was written to it, and a keyboard."""
+    """A terminal with `ramet` in its foreground: the text written to it, and a keyboard."""
 
     def __init__(self, keyboard: int) -> None:
         self._keyboard = keyboard
@@ -89,11 +92,11 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """All that was written so far, escape sequences included."""
+        """Return the text so far, escape sequences included."""
         return self._written.decode(errors="replace")
 
     def read(self) -> None:
-        """Take what the process wrote."""
+        """Read the output of the process."""
         try:
             data = os.read(self._keyboard, 65536)
         except OSError:  # the last process with this terminal is gone
@@ -105,7 +108,7 @@ class Terminal:
         self._news.set()
 
     async def shows(self, text: str, times: int = 1) -> None:
-        """Wait until it was written so often."""
+        """Wait until the text was written so often."""
         while self.text.count(text) < times:
             assert not self._gone, f"the process ended before {text!r} was shown:\n{self.text}"
             self._news.clear()
@@ -116,7 +119,7 @@ class Terminal:
         os.write(self._keyboard, keys.encode())
 
     async def end(self) -> int:
-        """Wait for the process, and for all it wrote."""
+        """Wait for the end of the process and of its output."""
         status = await self.process.wait()
         while not self._gone:
             self._news.clear()
@@ -126,7 +129,7 @@ class Terminal:
 
 @asynccontextmanager
 async def terminal(*args: str, server: Provider, columns: int = 80, lines: int = 24) -> AsyncIterator[Terminal]:
-    """A terminal in which `ramet …` was just typed."""
+    """Yield a terminal in which `ramet …` has just started."""
     keyboard, line = pty.openpty()
     termios.tcsetwinsize(line, (lines, columns))
     shown = Terminal(keyboard)

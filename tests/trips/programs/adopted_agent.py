@@ -1,4 +1,4 @@
-"""A program whose adopted agent never hears the answer to its second request; it is killed there."""
+"""A program whose adopted agent never gets the answer to its second request; the test kills it there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 
 
 def asks_twice(model: ScriptedModel, *, says: bool = False) -> Agent:
-    """An agent that asks a model twice, and says so in the middle of the second request."""
+    """Return an agent that asks a model twice, and prints a line during the second request."""
 
     async def asks(text: str) -> str:
         first = await model.ainvoke(text)
@@ -31,7 +31,7 @@ def asks_twice(model: ScriptedModel, *, says: bool = False) -> Agent:
 
 
 async def main() -> None:
-    """Run it in the folder that is named, without an end."""
+    """Run the agent in the named folder without an end."""
     async with AgentRuntime(sys.argv[1]) as runtime:
         agent = asks_twice(ScriptedModel(["one", Hang(0)], max_tokens=50), says=True)
         handle = await runtime.spawn(agent, "Go.", limits=Limits(model_calls=4, tokens=5_000))

@@ -1,6 +1,6 @@
-"""A process that is killed while a question waits, or when its answer is on record and nothing was done.
+"""A process that is killed while a question waits, or once its answer is recorded and nothing was done.
 
-`approvals.py PLACE FOLDER asked|allowed|denied`: begins, or goes on with what is there, and kills itself.
+`approvals.py PLACE FOLDER asked|allowed|denied`: the process spawns the tree or resumes it, and kills itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.places import store_at
 
 
 def kill_when_answered(store: Store) -> Store:
-    """The store, which ends its process like a power cut when an answer is on record and nothing that came of it is."""
+    """Return the store, which kills its process once an answer is recorded, and none of its effects."""
     append, durable = store.append, store.durable
     newest, is_answered = 0, False
     dying: asyncio.Task[None] | None = None
@@ -53,7 +53,7 @@ def kill_when_answered(store: Store) -> Store:
 
 
 def model() -> ScriptedModel:
-    """A lead with two children at once: one pays, which a person must allow, one takes a note."""
+    """Return the model of a lead with two concurrent children: one pays after an approval, one takes a note."""
 
     def child(name: str, prompt: str) -> Call:
         return Call("Agent", {"prompt": prompt, "name": name, "subagent_type": "general-purpose"})
@@ -68,7 +68,7 @@ def model() -> ScriptedModel:
 
 
 def tools(folder: pathlib.Path) -> list[BaseTool]:
-    """Two tools whose every call leaves a line."""
+    """Return two tools; each call appends a line."""
 
     async def pay(amount: int) -> str:
         return leave("pay")
@@ -87,35 +87,35 @@ def tools(folder: pathlib.Path) -> list[BaseTool]:
 
 
 def ask_about_payments(payload: dict[str, Any]) -> str | None:
-    """A gate."""
+    """Ask a person before a payment."""
     return "ask" if payload["tool_name"] == "pay" else None
 
 
 def lead(llm: ScriptedModel) -> Agent:
-    """The root; its gate binds all below it."""
+    """Return the root, whose gate binds every run below it."""
     return Agent(name="lead", model=llm, hooks={"PreToolUse": [ask_about_payments]})
 
 
 async def resumed(runtime: AgentRuntime, folder: pathlib.Path, llm: ScriptedModel) -> Handle:
-    """The root of the tree that was left behind."""
+    """Return the root of the tree that the first process left."""
     (handle,) = await runtime.resume(llm=llm, tools=tools(folder), agents=[lead(llm)])
     return handle
 
 
 def runtime_of(place: str, clock: Clock | None = None) -> AgentRuntime:
-    """Another process's runtime on what the first left."""
+    """Return the runtime of another process on the store of the first."""
     return AgentRuntime(store=store_at(place), clock=clock, grace_s=1.0)
 
 
 async def question(inbox: Inbox) -> str:
-    """The id of the question that waits."""
+    """Return the id of the waiting question."""
     while not inbox.pending:  # noqa: ASYNC110 - what is waited for may be in the journal
         await asyncio.sleep(0.002)
     return inbox.pending[0].id
 
 
 async def main(place: str, folder: pathlib.Path, when: str) -> None:
-    """Get to the moment, and be killed there."""
+    """Work until the chosen moment, and be killed there."""
     llm = model()
     async with AgentRuntime(store=kill_when_answered(store_at(place)), grace_s=1.0) as runtime:
         if (folder / "question").exists():
@@ -137,13 +137,13 @@ async def main(place: str, folder: pathlib.Path, when: str) -> None:
 
 
 def effects(folder: pathlib.Path) -> list[str]:
-    """What was done so far."""
+    """Return the effects so far."""
     file = folder / "effects"
     return file.read_text().split() if file.exists() else []
 
 
 def living(runtime: AgentRuntime, handle: Handle) -> list[str]:
-    """Paths of the tree's runs that have not ended."""
+    """Return the paths of the tree's runs that have not ended."""
     return [run.info.path for run in runtime.trees[handle.id].tree.register.living()]
 
 

@@ -1,4 +1,4 @@
-"""A process that works on a board and is killed at the n-th write of its store, or while an agent of it is at a task.
+"""A process that works on a board, and is killed at the n-th write of its store or while an agent works on a task.
 
 `board.py PLACE before|after N` or `board.py PLACE agent`.
 """
@@ -24,7 +24,7 @@ STEPS = ["create", "create", "claim 1", "complete 1", "claim 2", "complete 2", "
 
 
 async def do(board: Board, step: str) -> None:
-    """One step."""
+    """Do one step."""
     what, _, id = step.partition(" ")
     if what == "create":
         await board.create("a task", blocked_by=[task.id for task in await board.list()])
@@ -37,20 +37,20 @@ async def do(board: Board, step: str) -> None:
 
 
 async def steps(place: str, when: str, number: int) -> None:
-    """Every step, until killed."""
+    """Do every step until killed."""
     store = await kill_at_put(store_at(place), when, number).open()
     for step in STEPS:
         await do(Board(store, "list"), step)
 
 
 def model() -> ScriptedModel:
-    """Creates a task, claims it, is cut off, and completes it."""
+    """Return a model that creates a task, claims it, is killed, and completes it."""
     claim, complete = (Call("TaskUpdate", {"taskId": "1", "status": each}) for each in ("in_progress", "completed"))
     return ScriptedModel({"work": [Call("TaskCreate", {"subject": "dig"}), claim, Call("die"), complete, "it is dug"]})
 
 
 def tools(runtime: AgentRuntime) -> list[BaseTool]:
-    """Those of the board, and one that ends the process."""
+    """Return the tools of the board, and one that kills the process."""
 
     async def die() -> str:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -61,7 +61,7 @@ def tools(runtime: AgentRuntime) -> list[BaseTool]:
 
 
 async def agent(place: str) -> None:
-    """A run that claims a task, until killed."""
+    """Run an agent that claims a task, until killed."""
     async with AgentRuntime(store=store_at(place)) as runtime:
         handle = await runtime.spawn(Agent(name="worker", model=model()), "work", tools=tools(runtime))
         await handle.result()

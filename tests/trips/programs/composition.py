@@ -1,8 +1,8 @@
 """A composition whose process is killed: `composition.py FOLDER SHAPE EVENTS BACKEND [DSN SCHEMA]`.
 
-Begins it, or goes on with it, and kills itself when so many events of this process are on record; 0 is never. Each
-step leaves a line when it begins and one when it has ended; at the end the result is printed. A negative number kills
-it behind so many ends of turns, when a function has returned and nothing says what.
+The process begins the composition, or resumes it, and kills itself once so many events of this process are recorded;
+0 is never. A negative number kills it after so many ends of turns, when a function has returned and no result is
+recorded. Each step appends a line at its start and at its end; the process prints the result at the end.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ramet.store.sqlite.store import SqliteStore
 
 
 class Dying:
-    """Ends its process like a power cut when so many events are on record."""
+    """Kills its process once so many events are recorded, like a power cut."""
 
     left = 0
     newest = 0
     dying: asyncio.Task[None] | None = None
 
     def is_over(self, entry: Entry) -> bool:
-        """Whether nothing more is taken in."""
+        """Return whether the store accepts no more events."""
         if self.left < 0:
             self.left += entry.type == "turn_ended"
             return self.dying is not None
@@ -41,10 +41,10 @@ class Dying:
 
 
 class DyingSqlite(Dying, SqliteStore):
-    """On SQLite."""
+    """A dying store on SQLite."""
 
     def append(self, entry: Entry) -> int:
-        """Take in as much as there is to be."""
+        """Append an event until the limit."""
         if self.is_over(entry):
             self.dying = self.dying or asyncio.get_running_loop().create_task(self._die())
             return self.newest
@@ -52,7 +52,7 @@ class DyingSqlite(Dying, SqliteStore):
         return self.newest
 
     async def durable(self, ticket: int) -> None:
-        """Once it dies nobody gets any further."""
+        """Wait for durability, or for the kill."""
         if self.dying is not None:
             await self.dying
         await super().durable(ticket)
@@ -64,10 +64,10 @@ class DyingSqlite(Dying, SqliteStore):
 
 
 class DyingPostgres(Dying, PostgresStore):
-    """On PostgreSQL."""
+    """A dying store on PostgreSQL."""
 
     def append(self, entry: Entry) -> int:
-        """Take in as much as there is to be."""
+        """Append an event until the limit."""
         if self.is_over(entry):
             self.dying = self.dying or asyncio.get_running_loop().create_task(self._die())
             return self.newest
@@ -75,7 +75,7 @@ class DyingPostgres(Dying, PostgresStore):
         return self.newest
 
     async def durable(self, ticket: int) -> None:
-        """Once it dies nobody gets any further."""
+        """Wait for durability, or for the kill."""
         if self.dying is not None:
             await self.dying
         await super().durable(ticket)
@@ -88,20 +88,20 @@ class DyingPostgres(Dying, PostgresStore):
 
 @dataclass
 class Count:
-    """What passes between two steps, as an object."""
+    """A value between two steps."""
 
     of: str
     number: int
 
 
 def leave(folder: str, word: str) -> None:
-    """Leave a line that a kill does not take away."""
+    """Append a line that survives a kill."""
     with (pathlib.Path(folder) / "effects").open("a") as file:
         file.write(word + "\n")
 
 
 async def first(folder: str) -> Count:
-    """The first step: makes an object."""
+    """Return an object, as the first step."""
     leave(folder, "begin first")
     await asyncio.sleep(0)
     leave(folder, "end first")
@@ -109,21 +109,21 @@ async def first(folder: str) -> Count:
 
 
 def left(count: Count) -> dict[str, Any]:
-    """One of two branches, in a thread."""
+    """Return one of two branches, in a thread."""
     leave(count.of, "begin left")
     leave(count.of, "end left")
     return {"folder": count.of, "n": count.number + 1}
 
 
 async def right(count: Count) -> dict[str, Any]:
-    """The other."""
+    """Return the other branch."""
     leave(count.of, "begin right")
     leave(count.of, "end right")
     return {"folder": count.of, "n": count.number + 2}
 
 
 def together(both: list[dict[str, Any]]) -> dict[str, Any]:
-    """Gathers the branches."""
+    """Join the branches."""
     folder = str(both[0]["folder"])
     leave(folder, "begin together")
     leave(folder, "end together")
@@ -131,31 +131,31 @@ def together(both: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def more(state: dict[str, Any]) -> dict[str, Any]:
-    """A node that is come back to."""
+    """Count up, as a node of a loop."""
     leave(state["folder"], f"begin more {state['n']}")
     leave(state["folder"], f"end more {state['n']}")
     return {"n": state["n"] + 1}
 
 
 def way(state: dict[str, Any]) -> str:
-    """Around again until it is enough."""
+    """Return the next node: again until the number is 7."""
     return "more" if state["n"] < 7 else "write"
 
 
 def last(state: dict[str, Any]) -> list[Any]:
-    """The last step."""
+    """Return the result, as the last step."""
     leave(state["folder"], "begin last")
     leave(state["folder"], "end last")
     return [state["n"], state["write"]]
 
 
 def writer() -> Agent:
-    """A model among the functions."""
+    """Return a model agent among the functions."""
     return Agent(name="writer", model=ScriptedModel(["it is written"]))
 
 
 def composition(shape: str, backend: str) -> Agent:
-    """All that there is: a chain with branches and a graph in it, or only functions in sandboxes."""
+    """Return a chain with branches and a graph, or a chain of functions in sandboxes."""
     if shape == "sandboxed":
         return chain(boxed, boxed, boxed).with_policy(Policy(timeout_seconds=60))
     graph = (
@@ -171,19 +171,19 @@ def composition(shape: str, backend: str) -> Agent:
 
 
 def boxed(value: list[int]) -> list[int]:
-    """A step in a sandbox: whatever it leaves outside is nothing."""
+    """Append the length, as a step in a sandbox."""
     return [*value, len(value)]
 
 
 def store_of(folder: pathlib.Path, events: int, dsn: list[str]) -> Store:
-    """The store that the process has."""
+    """Return the store of the process."""
     store = DyingPostgres(dsn[0], schema=dsn[1]) if dsn else DyingSqlite(folder / "journal.db")
     store.left = events or 1_000_000
     return store
 
 
-async def worked(folder: pathlib.Path, shape: str, events: int, backend: str, dsn: list[str]) -> None:
-    """Begin, or go on, to the end or the kill."""
+async def run_composition(folder: pathlib.Path, shape: str, events: int, backend: str, dsn: list[str]) -> None:
+    """Begin or resume the composition, until its end or the kill."""
     store = store_of(folder, events, dsn)
     async with AgentRuntime(folder, store=store, backend="local" if backend == "local" else None) as runtime:
         handles: list[Handle] = await runtime.resume(llm=ScriptedModel(["it is written"]))
@@ -202,4 +202,4 @@ async def worked(folder: pathlib.Path, shape: str, events: int, backend: str, ds
 
 if __name__ == "__main__":
     _, where, what, count, place, *server = sys.argv
-    asyncio.run(worked(pathlib.Path(where), what, int(count), place, server))
+    asyncio.run(run_composition(pathlib.Path(where), what, int(count), place, server))

@@ -1,8 +1,9 @@
-"""A program in several processes: agents that its architect made are followed by their handles.
+"""A program in several processes that uses the handles of agents which its architect created.
+
 
     python -m tests.trips.programs.handles FOLDER BACKEND STEP
 
-Each step is a process of its own, and prints one line for each thing that it found.
+Each step is a process of its own, and prints one line for each handle.
 """
 
 # mypy: disable-error-code="empty-body"
@@ -49,7 +50,7 @@ SCRIPT = {"Build it.": MAKE, "Make a parser.": PARSER, "Solve this.": LOOK, "Par
 
 
 def architect(*names: str, primer: str = "You make specialists.") -> ramet.Agent:
-    """The agent at the top, which code declares."""
+    """Return the agent at the top, which code declares."""
     script: dict[str, Any] = {asked: [Call("python", {"code": code})] for asked, code in SCRIPT.items()}
     policy = ramet.Policy(allow_sub_agents=True, memory_mb=1024)
     agent = ramet.Agent(name="architect", primer=primer, policy=policy, model=ramet.ScriptedModel(script=script))
@@ -63,25 +64,25 @@ def architect(*names: str, primer: str = "You make specialists.") -> ramet.Agent
     return agent
 
 
-def said(*words: object) -> None:
+def print_line(*words: object) -> None:
     """Print a line."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
 
 
-async def found(runtime: ramet.AgentRuntime, handles: dict[str, str]) -> None:
-    """Print what each agent's own code sees of the module."""
+async def print_names(runtime: ramet.AgentRuntime, handles: dict[str, str]) -> None:
+    """Print the names of the module that each agent's own code has."""
     for name, handle in handles.items():
         try:
             task = await runtime.dynamic.task(f"{handle}:{name}")
-            said(name, await task())
+            print_line(name, await task())
         except AgentNotResolved as problem:
-            said(name, problem.kind, problem.why)
+            print_line(name, problem.kind, problem.why)
         except TaskFailed as problem:
-            said(name, problem.reason)
+            print_line(name, problem.reason)
 
 
 async def tamper(runtime: ramet.AgentRuntime, place: str, name: str) -> str:
-    """Let a recipe say that its agent may use all of two modules, with a hash that fits; the version it has now."""
+    """Give a recipe every name of two modules, with a matching hash; return its new version."""
     registry = await runtime.dynamic.registries.namespace(place)
     entry = registry.entry(REGISTRY, name)
     del entry["hash"]
@@ -111,19 +112,19 @@ async def main(folder: pathlib.Path, backend: Any, step: str) -> None:
             kept.write_text(json.dumps(handles))
         handles = json.loads(kept.read_text())
         if step == "reworded":
-            await found(runtime, handles)
+            await print_names(runtime, handles)
             handles = {name: str(await dynamic.rebind(each)) for name, each in handles.items()}
             local = await dynamic.local(agent, "math_solver")
-            said("local", str(local) == handles["solve"])
+            print_line("local", str(local) == handles["solve"])
         elif step == "tampered":
             for name, place, below in (
                 ("solve", "architect", "math_solver"),
                 ("parse", "architect/math_solver", "equation_parser"),
             ):
                 version = await tamper(runtime, place, below)
-                await found(runtime, {name: handles[name]})
+                await print_names(runtime, {name: handles[name]})
                 handles[name] = f"{handles[name].rpartition('@')[0]}@{version}"
-        await found(runtime, handles)
+        await print_names(runtime, handles)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A kernel that spawns one function and dies at a moment: `killed_spawn.py FOLDER MOMENT [DSN SCHEMA]`.
 
-MOMENT is `early`: before the tree's document is written, with all that was appended until then for good on the disk;
-`between`: once it is written; `born`: once the birth is on record.
+MOMENT is `early`: before the tree's document is written, with every earlier event durable; `between`: once the
+document is written; `born`: once the spawn is recorded.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tests.chaos.deadly import die
 
 
 def work(folder: str) -> str:
-    """An effect that can be counted."""
+    """Append a character to a file, as an effect that can be counted."""
     with (pathlib.Path(folder) / "effects").open("a") as file:
         file.write("x")
     return "worked"
 
 
 def make_deadly(store: Store, moment: str) -> None:
-    """Have the process end at that moment."""
+    """Let the store kill the process at that moment."""
     append, put, newest = store.append, store.put, 0
 
     def noting_append(entry: Entry) -> int:
@@ -56,7 +56,7 @@ def make_deadly(store: Store, moment: str) -> None:
 
 
 def store_of(folder: pathlib.Path, server: list[str]) -> Store:
-    """The store of the folder, or on a server."""
+    """Return the store of the folder, or one on a server."""
     if server:
         from ramet.store.postgres import PostgresStore
 
@@ -67,7 +67,7 @@ def store_of(folder: pathlib.Path, server: list[str]) -> Store:
 
 
 async def main(folder: pathlib.Path, moment: str, server: list[str]) -> None:
-    """Spawn, until killed."""
+    """Spawn the function, until killed."""
     (folder / ".ramet").mkdir(exist_ok=True)
     store = store_of(folder, server)
     make_deadly(store, moment)

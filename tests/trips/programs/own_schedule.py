@@ -1,7 +1,7 @@
-"""A program that schedules a function of its own, and is killed at the n-th write of a schedule, or in the function.
+"""A program that schedules a function of its own, and is killed at the n-th write of a schedule or in the function.
 
-`own_schedule.py PLACE before|after N EFFECTS` schedules, and kills itself before or after that write.
-`own_schedule.py PLACE once|repeatable 0 EFFECTS` kills itself in the middle of the function when it is called first.
+`own_schedule.py PLACE before|after N EFFECTS` kills itself before or after that write.
+`own_schedule.py PLACE once|repeatable 0 EFFECTS` kills itself in the first call of the function.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tests.support.places import kill_at_put, store_at
 
 
 def work(effects: str) -> str:
-    """An effect that can be counted."""
+    """Append a line to a file, as an effect that can be counted."""
     with pathlib.Path(effects).open("a") as file:
         file.write("done\n")
     return "worked"
 
 
 def dies(effects: str) -> str:
-    """The same, and its process is killed when it has been done once."""
+    """Append a line, and kill the process after the first one."""
     said = work(effects)
     if pathlib.Path(effects).read_text() == "done\n":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -34,7 +34,7 @@ def dies(effects: str) -> str:
 
 
 async def main(place: str, when: str, number: int, effects: str) -> None:
-    """Schedule, and go on until killed."""
+    """Schedule the function, and wait until killed."""
     store = store_at(place)
     if number:
         kill_at_put(store, when, number, kind=KIND)

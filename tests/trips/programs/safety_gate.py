@@ -1,7 +1,7 @@
 """A process that is killed at the gate: `safety_gate.py PLACE FOLDER voting|asking|committed|running`.
 
-It kills itself while a voter has the call, while a person is asked, when the call is committed and has not begun, or
-when it is under way.
+The process kills itself while a voter has the call, while a person is asked, when the call is committed and has not
+begun, or while the call is active.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ ASKS = SafetyPolicy(rules=(Rule(tool="pay", verdict="ask", reason="Really?"),))
 
 
 def die() -> None:
-    """Like a power cut."""
+    """Kill the process, like a power cut."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Second:
-    """A voter beside the rules, which may not live to see the end of its vote."""
+    """A voter beside the rules, which may kill the process before its vote."""
 
     name = "second"
 
@@ -47,7 +47,7 @@ class Second:
 
 
 def kill_at_start(store: Store) -> Store:
-    """The store, whose process ends when all before the first `tool_started` is on record, and nothing else."""
+    """Return the store, which kills its process once each event before the first `tool_started` is recorded."""
     append, durable, newest = store.append, store.durable, 0
     dying = False
 
@@ -68,17 +68,17 @@ def kill_at_start(store: Store) -> Store:
 
 
 def model() -> ScriptedModel:
-    """Pays once."""
+    """Return a model that pays once."""
     return ScriptedModel({"": [Call("pay", {"amount": 50}, id="c1"), "it is settled"]})
 
 
 def payer() -> Agent:
-    """The root."""
+    """Return the root."""
     return Agent(name="payer", model=model())
 
 
 def tools(folder: pathlib.Path, *, dies: bool = False) -> list[BaseTool]:
-    """One tool whose every call leaves a line."""
+    """Return one tool; each call appends a line."""
 
     async def pay(amount: int) -> str:
         with (folder / "effects").open("a") as file:
@@ -91,7 +91,7 @@ def tools(folder: pathlib.Path, *, dies: bool = False) -> list[BaseTool]:
 
 
 async def main(place: str, folder: pathlib.Path, when: str) -> None:
-    """Get to the moment, and be killed there."""
+    """Work until the chosen moment, and be killed there."""
     store = store_at(place)
     if when == "committed":
         store = kill_at_start(store)

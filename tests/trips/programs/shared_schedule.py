@@ -1,6 +1,6 @@
-"""One of several kernels on a database, that schedules a function of its own and is killed at a write of its tick.
+"""One of several kernels on a database, which schedules a function and is killed at a write of its tick.
 
-`shared_schedule.py DSN SCHEMA N EFFECTS`: it kills itself after its n-th write of a schedule.
+`shared_schedule.py DSN SCHEMA N EFFECTS`: the process kills itself after its n-th write of a schedule.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.trips.agents.scheduled import tell
 
 
 async def main(dsn: str, schema: str, number: int, effects: str) -> None:
-    """Schedule, and go on until killed."""
+    """Schedule the function, and wait until killed."""
     store = await kill_at_put(PostgresStore(dsn, schema=schema, kernel="one"), "after", number, kind=KIND).open()
     async with AgentRuntime(store=store) as runtime, AgentScheduler(runtime) as scheduler:
         await scheduler.schedule_agent_in(0, tell, name="job", args=[effects], in_process=True)

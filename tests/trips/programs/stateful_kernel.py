@@ -1,6 +1,6 @@
 """A kernel whose agents keep state and which dies at a moment: `stateful_kernel.py PLACE WORK NTH`.
 
-It kills itself once the NTH write of a branch is there for good, before anybody is told of it.
+The process kills itself once the NTH write of a branch is durable, before the write returns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support.places import store_at
 
 
 async def plans() -> str:
-    """An agent that commits."""
+    """Commit a plan."""
     state = agent_state()
     await state.set("plan", "made")
     commit = await state.commit("a plan")
@@ -27,7 +27,7 @@ async def plans() -> str:
 
 
 async def delegates() -> list[Any]:
-    """An agent with a delegate on a branch."""
+    """Spawn a delegate on a branch, and merge it."""
     state, context = agent_state(), current()
     assert context.tree is not None
     await state.set("plan", "made")
@@ -40,7 +40,7 @@ async def delegates() -> list[Any]:
 
 
 async def answers() -> int:
-    """The delegate."""
+    """Commit an answer, as the delegate."""
     state = agent_state()
     assert await state.get("plan") == "made"
     await state.set("answer", 42)
@@ -49,7 +49,7 @@ async def answers() -> int:
 
 
 async def takes_over() -> dict[str, Any]:
-    """Another run of the agent, after a crash: it finds the branch by the id of the run."""
+    """Merge the branches after a crash, found by the id of the run."""
     state = agent_state()
     branches = await state.branches()
     for run in branches:
@@ -58,7 +58,7 @@ async def takes_over() -> dict[str, Any]:
 
 
 def make_deadly(store: Store, nth: int) -> None:
-    """Have the process end when so many branches were written."""
+    """Let the store kill the process once so many branches were written."""
     together, put, count = store.put_together, store.put, 0
 
     def strike() -> None:
@@ -83,7 +83,7 @@ def make_deadly(store: Store, nth: int) -> None:
 
 
 async def main(place: str, work: str, nth: int) -> None:
-    """Work, until killed."""
+    """Work until killed."""
     store = store_at(place)
     make_deadly(store, nth)
     async with AgentRuntime(store=store) as runtime:
