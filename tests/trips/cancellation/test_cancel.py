@@ -53,16 +53,16 @@ TREE: Script = {
 ALL = {"main", "main/left", "main/left/leaf", "main/left/twin", "main/right"}
 
 
-def quick() -> AgentRuntime:
+def impatient_runtime() -> AgentRuntime:
     """Return a runtime that waits only briefly for tools that ignore a cancel."""
     return AgentRuntime(grace_s=0.05)
 
 
-def ends(session: Session) -> dict[str, Status]:
+def statuses_by_path(session: Session) -> dict[str, Status]:
     return {event.path: event.result.status for event in of_kind(kept(session), RunEnded)}
 
 
-async def at_the_gate(session: Session, gate: Gate, calls: int) -> asyncio.Task[Any]:
+async def start_turn_until_gate(session: Session, gate: Gate, calls: int) -> asyncio.Task[Any]:
     turn = asyncio.create_task(session.ask("Go."))
     await eventually(lambda: gate.calls == calls)
     return turn
@@ -77,13 +77,13 @@ async def test_cancelling_the_root_ends_every_run() -> None:
     The error of each names the parent's end and the reason.
     """
     gate = Gate()
-    async with Session(ScriptedModel(TREE), [gate.tool], runtime=quick()) as session:
-        turn = await at_the_gate(session, gate, 3)
+    async with Session(ScriptedModel(TREE), [gate.tool], runtime=impatient_runtime()) as session:
+        turn = await start_turn_until_gate(session, gate, 3)
 
         receipt = await session.cancel("enough")
 
         assert (set(receipt.stopped), receipt.left) == (ALL, ())
-        assert ends(session) == dict.fromkeys(ALL, Status.CANCELLED)
+        assert statuses_by_path(session) == dict.fromkeys(ALL, Status.CANCELLED)
         assert {view.state for view in session.runs()} == {"cancelled"}
         result = await turn
         assert (result.status, result.error and result.error.message) == (Status.CANCELLED, "enough")
@@ -96,8 +96,8 @@ async def test_cancelling_the_root_ends_every_run() -> None:
 async def test_cancelling_a_leaf_does_not_end_its_siblings_or_parent() -> None:
     """AC-S2-2: the cancel ends the leaf alone; the parent reads a failure, not a result, and continues."""
     gate = Gate()
-    async with Session(ScriptedModel(TREE), [gate.tool], runtime=quick()) as session:
-        turn = await at_the_gate(session, gate, 3)
+    async with Session(ScriptedModel(TREE), [gate.tool], runtime=impatient_runtime()) as session:
+        turn = await start_turn_until_gate(session, gate, 3)
 
         receipt = await session.handle("leaf").cancel("not needed")
 
@@ -113,8 +113,8 @@ async def test_cancelling_a_leaf_does_not_end_its_siblings_or_parent() -> None:
 async def test_cancelling_a_child_ends_its_subtree_only() -> None:
     """AC-S1-9: the cancel of a child ends the child and all runs below it, and no other run."""
     gate = Gate()
-    async with Session(ScriptedModel(TREE), [gate.tool], runtime=quick()) as session:
-        turn = await at_the_gate(session, gate, 3)
+    async with Session(ScriptedModel(TREE), [gate.tool], runtime=impatient_runtime()) as session:
+        turn = await start_turn_until_gate(session, gate, 3)
 
         receipt = await session.handle("left").cancel("wrong way")
 
@@ -124,15 +124,15 @@ async def test_cancelling_a_child_ends_its_subtree_only() -> None:
         assert result.value == "all found"
         reports = sorted(answers(session.messages).values())
         assert reports == ["Agent left did not finish: cancelled (wrong way).", "right found"]
-        assert ends(session)["main/right"] is Status.COMPLETED
+        assert statuses_by_path(session)["main/right"] is Status.COMPLETED
         assert nothing_is_held(session)
 
 
 async def test_a_second_cancel_changes_nothing() -> None:
     """A second cancel ends no run, and the first reason stays."""
     gate = Gate()
-    async with Session(ScriptedModel(TREE), [gate.tool], runtime=quick()) as session:
-        turn = await at_the_gate(session, gate, 3)
+    async with Session(ScriptedModel(TREE), [gate.tool], runtime=impatient_runtime()) as session:
+        turn = await start_turn_until_gate(session, gate, 3)
         await session.handle("left").cancel("first")
 
         receipt = await session.handle("left").cancel("second")
@@ -148,12 +148,14 @@ async def test_a_second_cancel_changes_nothing() -> None:
 async def test_concurrent_cancels_return_after_the_subtree_has_ended() -> None:
     """Each of three concurrent cancels returns only once the subtree has ended."""
     gate = Gate()
-    async with Session(ScriptedModel(TREE), [gate.tool], runtime=quick()) as session:
-        turn = await at_the_gate(session, gate, 3)
+    async with Session(ScriptedModel(TREE), [gate.tool], runtime=impatient_runtime()) as session:
+        turn = await start_turn_until_gate(session, gate, 3)
 
         async def cancel(target: str) -> list[str]:
             await session.handle(target).cancel()
-            return [view.path for view in session.runs() if view.path.startswith("main/left/") and not over(view.state)]
+            return [
+                view.path for view in session.runs() if view.path.startswith("main/left/") and not has_ended(view.state)
+            ]
 
         left = await asyncio.gather(cancel("left"), cancel("leaf"), cancel("left"))
 
@@ -162,7 +164,7 @@ async def test_concurrent_cancels_return_after_the_subtree_has_ended() -> None:
         await turn
 
 
-def over(state: str) -> bool:
+def has_ended(state: str) -> bool:
     return state in set(Status)
 
 
@@ -179,7 +181,7 @@ async def test_cancelling_a_session_ends_detached_children() -> None:
     """`session.cancel` ends the whole tree: a detached child outlives its parent, not its session."""
     gate = Gate()
     model = ScriptedModel({"wait": [Call("gate"), "ok"], "": ["ok"]})
-    async with Session(model, [gate.tool], runtime=quick()) as session:
+    async with Session(model, [gate.tool], runtime=impatient_runtime()) as session:
         await session.ask("Go.")
         loner = await session.spawn(SpawnRequest(prompt="wait", mode="fresh", detached=True, name="loner"))
         await gate.entered.wait()
@@ -203,7 +205,7 @@ async def test_cancel_names_a_stuck_thread_after_the_grace() -> None:
             "": [[fresh("sit", "sitter"), fresh("wait", "waiter")], "ok"],
         }
     )
-    async with Session(model, [stuck.tool, gate.tool], runtime=quick()) as session:
+    async with Session(model, [stuck.tool, gate.tool], runtime=impatient_runtime()) as session:
         turn = asyncio.create_task(session.ask("Go."))
         await eventually(lambda: stuck.entered.is_set() and gate.calls)
 
@@ -255,7 +257,7 @@ async def test_a_coroutine_that_ignores_cancel_records_and_spends_nothing() -> N
         return "came back late"
 
     model = ScriptedModel({"": [fresh("be deaf", "deaf"), "ok"], "be deaf": [Call("deaf"), "a late word"]})
-    async with Session(model, [async_tool(deaf)], runtime=quick()) as session:
+    async with Session(model, [async_tool(deaf)], runtime=impatient_runtime()) as session:
         turn = asyncio.create_task(session.ask("Go."))
         await entered.wait()
 
@@ -282,7 +284,7 @@ async def test_a_run_cancelled_before_its_start_does_nothing() -> None:
     """A cancelled run that waits for a slot ends without a request to its model and without a tool call."""
     gate = Gate()
     model = ScriptedModel({"hold": [Call("gate"), "held"], "late": ["never"], "": ["ok"]})
-    async with Session(model, [gate.tool], spawn_limits=SpawnLimits(running=1), runtime=quick()) as session:
+    async with Session(model, [gate.tool], spawn_limits=SpawnLimits(running=1), runtime=impatient_runtime()) as session:
         first = await session.spawn(SpawnRequest(prompt="hold", mode="fresh", name="first"))
         await gate.entered.wait()
         second = await session.spawn(SpawnRequest(prompt="late", mode="fresh", name="second"))
@@ -300,7 +302,7 @@ async def test_a_run_cancelled_before_its_start_does_nothing() -> None:
 async def test_a_run_cancelled_at_its_spawn_ends() -> None:
     """A cancel before the first line of the run's task ends the run completely."""
     model = ScriptedModel({"late": ["never"], "": ["ok"]})
-    async with Session(model, runtime=quick()) as session:
+    async with Session(model, runtime=impatient_runtime()) as session:
         handle = await session.spawn(SpawnRequest(prompt="late", mode="fresh", name="second"))
 
         receipt = await handle.cancel("at once")
@@ -324,7 +326,7 @@ async def test_a_cancelled_tree_refuses_a_spawn() -> None:
 async def test_cancelling_in_mid_stream_keeps_the_partial_text() -> None:
     """The text that the model had streamed is the result's `partial`, for the run and for its parent."""
     model = ScriptedModel({"tell": [Hang(13, "Once upon a time …")], "": [fresh("tell", "teller"), "ok"]})
-    async with Session(model, runtime=quick()) as session:
+    async with Session(model, runtime=impatient_runtime()) as session:
         turn = asyncio.create_task(session.ask("Go."))
         await eventually(lambda: len(model.requests) == 2 and run_of(session, "teller").streamed_text)
 
@@ -351,7 +353,7 @@ async def test_interrupting_keeps_the_agent_and_a_valid_history() -> None:
 
     calls = [Call("quickly", id="q"), Call("gate", id="g"), Call("quickly", id="never")]
     model = ScriptedModel({"": [calls, "resumed"]})
-    async with Session(model, [gate.tool, async_tool(quickly)], runtime=quick()) as session:
+    async with Session(model, [gate.tool, async_tool(quickly)], runtime=impatient_runtime()) as session:
         turn = asyncio.create_task(session.ask("Go."))
         await gate.entered.wait()
 
@@ -377,13 +379,17 @@ async def test_interrupting_ends_foreground_children_and_keeps_background_ones()
             "": [[background("back", "back"), fresh("front", "front")], "I see"],
         }
     )
-    async with Session(model, [gate.tool], runtime=quick()) as session:
-        turn = await at_the_gate(session, gate, 2)
+    async with Session(model, [gate.tool], runtime=impatient_runtime()) as session:
+        turn = await start_turn_until_gate(session, gate, 2)
 
         await session.interrupt()
 
         assert (await turn).status is Status.CANCELLED
-        assert {view.name: over(view.state) for view in session.runs()} == {"main": False, "front": True, "back": False}
+        assert {view.name: has_ended(view.state) for view in session.runs()} == {
+            "main": False,
+            "front": True,
+            "back": False,
+        }
         gate.open.set()
         assert (await session.handle("back").result()).value == "back found"
         assert len(model.requests) == 4  # Two of its own: an interrupted session is not set to work by a notice.
@@ -395,7 +401,7 @@ async def test_interrupting_does_not_ask_the_model_again() -> None:
     """The end of a child after an interrupt does not wake its parent, however long the child takes to end."""
     stuck = Stuck()
     model = ScriptedModel({"front": [Call("stuck"), "front found"], "": [fresh("front"), "wasted"]})
-    async with Session(model, [stuck.tool], runtime=quick()) as session:
+    async with Session(model, [stuck.tool], runtime=impatient_runtime()) as session:
         turn = asyncio.create_task(session.ask("Go."))
         await eventually(stuck.entered.is_set)
 
@@ -410,7 +416,7 @@ async def test_interrupting_does_not_ask_the_model_again() -> None:
 async def test_interrupting_before_the_turn_has_begun_ends_the_turn() -> None:
     """An interrupt directly after the prompt ends the turn, and the session accepts the next prompt."""
     model = ScriptedModel(["the answer"])
-    async with Session(model, runtime=quick()) as session:
+    async with Session(model, runtime=impatient_runtime()) as session:
         items = session.submit_message("Go.")
         reading = asyncio.ensure_future(anext(items, None))
         await asyncio.sleep(0)
@@ -437,14 +443,14 @@ async def test_leaving_submit_message_early_interrupts_the_turn() -> None:
     """A reader that leaves the iteration ends the turn and its children; the next prompt works."""
     gate = Gate()
     model = ScriptedModel({"wait": [Call("gate"), "ok"], "": [fresh("wait", "child"), "resumed"]})
-    async with Session(model, [gate.tool], runtime=quick()) as session:
+    async with Session(model, [gate.tool], runtime=impatient_runtime()) as session:
         async with aclosing(session.submit_message("Go.")) as items:
             async for _ in items:
                 if gate.calls or len(of_kind(kept(session), RunSpawned)) == 2:
                     break
 
         assert run_of(session, "main").task is not None
-        assert ends(session) == {"main/child": Status.CANCELLED}
+        assert statuses_by_path(session) == {"main/child": Status.CANCELLED}
         assert session.result is not None
         assert session.result.status is Status.CANCELLED
         assert (await session.ask("Again.")).value == "resumed"
@@ -454,7 +460,7 @@ async def test_leaving_submit_message_early_interrupts_the_turn() -> None:
 async def test_cancelling_the_reading_task_interrupts_the_turn() -> None:
     """A cancel of the reading task (Ctrl-C) interrupts the turn, as leaving the iteration does."""
     model = ScriptedModel([Hang(4, "Hm, let me see"), "resumed"])
-    async with Session(model, runtime=quick()) as session:
+    async with Session(model, runtime=impatient_runtime()) as session:
         reader = asyncio.create_task(session.ask("Go."))
         await eventually(lambda: run_of(session, "main").streamed_text)
 
@@ -470,7 +476,7 @@ async def test_cancelling_the_reading_task_interrupts_the_turn() -> None:
 async def test_closing_a_session_in_mid_turn_ends_the_reader() -> None:
     """`close` ends every run, and the reader of the turn gets a cancelled result."""
     model = ScriptedModel([Hang(4, "Hm, let me see")])
-    async with Session(model, runtime=quick()) as session:
+    async with Session(model, runtime=impatient_runtime()) as session:
         reader = asyncio.create_task(session.ask("Go."))
         await eventually(lambda: run_of(session, "main").streamed_text)
 
@@ -486,14 +492,14 @@ async def test_a_turn_beyond_its_time_limit_ends_as_timeout_with_its_children() 
     model = ScriptedModel({"wait": [Call("gate"), "ok"], "": [fresh("wait", "child"), "resumed"]})
     runtime = AgentRuntime(clock=clock, grace_s=0.05)
     async with Session(model, [gate.tool], limits=Limits(seconds=10), runtime=runtime) as session:
-        turn = await at_the_gate(session, gate, 1)
+        turn = await start_turn_until_gate(session, gate, 1)
         await clock.advance(9)
         assert not turn.done()
 
         await clock.advance(1)
 
         result = await turn
-        assert (result.status, ends(session)) == (Status.TIMEOUT, {"main/child": Status.CANCELLED})
+        assert (result.status, statuses_by_path(session)) == (Status.TIMEOUT, {"main/child": Status.CANCELLED})
         assert is_valid(session.messages)
         assert (await session.ask("Again.")).value == "resumed"
         assert clock.sleeping == 0
@@ -512,12 +518,12 @@ async def test_a_childs_time_limit_ends_its_subtree_only() -> None:
     )
     runtime = AgentRuntime(clock=clock, grace_s=0.05)
     async with Session(model, [gate.tool], agents=[slow], runtime=runtime) as session:
-        turn = await at_the_gate(session, gate, 1)
+        turn = await start_turn_until_gate(session, gate, 1)
 
         await clock.advance(5)
 
         assert (await turn).value == "went on"
-        assert ends(session) == {"main/slow": Status.TIMEOUT, "main/slow/grandchild": Status.CANCELLED}
+        assert statuses_by_path(session) == {"main/slow": Status.TIMEOUT, "main/slow/grandchild": Status.CANCELLED}
         assert "did not finish: timeout (its time of 5 s is over)" in str(said(session.messages))
         assert nothing_is_held(session)
 
@@ -562,7 +568,7 @@ STOPPING: Script = {
 
 async def stop_trip(script: Script, check: Callable[[Session], Any]) -> Any:
     gate, second = Gate(), Gate("gate_2")
-    async with Session(ScriptedModel(script), [gate.tool, second.tool], runtime=quick()) as session:
+    async with Session(ScriptedModel(script), [gate.tool, second.tool], runtime=impatient_runtime()) as session:
         turn = asyncio.create_task(session.ask("Go."))
         await eventually(lambda: gate.calls and second.calls)
         second.open.set()
@@ -574,7 +580,7 @@ async def test_a_model_can_stop_its_children() -> None:
     """AC-S2-7: TaskStop ends the child and all runs below it before it answers, and lists them."""
 
     def check(session: Session) -> Any:
-        return list(answers(session.messages).values())[-1], ends(session)
+        return list(answers(session.messages).values())[-1], statuses_by_path(session)
 
     answer, ended = await stop_trip(STOPPING, check)
 
@@ -658,8 +664,8 @@ async def test_a_session_forgets_old_finished_children() -> None:
 async def test_a_handle_refuses_mail_to_a_stopped_agent() -> None:
     """`handle.send` raises MailRefused for an agent that a user stopped."""
     gate = Gate()
-    async with Session(ScriptedModel(TREE), [gate.tool], runtime=quick()) as session:
-        turn = await at_the_gate(session, gate, 3)
+    async with Session(ScriptedModel(TREE), [gate.tool], runtime=impatient_runtime()) as session:
+        turn = await start_turn_until_gate(session, gate, 3)
         handle = session.handle("left")
         await handle.cancel()
 
@@ -670,15 +676,17 @@ async def test_a_handle_refuses_mail_to_a_stopped_agent() -> None:
         await turn
 
 
-def names(events: list[Event]) -> list[str]:
+def event_types(events: list[Event]) -> list[str]:
     return [type(event).__name__ for event in events]
 
 
 async def test_a_cancelled_call_is_recorded_as_cancelled() -> None:
     """The journal has the cut tool call as cancelled, and the answer that replaces its result."""
     gate = Gate()
-    async with Session(ScriptedModel([Call("gate", id="g"), "ok"]), [gate.tool], runtime=quick()) as session:
-        turn = await at_the_gate(session, gate, 1)
+    async with Session(
+        ScriptedModel([Call("gate", id="g"), "ok"]), [gate.tool], runtime=impatient_runtime()
+    ) as session:
+        turn = await start_turn_until_gate(session, gate, 1)
         await session.interrupt()
         await turn
 
@@ -692,7 +700,7 @@ async def test_a_cancelled_call_is_recorded_as_cancelled() -> None:
 async def test_a_turn_shows_no_chunks_of_an_abandoned_turn() -> None:
     """The reader of a turn gets the text of that turn only."""
     model = ScriptedModel([Hang(4, "old text"), "new text"])
-    async with Session(model, runtime=quick()) as session:
+    async with Session(model, runtime=impatient_runtime()) as session:
         async with aclosing(session.submit_message("Go.")) as items:
             async for item in items:
                 if isinstance(item, AIMessageChunk):

@@ -33,14 +33,14 @@ OF_TIME = "its time of 10 s is over"
 Ends = dict[str, tuple[Status, ErrorInfo | None]]
 
 
-def ends(tree: OpenTree) -> Ends:
+def ends_by_path(tree: OpenTree) -> Ends:
     """Return how each run of a tree ended, by path, from the events."""
     found = [each for each in tree.recorder.recent_events if isinstance(each, RunEnded)]
     assert len(found) == len({each.path for each in found}), "each run ends once"
     return {each.path: (each.result.status, each.result.error) for each in found}
 
 
-def expected(tree: OpenTree, status: Status, reason: str) -> Ends:
+def expected_ends(tree: OpenTree, status: Status, reason: str) -> Ends:
     """Return the expected ends of `main` and of the two runs below it, for one reason."""
     below = [run.info.path for run in tree.tree.register.runs.values() if run.parent is not None]
     assert len(below) == 2
@@ -66,7 +66,7 @@ class Slow:
             await self.free.wait()
 
 
-async def time_passes(clock: FakeClock, slow: Slow, tree: OpenTree) -> None:
+async def let_time_expire(clock: FakeClock, slow: Slow, tree: OpenTree) -> None:
     """Let the time of all runs expire before the slow ones have ended; wait for their ends."""
     await clock.advance(TIME_S)
     slow.free.set()
@@ -122,9 +122,9 @@ async def test_a_parents_timeout_is_the_cause_of_all_ends_below(start: Any, chil
     async with AgentRuntime(clock=clock, grace_s=180) as runtime:
         _, tree = await start(runtime, slow, child_s)
 
-        await time_passes(clock, slow, tree)
+        await let_time_expire(clock, slow, tree)
 
-        assert ends(tree) == expected(tree, Status.TIMEOUT, OF_TIME)
+        assert ends_by_path(tree) == expected_ends(tree, Status.TIMEOUT, OF_TIME)
 
 
 @of_child
@@ -137,10 +137,10 @@ async def test_a_parents_cancel_is_the_cause_of_all_ends_below(start: Any, child
 
         cancelling = asyncio.create_task(handle.cancel("enough"))
         await asyncio.sleep(0)
-        await time_passes(clock, slow, tree)
+        await let_time_expire(clock, slow, tree)
 
         assert len((await cancelling).stopped) == 3
-        assert ends(tree) == expected(tree, Status.CANCELLED, "enough")
+        assert ends_by_path(tree) == expected_ends(tree, Status.CANCELLED, "enough")
 
 
 async def test_all_commands_show_equal_times_of_a_cancelled_tree(
@@ -179,7 +179,7 @@ async def test_a_childs_timeout_stays_its_cause_after_the_parents_cancel() -> No
         slow.free.set()
         await cancelling
 
-        found = ends(tree)
+        found = ends_by_path(tree)
         paths = sorted(found, key=len)
         assert [found[path][0] for path in paths] == [Status.CANCELLED, Status.TIMEOUT, Status.CANCELLED]
         leaf = found[paths[2]][1]
@@ -247,7 +247,7 @@ async def test_a_sandboxed_parents_timeout_is_the_cause_of_all_ends_below(
         await clock.advance(TIME_S)
         await handle.result()
 
-        assert ends(tree) == expected(tree, Status.TIMEOUT, OF_TIME)
+        assert ends_by_path(tree) == expected_ends(tree, Status.TIMEOUT, OF_TIME)
         assert leaf.result is not None
         assert leaf.result.status is Status.CANCELLED
     assert await asyncio.to_thread(main, ["show", leaf.info.id, "--dir", str(tmp_path / "work")]) == 0
@@ -270,8 +270,8 @@ async def test_a_run_stopped_twice_ends_after_the_sandboxes_below_it(tmp_path: p
         await stopping
         await handle.result()
 
-        assert list(ends(tree)) == [leaf.info.path, middle.info.path, "main"]
-        assert [end[1].message for end in ends(tree).values() if end[1] is not None] == [
+        assert list(ends_by_path(tree)) == [leaf.info.path, middle.info.path, "main"]
+        assert [end[1].message for end in ends_by_path(tree).values() if end[1] is not None] == [
             "stopped with its parent: enough", "stopped with its parent: enough", "enough",
         ]  # fmt: skip
 
@@ -300,7 +300,9 @@ async def test_children_of_a_failed_sandboxed_parent_end_concurrently(tmp_path: 
         stops = [at for at, each in enumerate(below) if isinstance(each, StateChanged) and each.state == "stopping"]
         over = [at for at, each in enumerate(below) if isinstance(each, RunEnded)]
         assert (len(stops), len(over), max(stops) < min(over)) == (3, 3, True)
-        messages = {error.message for path, (_, error) in ends(tree).items() if path != "main" and error is not None}
+        messages = {
+            error.message for path, (_, error) in ends_by_path(tree).items() if path != "main" and error is not None
+        }
         assert messages == {"its parent ended: failed"}
 
 
@@ -324,7 +326,7 @@ async def test_a_child_with_the_rest_of_its_parents_time_has_no_own_timeout(
         await clock.advance(time_s)
         await handle.result()
 
-        statuses = {path: (status, error and error.scope) for path, (status, error) in ends(tree).items()}
+        statuses = {path: (status, error and error.scope) for path, (status, error) in ends_by_path(tree).items()}
         assert statuses == {"main": (Status.TIMEOUT, "main"), "main/1": (Status.CANCELLED, "main")}
 
 
@@ -343,4 +345,4 @@ async def test_a_sandboxed_parents_cancel_is_the_cause_of_all_ends_below(
         await cancelling
         await handle.result()
 
-        assert ends(tree) == expected(tree, Status.CANCELLED, "enough")
+        assert ends_by_path(tree) == expected_ends(tree, Status.CANCELLED, "enough")

@@ -19,7 +19,7 @@ from tests.support.serving import serving
 HI = b'{"messages": [{"role": "user", "content": "Hi"}]}'
 
 
-class Said(NamedTuple):
+class CommandResult(NamedTuple):
     """The status and the output of a command."""
 
     status: int
@@ -27,27 +27,27 @@ class Said(NamedTuple):
     err: str
 
 
-class Line:
+class CommandLine:
     """The command line on a folder; each command has an event loop of its own."""
 
     def __init__(self, folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder, self._capsys = folder, capsys
 
-    async def on(self, *words: str, where: tuple[str, ...] = ()) -> Said:
+    async def on(self, *words: str, where: tuple[str, ...] = ()) -> CommandResult:
         """Run a command."""
         self._capsys.readouterr()
         status = await asyncio.to_thread(main, [*words, *(where or ("--dir", str(self.folder)))])
-        return Said(status, *self._capsys.readouterr())
+        return CommandResult(status, *self._capsys.readouterr())
 
 
 @pytest.fixture
-def line(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> Line:
-    return Line(tmp_path, capsys)
+def command_line(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(tmp_path, capsys)
 
 
-async def test_a_unique_prefix_of_an_id_names_a_run(line: Line) -> None:
+async def test_a_unique_prefix_of_an_id_names_a_run(command_line: CommandLine) -> None:
     """Commands accept a prefix while no other run's id begins with it, also those that change an active run."""
-    async with AgentRuntime(line.folder) as runtime:
+    async with AgentRuntime(command_line.folder) as runtime:
         ids = []
         for answer in ("one", "two"):
             session = await Session(ScriptedModel([answer] * 2), runtime=runtime).start()
@@ -56,26 +56,26 @@ async def test_a_unique_prefix_of_an_id_names_a_run(line: Line) -> None:
         first, second = ids
         short = next(first[:end] for end in range(1, len(first) + 1) if not second.startswith(first[:end]))
         for verb in ("show", "logs", "export", "tree"):
-            assert (await line.on(verb, short)).status == 0, verb
-        assert json.loads((await line.on("show", short, "--json")).out)["id"] == first
-        assert (await line.on("send", short, "More?")).out == f"sent to {first}\n"
-        assert (await line.on("send", short, "More?", "--dedupe", "1h")).out == (
+            assert (await command_line.on(verb, short)).status == 0, verb
+        assert json.loads((await command_line.on("show", short, "--json")).out)["id"] == first
+        assert (await command_line.on("send", short, "More?")).out == f"sent to {first}\n"
+        assert (await command_line.on("send", short, "More?", "--dedupe", "1h")).out == (
             "Not delivered again: main got the same message as mail-1 less than 3600 s ago.\n"
         )
-        assert (await line.on("send", short, "Even more?", "--dedupe", "1h")).out == f"sent to {first}\n"
-        refused = await line.on("send", short, "More?", "--dedupe", "0")
+        assert (await command_line.on("send", short, "Even more?", "--dedupe", "1h")).out == f"sent to {first}\n"
+        refused = await command_line.on("send", short, "More?", "--dedupe", "0")
         assert (refused.status, "above 0" in refused.err) == (2, True)
-        assert (await line.on("stop", short)).out == "stopped main\n"
-        between = await line.on("show", short[:-1])
+        assert (await command_line.on("stop", short)).out == "stopped main\n"
+        between = await command_line.on("show", short[:-1])
         assert between.status == 2
         assert "expected the id of a run, or a prefix of exactly one id" in between.err
         assert all(each in between.err for each in ids)
-        assert (await line.on("show", "nothing-like-it")).status == 2
+        assert (await command_line.on("show", "nothing-like-it")).status == 2
 
 
-async def test_an_empty_list_says_so_on_stderr(line: Line) -> None:
+async def test_an_empty_list_says_so_on_stderr(command_line: CommandLine) -> None:
     """Stdout stays empty, so that a program reads nothing."""
-    async with AgentRuntime(line.folder) as runtime:
+    async with AgentRuntime(command_line.folder) as runtime:
         await runtime.open_store()
     for words, said in (
         (("ps",), "no active run here"),
@@ -85,22 +85,22 @@ async def test_an_empty_list_says_so_on_stderr(line: Line) -> None:
         (("sessions", "list"), "no conversation is recorded here"),
         (("schedule", "list"), "no schedule here"),
     ):
-        found = await line.on(*words)
+        found = await command_line.on(*words)
         assert (found.status, found.out) == (0, ""), words
         assert said in found.err, words
 
 
-def test_a_failure_is_printed_once(line: Line, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_printed_once(command_line: CommandLine, capsys: pytest.CaptureFixture[str]) -> None:
     """Stderr has the message of a failed run exactly once."""
-    (line.folder / "failing_jobs.py").write_text("def bad():\n    raise ValueError('no way')\n")
+    (command_line.folder / "failing_jobs.py").write_text("def bad():\n    raise ValueError('no way')\n")
 
-    status = main(["run", "failing_jobs:bad", "--dir", str(line.folder)])
+    status = main(["run", "failing_jobs:bad", "--dir", str(command_line.folder)])
 
     assert status == 1
     assert capsys.readouterr().err.count("no way") == 1
 
 
-async def test_ps_of_a_server_shows_the_paths_of_agents(folder: pathlib.Path, line: Line) -> None:
+async def test_ps_of_a_server_shows_the_paths_of_agents(folder: pathlib.Path, command_line: CommandLine) -> None:
     """The root of each tree of a server is called `main`: its agent's path distinguishes the trees."""
     model = ScriptedModel(["Hello."] * 2)
     async with serving(folder, types={"llm": LlmType({"plain": model}, default="plain")}) as served:
@@ -110,7 +110,7 @@ async def test_ps_of_a_server_shows_the_paths_of_agents(folder: pathlib.Path, li
                 spawned = await client.spawn_agent(made.team.id, name, "llm", key=made.key)
                 await client.say(spawned.agent.id, HI, key=spawned.nonce)
             rows = await client.kernel.runs()
-        listed = await line.on("ps", where=("--server", served.server.where))
+        listed = await command_line.on("ps", where=("--server", served.server.where))
 
     assert [each.agent_path for each in rows] == ["red/ada", "red/bob"]
     assert ["red/ada" in listed.out, "red/bob" in listed.out, " main " in listed.out] == [True, True, False]

@@ -234,7 +234,7 @@ async def enough(state: Draft) -> bool:
     return state["rounds"] >= 2
 
 
-def reviewing(max_steps: int = 25) -> Agent:
+def review_graph(max_steps: int = 25) -> Agent:
     """Return a graph that writes and reviews until it is enough."""
     writer = Agent(name="writer", model=ScriptedModel(["one", "two"]))
     graph = StateGraph(Draft)
@@ -248,7 +248,7 @@ def reviewing(max_steps: int = 25) -> Agent:
 
 async def test_a_graph_loops_until_its_edge_returns_end(runtime: AgentRuntime) -> None:
     """A model and a function are nodes; their outputs enter the state as its schema says."""
-    result = await result_of(runtime, reviewing(), {"topic": "ramets"})
+    result = await result_of(runtime, review_graph(), {"topic": "ramets"})
 
     expected = {"topic": "ramets", "text": "two", "rounds": 2, "notes": ["round 0", "round 1"]}
     assert (result.status, result.value) == (Status.COMPLETED, expected)
@@ -256,13 +256,13 @@ async def test_a_graph_loops_until_its_edge_returns_end(runtime: AgentRuntime) -
 
 async def test_a_graph_stops_at_max_steps(runtime: AgentRuntime) -> None:
     """AC-S0-13: StepsExceeded names the node that would have been next."""
-    handle = await runtime.spawn(reviewing(max_steps=3), args=({"topic": "ramets"},))
+    handle = await runtime.spawn(review_graph(max_steps=3), args=({"topic": "ramets"},))
     status, kind, message = error_of(await handle.result())
 
     assert tree_of(runtime, handle) == ["main", "main/review", "main/write", "main/write-2"]
     assert (status, kind) == (Status.FAILED, "StepsExceeded")
     assert message == "draft has reached its limit of 3 steps; 'review' would have been the next"
-    assert (await result_of(runtime, reviewing(max_steps=4), {"topic": "ramets"})).status is Status.COMPLETED
+    assert (await result_of(runtime, review_graph(max_steps=4), {"topic": "ramets"})).status is Status.COMPLETED
 
 
 @pytest.mark.parametrize(

@@ -387,7 +387,7 @@ _junk = st.recursive(
 
 
 @st.composite
-def mutated(draw: st.DrawFn) -> Any:
+def mutated_recipes(draw: st.DrawFn) -> Any:
     """Draw a real recipe with some of its parts replaced, removed or added."""
     entry = copy.deepcopy(solver().entry())
     if draw(st.booleans()):
@@ -407,7 +407,7 @@ def mutated(draw: st.DrawFn) -> Any:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(entry=st.one_of(mutated(), _junk, st.dictionaries(st.sampled_from(["name", "primer", "types"]), _junk)))
+@given(entry=st.one_of(mutated_recipes(), _junk, st.dictionaries(st.sampled_from(["name", "primer", "types"]), _junk)))
 async def test_any_recipe_is_valid_or_refused(entry: Any) -> None:
     """AC-S4-3: the runtime never crashes, imports outside the allow-list, or finds another agent."""
     store = await MemoryStore().open()

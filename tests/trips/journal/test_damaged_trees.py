@@ -55,7 +55,7 @@ asyncio.run(main())
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+def killed_kernel(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """Return a folder whose kernel was killed with three active trees, and the roots of these trees."""
     folder = tmp_path_factory.mktemp("killed")
     (folder / "waiting_jobs.py").write_text(JOBS)
@@ -69,17 +69,17 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 
 
 @pytest.fixture
-def folder(killed: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(killed_kernel: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with a copy of the journal that the killed kernel left."""
-    monkeypatch.setattr(sys, "path", [str(killed[0]), *sys.path])
-    shutil.copytree(killed[0] / ".ramet", tmp_path / ".ramet", ignore=shutil.ignore_patterns("*.sock", "door"))
+    monkeypatch.setattr(sys, "path", [str(killed_kernel[0]), *sys.path])
+    shutil.copytree(killed_kernel[0] / ".ramet", tmp_path / ".ramet", ignore=shutil.ignore_patterns("*.sock", "door"))
     return tmp_path
 
 
 @pytest.fixture
-def roots(killed: tuple[Path, list[str]]) -> list[str]:
+def roots(killed_kernel: tuple[Path, list[str]]) -> list[str]:
     """Return the roots of the three trees."""
-    return killed[1]
+    return killed_kernel[1]
 
 
 def change_journal(folder: Path, statement: str, *values: object) -> None:

@@ -34,7 +34,7 @@ LOST = "its folder no longer exists"
 
 
 @asynccontextmanager
-async def killed(folder: pathlib.Path) -> AsyncIterator[AgentRuntime]:
+async def runtime_killed_at_exit(folder: pathlib.Path) -> AsyncIterator[AgentRuntime]:
     """Yield a runtime whose process is killed at the end of the block: nothing later is recorded."""
     runtime = AgentRuntime(folder, backend="local", grace_s=0.1)
     await runtime.start()
@@ -98,7 +98,7 @@ async def test_a_killed_sessions_folder_survives_a_thousand_newer_runs(tmp_path:
 
     The backend is opened before the session is found again, as a server does, or by its next turn.
     """
-    async with killed(tmp_path) as runtime:
+    async with runtime_killed_at_exit(tmp_path) as runtime:
         await open_session(runtime, ScriptedModel([WRITES, "written"])).ask("write")
     create_ended_folders(tmp_path)
 
@@ -119,7 +119,7 @@ async def test_a_finished_child_keeps_its_folder_for_later_mail(tmp_path: pathli
     spawn = Call("Agent", {"subagent_type": "toil", "name": "kid", "prompt": "write it"})
     plan: dict[str, list[Call | str]] = {"write it": [WRITES, "written"], "go": [spawn, "ok"]}
     toil = Agent(name="toil", description="Toils", instructions="Toil.", tools=["Write", "Read"])
-    async with killed(tmp_path) as runtime:
+    async with runtime_killed_at_exit(tmp_path) as runtime:
         session = Session(
             ScriptedModel(script=plan), workspace_tools(), agents=[toil], runtime=runtime, session_id="talk",
             policy=Policy(),
@@ -147,7 +147,7 @@ async def test_a_finished_child_does_not_report_a_missing_folder(tmp_path: pathl
     spawn = Call("Agent", {"subagent_type": "toil", "name": "kid", "prompt": "write it"})
     toil = Agent(name="toil", description="Toils", instructions="Toil.", tools=["Write"])
     model = ScriptedModel(script={"write it": [WRITES, "written"], "go": [spawn, "ok"]})
-    async with killed(tmp_path) as runtime:
+    async with runtime_killed_at_exit(tmp_path) as runtime:
         session = Session(model, workspace_tools(), agents=[toil], runtime=runtime, session_id="talk", policy=Policy())
         await session.ask("go")
         kid = RunFolders(tmp_path).find(run_of(session, "main/kid").info.id)
@@ -202,14 +202,14 @@ async def test_a_missing_folder_is_reported_to_owner_and_agent_once(tmp_path: pa
 
     They do not wake the agent.
     """
-    async with killed(tmp_path) as runtime:
+    async with runtime_killed_at_exit(tmp_path) as runtime:
         session = open_session(runtime, ScriptedModel([WRITES, "written"]))
         await session.ask("write")
         folder = RunFolders(tmp_path).find(session.id)
     shutil.rmtree(folder.path)
     for _ in range(2):
         unused = ScriptedModel(["not asked"])
-        async with killed(tmp_path) as runtime:
+        async with runtime_killed_at_exit(tmp_path) as runtime:
             session = await resume_session(runtime, unused)
             await session.handle(session.id).run.context.wait_persisted()
         assert not unused.requests

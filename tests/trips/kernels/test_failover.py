@@ -120,7 +120,7 @@ async def test_sandboxes_of_a_lost_tree_end_with_one_log_line(
         AgentRuntime(tmp_path / "one", store=stores["one"], backend="local", grace_s=1.0) as one,
         AgentRuntime(tmp_path / "two", store=stores["two"], backend="local") as two,
     ):
-        handle = await one.start_agent(agent=stays, policy=Policy(), on_stdout=said.append)
+        handle = await one.start_agent(agent=print_and_sleep, policy=Policy(), on_stdout=said.append)
         await eventually(lambda: said)
         before = sandboxes()
         with cut_off(stores["one"], postgres):
@@ -147,7 +147,7 @@ def sandboxes() -> list[psutil.Process]:
     return found
 
 
-def stays() -> None:
+def print_and_sleep() -> None:
     """Print a line, then sleep for an hour."""
     print("here", flush=True)  # noqa: T201
     time.sleep(3600)
@@ -222,7 +222,7 @@ async def test_a_tree_with_a_missing_tool_waits_for_a_resume_with_that_tool(
         assert (await two.result(lead.id)).value == "done"
 
 
-async def test_a_failing_callback_for_one_tree_does_not_prevent_failover_of_another(
+async def test_a_failing_callback_does_not_prevent_failover_of_other_trees(
     stores: dict[str, PostgresStore], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The callback fails at the first tree; both trees are active, and one line names the failure."""

@@ -57,7 +57,7 @@ async def clients(running_kernels: Kernels) -> AsyncIterator[Three]:
             await found.one.delete_team(team.id)
 
 
-async def raw(kernel: Kernel, path: str, headers: dict[str, str], method: str = "GET") -> httpx2.Response:
+async def request_kernel(kernel: Kernel, path: str, headers: dict[str, str], method: str = "GET") -> httpx2.Response:
     async with httpx2.AsyncClient(base_url=kernel.url, timeout=180) as http:
         return await http.request(method, path, headers=headers)
 
@@ -123,9 +123,9 @@ async def test_clients_of_models_find_their_agent_by_its_key(clients: Three, run
     crew = await clients.one.create_team({"agents": 4})
     bob = await clients.one.spawn_agent(crew.team.id, "bob", "llm", {"model": "offline"}, key=crew.key)
     for each in running_kernels.all:
-        found = await raw(each, "/v1/models", {"authorization": f"Bearer {bob.nonce}"})
+        found = await request_kernel(each, "/v1/models", {"authorization": f"Bearer {bob.nonce}"})
         assert found.json()["first_id"] == bob.agent.id
-        assert (await raw(each, "/v1/models", {"authorization": "Bearer agent_nobody"})).status_code == 401
+        assert (await request_kernel(each, "/v1/models", {"authorization": "Bearer agent_nobody"})).status_code == 401
 
 
 async def test_a_forwarded_stream_arrives_in_pieces_and_ends_with_its_reader(
@@ -176,9 +176,11 @@ async def test_a_forwarded_request_is_not_forwarded_again(clients: Three, runnin
     crew = await clients.one.create_team({"agents": 4})
     passes = PeerAuth("three", TOKEN).headers("two")
     headers = {"authorization": f"Bearer {TOKEN}", **passes}
-    answer = await raw(running_kernels.all[1], f"/v1/teams/{crew.team.id}", headers)
+    answer = await request_kernel(running_kernels.all[1], f"/v1/teams/{crew.team.id}", headers)
     assert answer.status_code == 421, answer.text
-    assert (await raw(running_kernels.all[1], "/v1/teams", headers)).json() == {"teams": []}, "its own, and no other's"
+    assert (await request_kernel(running_kernels.all[1], "/v1/teams", headers)).json() == {"teams": []}, (
+        "its own, and no other's"
+    )
 
 
 async def test_a_forged_pass_opens_nothing(clients: Three, running_kernels: Kernels) -> None:
@@ -192,10 +194,10 @@ async def test_a_forged_pass_opens_nothing(clients: Three, running_kernels: Kern
         good,
     ]
     for each in forged:
-        answer = await raw(running_kernels.all[1], "/v1/teams", {"authorization": f"Bearer {TOKEN}", **each})
+        answer = await request_kernel(running_kernels.all[1], "/v1/teams", {"authorization": f"Bearer {TOKEN}", **each})
         assert answer.status_code == 403, each
     assert good[PASS] not in running_kernels.all[1].said
-    opened = await raw(running_kernels.all[1], "/v1/teams", PeerAuth("three", TOKEN).headers("two"))
+    opened = await request_kernel(running_kernels.all[1], "/v1/teams", PeerAuth("three", TOKEN).headers("two"))
     assert opened.status_code == 401, "a pass is no key"
 
 
@@ -294,5 +296,5 @@ async def test_a_teams_upload_stays_private_at_every_kernel(clients: Three) -> N
 async def test_kernels_report_health_and_readiness(clients: Three, running_kernels: Kernels) -> None:
     """`/healthz` and `/readyz` answer without a key."""
     for each in running_kernels.all:
-        assert (await raw(each, "/healthz", {})).json()["status"] == "ok"
-        assert (await raw(each, "/readyz", {})).json()["status"] == "ready"
+        assert (await request_kernel(each, "/healthz", {})).json()["status"] == "ok"
+        assert (await request_kernel(each, "/readyz", {})).json()["status"] == "ready"

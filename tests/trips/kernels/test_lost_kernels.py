@@ -30,7 +30,7 @@ __all__ = ["all_kernels", "stack"]  # fixtures are used by their names
 pytestmark = pytest.mark.parametrize("stores", ["postgres"])  # It is there for those who say so.
 
 
-def times_asked(folder: pathlib.Path) -> int:
+def count_model_requests(folder: pathlib.Path) -> int:
     """Return how often the model was asked."""
     return len(list(folder.glob("asked-*")))
 
@@ -71,7 +71,7 @@ async def test_a_killed_kernel_is_taken_over_in_the_middle_of_turns(
         assert [chunk.number for chunk in each.chunks] == list(range(1, len(each.chunks) + 1))
         assert len({chunk.turn for chunk in each.chunks}) == 1
     assert [each.chunks[-1].kind for each in (first, second, cut)] == ["done", "done", "error"]
-    assert times_asked(tmp_path) == 3, "the reply that was cut off was asked for again, and no other"
+    assert count_model_requests(tmp_path) == 3, "the reply that was cut off was asked for again, and no other"
     asking.cancel()
     assert set(await asking) <= {200, 503}
     assert [each.id for each in await two.list_agents()] == [bob.agent.id, ann.agent.id]

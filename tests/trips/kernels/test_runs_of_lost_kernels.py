@@ -54,7 +54,7 @@ class Two(NamedTuple):
 
 
 @pytest.fixture
-async def both(postgres: Server) -> AsyncIterator[Two]:
+async def two_kernels(postgres: Server) -> AsyncIterator[Two]:
     schema, late = fresh_schema(), Late()
     async with AsyncExitStack() as stack:
         stores = [PostgresStore(postgres.dsn, schema=schema, kernel=name) for name in ("one", "two")]
@@ -77,7 +77,7 @@ async def both(postgres: Server) -> AsyncIterator[Two]:
         connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
 
 
-async def is_of(store: PostgresStore, kernel: str, tree: str) -> bool:
+async def is_owned_by(store: PostgresStore, kernel: str, tree: str) -> bool:
     """Return whether the store records the kernel as the owner of the tree."""
     owner = await store.owner_of(tree)
     return owner is not None and owner.name == kernel
@@ -95,9 +95,9 @@ async def until_it_may() -> str:
     return "done"
 
 
-async def test_requests_wait_for_a_run_that_is_being_taken_over(both: Two, postgres: Server) -> None:
+async def test_requests_wait_for_a_run_that_is_being_taken_over(two_kernels: Two, postgres: Server) -> None:
     """A stream of the run's events does not end early, and a stop of the run succeeds after the takeover."""
-    one, two, stores, late = both
+    one, two, stores, late = two_kernels
     _, key = await one.agent(agent_type="late")
     (agent,) = one.server.spawner.agents
     said = b'{"messages": [{"role": "user", "content": "hello"}]}'
@@ -106,7 +106,7 @@ async def test_requests_wait_for_a_run_that_is_being_taken_over(both: Two, postg
     with cut_off(stores[0], postgres):
         await eventually(lambda: two.server.is_taking_over(""))
         async with asyncio.timeout(180):
-            while not await is_of(stores[1], "two", run):
+            while not await is_owned_by(stores[1], "two", run):
                 pass
         following = asyncio.create_task(two.ask("GET", f"/v1/runs/{run}/events?follow=true", TOKEN))
         stopping = asyncio.create_task(two.ask("POST", f"/v1/runs/{run}/stop", TOKEN, json={}))
@@ -120,9 +120,9 @@ async def test_requests_wait_for_a_run_that_is_being_taken_over(both: Two, postg
     assert '"type":"run_ended"' in followed.text
 
 
-async def test_an_agent_without_turns_is_taken_over(both: Two, postgres: Server) -> None:
+async def test_an_agent_without_turns_is_taken_over(two_kernels: Two, postgres: Server) -> None:
     """The run of an agent is recorded before its spawn is answered, so that the loss of its kernel does not lose it."""
-    one, two, stores, late = both
+    one, two, stores, late = two_kernels
     late.go_on.set()
     id, key = await one.agent(agent_type="late")
     with cut_off(stores[0], postgres):
@@ -133,10 +133,10 @@ async def test_an_agent_without_turns_is_taken_over(both: Two, postgres: Server)
 
 
 async def test_an_agent_keeps_its_changed_model_after_takeover(
-    both: Two, postgres: Server, tmp_path: pathlib.Path
+    two_kernels: Two, postgres: Server, tmp_path: pathlib.Path
 ) -> None:
     """The new kernel asks the model that `set_model` chose; the record of it goes with the agent."""
-    one, two, stores, late = both
+    one, two, stores, late = two_kernels
     late.go_on.set()
     id, key = await one.agent(agent_type="late")
     change = {"@type": "set_model", "model": "counting"}
@@ -150,9 +150,9 @@ async def test_an_agent_keeps_its_changed_model_after_takeover(
     assert await stores[1].list(model_set.KIND) == []
 
 
-async def test_streams_of_a_lost_agent_break_without_an_end_event(both: Two, postgres: Server) -> None:
+async def test_streams_of_a_lost_agent_break_without_an_end_event(two_kernels: Two, postgres: Server) -> None:
     """The former kernel still runs and breaks its streams, so that their readers connect again."""
-    one, two, stores, late = both
+    one, two, stores, late = two_kernels
     late.go_on.set()
     id, key = await one.agent(agent_type="late")
     run = one.server.spawner.agents.authorized_entry(id, key, "info").served.run
@@ -168,9 +168,9 @@ async def test_streams_of_a_lost_agent_break_without_an_end_event(both: Two, pos
             await each
 
 
-async def test_a_former_owner_confirms_only_recorded_requests(both: Two, postgres: Server) -> None:
+async def test_a_former_owner_confirms_only_recorded_requests(two_kernels: Two, postgres: Server) -> None:
     """Each mail, control or stop is in the record of the run, or was answered with 503."""
-    one, two, stores, late = both
+    one, two, stores, late = two_kernels
     late.go_on.set()
     agents = [await one.agent(agent_type="late") for _ in range(2)]
     runs = [one.server.spawner.agents.authorized_entry(*each, "info").served.run for each in agents]
@@ -191,9 +191,9 @@ async def test_a_former_owner_confirms_only_recorded_requests(both: Two, postgre
         assert answer.status_code == 503 or any(words in each for each in record), (words, answer.text)
 
 
-async def test_a_run_without_a_new_owner_is_reported_at_once(both: Two, postgres: Server) -> None:
+async def test_a_run_without_a_new_owner_is_reported_at_once(two_kernels: Two, postgres: Server) -> None:
     """A run of no team and no schedule is shown as interrupted; its stop gets 410, not 503."""
-    one, two, stores, _ = both
+    one, two, stores, _ = two_kernels
     run = (await one.server.runtime.spawn(for_ever)).id
     await one.server.runtime.get(run).run.context.wait_persisted()
     with cut_off(stores[0], postgres):
@@ -208,9 +208,9 @@ async def test_a_run_without_a_new_owner_is_reported_at_once(both: Two, postgres
     assert "it was not resumed" in stopped.json()["detail"]
 
 
-async def test_a_kernel_without_its_store_is_not_ready(both: Two, postgres: Server) -> None:
+async def test_a_kernel_without_its_store_is_not_ready(two_kernels: Two, postgres: Server) -> None:
     """`/readyz` answers 503 until the kernel has its store again, so that a load balancer asks the others."""
-    one, two, stores, _ = both
+    one, two, stores, _ = two_kernels
 
     async def ready(kernel: Served) -> int:
         return (await kernel.ask("GET", "/readyz")).status_code
@@ -231,7 +231,7 @@ async def test_a_kernel_without_its_store_is_not_ready(both: Two, postgres: Serv
     assert await ready(one) == 200
 
 
-async def triggered(kernel: Served, function: str, *, repeatable: bool = False) -> str:
+async def trigger_schedule(kernel: Served, function: str, *, repeatable: bool = False) -> str:
     """Return the id of a schedule that runs a function of this module now."""
     asked = {"agent": f"{__name__}:{function}", "every_s": 3600, "repeatable": repeatable, "in_process": True}
     id = str((await kernel.ask("POST", "/v1/schedules", TOKEN, json=asked)).raise_for_status().json()["id"])
@@ -247,18 +247,18 @@ async def find_active_kernel(both: Two) -> tuple[Served, PostgresStore, Served]:
     return both.two, both.stores[1], both.one
 
 
-async def result(kernel: Served, schedule: str) -> tuple[str, str]:
+async def newest_result(kernel: Served, schedule: str) -> tuple[str, str]:
     """Return the status and the text of the newest tick of the schedule."""
     told = (await kernel.ask("GET", f"/v1/schedules/{schedule}/results", TOKEN)).raise_for_status().json()
     return told["results"][-1]["status"], told["results"][-1].get("text", "")
 
 
 async def test_a_stop_waits_for_the_takeover_of_a_schedules_run(
-    both: Two, postgres: Server, monkeypatch: pytest.MonkeyPatch
+    two_kernels: Two, postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stop of the run before its takeover is answered after it, and not with 410."""
-    schedule = await triggered(both.one, "for_ever", repeatable=True)
-    first, store, second = await find_active_kernel(both)
+    schedule = await trigger_schedule(two_kernels.one, "for_ever", repeatable=True)
+    first, store, second = await find_active_kernel(two_kernels)
     heir = second.server._scheduler._loop._takeover
     find, asked, may_find = heir._find, asyncio.Event(), asyncio.Event()
 
@@ -270,7 +270,7 @@ async def test_a_stop_waits_for_the_takeover_of_a_schedules_run(
     monkeypatch.setattr(heir, "_find", late)
     (run,) = first.server.runtime.trees
     await first.server.runtime.get(run).run.context.wait_persisted()
-    name = "one" if first is both.one else "two"
+    name = "one" if first is two_kernels.one else "two"
     with cut_off(store, postgres):
         await asyncio.wait_for(asked.wait(), 180)
         await eventually(lambda: not second.server.kernels.directory.is_alive(name))  # type: ignore[union-attr]
@@ -282,29 +282,31 @@ async def test_a_stop_waits_for_the_takeover_of_a_schedules_run(
 
     assert stopped.status_code == 200, stopped.text
     async with asyncio.timeout(180):
-        while (told := await result(second, schedule))[0] == "running":
+        while (told := await newest_result(second, schedule))[0] == "running":
             pass
     assert told == ("cancelled", "")
 
 
-async def test_a_leaving_scheduler_waits_for_functions_and_begins_no_other(both: Two) -> None:
+async def test_a_leaving_scheduler_waits_for_functions_and_begins_no_other(two_kernels: Two) -> None:
     """Later ticks are left to the other kernels."""
-    short = await triggered(both.one, "until_it_may")
-    first, _, second = await find_active_kernel(both)
+    short = await trigger_schedule(two_kernels.one, "until_it_may")
+    first, _, second = await find_active_kernel(two_kernels)
     leaving = asyncio.create_task(first.server._scheduler.leave(60))
     GO_ON.set()
     await leaving
-    await triggered(first, "for_ever")
+    await trigger_schedule(first, "for_ever")
 
-    assert await result(second, short) == ("completed", "done")
+    assert await newest_result(second, short) == ("completed", "done")
     assert not first.server.runtime.trees
 
 
-async def test_a_leaving_kernel_cancels_functions_that_do_not_end(both: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_leaving_kernel_cancels_functions_that_do_not_end(
+    two_kernels: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The result of the tick is cancelled, not lost."""
-    long = await triggered(both.one, "for_ever")
-    first, _, second = await find_active_kernel(both)
+    long = await trigger_schedule(two_kernels.one, "for_ever")
+    first, _, second = await find_active_kernel(two_kernels)
     monkeypatch.setattr("ramet.services.server.server.PATIENCE_S", 0.1)
     await first.server.drain()
 
-    assert await result(second, long) == ("cancelled", "")
+    assert await newest_result(second, long) == ("cancelled", "")
