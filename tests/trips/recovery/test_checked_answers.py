@@ -1,4 +1,4 @@
-"""A conversation in a sandbox whose kernel was killed just behind an answer: it stands if it would have stood."""
+"""A kernel killed just after an answer of an agent: the next kernel checks the answer as the first would have."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.cut_journals import cut_behind
 
 
 class Found(BaseModel):
-    """What an answer is to be."""
+    """The required form of an answer."""
 
     count: int
 
@@ -27,10 +27,10 @@ def _is_reply(event: Event) -> bool:
     return isinstance(event, MessageRecorded) and event.step_id is not None
 
 
-async def _killed_behind_the_first_reply(
+async def _resume_after_first_reply(
     folder: pathlib.Path, first: str, *later: str, **agent: Any
 ) -> tuple[Result, ScriptedModel]:
-    """What came of it under the next kernel, and the model that was asked there."""
+    """Return the result under the next kernel, and the model that was asked there."""
     store = MemoryStore()
     async with AgentRuntime(folder / "one", store=store, backend="local") as runtime:
         asked = Agent(name="lead", model=ScriptedModel([first, *later]), **agent)
@@ -41,28 +41,28 @@ async def _killed_behind_the_first_reply(
         return await again.result(), model
 
 
-async def test_an_answer_of_another_form_is_asked_for_again(tmp_path: pathlib.Path) -> None:
-    """As it would have been: its model is told what is wrong with it."""
-    result, model = await _killed_behind_the_first_reply(tmp_path, "many", '{"count": 3}', output=Found)
+async def test_resume_asks_again_for_an_answer_of_the_wrong_form(tmp_path: pathlib.Path) -> None:
+    """A resumed run tells its model what is wrong with a recorded answer that is not of the required form."""
+    result, model = await _resume_after_first_reply(tmp_path, "many", '{"count": 3}', output=Found)
 
     assert (result.status, result.value) == ("completed", Found(count=3)), result.error
     assert "JSON" in model.requests[0].messages[-1].text
 
 
-async def test_a_hook_that_wants_more_gets_it(tmp_path: pathlib.Path) -> None:
-    """An answer that no hook has seen does not stand."""
+async def test_a_stop_hook_checks_an_answer_after_resume(tmp_path: pathlib.Path) -> None:
+    """An answer that no Stop hook has seen is not final: the hook asks for more under the next kernel."""
 
     def wants_more(payload: dict[str, Any]) -> dict[str, str] | None:
         return {"decision": "block", "reason": "run the tests"} if payload["last_assistant_message"] == "done" else None
 
-    result, model = await _killed_behind_the_first_reply(tmp_path, "done", "tested, too", hooks={"Stop": [wants_more]})
+    result, model = await _resume_after_first_reply(tmp_path, "done", "tested, too", hooks={"Stop": [wants_more]})
 
     assert (result.status, result.value) == ("completed", "tested, too")
     assert model.requests[0].messages[-1].text == "run the tests"
 
 
-async def test_answers_of_another_form_are_counted_over_a_kill() -> None:
-    """Of three tries, two were under another kernel: the third is the last."""
+async def test_a_kill_does_not_reset_the_count_of_answers_of_the_wrong_form() -> None:
+    """Two of three tries happened under another kernel, so the next wrong answer fails the run."""
     store = MemoryStore()
     async with AgentRuntime(store=store) as runtime:
         lead = Agent(name="lead", model=ScriptedModel(["one", "two", '{"count": 3}']), output=Found)
@@ -79,8 +79,13 @@ async def test_answers_of_another_form_are_counted_over_a_kill() -> None:
 
 
 @pytest.mark.parametrize("policy", [None, Policy()], ids=["host", "sandbox"])
-async def test_what_a_hook_wants_more_of_is_counted_over_a_kill(tmp_path: pathlib.Path, policy: Policy | None) -> None:
-    """Nobody is made to go on for ever, nor in each process anew; the hook hears that it is not the first time."""
+async def test_a_kill_does_not_reset_the_count_of_stop_hook_blocks(
+    tmp_path: pathlib.Path, policy: Policy | None
+) -> None:
+    """A Stop hook can block only STOP_HOOK_LIMIT times in all.
+
+    After resume, the hook reads `stop_hook_active` as true.
+    """
     again_and_again = list[bool]()
 
     def wants_more(payload: dict[str, Any]) -> dict[str, str]:
@@ -102,8 +107,8 @@ async def test_what_a_hook_wants_more_of_is_counted_over_a_kill(tmp_path: pathli
     assert again_and_again == [True] * 3
 
 
-async def test_tries_are_counted_behind_what_a_hook_wanted() -> None:
-    """An answer of another form is no less one since a hook wanted more of a good one in between."""
+async def test_a_stop_hook_block_does_not_reset_the_count_of_wrong_answers() -> None:
+    """Answers of the wrong form still count after a hook blocked a good answer between them."""
 
     def wants_more(payload: dict[str, Any]) -> dict[str, str] | None:
         return None if payload["stop_hook_active"] else {"decision": "block", "reason": "more"}

@@ -1,4 +1,4 @@
-"""A conversation that begins anew, since its sandbox was lost with its kernel, hears of the children that it had."""
+"""A conversation that starts again after the loss of its sandbox still receives the results of its children."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.waiting import eventually
 from tests.trips.kits.sessions import Gate, background, fresh
 
 
-def _is_birth_of_the_child(event: Event) -> bool:
+def _is_spawn_of_the_child(event: Event) -> bool:
     return isinstance(event, RunSpawned) and event.depth == 1
 
 
@@ -30,8 +30,11 @@ def _is_answer_to_its_call(event: Event) -> bool:
     return isinstance(event, MessageRecorded) and event.message["type"] == "tool"
 
 
-async def test_a_child_whose_call_was_cut_off_is_told_of_once(tmp_path: pathlib.Path) -> None:
-    """Whether it had ended by then or not, and after another kill: what it found was paid for, and is not lost."""
+async def test_a_child_of_an_interrupted_call_is_reported_once(tmp_path: pathlib.Path) -> None:
+    """The parent receives one notice with the child's finding, which was already paid for.
+
+    The child may have ended before the kill or not, and a second kill may follow.
+    """
     plan: dict[str, Any] = {"": [[fresh("dig", "digger")], "done"], "dig": ["gold"]}
     types, policy = Project.open(None, user_dir=None), Policy(allow_sub_agents=True, memory_mb=1024, cpu_cores=2)
     undisturbed = MemoryStore()
@@ -51,13 +54,16 @@ async def test_a_child_whose_call_was_cut_off_is_told_of_once(tmp_path: pathlib.
         return left
 
     await told_after_a_kill(undisturbed, _is_end_of_the_child)
-    once = await told_after_a_kill(undisturbed, _is_birth_of_the_child)
+    once = await told_after_a_kill(undisturbed, _is_spawn_of_the_child)
     await told_after_a_kill(once, _is_answer_to_its_call)
     await told_after_a_kill(once, _is_end_of_the_child)
 
 
-async def test_who_rests_hears_of_a_child_that_ended_just_before_the_kill() -> None:
-    """In the background, and its notice was on no record: whoever waits for that does not end without it."""
+async def test_an_idle_parent_receives_the_end_of_a_child_just_before_the_kill() -> None:
+    """The notice of a background child was not recorded before the kill.
+
+    The parent that waits for that notice receives it before it ends.
+    """
     store, gate, heard = MemoryStore(), Gate(), "done"
     plan: dict[str, Any] = {"": [[background("dig")], "waiting", heard], "dig": [[Call("gate")], "gold"]}
     async with AgentRuntime(store=store) as runtime:

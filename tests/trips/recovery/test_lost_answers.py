@@ -1,4 +1,4 @@
-"""An answer of another kernel that never comes: what may be asked for again is, and nothing is done twice."""
+"""Lost answers of another kernel: only repeatable requests are sent again, and nothing is done twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOKEN = "op_both_kernels_have_the_same_one"
 
 
 class Line:
-    """Between two kernels: it carries each request there, and loses the answers to the next `left` of a method."""
+    """A proxy between two kernels: it loses the answers to the next `left` requests of a method."""
 
     def __init__(self) -> None:
         self.to = ("", 0)
@@ -34,7 +34,7 @@ class Line:
         self._carrying: set[asyncio.Task[None]] = set()
 
     async def begin(self, at: int = 0) -> str:
-        """Where the other kernel is reached through it."""
+        """Start the proxy and return its address."""
         self._server = await asyncio.start_server(self._come, "127.0.0.1", at)
         host, port = self._server.sockets[0].getsockname()
         return f"http://{host}:{port}"
@@ -82,7 +82,7 @@ class Line:
 
 
 class Two(NamedTuple):
-    """Kernel one has the teams; kernel two passes on to it what it is asked, over the line."""
+    """Kernel one owns the teams. Kernel two forwards requests to kernel one through the proxy."""
 
     one: Served
     two: Served
@@ -107,8 +107,8 @@ async def both(postgres: Server) -> AsyncIterator[Two]:
         connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
 
 
-async def test_what_was_deleted_and_not_answered_is_deleted(both: Two) -> None:
-    """An agent, a key and a team: it is asked for again, is not there any more, and that is what was wanted."""
+async def test_a_delete_whose_answer_was_lost_succeeds(both: Two) -> None:
+    """Kernel two repeats the deletion of a key, an agent and a team. "Not found" then counts as deleted."""
     one, two, line = both
     team, key = await one.team()
     asked = {"team": team, "name": "bob", "agent_type": "echo"}
@@ -126,8 +126,8 @@ async def test_what_was_deleted_and_not_answered_is_deleted(both: Two) -> None:
     assert (await two.ask("GET", f"/v1/teams/{team}", key)).status_code == 401
 
 
-async def test_what_was_not_there_to_be_deleted_is_not_said_to_be(both: Two) -> None:
-    """A key that opens nothing is told so, whatever became of the first answer; and nothing was deleted."""
+async def test_a_repeated_delete_with_a_wrong_key_is_refused(both: Two) -> None:
+    """A wrong key gets 401 although the first answer was lost, and nothing is deleted."""
     one, two, line = both
     agent, nonce = await one.agent()
     line.loses, line.left = "DELETE", 1
@@ -137,8 +137,8 @@ async def test_what_was_not_there_to_be_deleted_is_not_said_to_be(both: Two) -> 
     assert (await two.ask("GET", f"/v1/agents/{agent}", nonce)).status_code == 200
 
 
-async def test_what_may_be_done_once_is_not_asked_for_again(both: Two) -> None:
-    """A turn, a spawn, another key: each was done once, and whoever asked hears that it may have been."""
+async def test_a_request_that_must_not_repeat_is_not_sent_again(both: Two) -> None:
+    """A turn, a spawn and a new key are each done once. The client gets 502, because the request may have been done."""
     one, two, line = both
     team, key = await one.team()
     asked = {"team": team, "agent_type": "echo"}
@@ -156,8 +156,8 @@ async def test_what_may_be_done_once_is_not_asked_for_again(both: Two) -> None:
     assert [each.opening.path.rpartition("/")[2] for each in one.echo.opened] == ["bob", "eve"]
 
 
-async def test_what_was_never_sent_is_sent_once_it_can_be(both: Two, caplog: pytest.LogCaptureFixture) -> None:
-    """A turn, while its kernel takes no connection: its client waits, and it is done once."""
+async def test_a_turn_waits_until_its_kernel_accepts_connections(both: Two, caplog: pytest.LogCaptureFixture) -> None:
+    """The client waits while the kernel accepts no connection, and the turn is then done once."""
     one, two, line = both
     agent, nonce = await one.agent()
     (seat,) = [each for each in await (await one.server.runtime.open_store()).kernels() if each.name == "one"]
@@ -171,8 +171,8 @@ async def test_what_was_never_sent_is_sent_once_it_can_be(both: Two, caplog: pyt
     assert one.echo.opened[0].heard == [(b"hello", "words")]
 
 
-async def test_what_only_looks_is_asked_for_until_it_is_answered(both: Two) -> None:
-    """Whoever asks hears nothing of the answers that were lost."""
+async def test_a_read_request_is_sent_again_until_an_answer_arrives(both: Two) -> None:
+    """The client does not notice the three answers that were lost."""
     one, two, line = both
     agent, nonce = await one.agent()
     line.loses, line.left = "GET", 3
@@ -181,10 +181,10 @@ async def test_what_only_looks_is_asked_for_until_it_is_answered(both: Two) -> N
     assert line.lost == 3
 
 
-async def test_a_kernel_that_answers_nothing_keeps_no_list_waiting_for_ever(
+async def test_a_list_fails_with_503_if_a_kernel_does_not_answer(
     both: Two, postgres: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It holds its lock, and may have something: nobody is told that there is no more than the others have."""
+    """A kernel that holds its lock may own teams, so the server does not return an incomplete list."""
     one, two, _ = both
     taken: list[asyncio.StreamWriter] = []
     deaf = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
@@ -210,8 +210,8 @@ async def test_a_kernel_that_answers_nothing_keeps_no_list_waiting_for_ever(
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
 
 
-async def waits_for_a_person(served: Served) -> Handle:
-    """A tree of that kernel, in which somebody is to pay."""
+async def spawn_tree_with_a_question(served: Served) -> Handle:
+    """Spawn a tree on a kernel, in which a payment waits for approval."""
     runtime, folder = served.server.runtime, served.server.dir
     agents = Project.open(None, user_dir=None)
     handle = await runtime.spawn(lead(model()), "lead both", tools=tools(folder), agents=agents)
@@ -220,9 +220,9 @@ async def waits_for_a_person(served: Served) -> Handle:
 
 
 async def test_a_question_is_listed_and_answered_at_any_kernel(both: Two) -> None:
-    """Once: whoever is second is told that nothing waits, at either of them."""
+    """A question is answered once: after that, both kernels answer 404."""
     one, two, _ = both
-    handle = await waits_for_a_person(one)
+    handle = await spawn_tree_with_a_question(one)
     for each in (one, two):
         [question] = (await each.ask("GET", "/v1/approvals", TOKEN)).json()["approvals"]
         assert (question["path"], question["args"]) == ("main/payer", {"amount": 50})
@@ -236,10 +236,10 @@ async def test_a_question_is_listed_and_answered_at_any_kernel(both: Two) -> Non
         assert (await each.ask("GET", "/v1/approvals", TOKEN)).json()["approvals"] == []
 
 
-async def test_an_answer_to_a_question_that_may_have_come_is_not_said_to_be_lost_on_nobody(both: Two) -> None:
-    """It was given, and what came back was lost: so nobody hears that no such question waits."""
+async def test_an_approval_whose_answer_was_lost_is_not_reported_as_unknown(both: Two) -> None:
+    """The approval arrived and its answer was lost, so the client gets 502 and not 404."""
     one, two, line = both
-    handle = await waits_for_a_person(one)
+    handle = await spawn_tree_with_a_question(one)
     [question] = (await two.ask("GET", "/v1/approvals", TOKEN)).json()["approvals"]
     line.loses, line.left = "POST", 1
 
@@ -250,8 +250,8 @@ async def test_an_answer_to_a_question_that_may_have_come_is_not_said_to_be_lost
     assert (await handle.result()).value == "both are done"
 
 
-async def test_what_a_kernel_did_not_answer_that_left_in_order_was_not_begun_there(both: Two) -> None:
-    """A turn that came to it in the moment in which it closed its connections: it is answered, once, by the other."""
+async def test_a_turn_sent_to_a_kernel_that_hands_over_runs_on_the_other_kernel(both: Two) -> None:
+    """A turn arrives while its kernel closes its connections. The other kernel runs the turn once."""
     one, two, line = both
     agent, nonce = await one.agent()
     await one.ask("GET", f"/v1/agents/{agent}", nonce)

@@ -1,4 +1,4 @@
-"""The specs that speak of restarts, on every store: waits, mail, stopped children and transcripts outlive a process."""
+"""Waits, mail, stopped children and transcripts outlive a process, on every store."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.trips.recovery.test_resume import MakeStore, lost, make
 __all__ = ["make"]  # a fixture is used by its name
 
 
-async def test_a_parent_waits_five_minutes_whatever_restarts(make: MakeStore) -> None:
-    """AC-S0-7: its child works for five minutes, its kernel dies in between: it waits on, and gets the result."""
+async def test_a_parent_waits_for_its_child_across_a_restart(make: MakeStore) -> None:
+    """AC-S0-7: a child works for five minutes, its kernel dies in between, and the parent still gets the result."""
     gate, again = Gate(), Gate()
     plan: dict[str, Any] = {"toil": [Call("gate"), "no"], "": [fresh("toil", "kid"), "no"]}
     agents = Project.open(None, user_dir=None)
@@ -57,8 +57,8 @@ async def test_a_parent_waits_five_minutes_whatever_restarts(make: MakeStore) ->
         assert "five minutes' work" in str(model.requests[-1].messages)
 
 
-async def test_who_was_cancelled_with_a_parent_is_on_record_as_that(make: MakeStore) -> None:
-    """AC-S0-6: the whole subtree, each with whom it went, in the journal that another process reads."""
+async def test_the_journal_records_who_was_cancelled_with_a_parent(make: MakeStore) -> None:
+    """AC-S0-6: the journal names the parent's cancellation as the reason for each run of its subtree."""
     gate = Gate()
     plan: dict[str, Any] = {
         "toil": [Call("gate"), "no"],
@@ -85,7 +85,7 @@ async def test_who_was_cancelled_with_a_parent_is_on_record_as_that(make: MakeSt
 
 
 async def test_mail_wakes_a_child_that_finished_in_another_process(make: MakeStore) -> None:
-    """AC-S1-8, AC-S2-3: it goes on with all that it knew, and its new answer is told once, in its parent's request."""
+    """AC-S1-8, AC-S2-3: the child continues with its whole history, and its parent receives its new answer once."""
     plan: dict[str, Any] = {"toil": ["the first finding"], "": [fresh("toil", "kid"), "ok"]}
     async with lost(make()) as runtime:
         session = Session(ScriptedModel(plan), runtime=runtime, session_id="talk")
@@ -108,7 +108,7 @@ async def test_mail_wakes_a_child_that_finished_in_another_process(make: MakeSto
 
 
 async def test_a_stopped_child_stays_stopped(make: MakeStore) -> None:
-    """AC-S1-9, AC-S2-7: in another process, too, mail to it is refused, and its record says that it was stopped."""
+    """AC-S1-9, AC-S2-7: another process refuses mail to a stopped child, and shows the child as cancelled."""
     gate = Gate()
     plan: dict[str, Any] = {"toil": [Call("gate"), "no"], "": [background("toil", "kid"), "started"]}
     async with lost(make()) as runtime:
@@ -126,8 +126,8 @@ async def test_a_stopped_child_stays_stopped(make: MakeStore) -> None:
         assert kid.state == "cancelled"
 
 
-async def test_what_a_child_said_is_on_record_in_order_up_to_the_kill(make: MakeStore) -> None:
-    """AC-S1-5: every message that was seen, tagged with its agent and with the call of its parent, and none twice."""
+async def test_the_messages_of_a_child_are_recorded_in_order_up_to_a_kill(make: MakeStore) -> None:
+    """AC-S1-5: the journal has every published message in order, with its agent and the call of its parent."""
     gate = Gate()
     plan: dict[str, Any] = {"toil": [Call("gate"), "no"], "": [fresh("toil", "kid"), "no"]}
     seen: list[MessageRecorded] = []

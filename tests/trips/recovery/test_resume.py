@@ -1,4 +1,4 @@
-"""What another process left is taken up again: sessions, mail, functions, budgets, and forks of what was said."""
+"""Another process resumes sessions, mail, functions and budgets, and forks recorded conversations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MakeStore = Callable[[], Store]
 
 @pytest.fixture(params=["memory", *KINDS])
 def make(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[MakeStore]:
-    """The store of one place, again and again."""
+    """A function that opens one and the same store, as often as a test needs."""
     if request.param == "memory":
         store = MemoryStore()
         yield lambda: store
@@ -44,7 +44,7 @@ def make(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[Mak
 
 @asynccontextmanager
 async def lost(store: Store, clock: Clock | None = None) -> AsyncIterator[AgentRuntime]:
-    """A runtime whose process is killed at the end of the block: from then on nothing that it does is on record."""
+    """A runtime whose process is killed at the end of the block: nothing it does after that is recorded."""
     runtime = AgentRuntime(store=store, clock=clock, grace_s=0.1)
     await runtime.start()
     yield runtime
@@ -55,8 +55,8 @@ async def lost(store: Store, clock: Clock | None = None) -> AsyncIterator[AgentR
     await runtime.stop()
 
 
-async def test_a_session_remembers(make: MakeStore) -> None:
-    """Killed between two turns: the third request holds all that was said in both processes."""
+async def test_a_resumed_session_keeps_its_conversation(make: MakeStore) -> None:
+    """The third request holds every message of both processes, after a kill between two turns."""
     async with lost(make()) as runtime:
         session = Session(ScriptedModel(["one", "two"]), runtime=runtime, session_id="talk")
         await session.ask("first")
@@ -73,8 +73,8 @@ async def test_a_session_remembers(make: MakeStore) -> None:
         assert session.usage.model_calls == 3
 
 
-async def test_a_turn_goes_on_in_its_middle(make: MakeStore) -> None:
-    """NEG-15, AC-S2-7: what had an answer is not called again; a call that was cut in half gets one that says so."""
+async def test_a_killed_turn_resumes_in_its_middle(make: MakeStore) -> None:
+    """NEG-15, AC-S2-7: an answered call is not made again, and an interrupted call gets an answer that says so."""
     done: list[str] = []
     gate = Gate("slow")
 
@@ -104,12 +104,12 @@ async def test_a_turn_goes_on_in_its_middle(make: MakeStore) -> None:
         answers = [each for each in model.requests[0].messages if isinstance(each, ToolMessage)]
         assert answers[0].text == "quick is done"
         assert "cut off" in answers[1].text
-        [resumed] = [event async for event in followed(again) if isinstance(event, RunResumed)]
+        [resumed] = [event async for event in events_of(again) if isinstance(event, RunResumed)]
         assert len(resumed.cut) == 1
 
 
-async def test_a_turn_that_is_interrupted_before_it_goes_on_is_over(make: MakeStore) -> None:
-    """The next one is a new one, and its model is asked with an answer to the call that was cut off."""
+async def test_an_interrupt_after_resume_ends_the_killed_turn(make: MakeStore) -> None:
+    """The next prompt starts a new turn, whose request has an answer for the interrupted call."""
     gate = Gate()
     async with lost(make()) as runtime:
         session = Session(ScriptedModel([[Call("gate")], "no"]), [gate.tool], runtime=runtime, session_id="talk")
@@ -127,8 +127,8 @@ async def test_a_turn_that_is_interrupted_before_it_goes_on_is_over(make: MakeSt
         assert [each.turn for each in of_kind(kept(session), TurnStarted)] == [2]
 
 
-async def followed(handle: Handle) -> AsyncIterator[Event]:
-    """A run's events to its end."""
+async def events_of(handle: Handle) -> AsyncIterator[Event]:
+    """Yield the events of a run up to its end."""
     async with aclosing(handle.events()) as events:
         async for event in events:
             yield event
@@ -136,8 +136,8 @@ async def followed(handle: Handle) -> AsyncIterator[Event]:
                 return
 
 
-async def test_a_call_is_made_again_with_what_a_hook_had_made_of_it(make: MakeStore) -> None:
-    """Not with what the model had asked for: nobody looks at it a second time."""
+async def test_a_repeated_call_has_the_arguments_that_a_hook_rewrote(make: MakeStore) -> None:
+    """Resume does not use the arguments of the model, which no hook would inspect a second time."""
     made, entered = list[str](), asyncio.Event()
 
     async def remove(path: str) -> str:
@@ -167,8 +167,8 @@ async def test_a_call_is_made_again_with_what_a_hook_had_made_of_it(make: MakeSt
     assert made == ["/tmp/old", "/tmp/old"]
 
 
-async def test_unread_mail_is_read(make: MakeStore) -> None:
-    """AC-S1-8, AC-S2-3, NEG-14: a user's word that was accepted is in the next request of another process."""
+async def test_resume_delivers_unread_mail(make: MakeStore) -> None:
+    """AC-S1-8, AC-S2-3, NEG-14: the next process puts an accepted message of the user into its first request."""
     gate = Gate()
     async with lost(make()) as runtime:
         handle = await runtime.spawn(
@@ -186,7 +186,7 @@ async def test_unread_mail_is_read(make: MakeStore) -> None:
 
 
 async def test_mail_before_the_first_turn_wakes_the_session_after_a_kill() -> None:
-    """It was accepted, and the turn that it began is not on record."""
+    """The message was accepted, and the turn that it began is not recorded."""
     clerk, store = Agent(name="clerk", initial_prompt="Be brief."), MemoryStore()
     async with AgentRuntime(store=store) as runtime:
         gone = await Session(ScriptedModel(["read"]), agent=clerk, runtime=runtime, session_id="talk").start()
@@ -201,8 +201,8 @@ async def test_mail_before_the_first_turn_wakes_the_session_after_a_kill() -> No
         assert [each.text for each in session.messages] == ["Be brief.", "a word", "I have read it."]
 
 
-async def test_what_a_definition_begins_with_is_said_once_after_a_kill(make: MakeStore) -> None:
-    """The session had had no prompt."""
+async def test_an_initial_prompt_appears_once_after_a_kill(make: MakeStore) -> None:
+    """The kill came before the first prompt of the session."""
     clerk = Agent(name="clerk", initial_prompt="Be brief.")
     async with lost(make()) as runtime:
         await Session(ScriptedModel(["never"]), agent=clerk, runtime=runtime, session_id="talk").start()
@@ -215,8 +215,8 @@ async def test_what_a_definition_begins_with_is_said_once_after_a_kill(make: Mak
     assert "\n\n".join(said) == "Be brief.\n\na word"
 
 
-async def test_a_notice_comes_once(make: MakeStore) -> None:
-    """AC-S1-7, AC-S2-6, NEG-14: a background child that had ended, and one that ends later, are told of once each."""
+async def test_a_notice_arrives_once_despite_a_kill(make: MakeStore) -> None:
+    """AC-S1-7, AC-S2-6, NEG-14: one child ended before the kill and one ends later, and each is reported once."""
     gate = Gate()
     plan: dict[str, Any] = {
         "": [[background("quick", "one"), background("slow", "two")], [Call("gate")], "no"],
@@ -242,8 +242,8 @@ async def test_a_notice_comes_once(make: MakeStore) -> None:
         )
 
 
-async def test_turns_that_notices_began_are_counted_over_kills() -> None:
-    """Until a user says something: a kill gives nobody more of them."""
+async def test_a_kill_does_not_reset_the_count_of_wakes() -> None:
+    """The count of turns that notices began stays after a kill, and a prompt of the user resets it."""
     store, gates = MemoryStore(), (Gate("one"), Gate("two"))
     tools = [each.tool for each in gates]
     plan: dict[str, Any] = {"": [[background("first", "a"), background("second", "b")], *["noted"] * 9]}
@@ -263,8 +263,8 @@ async def test_turns_that_notices_began_are_counted_over_kills() -> None:
     assert wakes == [1, 0]
 
 
-async def test_a_budget_goes_on_with_what_was_spent(make: MakeStore) -> None:
-    """AC-S1-10: a cap holds over restarts: of three calls two are left, the last of which is the last word."""
+async def test_a_resumed_budget_keeps_what_was_spent(make: MakeStore) -> None:
+    """AC-S1-10: one of three model calls was spent, so two are left, and the second is the last answer."""
     gate = Gate()
     script: Script = [[Call("gate")], "no"]
     async with lost(make()) as runtime:
@@ -286,7 +286,7 @@ async def test_a_budget_goes_on_with_what_was_spent(make: MakeStore) -> None:
 
 
 async def parent(times: int) -> list[Any]:
-    """A function that asks for children, one after the other."""
+    """Spawn children one after the other, and return their results."""
     context = require_current_call().context
     assert context.tree is not None
     found = []
@@ -301,7 +301,7 @@ WAITS: list[asyncio.Event] = []
 
 
 async def child(number: int) -> int:
-    """Counted; the second waits for whoever holds it."""
+    """Count the call; the second child waits while a test holds it."""
     COUNTED.append(number)
     if number == 1 and WAITS:
         await WAITS[0].wait()
@@ -309,7 +309,7 @@ async def child(number: int) -> int:
 
 
 async def test_a_function_is_called_again_and_its_finished_children_are_not(make: MakeStore) -> None:
-    """The first child had ended: its result is taken from the record. The second was at work: it is begun again."""
+    """The first child's result comes from the journal. The second child was active, so it starts again."""
     COUNTED.clear()
     WAITS[:] = [asyncio.Event()]
     async with lost(make()) as runtime:
@@ -326,8 +326,8 @@ async def test_a_function_is_called_again_and_its_finished_children_are_not(make
         assert again.run.admitted_spawns == 3, "each child counts once against what it may start in its life"
 
 
-async def test_what_is_missing_is_named_and_nothing_begins(make: MakeStore) -> None:
-    """A model object, a tool: each is asked for by its name; then it goes on."""
+async def test_resume_names_a_missing_definition_and_starts_nothing(make: MakeStore) -> None:
+    """Resume names the missing model object or tool, and succeeds once both are supplied."""
     gate = Gate("special")
     async with lost(make()) as runtime:
         await runtime.spawn(Agent(name="lead", model=ScriptedModel([[Call("special")], "no"])), "go", tools=[gate.tool])
@@ -346,8 +346,8 @@ async def test_what_is_missing_is_named_and_nothing_begins(make: MakeStore) -> N
         assert await runtime.resume() == []
 
 
-async def test_a_fork_from_any_point(make: MakeStore) -> None:
-    """A new tree knows what the old one knew then, and no more; the old one sees nothing of it."""
+async def test_a_fork_begins_at_any_event(make: MakeStore) -> None:
+    """A new tree knows the conversation up to that event, and the old tree does not change."""
     async with AgentRuntime(store=make()) as runtime:
         session = Session(ScriptedModel(["one", "two"]), runtime=runtime)
         await session.ask("first")
@@ -366,8 +366,8 @@ async def test_a_fork_from_any_point(make: MakeStore) -> None:
             await runtime.fork("run-nobody", "x")
 
 
-async def test_a_fork_knows_what_was_said_just_now(make: MakeStore) -> None:
-    """Also what is only on its way onto the record, and of a run that is not on it yet."""
+async def test_a_fork_includes_messages_that_are_not_durable_yet(make: MakeStore) -> None:
+    """The fork also has messages of a run that was spawned a moment ago."""
     async with AgentRuntime(store=make()) as runtime:
         handle = await runtime.spawn(Agent(name="lead", model=ScriptedModel(["one"])), "first")
         model = ScriptedModel(["another way"])
@@ -377,7 +377,10 @@ async def test_a_fork_knows_what_was_said_just_now(make: MakeStore) -> None:
 
 
 async def test_two_runtimes_of_one_folder_are_one_kernel(tmp_path: pathlib.Path) -> None:
-    """Neither takes up what the other has; the journal closes with the last; a store beside it is refused."""
+    """Neither runtime resumes trees of the other.
+
+    The journal closes with the last runtime, and until then a second store is refused.
+    """
     gate = Gate()
     async with AgentRuntime(tmp_path) as first:
         async with AgentRuntime(tmp_path) as second:
@@ -397,8 +400,8 @@ async def test_two_runtimes_of_one_folder_are_one_kernel(tmp_path: pathlib.Path)
     await store.close()
 
 
-async def test_a_gate_does_not_fall_away(make: MakeStore) -> None:
-    """A tree that had a hook is not taken up without one."""
+async def test_resume_requires_the_hooks_of_a_tree(make: MakeStore) -> None:
+    """Resume refuses a tree that had a hook if the hook is missing."""
     gate = Gate()
 
     def no(_: object) -> dict[str, str]:
@@ -426,8 +429,11 @@ async def test_a_gate_does_not_fall_away(make: MakeStore) -> None:
         assert session.context.hooks.listens("PreToolUse")
 
 
-async def test_a_result_is_there_in_every_process(make: MakeStore) -> None:
-    """Of a root, of its child, of one that failed; not of one that was cut off, nor of nobody."""
+async def test_every_process_can_read_a_recorded_result(make: MakeStore) -> None:
+    """The results of a root and of its child are readable.
+
+    An interrupted run raises BusyError, and an unknown run Unknown.
+    """
     gate = Gate()
     async with lost(make()) as runtime:
         done = await runtime.spawn(parent, args=(2,))

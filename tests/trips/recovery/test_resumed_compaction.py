@@ -1,4 +1,4 @@
-"""A conversation that was shortened in its turn, and whose kernel was killed behind that, goes on where it was."""
+"""A kernel killed just after the compaction of a conversation: the turn resumes where it was."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _model() -> ScriptedModel:
     return ScriptedModel(_answer, profile={"max_input_tokens": 2_000})
 
 
-def _is_shorter(event: Event) -> bool:
+def _is_compaction(event: Event) -> bool:
     return isinstance(event, Compacted)
 
 
@@ -46,21 +46,24 @@ def _is_call(event: Event) -> bool:
     return isinstance(event, MessageRecorded) and bool(event.message.get("tool_calls"))
 
 
-def _has_begun(event: Event) -> bool:
+def _is_tool_start(event: Event) -> bool:
     return isinstance(event, ToolStarted)
 
 
-def _is_answered(event: Event) -> bool:
+def _is_tool_answer(event: Event) -> bool:
     return isinstance(event, MessageRecorded) and event.message["type"] == "tool"
 
 
-def _is_over(event: Event) -> bool:
+def _is_turn_end(event: Event) -> bool:
     return isinstance(event, TurnEnded)
 
 
-@pytest.mark.parametrize("moment", [_is_shorter, _is_call, _has_begun, _is_answered])
-async def test_who_began_with_a_long_conversation_hears_its_task_once(moment: Callable[[Event], bool]) -> None:
-    """Shorter than what it began with, it has been told its task all the same; every call has its answer behind it."""
+@pytest.mark.parametrize("moment", [_is_compaction, _is_call, _is_tool_start, _is_tool_answer])
+async def test_a_compacted_conversation_gets_its_task_once_after_resume(moment: Callable[[Event], bool]) -> None:
+    """The resumed conversation has its task once, although it is shorter than at its start.
+
+    Every call has its answer.
+    """
     store = MemoryStore()
     async with AgentRuntime(store=store) as runtime:
         lead = Agent(name="lead", model=_model())
@@ -74,19 +77,19 @@ async def test_who_began_with_a_long_conversation_hears_its_task_once(moment: Ca
     assert [kind for kind, _ in said[-4:]] == ["human", "ai", "tool", "ai"]
 
 
-async def test_what_its_turn_had_left_is_its_result() -> None:
-    """A turn that is over began where what is left of it begins, however long the conversation was then."""
+async def test_the_last_answer_of_a_finished_turn_is_the_result_after_resume() -> None:
+    """A resumed run returns the answer of the ended turn, although compaction shortened the conversation."""
     store = MemoryStore()
     async with AgentRuntime(store=store) as runtime:
         lead = Agent(name="lead", model=_model())
         await (await runtime.spawn(lead, "go", tools=[look], history=LONG_AGO)).result()
-    async with AgentRuntime(store=await cut_behind(store, _is_over)) as runtime:
+    async with AgentRuntime(store=await cut_behind(store, _is_turn_end)) as runtime:
         [again] = await runtime.resume(llm=_model(), tools=[look])
         assert (await again.result()).value == "I saw it"
 
 
-async def test_what_was_said_in_it_is_what_is_left_of_a_run_that_is_stopped() -> None:
-    """The newest text of its turn, of which a shorter conversation has the end."""
+async def test_a_stopped_run_keeps_the_newest_text_after_compaction() -> None:
+    """The partial result is the newest text of the turn, which the compacted conversation still holds."""
     gate = Gate()
 
     def answer(messages: list[BaseMessage]) -> ReplyStep:

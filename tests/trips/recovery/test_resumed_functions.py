@@ -1,4 +1,4 @@
-"""Agents that are functions, of kernels that are killed, or ended in order: another kernel goes on with their turns."""
+"""Another kernel resumes the turns of function agents whose kernel was killed or stopped in order."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ COUNTS, HOLDS, WAITS = (
 )
 
 
-def asked(text: str) -> bytes:
-    """A message."""
+def request_body(text: str) -> bytes:
+    """Return the body of a request with one message of a user."""
     return json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
 
 
-def is_whole(chunks: Sequence[Chunk]) -> None:
-    """They are of one turn, each once, to a good end."""
+def assert_one_complete_turn(chunks: Sequence[Chunk]) -> None:
+    """Assert that the chunks are of one turn, each once, and end with `done`."""
     assert [each.number for each in chunks] == list(range(1, len(chunks) + 1))
     assert len({each.turn for each in chunks}) == 1
     assert chunks[-1].kind == "done", chunks[-1]
 
 
-def times_called(folder: pathlib.Path) -> int:
-    """How often the function was, where it works in the host."""
+def count_calls(folder: pathlib.Path) -> int:
+    """Return how often the function was called, where it works in the host."""
     return len(list(folder.glob("called-*")))
 
 
 async def test_a_killed_kernels_function_is_called_again_in_the_same_turn(
     all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path
 ) -> None:
-    """Its reader hears nothing twice and misses nothing; turns before it are remembered, and those in line follow."""
+    """The reader gets every chunk once. Earlier turns stay in the history, and queued turns follow."""
     begun = [all_kernels.begin(name) for name in ("one", "two")]
     one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
     crew = await one.create_team({"agents": 1}, name="crew")
@@ -70,8 +70,8 @@ async def test_a_killed_kernels_function_is_called_again_in_the_same_turn(
     await asyncio.gather(first.done, second.done)
     assert (first.text, second.text) == ("1 2 3 4 5 6 7 8 9 \nafter 2", "1 2 3 \nafter 4"), first.chunks
     for each in (first, second):
-        is_whole(each.chunks)
-    assert times_called(tmp_path) == 4, "the one that was cut off was called again, and no other"
+        assert_one_complete_turn(each.chunks)
+    assert count_calls(tmp_path) == 4, "the one that was cut off was called again, and no other"
     told = await two.history(bob.agent.id, key=bob.nonce)
     assert [each["content"] for each in told if each["role"] == "assistant"] == [over.text, first.text, second.text]
     await two.delete_team("crew", key=crew.key)
@@ -80,16 +80,16 @@ async def test_a_killed_kernels_function_is_called_again_in_the_same_turn(
     await store.close()
 
 
-async def test_a_function_that_says_something_else_when_it_is_called_again_says_so(
+async def test_a_repeated_function_with_other_output_announces_the_new_start(
     all_kernels: Kernels, stack: AsyncExitStack
 ) -> None:
-    """In a sandbox that ended with its kernel; the new one sees what is loaded into the agent where it is now."""
+    """The first sandbox ended with its kernel. The new one sees the bundle that was loaded in between."""
     begun = [all_kernels.begin(name) for name in ("one", "two")]
     one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
     bundle = (await two.upload_bundle(tar({"kit.py": b"WORD = 'here'"}))).id
     crew = await one.create_team({"agents": 1}, name="crew")
     bob = await two.spawn_agent("crew", "bob", "slow-function", WAITS, policy=Policy(), key=crew.key)
-    turn = Reader(two, bob, asked("kit"))
+    turn = Reader(two, bob, request_body("kit"))
     await eventually(lambda: turn.text.endswith("\n"))
     begun[0].kill()
     await two.get_agent(bob.agent.id, key=bob.nonce)  # It is there: what changes something is not asked for twice.
@@ -98,14 +98,14 @@ async def test_a_function_that_says_something_else_when_it_is_called_again_says_
     first, *_, note, _, second, word = turn.text.split("\n")
     assert (note, word, turn.text.count(second)) == (BEGINS_AGAIN, "here", 1), turn.chunks
     assert first != second
-    is_whole(turn.chunks)
+    assert_one_complete_turn(turn.chunks)
     assert (await two.history(bob.agent.id, key=bob.nonce))[-1]["content"] == f"{second}\nhere"
 
 
-async def test_a_kernel_that_is_told_to_stop_waits_for_a_function_that_would_be_called_again(
+async def test_a_stopping_kernel_waits_for_a_function_in_the_host(
     all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path
 ) -> None:
-    """It comes to its end where it is, and nobody calls it once more."""
+    """The function ends on the stopping kernel, and no other kernel calls it again."""
     begun = [all_kernels.begin(name) for name in ("one", "two")]
     one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
     crew = await one.create_team({"agents": 1}, name="crew")
@@ -116,8 +116,8 @@ async def test_a_kernel_that_is_told_to_stop_waits_for_a_function_that_would_be_
     (tmp_path / "go").touch()
     await turn.done
     assert turn.text == "1 2 3 4 5 6 7 8 9 \nafter 0", turn.chunks
-    is_whole(turn.chunks)
-    assert times_called(tmp_path) == 1
+    assert_one_complete_turn(turn.chunks)
+    assert count_calls(tmp_path) == 1
     assert await asyncio.to_thread(begun[0].process.wait) == 0
     assert len(await two.history(bob.agent.id, key=bob.nonce)) == 2
 
@@ -127,13 +127,13 @@ async def test_a_kernel_that_is_told_to_stop_waits_for_a_function_that_would_be_
 async def test_a_function_in_a_sandbox_that_outlives_its_kernel_is_called_once(
     how: signal.Signals, stores: str
 ) -> None:
-    """The next kernel goes on with it where it is: the turn is the same one, and so is who answers."""
+    """The next kernel adopts the sandbox: the turn and the process stay the same."""
     async with outliving_kernels() as (all_kernels, _):
         first = begin_outliving(all_kernels)
         async with all_kernels.client(first) as client:
             crew = await client.create_team({"agents": 1}, name="crew")
             ada = await client.spawn_agent("crew", "ada", "slow-function", HOLDS, policy=Policy(), key=crew.key)
-            turn = Reader(client, ada, asked("3"))
+            turn = Reader(client, ada, request_body("3"))
             await eventually(lambda: turn.text.endswith("\n"))
             first.process.send_signal(how)
             await asyncio.to_thread(first.process.wait)
@@ -148,13 +148,13 @@ async def test_a_function_in_a_sandbox_that_outlives_its_kernel_is_called_once(
     turn.chunks += rest
     me, _, again = turn.text.partition("\n")
     assert again == me, turn.chunks
-    is_whole(turn.chunks)
+    assert_one_complete_turn(turn.chunks)
     assert [each["content"] for each in history] == ["3", f"{me}\n{me}"]
     assert [each.adopted for each in started] == [False, True]
 
 
 async def sandboxes_of(run: str, dsn: str) -> list[SandboxStarted]:
-    """Those that a run had."""
+    """Return the sandbox starts of a run."""
     store = await PostgresStore(dsn, kernel="looks").open()
     told = [events.decode(each.data) for each in await store.read(tree=run)]
     await store.close()

@@ -1,4 +1,4 @@
-"""A kernel killed between the beginning of a session's turn and the first word in it."""
+"""A kernel killed between the start of a session's turn and the first message in that turn."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from tests.support.cut_journals import cut_behind
 from tests.trips.kits.sessions import said
 
 
-def _begins(event: Event) -> bool:
+def _is_turn_start(event: Event) -> bool:
     return isinstance(event, TurnStarted)
 
 
 @pytest.mark.parametrize("policy", [None, Policy()], ids=["host", "sandbox"])
-async def test_no_turn_is_answered_whose_prompt_is_on_no_record(tmp_path: pathlib.Path, policy: Policy | None) -> None:
-    """Its sandbox may take seconds to start. Whoever asked asks again, and is not told an answer of the turn before."""
+async def test_a_turn_without_a_recorded_prompt_is_not_resumed(tmp_path: pathlib.Path, policy: Policy | None) -> None:
+    """The caller prompts again, and does not get the answer of the turn before.
+
+    A start of a sandbox can take seconds.
+    """
     store = MemoryStore()
     async with AgentRuntime(tmp_path / "one", store=store, backend="local") as runtime:
         session = Session(ScriptedModel(["one", "two"]), runtime=runtime, session_id="talk", root_policy=policy)
@@ -29,7 +32,7 @@ async def test_no_turn_is_answered_whose_prompt_is_on_no_record(tmp_path: pathli
 
     none: list[tuple[str, str]] = []
     for nth, before in ((1, none), (2, [("human", "first"), ("ai", "one")])):
-        left, model = await cut_behind(store, _begins, nth), ScriptedModel(["asked again"])
+        left, model = await cut_behind(store, _is_turn_start, nth), ScriptedModel(["asked again"])
         async with AgentRuntime(tmp_path / "one", store=left, backend="local") as runtime:
             session = await Session.resume("talk", model, runtime=runtime)
             assert session.listen() is None
@@ -39,8 +42,8 @@ async def test_no_turn_is_answered_whose_prompt_is_on_no_record(tmp_path: pathli
         assert len(model.requests) == 1
 
 
-async def test_who_was_killed_before_its_brief_hears_what_a_hook_says_to_it() -> None:
-    """The hook is asked while nothing of the turn is on record: under the next kernel, it is asked again."""
+async def test_a_session_start_hook_runs_again_if_its_output_was_not_recorded() -> None:
+    """The kill came before any message of the turn was recorded, so the next kernel asks the hook again."""
     store = MemoryStore()
     hooks = {"SessionStart": [lambda _: {"hookSpecificOutput": {"additionalContext": "Mind the gap."}}]}
 
@@ -50,7 +53,7 @@ async def test_who_was_killed_before_its_brief_hears_what_a_hook_says_to_it() ->
     async with AgentRuntime(store=store) as runtime:
         await (await runtime.spawn(lead(ScriptedModel(["done"])), "go")).result()
     model = ScriptedModel(["done"])
-    async with AgentRuntime(store=await cut_behind(store, _begins)) as runtime:
+    async with AgentRuntime(store=await cut_behind(store, _is_turn_start)) as runtime:
         [again] = await runtime.resume(llm=model, agents=[lead(model)])
         await again.result()
     assert said(model.requests[0].messages) == [("human", "go"), ("human", "Mind the gap.")]

@@ -1,4 +1,4 @@
-"""What is tried again under the next kernel, since the one before was killed between two attempts."""
+"""Retries under the next kernel, after a kill between two attempts."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from ramet.store.memory import MemoryStore
 from tests.support.waiting import eventually
 
 
-def leaves() -> None:
-    """Says what was there, and leaves something."""
+def check_for_leftovers() -> None:
+    """Report whether an earlier attempt left a file, and leave one."""
     path = pathlib.Path("left")
     was_there = path.exists()
     path.write_text("by an attempt")
     raise ValueError(f"there before: {was_there}")
 
 
-async def test_an_attempt_begins_with_an_empty_workspace(tmp_path: pathlib.Path) -> None:
-    """Whatever the attempt before it left there, whose kernel was killed while it waited."""
+async def test_an_attempt_after_a_kill_begins_with_an_empty_workspace(tmp_path: pathlib.Path) -> None:
+    """The attempt before left a file, and its kernel was killed while the retry waited."""
     store, policy = MemoryStore(), Policy(retry_count=1, retry_delay_seconds=60)
     one = AgentRuntime(tmp_path, store=store, backend="local", clock=FakeClock(datetime(2026, 1, 1, tzinfo=UTC)))
     await one.start()
-    await one.start_agent(agent=leaves, policy=policy)
+    await one.start_agent(agent=check_for_leftovers, policy=policy)
     await eventually(lambda: any(each.type == "run_retried" for each in store._events))
     await store.close()
     await one.stop()

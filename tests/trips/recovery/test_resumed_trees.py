@@ -1,4 +1,4 @@
-"""A tree that another kernel goes on with has the same budgets, tools and mailboxes as before."""
+"""A tree that another kernel resumes has the same budgets, tools and mailboxes as before."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Figures = dict[str, dict[str, tuple[float, float, float, float]]]
 
 
 def budgets(session: Session) -> Figures:
-    """Return of each run what its budget has of each resource: left, spent, held, and kept for a last answer."""
+    """Return for each run what is left, spent, held, and kept for a last answer of each resource."""
     return {
         run.info.path: {
             name: (budget.remaining(name), budget.spent(name), budget.reserved(name), budget.last_word_reserve(name))
@@ -41,7 +41,7 @@ def budgets(session: Session) -> Figures:
 
 
 def tools(session: Session) -> dict[str, list[str]]:
-    """Return of each run the names of its tools."""
+    """Return for each run the names of its tools."""
     runs = opened(session).tree.register.runs.values()
     return {run.info.path: sorted(tool.name for tool in run.context.tools) for run in runs}
 
@@ -51,8 +51,8 @@ def _detached(session: Session, prompt: str, name: str) -> Any:
     return session.spawn(request)
 
 
-async def test_budgets_after_a_kill_are_those_of_before() -> None:
-    """An ended child has returned its slice, a detached one has its gift, and a slice of one at work is held."""
+async def test_budgets_are_the_same_after_a_kill() -> None:
+    """An ended child has returned its slice, a detached one has its gift, and the slice of an active one is held."""
     plan: Script = {
         "toil": [Call("look"), "toiled"],
         "short": ["gone alone"],
@@ -93,7 +93,7 @@ async def test_budgets_after_a_kill_are_those_of_before() -> None:
 
 
 async def test_an_agent_at_the_depth_limit_cannot_spawn_after_a_kill() -> None:
-    """Nobody gets a tool, or loses one, by a kill."""
+    """A kill gives no run a tool, and takes none away."""
     gate, store, limits = Gate(), MemoryStore(), SpawnLimits(depth=2)
     plan: Script = {
         "leaf": [Call("gate"), "never"],
@@ -117,8 +117,8 @@ async def test_an_agent_at_the_depth_limit_cannot_spawn_after_a_kill() -> None:
     assert after == before
 
 
-async def test_mail_after_a_kill_is_not_taken_for_mail_of_before() -> None:
-    """Ids of mail are counted on: a word with the number of one that was read would count as a duplicate."""
+async def test_mail_after_a_kill_is_not_a_duplicate_of_earlier_mail() -> None:
+    """Ids of mail continue after a kill. A message with the number of an earlier one would count as its duplicate."""
     store = MemoryStore()
     async with lost(store) as runtime:
         session = Session(ScriptedModel(["ready", "heard", "heard"]), runtime=runtime, session_id="talk")
@@ -157,8 +157,8 @@ async def test_a_mailbox_that_was_full_is_full_after_a_kill() -> None:
             session.send(text)
 
 
-async def test_a_birth_that_fails_late_gives_its_budget_back(tmp_path: Any) -> None:
-    """A slice, and the gift of a detached child, whose worktree cannot be made: the parent's budget is as it was."""
+async def test_a_spawn_that_fails_late_returns_its_budget(tmp_path: Any) -> None:
+    """A slice, or the gift of a detached child, returns to the parent if the worktree cannot be made."""
     worker = Agent(name="worker", description="Works.", limits=SLICE, isolation="worktree")
     call = Call("Agent", {"prompt": "toil", "subagent_type": "worker"})
     async with Session(ScriptedModel([call, "refused"]), agents=[worker], cwd=tmp_path, limits=LIMITS) as session:

@@ -1,4 +1,4 @@
-"""Values of variables and secrets are supplied again over HTTP, to an agent that a killed server left."""
+"""Owners supply the values of variables and secrets again over HTTP, after a kill of the server."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ EXPECTED = hashlib.sha256("".join(value for each in VALUES.values() for value in
 
 
 @contextmanager
-def a_folder() -> Iterator[tuple[pathlib.Path, httpx2.Client]]:
-    """A folder for servers, and an HTTP client of whichever is at work there."""
+def server_folder() -> Iterator[tuple[pathlib.Path, httpx2.Client]]:
+    """A folder for servers, and an HTTP client of the server that is running there."""
     with short_folder() as folder:
         plugin(folder, ENTRY_POINTS)
         transport = httpx2.HTTPTransport(uds=str(folder / ".ramet" / "serve.sock"))
@@ -43,7 +43,7 @@ def a_folder() -> Iterator[tuple[pathlib.Path, httpx2.Client]]:
             yield folder, http
 
 
-def left_by_a_kill(folder: pathlib.Path, http: httpx2.Client, **more: Any) -> tuple[TeamClient, dict[str, Any]]:
+def spawn_and_kill(folder: pathlib.Path, http: httpx2.Client, **more: Any) -> tuple[TeamClient, dict[str, Any]]:
     """Start a server, spawn an agent with values, talk with it, and kill the server."""
     with ServeProcess(folder) as first:
         client = TeamClient(folder, http)
@@ -55,10 +55,10 @@ def left_by_a_kill(folder: pathlib.Path, http: httpx2.Client, **more: Any) -> tu
 
 
 @contextmanager
-def after_a_kill() -> Iterator[tuple[TeamClient, dict[str, Any]]]:
-    """A second server in the folder of one that was killed with an agent that had values, and that agent."""
-    with a_folder() as (folder, http):
-        client, spawned = left_by_a_kill(folder, http)
+def restarted_server() -> Iterator[tuple[TeamClient, dict[str, Any]]]:
+    """Start a second server in the folder of a killed one, and yield a client and the agent that had values."""
+    with server_folder() as (folder, http):
+        client, spawned = spawn_and_kill(folder, http)
         with ServeProcess(folder):
             yield client, spawned
 
@@ -76,7 +76,7 @@ def supply(client: TeamClient, spawned: dict[str, Any], key: str, values: object
 
 
 def shows_a_value(text: str) -> bool:
-    """Whether a text holds one of the values."""
+    """Return whether a text holds one of the values."""
     return any(value in text for each in VALUES.values() for value in each.values())
 
 
@@ -86,9 +86,12 @@ def files_with_a_value(folder: pathlib.Path) -> list[str]:
     return [each.name for each in found if shows_a_value(each.read_bytes().decode("latin-1"))]
 
 
-def test_an_agent_goes_on_with_the_values_that_its_owner_supplies() -> None:
-    """The agent waits and names what is missing; one request later it goes on under the same id, key and history."""
-    with after_a_kill() as (client, spawned):
+def test_an_agent_resumes_once_its_owner_supplies_values() -> None:
+    """The agent waits and names the missing values.
+
+    One request later it continues with the same id, key and history.
+    """
+    with restarted_server() as (client, spawned):
         waiting = agent_of(client, spawned)
         assert waiting["state"] == "waiting"
         assert all(name in waiting["error"]["message"] for name in ("LEVEL", "DATABASE_URL", "token"))
@@ -110,8 +113,8 @@ def test_an_agent_goes_on_with_the_values_that_its_owner_supplies() -> None:
 
 
 def test_the_operator_supplies_values_through_the_client() -> None:
-    """`supply_values` of the Python client with the operator's key."""
-    with after_a_kill() as (client, spawned), ramet.connect(client.folder / ".ramet" / "serve.sock") as operator:
+    """The Python client's `supply_values` works with the operator's key."""
+    with restarted_server() as (client, spawned), ramet.connect(client.folder / ".ramet" / "serve.sock") as operator:
         info = operator.supply_values(
             spawned["agent"]["id"], env=VALUES["env"], env_vars=VALUES["env_vars"], secrets=VALUES["secrets"]
         )
@@ -122,7 +125,7 @@ def test_the_operator_supplies_values_through_the_client() -> None:
 
 def test_wrong_values_are_refused_by_field_and_name() -> None:
     """Names that the agent does not have, names that are missing, and wrong types are refused without a value."""
-    with after_a_kill() as (client, spawned):
+    with restarted_server() as (client, spawned):
         nonce = spawned["nonce"]
         cases: dict[str, tuple[object, str]] = {
             "env": ({**VALUES, "env": {"LEVEL": "level-0123456789", "PATH": "/bin"}}, "LEVEL"),
@@ -150,7 +153,7 @@ def test_wrong_values_are_refused_by_field_and_name() -> None:
 
 def test_only_the_full_owner_and_the_operator_supply_values() -> None:
     """A delegated key with all rights, the team's key and a wrong key are refused; the agent still waits."""
-    with after_a_kill() as (client, spawned):
+    with restarted_server() as (client, spawned):
         asked = {"rights": ["turn", "control", "history", "info", "events", "mail", "kill", "delegate"]}
         path = f"/v1/agents/{spawned['agent']['id']}/keys"
         narrower = client.ask("POST", path, spawned["nonce"], json=asked).raise_for_status().json()["key"]
@@ -162,10 +165,10 @@ def test_only_the_full_owner_and_the_operator_supply_values() -> None:
         assert supply(client, spawned, client.operator).status_code == 200
 
 
-def test_an_agent_that_waits_outlasts_gc_and_its_time_as_a_failed_one() -> None:
-    """`ramet gc` between two servers removes nothing that it needs, and `keep_failed_s` does not end it."""
-    with a_folder() as (folder, http):
-        client, spawned = left_by_a_kill(folder, http, keep_failed_s=0)
+def test_an_agent_that_waits_for_values_survives_gc_and_keep_failed_s() -> None:
+    """`ramet gc` between two servers removes nothing that the agent needs, and `keep_failed_s` does not end it."""
+    with server_folder() as (folder, http):
+        client, spawned = spawn_and_kill(folder, http, keep_failed_s=0)
         with ServeProcess(folder) as second:
             assert agent_of(client, spawned)["state"] == "waiting"
             second.kill()

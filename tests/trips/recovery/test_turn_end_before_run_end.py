@@ -1,4 +1,4 @@
-"""A kernel killed between the end of a run's turn and the run's own end: the next one ends it with the same result."""
+"""A kernel killed between the end of a turn and the end of its run: the next kernel keeps the result."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from tests.support.cut_journals import cut_behind
 
 
 class Found(BaseModel):
-    """What an answer is to be."""
+    """The required form of an answer."""
 
     count: int
 
 
-def _is_over(event: Event) -> bool:
+def _is_turn_end(event: Event) -> bool:
     return isinstance(event, TurnEnded)
 
 
-async def _both(script: Script, nth: int = 1, **agent: Any) -> tuple[Result, Result]:
-    """What came of it where nothing happened, and of the last one where its kernel was killed."""
+async def _results_without_and_with_a_kill(script: Script, nth: int = 1, **agent: Any) -> tuple[Result, Result]:
+    """Return the result of an undisturbed run, and of the same run after a kill."""
     store, tools = MemoryStore(), task_result_tools()
     async with AgentRuntime(store=store) as runtime:
         lead = Agent(name="lead", instructions="Look.", model=ScriptedModel(script), **agent)
         for _ in range(nth):
             undisturbed = await (await runtime.spawn(lead, "go", tools=tools)).result()
-    async with AgentRuntime(store=await cut_behind(store, _is_over, nth)) as runtime:
+    async with AgentRuntime(store=await cut_behind(store, _is_turn_end, nth)) as runtime:
         model = ScriptedModel(["another answer"])
         lead = Agent(name="lead", instructions="Look.", model=model, **agent)
         again = await runtime.resume(llm=model, tools=tools, agents=[lead])
@@ -52,17 +52,17 @@ async def _both(script: Script, nth: int = 1, **agent: Any) -> tuple[Result, Res
     ],
     ids=["text", "form", "success", "failure", "question", "turns"],
 )
-async def test_it_ends_with_what_its_turn_had_left(script: Script, more: dict[str, Any]) -> None:
-    """As the agreed form has it, as it concluded, or with what a budget refused."""
-    undisturbed, after = await _both(script, **more)
+async def test_a_resumed_run_ends_with_the_result_of_its_last_turn(script: Script, more: dict[str, Any]) -> None:
+    """The result is the text, the typed value, the conclusion, or the error of a used up budget."""
+    undisturbed, after = await _results_without_and_with_a_kill(script, **more)
 
     assert (after.status, after.value) == (undisturbed.status, undisturbed.value)
     assert after.error == undisturbed.error
 
 
-async def test_one_that_failed_says_that_nobody_knows_why() -> None:
-    """What is on no record is not made up, and who reads an error finds one."""
-    undisturbed, after = await _both(["many"] * 3, output=Found)
+async def test_a_failed_turn_without_a_recorded_reason_says_so() -> None:
+    """The next kernel does not invent a reason: the error says that the reason was not recorded."""
+    undisturbed, after = await _results_without_and_with_a_kill(["many"] * 3, output=Found)
 
     assert undisturbed.error is not None
     assert undisturbed.error.type == "OutputInvalid"

@@ -1,4 +1,4 @@
-"""What goes on after a pause: finished agents, prompts that come late, sessions in another event loop."""
+"""Work that continues after a pause: finished agents, late prompts, sessions in another event loop."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tests.trips.kits.sessions import Gate, all_is_quiet, answers, async_tool, b
 WORKER = Agent(name="worker", instructions="Work.")
 
 
-def evil() -> Call:
-    """A child of a type that is not allowed."""
+def call_of_a_forbidden_type() -> Call:
+    """Return a call that spawns an agent of a type that is not allowed."""
     return Call("Agent", {"prompt": "be evil", "subagent_type": "general-purpose"})
 
 
-def led_by(**more: Any) -> tuple[ScriptedModel, list[Agent]]:
-    """A root that starts a leader that may start workers only, and one worker that wants more."""
+def leader_and_worker(**more: Any) -> tuple[ScriptedModel, list[Agent]]:
+    """Return a model and agent types: the leader may spawn workers only, and its worker tries another type."""
     middle = Agent(name="leader", instructions="Lead.", tools=("Agent(worker)",), **more)
     model = ScriptedModel(
         {
             "be evil": ["evil was done"],
-            "Work.": [evil(), "refused", evil(), "refused again"],
+            "Work.": [call_of_a_forbidden_type(), "refused", call_of_a_forbidden_type(), "refused again"],
             "Lead.": [Call("Agent", {"prompt": "toil", "subagent_type": "worker", "name": "w"}), "led"],
             "Go.": [Call("Agent", {"prompt": "lead", "subagent_type": "leader", "name": "lead"}), "ok"],
             "": ["noted"],
@@ -42,9 +42,9 @@ def led_by(**more: Any) -> tuple[ScriptedModel, list[Agent]]:
     return model, [WORKER, middle]
 
 
-async def test_coming_back_does_not_widen_what_may_be_spawned() -> None:
-    """A finished agent whose parent has ended goes on below its grandparent, with the rights that it was born with."""
-    model, agents = led_by()
+async def test_a_woken_agent_may_spawn_no_more_than_before() -> None:
+    """A finished agent whose parent has ended continues below its grandparent, with its original rights."""
+    model, agents = leader_and_worker()
     async with Session(model, agents=agents) as session:
         await session.ask("Go.")
         worker = run_of(session, "w")
@@ -62,9 +62,9 @@ async def test_coming_back_does_not_widen_what_may_be_spawned() -> None:
         assert len(of_kind(kept(session)[before:], RunEnded, worker.info.path)) == 1  # Its new life is on record, too.
 
 
-async def test_coming_back_does_not_escape_a_budget() -> None:
-    """Who drew on the budget of a parent that has ended does not get the grandparent's: the sender is told why."""
-    model, agents = led_by(limits=Limits(model_calls=5))
+async def test_a_woken_agent_cannot_use_the_budget_of_its_grandparent() -> None:
+    """Mail to an agent is refused, with the reason, if the parent whose budget it shared has ended."""
+    model, agents = leader_and_worker(limits=Limits(model_calls=5))
     async with Session(model, agents=agents) as session:
         await session.ask("Go.")
         worker, before = run_of(session, "w"), kept(session)
@@ -77,8 +77,8 @@ async def test_coming_back_does_not_escape_a_budget() -> None:
         assert (worker.activations, worker.context.budget, kept(session)) == (1, scope, before)
 
 
-async def test_a_prompt_at_the_very_end_of_a_notice_s_turn_gets_an_answer_of_its_own() -> None:
-    """While a Stop hook looks at the answer to a notice, a user asks: what comes back answers the user."""
+async def test_a_prompt_at_the_end_of_a_notice_turn_gets_its_own_answer() -> None:
+    """A user prompts while a Stop hook inspects the answer to a notice. The reply answers the user."""
     gate, looking, go_on = Gate(), asyncio.Event(), asyncio.Event()
     looked = 0
 
@@ -112,8 +112,8 @@ async def test_a_prompt_at_the_very_end_of_a_notice_s_turn_gets_an_answer_of_its
         assert all_is_quiet(session)
 
 
-def test_a_session_goes_on_in_another_event_loop() -> None:
-    """Two times `asyncio.run`: the loop's end ends the child at work and wakes nobody; the next prompt is answered."""
+def test_a_session_continues_in_another_event_loop() -> None:
+    """The end of the first `asyncio.run` ends the active child and wakes no run. The next prompt is answered."""
     model = ScriptedModel(
         {
             "hang": [Hang(2)],
@@ -137,8 +137,8 @@ def test_a_session_goes_on_in_another_event_loop() -> None:
     assert asyncio.run(again()) == "here I am"
 
 
-async def test_an_interrupted_turn_keeps_answers_that_are_no_plain_data() -> None:
-    """A tool's answer with a NaN in it, and an interrupt before it is in the history: the session goes on."""
+async def test_an_interrupted_turn_keeps_tool_answers_that_are_not_plain_json() -> None:
+    """A tool answers with a NaN, and an interrupt comes before the answer is in the history. The session continues."""
     gate = Gate()
 
     async def odd() -> list[dict[str, Any]]:
