@@ -23,7 +23,7 @@ def _pushed(session: Session) -> list[str]:
 
 
 async def test_an_equal_message_within_the_window_is_delivered_once() -> None:
-    """Another text is another message, and so is the same text without the wish, or of another sender."""
+    """A message with another text, without `dedupe_s`, or from another sender is delivered, too."""
     async with Session(ScriptedModel(["Ready."] + ["Yes."] * 9)) as session:
         await session.ask("Go.")
         root = session.handle("main")
@@ -41,7 +41,7 @@ async def test_an_equal_message_within_the_window_is_delivered_once() -> None:
 
 
 async def test_an_equal_message_after_the_window_is_delivered() -> None:
-    """The window is counted from the newest delivery."""
+    """The window begins at the newest delivery."""
     clock = FakeClock()
     async with AgentRuntime(clock=clock) as runtime:
         session = Session(ScriptedModel(["Ready."] + ["Yes."] * 9), runtime=runtime)
@@ -53,7 +53,7 @@ async def test_an_equal_message_after_the_window_is_delivered() -> None:
         assert len(_pushed(session)) == 3
 
 
-async def test_an_equal_message_does_not_wake_an_agent_that_has_finished() -> None:
+async def test_an_equal_message_does_not_wake_a_finished_agent() -> None:
     """A message that is not delivered changes nothing."""
     model = ScriptedModel({"Look.": ["seen", "seen again"]})
     async with AgentRuntime() as runtime:
@@ -70,7 +70,7 @@ async def test_an_equal_message_does_not_wake_an_agent_that_has_finished() -> No
 
 
 async def test_an_equal_message_is_known_after_a_restart() -> None:
-    """What another process delivered counts."""
+    """A message that another process delivered counts as delivered."""
     store = MemoryStore()
     async with AgentRuntime(store=store) as runtime:
         session = Session(ScriptedModel(["Ready.", "Yes."]), runtime=runtime, session_id="talk")
@@ -89,8 +89,8 @@ async def test_an_equal_message_is_known_after_a_restart() -> None:
 
 
 @pytest.mark.parametrize("wrong", [0, -1, math.nan, math.inf, 10**400, "60", True])
-async def test_a_window_that_is_none_is_refused(wrong: object) -> None:
-    """The error names the field, the value, and what would be taken."""
+async def test_an_invalid_window_is_refused(wrong: object) -> None:
+    """The error names the field, the value, and the accepted values."""
     async with Session(ScriptedModel(["Ready."])) as session:
         await session.ask("Go.")
 
@@ -101,8 +101,10 @@ async def test_a_window_that_is_none_is_refused(wrong: object) -> None:
 
 
 @pytest.mark.parametrize("policy", [None, Policy()], ids=["host", "sandbox"])
-async def test_an_agent_asks_that_its_equal_message_be_left_out(tmp_path: pathlib.Path, policy: Policy | None) -> None:
-    """By the argument `dedupe_s` of SendMessage; the answer to the second call says so. A window of 0 is refused."""
+async def test_send_message_with_dedupe_s_delivers_an_equal_message_once(
+    tmp_path: pathlib.Path, policy: Policy | None
+) -> None:
+    """The answer to the second call of SendMessage says that nothing was delivered. A window of 0 is refused."""
     ping = {"to": "main", "message": "ping"}
     model = ScriptedModel(
         {
@@ -131,8 +133,8 @@ async def test_an_agent_asks_that_its_equal_message_be_left_out(tmp_path: pathli
         assert [each.text for each in of_kind(kept(session), MailPushed) if each.kind == "agent"] == ["ping"]
 
 
-async def test_a_function_in_a_sandbox_asks_that_its_equal_message_be_left_out(tmp_path: pathlib.Path) -> None:
-    """By `send_message(..., dedupe_s=60)`; a window that is none is refused before it is sent."""
+async def test_a_sandboxed_function_can_deduplicate_its_messages(tmp_path: pathlib.Path) -> None:
+    """A function calls `send_message(..., dedupe_s=60)`. An invalid window is refused before anything is sent."""
     async with Session(ScriptedModel(["Ready."] + ["Yes."] * 9), cwd=tmp_path, backend="local") as session:
         await session.ask("Go.")
         arguments = ("main", "ping", [60, 60, None, "60"])

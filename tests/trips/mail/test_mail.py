@@ -1,4 +1,4 @@
-"""AC-S1-7, AC-S1-8, AC-S2-3, AC-S2-6: background children tell of their end once, and no message is lost."""
+"""AC-S1-7, AC-S1-8, AC-S2-3, AC-S2-6: background children report their end once, and no message is lost."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def notices(messages: Sequence[BaseMessage]) -> list[str]:
 
 
 def is_idle(session: Session) -> bool:
-    """Whether the root rests and has nothing unread."""
+    """Return whether the root is idle and has no unread mail."""
     root = run_of(session, "main")
     return root.state == "idle" and not len(root.context.mailbox)
 
@@ -59,7 +59,7 @@ def is_idle(session: Session) -> bool:
 
 
 async def test_a_background_spawn_returns_an_id_at_once() -> None:
-    """AC-S1-7: the parent gets the id while the child works, and goes on."""
+    """AC-S1-7: the parent gets the id while the child works, and continues."""
     gate = Gate()
     model = ScriptedModel({"toil": [Call("gate"), "found"], "": [background("toil", "worker"), "meanwhile", "noted"]})
     async with Session(model, [gate.tool]) as session:
@@ -75,7 +75,7 @@ async def test_a_background_spawn_returns_an_id_at_once() -> None:
 
 
 async def test_a_background_child_s_end_wakes_an_idle_parent() -> None:
-    """AC-S2-6: the completion is pushed into the parent's mailbox and is in its next model request, once, as data."""
+    """AC-S2-6: the parent's mailbox receives the notice, and its next model request has the notice once, as data."""
     gate = Gate()
     model = ScriptedModel({"toil": [Call("gate"), "found"], "": [background("toil", "worker"), "meanwhile", "noted"]})
     async with Session(model, [gate.tool]) as session:
@@ -95,8 +95,8 @@ async def test_a_background_child_s_end_wakes_an_idle_parent() -> None:
         assert len(of_kind(kept(session), MailDelivered, "main")) == 1
 
 
-async def test_a_background_child_s_end_is_told_in_the_turn_under_way() -> None:
-    """AC-S1-7: a parent in mid-turn reads it before its next model call, exactly once, its history staying valid."""
+async def test_a_background_child_s_end_is_delivered_in_the_current_turn() -> None:
+    """AC-S1-7: a parent in mid-turn reads the notice once, before its next model call, and its history stays valid."""
     gate, long = Gate(), Gate("long")
     model = ScriptedModel({"toil": [Call("gate"), "found"], "": [background("toil", "worker"), Call("long"), "ok"]})
     async with Session(model, [gate.tool, long.tool]) as session:
@@ -115,8 +115,8 @@ async def test_a_background_child_s_end_is_told_in_the_turn_under_way() -> None:
         assert is_idle(session)
 
 
-async def test_a_background_child_that_fails_is_told_as_a_failure() -> None:
-    """Never as a finding: the status is said, and what was found until then is marked as unfinished."""
+async def test_a_failed_background_child_is_reported_as_a_failure() -> None:
+    """The notice has the status and the error, and does not look like a finding."""
     model = ScriptedModel({"toil": [Fail("no luck")], "": [background("toil", "worker"), "meanwhile", "noted"]})
     async with Session(model) as session:
         await session.ask("Go.")
@@ -129,7 +129,7 @@ async def test_a_background_child_that_fails_is_told_as_a_failure() -> None:
 
 
 async def test_a_notice_survives_compaction() -> None:
-    """AC-S1-7: a parent whose history is shortened meanwhile still gets it exactly once; the child's id stays known."""
+    """AC-S1-7: a parent whose history was compacted receives the notice once, and still knows the child's id."""
     gate = Gate()
     long = "much to read " * 300
 
@@ -164,8 +164,8 @@ async def summary(messages: list[BaseMessage]) -> str:
     return "A good deal was read."
 
 
-async def test_ends_of_many_background_children_are_each_told_once() -> None:
-    """Whatever the order in which they end, and whatever the parent is doing."""
+async def test_the_end_of_each_of_many_background_children_is_reported_once() -> None:
+    """The order of the ends, and what the parent is doing, make no difference."""
     names = [f"w-{number}" for number in range(30)]
 
     def answer(messages: list[BaseMessage]) -> ReplyStep:
@@ -190,8 +190,8 @@ async def test_ends_of_many_background_children_are_each_told_once() -> None:
     assert sorted(each.split('name="')[1].split('"')[0] for each in told) == sorted(names)
 
 
-async def test_a_parent_is_woken_at_most_so_often_without_a_word_from_its_user() -> None:
-    """A notice wakes an idle parent at most 10 times; what came since is not lost: it is read with the next prompt."""
+async def test_notices_wake_a_parent_a_limited_number_of_times() -> None:
+    """Notices wake an idle parent MAX_WAKES times without a prompt. Later notices wait for the next prompt."""
     gates = [Gate(f"gate_{number}") for number in range(MAX_WAKES + 2)]
     names = [f"w-{number}" for number in range(len(gates))]
     script: dict[str, Any] = {name: [Call(f"gate_{name[2:]}"), f"{name} found"] for name in reversed(names)}
@@ -213,7 +213,7 @@ async def test_a_parent_is_woken_at_most_so_often_without_a_word_from_its_user()
 
 
 async def test_a_detached_child_outlives_its_parent() -> None:
-    """Its parent's end is not its end; its own is then told to the nearest run above that lives."""
+    """A detached child continues after its parent's end. The nearest living run above receives its notice."""
     gate = Gate()
     model = ScriptedModel({"alone": [Call("gate"), "found alone"], "spawn": [Call("let_go"), "done"], "": ["ok"] * 3})
 
@@ -238,8 +238,8 @@ async def test_a_detached_child_outlives_its_parent() -> None:
         assert 'name="loner" path="main/boss/loner"' in notices(session.messages)[-1]
 
 
-async def test_a_detached_child_outlives_a_parent_that_is_cancelled() -> None:
-    """Cascades stop at a detached child: cancelling its parent does not reach it."""
+async def test_a_detached_child_outlives_a_cancelled_parent() -> None:
+    """Cancelling the parent does not reach a detached child."""
     gate, hold = Gate(), Gate("hold")
     model = ScriptedModel(
         {"alone": [Call("gate"), "found alone"], "spawn": [Call("let_go"), Call("hold")], "": ["ok"] * 3}
@@ -270,7 +270,10 @@ async def test_a_detached_child_outlives_a_parent_that_is_cancelled() -> None:
 
 
 async def test_a_message_to_a_running_child_arrives_at_its_next_step() -> None:
-    """AC-S1-8: read before its next model call, behind the results of the turn, framed with the sender the host set."""
+    """AC-S1-8: the child reads the message after its tool results, before its next model call.
+
+    The host sets the sender.
+    """
     gate = Gate()
     model = ScriptedModel(
         {
@@ -296,7 +299,7 @@ async def test_a_message_to_a_running_child_arrives_at_its_next_step() -> None:
 
 
 async def test_a_message_to_a_finished_child_resumes_it_with_its_history() -> None:
-    """AC-S1-8: the same agent, by the same id, goes on with all that it knew, in the background."""
+    """AC-S1-8: the child resumes in the background, with the same id and its whole history."""
     model = ScriptedModel(
         {
             "toil": ["first answer", "second answer"],
@@ -326,7 +329,7 @@ async def test_a_message_to_a_finished_child_resumes_it_with_its_history() -> No
 
 
 async def test_a_failed_child_can_be_resumed() -> None:
-    """AC-S1-13's other half: what failed at its provider can be told to go on, and keeps what it knew."""
+    """AC-S1-13: a message resumes a child that failed at its provider, and the child keeps its history."""
     model = ScriptedModel(
         {
             "toil": [Call("ListAgents"), Fail("down"), "better now"],
@@ -351,8 +354,8 @@ async def test_a_failed_child_can_be_resumed() -> None:
     ],
     ids=["unknown", "itself", "1 MB"],
 )
-async def test_mail_to_nobody_is_an_error_to_its_sender(to: str, answer: str) -> None:
-    """Promise 6: unknown recipients are refused, with the names that exist; nothing is swallowed."""
+async def test_mail_to_an_unknown_agent_is_refused(to: str, answer: str) -> None:
+    """Promise 6: the sender reads an error with the names that exist."""
     call = Call("SendMessage", {"to": to, "message": "hi"})
     async with Session(ScriptedModel({"toil": ["ok"], "": [fresh("toil", "worker"), call, "ok"]})) as session:
         await session.ask("Go.")
@@ -363,7 +366,7 @@ async def test_mail_to_nobody_is_an_error_to_its_sender(to: str, answer: str) ->
 
 
 async def test_a_flood_of_mail_is_bounded() -> None:
-    """A mailbox takes so many unread messages; the next sender is told so, and the end of a child still arrives."""
+    """A mailbox holds MAX_MAILS unread messages and refuses more, but still takes the notice of a child's end."""
     gate, back = Gate(), Gate("back")
     script: Script = {
         "aside": [Call("back"), "aside done"],
@@ -392,7 +395,7 @@ async def test_a_flood_of_mail_is_bounded() -> None:
 
 
 async def test_a_message_of_nearly_a_megabyte_is_refused() -> None:
-    """Too large a message is refused to its sender; it neither arrives nor resumes anybody."""
+    """A message that is too large is refused. It neither arrives nor resumes its recipient."""
     call = Call("SendMessage", {"to": "worker", "message": "x" * 900_000})
     async with Session(ScriptedModel({"toil": ["ok"], "": [fresh("toil", "worker"), call, "ok"]})) as session:
         await session.ask("Go.")
@@ -401,8 +404,8 @@ async def test_a_message_of_nearly_a_megabyte_is_refused() -> None:
         assert session.handle("worker").view().state == "completed"
 
 
-async def test_two_finished_agents_that_answer_each_other_come_to_an_end() -> None:
-    """A loop of messages is bounded like wakes are: after some rounds without a word from above, mail is refused."""
+async def test_a_loop_of_messages_between_two_agents_ends() -> None:
+    """Two finished agents answer each other until mail is refused, after a bounded number of turns."""
 
     def answer(messages: list[BaseMessage]) -> ReplyStep:
         brief = brief_of(messages)
@@ -434,8 +437,8 @@ async def test_two_finished_agents_that_answer_each_other_come_to_an_end() -> No
     assert turns < 100
 
 
-async def test_a_function_reads_no_mail() -> None:
-    """Mail to an agent that is a plain function is refused: nobody would ever read it."""
+async def test_mail_to_a_function_agent_is_refused() -> None:
+    """A plain function would never read its mail."""
     async with Session(ScriptedModel(["ok"])) as session:
         handle = await session.spawn(SpawnRequest(agent=asyncio.Event().wait))
 
@@ -445,8 +448,8 @@ async def test_a_function_reads_no_mail() -> None:
         await handle.cancel()
 
 
-async def test_unread_mail_survives_into_the_next_turn() -> None:
-    """AC-S2-3: what is pushed to an idle root wakes it; what it has not read when a turn ends is read in the next."""
+async def test_mail_to_an_idle_root_begins_a_turn() -> None:
+    """AC-S2-3: mail wakes an idle root, which reads it in its next turn."""
     model = ScriptedModel(["one", "two", "three"])
     async with Session(model) as session:
         await session.ask("Go.")
@@ -458,7 +461,7 @@ async def test_unread_mail_survives_into_the_next_turn() -> None:
 
 
 async def test_mail_before_the_first_prompt_wakes_a_session() -> None:
-    """It is read in a turn of its own, behind the words that a definition begins with; a prompt follows it."""
+    """The session reads the mail after the initial prompt of its definition, in a turn of its own."""
     model = ScriptedModel(["I have read it.", "yes"])
     async with Session(model, agent=Agent(name="clerk", initial_prompt="Be brief.")) as session:
         session.send("a word")
@@ -469,7 +472,7 @@ async def test_mail_before_the_first_prompt_wakes_a_session() -> None:
 
 
 async def test_a_first_prompt_joins_the_turn_that_mail_began() -> None:
-    """Both are answered, in the order in which they came, and the words of the definition are said once."""
+    """The turn answers mail and prompt in their order, and has the initial prompt once."""
     model = ScriptedModel(["both"])
     async with Session(model, agent=Agent(name="clerk", initial_prompt="Be brief.")) as session:
         session.send("a word")
@@ -479,7 +482,7 @@ async def test_a_first_prompt_joins_the_turn_that_mail_began() -> None:
 
 
 async def test_a_notice_before_the_first_prompt_waits_for_it() -> None:
-    """Children that code has started are no word to their parent: what it is to do is not known yet."""
+    """The notice of a child that code spawned does not wake a root that has no task yet."""
     model = ScriptedModel({"toil": ["found"], "": ["noted"]})
     async with Session(model) as session:
         child = await session.spawn(SpawnRequest(prompt="toil", mode="fresh", background=True))
@@ -491,7 +494,7 @@ async def test_a_notice_before_the_first_prompt_waits_for_it() -> None:
 
 
 async def test_a_prompt_joins_the_turn_that_a_notice_began() -> None:
-    """A user who speaks while a notice is being worked on is heard in that turn; no BusyError, no lost word."""
+    """A prompt during a turn for a notice is read in that turn, without a BusyError."""
     gate, hold = Gate(), Gate("hold")
     model = ScriptedModel(
         {"toil": [Call("gate"), "found"], "": [background("toil", "w"), "meanwhile", Call("hold"), "both"]}
@@ -512,7 +515,7 @@ async def test_a_prompt_joins_the_turn_that_a_notice_began() -> None:
 
 
 async def test_the_registry_pushes_and_drains() -> None:
-    """AC-S2-3: `AGENT_REGISTRY` lists every run, takes mail for it and gives it out once, first in first out."""
+    """AC-S2-3: `AGENT_REGISTRY` has every run, takes mail for it, and returns the mail once, first in first out."""
     gate = Gate()
     model = ScriptedModel({"toil": [Call("gate"), "done"], "": ["ok", "noted"]})
     async with Session(model, [gate.tool]) as session:
@@ -536,8 +539,8 @@ async def test_the_registry_pushes_and_drains() -> None:
 # --- races: nothing is lost, nothing comes twice
 
 
-class Hasty:
-    """A child that answers after some turns of the event loop, and a sender that writes to it at any moment."""
+class RandomTiming:
+    """A child that answers after a random number of event loop turns, and a sender with random pauses."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -559,8 +562,8 @@ class Hasty:
 
 @pytest.mark.parametrize("seed", range(60))
 async def test_mail_that_races_with_completion_is_never_lost(seed: int) -> None:
-    """AC-S1-8, NEG-14: each accepted message is read exactly once, in order; each end is told exactly once."""
-    hasty = Hasty(seed)
+    """AC-S1-8, NEG-14: each accepted message is read once, in order, and each end is reported once."""
+    hasty = RandomTiming(seed)
     async with Session(ScriptedModel(hasty.answer), [async_tool(hasty.pause)]) as session:
         await session.ask("Go.")
         worker = await session.spawn(SpawnRequest(prompt="toil", mode="fresh", name="worker", background=True))
@@ -581,9 +584,9 @@ async def test_mail_that_races_with_completion_is_never_lost(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-async def test_stops_and_mail_that_race_with_completion_leave_one_truth(seed: int) -> None:
-    """NEG-14: a child ends once per life, that is told once, and mail that was refused is not read."""
-    hasty = Hasty(seed)
+async def test_stop_and_mail_that_race_with_completion_stay_consistent(seed: int) -> None:
+    """NEG-14: each end of a child is recorded and reported once, and the child never reads refused mail."""
+    hasty = RandomTiming(seed)
     async with Session(
         ScriptedModel(hasty.answer), [async_tool(hasty.pause)], runtime=AgentRuntime(grace_s=5)
     ) as session:
@@ -620,8 +623,8 @@ async def test_stops_and_mail_that_race_with_completion_leave_one_truth(seed: in
     assert len(notices(session.messages)) + waiting == len(ends)
 
 
-async def test_all_who_wait_for_a_result_get_it() -> None:
-    """Any number may wait for one end; one that gives up does not take it from the others."""
+async def test_every_waiter_gets_the_result() -> None:
+    """Several callers wait for one result, and a cancelled caller does not take it from the others."""
     gate = Gate()
     async with Session(ScriptedModel({"toil": [Call("gate"), "found"], "": ["ok"]}), [gate.tool]) as session:
         await session.ask("Go.")
@@ -638,7 +641,7 @@ async def test_all_who_wait_for_a_result_get_it() -> None:
 
 
 async def test_agents_can_be_listed() -> None:
-    """ListAgents shows path, id, type and state of every run of the tree, and nothing secret."""
+    """ListAgents shows path, id, type and state of every run of the tree, and nothing else."""
     model = ScriptedModel({"toil": ["done"], "": [fresh("toil", "worker"), Call("ListAgents"), "ok"]})
     async with Session(model, agents=[Agent(name="spare")]) as session:
         await session.ask("Go.")
@@ -655,8 +658,8 @@ async def test_agents_can_be_listed() -> None:
 # --- told once somebody is idle
 
 
-async def test_a_sender_is_told_once_when_the_recipient_is_idle() -> None:
-    """The notice carries the outcome, comes once, and comes to the one that asked, who is not its parent."""
+async def test_notify_when_idle_sends_one_notice_to_the_sender() -> None:
+    """The notice has the recipient's result, and goes to the sender, which is not the parent."""
     gate = Gate()
     ask = Call("SendMessage", {"to": "worker", "message": "hurry", "notify_when_idle": True})
     model = ScriptedModel(
@@ -690,8 +693,8 @@ async def test_a_sender_is_told_once_when_the_recipient_is_idle() -> None:
     assert [each.path for each in mail] == ["main/watcher"]
 
 
-async def test_who_asks_many_times_is_told_once_of_a_rest() -> None:
-    """Each notice has the whole outcome, and no mailbox refuses one: a sender could fill the host with them."""
+async def test_repeated_notify_when_idle_sends_one_notice() -> None:
+    """A notice has the whole result and is never refused, so many notices could fill the host's memory."""
     gate, hold = Gate(), Gate("hold")
     ask = Call("SendMessage", {"to": "worker", "message": "hurry", "notify_when_idle": True})
     model = ScriptedModel(
@@ -712,8 +715,8 @@ async def test_who_asks_many_times_is_told_once_of_a_rest() -> None:
         assert len(notices(run_of(session, "watcher").context.history)) == 1
 
 
-async def test_a_parent_that_is_told_of_an_end_is_not_told_twice() -> None:
-    """The notice of a background child's end is the one that was asked for."""
+async def test_notify_when_idle_does_not_repeat_a_completion_notice() -> None:
+    """A parent that asked with `notify_when_idle` receives only the notice of its background child's end."""
     gate = Gate()
     ask = Call("SendMessage", {"to": "worker", "message": "hurry", "notify_when_idle": True})
     model = ScriptedModel(
@@ -726,8 +729,8 @@ async def test_a_parent_that_is_told_of_an_end_is_not_told_twice() -> None:
         assert len(notices(session.messages)) == 1
 
 
-async def test_a_root_that_rests_is_idle() -> None:
-    """A child learns that the conversation's turn is over, by the text of its answer."""
+async def test_notify_when_idle_reports_the_end_of_a_root_turn() -> None:
+    """A child receives the answer of the conversation's turn once the root is idle."""
     hold = Gate("hold")
     ask = Call("SendMessage", {"to": "main", "message": "tell me", "notify_when_idle": True})
     model = ScriptedModel(

@@ -1,4 +1,4 @@
-"""A finished agent that mail brought back goes on, whenever its kernel is killed from then on."""
+"""A finished agent that mail woke continues, wherever its kernel is killed after that."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _leads(messages: list[BaseMessage], child: str) -> ReplyStep:
 
 
 def _answer(child: str) -> Callable[[list[BaseMessage]], ReplyStep]:
-    """A root with a child, which toils itself, or has a child of its own that does."""
+    """Return the replies of a root whose child does the work, or has a child of its own that does."""
 
     def answer(messages: list[BaseMessage]) -> ReplyStep:
         match next(each.text for each in messages if each.type == "human"):
@@ -57,7 +57,7 @@ MOMENTS = pytest.mark.parametrize(
 )
 
 
-async def _goes_on(child: str, moment: Callable[[Event], bool], nth: int) -> None:
+async def _assert_resumed_with_one_notice(child: str, moment: Callable[[Event], bool], nth: int) -> None:
     store, types = MemoryStore(), Project.open(None, user_dir=None)
     async with AgentRuntime(store=store) as runtime:
         lead = Agent(name="lead", model=ScriptedModel(_answer(child)))
@@ -70,17 +70,17 @@ async def _goes_on(child: str, moment: Callable[[Event], bool], nth: int) -> Non
 
 
 @MOMENTS
-async def test_who_was_brought_back_goes_on(moment: Callable[[Event], bool], nth: int) -> None:
-    """From the moment at which its mail was accepted, and is told of once."""
-    await _goes_on("toil", moment, nth)
+async def test_a_woken_agent_continues_after_a_kill(moment: Callable[[Event], bool], nth: int) -> None:
+    """The kernel is killed after the mail was accepted, or later. The agent's new end is reported once."""
+    await _assert_resumed_with_one_notice("toil", moment, nth)
 
 
 @MOMENTS
-async def test_who_was_brought_back_below_its_grandparent_goes_on_there(
+async def test_an_agent_woken_after_its_parent_ended_continues_after_a_kill(
     moment: Callable[[Event], bool], nth: int
 ) -> None:
-    """That its parent has ended does not end it: it came back behind that."""
-    await _goes_on("lead", moment, nth)
+    """The agent continues below its grandparent: its parent had ended before it was woken."""
+    await _assert_resumed_with_one_notice("lead", moment, nth)
 
 
 # --- told once the recipient rests
@@ -90,7 +90,7 @@ ASKS = Call("SendMessage", {"to": "kid", "message": "hurry", "notify_when_idle":
 
 
 def _watched(messages: list[BaseMessage]) -> ReplyStep:
-    """A root with a child in the background, and one that asks to be told when the other one rests."""
+    """Play a root, a background child, and a watcher that asks for a notice when that child is idle."""
     first = next(each.text for each in messages if each.type == "human")
     notices = [each.text for each in messages if "task-notification" in each.text]
     if first == "toil":
@@ -104,21 +104,23 @@ def _watched(messages: list[BaseMessage]) -> ReplyStep:
     return fresh("look out", "watcher") if len(calls) == 1 else f"{calls[1].text}"
 
 
-def _is_asked(event: Event) -> bool:
+def _is_notify_request(event: Event) -> bool:
     return isinstance(event, MailPushed) and bool(event.notify)
 
 
-def _is_the_kids_end(event: Event) -> bool:
+def _is_end_of_the_kid(event: Event) -> bool:
     return isinstance(event, RunEnded) and event.path.endswith("kid")
 
 
-def _is_told(event: Event) -> bool:
+def _is_idle_notice(event: Event) -> bool:
     return isinstance(event, MailPushed) and event.mail_id.startswith("idle:")
 
 
-@pytest.mark.parametrize("moment", [None, _is_asked, _is_the_kids_end, _is_told])
-async def test_who_asked_to_be_told_rests_until_then_and_is_told_once(moment: Callable[[Event], bool] | None) -> None:
-    """It has nothing else to do, and does not end before; nor when the kernel is killed at any of these moments."""
+@pytest.mark.parametrize("moment", [None, _is_notify_request, _is_end_of_the_kid, _is_idle_notice])
+async def test_a_run_that_awaits_an_idle_notice_receives_it_once_despite_a_kill(
+    moment: Callable[[Event], bool] | None,
+) -> None:
+    """The watcher has nothing else to do and does not end before the notice, also if the kernel is killed."""
     store, types = MemoryStore(), Project.open(None, user_dir=None)
     async with AgentRuntime(store=store) as runtime:
         lead = Agent(name="lead", model=ScriptedModel(_watched))
@@ -130,8 +132,8 @@ async def test_who_asked_to_be_told_rests_until_then_and_is_told_once(moment: Ca
     assert "it was told 1 time(s)" in result.value
 
 
-async def test_who_asks_about_an_agent_above_does_not_wait_for_it() -> None:
-    """That one waits for the asker: neither would ever come to rest."""
+async def test_a_run_does_not_wait_for_an_idle_notice_of_its_ancestor() -> None:
+    """The ancestor waits for the run, so neither of them would ever become idle."""
     asks = Call("SendMessage", {"to": "main", "message": "hello", "notify_when_idle": True})
     script: dict[str, list[Step]] = {"look out": [asks, "done"], "go": [fresh("look out", "watcher"), "over"]}
     async with AgentRuntime() as runtime:
@@ -141,7 +143,7 @@ async def test_who_asks_about_an_agent_above_does_not_wait_for_it() -> None:
 
 
 def _crossed(messages: list[BaseMessage]) -> ReplyStep:
-    """Two leads, each waiting for a helper, which asks to be told when the other lead rests."""
+    """Play two leads that each wait for a helper, which asks for a notice when the other lead is idle."""
     first = next(each.text for each in messages if each.type == "human")
     calls = sum(each.type == "tool" for each in messages)
     match first.split():
@@ -158,8 +160,8 @@ def _crossed(messages: list[BaseMessage]) -> ReplyStep:
     raise AssertionError(first)
 
 
-async def test_helpers_who_ask_about_each_others_leads_do_not_hold_them_up() -> None:
-    """Each lead waits for the end of its helper: if both helpers waited, nobody would ever come to rest."""
+async def test_crossed_idle_notices_do_not_deadlock() -> None:
+    """Each lead waits for its helper: if both helpers waited for the notice, no run would become idle."""
     async with AgentRuntime() as runtime:
         lead = Agent(name="lead", model=ScriptedModel(_crossed))
         handle = await runtime.spawn(lead, "go", agents=Project.open(None, user_dir=None))
