@@ -1,4 +1,4 @@
-"""Budgets are conserved: reserve before a call, settle after, refund on every exit, however many ask at once."""
+"""Budgets are conserved: reserve before a call, settle after it, refund on every exit, whatever runs concurrently."""
 
 from __future__ import annotations
 
@@ -42,12 +42,13 @@ from tests.trips.kits.sessions import (
 )
 
 
-def impatient(**more: Any) -> AgentRuntime:
-    """A runtime that asks again at once."""
+def runtime_without_backoff(**more: Any) -> AgentRuntime:
+    """A runtime that retries at once."""
     return AgentRuntime(retry=RetryPolicy(attempts=3, base_s=0), grace_s=0.05, **more)
 
 
-def real(server: Provider, which: str) -> BaseChatModel:
+def client_of(server: Provider, which: str) -> BaseChatModel:
+    """Return a client of the test's provider, of Anthropic's or of OpenAI's package."""
     return server.anthropic() if which == "anthropic" else server.openai()
 
 
@@ -55,7 +56,10 @@ def real(server: Provider, which: str) -> BaseChatModel:
 
 
 def fan_out(children: int) -> Any:
-    """The root starts so many children in one reply, then sums up; each child answers at once."""
+    """Return the replies of a root that spawns many children in one reply and then sums up.
+
+    Each child answers at once.
+    """
 
     def answer(messages: list[BaseMessage]) -> ReplyStep:
         if brief_of(messages) != "Go.":
@@ -68,10 +72,10 @@ def fan_out(children: int) -> Any:
 
 
 @pytest.mark.parametrize(("children", "which"), [(100, "anthropic"), (1_000, "openai")])
-async def test_a_limit_of_five_calls_lets_five_requests_through(children: int, which: str) -> None:
-    """With so many children at once exactly 5 HTTP requests are made, and the last of them is the root's last word."""
+async def test_a_limit_of_five_calls_sends_five_requests(children: int, which: str) -> None:
+    """Many concurrent children send exactly 5 HTTP requests, and the last one is the root's last answer."""
     async with provider(fan_out(children)) as server:
-        async with Session(real(server, which), limits=Limits(model_calls=5), spawn_limits=WIDE) as session:
+        async with Session(client_of(server, which), limits=Limits(model_calls=5), spawn_limits=WIDE) as session:
             result = await session.ask("Go.")
             ends = [event.result.status for event in of_kind(kept(session), RunEnded)]
             held = nothing_is_held(session)
@@ -87,8 +91,8 @@ async def test_a_limit_of_five_calls_lets_five_requests_through(children: int, w
     assert held
 
 
-async def test_what_the_parent_reads_of_children_that_had_no_call_left() -> None:
-    """A child without a call is a failure that says so, never a finding; those that had one are results."""
+async def test_a_child_without_calls_left_is_reported_as_a_failure() -> None:
+    """The parent reads the used up budget as the reason. Children that had a call left report their results."""
     model = ScriptedModel(fan_out(5))
     async with Session(model, limits=Limits(model_calls=4), spawn_limits=WIDE) as session:
         await session.ask("Go.")
@@ -102,27 +106,29 @@ async def test_what_the_parent_reads_of_children_that_had_no_call_left() -> None
 
 
 @pytest.mark.parametrize("which", ["anthropic", "openai"])
-async def test_each_attempt_is_a_call(which: str) -> None:
-    """A 429 and then an answer are two HTTP requests, and two calls; the client's own retries are off."""
+async def test_each_attempt_counts_as_a_call(which: str) -> None:
+    """A 429, a 500 and an answer are three HTTP requests and three calls: the client's own retries are off."""
     async with provider([Fail(429, retry_after_s=0), Fail(500), "there"]) as server:
-        async with Session(real(server, which), runtime=impatient()) as session:
+        async with Session(client_of(server, which), runtime=runtime_without_backoff()) as session:
             result = await session.ask("Go.")
 
     assert (result.value, server.count, result.usage.model_calls) == ("there", 3, 3)
 
 
-async def test_a_retry_that_does_not_fit_is_not_made() -> None:
-    """Two calls, one of them kept for the last word: after a failure there is no second attempt, only the last word."""
+async def test_a_retry_does_not_use_the_call_for_the_last_answer() -> None:
+    """One of two calls is kept for the last answer, so a failure is followed by the last answer and not by a retry."""
     async with provider([Fail(429, retry_after_s=0), "what I know", "too much"]) as server:
-        async with Session(server.anthropic(), limits=Limits(model_calls=2), runtime=impatient()) as session:
+        async with Session(
+            server.anthropic(), limits=Limits(model_calls=2), runtime=runtime_without_backoff()
+        ) as session:
             result = await session.ask("Go.")
 
     assert server.count == 2
     assert (result.status, result.partial) == (Status.BUDGET_EXHAUSTED, "what I know")
 
 
-async def test_one_call_is_the_last_word() -> None:
-    """With one call in all, that call is the last word, and the model is told so."""
+async def test_the_only_call_is_used_for_the_last_answer() -> None:
+    """With a limit of one call, that call asks for the last answer."""
     async with provider(["all I can say", "too much"]) as server:
         async with Session(server.anthropic(), limits=Limits(model_calls=1)) as session:
             result = await session.ask("Go.")
@@ -131,8 +137,8 @@ async def test_one_call_is_the_last_word() -> None:
     assert (result.status, result.partial) == (Status.BUDGET_EXHAUSTED, "all I can say")
 
 
-async def test_no_call_at_all() -> None:
-    """A limit of 0 asks nobody, and ends as a typed outcome."""
+async def test_a_limit_of_zero_calls_sends_no_request() -> None:
+    """The turn ends as `budget_exhausted`."""
     async with provider(["too much"]) as server:
         async with Session(server.anthropic(), limits=Limits(model_calls=0)) as session:
             result = await session.ask("Go.")
@@ -140,8 +146,8 @@ async def test_no_call_at_all() -> None:
     assert (server.count, result.status, result.partial) == (0, Status.BUDGET_EXHAUSTED, "")
 
 
-async def test_a_spent_session_stays_spent() -> None:
-    """The next prompt does not bring a new budget: it is refused without a request."""
+async def test_a_prompt_does_not_refill_a_session_s_budget() -> None:
+    """A prompt after the budget is used up ends without a request."""
     async with provider(["one", "two", "three"]) as server:
         async with Session(server.anthropic(), limits=Limits(model_calls=2)) as session:
             first = await session.ask("Go.")
@@ -157,8 +163,8 @@ async def test_a_spent_session_stays_spent() -> None:
     assert server.count == 2
 
 
-async def test_a_last_word_that_calls_tools_leaves_a_valid_history() -> None:
-    """A model that goes on calling tools in its last word is not followed; what is kept of it is text."""
+async def test_a_last_answer_that_calls_tools_leaves_a_valid_history() -> None:
+    """The tool calls of a last answer are dropped, and only its text stays in the history."""
 
     @tool
     def look() -> str:
@@ -184,7 +190,7 @@ async def test_a_last_word_that_calls_tools_leaves_a_valid_history() -> None:
 
 
 async def test_a_call_whose_bound_does_not_fit_is_not_started() -> None:
-    """No request goes out that could cost more tokens than are left; the outcome names what was missing."""
+    """No request is sent that could cost more tokens than are left. The refusal names the resource."""
     async with provider(["a last word"]) as server:
         async with Session(server.anthropic(), limits=Limits(tokens=1_000), spawn=False) as session:
             result = await session.ask("word " * 1_000)
@@ -199,10 +205,10 @@ async def test_a_call_whose_bound_does_not_fit_is_not_started() -> None:
 
 
 @pytest.mark.parametrize("which", ["anthropic", "openai"])
-async def test_the_reply_is_bounded_by_what_is_left(which: str) -> None:
-    """The provider is told the most that still fits: input bound and reply together stay within the limit."""
+async def test_the_maximum_of_a_reply_fits_into_the_budget(which: str) -> None:
+    """The request tells the provider how many tokens still fit: input and reply together stay within the limit."""
     async with provider(["fine"]) as server:
-        async with Session(real(server, which), limits=Limits(tokens=3_000), spawn=False) as session:
+        async with Session(client_of(server, which), limits=Limits(tokens=3_000), spawn=False) as session:
             await session.ask("Go.")
             (asked,) = of_kind(kept(session), ModelAsked)
 
@@ -211,8 +217,8 @@ async def test_the_reply_is_bounded_by_what_is_left(which: str) -> None:
     assert asked.reserved_tokens <= 3_000 - 300  # a tenth is kept for the last word
 
 
-async def test_tokens_left_after_a_turn_are_what_was_not_used() -> None:
-    """Settled with the provider's own count, input and cache reads included; the rest is free again."""
+async def test_a_turn_returns_the_tokens_that_it_did_not_use() -> None:
+    """The settlement uses the provider's own count, with input and cache reads. The rest is free again."""
     usage = {"input_tokens": 70, "output_tokens": 30, "total_tokens": 100, "input_token_details": {"cache_read": 40}}
     model = ScriptedModel([Say("fine", usage=usage)])  # type: ignore[arg-type]  # a plain dict is as good
     async with Session(model, limits=Limits(tokens=20_000), spawn=False) as session:
@@ -225,7 +231,7 @@ async def test_tokens_left_after_a_turn_are_what_was_not_used() -> None:
 
 
 async def test_a_refused_request_costs_a_call_and_no_tokens() -> None:
-    """HTTP 400: the provider did nothing for us, so what was reserved in tokens goes back."""
+    """A provider that answers HTTP 400 did no work, so the reserved tokens are refunded."""
     async with provider([Fail(400)]) as server:
         async with Session(server.anthropic(), limits=Limits(tokens=10_000, model_calls=5)) as session:
             result = await session.ask("Go.")
@@ -238,9 +244,11 @@ async def test_a_refused_request_costs_a_call_and_no_tokens() -> None:
 
 @pytest.mark.parametrize("which", ["anthropic", "openai"])
 async def test_a_cut_stream_is_settled_at_its_reservation(which: str) -> None:
-    """Nobody knows what a stream that was cut has cost: it counts as reserved, and is marked as an estimate."""
+    """The cost of a stream that was cut is unknown: all that was reserved counts, and is marked as an estimate."""
     async with provider([Cut(6, "half a word")] * 3) as server:
-        async with Session(real(server, which), limits=Limits(tokens=50_000), runtime=impatient()) as session:
+        async with Session(
+            client_of(server, which), limits=Limits(tokens=50_000), runtime=runtime_without_backoff()
+        ) as session:
             result = await session.ask("Go.")
             reserved = [event.reserved_tokens for event in of_kind(kept(session), ModelAsked)]
             discarded = of_kind(kept(session), MessageDiscarded)
@@ -253,10 +261,12 @@ async def test_a_cut_stream_is_settled_at_its_reservation(which: str) -> None:
     assert len(discarded) == len(reserved) == server.count
 
 
-async def test_a_call_that_is_cancelled_in_mid_stream_is_settled_at_its_reservation() -> None:
-    """Cancelling refunds nothing that may have been used: the call in flight counts as reserved."""
+async def test_a_call_cancelled_in_mid_stream_is_settled_at_its_reservation() -> None:
+    """Cancelling refunds nothing that may have been used."""
     async with provider([Hang(6, "half a word")]) as server:
-        async with Session(server.anthropic(), limits=Limits(tokens=10_000), runtime=impatient()) as session:
+        async with Session(
+            server.anthropic(), limits=Limits(tokens=10_000), runtime=runtime_without_backoff()
+        ) as session:
             turn = asyncio.create_task(session.ask("Go."))
             await eventually(lambda: run_of(session, "main").streamed_text)
 
@@ -275,10 +285,10 @@ async def test_a_call_that_is_cancelled_in_mid_stream_is_settled_at_its_reservat
 
 
 async def test_money_is_counted_by_the_price_table() -> None:
-    """Prices can be extended; what a call costs is reserved before and counted after."""
+    """Users can add prices. The cost of a call is reserved before it and settled after it."""
     usage = {"input_tokens": 1_000, "output_tokens": 500, "total_tokens": 1_500}
     model = ScriptedModel([Say("fine", usage=usage)])  # type: ignore[arg-type]  # a plain dict is as good
-    runtime = impatient(prices={"scripted": Price(input=2.0, output=10.0)})
+    runtime = runtime_without_backoff(prices={"scripted": Price(input=2.0, output=10.0)})
     async with Session(model, limits=Limits(usd=1.0), runtime=runtime) as session:
         result = await session.ask("Go.")
         budget = run_of(session, "main").context.budget
@@ -288,8 +298,8 @@ async def test_money_is_counted_by_the_price_table() -> None:
     assert budget.reserved("usd") == 0
 
 
-async def test_money_without_a_price_is_refused() -> None:
-    """Where money is limited, a model that nobody has a price for is not asked."""
+async def test_a_money_limit_requires_a_price_of_the_model() -> None:
+    """A model without a known price is not asked if money is limited."""
     model = ScriptedModel(["too much"], model_name="nobody-knows")
     async with Session(model, limits=Limits(usd=1.0)) as session:
         result = await session.ask("Go.")
@@ -299,9 +309,9 @@ async def test_money_without_a_price_is_refused() -> None:
     assert "price" in result.error.message
 
 
-async def test_a_call_that_money_does_not_reach_for_is_not_started() -> None:
-    """A limit of a hundredth of a cent lets no request through that could cost more."""
-    runtime = impatient(prices={"claude-sonnet-5-5": Price(input=3.0, output=15.0)})
+async def test_a_call_that_could_exceed_the_money_limit_is_not_started() -> None:
+    """A limit of a hundredth of a cent stops every request that could cost more."""
+    runtime = runtime_without_backoff(prices={"claude-sonnet-5-5": Price(input=3.0, output=15.0)})
     async with provider(["too much"]) as server:
         async with Session(server.anthropic(), limits=Limits(usd=0.0001), runtime=runtime) as session:
             result = await session.ask("Go.")
@@ -312,22 +322,24 @@ async def test_a_call_that_money_does_not_reach_for_is_not_started() -> None:
 # --- slices
 
 
-def limited(name: str = "limited", **limits: Any) -> Agent:
+def agent_with_limits(name: str = "limited", **limits: Any) -> Agent:
     return Agent(name=name, description="Has limits.", instructions=f"You are {name}.", limits=Limits(**limits))
 
 
-def of_type(kind: str, prompt: str = "work", **more: Any) -> Call:
+def call_of_type(kind: str, prompt: str = "work", **more: Any) -> Call:
     return Call("Agent", {"prompt": prompt, "subagent_type": kind, **more})
 
 
 async def test_a_child_s_own_limit_ends_the_child_only() -> None:
-    """The scope that fired is named: the child's; its parent reads what was found until then and goes on."""
+    """The error names the child's scope. The parent reads the child's partial result and continues."""
     look = Gate("look")
     look.open.set()
     model = ScriptedModel(
-        {"You are limited": [Call("look"), Call("look"), "what I found"], "": [of_type("limited"), "went on"]}
+        {"You are limited": [Call("look"), Call("look"), "what I found"], "": [call_of_type("limited"), "went on"]}
     )
-    async with Session(model, [look.tool], agents=[limited(model_calls=2)], limits=Limits(model_calls=10)) as session:
+    async with Session(
+        model, [look.tool], agents=[agent_with_limits(model_calls=2)], limits=Limits(model_calls=10)
+    ) as session:
         result = await session.ask("Go.")
         (end,) = of_kind(kept(session), RunEnded)
         budget = run_of(session, "main").context.budget
@@ -340,11 +352,11 @@ async def test_a_child_s_own_limit_ends_the_child_only() -> None:
     assert budget.spent("model_calls") == 4
 
 
-async def test_what_a_child_does_not_spend_comes_back() -> None:
-    """A slice is lent: when the child ends, what is left of it is free above."""
-    model = ScriptedModel({"You are limited": ["done"], "": [of_type("limited"), "ok"]})
+async def test_a_child_returns_what_it_did_not_spend() -> None:
+    """A slice is lent: the rest is free for the parent once the child has ended."""
+    model = ScriptedModel({"You are limited": ["done"], "": [call_of_type("limited"), "ok"]})
     limits = Limits(model_calls=20, tool_calls=20)
-    async with Session(model, agents=[limited(model_calls=15, tool_calls=15)], limits=limits) as session:
+    async with Session(model, agents=[agent_with_limits(model_calls=15, tool_calls=15)], limits=limits) as session:
         await session.ask("Go.")
         budget = run_of(session, "main").context.budget
 
@@ -366,11 +378,11 @@ async def test_what_a_child_does_not_spend_comes_back() -> None:
     ],
     ids=["model_calls", "tokens", "tool_calls", "agents", "usd", "seconds"],
 )
-async def test_a_limit_above_the_parent_s_is_clamped_and_said_so(asked: Limits, parent: Limits, field: str) -> None:
-    """Limits never widen: what is asked above the parent's own becomes the parent's, with a ClampEvent."""
-    model = ScriptedModel({"You are limited": ["done"], "": [of_type("limited"), "ok"]})
+async def test_a_limit_above_the_parent_s_is_clamped_with_an_event(asked: Limits, parent: Limits, field: str) -> None:
+    """Limits never widen: the child gets the parent's limit, and a ClampEvent names both."""
+    model = ScriptedModel({"You are limited": ["done"], "": [call_of_type("limited"), "ok"]})
     agent = Agent(name="limited", description="Has limits.", instructions="You are limited.", limits=asked)
-    async with Session(model, agents=[agent], limits=parent, runtime=impatient()) as session:
+    async with Session(model, agents=[agent], limits=parent, runtime=runtime_without_backoff()) as session:
         await session.ask("Go.")
         (clamp,) = of_kind(kept(session), ClampEvent)
         (end,) = of_kind(kept(session), RunEnded)
@@ -383,8 +395,8 @@ async def test_a_limit_above_the_parent_s_is_clamped_and_said_so(asked: Limits, 
     assert wide == getattr(parent, field)
 
 
-async def test_what_is_not_free_now_is_refused_with_what_is() -> None:
-    """A limit that the parent has, but not free at the moment, is no clamp: SpawnRefused says what is free."""
+async def test_a_slice_that_is_not_free_now_is_refused() -> None:
+    """A slice within the parent's limit, but not free at the moment, raises SpawnRefused with what is free."""
     async with Session(ScriptedModel(["ok"]), limits=Limits(tool_calls=10)) as session:
         waits = Agent(name="waits", limits=Limits(tool_calls=8), function=asyncio.Event().wait)
         first = await session.spawn(SpawnRequest(agent=waits))
@@ -401,8 +413,8 @@ async def test_what_is_not_free_now_is_refused_with_what_is() -> None:
         assert run_of(session, "main").context.budget.remaining("tool_calls") == 10
 
 
-async def test_usage_is_told_for_the_run_and_for_its_subtree() -> None:
-    """Each result says what the run used itself, and what it and all below it used."""
+async def test_a_result_has_the_usage_of_the_run_and_of_its_subtree() -> None:
+    """Each result has the usage of its run alone, and of its run with all runs below."""
     model = ScriptedModel(
         {"leaf": ["found"], "middle": [fresh("leaf", "leaf"), "ok"], "": [fresh("middle", "middle"), "ok"]}
     )
@@ -420,7 +432,10 @@ async def test_usage_is_told_for_the_run_and_for_its_subtree() -> None:
 
 
 async def test_a_detached_child_has_a_budget_of_its_own() -> None:
-    """What it may use is given away for good; without a figure for what is limited above, it is not born."""
+    """The parent gives that budget away permanently.
+
+    A detached child without a figure for each limited resource is refused.
+    """
     gate = Gate()
     model = ScriptedModel({"alone": [Call("gate"), "done alone"], "": ["ok"]})
     async with Session(model, [gate.tool], limits=Limits(model_calls=10)) as session:
@@ -443,8 +458,8 @@ async def test_a_detached_child_has_a_budget_of_its_own() -> None:
 # --- exact counts
 
 
-async def test_tool_calls_are_exact() -> None:
-    """Ten calls in one reply under a limit of 3: three run, seven are refused, and the last word follows."""
+async def test_a_limit_of_tool_calls_is_exact() -> None:
+    """Ten calls in one reply under a limit of 3: three run, seven are refused, and the last answer follows."""
     look = Gate("look")
     look.open.set()
     model = ScriptedModel([[Call("look") for _ in range(10)], "what I saw", "too much"])
@@ -458,8 +473,8 @@ async def test_tool_calls_are_exact() -> None:
     assert len(model.requests) == 2
 
 
-async def test_tool_calls_are_exact_across_a_tree() -> None:
-    """The same, the calls made by children of one tree at the same time."""
+async def test_a_limit_of_tool_calls_is_exact_across_a_tree() -> None:
+    """Children of one tree make their calls concurrently and never exceed the limit."""
     look = Gate("look")
     look.open.set()
 
@@ -478,8 +493,8 @@ async def test_tool_calls_are_exact_across_a_tree() -> None:
     assert nothing_is_held(session)
 
 
-async def test_births_are_exact_under_a_limit_of_agents() -> None:
-    """100 spawns at once into a budget of 10 agents: 10 are born, 90 are refused and told what is free."""
+async def test_a_limit_of_agents_is_exact_for_concurrent_spawns() -> None:
+    """100 concurrent spawns under a budget of 10 agents: 10 start, and 90 are refused with what is free."""
 
     async def work() -> int:
         await asyncio.sleep(0)
@@ -499,8 +514,8 @@ async def test_births_are_exact_under_a_limit_of_agents() -> None:
         assert nothing_is_held(session)
 
 
-async def test_births_are_exact_under_a_limit_of_agents_for_a_model() -> None:
-    """The same in one reply of a model: the refusals are tool results, and the turn goes on."""
+async def test_a_limit_of_agents_is_exact_for_spawns_of_a_model() -> None:
+    """A model asks for 100 children in one reply: the 90 refusals are tool results, and the turn continues."""
     model = ScriptedModel(fan_out(100))
     async with Session(model, limits=Limits(agents=10), spawn_limits=WIDE) as session:
         result = await session.ask("Go.")
@@ -513,8 +528,11 @@ async def test_births_are_exact_under_a_limit_of_agents_for_a_model() -> None:
 
 
 @pytest.mark.parametrize(("limits", "born"), [({"runs": 10}, 9), ({"children": 10}, 10)])
-async def test_living_counts_are_exact(limits: dict[str, int], born: int) -> None:
-    """100 spawns at once into 10 places: exactly as many as there is room for; an end makes room for one more."""
+async def test_limits_of_living_runs_are_exact(limits: dict[str, int], born: int) -> None:
+    """100 concurrent spawns start exactly as many runs as there is room for.
+
+    The end of a run makes room for one more.
+    """
     model = ScriptedModel(["ok"])
     async with Session(model, spawn_limits=SpawnLimits(when_full="refuse", **limits)) as session:
         request = SpawnRequest(agent=asyncio.Event().wait)
@@ -530,21 +548,21 @@ async def test_living_counts_are_exact(limits: dict[str, int], born: int) -> Non
         await again.cancel()
 
 
-async def test_nothing_stays_reserved_whatever_becomes_of_a_tree() -> None:
-    """Success, failure, refusal, a cut stream, a cancel: afterwards nothing is held in any scope."""
+async def test_nothing_stays_reserved_when_children_end_in_any_way() -> None:
+    """Success, failure, refusal, a cut stream and a cancel leave nothing held in any scope."""
     gate = Gate()
-    agents = [limited(f"kind-{number}", tokens=30_000, model_calls=8, tool_calls=5) for number in range(5)]
+    agents = [agent_with_limits(f"kind-{number}", tokens=30_000, model_calls=8, tool_calls=5) for number in range(5)]
     script: dict[str, Any] = {
         "kind-0": ["fine"],
         "kind-1": [Fail("no use")],
         "kind-2": [Cut(3, "cut off")] * 3,
         "kind-3": [Call("gate"), "never"],
-        "kind-4": [of_type("kind-0", "below"), Call("nonsense"), ""] + [""] * 3,
-        "": [[of_type(each.name, name=each.name, run_in_background=True) for each in agents], *["noted"] * 9],
+        "kind-4": [call_of_type("kind-0", "below"), Call("nonsense"), ""] + [""] * 3,
+        "": [[call_of_type(each.name, name=each.name, run_in_background=True) for each in agents], *["noted"] * 9],
     }
     limits = Limits(tokens=900_000, model_calls=60, tool_calls=60, agents=20, usd=None)
     async with Session(
-        ScriptedModel(script), [gate.tool], agents=agents, limits=limits, runtime=impatient()
+        ScriptedModel(script), [gate.tool], agents=agents, limits=limits, runtime=runtime_without_backoff()
     ) as session:
         await session.ask("Go.")
         await gate.entered.wait()
@@ -568,8 +586,8 @@ async def test_nothing_stays_reserved_whatever_becomes_of_a_tree() -> None:
         assert root.context.budget.spent("agents") == root.subtree.agents == 6
 
 
-async def test_background_children_cannot_use_their_parent_s_last_word() -> None:
-    """What is kept for the owner's last answer is nobody else's: children run dry before the root does."""
+async def test_background_children_cannot_use_their_parent_s_last_answer() -> None:
+    """The call for the owner's last answer is kept: the children use up the rest before the root ends."""
 
     def answer(messages: list[BaseMessage]) -> ReplyStep:
         if brief_of(messages) == "Go.":

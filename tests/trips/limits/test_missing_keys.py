@@ -1,4 +1,4 @@
-"""A key that is not there is said before anything is asked, and before anything is reserved."""
+"""A missing key is reported before a model is asked, and before anything is reserved."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ NAMES = {"anthropic:claude-sonnet-5-5": "ANTHROPIC_API_KEY", "openai:gpt-5": "OP
 
 
 @pytest.fixture(autouse=True)
-def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def environment_without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_model_by_name_without_its_key_is_refused_with_the_session(name: str) -> None:
-    """The error names the variable that the key is read from."""
+def test_a_session_with_a_named_model_requires_its_key(name: str) -> None:
+    """The error names the environment variable of the key."""
     with pytest.raises(ModelFailed, match=NAMES[name]) as refusal:
         Session(model=name)
 
@@ -34,8 +34,8 @@ def test_a_model_by_name_without_its_key_is_refused_with_the_session(name: str) 
 
 
 @pytest.mark.parametrize("key", ["", " ", "\n"], ids=repr)
-async def test_a_client_without_a_key_is_refused_with_the_session(key: str) -> None:
-    """A client that is made without a key asks nobody: no retry would find one."""
+async def test_a_session_refuses_a_client_without_a_key(key: str) -> None:
+    """The provider gets no request: a retry would find no key either."""
     async with provider([]) as server:
         with pytest.raises(ModelFailed, match="ANTHROPIC_API_KEY"):
             Session(server.anthropic(api_key=key))
@@ -43,16 +43,16 @@ async def test_a_client_without_a_key_is_refused_with_the_session(key: str) -> N
     assert server.count == 0
 
 
-async def test_a_client_whose_headers_have_the_key_is_asked() -> None:
-    """Proxies are often given it that way."""
+async def test_a_key_in_a_client_s_headers_is_accepted() -> None:
+    """Proxies often get their key in a header."""
     async with provider(["Hello."]) as server:
         model = server.anthropic(api_key="", default_headers={"Authorization": "Bearer test"})
         async with Session(model) as session:
             assert (await session.ask("Go.")).value == "Hello."
 
 
-async def test_a_child_without_a_key_is_not_asked() -> None:
-    """Its parent reads which variable is missing; the child has reserved nothing."""
+async def test_a_child_without_a_key_sends_no_request() -> None:
+    """The parent reads which variable is missing, and the child has reserved nothing."""
     fields: dict[str, Any] = {"model": "claude-sonnet-5-5", "base_url": "http://127.0.0.1:9"}
     child = Agent(name="child", description="A child.", model=ChatAnthropic(**fields))
     model = ScriptedModel([fresh("Look.", subagent_type="child"), "It has no key."])

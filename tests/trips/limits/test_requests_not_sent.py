@@ -1,4 +1,7 @@
-"""What a request costs that no provider can have received: nothing. What may have been received: all it could."""
+"""A request that no provider can have received costs nothing.
+
+A request that one may have received costs all it could.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ _paths = iter(range(1_000_000))
 
 
 def client(kind: str, address: str, **more: Any) -> BaseChatModel:
-    """A real client that talks to this address."""
+    """Return a real client of this address."""
     # The SDKs cache HTTP clients by address, closed ones included, and ports come round again.
     url = f"{address}/{next(_paths)}"
     fields: dict[str, Any] = {"base_url": url, "api_key": "test", **more}
@@ -46,8 +49,8 @@ kinds = pytest.mark.parametrize("kind", ["chat", "responses", "anthropic"])
 ways = pytest.mark.parametrize("streaming", [True, False], ids=["streamed", "whole"])
 
 
-async def failed(model: BaseChatModel, *, attempts: int = 2, limits: Limits = LIMITS) -> tuple[Result, Session]:
-    """How a turn with this model ended. Its budget and journal agree with what it is said to have used."""
+async def failed_turn(model: BaseChatModel, *, attempts: int = 2, limits: Limits = LIMITS) -> tuple[Result, Session]:
+    """Return the result and session of a failed turn, after checking that budget and journal agree with its usage."""
     async with Session(model, runtime=runtime(attempts), limits=limits) as session:
         result = await session.ask("Go.")
         assert result.status is Status.FAILED
@@ -60,7 +63,7 @@ async def failed(model: BaseChatModel, *, attempts: int = 2, limits: Limits = LI
     return result, session
 
 
-def message(result: Result) -> str:
+def error_message(result: Result) -> str:
     assert result.error is not None
     return result.error.message
 
@@ -71,13 +74,13 @@ def message(result: Result) -> str:
 @kinds
 @ways
 async def test_a_refused_connection_costs_nothing(kind: str, streaming: bool) -> None:
-    """It is tried again, and each attempt is refunded whole; the error names the address and the cause."""
+    """The request is retried, and each attempt is refunded in full. The error names the address and the cause."""
     port = servers.closed_port()
 
-    result, session = await failed(client(kind, f"http://127.0.0.1:{port}", streaming=streaming))
+    result, session = await failed_turn(client(kind, f"http://127.0.0.1:{port}", streaming=streaming))
 
     assert result.usage == NO_USAGE
-    assert f"Connection refused 127.0.0.1:{port}" in message(result)
+    assert f"Connection refused 127.0.0.1:{port}" in error_message(result)
     assert len(of_kind(kept(session), ModelAsked)) == 2
     assert [each.usage for each in of_kind(kept(session), ModelCharged)] == [NO_USAGE] * 2
     assert len(of_kind(kept(session), ModelRetried)) == 1
@@ -85,41 +88,41 @@ async def test_a_refused_connection_costs_nothing(kind: str, streaming: bool) ->
 
 @kinds
 @ways
-async def test_a_host_that_is_not_found_costs_nothing(kind: str, streaming: bool) -> None:
-    """A name without an address is named."""
-    result, _ = await failed(client(kind, "http://nobody.invalid", streaming=streaming))
+async def test_an_unknown_host_costs_nothing(kind: str, streaming: bool) -> None:
+    """The error has the name of the host."""
+    result, _ = await failed_turn(client(kind, "http://nobody.invalid", streaming=streaming))
 
     assert result.usage == NO_USAGE
-    assert "nobody.invalid:80" in message(result)
-    assert "Name or service not known" in message(result) or "resolution" in message(result)
+    assert "nobody.invalid:80" in error_message(result)
+    assert "Name or service not known" in error_message(result) or "resolution" in error_message(result)
 
 
 @kinds
 @ways
-async def test_tls_with_a_server_that_speaks_none_costs_nothing(kind: str, streaming: bool) -> None:
+async def test_a_failed_tls_handshake_costs_nothing(kind: str, streaming: bool) -> None:
     """The handshake comes before the request."""
     async with servers.broken(servers.speaks_no_tls) as server:
-        result, _ = await failed(client(kind, f"https://{server.address}", streaming=streaming))
+        result, _ = await failed_turn(client(kind, f"https://{server.address}", streaming=streaming))
 
     assert result.usage == NO_USAGE
     assert server.connections == 2
-    assert f"{server.address}" in message(result)
-    assert "TLS" in message(result)
+    assert f"{server.address}" in error_message(result)
+    assert "TLS" in error_message(result)
 
 
 @kinds
 @pytest.mark.parametrize("address", ["ftp://127.0.0.1:9", "127.0.0.1:9"])
-async def test_an_address_that_is_none_costs_nothing_and_is_tried_once(kind: str, address: str) -> None:
-    """No retry makes it one."""
-    result, session = await failed(client(kind, address))
+async def test_an_invalid_address_costs_nothing_and_is_not_retried(kind: str, address: str) -> None:
+    """A retry cannot make the address valid."""
+    result, session = await failed_turn(client(kind, address))
 
     assert result.usage == NO_USAGE
     assert len(of_kind(kept(session), ModelAsked)) == 1
-    assert "protocol" in message(result)
+    assert "protocol" in error_message(result)
 
 
 async def test_refused_connections_leave_the_budget_whole() -> None:
-    """After eight asks to a closed port a dollar is still a dollar."""
+    """A budget of one dollar is still whole after eight prompts to a closed port."""
     model = client("chat", f"http://127.0.0.1:{servers.closed_port()}")
     async with Session(model, runtime=runtime(), limits=Limits(usd=1.0, tokens=1_000_000, model_calls=2)) as session:
         for _ in range(8):
@@ -131,16 +134,16 @@ async def test_refused_connections_leave_the_budget_whole() -> None:
         assert session.usage == NO_USAGE
 
 
-async def test_a_key_that_is_no_header_is_not_shown() -> None:
-    """A key with a newline cannot be sent: nothing is spent, nothing is tried again, and no error quotes it."""
+async def test_an_error_does_not_show_a_key_that_fits_no_header() -> None:
+    """A key with a newline cannot be sent: nothing is spent, nothing is retried, and no error quotes it."""
     for kind in ("chat", "anthropic"):
         async with provider([]) as server:
-            result, session = await failed(client(kind, server.url, api_key="sk-secret\n"))
+            result, session = await failed_turn(client(kind, server.url, api_key="sk-secret\n"))
 
         assert (server.count, result.usage) == (0, NO_USAGE)
         assert len(of_kind(kept(session), ModelAsked)) == 1
         assert "secret" not in str([repr(event) for event in kept(session)])
-        assert "header" in message(result)
+        assert "header" in error_message(result)
 
 
 # --- may have been received
@@ -154,9 +157,9 @@ async def test_a_key_that_is_no_header_is_not_shown() -> None:
 async def test_a_request_that_may_have_been_received_counts_as_reserved(
     kind: str, streaming: bool, fault: servers.Fault
 ) -> None:
-    """Once there is a connection nobody knows what the other end has read; the error names it all the same."""
+    """After a connection opens, ramet cannot know what the server has read. The error names the address."""
     async with servers.broken(fault) as server:
-        result, session = await failed(client(kind, f"http://{server.address}", streaming=streaming))
+        result, session = await failed_turn(client(kind, f"http://{server.address}", streaming=streaming))
 
     asked = of_kind(kept(session), ModelAsked)
     assert server.connections == len(asked) == 2
@@ -164,25 +167,25 @@ async def test_a_request_that_may_have_been_received_counts_as_reserved(
     assert result.usage.model_calls == 2
     assert result.usage.tokens == sum(each.reserved_tokens for each in asked) > 0
     assert result.usage.usd == pytest.approx(sum(each.reserved_usd for each in asked))
-    assert server.address in message(result)
+    assert server.address in error_message(result)
 
 
 @pytest.mark.parametrize("kind", ["chat", "anthropic"])
-async def test_a_client_that_cannot_read_the_answer_was_heard_by_the_provider(kind: str) -> None:
-    """An error of the client's own code, but after a 200: what that cost is not known, and counts as reserved."""
+async def test_an_unreadable_answer_counts_as_reserved(kind: str) -> None:
+    """The client's own code fails after a 200. The cost is unknown, so all that was reserved counts."""
     async with servers.broken(servers.answers_a_page) as server:
-        result, session = await failed(client(kind, f"http://{server.address}", streaming=False))
+        result, session = await failed_turn(client(kind, f"http://{server.address}", streaming=False))
 
     (asked,) = of_kind(kept(session), ModelAsked)
     assert server.connections == 1
     assert (result.usage.estimated, result.usage.tokens) == (True, asked.reserved_tokens)
 
 
-async def test_of_several_requests_only_the_last_is_known() -> None:
-    """A model that tries by itself, in a way that nobody sees, tells of its last attempt: all of them count."""
+async def test_hidden_retries_of_a_model_all_count() -> None:
+    """A model that retries by itself reports only its last attempt, so every possible attempt counts."""
 
     class Stubborn(BaseChatModel):
-        """Asks up to four times."""
+        """A model whose client asks up to four times."""
 
         model_name: str = "gpt-5.4-mini"
         max_retries: int = 3
@@ -194,7 +197,7 @@ async def test_of_several_requests_only_the_last_is_known() -> None:
         def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
             raise ConnectionRefusedError(111, "Connection refused")
 
-    result, _ = await failed(Stubborn(), attempts=1)
+    result, _ = await failed_turn(Stubborn(), attempts=1)
 
     assert (result.usage.model_calls, result.usage.estimated) == (4, True)
 
@@ -204,16 +207,16 @@ async def test_of_several_requests_only_the_last_is_known() -> None:
 
 @kinds
 @ways
-async def test_a_client_that_is_called_wrongly_sends_nothing(kind: str, streaming: bool) -> None:
-    """A TypeError of a client is neither tried again nor booked."""
+async def test_a_client_called_with_wrong_arguments_costs_nothing(kind: str, streaming: bool) -> None:
+    """A TypeError of a client is neither retried nor charged."""
     async with provider([]) as server:
         model = client(kind, server.url, streaming=streaming, model_kwargs={"no_such_argument": 1})
-        result, session = await failed(model, attempts=4)
+        result, session = await failed_turn(model, attempts=4)
 
     assert (server.count, result.usage) == (0, NO_USAGE)
     assert len(of_kind(kept(session), ModelAsked)) == 1
-    assert "TypeError" in message(result)
-    assert "no_such_argument" in message(result)
+    assert "TypeError" in error_message(result)
+    assert "no_such_argument" in error_message(result)
 
 
 def broken_script(messages: list[BaseMessage]) -> str:
@@ -227,18 +230,18 @@ def broken_script(messages: list[BaseMessage]) -> str:
     ids=["function", "TypeError", "AttributeError", "KeyError", "ended"],
 )
 async def test_a_broken_script_costs_nothing(script: Any, streaming: bool) -> None:
-    """A scripted model with an error in it, or at its end, is neither tried again nor booked."""
+    """An error of a scripted model, or the end of its script, is neither retried nor charged."""
     model = ScriptedModel(script, model_name="gpt-5.4-mini", streaming=streaming)
 
-    result, session = await failed(model, attempts=4)
+    result, session = await failed_turn(model, attempts=4)
 
     assert result.usage == NO_USAGE
     assert len(of_kind(kept(session), ModelAsked)) == 1
 
 
-async def test_a_scripted_failure_of_the_wire_counts_as_reserved() -> None:
-    """A script that plays a lost answer is booked as one."""
-    result, _ = await failed(ScriptedModel([Fail(TimeoutError("no answer"))] * 2, model_name="gpt-5.4-mini"))
+async def test_a_scripted_connection_failure_counts_as_reserved() -> None:
+    """A scripted lost answer is charged as a real one is."""
+    result, _ = await failed_turn(ScriptedModel([Fail(TimeoutError("no answer"))] * 2, model_name="gpt-5.4-mini"))
 
     assert result.usage.estimated
     assert result.usage.model_calls == 2
@@ -247,8 +250,8 @@ async def test_a_scripted_failure_of_the_wire_counts_as_reserved() -> None:
 # --- budgets and records
 
 
-async def test_a_refund_lets_nobody_spend_more_than_the_limit() -> None:
-    """Children at a closed port beside children with answers: no more requests go out than the limit says."""
+async def test_refunds_do_not_let_a_tree_exceed_its_limit() -> None:
+    """Children with a closed port and children with answers together send no more requests than the limit allows."""
     children = 30
 
     def root(messages: list[BaseMessage]) -> Any:
@@ -274,8 +277,8 @@ async def test_a_refund_lets_nobody_spend_more_than_the_limit() -> None:
 
 
 @pytest.mark.parametrize(("is_last", "calls"), [(ModelCharged, 0), (ModelAsked, 1)])
-async def test_a_kill_behind_a_refund_leaves_the_refund(is_last: type[Event], calls: int) -> None:
-    """What was refunded on record stays refunded; a question on record without an end counts as reserved."""
+async def test_a_recorded_refund_survives_a_kill(is_last: type[Event], calls: int) -> None:
+    """A recorded refund stays. A recorded request without an end counts as reserved."""
     store = MemoryStore()
     async with AgentRuntime(store=store, retry=RetryPolicy(attempts=3, base_s=0)) as first:
         model = client("chat", f"http://127.0.0.1:{servers.closed_port()}")

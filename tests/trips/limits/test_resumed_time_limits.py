@@ -1,4 +1,4 @@
-"""The time that a run has is not given to it again by the kernel that goes on with it."""
+"""A kernel that resumes a run does not give its time, calls and turns a second time."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tests.trips.recovery.test_resume import lost
 CLOCKS = (datetime(2026, 1, 2, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 9, tzinfo=UTC))
 
 
-async def test_a_run_has_the_time_that_is_left_of_it() -> None:
-    """Of 100 s, 60 and 30 go by under kernels that are killed; of what lies between, and of clocks, none is counted."""
+async def test_a_resumed_run_has_only_its_remaining_time() -> None:
+    """A run of 100 s spends 60 s and 30 s under two killed kernels. Pauses and differing clocks do not count."""
     store = MemoryStore()
     for start, seconds in zip(CLOCKS[:2], (60, 30), strict=True):
         clock, gates = FakeClock(start), (Gate("first"), Gate("second"))
@@ -53,7 +53,7 @@ async def test_a_run_has_the_time_that_is_left_of_it() -> None:
 
 
 class SettableClock(FakeClock):
-    """One whose time of day somebody sets."""
+    """A fake clock whose time of day a test can set."""
 
     def set_on(self, seconds: float) -> None:
         """Set the time of day forward, or back."""
@@ -61,8 +61,8 @@ class SettableClock(FakeClock):
 
 
 @pytest.mark.parametrize("step", [86_400, -86_400], ids=["a day on", "a day back"])
-async def test_a_clock_that_is_set_takes_no_time_and_gives_none(step: float) -> None:
-    """Of 100 s, 60 go by under a kernel whose machine's clock is set meanwhile, and which is killed then."""
+async def test_setting_the_clock_does_not_change_a_run_s_remaining_time(step: float) -> None:
+    """A machine's clock is set while a run of 100 s spends 60 s. The next kernel gives the other 40 s."""
     store, clock, gates = MemoryStore(), SettableClock(), (Gate("first"), Gate("second"))
     model, tools = ScriptedModel([[Call("first")], [Call("second")], "never"]), [each.tool for each in gates]
     async with lost(store, clock) as runtime:
@@ -86,8 +86,8 @@ async def test_a_clock_that_is_set_takes_no_time_and_gives_none(step: float) -> 
         assert (await again.result()).status is Status.TIMEOUT
 
 
-async def test_the_time_of_a_run_that_rests_goes_on() -> None:
-    """One that waits for a child in the background ends in time, though no turn of its own begins any more."""
+async def test_the_time_of_an_idle_run_continues_after_a_kill() -> None:
+    """A run that waits for a background child ends at its time limit, although it begins no turn any more."""
     store, limits = MemoryStore(), Limits(seconds=10)
     plan: dict[str, Any] = {
         "": [[background("sit", "child")], "it is at work"],
@@ -113,8 +113,8 @@ def _is_reply(event: Event) -> bool:
     return isinstance(event, MessageRecorded) and event.step_id is not None
 
 
-async def test_calls_that_a_sandbox_may_have_run_that_was_lost_are_counted(tmp_path: pathlib.Path) -> None:
-    """They were granted, and it ended with its kernel before it told of any: no more are granted than the limit."""
+async def test_calls_granted_to_a_lost_sandbox_count(tmp_path: pathlib.Path) -> None:
+    """The sandbox ended with its kernel and may have made the calls, so no more calls are granted than the limit."""
     store, note = MemoryStore(), Call("Read", {"file_path": "note"})
     settings: dict[str, Any] = {"policy": Policy(), "limits": Limits(tool_calls=2), "tools": workspace_tools()}
     async with AgentRuntime(tmp_path / "one", store=store, backend="local") as runtime:
@@ -133,8 +133,8 @@ async def test_calls_that_a_sandbox_may_have_run_that_was_lost_are_counted(tmp_p
 
 
 @pytest.mark.parametrize("policy", [None, Policy()], ids=["host", "sandbox"])
-async def test_of_its_turns_a_run_has_those_that_are_left(tmp_path: pathlib.Path, policy: Policy | None) -> None:
-    """Of three, two were had under a kernel that was killed: the third is the last, whoever asks."""
+async def test_a_resumed_run_has_only_its_remaining_turns(tmp_path: pathlib.Path, policy: Policy | None) -> None:
+    """Two of three turns happened under the killed kernel, so the third is the last."""
     store, note = MemoryStore(), Call("Read", {"file_path": "note"})
     settings: dict[str, Any] = {"policy": policy, "tools": workspace_tools()}
     async with AgentRuntime(tmp_path / "one", store=store, backend="local") as runtime:

@@ -1,4 +1,4 @@
-"""AC-S2-4, AC-S2-5: who works at once is bounded, who waits holds no place, and no limit can deadlock a tree."""
+"""AC-S2-4, AC-S2-5: active runs are bounded, waiting runs hold no slot, and no limit can deadlock a tree."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ONE = SpawnLimits(running=1, depth=6)
 
 
 async def test_nested_spawns_finish_with_one_slot() -> None:
-    """AC-S2-5: five levels, each waiting for the next, with room for one run at work."""
+    """AC-S2-5: five levels, each waiting for the next, finish with one slot."""
 
     def answer(messages: list[BaseMessage]) -> ReplyStep:
         left = int(brief_of(messages)) if brief_of(messages).isdigit() else 5
@@ -58,7 +58,7 @@ async def test_nested_spawns_finish_with_one_slot() -> None:
 
 
 async def test_parallel_children_finish_with_one_slot() -> None:
-    """AC-S2-5: fan-out, forks and fresh ones mixed, two levels deep, with room for one run at work."""
+    """AC-S2-5: two levels of forks and fresh children finish with one slot."""
 
     def answer(messages: list[BaseMessage]) -> ReplyStep:
         newest = str(messages[-1].text)
@@ -75,7 +75,7 @@ async def test_parallel_children_finish_with_one_slot() -> None:
 
 
 async def test_functions_that_gather_finish_with_one_slot() -> None:
-    """AC-S2-5: plain functions that wait for several handles at once, again and again, in any order."""
+    """AC-S2-5: functions wait for several handles concurrently, repeatedly and in any order."""
 
     async def node(depth: int) -> int:
         context = current()
@@ -97,7 +97,7 @@ async def test_functions_that_gather_finish_with_one_slot() -> None:
         assert (await handle.result()).value == 1 + 4 + 16 + 64
 
 
-async def test_synchronous_functions_count_as_work() -> None:
+async def test_synchronous_functions_hold_a_slot() -> None:
     """A plain function in a thread holds its slot while it runs: with one slot, one runs at a time."""
     at_work: list[int] = []
     most = 0
@@ -118,7 +118,7 @@ async def test_synchronous_functions_count_as_work() -> None:
 
 
 async def test_waiting_with_task_output_holds_no_slot() -> None:
-    """AC-S2-5: a parent that blocks in TaskOutput lets the child work that it waits for."""
+    """AC-S2-5: a parent that blocks in TaskOutput releases its slot for the child."""
     steps: list[ReplyStep] = [background("dig", "digger"), Call("TaskOutput", {"task_id": "digger"}), "ok", "noted"]
     model = ScriptedModel({"dig": [Call("ListAgents"), "found"], "": steps})
     async with Session(model, spawn_limits=ONE) as session:
@@ -129,8 +129,8 @@ async def test_waiting_with_task_output_holds_no_slot() -> None:
     assert output == "status: completed\nfound"
 
 
-async def test_who_works_at_once_is_never_above_the_cap() -> None:
-    """Runs at work, measured inside their tools and their model calls, never exceed `running`."""
+async def test_active_runs_never_exceed_the_limit() -> None:
+    """The number of active runs, measured inside a tool, never exceeds `running`."""
     at_work, most = 0, 0
 
     async def busy() -> str:
@@ -157,8 +157,8 @@ async def test_who_works_at_once_is_never_above_the_cap() -> None:
 # --- living counts: queue and refuse
 
 
-async def test_a_birth_waits_for_room() -> None:
-    """`when_full="queue"`: the fourth child under a limit of three is born when one of them has ended."""
+async def test_a_spawn_waits_for_room() -> None:
+    """`when_full="queue"`: the fourth child under a limit of three starts once one of them has ended."""
     gate = Gate()
 
     def answer(messages: list[BaseMessage]) -> ReplyStep:
@@ -180,8 +180,8 @@ async def test_a_birth_waits_for_room() -> None:
     assert reports == [f"t {number}" for number in range(6)]
 
 
-async def test_a_birth_without_room_is_refused() -> None:
-    """`when_full="refuse"`: a typed refusal that says what is free, for that call only, until there is room."""
+async def test_a_spawn_without_room_is_refused() -> None:
+    """`when_full="refuse"`: that call gets an error with what is free, and a later call succeeds."""
     model = ScriptedModel({"dig": ["found"], "": [[fresh("dig"), fresh("dig"), fresh("dig")], fresh("dig"), "ok"]})
     async with Session(model, spawn_limits=SpawnLimits(children=2, when_full="refuse")) as session:
         await session.ask("Go.")
@@ -192,8 +192,8 @@ async def test_a_birth_without_room_is_refused() -> None:
     assert reports[3] == "found"
 
 
-async def test_a_birth_that_only_its_own_waiting_ancestors_could_make_room_for_is_refused() -> None:
-    """Promise 8: three levels where two runs may live: the grandchild is refused at once, not queued for ever."""
+async def test_a_spawn_that_only_its_waiting_ancestors_could_admit_is_refused() -> None:
+    """Promise 8: with room for two runs, the grandchild is refused at once and is not queued for ever."""
     model = ScriptedModel({"deep": ["never"], "dig": [fresh("deep"), "did it myself"], "": [fresh("dig"), "ok"]})
     async with Session(model, spawn_limits=SpawnLimits(runs=2)) as session:
         result = await session.ask("Go.")
@@ -203,8 +203,8 @@ async def test_a_birth_that_only_its_own_waiting_ancestors_could_make_room_for_i
     assert "only runs that wait for this spawn could make room" in str(model.requests[2].messages[-1].text)
 
 
-async def test_a_birth_waits_for_a_stranger_s_end() -> None:
-    """The same, but somebody else's end can make room: it is queued, and born then."""
+async def test_a_spawn_waits_for_the_end_of_an_unrelated_run() -> None:
+    """The spawn is queued because a run outside its ancestors can make room, and starts then."""
     gate = Gate()
     model = ScriptedModel(
         {
@@ -224,8 +224,8 @@ async def test_a_birth_waits_for_a_stranger_s_end() -> None:
         assert len(session.runs()) == 4
 
 
-async def test_a_queued_birth_can_be_called_off() -> None:
-    """A run that is stopped while it waits in line leaves the line; others behind it are served."""
+async def test_a_queued_spawn_can_be_cancelled() -> None:
+    """A cancelled spawn leaves the queue, and the next one in the queue starts."""
     gate = Gate()
     model = ScriptedModel({"hold": [Call("gate"), "held"], "": ["ok"]})
     async with Session(
@@ -247,7 +247,7 @@ async def test_a_queued_birth_can_be_called_off() -> None:
 
 
 async def test_a_parent_that_waits_for_a_detached_child_does_not_deadlock() -> None:
-    """A child that may outlive its parent, and a parent that waits for it all the same: no birth waits for that."""
+    """The detached child's spawn is refused, because its waiting parent could never make room."""
 
     async def leaf() -> str:
         return "leaf"
@@ -274,8 +274,8 @@ async def test_a_parent_that_waits_for_a_detached_child_does_not_deadlock() -> N
 
 
 @pytest.mark.parametrize("first", ["asks", "waits"])
-async def test_a_run_that_waits_for_a_stranger_does_not_deadlock(first: str) -> None:
-    """A function waits for its sibling by handle: the sibling's births cannot wait for that function's end."""
+async def test_a_function_that_waits_for_its_sibling_does_not_deadlock(first: str) -> None:
+    """A function waits for its sibling by handle, so the sibling's spawn cannot wait for that function's end."""
     ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     async def leaf() -> str:
@@ -318,8 +318,8 @@ async def dawdle(wanted: bool) -> None:
 # --- trees of any shape, under any limits
 
 
-class Wood:
-    """Agents, models and functions mixed, that start others, wait for them in all the ways there are, and stop some."""
+class RandomTree:
+    """Mixed agents, models and functions that spawn others, wait for them in every way, and stop some."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -382,9 +382,9 @@ class Wood:
 
 @pytest.mark.parametrize("when_full", ["queue", "refuse"])
 @pytest.mark.parametrize("seed", range(40))
-async def test_a_tree_of_any_shape_comes_to_an_end(seed: int, when_full: Literal["queue", "refuse"]) -> None:
-    """No limits can deadlock a tree: 1 to 3 at work, 3 to 6 alive, 1 to 3 children each, and all comes to an end."""
-    chance, wood = random.Random(seed), Wood(seed)
+async def test_a_random_tree_always_ends(seed: int, when_full: Literal["queue", "refuse"]) -> None:
+    """No limits can deadlock a tree: 1 to 3 active runs, 3 to 6 living runs, 1 to 3 children each."""
+    chance, wood = random.Random(seed), RandomTree(seed)
     limits = SpawnLimits(
         running=chance.randint(1, 3),
         runs=chance.randint(3, 6),
@@ -411,8 +411,8 @@ async def test_a_tree_of_any_shape_comes_to_an_end(seed: int, when_full: Literal
 # --- AC-S2-4: the dispatcher, seen from outside
 
 
-async def test_safe_tools_run_together_up_to_the_cap_and_answer_in_order() -> None:
-    """AC-S2-4: twenty safe calls run ten at a time; results come in the order of the calls, one failing alone."""
+async def test_safe_tools_run_concurrently_and_answer_in_order() -> None:
+    """AC-S2-4: twenty safe calls run ten at a time. Results keep the order of the calls, and only one call fails."""
     at_work, most = 0, 0
 
     async def busy(number: int) -> str:
@@ -442,8 +442,8 @@ async def test_safe_tools_run_together_up_to_the_cap_and_answer_in_order() -> No
     assert [event.status for event in ended].count("error") == 2
 
 
-async def test_other_tools_run_alone_in_their_place() -> None:
-    """AC-S2-4: a tool that does not say that it is safe runs beside nobody, after what came before it."""
+async def test_a_tool_that_is_not_safe_runs_alone_in_its_place() -> None:
+    """AC-S2-4: a tool that is not declared safe runs after the calls before it, and not concurrently with any."""
     log: list[str] = []
 
     def recorded(name: str) -> Callable[[], Awaitable[str]]:
@@ -472,7 +472,7 @@ async def test_other_tools_run_alone_in_their_place() -> None:
 
 
 def is_consistent(session: Session) -> bool:
-    """Every history could be sent to a provider, and every life has exactly one end on record."""
+    """Return whether a provider would accept every history, and each life of a run has exactly one recorded end."""
     events = kept(session)
     runs = list(opened(session).tree.register.runs.values())
     ends = [event.run for event in of_kind(events, RunEnded)]
@@ -482,9 +482,9 @@ def is_consistent(session: Session) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(60))
-async def test_a_tree_that_is_interrupted_and_cancelled_at_any_moment_leaves_nothing(seed: int) -> None:
-    """Interrupts, stops of single runs and prompts at random moments, then a cancel: nobody lives, nothing is held."""
-    chance, wood = random.Random(seed), Wood(seed)
+async def test_interrupts_and_cancels_at_random_moments_leave_nothing(seed: int) -> None:
+    """Interrupts, stops and prompts come at random moments, then a cancel: no run lives, and nothing is held."""
+    chance, wood = random.Random(seed), RandomTree(seed)
     limits = SpawnLimits(running=chance.choice([1, 2, None]), runs=8, children=3, depth=4)
     tool = async_tool(wood.lead, concurrency_safe=True, waits=True)
     model, runtime = ScriptedModel(wood.answer, keep_requests=False), AgentRuntime(grace_s=5)

@@ -1,4 +1,4 @@
-"""OpenAI's clients are asked for the usage of a stream where that is possible, and only there."""
+"""OpenAI's clients ask for the usage of a stream where the endpoint allows that, and only there."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ UNKNOWN = "Unrecognized request argument supplied: stream_options"
 
 
 def asked_usage(server: Provider) -> list[bool]:
-    """Of each request, whether it asked for usage."""
+    """Return for each request whether it asked for usage."""
     return ["stream_options" in body for body in server.bodies]
 
 
-def impatient(attempts: int = 1) -> AgentRuntime:
-    """A runtime that asks again at once, or not at all."""
+def runtime_without_backoff(attempts: int = 1) -> AgentRuntime:
+    """A runtime that retries at once, or not at all."""
     return AgentRuntime(retry=RetryPolicy(attempts=attempts, base_s=0))
 
 
@@ -35,11 +35,11 @@ def look() -> str:
 
 
 @pytest.mark.parametrize("more", [{}, {"streaming": True}, {"streaming": False}], ids=str)
-async def test_the_responses_api_is_never_told_of_stream_usage(more: dict[str, Any]) -> None:
-    """It reports usage anyway, and its client has no such argument."""
+async def test_a_request_to_the_responses_api_does_not_ask_for_usage(more: dict[str, Any]) -> None:
+    """The Responses API always reports usage, and its client has no such argument."""
     async with provider([Call("look"), "Hello."]) as server:
         model = server.openai(use_responses_api=True, **more)
-        async with Session(model, [look], runtime=impatient(), limits=LIMITS) as session:
+        async with Session(model, [look], runtime=runtime_without_backoff(), limits=LIMITS) as session:
             result = await session.ask("Go.")
 
     assert (result.status, result.value) == (Status.COMPLETED, "Hello.")
@@ -49,12 +49,14 @@ async def test_the_responses_api_is_never_told_of_stream_usage(more: dict[str, A
     assert all(request.path.endswith("/responses") for request in server.requests)
 
 
-async def test_the_responses_api_of_some_models_only_with_tools() -> None:
-    """A client may choose the API by what goes with a request: without tools the same model has Chat Completions."""
+async def test_usage_is_requested_if_a_client_chooses_chat_completions() -> None:
+    """Some clients choose the API by the request: the same model uses Chat Completions without tools."""
     async with provider(["one", "two"]) as server:
         paths = []
         for tools in ([], [look]):
-            async with Session(server.openai("gpt-6-mini"), tools, spawn=False, runtime=impatient()) as session:
+            async with Session(
+                server.openai("gpt-6-mini"), tools, spawn=False, runtime=runtime_without_backoff()
+            ) as session:
                 result = await session.ask("Go.")
                 assert (result.status, result.usage.estimated) == (Status.COMPLETED, False)
                 paths.append(server.requests[-1].path.rpartition("/")[2])
@@ -63,22 +65,25 @@ async def test_the_responses_api_of_some_models_only_with_tools() -> None:
     assert asked_usage(server) == [True, False]
 
 
-async def test_chat_completions_are_asked_for_usage() -> None:
-    """Without it every answer would be counted as all that was reserved."""
+async def test_chat_completions_ask_for_usage() -> None:
+    """Without usage, every answer would count as all that was reserved."""
     async with provider(["Hello."]) as server:
-        async with Session(server.openai(), runtime=impatient(), limits=LIMITS) as session:
+        async with Session(server.openai(), runtime=runtime_without_backoff(), limits=LIMITS) as session:
             result = await session.ask("Go.")
 
     assert (result.value, result.usage.estimated, asked_usage(server)) == ("Hello.", False, [True])
 
 
 @pytest.mark.parametrize("refusal", [UNKNOWN, "Bad Request"])
-async def test_an_endpoint_that_refuses_is_asked_once_without(refusal: str) -> None:
-    """The request is made again without, as a call of its own; from then on nobody asks that endpoint for usage."""
+async def test_an_endpoint_that_refuses_usage_is_not_asked_for_it_again(refusal: str) -> None:
+    """The request is repeated without the field, as a call of its own.
+
+    No later request to that endpoint asks for usage.
+    """
     async with provider(["one", "two", "three"]) as server:
         server.refusals["stream_options"] = refusal
         model = server.openai()
-        async with Session(model, runtime=impatient(), limits=LIMITS) as session:
+        async with Session(model, runtime=runtime_without_backoff(), limits=LIMITS) as session:
             first = await session.ask("Go.")
             retried = of_kind(kept(session), ModelRetried)
             second = await session.ask("Go on.")
@@ -86,7 +91,7 @@ async def test_an_endpoint_that_refuses_is_asked_once_without(refusal: str) -> N
             assert nothing_is_held(session)
         # Another client for the same model at the same endpoint, in the same process.
         again = server.openai(base_url=model.openai_api_base)
-        async with Session(again, runtime=impatient(), limits=LIMITS) as session:
+        async with Session(again, runtime=runtime_without_backoff(), limits=LIMITS) as session:
             third = await session.ask("Go.")
 
     assert [each.value for each in (first, second, third)] == ["one", "two", "three"]
@@ -97,26 +102,26 @@ async def test_an_endpoint_that_refuses_is_asked_once_without(refusal: str) -> N
     assert first.usage.estimated  # Its answer came without usage.
 
 
-async def test_what_one_endpoint_refuses_another_is_asked_for() -> None:
-    """What is remembered is remembered of one model at one endpoint."""
+async def test_a_refusal_of_usage_holds_for_one_model_at_one_endpoint() -> None:
+    """Another endpoint, or another model at the same endpoint, is still asked for usage."""
     async with provider(["one", "two", "three"]) as server:
         server.refusals["stream_options"] = UNKNOWN
         model = server.openai()
-        async with Session(model, runtime=impatient()) as session:
+        async with Session(model, runtime=runtime_without_backoff()) as session:
             await session.ask("Go.")
         server.refusals.clear()
         others = [server.openai(), server.openai("gpt-5.4-nano", base_url=model.openai_api_base)]
         for other in others:
-            async with Session(other, runtime=impatient()) as session:
+            async with Session(other, runtime=runtime_without_backoff()) as session:
                 await session.ask("Go.")
 
     assert asked_usage(server) == [True, False, True, True]
 
 
-async def test_a_request_that_is_refused_for_another_reason_is_asked_twice_at_most() -> None:
-    """Where the endpoint does not say what it refuses, usage is left out once; nothing is remembered of it."""
+async def test_a_request_refused_for_another_reason_is_sent_twice_at_most() -> None:
+    """The endpoint does not say what it refuses: the field is left out once, and the refusal is not remembered."""
     async with provider(lambda messages: Fail(400)) as server:
-        async with Session(server.openai(), runtime=impatient(), limits=LIMITS) as session:
+        async with Session(server.openai(), runtime=runtime_without_backoff(), limits=LIMITS) as session:
             result = await session.ask("Go.")
             again = await session.ask("Again.")
             spent = run_of(session, "main").context.budget.spent("model_calls")
@@ -126,21 +131,21 @@ async def test_a_request_that_is_refused_for_another_reason_is_asked_twice_at_mo
     assert spent == 4
 
 
-async def test_later_attempts_of_the_call_are_made_without_as_well() -> None:
-    """An attempt that fails for another reason does not bring the refused field back."""
+async def test_a_retry_does_not_bring_the_refused_field_back() -> None:
+    """A later attempt of the same call, after an unrelated failure, leaves the field out, too."""
     async with provider([Fail(500), "there"]) as server:
         server.refusals["stream_options"] = "Bad Request"
-        async with Session(server.openai(), runtime=impatient(2), limits=LIMITS) as session:
+        async with Session(server.openai(), runtime=runtime_without_backoff(2), limits=LIMITS) as session:
             result = await session.ask("Go.")
 
     assert (result.value, result.usage.model_calls) == ("there", 3)
     assert asked_usage(server) == [True, False, False]
 
 
-async def test_an_endpoint_that_gave_usage_once_is_not_suspected() -> None:
-    """A refusal after that has another reason, and is not asked again."""
+async def test_an_endpoint_that_reported_usage_once_keeps_the_field() -> None:
+    """A later refusal has another reason, and the request is not repeated."""
     async with provider(["Hello.", Fail(400)]) as server:
-        async with Session(server.openai(), runtime=impatient(), limits=LIMITS) as session:
+        async with Session(server.openai(), runtime=runtime_without_backoff(), limits=LIMITS) as session:
             await session.ask("Go.")
             result = await session.ask("Go on.")
 
@@ -148,20 +153,20 @@ async def test_an_endpoint_that_gave_usage_once_is_not_suspected() -> None:
     assert asked_usage(server) == [True, True]
 
 
-async def test_being_asked_without_costs_a_call_of_the_budget() -> None:
-    """Each request counts: with two calls, one of them kept for the last word, the second is the last word."""
+async def test_a_repeated_request_without_the_field_costs_a_call() -> None:
+    """One of two calls is kept for the last answer, so the repeated request is the last answer."""
     async with provider(["what I know", "too much"]) as server:
         server.refusals["stream_options"] = UNKNOWN
         limits = Limits(model_calls=2)
-        async with Session(server.openai(), runtime=impatient(), limits=limits) as session:
+        async with Session(server.openai(), runtime=runtime_without_backoff(), limits=limits) as session:
             result = await session.ask("Go.")
 
     assert server.count == 2
     assert (result.status, result.partial) == (Status.BUDGET_EXHAUSTED, "what I know")
 
 
-async def test_many_at_once_are_each_asked_once_without() -> None:
-    """Children that ask a refusing endpoint at the same time all get their answers, and no call is lost."""
+async def test_concurrent_children_at_a_refusing_endpoint_lose_no_call() -> None:
+    """Concurrent children of an endpoint that refuses usage all get their answers."""
     children = 20
 
     def answer(messages: Any) -> Any:
@@ -173,7 +178,9 @@ async def test_many_at_once_are_each_asked_once_without() -> None:
 
     async with provider(answer) as server:
         server.refusals["stream_options"] = UNKNOWN
-        async with Session(server.openai(), runtime=impatient(), limits=Limits(model_calls=100)) as session:
+        async with Session(
+            server.openai(), runtime=runtime_without_backoff(), limits=Limits(model_calls=100)
+        ) as session:
             result = await session.ask("Go.")
 
     assert result.value == "all found"
