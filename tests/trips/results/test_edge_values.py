@@ -1,4 +1,4 @@
-"""Values, files and limits at the edge of what is allowed: strange results cost nobody else anything."""
+"""Values, files and limits at the edge of what is allowed: a strange result harms no other run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.trips.kits.sessions import all_is_quiet, answers, async_tool, kept, o
 
 
 class Unprintable:
-    """A value that cannot be shown."""
+    """A value whose `repr` raises."""
 
     def __repr__(self) -> str:
         raise ValueError("no repr")
@@ -37,8 +37,8 @@ async def unprintable(text: str = "") -> Unprintable:
     return Unprintable()
 
 
-async def test_a_value_that_cannot_be_shown_costs_nobody_its_end() -> None:
-    """A function's result whose repr raises: its end is on record, and its parent's notice arrives."""
+async def test_a_result_whose_repr_raises_does_not_stop_its_run() -> None:
+    """The end of the function's run is recorded, and its parent receives the notice."""
     call = Call("Agent", {"prompt": "x", "subagent_type": "odd", "run_in_background": True})
     agents = [Agent(name="odd", function=unprintable)]
     async with Session(ScriptedModel({"Go.": [call, "started"], "": ["noted"]}), agents=agents) as session:
@@ -52,8 +52,8 @@ async def test_a_value_that_cannot_be_shown_costs_nobody_its_end() -> None:
         assert (result.status, type(result.value)) == (Status.COMPLETED, Unprintable)
 
 
-async def test_a_plain_function_can_be_asked() -> None:
-    """`Session(agent=function)`: the prompt is its argument, what it returns is the answer."""
+async def test_a_session_can_ask_a_plain_function() -> None:
+    """With `Session(agent=function)`, the prompt is the argument and the return value is the answer."""
 
     def repeat(text: str) -> str:
         return f"got {text}"
@@ -64,8 +64,8 @@ async def test_a_plain_function_can_be_asked() -> None:
     assert (result.status, result.value) == (Status.COMPLETED, "got hello")
 
 
-async def test_a_last_word_that_the_provider_refuses_is_still_a_budget_that_is_used_up() -> None:
-    """The reason that the turn ended is the limit; that nothing more could be said does not make it a failure."""
+async def test_a_refused_last_answer_keeps_the_status_budget_exhausted() -> None:
+    """The limit ended the turn. A provider's refusal of the last answer does not turn that into a failure."""
     model = ScriptedModel([Call("ListAgents"), Fail("no")])
     async with Session(model, limits=Limits(model_calls=2)) as session:
         result = await session.ask("Go.")
@@ -90,8 +90,8 @@ def files_of(session: Session) -> list[str]:
     return [event.spilled_to for event in of_kind(kept(session), ToolEnded) if event.spilled_to is not None]
 
 
-async def test_a_run_can_read_its_own_large_result_in_a_session_without_a_folder() -> None:
-    """Without a `cwd` the result is in a temporary folder: the run's Read opens it, and it is gone afterwards."""
+async def test_a_run_can_read_its_large_result_without_a_working_folder() -> None:
+    """Without a `cwd`, the result is in a temporary folder: Read opens it, and the session removes it at its end."""
     files: list[str] = []
 
     async def big() -> str:
@@ -112,7 +112,7 @@ async def test_a_run_can_read_its_own_large_result_in_a_session_without_a_folder
 
 
 async def test_large_results_of_calls_with_one_id_do_not_replace_each_other(tmp_path: Path) -> None:
-    """Some providers number calls from 0 in each reply: each result keeps a file of its own."""
+    """Some providers number calls from 0 in each reply. Each large result still has its own file."""
     calls = 0
 
     async def big() -> str:
@@ -133,7 +133,7 @@ async def test_large_results_of_calls_with_one_id_do_not_replace_each_other(tmp_
 
 @dataclass(eq=False)
 class Node:
-    """A run, as far as admission must know it."""
+    """The parts of a run that admission uses."""
 
     path: str
     parent: Node | None = None
@@ -149,8 +149,8 @@ class Node:
             node = node.parent
 
 
-class Counted:
-    """A tree of a root with two children, in which nobody else may be born, and how often it was looked through."""
+class CountedTree:
+    """A full tree of a root with two children, which counts how often admission looks through it."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -166,8 +166,8 @@ class Counted:
         self.looks += 1
         return list(self.nodes)
 
-    async def asked(self, births: int) -> list[asyncio.Task[AdmissionSlot]]:
-        """So many births below one child, all waiting in line."""
+    async def queue_spawns(self, births: int) -> list[asyncio.Task[AdmissionSlot]]:
+        """Queue this many spawns below one child, and return their tasks."""
         asking = [asyncio.create_task(self.admission.admit(self.asker)) for _ in range(births)]
         await eventually(lambda: self.admission.queued == births)
         return asking
@@ -176,10 +176,10 @@ class Counted:
 BIRTHS = 200
 
 
-async def test_births_in_line_are_looked_at_a_bounded_number_of_times_when_there_is_room() -> None:
-    """One look through the tree for each birth that is asked for, and one for each end that lets somebody in."""
-    tree = Counted()
-    asking = await tree.asked(BIRTHS)
+async def test_admission_looks_through_the_tree_once_per_spawn_and_end() -> None:
+    """Admission looks once for each queued spawn, and once for each end that makes room."""
+    tree = CountedTree()
+    asking = await tree.queue_spawns(BIRTHS)
 
     place = tree.places[1]
     tree.nodes.remove(tree.other)
@@ -196,10 +196,10 @@ async def test_births_in_line_are_looked_at_a_bounded_number_of_times_when_there
     assert tree.looks <= 2 * BIRTHS + 2
 
 
-async def test_births_in_line_are_looked_at_a_bounded_number_of_times_when_hope_is_lost() -> None:
-    """The only other run comes to wait for who asks: all are refused, with one look through the tree for each."""
-    tree = Counted()
-    asking = await tree.asked(BIRTHS)
+async def test_admission_refuses_hopeless_spawns_with_one_look_each() -> None:
+    """The last run that could make room begins to wait, too, so every queued spawn is refused."""
+    tree = CountedTree()
+    asking = await tree.queue_spawns(BIRTHS)
 
     tree.other.waits_for = [tree.asker]
     tree.admission.recheck_queue()

@@ -1,4 +1,4 @@
-"""What comes back from an agent in a sandbox: values, errors, streams, files. On every backend alike."""
+"""Results of an agent in a sandbox: values, errors, streams, files. Every backend gives the same results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["backend", "runtime"]
 
 
 async def test_ac_s0_1_status_shows_a_session_while_it_runs(runtime: ramet.AgentRuntime) -> None:
-    """AC-S0-1: running with no session; during a run with its id; afterwards with none again."""
+    """AC-S0-1: the status is `running`, and has a session's id only during its run."""
     assert (runtime.get_status()["state"], len(runtime.get_status()["sessions"])) == ("running", 0)
 
     ready = asyncio.Event()
@@ -45,7 +45,7 @@ async def test_ac_s0_1_status_shows_a_session_while_it_runs(runtime: ramet.Agent
 
 
 async def test_ac_s0_2_the_value_is_the_result(runtime: ramet.AgentRuntime) -> None:
-    """AC-S0-2: a function that returns and writes no file yields exactly that, in the default policy."""
+    """AC-S0-2: a function that writes no file yields exactly its return value, under the default policy."""
     result = await runtime.run_agent(agent=agents.echo, args=(1, "two"), kwargs={"three": [3.0, None, True]})
 
     assert (result.status, result.exit_code, result.error) == ("completed", 0, None)
@@ -54,8 +54,8 @@ async def test_ac_s0_2_the_value_is_the_result(runtime: ramet.AgentRuntime) -> N
     assert result.session_id
 
 
-async def test_a_function_of_this_very_module_and_one_made_here_travel(runtime: ramet.AgentRuntime) -> None:
-    """146: closures and lambdas go by value, with what they close over."""
+async def test_closures_and_lambdas_run_in_a_sandbox(runtime: ramet.AgentRuntime) -> None:
+    """146: closures and lambdas travel by value, with the variables that they close over."""
     factor = 6
 
     def times(number: int) -> int:
@@ -65,13 +65,13 @@ async def test_a_function_of_this_very_module_and_one_made_here_travel(runtime: 
     assert (await runtime.run_agent(agent=lambda: factor)).output == 6
 
 
-async def test_a_coroutine_function_is_awaited_inside(runtime: ramet.AgentRuntime) -> None:
+async def test_a_sandbox_awaits_a_coroutine_function(runtime: ramet.AgentRuntime) -> None:
     """An async function is an agent like any other."""
     assert (await runtime.run_agent(agent=agents.asynchronous, args=("word",))).output == "WORD"
 
 
 def text_of(path: str) -> str:
-    """What a file of the host holds."""
+    """Return the text of a file of the host."""
     return pathlib.Path(path).read_text()
 
 
@@ -81,8 +81,8 @@ VALUES: list[Any] = [
 ]  # fmt: skip
 
 
-async def test_values_come_back_as_they_were(runtime: ramet.AgentRuntime) -> None:
-    """Data makes the way in and out unchanged: extremes, markers that look like ours, bytes, empty things."""
+async def test_values_pass_a_sandbox_unchanged(runtime: ramet.AgentRuntime) -> None:
+    """Arguments and results keep extremes, bytes, empty values, and data that looks like ramet's own markers."""
     result = await runtime.run_agent(agent=agents.echo, args=(VALUES,))
 
     [found] = result.output["args"]
@@ -91,7 +91,10 @@ async def test_values_come_back_as_they_were(runtime: ramet.AgentRuntime) -> Non
 
 
 async def test_annotated_types_are_rebuilt_and_others_arrive_as_dicts(runtime: ramet.AgentRuntime) -> None:
-    """FINEPRINT: a dataclass or tuple that the return annotation names is one again; else data with its type's name."""
+    """FINEPRINT: the return annotation decides which dataclasses and tuples are rebuilt.
+
+    Others are data with a type name.
+    """
     expected = agents.Point(1, 2, ["made inside"])
 
     assert (await runtime.run_agent(agent=agents.point, args=(1, 2))).output == expected
@@ -103,15 +106,15 @@ async def test_annotated_types_are_rebuilt_and_others_arrive_as_dicts(runtime: r
     assert (unnamed["x"], unnamed["y"]) == (1, 2)
 
 
-async def test_types_may_be_named_by_the_caller(runtime: ramet.AgentRuntime) -> None:
-    """FINEPRINT: `returns=` says what the annotation does not."""
+async def test_returns_names_the_type_of_a_result(runtime: ramet.AgentRuntime) -> None:
+    """FINEPRINT: the argument `returns=` replaces a missing annotation."""
     result = await runtime.run_agent(agent=agents.unnamed_point, args=(1, 2), returns=agents.Point)
 
     assert result.output == agents.Point(1, 2, ["made inside"])
 
 
 async def test_times_arrays_and_models_come_back(runtime: ramet.AgentRuntime) -> None:
-    """datetimes, numpy arrays as arrays, pydantic models by name or as data."""
+    """Times, numpy arrays, and pydantic models that `returns=` names keep their types."""
     assert (await runtime.run_agent(agent=agents.moment)).output == datetime.datetime(
         2026, 11, 20, 17, 30, tzinfo=datetime.UTC
     )
@@ -122,15 +125,15 @@ async def test_times_arrays_and_models_come_back(runtime: ramet.AgentRuntime) ->
     assert (await runtime.run_agent(agent=agents.answer, returns=Answer)).output == Answer(text="yes", score=0.5)
 
 
-async def test_176_a_megabyte_and_more_travels(runtime: ramet.AgentRuntime) -> None:
-    """176: far above 64 KB, in both directions."""
+async def test_176_values_of_five_megabytes_pass_a_sandbox(runtime: ramet.AgentRuntime) -> None:
+    """176: arguments and results can be far larger than 64 KB."""
     result = await runtime.run_agent(agent=agents.echo, args=("x" * 5_000_000,))
 
     assert result.output["args"] == ["x" * 5_000_000]
 
 
-async def test_166_output_is_heard_live_and_kept(runtime: ramet.AgentRuntime) -> None:
-    """166: callbacks hear both streams while the agent runs; the result has them too."""
+async def test_166_callbacks_receive_output_while_an_agent_runs(runtime: ramet.AgentRuntime) -> None:
+    """166: the callbacks receive both streams during the run, and the result has both, too."""
     heard: dict[str, list[str]] = {"out": [], "err": []}
 
     result = await runtime.run_agent(
@@ -144,8 +147,8 @@ async def test_166_output_is_heard_live_and_kept(runtime: ramet.AgentRuntime) ->
     assert (result.stdout, result.stderr) == ("first\nsecond\n", "complaint\n")
 
 
-async def test_166_a_callback_that_fails_costs_the_agent_nothing(runtime: ramet.AgentRuntime) -> None:
-    """166: who listens cannot break what is listened to."""
+async def test_166_a_failing_callback_does_not_harm_the_agent(runtime: ramet.AgentRuntime) -> None:
+    """166: an error of a callback changes neither the run nor its result."""
 
     def broken(text: str) -> None:
         raise ValueError("the listener's own fault")
@@ -155,8 +158,8 @@ async def test_166_a_callback_that_fails_costs_the_agent_nothing(runtime: ramet.
     assert (result.status, result.stdout) == ("completed", "a\n")
 
 
-async def test_168_files_that_are_left_are_artifacts(runtime: ramet.AgentRuntime) -> None:
-    """168: name below the workspace, size, and a copy that the host can read."""
+async def test_168_files_left_in_the_workspace_are_artifacts(runtime: ramet.AgentRuntime) -> None:
+    """168: an artifact has its name below the workspace, its size, and a copy that the host can read."""
     result = await runtime.run_agent(agent=agents.leave, args=({"report.md": "# Report", "data/x.csv": "1,2\n"},))
 
     found = {each.name: (each.size, text_of(str(each.path))) for each in result.artifacts}
@@ -166,7 +169,7 @@ async def test_168_files_that_are_left_are_artifacts(runtime: ramet.AgentRuntime
 async def test_118_workspaces_lie_below_the_working_directory_and_are_private(
     runtime: ramet.AgentRuntime, tmp_path: pathlib.Path
 ) -> None:
-    """118: each logical run has a folder of its own there; another user cannot look into it."""
+    """118: a run has a folder of its own below the working directory, closed to other users."""
     result = await runtime.run_agent(agent=agents.leave, args=({"report.md": "# Report"},))
 
     path = pathlib.Path(str(result.artifacts[0].path))
@@ -175,8 +178,8 @@ async def test_118_workspaces_lie_below_the_working_directory_and_are_private(
     assert any(not folder.stat().st_mode & 0o077 for folder in closed)
 
 
-async def test_an_error_inside_is_a_result_not_an_exception(runtime: ramet.AgentRuntime) -> None:
-    """`run_agent` never raises for what the guest did."""
+async def test_an_error_in_a_sandbox_is_a_result_and_not_an_exception(runtime: ramet.AgentRuntime) -> None:
+    """`run_agent` never raises an error of the guest."""
     result = await runtime.run_agent(agent=agents.fail, args=("the reason",))
 
     assert (result.status, result.exit_code, result.output) == ("failed", 1, None)
@@ -186,16 +189,16 @@ async def test_an_error_inside_is_a_result_not_an_exception(runtime: ramet.Agent
     assert "the reason" in result.stderr
 
 
-async def test_a_module_that_is_missing_inside_is_said_so(runtime: ramet.AgentRuntime) -> None:
-    """Bad input: the error names the module."""
+async def test_the_error_names_a_module_missing_in_the_sandbox(runtime: ramet.AgentRuntime) -> None:
+    """Bad input: a function imports a module that the sandbox does not have."""
     result = await runtime.run_agent(agent=agents.needs_missing)
 
     assert result.status == "failed"
     assert "no_such_module_anywhere" in str(result.error)
 
 
-async def test_what_cannot_travel_in_is_refused_before_anything_starts(runtime: ramet.AgentRuntime) -> None:
-    """Bad input: a lambda that closes over a socket, a lock as an argument: an error that says what and what to do."""
+async def test_code_that_cannot_be_packed_is_refused_before_a_sandbox_starts(runtime: ramet.AgentRuntime) -> None:
+    """Bad input: a closed-over socket, or a lock as argument, raises an error with its cause and a remedy."""
     with socket.socket() as held:
         with pytest.raises(NotShippable) as refusal:
             await runtime.run_agent(agent=lambda: held.fileno())
@@ -210,7 +213,7 @@ async def test_what_cannot_travel_in_is_refused_before_anything_starts(runtime: 
 
 
 async def test_a_function_that_holds_a_secret_of_its_policy_is_refused(runtime: ramet.AgentRuntime) -> None:
-    """FINEPRINT: a packed function with a known secret is not sent; the error names the variable, not the value."""
+    """FINEPRINT: a packed function with a known secret is not sent. The error names the variable, not the value."""
     key = "sk-very-secret-0123456789"
 
     def leaky() -> int:
@@ -223,8 +226,8 @@ async def test_a_function_that_holds_a_secret_of_its_policy_is_refused(runtime: 
     assert key not in str(refusal.value)
 
 
-async def test_167_169_a_running_agents_sandbox_can_be_looked_into_by_its_owner(runtime: ramet.AgentRuntime) -> None:
-    """167, 169: a command beside it, its metrics; after its end both are a typed error."""
+async def test_167_169_an_owner_can_run_commands_and_read_metrics_of_a_sandbox(runtime: ramet.AgentRuntime) -> None:
+    """167, 169: a command and the metrics work while the agent runs, and raise a typed error after its end."""
     ready = asyncio.Event()
     handle = await runtime.start_agent(
         agent=agents.work_and_nap, policy=ramet.Policy(), args=(0.2, 60), on_stdout=lambda text: ready.set()
@@ -245,8 +248,11 @@ async def test_167_169_a_running_agents_sandbox_can_be_looked_into_by_its_owner(
         runtime.get("no-such-run")
 
 
-def test_sync_faces_work_outside_a_loop_and_refuse_inside(backend: Name, tmp_path: pathlib.Path) -> None:
-    """Row 4: the same results without asyncio; inside a running loop an error that says what to call instead."""
+def test_sync_methods_work_outside_a_loop_and_refuse_inside(backend: Name, tmp_path: pathlib.Path) -> None:
+    """Row 4: sync methods give the same results without asyncio.
+
+    Inside a running loop, the error names the async method.
+    """
     with_sync = ramet.AgentRuntime(working_dir=tmp_path / "work", backend=backend)
     with_sync.start_sync()
     try:
@@ -307,7 +313,7 @@ asyncio.run(main())
 
 
 def test_seed_000_runs_as_it_is_shown(tmp_path: pathlib.Path) -> None:
-    """The first seed's code, with the package's name replaced, as a script of a user."""
+    """The first seed's code runs as a user's script, with only the package's name replaced."""
     (tmp_path / "prod.py").write_text(SEED)
 
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""A result above `max_output_bytes` is one typed failure, OutputTooLarge, with size and bound, by every way out."""
+"""A result above `max_output_bytes` fails with OutputTooLarge, with size and limit, wherever the result comes from."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SAID = re.compile(r"bytes of the result: (\d+) were left, at most 1000 are taken
 
 
 def is_too_large(result: Result[Any] | ramet.AgentResult, size: int = 2_000) -> bool:
-    """Whether a result is the failure, with its size and its bound."""
+    """Return whether a result is that failure, with its size and its limit."""
     error = result.error
     said = SAID.fullmatch(error.message) if error is not None else None
     assert said is not None, result
@@ -40,15 +40,15 @@ def is_too_large(result: Result[Any] | ramet.AgentResult, size: int = 2_000) -> 
     return (result.status, error.type) == (Status.FAILED, "OutputTooLarge") and int(said[1]) >= size
 
 
-async def test_of_a_function_in_a_sandbox(runtime: ramet.AgentRuntime) -> None:
-    """The guest measures it, and it is not sent; text, data, and a value with binary parts."""
+async def test_output_too_large_for_a_sandboxed_function(runtime: ramet.AgentRuntime) -> None:
+    """The guest measures text, data, and values with binary parts, and does not send them."""
     for function, args in ((agents.big, (2_000,)), (agents.echo, ("x" * 2_000,)), (agents.echo, (b"x" * 2_000,))):
         assert is_too_large(await runtime.run_agent(agent=function, args=args, policy=SMALL))
     assert (await runtime.run_agent(agent=agents.big, args=(900,), policy=SMALL)).output == "b" * 900
 
 
-async def test_of_a_child_in_a_sandbox(runtime: ramet.AgentRuntime) -> None:
-    """Its parent reads the same as the host."""
+async def test_output_too_large_for_a_sandboxed_child(runtime: ramet.AgentRuntime) -> None:
+    """The parent in the sandbox reads the same error as the host."""
     policy = Policy(allow_sub_agents=True, memory_mb=512)
     asked_for = (agents.big, {"max_output_bytes": MOST}, (2_000,))
     result = await runtime.run_agent(agent=agents.spawn, args=asked_for, policy=policy)
@@ -57,8 +57,8 @@ async def test_of_a_child_in_a_sandbox(runtime: ramet.AgentRuntime) -> None:
     assert SAID.fullmatch(result.output["error"])
 
 
-async def test_of_a_model_agent_in_a_sandbox(runtime: ramet.AgentRuntime) -> None:
-    """Its last reply is the result: what the host has heard is held against the bound as well."""
+async def test_output_too_large_for_a_sandboxed_model_agent(runtime: ramet.AgentRuntime) -> None:
+    """The host measures the last reply, which is the result."""
     for size, is_within in ((2_000, False), (900, True)):
         agent = Agent(name="speaker", model=ScriptedModel(["w" * size]), policy=SMALL)
         result = await (await runtime.spawn(agent, "go")).result()
@@ -66,8 +66,10 @@ async def test_of_a_model_agent_in_a_sandbox(runtime: ramet.AgentRuntime) -> Non
 
 
 @pytest.mark.parametrize("value", ["'x' * 2_000", "{'n': list(range(2_000))}"])
-async def test_of_the_code_of_an_agent(tmp_path: pathlib.Path, backend: Name, value: str) -> None:
-    """What `task_success` is given."""
+async def test_output_too_large_for_the_value_of_task_success(
+    tmp_path: pathlib.Path, backend: Name, value: str
+) -> None:
+    """An agent that writes code passes a value above the limit to `task_success`."""
     agent = coder().replace(policy=SMALL)
     script: dict[str, Any] = {
         "Begin!": [Call("Agent", {"subagent_type": "coder", "prompt": "Play."}), "Done."],
@@ -79,8 +81,8 @@ async def test_of_the_code_of_an_agent(tmp_path: pathlib.Path, backend: Name, va
         assert is_too_large(await talk.handle("main/1").result())
 
 
-async def test_of_a_tool_in_a_process(tmp_path: pathlib.Path) -> None:
-    """The model reads the size and the bound."""
+async def test_output_too_large_for_a_tool_in_a_process(tmp_path: pathlib.Path) -> None:
+    """The model reads the size and the limit."""
 
     def wide() -> str:
         """Return much."""
@@ -99,8 +101,8 @@ def wide(text: str) -> str:
     return text * 600
 
 
-async def test_of_a_composition_with_a_policy(tmp_path: pathlib.Path) -> None:
-    """It works in the host: each step is within the bound, all of them together are not."""
+async def test_output_too_large_for_a_composition(tmp_path: pathlib.Path) -> None:
+    """Each step in the host is within the limit, and the joined result is not."""
     both = parallel(wide, wide, name="both").with_policy(SMALL)
     async with AgentRuntime(tmp_path / "work") as runtime:
         together = await (await runtime.spawn(both, args=("w",))).result()
@@ -110,7 +112,7 @@ async def test_of_a_composition_with_a_policy(tmp_path: pathlib.Path) -> None:
         assert alone.value == "w" * 600
 
 
-async def test_over_http(tmp_path: pathlib.Path, backend: Name) -> None:
+async def test_output_too_large_over_http(tmp_path: pathlib.Path, backend: Name) -> None:
     """A turn of a function agent ends with the problem `output-too-large`, with size and limit."""
     async with AgentRuntime(tmp_path / "work", backend=backend) as runtime:
         info = FunctionInfo(function=f"{__name__}:wide")
@@ -125,8 +127,8 @@ async def test_over_http(tmp_path: pathlib.Path, backend: Name) -> None:
 
 
 @pytest.mark.parametrize("said", ["", "x", "bytes: 1 were left", f"b: {'9' * 40} were left, at most 1 are taken"])
-def test_an_error_that_only_has_the_name_stays_a_failure_of_the_task(said: str) -> None:
-    """A function may raise what it likes."""
+def test_an_error_that_only_has_the_name_is_a_failed_task(said: str) -> None:
+    """A function may raise an error of its own with the name OutputTooLarge."""
     result = Result[Any](status=Status.FAILED, error=ErrorInfo(type="OutputTooLarge", message=said))
 
     assert type(problem_of(result, "run-1")).__name__ == "TaskFailed"

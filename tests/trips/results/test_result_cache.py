@@ -1,4 +1,4 @@
-"""Results that stand for equal calls: found again, over restarts, worked on once, and never somebody else's."""
+"""Cached results of equal calls: found again after restarts, computed once, and never shared with a different call."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from tests.support.waiting import eventually
 from tests.trips.agents.composed import Point, double, norm, pid, to_point, untyped
 
 
-class Counted:
-    """A function's work, counted outside of what its definition is made of."""
+class CallCount:
+    """The number of calls of a function, kept outside of its definition."""
 
     calls = 0
 
 
-def counted(value: Any = None) -> Any:
-    """Counts its calls; a class is known by its name."""
-    Counted.calls += 1
+def counted_function(value: Any = None) -> Any:
+    """Count the call, and return the argument."""
+    CallCount.calls += 1
     return value
 
 
 def failing() -> None:
-    """Counts, and fails."""
-    Counted.calls += 1
+    """Count the call, and fail."""
+    CallCount.calls += 1
     raise ValueError("no")
 
 
 @pytest.fixture(autouse=True)
-def from_zero() -> None:
-    """Each test counts by itself."""
-    Counted.calls = 0
+def reset_call_count() -> None:
+    """Begin each test with no calls."""
+    CallCount.calls = 0
 
 
 @pytest.fixture
@@ -54,36 +54,36 @@ async def runtime(tmp_path: pathlib.Path) -> AsyncIterator[AgentRuntime]:
         yield runtime
 
 
-COUNTED = Agent(name="counted", function=counted, cache_ttl_seconds=60)
+COUNTED = Agent(name="counted", function=counted_function, cache_ttl_seconds=60)
 
 
 async def result_of(runtime: AgentRuntime, agent: Agent, *args: Any, **options: Any) -> Result:
-    """Its result."""
+    """Spawn an agent and return its result."""
     return await (await runtime.spawn(agent, args=args, **options)).result()
 
 
-async def test_an_equal_call_is_not_worked_on_and_says_so(runtime: AgentRuntime) -> None:
-    """The second run has the value, names the first, and used nothing."""
+async def test_an_equal_call_returns_the_cached_result(runtime: AgentRuntime) -> None:
+    """The second run has the value, names the first run in an event, and used nothing."""
     first = await runtime.spawn(COUNTED, args=([1],))
     await first.result()
     second = await runtime.spawn(COUNTED, args=([1],))
     again = await second.result()
 
-    assert (again.status, again.value, Counted.calls) == (Status.COMPLETED, [1], 1)
-    reused = [event async for event in followed(second.id, runtime) if isinstance(event, ResultReused)]
+    assert (again.status, again.value, CallCount.calls) == (Status.COMPLETED, [1], 1)
+    reused = [event async for event in events_of(second.id, runtime) if isinstance(event, ResultReused)]
     assert [event.made_by for event in reused] == [first.id]
     assert again.usage_subtree.model_calls == 0
 
 
-async def followed(run: str, runtime: AgentRuntime) -> AsyncIterator[Any]:
-    """What is on record of a run."""
+async def events_of(run: str, runtime: AgentRuntime) -> AsyncIterator[Any]:
+    """Yield the recorded events of a run."""
     assert runtime.journal is not None
     for stored in await runtime.journal.store.read(run=run, limit=1_000):
         yield decode(stored.data)
 
 
-async def test_a_model_is_not_asked_again(runtime: AgentRuntime) -> None:
-    """Its prompt is the input; another prompt is another call, and so is an agent with other instructions."""
+async def test_an_equal_prompt_does_not_ask_the_model_again(runtime: AgentRuntime) -> None:
+    """The prompt is the input of the call. Another prompt, or other instructions, are another call."""
     model = ScriptedModel(["one", "two", "three"])
     agent = Agent(name="asked", model=model, instructions="Answer.", cache_ttl_seconds=60)
     said = [
@@ -96,117 +96,117 @@ async def test_a_model_is_not_asked_again(runtime: AgentRuntime) -> None:
 
 
 def adder(amount: int) -> Callable[[int], int]:
-    """Functions with one code and different meanings."""
+    """Return a function: functions with different amounts have equal code."""
 
     def add(number: int) -> int:
-        Counted.calls += 1
+        CallCount.calls += 1
         return number + amount
 
     return add
 
 
-async def test_whatever_makes_another_agent_is_another_key(runtime: AgentRuntime) -> None:
-    """Input, name, what a function closes over, its code, its policy, a step of it: each is worked on."""
+async def test_every_part_of_an_agent_changes_the_cache_key(runtime: AgentRuntime) -> None:
+    """Input, name, closed-over values, code, policy and steps are parts of the key."""
     agents = [
         COUNTED,
         COUNTED.with_name("other"),
         COUNTED.replace(function=adder(1)),
         COUNTED.replace(function=adder(2)),
         COUNTED.with_timeout(50),
-        chain(counted).with_cache(60),
-        chain(counted, adder(3)).with_cache(60),
-        chain(counted, adder(4)).with_cache(60),
+        chain(counted_function).with_cache(60),
+        chain(counted_function, adder(3)).with_cache(60),
+        chain(counted_function, adder(4)).with_cache(60),
     ]
     values = [(await result_of(runtime, each, 1)).value for each in agents]
-    calls = Counted.calls
+    calls = CallCount.calls
 
     assert values == [1, 1, 2, 3, 1, 1, 4, 5]
     assert calls == 10
     assert [(await result_of(runtime, each, 1)).value for each in agents] == values
-    assert Counted.calls == calls
+    assert CallCount.calls == calls
     await result_of(runtime, COUNTED, 2)
-    assert Counted.calls == calls + 1
+    assert CallCount.calls == calls + 1
 
 
-async def test_only_what_was_completed_stands(runtime: AgentRuntime) -> None:
-    """A failure is tried again."""
+async def test_a_failure_is_not_cached(runtime: AgentRuntime) -> None:
+    """A second equal call runs again after a failure."""
     agent = Agent(name="failing", function=failing, cache_ttl_seconds=60)
 
     for _ in range(2):
         assert (await result_of(runtime, agent)).status is Status.FAILED
-    assert Counted.calls == 2
+    assert CallCount.calls == 2
 
 
-async def test_what_failed_in_a_sandbox_does_not_stand_either(runtime: AgentRuntime) -> None:
-    """Nor does what it had left by then."""
+async def test_a_failure_in_a_sandbox_is_not_cached(runtime: AgentRuntime) -> None:
+    """A second equal call fails as well."""
     agent = Agent(name="failing", function=failing, cache_ttl_seconds=60, policy=Policy())
 
     assert [(await result_of(runtime, agent)).status for _ in range(2)] == [Status.FAILED] * 2
 
 
-async def test_it_stands_for_its_time(tmp_path: pathlib.Path) -> None:
-    """And not a second longer, nor longer than the one who asks would have it."""
+async def test_a_cached_result_expires_after_its_ttl(tmp_path: pathlib.Path) -> None:
+    """With a TTL of 60 s, an equal call after 59 s is cached and one after 60 s runs again."""
     clock = FakeClock()
     async with AgentRuntime(tmp_path, clock=clock) as runtime:
         await result_of(runtime, COUNTED, 1)
         await clock.advance(59)
         await result_of(runtime, COUNTED, 1)
-        assert Counted.calls == 1
+        assert CallCount.calls == 1
         await clock.advance(1)
         await result_of(runtime, COUNTED, 1)
-        assert Counted.calls == 2
+        assert CallCount.calls == 2
 
 
-async def test_equal_calls_at_once_are_worked_on_once(runtime: AgentRuntime) -> None:
-    """The others wait, however few may be at work, and each has the value."""
-    agent = chain(Agent(name="counted", function=counted, cache_ttl_seconds=60))
+async def test_concurrent_equal_calls_run_once(runtime: AgentRuntime) -> None:
+    """One of forty concurrent calls runs. The others wait, and each gets the value."""
+    agent = chain(Agent(name="counted", function=counted_function, cache_ttl_seconds=60))
     result = await result_of(runtime, parallel(*[agent] * 40, max_parallel=40), 7)
 
-    assert (result.value, Counted.calls) == ([7] * 40, 1)
+    assert (result.value, CallCount.calls) == ([7] * 40, 1)
 
 
-async def test_who_waits_for_a_call_that_fails_does_the_work_itself(runtime: AgentRuntime) -> None:
-    """One after the other, since each is the first of those left."""
+async def test_a_call_that_waited_for_a_failed_equal_call_runs_itself(runtime: AgentRuntime) -> None:
+    """Each of three equal calls runs, since each of them fails."""
     agent = Agent(name="failing", function=failing, cache_ttl_seconds=60)
     results = await asyncio.gather(*(result_of(runtime, agent) for _ in range(3)))
 
     assert [each.status for each in results] == [Status.FAILED] * 3
-    assert Counted.calls == 3
+    assert CallCount.calls == 3
 
 
-async def test_a_call_below_its_own_equal_does_not_wait_for_it(runtime: AgentRuntime) -> None:
-    """It would wait for ever."""
-    inner = COUNTED.replace(function=itself)
+async def test_a_call_below_its_own_equal_runs_itself(runtime: AgentRuntime) -> None:
+    """The child would wait for its own parent for ever."""
+    inner = COUNTED.replace(function=spawn_equal_call)
 
     assert (await result_of(runtime, inner, 3)).value == 3
-    assert Counted.calls == 2
+    assert CallCount.calls == 2
 
 
-async def itself(number: int) -> int:
-    """Starts its own equal once."""
+async def spawn_equal_call(number: int) -> int:
+    """Spawn an equal call once, from the root."""
     from ramet.tools.context import SpawnRequest, current
 
-    Counted.calls += 1
+    CallCount.calls += 1
     context = current()
     if context.run.depth == 0 and context.tree is not None:
-        agent = Agent(name="counted", function=itself, cache_ttl_seconds=60)
+        agent = Agent(name="counted", function=spawn_equal_call, cache_ttl_seconds=60)
         handle = await context.tree.spawn(context, SpawnRequest(agent=agent, args=(number,)))
         return int((await handle.result()).value)
     return number
 
 
 async def test_a_waiting_call_can_be_cancelled(runtime: AgentRuntime) -> None:
-    """And leaves the one that works alone."""
+    """The cancel does not reach the equal call that runs."""
     entered, gate = asyncio.Event(), asyncio.Event()
 
     async def slow() -> str:
-        Counted.calls += 1
+        CallCount.calls += 1
         entered.set()
         await gate.wait()
         return "done"
 
     doors[:] = [slow]
-    agent = Agent(name="slow", function=behind_a_door, cache_ttl_seconds=60)
+    agent = Agent(name="slow", function=call_function_of_test, cache_ttl_seconds=60)
     first = await runtime.spawn(agent)
     await entered.wait()
     second = await runtime.spawn(agent)
@@ -216,19 +216,19 @@ async def test_a_waiting_call_can_be_cancelled(runtime: AgentRuntime) -> None:
 
     assert (await second.result()).status is Status.CANCELLED
     assert (await first.result()).value == "done"
-    assert Counted.calls == 1
+    assert CallCount.calls == 1
 
 
 doors: list[Any] = []
 
 
-async def behind_a_door() -> Any:
-    """Does what the test says, which is no part of it."""
+async def call_function_of_test() -> Any:
+    """Call the function that a test sets, which is no part of the cache key."""
     return await doors[0]()
 
 
-async def test_results_outlive_their_process(tmp_path: pathlib.Path) -> None:
-    """In the store, as data: an object is again what its annotation says."""
+async def test_cached_results_outlive_their_process(tmp_path: pathlib.Path) -> None:
+    """The store has results as data. An object is rebuilt from the return annotation."""
     agent = Agent(name="point", function=to_point, cache_ttl_seconds=60)
     async with AgentRuntime(tmp_path) as runtime:
         assert (await result_of(runtime, agent, 3)).value == Point(3)
@@ -236,14 +236,14 @@ async def test_results_outlive_their_process(tmp_path: pathlib.Path) -> None:
         handle = await runtime.spawn(agent, args=(3,))
 
         assert (await handle.result()).value == Point(3)
-        assert any([isinstance(event, ResultReused) async for event in followed(handle.id, runtime)])
+        assert any([isinstance(event, ResultReused) async for event in events_of(handle.id, runtime)])
 
 
 @pytest.mark.parametrize(
     "rubbish", [b"", b"{", b"null", b'{"value":1}', b'{"value":1,"run":"r","at":"x","until":"y"}', b"\xff\xfe" * 100]
 )
-async def test_an_entry_that_cannot_be_read_costs_the_work_only(tmp_path: pathlib.Path, rubbish: bytes) -> None:
-    """It is overwritten by the next result."""
+async def test_an_unreadable_cache_entry_is_replaced(tmp_path: pathlib.Path, rubbish: bytes) -> None:
+    """The call runs again, and its result overwrites the entry."""
     async with AgentRuntime(tmp_path) as runtime:
         await result_of(runtime, COUNTED, 1)
     store = await SqliteStore(tmp_path / ".ramet" / "journal.db").open()
@@ -254,11 +254,11 @@ async def test_an_entry_that_cannot_be_read_costs_the_work_only(tmp_path: pathli
     async with AgentRuntime(tmp_path) as runtime:
         for _ in range(2):
             assert (await result_of(runtime, COUNTED, 1)).value == 1
-    assert Counted.calls == 2
+    assert CallCount.calls == 2
 
 
-async def test_an_entry_of_another_shape_costs_the_work_only(tmp_path: pathlib.Path) -> None:
-    """A value that the annotation does not take any more."""
+async def test_a_cache_entry_that_no_longer_fits_the_annotation_is_ignored(tmp_path: pathlib.Path) -> None:
+    """The call runs again if the annotated type refuses the stored value."""
     agent = Agent(name="point", function=to_point, cache_ttl_seconds=60)
     async with AgentRuntime(tmp_path) as runtime:
         await result_of(runtime, agent, 3)
@@ -270,43 +270,43 @@ async def test_an_entry_of_another_shape_costs_the_work_only(tmp_path: pathlib.P
         assert (await result_of(runtime, agent, 3)).value == Point(3)
 
 
-async def test_in_a_sandbox_no_process_is_started(runtime: AgentRuntime) -> None:
-    """The second has the first one's value."""
+async def test_a_cached_call_starts_no_sandbox(runtime: AgentRuntime) -> None:
+    """The second call has the value of the first one, and one sandbox was started."""
     agent = Agent(name="pid", function=pid, cache_ttl_seconds=60, policy=Policy())
     values, started = [], 0
     for _ in range(2):
         handle = await runtime.spawn(agent)
         values.append((await handle.result()).value)
-        async for event in followed(handle.id, runtime):
+        async for event in events_of(handle.id, runtime):
             started += isinstance(event, SandboxStarted)
 
     assert (len(set(values)), started) == (1, 1)
 
 
-async def test_what_has_no_key_is_worked_on_each_time(runtime: AgentRuntime) -> None:
-    """Inputs that are no data, and a function that closes over an object."""
+async def test_a_call_without_a_key_always_runs(runtime: AgentRuntime) -> None:
+    """An input that is no data, or a function that closes over an object, has no cache key."""
     thing = object()
 
     def closing(value: Any = None) -> int:
-        Counted.calls += 1
+        CallCount.calls += 1
         return len(repr(thing)[:1])
 
     for _ in range(2):
         await result_of(runtime, COUNTED, thing)
         await result_of(runtime, COUNTED.replace(function=closing), 1)
-    assert Counted.calls == 4
+    assert CallCount.calls == 4
 
 
-async def test_a_cached_step_of_a_chain(runtime: AgentRuntime) -> None:
-    """A composition's steps stand by themselves."""
+async def test_a_step_of_a_chain_is_cached(runtime: AgentRuntime) -> None:
+    """A step of a composition has a cache entry of its own."""
     line = chain(double, COUNTED, to_point, norm, untyped)
 
     assert [(await result_of(runtime, line, 2)).value for _ in range(2)] == [16, 16]
-    assert Counted.calls == 1
+    assert CallCount.calls == 1
 
 
-async def test_a_clock_that_went_back_finds_nothing(tmp_path: pathlib.Path) -> None:
-    """What was left in the future is not believed."""
+async def test_a_cache_entry_from_the_future_is_ignored(tmp_path: pathlib.Path) -> None:
+    """The clock was set back by a day, so the call runs again."""
     async with AgentRuntime(tmp_path) as runtime:
         await result_of(runtime, COUNTED, 1)
         assert runtime.journal is not None
@@ -315,11 +315,11 @@ async def test_a_clock_that_went_back_finds_nothing(tmp_path: pathlib.Path) -> N
     assert at is not None
     async with AgentRuntime(tmp_path, clock=FakeClock(at - timedelta(days=1))) as runtime:
         await result_of(runtime, COUNTED, 1)
-    assert Counted.calls == 2
+    assert CallCount.calls == 2
 
 
-async def test_results_whose_time_is_over_can_be_removed(tmp_path: pathlib.Path) -> None:
-    """With what else is old; those that stand stay."""
+async def test_sweep_removes_expired_results(tmp_path: pathlib.Path) -> None:
+    """Sweep removes expired and unreadable entries, and keeps the others."""
     async with AgentRuntime(tmp_path) as runtime:
         await result_of(runtime, COUNTED, 1)
         await result_of(runtime, COUNTED.with_cache(10**6), 1)
@@ -335,8 +335,8 @@ async def test_results_whose_time_is_over_can_be_removed(tmp_path: pathlib.Path)
         await store.close()
 
 
-async def test_a_kernel_killed_behind_a_result_that_stood_for_a_call_leaves_no_empty_one() -> None:
-    """Its turn had said nothing of its own, so that nothing is on record of what it left: it is worked on."""
+async def test_a_kill_after_a_cached_result_leaves_no_empty_result() -> None:
+    """The turn of a cached call has no answer in the journal, so the next kernel runs the call."""
     store = MemoryStore()
     model = ScriptedModel(["one", "two"])
     agent = Agent(name="asked", model=model, instructions="Answer.", cache_ttl_seconds=60)
