@@ -1,4 +1,4 @@
-"""156: what came to the safety gates is inspected: filtered, page by page by cursor, and followed as it comes."""
+"""156: operators inspect what passed the safety gates: filtered, in pages by cursor, and followed live."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ POLICY = SafetyPolicy(
 )
 
 
-async def work(runtime: AgentRuntime, name: str) -> str:
-    """Two calls of a root, one of them denied, and one of a child; the id of the tree."""
+async def run_tree_with_gate(runtime: AgentRuntime, name: str) -> str:
+    """Run a root with two calls, one of them denied, and a child with one call. Return the id of the tree."""
     model = ScriptedModel(
         {
             "Child": [Call("look", {"path": "of the child"}), "done"],
@@ -54,27 +54,29 @@ async def work(runtime: AgentRuntime, name: str) -> str:
         return session.id
 
 
-def shown(lines: str) -> list[tuple[str, str, str]]:
-    """What JSON lines say: kind, path and tool."""
+def rows_of(lines: str) -> list[tuple[str, str, str]]:
+    """Return kind, path and tool of each JSON line."""
     rows: list[dict[str, Any]] = [json.loads(line) for line in lines.splitlines()]
     return [(each["kind"], each["event"]["path"], each["event"]["tool"]) for each in rows]
 
 
 @pytest.fixture(params=["folder", "server"])
-def where(request: pytest.FixtureRequest, served: Served) -> list[str]:
-    """A working directory, and the server that works in it."""
+def place_options(request: pytest.FixtureRequest, served: Served) -> list[str]:
+    """The command line options of a working directory, or of the server that works there."""
     return ["--dir", str(served.server.dir)] if request.param == "folder" else ["--server", served.server.where]
 
 
-async def test_156_passages_are_filtered(served: Served, where: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """By tree, run, path, tool, kind, and by what became of a call; all that is given must fit."""
-    first, second = [await work(served.server.runtime, name) for name in ("one", "two")]
+async def test_156_passages_can_be_filtered(
+    served: Served, place_options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Filters are tree, run, path, tool, kind, and the decision. A passage must match each of them."""
+    first, second = [await run_tree_with_gate(served.server.runtime, name) for name in ("one", "two")]
 
     async def passages(*words: str) -> list[tuple[str, str, str]]:
-        status = await asyncio.to_thread(main, ["passages", *words, "--json", *where])
+        status = await asyncio.to_thread(main, ["passages", *words, "--json", *place_options])
         out, err = capsys.readouterr()
         assert status == 0, err
-        return shown(out)
+        return rows_of(out)
 
     every = await passages()
     assert len(every) == 24  # Four calls in each tree: an intention, a decision and an output.
@@ -93,13 +95,13 @@ async def test_156_passages_are_filtered(served: Served, where: list[str], capsy
 
 
 async def test_156_passages_are_read_page_by_page(
-    served: Served, where: list[str], capsys: pytest.CaptureFixture[str]
+    served: Served, place_options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each page says where the next one begins; together they are all, each once, in order."""
-    await work(served.server.runtime, "one")
+    """Each page says where the next one begins. Together, the pages hold every passage once and in order."""
+    await run_tree_with_gate(served.server.runtime, "one")
 
     async def page(*words: str) -> tuple[list[dict[str, Any]], str]:
-        status = await asyncio.to_thread(main, ["passages", *words, "--json", *where])
+        status = await asyncio.to_thread(main, ["passages", *words, "--json", *place_options])
         out, err = capsys.readouterr()
         assert status == 0, err
         return [json.loads(line) for line in out.splitlines()], err
@@ -119,12 +121,12 @@ async def test_156_passages_are_read_page_by_page(
 
 
 async def test_156_passages_are_shown_to_a_person(
-    served: Served, where: list[str], capsys: pytest.CaptureFixture[str]
+    served: Served, place_options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A line for each: where it is, whose it is, and what was voted; nothing acts on a terminal."""
-    await work(served.server.runtime, "one")
+    """Each passage is a line with its place, its tool and its votes, without control characters for the terminal."""
+    await run_tree_with_gate(served.server.runtime, "one")
 
-    assert await asyncio.to_thread(main, ["passages", "--tool", "delete", *where]) == 0
+    assert await asyncio.to_thread(main, ["passages", "--tool", "delete", *place_options]) == 0
     out, err = capsys.readouterr()
     intention, decision, output = out.splitlines()
     assert intention.split(maxsplit=1)[1] == 'main  intends  delete {"path": "b"}  (policy fixed, version 0)'
@@ -146,27 +148,27 @@ async def test_156_passages_are_shown_to_a_person(
     ids=["kind", "limit", "after", "both", "too many"],
 )
 async def test_156_wrong_usage_is_one_line(
-    served: Served, where: list[str], words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    served: Served, place_options: list[str], words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await work(served.server.runtime, "one")
+    await run_tree_with_gate(served.server.runtime, "one")
 
-    assert await asyncio.to_thread(main, ["passages", *words, *where]) == 2
+    assert await asyncio.to_thread(main, ["passages", *words, *place_options]) == 2
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
 
 
-async def test_156_passages_are_followed(served: Served, where: list[str], tmp_path: pathlib.Path) -> None:
-    """What is there, and what comes, as it comes; Ctrl-C ends it."""
+async def test_156_passages_can_be_followed(served: Served, place_options: list[str], tmp_path: pathlib.Path) -> None:
+    """`-f` shows old passages, then new ones as they come. Ctrl-C ends it."""
     out = tmp_path / "out"
-    await work(served.server.runtime, "one")
+    await run_tree_with_gate(served.server.runtime, "one")
     root = pathlib.Path(__file__).parents[3]
-    command = [sys.executable, "-m", "ramet", "passages", "-f", "--json", "--kind", "decision", *where]
+    command = [sys.executable, "-m", "ramet", "passages", "-f", "--json", "--kind", "decision", *place_options]
     with out.open("wb") as file:
         reader = await asyncio.create_subprocess_exec(*command, stdout=file, stderr=asyncio.subprocess.PIPE, cwd=root)
     try:
         await eventually(lambda: len(out.read_text().splitlines()) == 4 or reader.returncode is not None)
-        await work(served.server.runtime, "two")
+        await run_tree_with_gate(served.server.runtime, "two")
         await eventually(lambda: len(out.read_text().splitlines()) == 8)
         os.kill(reader.pid, signal.SIGINT)
         _, err = await reader.communicate()
@@ -174,5 +176,5 @@ async def test_156_passages_are_followed(served: Served, where: list[str], tmp_p
         if reader.returncode is None:
             reader.kill()
             await reader.wait()
-    assert shown(out.read_text())[4:] == shown(out.read_text())[:4]
+    assert rows_of(out.read_text())[4:] == rows_of(out.read_text())[:4]
     assert (reader.returncode, b"Traceback" in err) == (130, False), err

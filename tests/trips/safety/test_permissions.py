@@ -1,4 +1,4 @@
-"""Rules under `permissions` of a folder's settings hold for every tool call of a tree that works in that folder."""
+"""The `permissions` of a folder's settings hold for every tool call of a tree that works in that folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ both = pytest.mark.parametrize("backend", ["bwrap", "local"])
 
 @pytest.fixture
 def project(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A folder with a secret, a link to the secret, and a public file; nobody has trusted the folder."""
+    """A folder with a secret, a link to the secret, and a public file, which is not trusted."""
     folder = tmp_path / "project"
     (folder / "secrets").mkdir(parents=True)
     (folder / "secrets" / "key").write_text(SECRET)
@@ -42,7 +42,7 @@ def project(tmp_path: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def settings(project: pathlib.Path, permissions: object, *, file: str = ".claude/settings.json") -> None:
+def write_settings(project: pathlib.Path, permissions: object, *, file: str = ".claude/settings.json") -> None:
     """Write the `permissions` of a settings file."""
     path = project / file
     path.parent.mkdir(exist_ok=True)
@@ -50,17 +50,17 @@ def settings(project: pathlib.Path, permissions: object, *, file: str = ".claude
 
 
 def shell(command: str, id: str) -> Call:
-    """A call of the shell."""
+    """Return a call of the shell."""
     return Call("Bash", {"command": command}, id=id)
 
 
 def read(path: str | pathlib.Path, id: str) -> Call:
-    """A call of Read."""
+    """Return a call of Read."""
     return Call("Read", {"file_path": str(path)}, id=id)
 
 
-async def answered(project: pathlib.Path, calls: list[Call], **how: Any) -> dict[str, str]:
-    """What a session's model is answered to one turn of calls, by their ids."""
+async def answers_to(project: pathlib.Path, calls: list[Call], **how: Any) -> dict[str, str]:
+    """Run a session with one turn of calls, and return their results by call id."""
     model = ScriptedModel([calls, "done"])
     async with Session(model, workspace_tools(), cwd=project, **how) as session:
         assert (await session.ask("Go.")).value == "done"
@@ -68,11 +68,11 @@ async def answered(project: pathlib.Path, calls: list[Call], **how: Any) -> dict
 
 
 @pytest.mark.parametrize("file", [".claude/settings.json", ".claude/settings.local.json", ".ramet/settings.json"])
-async def test_a_denied_command_is_refused_in_a_folder_that_nobody_trusts(project: pathlib.Path, file: str) -> None:
-    """A deny rule narrows, so it needs no trust; the result names the rule and its file."""
-    settings(project, {"deny": ["Bash(rm:*)"]}, file=file)
+async def test_a_deny_rule_holds_in_an_untrusted_folder(project: pathlib.Path, file: str) -> None:
+    """A deny rule narrows, so it needs no trust. The result names the rule and its file."""
+    write_settings(project, {"deny": ["Bash(rm:*)"]}, file=file)
 
-    said = await answered(project, [shell("echo hi && rm public", "c1"), shell("echo hi", "c2")])
+    said = await answers_to(project, [shell("echo hi && rm public", "c1"), shell("echo hi", "c2")])
 
     assert said["c1"].startswith("Denied: ")
     assert "Bash(rm:*)" in said["c1"]
@@ -83,7 +83,7 @@ async def test_a_denied_command_is_refused_in_a_folder_that_nobody_trusts(projec
 
 async def test_a_denied_file_is_not_read_by_any_name(project: pathlib.Path) -> None:
     """The rule holds for the file itself, for an absolute name, for a link to the file, and for searches."""
-    settings(project, {"deny": ["Read(./secrets/**)"]})
+    write_settings(project, {"deny": ["Read(./secrets/**)"]})
     calls = [
         read("secrets/key", "plain"),
         read(project / "secrets" / "key", "absolute"),
@@ -94,7 +94,7 @@ async def test_a_denied_file_is_not_read_by_any_name(project: pathlib.Path) -> N
         read("public", "public"),
     ]
 
-    said = await answered(project, calls)
+    said = await answers_to(project, calls)
 
     assert all("Read(./secrets/**)" in said[id] for id in ("plain", "absolute", "link", "grep below"))
     assert "public:1:" in said["grep"]
@@ -106,7 +106,7 @@ async def test_a_denied_file_is_not_read_by_any_name(project: pathlib.Path) -> N
 
 async def test_a_rule_for_edit_holds_for_every_tool_that_changes_files(project: pathlib.Path) -> None:
     """Write and Edit are both refused below the folder that the rule names."""
-    settings(project, {"deny": ["Edit(/secrets/**)"]})
+    write_settings(project, {"deny": ["Edit(/secrets/**)"]})
     calls = [
         Call("Write", {"file_path": "secrets/new", "content": "x"}, id="write"),
         read("secrets/key", "read"),
@@ -114,7 +114,7 @@ async def test_a_rule_for_edit_holds_for_every_tool_that_changes_files(project: 
         Call("Write", {"file_path": "elsewhere", "content": "x"}, id="elsewhere"),
     ]
 
-    said = await answered(project, calls)
+    said = await answers_to(project, calls)
 
     assert [id for id in said if "Edit(/secrets/**)" in said[id]] == ["write", "edit"]
     assert SECRET in said["read"]
@@ -123,8 +123,8 @@ async def test_a_rule_for_edit_holds_for_every_tool_that_changes_files(project: 
 
 
 async def test_rules_hold_in_a_child(project: pathlib.Path) -> None:
-    """A child that its parent starts for the denied call is refused as its parent is."""
-    settings(project, {"deny": ["Bash(rm:*)"]})
+    """A child is refused the denied call as its parent would be."""
+    write_settings(project, {"deny": ["Bash(rm:*)"]})
     script: dict[str, list[Any]] = {
         "Go.": [Call("Agent", {"subagent_type": "worker", "prompt": "below", "name": "one"}), "done"],
         "below": [shell("rm public", "c1"), "I may not."],
@@ -138,8 +138,8 @@ async def test_rules_hold_in_a_child(project: pathlib.Path) -> None:
 
 
 async def test_an_agent_type_can_be_denied(project: pathlib.Path) -> None:
-    """`Agent(worker)` keeps that type from being started, and no other."""
-    settings(project, {"deny": ["Agent(worker)"]})
+    """`Agent(worker)` denies the spawn of that type, and of no other."""
+    write_settings(project, {"deny": ["Agent(worker)"]})
     script: dict[str, list[Any]] = {
         "Go.": [
             Call("Agent", {"subagent_type": "worker", "prompt": "below"}, id="worker"),
@@ -158,8 +158,8 @@ async def test_an_agent_type_can_be_denied(project: pathlib.Path) -> None:
 
 @both
 async def test_rules_hold_in_a_sandbox(project: pathlib.Path, backend: Literal["bwrap", "local"]) -> None:
-    """A sandboxed child is refused commands and files; a person is asked in the words of the host."""
-    settings(project, {"deny": ["Bash(rm:*)", "Read(./secrets/**)"], "ask": ["Bash(echo asked:*)"]})
+    """A sandboxed child is refused commands and files. A person reads the host's question."""
+    write_settings(project, {"deny": ["Bash(rm:*)", "Read(./secrets/**)"], "ask": ["Bash(echo asked:*)"]})
     calls = [
         shell("rm -f nothing", "rm"),
         read(project / "secrets" / "key", "read"),
@@ -198,9 +198,9 @@ async def test_rules_hold_in_a_sandbox(project: pathlib.Path, backend: Literal["
     assert {each.status for each in of_kind(inside, ToolEnded) if each.call_id in ("rm", "read", "link")} == {"denied"}
 
 
-async def test_a_sandbox_that_is_told_no_may_not_begin_the_call(project: pathlib.Path) -> None:
-    """The host holds the rules against the call that the model made, and ends a guest that begins it all the same."""
-    settings(project, {"deny": ["Read(./secrets/**)"]})
+async def test_a_guest_that_begins_a_denied_call_fails(project: pathlib.Path) -> None:
+    """The host checks the rules against the model's own call, and ends a guest that begins it after a denial."""
+    write_settings(project, {"deny": ["Read(./secrets/**)"]})
 
     async def attack(guest: Guest) -> None:
         await guest.reply()
@@ -217,8 +217,8 @@ async def test_a_sandbox_that_is_told_no_may_not_begin_the_call(project: pathlib
 
 @pytest.mark.parametrize("tells", [True, False], ids=["after the rules", "at once"])
 async def test_a_sandbox_cannot_word_the_question_of_a_rule(project: pathlib.Path, tells: bool) -> None:
-    """A person sees the host's question and the call that the model made, whatever the guest says."""
-    settings(project, {"ask": ["Read(./secrets/**)"]})
+    """A person sees the host's question and the call that the model made, whatever the guest sends."""
+    write_settings(project, {"ask": ["Read(./secrets/**)"]})
     asked: list[Pending] = []
 
     def approve(pending: Pending) -> bool:
@@ -242,8 +242,8 @@ async def test_a_sandbox_cannot_word_the_question_of_a_rule(project: pathlib.Pat
 
 @pytest.mark.parametrize("yes", [True, False])
 async def test_an_ask_rule_waits_for_an_approval(project: pathlib.Path, yes: bool) -> None:
-    """The call runs only after a yes from the inbox."""
-    settings(project, {"ask": ["Bash(rm:*)"]})
+    """The call runs only after a person approves it."""
+    write_settings(project, {"ask": ["Bash(rm:*)"]})
     questions: list[str] = []
     model = ScriptedModel([[shell("rm public", "c1")], "done"])
     async with Session(model, workspace_tools(), cwd=project) as session:
@@ -258,27 +258,27 @@ async def test_an_ask_rule_waits_for_an_approval(project: pathlib.Path, yes: boo
     assert (project / "public").exists() is not yes
 
 
-async def test_an_ask_rule_denies_where_nobody_can_answer(project: pathlib.Path) -> None:
-    """Without a person the call does not run."""
-    settings(project, {"ask": ["Bash(rm:*)"]})
+async def test_an_ask_rule_denies_in_an_unattended_session(project: pathlib.Path) -> None:
+    """The call does not run without a person who could answer."""
+    write_settings(project, {"ask": ["Bash(rm:*)"]})
 
-    said = await answered(project, [shell("rm public", "c1")], unattended=True)
+    said = await answers_to(project, [shell("rm public", "c1")], unattended=True)
 
     assert said["c1"].startswith("Denied")
     assert (project / "public").exists()
 
 
 async def test_deny_goes_before_ask_and_ask_before_allow(project: pathlib.Path) -> None:
-    """Whatever file a rule comes from, the strictest rule that matches decides."""
-    settings(project, {"allow": ["Bash"], "ask": ["Bash(rm:*)"]})
-    settings(project, {"allow": ["Bash(rm:*)"], "deny": ["Bash(rm -r:*)"]}, file=".claude/settings.local.json")
+    """The strictest matching rule decides, whatever file it comes from."""
+    write_settings(project, {"allow": ["Bash"], "ask": ["Bash(rm:*)"]})
+    write_settings(project, {"allow": ["Bash(rm:*)"], "deny": ["Bash(rm -r:*)"]}, file=".claude/settings.local.json")
     asked: list[str] = []
 
     def approve(pending: Pending) -> bool:
         asked.append(pending.args["command"])
         return True
 
-    said = await answered(project, [shell("rm -r secrets", "deny"), shell("rm public", "ask")], approver=approve)
+    said = await answers_to(project, [shell("rm -r secrets", "deny"), shell("rm public", "ask")], approver=approve)
 
     assert "Bash(rm -r:*)" in said["deny"]
     assert asked == ["rm public"]
@@ -286,8 +286,8 @@ async def test_deny_goes_before_ask_and_ask_before_allow(project: pathlib.Path) 
 
 
 async def test_an_allow_rule_holds_once_the_folder_is_trusted(project: pathlib.Path) -> None:
-    """`ramet ask` without a person refuses changes; an allow rule lets one through only in a trusted folder."""
-    settings(project, {"allow": ["Bash(touch:*)"]})
+    """`ramet ask` without a person refuses changes. An allow rule permits one only in a trusted folder."""
+    write_settings(project, {"allow": ["Bash(touch:*)"]})
     arguments = ("ask", "Go.", "--dir", str(project), "--no-approvals")
     async with provider([shell("touch untrusted", "c1"), "done"]) as server:
         before = await ramet(*arguments, server=server)
@@ -300,14 +300,17 @@ async def test_an_allow_rule_holds_once_the_folder_is_trusted(project: pathlib.P
     assert [each for each in ("untrusted", "trusted", "other") if (project / each).exists()] == ["trusted"]
 
 
-async def test_a_tree_that_goes_on_keeps_the_rules_it_began_with(project: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """Rules of `deny` and `ask` are on record, so removing the settings while no process runs frees nothing."""
-    settings(project, {"deny": ["Bash(rm:*)"], "ask": ["Bash(mv:*)"], "allow": ["Bash(ls:*)"]})
+async def test_a_resumed_tree_keeps_its_deny_and_ask_rules(project: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """The journal has those rules, so removing the settings while no process runs permits nothing.
+
+    New rules are added.
+    """
+    write_settings(project, {"deny": ["Bash(rm:*)"], "ask": ["Bash(mv:*)"], "allow": ["Bash(ls:*)"]})
     async with AgentRuntime(store=SqliteStore(tmp_path / "journal.db")) as runtime:
         session = Session(ScriptedModel(["done"]), workspace_tools(), cwd=project, runtime=runtime)
         await session.ask("Go.")
         (project / ".claude" / "settings.json").unlink()
-        settings(project, {"deny": ["Read(.env)"]}, file=".claude/settings.local.json")
+        write_settings(project, {"deny": ["Read(.env)"]}, file=".claude/settings.local.json")
 
         (left,) = await unfinished_trees(runtime.journal)
         plan = left.plan(resolve_inputs(), AgentRuntime().open_project)
@@ -317,8 +320,8 @@ async def test_a_tree_that_goes_on_keeps_the_rules_it_began_with(project: pathli
 
 
 async def test_an_agent_without_a_session_has_the_rules_of_its_folder(project: pathlib.Path) -> None:
-    """A tree that a runtime starts by itself is held to the settings of the folder that it works in."""
-    settings(project, {"deny": ["Bash(rm:*)"]})
+    """A tree that a runtime spawns without a session follows the settings of its folder."""
+    write_settings(project, {"deny": ["Bash(rm:*)"]})
     model = ScriptedModel([[shell("rm public", "c1")], "I may not."])
     agent = Agent(name="worker", model=model, instructions="Work.")
     async with AgentRuntime() as runtime:
@@ -351,11 +354,11 @@ async def test_an_agent_without_a_session_has_the_rules_of_its_folder(project: p
         ({"deny": ["Bash(" + "x" * 100_000 + ")"]}, "permissions.deny"),
     ],
 )
-async def test_a_rule_that_is_not_understood_is_refused_at_start(
+async def test_an_invalid_rule_is_refused_when_the_session_is_made(
     project: pathlib.Path, permissions: object, named: str
 ) -> None:
-    """The error names the file, the key and the rule: a rule that does nothing would be worse than none."""
-    settings(project, permissions)
+    """The error names the file and the rule: a rule without effect would be worse than none."""
+    write_settings(project, permissions)
 
     with pytest.raises(InvalidValue) as refusal:
         Session(ScriptedModel(["done"]), workspace_tools(), cwd=project)
@@ -372,19 +375,19 @@ async def test_a_rule_that_is_not_understood_is_refused_at_start(
         '{"permissions": {"deny": ["Bash"]}',
     ],
 )
-async def test_settings_that_hide_their_rules_are_refused(project: pathlib.Path, text: str) -> None:
-    """A key that stands twice, or a file that is not JSON, may hold rules that nobody would see."""
-    settings(project, {})
+async def test_settings_with_duplicate_keys_or_invalid_json_are_refused(project: pathlib.Path, text: str) -> None:
+    """Such a file may hold rules that a reader would not see."""
+    write_settings(project, {})
     (project / ".claude" / "settings.json").write_text(text)
 
     with pytest.raises(RametError, match=r"settings\.json"):
         Session(ScriptedModel(["done"]), workspace_tools(), cwd=project)
 
 
-async def test_a_settings_file_that_leads_out_of_the_folder_is_refused(
+async def test_a_settings_file_that_links_out_of_the_folder_is_refused(
     project: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    """Neither what a link outside holds nor a link to nothing is taken for settings without rules."""
+    """A link to a file outside, or to nothing, does not count as settings without rules."""
     (project / ".claude").mkdir()
     (tmp_path / "outside.json").write_text("{}")
     for target in (tmp_path / "outside.json", tmp_path / "nothing"):
@@ -398,7 +401,7 @@ def test_ramet_ask_refuses_an_unknown_rule_on_one_line(
     project: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The command line names file, key and rule, without a traceback."""
-    settings(project, {"deny": ["Unheard(of)"]})
+    write_settings(project, {"deny": ["Unheard(of)"]})
 
     status = main(["ask", "Go.", "--dir", str(project)])
 
@@ -408,8 +411,8 @@ def test_ramet_ask_refuses_an_unknown_rule_on_one_line(
 
 
 def test_agents_check_shows_the_permissions(project: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every rule with its file, and which allow rules wait for trust."""
-    settings(project, {"deny": ["Bash(rm:*)"], "ask": ["Read(.env)"], "allow": ["Bash(ls:*)"]})
+    """`ramet agents check` shows each rule with its file, and which allow rules wait for trust."""
+    write_settings(project, {"deny": ["Bash(rm:*)"], "ask": ["Read(.env)"], "allow": ["Bash(ls:*)"]})
 
     assert main(["agents", "check", "--dir", str(project)]) == 0
     before = capsys.readouterr().out.splitlines()

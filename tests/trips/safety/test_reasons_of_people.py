@@ -1,4 +1,4 @@
-"""A person's no with its reason, and questions as the command line shows them, also of a kernel that was killed."""
+"""The reason of a person's denial, and questions on the command line, also after a kernel was killed."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ async def _denied(tmp_path: pathlib.Path, reason: str) -> str:
         return answers(session.messages)["1"]
 
 
-async def test_the_model_reads_why_a_person_said_no(tmp_path: pathlib.Path) -> None:
-    """It can do something else, rather than ask again."""
+async def test_the_model_reads_the_reason_of_a_denial(tmp_path: pathlib.Path) -> None:
+    """The model can do something else, and need not ask again."""
     assert await _denied(tmp_path, "ask Ann first") == "Denied: it was not approved: ask Ann first"
 
 
-async def test_a_no_without_a_reason_is_only_a_no(tmp_path: pathlib.Path) -> None:
-    """Nothing is made up."""
+async def test_a_denial_without_a_reason_has_no_reason(tmp_path: pathlib.Path) -> None:
+    """ramet does not invent a reason."""
     assert await _denied(tmp_path, "") == "Denied: it was not approved"
 
 
 async def test_the_model_does_not_read_why_an_approver_failed(tmp_path: pathlib.Path) -> None:
-    """What the host's own code raises may hold addresses and keys: it is on record, and is nobody else's."""
+    """An error of the host's own code may hold addresses and keys, so the model reads only that the approver failed."""
 
     def approver(_: object) -> bool:
         raise RuntimeError("no route to 10.0.0.7")
@@ -54,7 +54,10 @@ async def test_the_model_does_not_read_why_an_approver_failed(tmp_path: pathlib.
 async def test_a_question_of_a_killed_kernel_is_listed_and_shown(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is said to be of an interrupted run; a word on it says what goes on with that run first."""
+    """The command line says that the run was interrupted.
+
+    An answer is refused with the command that resumes the run.
+    """
     folder = tmp_path / "there"
     (folder / ".ramet").mkdir(parents=True)
     id = await left_by(f"sqlite {folder / '.ramet' / 'journal.db'}", tmp_path, "asked")

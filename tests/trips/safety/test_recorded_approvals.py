@@ -1,4 +1,4 @@
-"""A person's word on a question is on record before that person is told that it counts."""
+"""An answer to a question is recorded before the person reads that it counts."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def _lead() -> Agent:
     return Agent(name="lead", model=_model(), hooks=HOOKS)
 
 
-def _is_asked(event: Event) -> bool:
+def _is_question(event: Event) -> bool:
     return isinstance(event, ApprovalAsked)
 
 
-def _is_answered(event: Event) -> bool:
+def _is_answer(event: Event) -> bool:
     return isinstance(event, ApprovalAnswered)
 
 
@@ -39,8 +39,8 @@ def _answers(store: MemoryStore) -> int:
     return [each.type for each in store._events].count("approval_answered")
 
 
-async def test_a_word_that_counts_is_not_asked_for_again() -> None:
-    """Whoever was told so is heard, whichever kernel goes on: also one that had not asked again by then."""
+async def test_an_accepted_answer_counts_under_every_later_kernel() -> None:
+    """The answer counts also if it came before the resumed run asked again."""
     store, gate = MemoryStore(), Gate()
     async with AgentRuntime(store=store) as runtime:
         handle = await runtime.spawn(_lead(), "go", tools=[gate.tool])
@@ -50,7 +50,7 @@ async def test_a_word_that_counts_is_not_asked_for_again() -> None:
         assert _answers(store) == 1
         await handle.result()
 
-    left = await cut_behind(store, _is_asked)
+    left = await cut_behind(store, _is_question)
     async with AgentRuntime(store=left) as runtime:
         [again] = await runtime.resume(llm=_model(), agents=[_lead()], tools=[gate.tool])
         steering = OperatorControl([runtime], left)
@@ -62,7 +62,7 @@ async def test_a_word_that_counts_is_not_asked_for_again() -> None:
         await again.result()
     assert _answers(left) == 1
 
-    last = await cut_behind(left, _is_answered)
+    last = await cut_behind(left, _is_answer)
     async with AgentRuntime(store=last) as runtime:
         [again] = await runtime.resume(llm=_model(), agents=[_lead()], tools=[gate.tool])
         assert OperatorControl([runtime], last).approvals() == []

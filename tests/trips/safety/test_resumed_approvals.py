@@ -1,4 +1,4 @@
-"""Questions for a person outlive the process that asked them: same id, same deadline, asked once, answered once."""
+"""Questions for a person outlive their process, with the same id and deadline. Each is asked once and answered once."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("warm")
 PROGRAM = pathlib.Path(__file__).parents[1] / "programs" / "approvals.py"
 
 
-class Later(SystemClock):
-    """The clock of a process that is started an hour after the other was killed."""
+class ClockOneHourLater(SystemClock):
+    """The clock of a process that starts an hour after the other one was killed."""
 
     def now(self) -> datetime:
         return super().now() + timedelta(hours=1)
@@ -36,8 +36,8 @@ async def left_by(place: str, folder: pathlib.Path, when: str) -> str:
     return (folder / "question").read_text().split()[-1]
 
 
-async def on_record(place: str) -> list[Event]:
-    """What the journal has of questions and answers."""
+async def recorded_approvals(place: str) -> list[Event]:
+    """Return the questions and answers of a journal."""
     store = await store_at(place).open()
     try:
         events = [decode(each.data) for each in await store.read(limit=10_000)]
@@ -55,10 +55,10 @@ async def on_record(place: str) -> list[Event]:
     ],
     indirect=["place"],
 )
-async def test_a_question_waits_on_under_its_id_and_only_its_run_goes_on(
+async def test_a_question_keeps_its_id_after_kills_and_only_its_run_resumes(
     place: str, tmp_path: pathlib.Path, deaths: int, word: bool
 ) -> None:
-    """Killed while a person thinks, once or twice: what was asked is asked still, and who did not ask is left alone."""
+    """The process is killed once or twice while a person thinks. No other run and no model is disturbed."""
     ids = {await left_by(place, tmp_path, "asked") for _ in range(deaths)}
     llm = model()
     async with runtime_of(place) as runtime:
@@ -78,7 +78,7 @@ async def test_a_question_waits_on_under_its_id_and_only_its_run_goes_on(
     assert result.status is Status.COMPLETED
     assert effects(tmp_path) == (["note", "pay"] if word else ["note"])
     assert [request.messages[-1].type for request in llm.requests] == ["tool", "tool"]  # the payer, then the lead
-    asked, answered = await on_record(place)
+    asked, answered = await recorded_approvals(place)
     assert isinstance(asked, ApprovalAsked)
     assert isinstance(answered, ApprovalAnswered)
     assert asked.at is not None
@@ -89,7 +89,7 @@ async def test_a_question_waits_on_under_its_id_and_only_its_run_goes_on(
 
 
 async def test_an_answer_before_the_run_has_asked_again_counts(place: str, tmp_path: pathlib.Path) -> None:
-    """Whoever answers in the moment of the restart is heard."""
+    """A person may answer at the moment of the restart."""
     id = await left_by(place, tmp_path, "asked")
     async with runtime_of(place) as runtime:
         handle = await resumed(runtime, tmp_path, model())
@@ -99,12 +99,12 @@ async def test_an_answer_before_the_run_has_asked_again_counts(place: str, tmp_p
         assert (await handle.result()).status is Status.COMPLETED
 
     assert effects(tmp_path) == ["note", "pay"]
-    assert [type(event) for event in await on_record(place)] == [ApprovalAsked, ApprovalAnswered]
+    assert [type(event) for event in await recorded_approvals(place)] == [ApprovalAsked, ApprovalAnswered]
 
 
 @pytest.mark.parametrize("word", ["allowed", "denied"])
-async def test_what_was_answered_is_not_asked_again(place: str, tmp_path: pathlib.Path, word: str) -> None:
-    """Killed between the answer and the call: the call runs, or is denied, by the word that is on record."""
+async def test_an_answered_question_is_not_asked_again(place: str, tmp_path: pathlib.Path, word: str) -> None:
+    """The process was killed between answer and call: the recorded answer decides about the call."""
     id = await left_by(place, tmp_path, word)
     llm = model()
     async with runtime_of(place) as runtime:
@@ -117,11 +117,11 @@ async def test_what_was_answered_is_not_asked_again(place: str, tmp_path: pathli
 
     assert effects(tmp_path) == (["note", "pay"] if word == "allowed" else ["note"])
     assert ("Denied: it was not approved: by somebody" in str(llm.requests[0].messages)) is (word == "denied")
-    assert [type(event) for event in await on_record(place)] == [ApprovalAsked, ApprovalAnswered]
+    assert [type(event) for event in await recorded_approvals(place)] == [ApprovalAsked, ApprovalAnswered]
 
 
-async def test_a_gate_that_is_gone_opens_nothing(place: str, tmp_path: pathlib.Path) -> None:
-    """Without the hook that wanted a person's word the tree is not gone on with; with it, the question waits still."""
+async def test_resume_requires_the_hook_that_asked(place: str, tmp_path: pathlib.Path) -> None:
+    """Resume refuses the tree without the hook that asked for approval. With the hook, the question still waits."""
     id = await left_by(place, tmp_path, "asked")
     llm = model()
     async with runtime_of(place) as runtime:
@@ -136,10 +136,10 @@ async def test_a_gate_that_is_gone_opens_nothing(place: str, tmp_path: pathlib.P
     assert effects(tmp_path) == ["note", "pay"]
 
 
-async def test_a_deadline_that_passed_while_no_process_lived_means_no(place: str, tmp_path: pathlib.Path) -> None:
-    """It cannot be answered any more, and the run goes on without the call."""
+async def test_a_question_past_its_deadline_is_denied_after_a_restart(place: str, tmp_path: pathlib.Path) -> None:
+    """An answer is refused, and the run continues without the call."""
     id = await left_by(place, tmp_path, "asked")
-    async with runtime_of(place, Later()) as runtime:
+    async with runtime_of(place, ClockOneHourLater()) as runtime:
         handle = await resumed(runtime, tmp_path, model())
         with pytest.raises(Unknown):
             runtime.trees[handle.id].inbox.answer(id, True)
@@ -147,7 +147,7 @@ async def test_a_deadline_that_passed_while_no_process_lived_means_no(place: str
         assert (await handle.result()).status is Status.COMPLETED
 
     assert effects(tmp_path) == ["note"]
-    _, answered = await on_record(place)
+    _, answered = await recorded_approvals(place)
     assert isinstance(answered, ApprovalAnswered)
     assert (answered.approval_id, answered.allowed) == (id, False)
     assert answered.reason == "no answer within 600 s"

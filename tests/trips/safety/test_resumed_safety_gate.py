@@ -1,4 +1,4 @@
-"""The safety gate and processes that are killed: what was not decided is asked again, and no tree loses its gate."""
+"""The safety gate after a kill: an undecided call is voted on again, and no tree loses its gate."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ PROGRAM = pathlib.Path(__file__).parents[1] / "programs" / "safety_gate.py"
 
 
 @pytest.fixture
-def place(tmp_path: pathlib.Path) -> str:
-    """Where the journal is."""
+def store_address(tmp_path: pathlib.Path) -> str:
+    """The address of the journal's store."""
     return f"sqlite {tmp_path / 'journal.db'}"
 
 
-async def on_record(place: str) -> list[Event]:
-    """Every event of the journal."""
-    store = await store_at(place).open()
+async def recorded_events(store_address: str) -> list[Event]:
+    """Return every event of the journal."""
+    store = await store_at(store_address).open()
     try:
         return [decode(each.data) for each in await store.read(limit=10_000)]
     finally:
         await store.close()
 
 
-async def resumed(runtime: AgentRuntime, folder: pathlib.Path, gate: SafetyGate | None) -> Handle:
-    """The tree that was left behind."""
+async def resume_tree(runtime: AgentRuntime, folder: pathlib.Path, gate: SafetyGate | None) -> Handle:
+    """Resume the tree that the killed process left."""
     (handle,) = await runtime.resume(llm=model(), tools=tools(folder), agents=[payer()], gate=gate)
     return handle
 
 
 def effects(folder: pathlib.Path) -> list[str]:
-    """What was done so far."""
+    """Return the tool calls that took effect."""
     file = folder / "effects"
     return file.read_text().split() if file.exists() else []
 
@@ -60,70 +60,72 @@ def effects(folder: pathlib.Path) -> list[str]:
     [("voting", ["main pay open"]), ("committed", ["main pay committed"])],
     ids=["voting", "committed"],
 )
-async def test_what_had_not_begun_is_voted_on_again(
-    place: str, tmp_path: pathlib.Path, when: str, left: list[str]
+async def test_a_call_that_had_not_started_is_voted_on_again(
+    store_address: str, tmp_path: pathlib.Path, when: str, left: list[str]
 ) -> None:
-    """An open intention is not assumed; a committed one whose call never began is asked anew: its policy may be other.
+    """An open intention is not assumed to be committed.
 
-    It runs once. Without the gate the tree does not go on.
+    A committed call that never started is voted on again, because the policy may differ.
+
+    The call runs once. Without the gate, the tree does not resume.
     """
-    await killed(PROGRAM, place, tmp_path, when)
-    assert (intended(await on_record(place)), effects(tmp_path)) == (left, [])
+    await killed(PROGRAM, store_address, tmp_path, when)
+    assert (intended(await recorded_events(store_address)), effects(tmp_path)) == (left, [])
 
-    async with AgentRuntime(store=store_at(place)) as runtime:
+    async with AgentRuntime(store=store_at(store_address)) as runtime:
         with pytest.raises(DefinitionMissing, match="safety gate"):
-            await resumed(runtime, tmp_path, None)
-        handle = await resumed(runtime, tmp_path, SafetyGate(ALLOWS, [Second()]))
+            await resume_tree(runtime, tmp_path, None)
+        handle = await resume_tree(runtime, tmp_path, SafetyGate(ALLOWS, [Second()]))
         assert (await handle.result()).value == "it is settled"
 
     assert effects(tmp_path) == ["pay"]
-    events = await on_record(place)
+    events = await recorded_events(store_address)
     assert intended(events) == [*left, "main pay committed"]
     assert len(of_kind(events, ToolStarted)) == 1
 
 
-async def test_a_gate_that_is_stricter_by_now_decides(place: str, tmp_path: pathlib.Path) -> None:
-    """The yes of the process that was killed before the call began is not the yes of this one."""
-    await killed(PROGRAM, place, tmp_path, "committed")
-    async with AgentRuntime(store=store_at(place)) as runtime:
-        handle = await resumed(runtime, tmp_path, SafetyGate(SafetyPolicy()))
+async def test_the_current_gate_decides_after_a_kill(store_address: str, tmp_path: pathlib.Path) -> None:
+    """A commit of the killed process, before its call started, does not count under a stricter gate."""
+    await killed(PROGRAM, store_address, tmp_path, "committed")
+    async with AgentRuntime(store=store_at(store_address)) as runtime:
+        handle = await resume_tree(runtime, tmp_path, SafetyGate(SafetyPolicy()))
         assert (await handle.result()).status is Status.COMPLETED
     assert effects(tmp_path) == []
 
 
-async def test_a_call_that_had_begun_is_reported_as_cut_off(place: str, tmp_path: pathlib.Path) -> None:
-    """Its intention was committed and has no output: nobody knows, so it is neither voted on nor run again."""
-    await killed(PROGRAM, place, tmp_path, "running")
-    async with AgentRuntime(store=store_at(place)) as runtime:
-        handle = await resumed(runtime, tmp_path, SafetyGate(ALLOWS, [Second()]))
+async def test_a_call_that_had_started_is_reported_as_interrupted(store_address: str, tmp_path: pathlib.Path) -> None:
+    """The call was committed and has no recorded output, so it is neither voted on nor run again."""
+    await killed(PROGRAM, store_address, tmp_path, "running")
+    async with AgentRuntime(store=store_at(store_address)) as runtime:
+        handle = await resume_tree(runtime, tmp_path, SafetyGate(ALLOWS, [Second()]))
         await handle.result()
         assert "Whether it took effect is not known" in answers(handle.run.context.history)["c1"]
 
     assert effects(tmp_path) == ["pay"]
-    assert intended(await on_record(place)) == ["main pay committed"]
+    assert intended(await recorded_events(store_address)) == ["main pay committed"]
 
 
-async def test_a_question_of_the_gate_waits_on(place: str, tmp_path: pathlib.Path) -> None:
-    """Under the same id: a person who was asked before the kill is asked once, and answers once."""
-    await killed(PROGRAM, place, tmp_path, "asking")
-    async with AgentRuntime(store=store_at(place)) as runtime:
-        handle = await resumed(runtime, tmp_path, SafetyGate(ASKS, [Second()]))
+async def test_a_question_of_the_gate_survives_a_kill(store_address: str, tmp_path: pathlib.Path) -> None:
+    """The question keeps its id: the person is asked once, and answers once."""
+    await killed(PROGRAM, store_address, tmp_path, "asking")
+    async with AgentRuntime(store=store_at(store_address)) as runtime:
+        handle = await resume_tree(runtime, tmp_path, SafetyGate(ASKS, [Second()]))
         (pending,) = runtime.trees[handle.id].inbox.pending
         runtime.trees[handle.id].inbox.answer(pending.id, True)
         async with asyncio.timeout(180):
             await handle.result()
 
     assert effects(tmp_path) == ["pay"]
-    events = await on_record(place)
+    events = await recorded_events(store_address)
     assert [each.approval_id for each in of_kind(events, ApprovalAsked)] == [pending.id]
     assert intended(events) == ["main pay open", "main pay committed"]
 
 
-async def test_what_is_forked_from_a_gated_run_is_gated(place: str, tmp_path: pathlib.Path) -> None:
-    """Also from the journal, where the gate must be supplied."""
-    await killed(PROGRAM, place, tmp_path, "voting")
-    async with AgentRuntime(store=store_at(place)) as runtime:
-        (run,) = {each.run for each in await on_record_of(runtime)}
+async def test_a_fork_of_a_recorded_run_requires_its_gate(store_address: str, tmp_path: pathlib.Path) -> None:
+    """A fork from the journal is refused without the gate, and gated with it."""
+    await killed(PROGRAM, store_address, tmp_path, "voting")
+    async with AgentRuntime(store=store_at(store_address)) as runtime:
+        (run,) = {each.run for each in await events_of(runtime)}
         with pytest.raises(DefinitionMissing, match="safety gate"):
             await runtime.fork(run, "Again.", llm=model(), tools=tools(tmp_path), agents=[payer()])
         gate = SafetyGate(SafetyPolicy())
@@ -134,8 +136,8 @@ async def test_what_is_forked_from_a_gated_run_is_gated(place: str, tmp_path: pa
 
 
 @pytest.mark.parametrize("store", [MemoryStore, lambda: None], ids=["journal", "none"])
-async def test_a_fork_of_a_tree_that_is_here_has_its_gate(tmp_path: pathlib.Path, store: Any) -> None:
-    """Nobody has to think of it."""
+async def test_a_fork_of_a_tree_in_this_process_has_its_gate(tmp_path: pathlib.Path, store: Any) -> None:
+    """The caller need not supply the gate again."""
     gate = SafetyGate(SafetyPolicy())
     async with AgentRuntime(store=store()) as runtime:
         first = await runtime.spawn(payer(), "Go.", tools=tools(tmp_path), gate=gate)
@@ -146,6 +148,6 @@ async def test_a_fork_of_a_tree_that_is_here_has_its_gate(tmp_path: pathlib.Path
     assert effects(tmp_path) == []
 
 
-async def on_record_of(runtime: AgentRuntime) -> list[Event]:
-    """Every event of a runtime's journal."""
+async def events_of(runtime: AgentRuntime) -> list[Event]:
+    """Return every event of a runtime's journal."""
     return [decode(each.data) for each in await (await runtime.open_store()).read()]

@@ -1,4 +1,4 @@
-"""AC-S3-11, NEG-12: a call is intended, voted on, decided, and only then runs; whatever cannot be reached says no."""
+"""AC-S3-11, NEG-12: a call is intended, voted on and decided before it runs. An unreachable part means no."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from tests.trips.kits.safety import ALL, ASK, DELETE, LOOK, POLICY, REASON, Deed
 from tests.trips.kits.sessions import answers, background, fork, fresh, is_valid, kept, of_kind
 
 
-async def on_record(store: Store) -> list[Event]:
-    """Every event of a journal, in the order in which it was written."""
+async def recorded_events(store: Store) -> list[Event]:
+    """Return every event of a journal, in the order in which it was written."""
     return [decode(each.data) for each in await store.read(limit=10_000)]
 
 
@@ -45,14 +45,17 @@ async def on_record(store: Store) -> list[Event]:
 
 
 async def test_ac_s3_11_a_safe_call_runs_after_its_commit_and_a_dangerous_one_is_aborted(tmp_path: Path) -> None:
-    """The journal proves intention < decision < output; what was aborted never began, and log and model hear why."""
+    """The journal has intention, decision and output in this order.
+
+    An aborted call never began, and its model reads why.
+    """
     deeds = Deeds()
     async with AgentRuntime(store=SqliteStore(tmp_path / "journal.db")) as runtime:
         model = ScriptedModel([[LOOK, DELETE], "Understood."])
         handle = await runtime.spawn(model_agent(model), "Go.", tools=deeds.tools, gate=SafetyGate(POLICY))
         result = await handle.result()
         assert runtime.journal is not None
-        events = await on_record(runtime.journal.store)
+        events = await recorded_events(runtime.journal.store)
 
     assert (result.value, deeds.done) == ("Understood.", ["look a"])
     shown = [
@@ -82,14 +85,14 @@ async def test_ac_s3_11_a_safe_call_runs_after_its_commit_and_a_dangerous_one_is
 
 
 def model_agent(model: ScriptedModel) -> Any:
-    """An agent of that model."""
+    """Return an agent of that model."""
     from ramet.agent.definition import Agent
 
     return Agent(name="main", model=model)
 
 
-async def test_without_a_gate_nothing_is_intended() -> None:
-    """It costs nothing and leaves nothing where nobody asked for it."""
+async def test_a_session_without_a_gate_records_no_intentions() -> None:
+    """A session without a gate pays nothing for it."""
     deeds = Deeds()
     async with Session(ScriptedModel([[LOOK, DELETE], "Done."]), deeds.tools) as session:
         await session.ask("Go.")
@@ -98,7 +101,7 @@ async def test_without_a_gate_nothing_is_intended() -> None:
 
 
 async def test_children_and_forks_have_their_parents_gate() -> None:
-    """Fresh, forked or in the background, at any depth: nobody drops it."""
+    """Fresh, forked and background children have the gate at any depth."""
     deeds = Deeds()
     script: dict[str, list[Any]] = {
         "toil below": [DELETE, "below done"],
@@ -116,8 +119,8 @@ async def test_children_and_forks_have_their_parents_gate() -> None:
     assert deeds.done == []
 
 
-async def test_what_is_voted_on_is_what_runs() -> None:
-    """A hook's rewriting comes before the vote, and a voter that changes what it is shown changes nothing."""
+async def test_the_gate_votes_on_the_call_that_runs() -> None:
+    """A hook rewrites the call before the vote, and a voter cannot change the call."""
     deeds, meddler = Deeds(), Says(VoterAnswer("allow"))
 
     def rewrite(payload: dict[str, Any]) -> dict[str, Any]:
@@ -137,8 +140,8 @@ async def test_what_is_voted_on_is_what_runs() -> None:
 
 
 @pytest.mark.parametrize("word", [True, False])
-async def test_a_person_is_asked_where_the_rules_say_so(word: bool) -> None:
-    """Only a yes commits; the word stands among the votes."""
+async def test_an_ask_rule_of_the_gate_asks_a_person(word: bool) -> None:
+    """The call commits only after an approval, and the answer is among the votes."""
     deeds = Deeds()
     model = ScriptedModel([DELETE, "Done."])
     async with Session(model, deeds.tools, gate=SafetyGate(ASK), approver=lambda _: word) as session:
@@ -154,8 +157,8 @@ async def test_a_person_is_asked_where_the_rules_say_so(word: bool) -> None:
     assert (asked.question, asked.call_id, asked.args) == ("rules: Really?", "c-delete", {"path": "a"})
 
 
-async def test_nobody_is_asked_once_it_is_decided() -> None:
-    """The rules come first: what they deny costs no model."""
+async def test_no_voter_is_asked_after_a_rule_denies() -> None:
+    """The rules come first, so a denied call costs no model request."""
     deeds, second = Deeds(), Says(VoterAnswer("allow"))
     async with Session(ScriptedModel([DELETE, "Done."]), deeds.tools, gate=SafetyGate(POLICY, [second])) as session:
         await session.ask("Go.")
@@ -163,7 +166,7 @@ async def test_nobody_is_asked_once_it_is_decided() -> None:
 
 
 async def test_a_run_that_is_stopped_during_a_vote_leaves_an_aborted_intention() -> None:
-    """The call does not run, and no intention of a living process stays open."""
+    """The call does not run, and its intention does not stay open."""
     deeds, slow = Deeds(), Says(None)
     async with Session(ScriptedModel([LOOK, "Done."]), deeds.tools, gate=SafetyGate(ALL, [slow])) as session:
         asking = asyncio.ensure_future(session.ask("Go."))
@@ -191,8 +194,8 @@ async def test_a_run_that_is_stopped_during_a_vote_leaves_an_aborted_intention()
     ],
     ids=["gone", "exit", "its-store", "true", "word", "tuple", "other-word", "no-reason"],
 )
-async def test_neg_12_a_voter_that_does_not_vote_is_a_no(what: Any, why: str) -> None:
-    """It raises, or answers nonsense: the call is blocked, with the reason on record, and the run goes on."""
+async def test_neg_12_a_voter_without_a_valid_vote_denies(what: Any, why: str) -> None:
+    """A voter that raises or answers nonsense blocks the call, with a recorded reason. The run continues."""
     deeds = Deeds()
     gate = SafetyGate(ALL, [Says(what)])
     async with Session(ScriptedModel([LOOK, "I may not."]), deeds.tools, gate=gate) as session:
@@ -204,8 +207,8 @@ async def test_neg_12_a_voter_that_does_not_vote_is_a_no(what: Any, why: str) ->
     assert [vote.verdict for vote in decided.votes] == ["allow", "deny"]
 
 
-async def test_neg_12_a_voter_that_hangs_is_a_no_when_its_time_is_up() -> None:
-    """Its time is told by the clock of the runtime."""
+async def test_neg_12_a_voter_that_hangs_denies_at_its_timeout() -> None:
+    """The runtime's clock measures the timeout."""
     deeds, clock, slow = Deeds(), FakeClock(), Says(None)
     runtime = AgentRuntime(clock=clock)
     gate = SafetyGate(ALL, [slow], timeout_s=7)
@@ -221,8 +224,8 @@ async def test_neg_12_a_voter_that_hangs_is_a_no_when_its_time_is_up() -> None:
     assert (deeds.done, "not done within 7 s" in decided.reason) == ([], True)
 
 
-async def test_neg_12_a_voter_that_blocks_stops_nobody_else() -> None:
-    """One that is not async is asked in a thread; when its time is up it has said no, whatever it says later."""
+async def test_neg_12_a_blocking_voter_does_not_block_the_runtime() -> None:
+    """A synchronous voter runs in a thread. After its timeout it has denied, and its late answer does not count."""
     deeds, clock, asked, free = Deeds(), FakeClock(), threading.Event(), threading.Event()
 
     class Blocks:
@@ -245,22 +248,22 @@ async def test_neg_12_a_voter_that_blocks_stops_nobody_else() -> None:
 
 
 async def missing(store: Store) -> None:
-    """There is no policy of that name."""
+    """Leave the store without a policy of that name."""
 
 
 async def nonsense(store: Store) -> None:
-    """Another program wrote something else."""
+    """Store a policy that is not valid."""
     await store.put(KIND, "house", b'{"rules": "none"}')
 
 
 async def closed(store: Store) -> None:
-    """Its store has gone."""
+    """Close the store."""
     await store.close()
 
 
 @pytest.mark.parametrize("harm", [missing, nonsense, closed])
-async def test_neg_12_a_policy_that_cannot_be_read_blocks(harm: Any) -> None:
-    """The intention is on record, pinned to no version, and aborted; voters are not even asked."""
+async def test_neg_12_an_unreadable_policy_blocks_the_call(harm: Any) -> None:
+    """The intention is recorded with no policy version and aborted, and no voter is asked."""
     deeds, second, store = Deeds(), Says(VoterAnswer("allow")), await MemoryStore().open()
     await harm(store)
     gate = SafetyGate(SafetyPolicies(store).named("house"), [second])
@@ -275,7 +278,7 @@ async def test_neg_12_a_policy_that_cannot_be_read_blocks(harm: Any) -> None:
 
 
 class Full(MemoryStore):
-    """Its disk is full when an event of a type is to be written."""
+    """A store whose disk is full when an event of one type is to be written."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -288,8 +291,8 @@ class Full(MemoryStore):
 
 
 @pytest.mark.parametrize("kind", ["intention_recorded", "intention_decided"])
-async def test_neg_12_a_journal_that_cannot_be_written_blocks(kind: str) -> None:
-    """Neither the vote, if it is the intention, nor the tool takes place; the run fails."""
+async def test_neg_12_an_unwritable_journal_blocks_the_call(kind: str) -> None:
+    """The tool does not run, and the run fails. Without a recorded intention, no voter is asked."""
     deeds, second = Deeds(), Says(VoterAnswer("allow"))
     runtime = AgentRuntime(store=Full(kind))
     gate = SafetyGate(ALL, [second])

@@ -1,4 +1,4 @@
-"""The safety gate and sandboxes: an agent inside asks before its call, and a guest that does not is found out."""
+"""The safety gate and sandboxes: a guest asks before its call, and a guest that does not ask fails."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ both = pytest.mark.parametrize("backend", ["bwrap", "local"])
 
 
 def shell(command: str, id: str) -> Call:
-    """A call of the shell."""
+    """Return a call of the shell."""
     return Call("Bash", {"command": command}, id=id)
 
 
@@ -49,7 +49,7 @@ def shell(command: str, id: str) -> Call:
 async def test_ac_s3_11_every_agent_in_a_sandbox_asks_before_its_call(
     tmp_path: pathlib.Path, backend: Literal["bwrap", "local"]
 ) -> None:
-    """Safe runs inside after its commit, dangerous never begins, a person is asked: for a child's own child, too."""
+    """The gate decides for a child's own child: one call runs, one is denied, and one asks a person."""
     (tmp_path / "kept.txt").write_text("kept")
     calls = [shell("echo safe", "c1"), shell("rm -rf kept.txt", "c2"), shell("echo asked", "c3")]
     script: dict[str, list[Any]] = {
@@ -93,8 +93,8 @@ async def test_ac_s3_11_every_agent_in_a_sandbox_asks_before_its_call(
     assert (tmp_path / "kept.txt").read_text() == "kept"
 
 
-async def test_an_agent_that_is_started_in_a_sandbox_has_its_gate(tmp_path: pathlib.Path) -> None:
-    """The root of a tree, too."""
+async def test_a_sandboxed_root_has_its_gate(tmp_path: pathlib.Path) -> None:
+    """`start_agent` gives the root of a tree its gate."""
     agent = Agent(
         name="worker", model=ScriptedModel([shell("rm x", "c1"), "I may not."]), tools=tuple(workspace_tools())
     )
@@ -106,8 +106,8 @@ async def test_an_agent_that_is_started_in_a_sandbox_has_its_gate(tmp_path: path
     assert not of_kind(events, ToolStarted)
 
 
-async def test_outputs_of_a_sandbox_are_passages_only_behind_a_gate(tmp_path: pathlib.Path) -> None:
-    """Of two agents that do the same, the one without a gate is not listed: neither now nor after a restart."""
+async def test_only_a_gated_sandbox_has_passages(tmp_path: pathlib.Path) -> None:
+    """Two agents do the same. After a restart, only the outputs of the one with a gate are listed."""
     runs: list[str] = []
     async with AgentRuntime(tmp_path, backend="local") as runtime:
         for gate in (SafetyGate(ALL), None):
@@ -127,7 +127,7 @@ async def test_outputs_of_a_sandbox_are_passages_only_behind_a_gate(tmp_path: pa
 
 
 class Full(MemoryStore):
-    """Its disk is full when a decision is to be written."""
+    """A store whose disk is full when a decision is to be written."""
 
     def append(self, entry: Entry) -> int:
         if entry.type == "intention_decided":
@@ -144,17 +144,17 @@ def guest_source() -> Iterator[Guests]:
 
 @pytest.fixture
 def inside(guest_source: Guests, monkeypatch: pytest.MonkeyPatch) -> Inside:
-    """From here on, every conversation of this test has a guest, which may write where the test may."""
+    """Give every conversation of this test a guest, which may write where the test may."""
     made = Inside(guest_source)
     monkeypatch.setattr(turn, "_converse", made.converse)
     return made
 
 
 @pytest.mark.parametrize("store", [MemoryStore, Full])
-async def test_neg_12_a_journal_that_cannot_be_written_blocks_inside_too(
+async def test_neg_12_an_unwritable_journal_blocks_a_sandboxed_call(
     store: type[MemoryStore], inside: Inside, tmp_path: pathlib.Path
 ) -> None:
-    """The guest gets no word, and its call never begins; with a journal that can be written, it does."""
+    """The guest gets no decision, so its call never begins. With a writable journal, the call runs."""
     runtime = AgentRuntime(store=store())
     model = ScriptedModel([shell("touch done", "c1"), "tried"])
     async with (
@@ -173,8 +173,8 @@ async def test_neg_12_a_journal_that_cannot_be_written_blocks_inside_too(
 CALL = Call("Read", {"file_path": "note"}, id="c1")
 
 
-async def attacked(attack: Attack, folder: pathlib.Path, policy: SafetyPolicy = ALL) -> tuple[Session, Result]:
-    """A session with a gate whose root is a guest that attacks."""
+async def attack_session(attack: Attack, folder: pathlib.Path, policy: SafetyPolicy = ALL) -> tuple[Session, Result]:
+    """Run a session with a gate whose root is a guest that attacks."""
     return await besieged([CALL, "Done."], attack, folder, gate=SafetyGate(policy))
 
 
@@ -222,15 +222,15 @@ LIES = [
 
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
-async def test_a_guest_that_goes_round_the_gate_fails(lie: Attack, tmp_path: pathlib.Path) -> None:
-    """Its run ends, nothing of the call is on record as begun, and nothing stays reserved."""
+async def test_a_guest_that_bypasses_the_gate_fails(lie: Attack, tmp_path: pathlib.Path) -> None:
+    """The run ends, the journal has no start and no end of the call, and nothing stays reserved."""
 
     async def attack(guest: Guest) -> None:
         await guest.reply()
         await lie(guest)
 
     policy = SafetyPolicy() if lie is begins_after_a_no else ALL
-    talk, result = await attacked(attack, tmp_path, policy)
+    talk, result = await attack_session(attack, tmp_path, policy)
 
     assert result.status is Status.FAILED
     assert result.error is not None
@@ -240,8 +240,8 @@ async def test_a_guest_that_goes_round_the_gate_fails(lie: Attack, tmp_path: pat
     assert nothing_is_held(talk)
 
 
-async def test_where_there_is_no_gate_there_is_nothing_to_ask(tmp_path: pathlib.Path) -> None:
-    """A guest that asks all the same has broken the rules."""
+async def test_a_guest_without_a_gate_must_not_ask_one(tmp_path: pathlib.Path) -> None:
+    """A guest that asks a gate that does not exist breaks the protocol."""
 
     async def attack(guest: Guest) -> None:
         await guest.reply()
@@ -253,8 +253,8 @@ async def test_where_there_is_no_gate_there_is_nothing_to_ask(tmp_path: pathlib.
     assert "no safety gate" in result.error.message
 
 
-async def test_the_gate_votes_on_the_call_and_not_on_what_is_told(tmp_path: pathlib.Path) -> None:
-    """Tool and arguments are those of the reply; what was said no to is not charged."""
+async def test_the_gate_votes_on_the_call_of_the_model(tmp_path: pathlib.Path) -> None:
+    """Tool and arguments come from the model's reply. A denied call is not charged."""
     voter = Says(VoterAnswer("deny", "no"))
 
     async def attack(guest: Guest) -> None:

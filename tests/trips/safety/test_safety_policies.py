@@ -1,4 +1,4 @@
-"""Beside the safety gate: models that vote, policies that change while agents work, and looking at what passed."""
+"""Parts of the safety gate: models that vote, policies that change while agents work, and views of past calls."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ SESSION: Any = Session
     ],
     ids=["yes", "spaces", "no", "ask", "word", "empty", "fence", "two", "upper", "more", "list"],
 )
-async def test_a_models_answer_is_a_vote_only_if_it_is_exactly_one(answer: str, committed: bool) -> None:
-    """Anything else is a no, and so is a call of a tool beside it; the judge sees the call as data."""
+async def test_a_model_votes_only_with_one_exact_json_vote(answer: str, committed: bool) -> None:
+    """Any other answer denies. The judge sees the call as data."""
     deeds, judge = Deeds(), ScriptedModel([answer])
     gate = SafetyGate(ALL, [ModelVoter(judge, "Let nothing be lost.")])
     async with Session(ScriptedModel([LOOK, "Done."]), deeds.tools, gate=gate, unattended=True) as session:
@@ -75,8 +75,8 @@ async def test_a_models_answer_is_a_vote_only_if_it_is_exactly_one(answer: str, 
     }
 
 
-async def test_a_model_that_calls_a_tool_instead_has_not_voted() -> None:
-    """Its text beside that counts for nothing."""
+async def test_a_model_that_calls_a_tool_has_not_voted() -> None:
+    """The text of the same reply does not count."""
     call = {"name": "look", "args": {}, "id": "c"}
     voter = ModelVoter(ScriptedModel([AIMessage('{"verdict": "allow"}', tool_calls=[call])]), "Judge.")
     with pytest.raises(InvalidValue, match="answer"):
@@ -86,8 +86,11 @@ async def test_a_model_that_calls_a_tool_instead_has_not_voted() -> None:
 # ---- policies
 
 
-async def test_a_policy_is_changed_while_agents_work_and_each_intention_says_by_which_version() -> None:
-    """Compare-and-swap: one of two changes wins; the next call is decided by it; old versions can be looked up."""
+async def test_an_intention_names_the_policy_version_that_decides() -> None:
+    """Policies change by compare-and-swap while agents work.
+
+    The next call follows the new version, and old versions stay readable.
+    """
     deeds, store = Deeds(), await MemoryStore().open()
     policies = SafetyPolicies(store)
     assert (await policies.put("house", ALL, expected=0)).version == 1
@@ -115,8 +118,8 @@ async def test_a_policy_is_changed_while_agents_work_and_each_intention_says_by_
     await store.close()
 
 
-async def test_of_many_changes_at_once_one_wins() -> None:
-    """The others are told, and change nothing."""
+async def test_one_of_many_concurrent_policy_changes_wins() -> None:
+    """The other changes raise Conflict and change nothing."""
     policies = SafetyPolicies(await MemoryStore().open())
     tries = [policies.put("house", SafetyPolicy(rules=(Rule(verdict="ask"),) * n), expected=0) for n in range(8)]
     came = await asyncio.gather(*tries, return_exceptions=True)
@@ -127,8 +130,8 @@ async def test_of_many_changes_at_once_one_wins() -> None:
 # ---- looking
 
 
-async def test_what_passed_can_be_looked_through(tmp_path: Path) -> None:
-    """By cursor and filter, page after page, each passage once and in order; and followed as it comes."""
+async def test_passages_can_be_read_filtered_and_followed(tmp_path: Path) -> None:
+    """Pages by cursor hold each passage once and in order, and a follower reads new passages as they come."""
     deeds = Deeds()
     script: dict[str, list[Any]] = {
         "toil": [DELETE, "toil done"],
@@ -180,8 +183,8 @@ async def test_what_passed_can_be_looked_through(tmp_path: Path) -> None:
         await following.aclose()
 
 
-async def test_a_call_that_met_no_gate_is_no_passage(tmp_path: Path) -> None:
-    """Outputs of an agent without a gate are not listed, nor are calls that were refused before the gate."""
+async def test_a_call_that_met_no_gate_is_not_a_passage(tmp_path: Path) -> None:
+    """Outputs of an agent without a gate are not listed, and neither are calls refused before the gate."""
     deeds = Deeds()
 
     async def no_deletes(payload: dict[str, Any]) -> Any:
@@ -211,8 +214,8 @@ async def test_a_call_that_met_no_gate_is_no_passage(tmp_path: Path) -> None:
     ]
 
 
-async def test_an_output_is_found_whichever_cursor_a_reader_begins_at(tmp_path: Path) -> None:
-    """Its intention may lie before the cursor; a call id that a model uses again belongs to the newest call of it."""
+async def test_an_output_is_found_from_every_cursor_before_it(tmp_path: Path) -> None:
+    """The call's intention may lie before the cursor. An output with a reused call id belongs to the newest call."""
     deeds, denied = Deeds(), False
 
     async def only_once(payload: dict[str, Any]) -> Any:
@@ -260,8 +263,8 @@ async def test_an_output_is_found_whichever_cursor_a_reader_begins_at(tmp_path: 
     ],
     ids=["policy", "voter", "twice", "rules", "time", "instructions", "kinds", "gate"],
 )
-async def test_what_is_no_gate_is_refused_at_once(wrong: Any, field: str) -> None:
-    """Not at the first call, when it would only block."""
+async def test_an_invalid_gate_is_refused_when_it_is_made(wrong: Any, field: str) -> None:
+    """The error comes before the first call, which an invalid gate could only block."""
     with pytest.raises(InvalidValue) as refusal:
         wrong()
     assert refusal.value.field == field

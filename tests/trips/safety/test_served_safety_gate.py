@@ -1,4 +1,4 @@
-"""An agent of the type "llm" that was asked for with a gate: no tool call of it goes around the policy, ever."""
+"""A served agent of the type "llm" with a gate: no tool call bypasses the policy."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ INFO = LlmInfo(model="one", tools=["Bash"], gate="house")
 
 
 def kind(words: str) -> LlmType:
-    """A model that calls the tool and then says some words."""
+    """Return the type of an agent that calls the tool and then says some words."""
     return LlmType({"one": ScriptedModel([READS, words])})
 
 
-async def put(runtime: AgentRuntime, policy: SafetyPolicy, expected: int) -> None:
-    """Make it the policy of the house."""
+async def put_policy(runtime: AgentRuntime, policy: SafetyPolicy, expected: int) -> None:
+    """Store a policy as the current version of `house`."""
     await SafetyPolicies(await runtime.open_store()).put("house", policy, expected=expected)
 
 
-async def answers(agent: RunningAgent) -> list[str]:
-    """What its tool calls came to."""
+async def tool_results(agent: RunningAgent) -> list[str]:
+    """Return the results of the agent's tool calls."""
     return [each["content"] for each in await agent.history() if each["role"] == "tool"]
 
 
 @pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"])
-async def test_a_call_runs_only_if_the_policy_lets_it(tmp_path: pathlib.Path, backend: str | None) -> None:
-    """The policy is the one that holds at the call; in a sandbox as in the host."""
+async def test_a_call_runs_only_if_the_current_policy_allows_it(tmp_path: pathlib.Path, backend: str | None) -> None:
+    """The policy at the time of the call decides, in a sandbox as in the host."""
     policy = Policy() if backend else None
     async with AgentRuntime(tmp_path, backend="local") as runtime:
-        await put(runtime, BASH, 0)
+        await put_policy(runtime, BASH, 0)
         model = LlmType({"one": ScriptedModel([READS, "I may not.", READS, "Now I did."])})
         start = opening(runtime, tmp_path / "ada", INFO, policy=policy)
         async with opened(model, start) as agent:
             assert await say(agent, "Read it") == "I may not."
-            assert await answers(agent) == ["Blocked by the safety gate: rules: no shell here"]
-            await put(runtime, SafetyPolicy(otherwise="allow"), 1)
+            assert await tool_results(agent) == ["Blocked by the safety gate: rules: no shell here"]
+            await put_policy(runtime, SafetyPolicy(otherwise="allow"), 1)
             assert await say(agent, "Again") == "Now I did."
-            assert "done" in (await answers(agent))[1]
+            assert "done" in (await tool_results(agent))[1]
 
 
 @pytest.mark.parametrize("killed", [True, False], ids=["killed", "stopped"])
-async def test_it_has_its_gate_after_a_restart(tmp_path: pathlib.Path, killed: bool) -> None:
-    """The same run goes on, whether the server was killed or stopped."""
+async def test_an_agent_keeps_its_gate_after_a_restart(tmp_path: pathlib.Path, killed: bool) -> None:
+    """The run resumes with its gate, whether the server was killed or stopped."""
     async with lost(tmp_path, None) if killed else restarted(tmp_path, None) as runtime:
-        await put(runtime, BASH, 0)
+        await put_policy(runtime, BASH, 0)
         first = await kind("I may not.").open(opening(runtime, tmp_path / "ada", INFO))
         assert await say(first, "Read it") == "I may not."
         run = first.run
@@ -65,14 +65,14 @@ async def test_it_has_its_gate_after_a_restart(tmp_path: pathlib.Path, killed: b
         async with opened(kind("Still not."), opening(runtime, tmp_path / "ada", INFO, run=run)) as again:
             assert again.run == run
             assert await say(again, "Read it") == "Still not."
-            assert await answers(again) == ["Blocked by the safety gate: rules: no shell here"] * 2
+            assert await tool_results(again) == ["Blocked by the safety gate: rules: no shell here"] * 2
 
 
 @pytest.mark.parametrize(("gate", "error"), [("house", Unknown), ("no such/name", InvalidValue)], ids=["none", "bad"])
-async def test_a_policy_that_is_not_there_is_refused_before_anything(
+async def test_an_agent_with_an_unknown_policy_is_refused(
     tmp_path: pathlib.Path, gate: str, error: type[Exception]
 ) -> None:
-    """Both when it is checked and when it is opened: there is no agent without the gate that was asked for."""
+    """Check and open both refuse, so no agent runs without the gate that was asked for."""
     async with AgentRuntime(tmp_path) as runtime:
         start = opening(runtime, tmp_path / "ada", LlmInfo(model="one", gate=gate))
         with pytest.raises(error, match=gate):
@@ -92,11 +92,11 @@ SHOUTING = SafetyPolicy(
 
 
 @pytest.mark.parametrize("backend", ["local", "bwrap"])
-async def test_code_in_a_sandbox_asks_before_it_reaches_others(tmp_path: pathlib.Path, backend: Backend) -> None:
-    """Births and mail are intended and decided before they happen; what is not let through has not happened."""
+async def test_a_gate_decides_about_spawns_and_mail_of_sandboxed_code(tmp_path: pathlib.Path, backend: Backend) -> None:
+    """Spawns and mail are intended and decided before they happen. A denied spawn starts no run."""
     kind = FunctionType([FUNCTIONS])
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
-        await put(runtime, SHOUTING, 0)
+        await put_policy(runtime, SHOUTING, 0)
         start = opening(runtime, tmp_path / "ada", STARTS, policy=Policy(allow_sub_agents=True))
         await kind.check(start)
         async with opened(kind, start) as agent:
@@ -118,8 +118,8 @@ async def test_code_in_a_sandbox_asks_before_it_reaches_others(tmp_path: pathlib
             assert all(each.spawn_event.seq > decision.event.seq for each in children)
 
 
-async def test_no_gate_where_it_could_be_gone_around(tmp_path: pathlib.Path) -> None:
-    """A function of the host is refused with one, and one whose policy is not there."""
+async def test_a_function_in_the_host_cannot_have_a_gate(tmp_path: pathlib.Path) -> None:
+    """A gate is refused for a function of the host, which could bypass it, and so is an unknown policy."""
     kind = FunctionType([FUNCTIONS])
     async with AgentRuntime(tmp_path, backend="local") as runtime:
         for policy, error in ((None, InvalidValue), (Policy(), Unknown)):
