@@ -1,4 +1,4 @@
-"""Processes that are killed at each write of a tick: its run begins at most once, and nobody claims otherwise."""
+"""Processes killed at each write of a tick: its run starts at most once, and its result says what is known."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ KILLS: list[tuple[str, int, str, int]] = [
     [("sqlite", *kill) for kill in KILLS] + [("postgres", *kill) for kill in KILLS[::2]],
     indirect=["place"],
 )
-async def test_whenever_a_process_is_killed_a_tick_has_one_run(
+async def test_a_tick_has_one_run_whenever_its_process_is_killed(
     place: str, tmp_path: pathlib.Path, when: str, write: int, status: str, effects: int
 ) -> None:
     """AC-S0-9, NEG-15: the next process, with another `__main__`, finds the function and does what is left to do."""
@@ -77,10 +77,13 @@ async def test_whenever_a_process_is_killed_a_tick_has_one_run(
         (4, False),  # it has ended, and that is noted
     ],
 )
-async def test_of_several_kernels_one_goes_on_with_the_tick_of_another_that_was_killed(
+async def test_one_of_two_kernels_continues_the_tick_of_a_killed_kernel(
     postgres: Server, schema: str, tmp_path: pathlib.Path, write: int, adopts: bool
 ) -> None:
-    """After that write. Both that are left live already, and their clocks strike at once: there is one run."""
+    """The kernel is killed after that write.
+
+    The clocks of both others reach the tick together, and there is one run.
+    """
     done = tmp_path / "effects"
     clocks = [FakeClock(datetime.now(UTC) - timedelta(hours=1)) for _ in range(2)]
     async with AsyncExitStack() as open_ones:

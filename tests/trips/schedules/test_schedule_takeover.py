@@ -1,4 +1,4 @@
-"""Who else takes up trees leaves what a schedule promises as it is."""
+"""A kernel that resumes or takes over trees keeps the promises of their schedules."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ SCRIPT = pathlib.Path(__file__).parents[1] / "programs" / "own_schedule.py"
 
 @pytest.mark.parametrize("place", ["sqlite", "postgres"], indirect=True)
 @pytest.mark.parametrize("how", ["resume", "adopt"])
-async def test_whoever_resumes_all_trees_calls_no_function_of_a_schedule_again(
+async def test_resuming_all_trees_does_not_call_a_scheduled_function_again(
     place: str, tmp_path: pathlib.Path, how: str
 ) -> None:
-    """A program that begins with `resume`, as it may, and opens its scheduler then."""
+    """A program may call `resume` first, and open its scheduler then."""
     done = tmp_path / "effects"
     await killed(SCRIPT, place, "once", 0, done)
 
@@ -62,8 +62,8 @@ class Listing(MemoryStore):
         return await super().list(kind, prefix=prefix)
 
 
-async def left_at_the_gate(*, ended: bool = False) -> Listing:
-    """A store as a process leaves it that is killed while a schedule's function waits, or has `ended`."""
+async def store_left_at_the_gate(*, ended: bool = False) -> Listing:
+    """Return the store of a process that was killed while a scheduled function waited, or after it had `ended`."""
     scheduled.CALLS.clear()
     scheduled.GATE = asyncio.Event()
     store, left = MemoryStore(), Listing()
@@ -84,16 +84,16 @@ async def left_at_the_gate(*, ended: bool = False) -> Listing:
 
 
 async def wait_for_end(scheduler: AgentScheduler) -> TickResult:
-    """How its one tick ended."""
+    """Wait for the end of the one tick, and return its result."""
     async with asyncio.timeout(180):
         while not (results := await scheduler.results("job")) or results[0].ended is None:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     return results[0]
 
 
-async def test_a_run_that_is_gone_on_with_is_looked_at_alone() -> None:
-    """However many trees a store holds, and however many runs a kernel left that fell."""
-    store = await left_at_the_gate()
+async def test_a_resumed_scheduled_run_is_looked_up_without_listing_trees() -> None:
+    """The cost does not grow with the trees in the store, or with the runs that the killed kernel left."""
+    store = await store_left_at_the_gate()
     async with AgentRuntime(store=store) as runtime:
         await runtime.open_store()
         await eventually(lambda: store.listed == 1)  # Which of them have outlived their time is looked at once.
@@ -103,8 +103,8 @@ async def test_a_run_that_is_gone_on_with_is_looked_at_alone() -> None:
     assert (result.status, store.listed) == ("lost", 1)
 
 
-async def test_a_kernel_that_comes_back_notes_how_its_run_ended_elsewhere(postgres: Server, schema: str) -> None:
-    """Not that the run was taken from it: another kernel has gone on with it meanwhile, to its end."""
+async def test_a_returning_kernel_records_how_its_run_ended_elsewhere(postgres: Server, schema: str) -> None:
+    """Another kernel resumed the run to its end. The tick's result is that end, and not the loss of ownership."""
     scheduled.CALLS.clear()
     scheduled.GATE = asyncio.Event()
     stores = [PostgresStore(postgres.dsn, schema=schema, kernel=name) for name in ("one", "two")]
@@ -132,9 +132,9 @@ async def test_a_kernel_that_comes_back_notes_how_its_run_ended_elsewhere(postgr
     )
 
 
-async def test_a_run_that_a_schedule_has_not_noted_yet_is_not_removed(tmp_path: pathlib.Path) -> None:
-    """Else whoever takes the tick over would find that it was never born, and call its function again."""
-    store = await left_at_the_gate(ended=True)
+async def test_sweep_keeps_a_run_whose_tick_is_not_settled(tmp_path: pathlib.Path) -> None:
+    """Without that run, the kernel that takes over the tick would call its function again."""
+    store = await store_left_at_the_gate(ended=True)
     await store.open()
     gone = await sweep(store, tmp_path, before=datetime.now(UTC) + timedelta(days=1))
     await store.close()
@@ -147,7 +147,7 @@ async def test_a_run_that_a_schedule_has_not_noted_yet_is_not_removed(tmp_path: 
 
 
 class Stopping(MemoryStore):
-    """A store whose user does something in the moment in which it claims trees."""
+    """A store whose user acts at the moment at which it claims trees."""
 
     def __init__(self, meanwhile: Callable[[], Coroutine[Any, Any, None]], left: MemoryStore) -> None:
         super().__init__()
@@ -160,9 +160,9 @@ class Stopping(MemoryStore):
         return await super().claim(trees)
 
 
-async def test_a_runtime_that_stops_in_that_moment_leaves_the_run_to_others() -> None:
-    """That it can begin nothing more says nothing of the run."""
-    store = Stopping(lambda: runtime.stop(), await left_at_the_gate())
+async def test_a_runtime_that_stops_during_a_claim_leaves_the_run_to_others() -> None:
+    """The runtime can start nothing more, but the tick's status stays `running`."""
+    store = Stopping(lambda: runtime.stop(), await store_left_at_the_gate())
     runtime, beside = AgentRuntime(store=store), AgentRuntime()
     assert runtime.journal is not None
     runtime.journal.users.add(beside)  # As one does that works in the same folder.

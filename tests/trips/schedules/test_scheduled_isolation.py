@@ -37,14 +37,14 @@ READS = chain(read_file, name="reads")
 
 
 @pytest.fixture
-def planted(tmp_path: pathlib.Path) -> str:
-    """A file of the host that no policy gives to anybody."""
+def host_file(tmp_path: pathlib.Path) -> str:
+    """A file of the host that no policy gives to an agent."""
     file = tmp_path / "planted"
     file.write_text(SECRET)
     return str(file)
 
 
-async def ended(scheduler: AgentScheduler, id: str) -> TickResult:
+async def wait_for_end(scheduler: AgentScheduler, id: str) -> TickResult:
     """Wait for the end of the newest tick of a schedule."""
     while not (results := await scheduler.results(id)) or results[-1].ended is None:  # noqa: ASYNC110 - it is asked
         await asyncio.sleep(0.01)
@@ -55,13 +55,13 @@ async def run_once(tmp_path: pathlib.Path, agent: Any, **options: Any) -> TickRe
     """Schedule an agent for now, and return how its tick ended."""
     async with AgentRuntime(tmp_path / "kernel") as runtime, AgentScheduler(runtime) as scheduler:
         view = await scheduler.schedule_agent_in(0, agent, **options)
-        return await ended(scheduler, view.id)
+        return await wait_for_end(scheduler, view.id)
 
 
-async def test_a_scheduled_function_cannot_read_a_file_of_the_host(tmp_path: pathlib.Path, planted: str) -> None:
-    """Nobody gave it a policy, so that it has the default one; `in_process=True` is the control."""
-    isolated = await run_once(tmp_path, read_file, args=[planted])
-    in_process = await run_once(tmp_path, read_file, args=[planted], in_process=True)
+async def test_a_scheduled_function_cannot_read_a_file_of_the_host(tmp_path: pathlib.Path, host_file: str) -> None:
+    """A scheduled function without a policy gets the default one. `in_process=True` is the control."""
+    isolated = await run_once(tmp_path, read_file, args=[host_file])
+    in_process = await run_once(tmp_path, read_file, args=[host_file], in_process=True)
 
     assert (isolated.status, isolated.text) == ("completed", "FileNotFoundError")
     assert in_process.text == SECRET
@@ -70,24 +70,24 @@ async def test_a_scheduled_function_cannot_read_a_file_of_the_host(tmp_path: pat
 async def test_a_scheduled_function_does_not_have_the_hosts_environment(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key in a variable of the server stays there."""
+    """A key in a variable of the server does not reach the function."""
     monkeypatch.setenv("PLANTED_KEY", SECRET)
 
     assert (await run_once(tmp_path, read_environment, args=["PLANTED_KEY"])).text == "not there"
 
 
-async def test_in_process_beside_a_policy_is_refused(tmp_path: pathlib.Path) -> None:
-    """One of both is a mistake; which one, nobody can tell."""
+async def test_in_process_together_with_a_policy_is_refused(tmp_path: pathlib.Path) -> None:
+    """The two arguments contradict each other."""
     async with AgentRuntime(tmp_path) as runtime, AgentScheduler(runtime) as scheduler:
         with pytest.raises(InvalidValue, match="in_process"):
             await scheduler.schedule_agent_in(60, read_file, args=["x"], policy=Policy(), in_process=True)
 
 
 async def test_a_step_of_a_scheduled_composition_cannot_read_a_file_of_the_host(
-    tmp_path: pathlib.Path, planted: str
+    tmp_path: pathlib.Path, host_file: str
 ) -> None:
     """The steps of a composition are as isolated as a function is."""
-    assert (await run_once(tmp_path, f"{__name__}:READS", args=[planted])).text == "FileNotFoundError"
+    assert (await run_once(tmp_path, f"{__name__}:READS", args=[host_file])).text == "FileNotFoundError"
 
 
 async def test_a_scheduled_model_with_tools_works_in_a_sandbox(tmp_path: pathlib.Path) -> None:
@@ -96,7 +96,7 @@ async def test_a_scheduled_model_with_tools_works_in_a_sandbox(tmp_path: pathlib
         reader = Agent(name="reader", model="offline", tools=("Read", "Glob", "Grep"))
         tools = await scheduler.schedule_agent_in(0, reader, prompt="What is here?")
         talks = await scheduler.schedule_agent_in(0, Agent(name="talks", model="offline", tools=()), prompt="Hello.")
-        runs = [(await ended(scheduler, each.id)).run for each in (tools, talks)]
+        runs = [(await wait_for_end(scheduler, each.id)).run for each in (tools, talks)]
         assert runtime.journal is not None
         started = [{each.type for each in await runtime.journal.store.read(run=run, limit=1000)} for run in runs if run]
 
@@ -104,10 +104,10 @@ async def test_a_scheduled_model_with_tools_works_in_a_sandbox(tmp_path: pathlib
     assert "sandbox_started" not in started[1]
 
 
-async def test_a_function_scheduled_from_the_command_line_is_isolated(tmp_path: pathlib.Path, planted: str) -> None:
-    """`ramet schedule add` beside a kernel; with `--in-process` it reads the file."""
+async def test_a_function_scheduled_from_the_command_line_is_isolated(tmp_path: pathlib.Path, host_file: str) -> None:
+    """The command is `ramet schedule add`. With `--in-process`, the function reads the file."""
     script = tmp_path / "work.py"
-    script.write_text(f"import pathlib\n\ndef read():\n    return pathlib.Path({planted!r}).read_text()\n")
+    script.write_text(f"import pathlib\n\ndef read():\n    return pathlib.Path({host_file!r}).read_text()\n")
     folder = tmp_path / "kernel"
 
     async def add(*options: str) -> None:
@@ -124,17 +124,17 @@ async def test_a_function_scheduled_from_the_command_line_is_isolated(tmp_path: 
     async with AgentRuntime(folder) as runtime, AgentScheduler(runtime) as scheduler:
         await add("--name", "isolated")
         await add("--name", "opened", "--in-process")
-        isolated, opened = await ended(scheduler, "isolated"), await ended(scheduler, "opened")
+        isolated, opened = await wait_for_end(scheduler, "isolated"), await wait_for_end(scheduler, "opened")
 
     assert isolated.status == "failed"
     assert SECRET not in isolated.text
     assert opened.text == SECRET
 
 
-async def test_a_schedule_added_over_http_is_isolated(tmp_path: pathlib.Path, planted: str) -> None:
-    """`in_process` is refused there, unless a rule of the operator lets agents work in the host."""
+async def test_a_schedule_added_over_http_is_isolated(tmp_path: pathlib.Path, host_file: str) -> None:
+    """The server refuses `in_process`, unless a rule of the operator lets agents work in the host."""
     async with serving(tmp_path / "kernel") as served:
-        asked = {"agent": f"{__name__}:read_file", "args": [planted], "in_s": 0, "name": "reads"}
+        asked = {"agent": f"{__name__}:read_file", "args": [host_file], "in_s": 0, "name": "reads"}
         refused = await served.ask("POST", "/v1/schedules", served.server.operator, json={**asked, "in_process": True})
         added = await served.ask("POST", "/v1/schedules", served.server.operator, json=asked)
         assert added.status_code == 201, added.text

@@ -1,4 +1,4 @@
-"""AgentScheduler under a fake clock: each tick once, at its time, whatever stops, restarts, or competes."""
+"""AgentScheduler under a fake clock: each tick runs once, at its time, despite stops, restarts and competitors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ENDED = frozenset(TickStatus) - {"waiting", "starting", "running"}
 
 
 class Shifting(FakeClock):
-    """A fake clock that somebody sets: the time of day jumps, and nobody is woken."""
+    """A fake clock whose time of day a test can set, without waking a sleeper."""
 
     def __init__(self, start: datetime = START) -> None:
         super().__init__(start)
@@ -45,7 +45,7 @@ class Shifting(FakeClock):
 
 
 class Yielding(MemoryStore):
-    """A store of which every answer is old when it arrives, as one in another thread or process."""
+    """A store whose every answer is old when it arrives, as from another thread or process."""
 
     async def get(self, kind: str, key: str) -> Document | None:
         found = await super().get(kind, key)
@@ -60,7 +60,7 @@ class Yielding(MemoryStore):
 
 
 class Stage:
-    """A store that outlives schedulers, and a clock that moves when told."""
+    """A store that outlives schedulers, and a clock that a test moves."""
 
     def __init__(self, clock: FakeClock, store: Store | None = None) -> None:
         self.clock, self.store = clock, store or Yielding()
@@ -68,9 +68,9 @@ class Stage:
         self.open: list[AgentScheduler] = []
 
     async def scheduler(self) -> AgentScheduler:
-        """One more, as after a restart."""
+        """Start one more scheduler, as after a restart."""
         self.open.append(await AgentScheduler(self.runtime, store=self.store).start())
-        await self.asleep()
+        await self.wait_until_idle()
         return self.open[-1]
 
     async def close(self) -> None:
@@ -78,49 +78,51 @@ class Stage:
         while self.open:
             await self.open.pop().close()
 
-    async def asleep(self) -> None:
-        """Wait until all that has come is decided on, and what was begun has ended or is at the gate."""
+    async def wait_until_idle(self) -> None:
+        """Wait until every decision is made, and each started run has ended or is at the gate."""
         for _ in range(10):  # A scheduler that was just told something still counts as asleep.
             await asyncio.sleep(0)
-        await eventually(lambda: self.clock.sleeping >= len(self.open) and ticking() <= scheduled.at_gate())
+        await eventually(
+            lambda: self.clock.sleeping >= len(self.open) and count_ticks_in_progress() <= scheduled.at_gate()
+        )
 
     async def pass_time(self, seconds: float) -> None:
-        """Let time pass, and stand still whenever somebody wakes, until all have done what they woke for."""
+        """Advance the clock, and at each wake-up wait until the schedulers are idle again."""
         end = self.clock.monotonic() + seconds
         while (left := end - self.clock.monotonic()) > 0:
-            await self.asleep()
+            await self.wait_until_idle()
             wakes = [at for at, _, waiter in self.clock._sleepers if not waiter.done()]
             await self.clock.advance(max(0.0, min(left, min(wakes, default=end) - self.clock.monotonic())))
-        await self.asleep()
+        await self.wait_until_idle()
 
     async def ended(self, id: str, count: int) -> list[TickResult]:
-        """The results of a schedule, once so many have ended and nothing runs."""
+        """Return the results of a schedule once so many have ended and nothing runs."""
         async with asyncio.timeout(180):
             while True:
                 results = await self.results(id)
                 if len(results) >= count and all(each.status in ENDED for each in results):
-                    await self.asleep()
+                    await self.wait_until_idle()
                     return results
                 await asyncio.sleep(0)
 
     async def results(self, id: str) -> list[TickResult]:
-        """What stands in the store."""
+        """Return the results that the store holds."""
         return list(ticks.report((await self.book(id)).state))
 
     async def book(self, id: str) -> ScheduleRecord:
-        """All that stands in the store."""
+        """Return the whole record of a schedule in the store."""
         document = await self.store.get(KIND, id)
         assert document is not None
         return ticks.decode(id, document.data)
 
     async def write(self, book: ScheduleRecord) -> None:
-        """Put something into the store that somebody left there."""
+        """Write a record into the store, as another process would have left it."""
         await self.store.put(KIND, book.schedule.id, ticks.encode(book))
 
 
 @pytest.fixture(autouse=True)
-def nothing_called_yet() -> None:
-    """No calls of an earlier test; and a closed gate."""
+def reset_scheduled_agents() -> None:
+    """Forget the calls of earlier tests, and close the gate."""
     scheduled.CALLS.clear()
     scheduled.GATE = asyncio.Event()
 
@@ -143,7 +145,7 @@ async def stage(clock: FakeClock, tmp_path: Path, request: pytest.FixtureRequest
 
 @asynccontextmanager
 async def staged(stage: Stage) -> AsyncIterator[Stage]:
-    """A stage with its store open and its runtime at work, all closed in the end."""
+    """Open the store and start the runtime of a stage, and close both in the end."""
     await stage.store.open()
     async with stage.runtime:
         yield stage
@@ -157,21 +159,21 @@ async def scheduler(stage: Stage) -> AgentScheduler:
     return await stage.scheduler()
 
 
-def ticking() -> int:
-    """How many ticks are on their way from claim to end."""
+def count_ticks_in_progress() -> int:
+    """Return how many ticks are between claim and end."""
     return sum(task.get_name().startswith("ramet tick of") for task in asyncio.all_tasks())
 
 
 def moments(results: list[TickResult]) -> list[float]:
-    """When their ticks were, in seconds from the start."""
+    """Return the times of the ticks, in seconds from the start."""
     return [(each.tick - START).total_seconds() for each in results]
 
 
 # ---- the ways to schedule
 
 
-async def test_an_interval_fires_at_the_right_times(stage: Stage, scheduler: AgentScheduler) -> None:
-    """AC-S0-9: every 300 s means at 300, 600, 900: each once, never before, however often the scheduler looks."""
+async def test_an_interval_fires_once_at_each_multiple(stage: Stage, scheduler: AgentScheduler) -> None:
+    """AC-S0-9: an interval of 300 s fires at 300, 600 and 900 s, and not before."""
     view = await scheduler.schedule_agent_interval(interval_seconds=300, agent=scheduled.note, in_process=True)
     assert view.next == START + timedelta(seconds=300)
 
@@ -189,7 +191,7 @@ async def test_an_interval_fires_at_the_right_times(stage: Stage, scheduler: Age
 
 
 async def test_a_delay_fires_once(stage: Stage, scheduler: AgentScheduler) -> None:
-    """AC-S0-9: in 10 s means: not at 9, at 10, and never again."""
+    """AC-S0-9: a delay of 10 s does not fire at 9 s, fires at 10 s, and never again."""
     view = await scheduler.schedule_agent_in(delay_seconds=10, agent=scheduled.note_in_thread, in_process=True)
     await stage.pass_time(9)
     assert scheduled.CALLS == []
@@ -205,15 +207,14 @@ async def test_a_delay_fires_once(stage: Stage, scheduler: AgentScheduler) -> No
     assert over.last.text == "7"
 
 
-async def test_no_delay_fires_now(stage: Stage, scheduler: AgentScheduler) -> None:
-    """In 0 s is at once."""
+async def test_a_delay_of_zero_fires_at_once(stage: Stage, scheduler: AgentScheduler) -> None:
     view = await scheduler.schedule_agent_in(0, scheduled.note, in_process=True)
 
     assert moments(await stage.ended(view.id, 1)) == [0]
 
 
-async def test_at_a_time_with_arguments(stage: Stage, scheduler: AgentScheduler) -> None:
-    """A time of any zone is that moment; args and kwargs arrive."""
+async def test_a_schedule_at_a_time_fires_with_its_arguments(stage: Stage, scheduler: AgentScheduler) -> None:
+    """The time may be in any zone. The function gets `args` and `kwargs`."""
     when = datetime(2026, 1, 1, 1, 5, tzinfo=BERLIN)  # five past midnight in UTC
     view = await scheduler.schedule_agent_at(when, scheduled.note, args=["word"], kwargs={"times": 2}, in_process=True)
     assert view.next == when
@@ -233,8 +234,8 @@ async def test_at_a_time_with_arguments(stage: Stage, scheduler: AgentScheduler)
         (datetime(2026, 3, 29, 0, 0, tzinfo=UTC), datetime(2026, 3, 29, 1, 0, tzinfo=UTC)),
     ],
 )
-async def test_half_past_two_on_the_days_when_the_clock_changes(begin: datetime, fires: datetime) -> None:
-    """Daily at 02:30 in Berlin is one run a day, also on the two days that have it twice, or not at all."""
+async def test_a_daily_schedule_fires_once_when_the_clock_changes(begin: datetime, fires: datetime) -> None:
+    """A run at 02:30 in Berlin happens once a day, also when the clock shows that time twice or never."""
     stage = Stage(FakeClock(begin))
     async with stage.runtime:
         scheduler = await stage.scheduler()
@@ -253,8 +254,10 @@ async def test_half_past_two_on_the_days_when_the_clock_changes(begin: datetime,
         await stage.close()
 
 
-async def test_a_clock_that_is_set_is_noticed(stage: Stage, clock: Shifting, scheduler: AgentScheduler) -> None:
-    """Forward: within a minute what came is run. Back: nothing that ran runs again."""
+async def test_a_scheduler_notices_that_the_clock_was_set(
+    stage: Stage, clock: Shifting, scheduler: AgentScheduler
+) -> None:
+    """After a step forward, a due tick runs within a minute. After a step back, no tick runs again."""
     view = await scheduler.schedule_agent_interval(3600, scheduled.note, in_process=True)
     clock.shift = timedelta(hours=1)
 
@@ -268,8 +271,8 @@ async def test_a_clock_that_is_set_is_noticed(stage: Stage, clock: Shifting, sch
     assert moments(await stage.ended(view.id, 2)) == [3600, 7200]
 
 
-async def test_until_is_the_last_moment(stage: Stage, scheduler: AgentScheduler) -> None:
-    """A tick at `until` fires, none behind it does."""
+async def test_until_is_the_last_time_of_a_tick(stage: Stage, scheduler: AgentScheduler) -> None:
+    """A tick at `until` fires, and no later one does."""
     view = await scheduler.schedule_agent_interval(
         100, scheduled.note, until=START + timedelta(seconds=200), in_process=True
     )
@@ -280,8 +283,8 @@ async def test_until_is_the_last_moment(stage: Stage, scheduler: AgentScheduler)
     assert (await scheduler.list())[0].next is None
 
 
-async def test_jitter_delays_a_tick_by_what_its_name_says(stage: Stage, scheduler: AgentScheduler) -> None:
-    """A run begins at most `jitter_seconds` late, at the moment that was told beforehand."""
+async def test_jitter_delays_a_tick_to_the_announced_time(stage: Stage, scheduler: AgentScheduler) -> None:
+    """A run starts at most `jitter_seconds` late, at the time that `next` named."""
     view = await scheduler.schedule_agent_interval(100, scheduled.note, jitter_seconds=50, in_process=True)
     assert view.next is not None
     late = (view.next - START).total_seconds() - 100
@@ -300,8 +303,8 @@ async def test_jitter_delays_a_tick_by_what_its_name_says(stage: Stage, schedule
 # ---- overlap
 
 
-async def test_runs_do_not_overlap_unless_asked(stage: Stage, scheduler: AgentScheduler) -> None:
-    """AC-S0-9: a tick that comes during a run never runs, and is counted."""
+async def test_runs_do_not_overlap_by_default(stage: Stage, scheduler: AgentScheduler) -> None:
+    """AC-S0-9: a tick during a run never runs, and counts as skipped."""
     view = await scheduler.schedule_agent_interval(60, scheduled.waits, in_process=True)
     await stage.pass_time(180)
 
@@ -315,7 +318,7 @@ async def test_runs_do_not_overlap_unless_asked(stage: Stage, scheduler: AgentSc
 
 
 async def test_queued_ticks_run_one_after_another(stage: Stage, scheduler: AgentScheduler) -> None:
-    """`queue`: all of them run, never two at once."""
+    """`queue`: every tick runs, and no two run concurrently."""
     view = await scheduler.schedule_agent_interval(60, scheduled.waits, overlap="queue", in_process=True)
     await stage.pass_time(180)
     assert [each.status for each in await stage.results(view.id)][1:] == ["waiting", "waiting"]
@@ -326,7 +329,7 @@ async def test_queued_ticks_run_one_after_another(stage: Stage, scheduler: Agent
     assert scheduled.CALLS == ["began", "ended"] * 3
 
 
-async def test_overlapping_runs_run_beside_each_other(stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_overlap_allow_runs_ticks_concurrently(stage: Stage, scheduler: AgentScheduler) -> None:
     """`allow`: a tick does not wait for the one before it."""
     view = await scheduler.schedule_agent_interval(60, scheduled.waits, overlap="allow", in_process=True)
     await stage.pass_time(120)
@@ -339,8 +342,8 @@ async def test_overlapping_runs_run_beside_each_other(stage: Stage, scheduler: A
 # ---- steering
 
 
-async def test_what_is_cancelled_before_it_fires_does_not_fire(stage: Stage, scheduler: AgentScheduler) -> None:
-    """AC-S0-9: `cancel` forgets the schedule; its id is unknown from then on."""
+async def test_a_cancelled_schedule_does_not_fire(stage: Stage, scheduler: AgentScheduler) -> None:
+    """AC-S0-9: `cancel` removes the schedule, and its id is unknown from then on."""
     view = await scheduler.schedule_agent_in(10, scheduled.note, in_process=True)
     other = await scheduler.schedule_agent_in(20, scheduled.note, in_process=True)
 
@@ -354,10 +357,8 @@ async def test_what_is_cancelled_before_it_fires_does_not_fire(stage: Stage, sch
             await refused(view.id)
 
 
-async def test_a_run_that_is_going_goes_on_when_its_schedule_is_cancelled(
-    stage: Stage, scheduler: AgentScheduler
-) -> None:
-    """It is forgotten at once for whoever asks, and nothing is left of it once that run has ended."""
+async def test_an_active_run_continues_when_its_schedule_is_cancelled(stage: Stage, scheduler: AgentScheduler) -> None:
+    """The schedule is unknown at once, and the store drops its record once the run has ended."""
     view = await scheduler.schedule_agent_interval(100, scheduled.waits, overlap="allow", in_process=True)
     await stage.pass_time(100)
     await scheduler.cancel(view.id)
@@ -376,8 +377,8 @@ async def test_a_run_that_is_going_goes_on_when_its_schedule_is_cancelled(
             await asyncio.sleep(0)
 
 
-async def test_a_pause_is_not_made_up_for(stage: Stage, scheduler: AgentScheduler) -> None:
-    """Nothing fires while it is paused, and it goes on with the next time."""
+async def test_ticks_of_a_pause_are_not_run_later(stage: Stage, scheduler: AgentScheduler) -> None:
+    """A paused schedule does not fire, and continues with its next time after the pause."""
     view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire="all", in_process=True)
     assert (await scheduler.pause(view.id)).next is None
     await stage.pass_time(350)
@@ -388,8 +389,8 @@ async def test_a_pause_is_not_made_up_for(stage: Stage, scheduler: AgentSchedule
     assert moments(await stage.ended(view.id, 1)) == [400]
 
 
-async def test_a_trigger_fires_beside_the_times(stage: Stage, scheduler: AgentScheduler) -> None:
-    """Also of a paused schedule; its own times stay as they are."""
+async def test_a_trigger_fires_an_extra_tick(stage: Stage, scheduler: AgentScheduler) -> None:
+    """A paused schedule can be triggered, too, and keeps its own times."""
     view = await scheduler.schedule_agent_interval(100, scheduled.note, in_process=True)
     await scheduler.pause(view.id)
     await stage.pass_time(30)
@@ -403,8 +404,8 @@ async def test_a_trigger_fires_beside_the_times(stage: Stage, scheduler: AgentSc
     assert moments(await stage.ended(view.id, 2)) == [30, 100]
 
 
-async def test_a_trigger_during_a_run_comes_after_it(stage: Stage, scheduler: AgentScheduler) -> None:
-    """It does not get lost, and the two do not overlap."""
+async def test_a_trigger_during_a_run_waits_for_its_end(stage: Stage, scheduler: AgentScheduler) -> None:
+    """The triggered tick is not lost, and does not overlap the run."""
     view = await scheduler.schedule_agent_in(0, scheduled.waits, in_process=True)
     await eventually(lambda: scheduled.CALLS == ["began"])
     await scheduler.trigger(view.id)
@@ -415,8 +416,8 @@ async def test_a_trigger_during_a_run_comes_after_it(stage: Stage, scheduler: Ag
     assert scheduled.CALLS == ["began", "ended"] * 2
 
 
-async def test_results_say_what_is_true(stage: Stage, scheduler: AgentScheduler) -> None:
-    """A run that is going is running, with its id; one that failed has failed, and says how."""
+async def test_results_show_running_and_failed_ticks(stage: Stage, scheduler: AgentScheduler) -> None:
+    """An active run has the status `running` and its id. A failed run has its error."""
     runs = await scheduler.schedule_agent_in(0, scheduled.waits, in_process=True)
     fails = await scheduler.schedule_agent_in(0, scheduled.breaks, in_process=True)
     await eventually(lambda: len(scheduled.CALLS) == 2)
@@ -431,8 +432,10 @@ async def test_results_say_what_is_true(stage: Stage, scheduler: AgentScheduler)
     assert stage.runtime.get(running.run).view().state == "running"
 
 
-async def test_a_run_is_told_of_once_it_is_on_record(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has an id before it is born, which leads nowhere until then."""
+async def test_a_result_names_its_run_once_the_run_is_recorded(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its spawn, the run has an id that leads nowhere, so the result does not show it."""
     async with AgentRuntime(store=MemoryStore(), clock=clock) as runtime, AgentScheduler(runtime) as scheduler:
         spawn, may_be_born, asked = runtime.spawn, asyncio.Event(), asyncio.Event()
 
@@ -453,8 +456,8 @@ async def test_a_run_is_told_of_once_it_is_on_record(clock: FakeClock, monkeypat
     assert born.run is not None
 
 
-async def test_only_the_last_results_are_kept(stage: Stage, scheduler: AgentScheduler) -> None:
-    """Twenty, the newest last."""
+async def test_a_schedule_keeps_its_last_twenty_results(stage: Stage, scheduler: AgentScheduler) -> None:
+    """The newest result is the last one."""
     view = await scheduler.schedule_agent_interval(10, scheduled.note, in_process=True)
     for count in range(1, 23):
         await stage.pass_time(10)
@@ -465,7 +468,7 @@ async def test_only_the_last_results_are_kept(stage: Stage, scheduler: AgentSche
 
 
 async def test_limits_hold_for_each_run(stage: Stage, scheduler: AgentScheduler) -> None:
-    """A run that goes on for longer than its schedule allows ends, and is called what it is."""
+    """A run that exceeds the time limit of its schedule ends with the status `timeout`."""
     view = await scheduler.schedule_agent_in(0, scheduled.waits, limits=Limits(seconds=5), in_process=True)
     await eventually(lambda: scheduled.CALLS == ["began"])
 
@@ -478,7 +481,7 @@ async def test_limits_hold_for_each_run(stage: Stage, scheduler: AgentScheduler)
 
 
 async def test_a_schedule_survives_a_restart(stage: Stage, scheduler: AgentScheduler) -> None:
-    """AC-S0-9: another scheduler on the same store goes on with the same anchor, and repeats nothing."""
+    """AC-S0-9: another scheduler on that store continues with the same anchor, and repeats no tick."""
     view = await scheduler.schedule_agent_interval(300, scheduled.note, in_process=True)
     await stage.pass_time(310)
     await stage.ended(view.id, 1)
@@ -499,10 +502,10 @@ async def test_a_schedule_survives_a_restart(stage: Stage, scheduler: AgentSched
         ({"misfire": "all", "misfire_max": 50}, [100.0 * n for n in range(1, 11)], 0),
     ],
 )
-async def test_what_becomes_of_ticks_that_nobody_was_there_for(
+async def test_the_misfire_policy_decides_about_missed_ticks(
     stage: Stage, scheduler: AgentScheduler, options: Any, ran: list[float], skipped: int
 ) -> None:
-    """AC-S0-9: `skip`: none; `once`: the newest; `all`: the newest so many, in order, one after another."""
+    """AC-S0-9: `skip` runs none, `once` runs the newest, and `all` runs up to `misfire_max` of the newest in order."""
     view = await scheduler.schedule_agent_interval(100, scheduled.note, **options, in_process=True)
     await stage.close()
     await stage.clock.advance(1065)
@@ -515,8 +518,8 @@ async def test_what_becomes_of_ticks_that_nobody_was_there_for(
     assert moments(await stage.ended(view.id, len(ran) + 1)) == [*ran, 1100]
 
 
-async def test_a_tick_on_its_minute_is_not_missed(stage: Stage, scheduler: AgentScheduler) -> None:
-    """`skip` skips what is late, not what is noticed a moment after its time."""
+async def test_a_tick_that_is_noticed_a_little_late_is_not_missed(stage: Stage, scheduler: AgentScheduler) -> None:
+    """`skip` still runs a tick that a scheduler notices 30 s after its time."""
     view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire="skip", in_process=True)
     await stage.close()
     await stage.clock.advance(130)
@@ -525,8 +528,8 @@ async def test_a_tick_on_its_minute_is_not_missed(stage: Stage, scheduler: Agent
     assert moments(await stage.ended(view.id, 1)) == [100]
 
 
-async def test_closing_ends_what_it_began(stage: Stage, scheduler: AgentScheduler) -> None:
-    """A run that is going is cancelled with its scheduler, and the next one knows that."""
+async def test_closing_a_scheduler_cancels_its_active_runs(stage: Stage, scheduler: AgentScheduler) -> None:
+    """The result of the tick is `cancelled`."""
     view = await scheduler.schedule_agent_in(0, scheduled.waits, in_process=True)
     await eventually(lambda: scheduled.CALLS == ["began"])
     await stage.close()
@@ -535,22 +538,22 @@ async def test_closing_ends_what_it_began(stage: Stage, scheduler: AgentSchedule
     assert (result.status, scheduled.CALLS) == ("cancelled", ["began"])
 
 
-def left_behind(book: ScheduleRecord, *, run: str | None = None) -> ScheduleRecord:
-    """What a process leaves that is killed while it fires the first tick of an interval."""
+def record_of_a_killed_process(book: ScheduleRecord, *, run: str | None = None) -> ScheduleRecord:
+    """Return the record of a process that was killed while it fired the first tick of an interval."""
     tick = START + timedelta(seconds=100)
     claim = Claim(id="claim-dead", due=Due(tick=tick), owner="scheduler-dead", at=tick, run=run)
     return ScheduleRecord(schedule=book.schedule, state=ticks.TickState(decided=tick, claims=(claim,)))
 
 
 @pytest.mark.parametrize(("misfire", "again"), [("skip", False), ("once", True), ("all", True)])
-async def test_a_tick_that_was_claimed_and_never_begun(
+async def test_a_claimed_tick_without_a_run_is_a_missed_tick(
     stage: Stage, scheduler: AgentScheduler, misfire: Any, again: bool
 ) -> None:
-    """A process that dies between claim and birth leaves a missed tick, which its policy decides on."""
+    """A process died between claim and spawn, so the misfire policy decides about the tick."""
     view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire=misfire, in_process=True)
     await stage.close()
     await stage.clock.advance(190)
-    await stage.write(left_behind(await stage.book(view.id)))
+    await stage.write(record_of_a_killed_process(await stage.book(view.id)))
     await stage.scheduler()
 
     assert moments(await stage.ended(view.id, 1 if again else 0)) == ([100] if again else [])
@@ -558,12 +561,12 @@ async def test_a_tick_that_was_claimed_and_never_begun(
 
 
 @pytest.mark.parametrize("misfire", ["skip", "once", "all"])
-async def test_a_tick_whose_run_is_not_on_record_is_lost(stage: Stage, scheduler: AgentScheduler, misfire: Any) -> None:
-    """It may have begun all the same: it never runs again, it says so, and the schedule goes on."""
+async def test_a_tick_whose_run_is_not_recorded_is_lost(stage: Stage, scheduler: AgentScheduler, misfire: Any) -> None:
+    """The run may have started: the tick never runs again, its result is `lost`, and the schedule continues."""
     view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire=misfire, in_process=True)
     await stage.close()
     await stage.clock.advance(190)
-    await stage.write(left_behind(await stage.book(view.id), run="run-dead"))
+    await stage.write(record_of_a_killed_process(await stage.book(view.id), run="run-dead"))
     await stage.scheduler()
     assert [each.status for each in await stage.ended(view.id, 1)] == ["lost"]
     assert scheduled.CALLS == []
@@ -573,11 +576,11 @@ async def test_a_tick_whose_run_is_not_on_record_is_lost(stage: Stage, scheduler
     assert [each.status for each in await stage.ended(view.id, 2)] == ["lost", "completed"]
 
 
-async def test_a_claim_that_was_taken_over_is_not_begun(stage: Stage, scheduler: AgentScheduler) -> None:
-    """Whoever was believed dead and is not finds its claim gone before its run is born."""
+async def test_a_claim_that_was_taken_over_starts_no_run(stage: Stage, scheduler: AgentScheduler) -> None:
+    """A scheduler that was wrongly believed dead finds its claim gone before the spawn."""
     view = await scheduler.schedule_agent_interval(100, scheduled.note, in_process=True)
     book = await stage.book(view.id)
-    stale = left_behind(book).state.claims[0]
+    stale = record_of_a_killed_process(book).state.claims[0]
 
     await scheduler._loop._dispatcher.fire(book.schedule, stale)
 
@@ -585,7 +588,7 @@ async def test_a_claim_that_was_taken_over_is_not_begun(stage: Stage, scheduler:
 
 
 async def test_two_schedulers_on_one_store_fire_each_tick_once(stage: Stage) -> None:
-    """Exactly one of them wins each tick."""
+    """Exactly one of the schedulers wins each tick."""
     first, second = await stage.scheduler(), await stage.scheduler()
     views = [
         await one.schedule_agent_interval(100, scheduled.note, args=[word], misfire="all", in_process=True)
@@ -601,8 +604,8 @@ async def test_two_schedulers_on_one_store_fire_each_tick_once(stage: Stage) -> 
     assert sorted(scheduled.CALLS, key=str) == ["a"] * 10 + ["b"] * 10
 
 
-async def test_what_one_scheduler_cancels_the_other_does_not_fire(stage: Stage) -> None:
-    """Between the claim's owner and whoever cancels, the store decides."""
+async def test_a_schedule_cancelled_by_one_scheduler_does_not_fire_on_another(stage: Stage) -> None:
+    """The store decides between a claim and a cancel."""
     first, second = await stage.scheduler(), await stage.scheduler()
     view = await first.schedule_agent_in(100, scheduled.note, in_process=True)
     await stage.pass_time(60)
@@ -619,7 +622,10 @@ async def test_what_one_scheduler_cancels_the_other_does_not_fire(stage: Stage) 
 async def test_a_program_that_starts_again_does_not_double_its_schedules(
     stage: Stage, scheduler: AgentScheduler
 ) -> None:
-    """The same interval of the same function is one schedule, and keeps its anchor; another is another."""
+    """An equal interval of the same function is one schedule and keeps its anchor.
+
+    Delays and other intervals are new schedules.
+    """
     view = await scheduler.schedule_agent_interval(300, scheduled.note, in_process=True)
     await stage.pass_time(200)
     again = await scheduler.schedule_agent_interval(300.0, scheduled.note, in_process=True)
@@ -631,7 +637,7 @@ async def test_a_program_that_starts_again_does_not_double_its_schedules(
 
 
 async def test_a_name_stands_for_one_schedule(stage: Stage, scheduler: AgentScheduler) -> None:
-    """With the same content nothing changes; with another content it is that from now on, and keeps its results."""
+    """An equal definition changes nothing. Another definition replaces the old one and keeps its results."""
     await scheduler.schedule_agent_interval(100, scheduled.note, name="daily", in_process=True)
     await stage.pass_time(150)
     await stage.ended("daily", 1)
@@ -646,8 +652,8 @@ async def test_a_name_stands_for_one_schedule(stage: Stage, scheduler: AgentSche
     assert [view.id for view in await scheduler.list()] == ["daily"]
 
 
-async def test_a_named_delay_that_is_over_can_be_asked_for_again(stage: Stage, scheduler: AgentScheduler) -> None:
-    """Until it has fired it is the one that there is."""
+async def test_a_named_delay_can_be_scheduled_again_after_it_fired(stage: Stage, scheduler: AgentScheduler) -> None:
+    """An equal delay with that name changes nothing until the first one has fired."""
     first = await scheduler.schedule_agent_in(10, scheduled.note, name="soon", in_process=True)
     await stage.pass_time(5)
     assert (await scheduler.schedule_agent_in(10, scheduled.note, name="soon", in_process=True)).next == first.next
@@ -660,8 +666,8 @@ async def test_a_named_delay_that_is_over_can_be_asked_for_again(stage: Stage, s
     assert moments(await stage.ended("soon", 2)) == [10, 20]
 
 
-async def test_what_is_long_over_is_forgotten(stage: Stage, scheduler: AgentScheduler) -> None:
-    """One-off schedules do not pile up for ever; those that go on stay."""
+async def test_old_one_off_schedules_are_removed(stage: Stage, scheduler: AgentScheduler) -> None:
+    """A finished delay is removed after some days, and a repeating schedule stays."""
     view = await scheduler.schedule_agent_in(1, scheduled.note, in_process=True)
     await scheduler.schedule_agent_interval(30 * 86_400, scheduled.note, name="monthly", in_process=True)
     await stage.pass_time(1)
@@ -678,7 +684,7 @@ async def test_what_is_long_over_is_forgotten(stage: Stage, scheduler: AgentSche
 
 
 async def test_a_definition_runs_with_its_prompt(stage: Stage, scheduler: AgentScheduler, tmp_path: Path) -> None:
-    """An `Agent` that is plain data is kept as data; it asks its model when its time has come."""
+    """The store keeps an `Agent` of plain data as data, and its model is asked at the tick."""
     agent = Agent(name="reader", instructions="Be brief.", model="offline", tools=(), limits=Limits(tokens=50_000))
     view = await scheduler.schedule_agent_in(0, agent, prompt="What is here?")
 
@@ -687,8 +693,8 @@ async def test_a_definition_runs_with_its_prompt(stage: Stage, scheduler: AgentS
     assert (result.status, bool(result.text)) == ("completed", True)
 
 
-async def test_a_definition_of_the_project_is_read_when_it_fires(clock: FakeClock, tmp_path: Path) -> None:
-    """By name: it is checked at once, and what the file says then is what runs."""
+async def test_a_project_definition_is_read_at_the_tick(clock: FakeClock, tmp_path: Path) -> None:
+    """A schedule by name checks the name at once. The file at the time of the tick is used."""
     folder = tmp_path / ".claude" / "agents"
     folder.mkdir(parents=True)
     file = folder / "keeper.md"
@@ -711,8 +717,8 @@ async def test_a_definition_of_the_project_is_read_when_it_fires(clock: FakeCloc
         await stage.close()
 
 
-async def test_with_a_policy_it_runs_in_a_sandbox(tmp_path: Path) -> None:
-    """The function travels into a sandbox when its time has come, and its value is the result."""
+async def test_a_scheduled_function_with_a_policy_runs_in_a_sandbox(tmp_path: Path) -> None:
+    """The value of the sandboxed function is the result."""
     async with (
         AgentRuntime(tmp_path, backend="local") as runtime,
         AgentScheduler(runtime) as scheduler,
@@ -725,8 +731,8 @@ async def test_with_a_policy_it_runs_in_a_sandbox(tmp_path: Path) -> None:
     assert (results[0].status, results[0].text) == ("completed", "42")
 
 
-async def test_a_function_of_a_script_travels_into_a_sandbox(tmp_path: Path) -> None:
-    """Also in a process of another program, which has the script's function from its file."""
+async def test_a_scheduled_function_of_a_script_runs_in_a_sandbox(tmp_path: Path) -> None:
+    """A process of another program loads the function from the script's file."""
     script = tmp_path / "script.py"
     script.write_text("FACTOR = 3\n\ndef work(number):\n    return FACTOR * number\n")
     async with AgentRuntime(backend="local") as runtime, AgentScheduler(runtime) as scheduler:
@@ -738,8 +744,8 @@ async def test_a_function_of_a_script_travels_into_a_sandbox(tmp_path: Path) -> 
     assert (results[0].status, results[0].text) == ("completed", "42")
 
 
-async def test_what_cannot_be_found_again_fails_its_tick(stage: Stage, scheduler: AgentScheduler) -> None:
-    """A function that was renamed is named in the result; the schedule and all others go on."""
+async def test_a_missing_function_fails_its_tick(stage: Stage, scheduler: AgentScheduler) -> None:
+    """The result names the function that was renamed. The schedule and the others continue."""
     view = await scheduler.schedule_agent_interval(100, "tests.trips.agents.scheduled:note", in_process=True)
     book = await stage.book(view.id)
     gone = FunctionTarget(reference="tests.trips.agents.scheduled:renamed")
@@ -753,10 +759,10 @@ async def test_what_cannot_be_found_again_fails_its_tick(stage: Stage, scheduler
     assert "tests.trips.agents.scheduled:renamed" in results[0].error.message
 
 
-async def test_a_damaged_document_does_not_stop_the_others(
+async def test_a_damaged_document_does_not_stop_other_schedules(
     stage: Stage, scheduler: AgentScheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is named in the log, once, and left as it is."""
+    """The log names the document once, and it stays as it is."""
     await stage.store.put(KIND, "damaged", b"{")
     await stage.store.put(KIND, "newer", b'{"version": 99}')
     view = await scheduler.schedule_agent_interval(60, scheduled.note, in_process=True)
@@ -769,10 +775,10 @@ async def test_a_damaged_document_does_not_stop_the_others(
     assert "version 99" in caplog.text
 
 
-async def test_a_zone_that_this_machine_does_not_know_stops_no_other(
+async def test_an_unknown_time_zone_does_not_stop_other_schedules(
     stage: Stage, scheduler: AgentScheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A store may come from another machine: what cannot be reckoned here rests, and is said in the log."""
+    """The store may come from another machine: the log says that the schedule with that zone does not fire."""
     view = await scheduler.schedule_agent_cron("* * * * *", tz="UTC", agent=scheduled.note, name="far", in_process=True)
     book = await stage.book("far")
     await stage.write(
@@ -851,8 +857,8 @@ REFUSED: list[tuple[str, Callable[[Any], Any]]] = [
 ]
 
 
-async def test_what_makes_no_sense_is_refused_by_name(stage: Stage, scheduler: AgentScheduler) -> None:
-    """A typed error names the field, holds no secret, and nothing is kept."""
+async def test_an_invalid_schedule_is_refused_by_field(stage: Stage, scheduler: AgentScheduler) -> None:
+    """The error names the field and shows no secret, and nothing is stored."""
     for field, ask in REFUSED:
         with pytest.raises(InvalidValue) as refusal:
             await ask(scheduler)
@@ -864,8 +870,8 @@ async def test_what_makes_no_sense_is_refused_by_name(stage: Stage, scheduler: A
 # ---- whose runtime
 
 
-async def test_it_attaches_to_the_only_runtime_that_runs(clock: FakeClock) -> None:
-    """What the seed shows works as it stands: no argument, no start."""
+async def test_a_scheduler_attaches_to_the_only_active_runtime(clock: FakeClock) -> None:
+    """The seed's code works as shown, without an argument and without a start."""
     async with AgentRuntime(clock=clock) as runtime:
         scheduler = AgentScheduler()
         await scheduler.schedule_agent_interval(interval_seconds=300, agent=scheduled.note, in_process=True)
@@ -879,7 +885,7 @@ async def test_it_attaches_to_the_only_runtime_that_runs(clock: FakeClock) -> No
 
 
 async def test_schedules_of_a_runtime_outlive_their_scheduler(clock: FakeClock) -> None:
-    """Without a store of one's own they live as long as the runtime."""
+    """Without a store of their own, schedules live as long as the runtime."""
     async with AgentRuntime(clock=clock):
         async with AgentScheduler() as first:
             await first.schedule_agent_in(10, scheduled.note, name="later", in_process=True)
@@ -887,8 +893,10 @@ async def test_schedules_of_a_runtime_outlive_their_scheduler(clock: FakeClock) 
             assert [view.id for view in await second.list()] == ["later"]
 
 
-async def test_without_a_runtime_it_opens_one_and_stops_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the current directory, or where it is told to."""
+async def test_a_scheduler_without_a_runtime_opens_one_and_stops_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runtime works in the current directory, or in `working_dir`."""
     monkeypatch.chdir(tmp_path)
     for scheduler, folder in (
         (AgentScheduler(), tmp_path),
@@ -901,8 +909,8 @@ async def test_without_a_runtime_it_opens_one_and_stops_it(tmp_path: Path, monke
         assert runtime.get_status()["state"] == "stopped"
 
 
-async def test_between_several_runtimes_it_does_not_choose() -> None:
-    """It says how many there are, and what to pass."""
+async def test_a_scheduler_does_not_choose_between_several_runtimes() -> None:
+    """The error says how many runtimes there are, and which argument to pass."""
     async with AgentRuntime() as one, AgentRuntime():
         with pytest.raises(InvalidValue, match="one of the 2 runtimes") as refusal:
             await AgentScheduler().list()
@@ -913,8 +921,8 @@ async def test_between_several_runtimes_it_does_not_choose() -> None:
         AgentScheduler(one, working_dir=".")
 
 
-async def test_it_ends_with_its_runtime(stage: Stage, scheduler: AgentScheduler) -> None:
-    """Nothing fires in a runtime that was stopped, nothing is noted as failed, and who asks is told."""
+async def test_a_scheduler_ends_with_its_runtime(stage: Stage, scheduler: AgentScheduler) -> None:
+    """A stopped runtime fires no tick and records no failure, and later calls raise an error."""
     view = await scheduler.schedule_agent_in(10, scheduled.note, in_process=True)
     stage.open.clear()
     await stage.runtime.stop()
@@ -926,10 +934,10 @@ async def test_it_ends_with_its_runtime(stage: Stage, scheduler: AgentScheduler)
     await scheduler.close()
 
 
-async def test_a_store_that_fails_is_not_passed_over_in_silence(
+async def test_a_scheduler_ends_and_logs_when_its_store_fails(
     stage: Stage, scheduler: AgentScheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The scheduler ends, says so in the log, and to everybody who asks it for something."""
+    """Later calls raise an error, too."""
     await scheduler.schedule_agent_in(10, scheduled.note, in_process=True)
     stage.open.clear()
     await stage.store.close()

@@ -1,4 +1,4 @@
-"""Runs that schedules began, of a kernel of several that is killed, or ended in order: another goes on with them."""
+"""Scheduled runs of one of several kernels that is killed or stopped in order: another kernel continues the runs."""
 
 from __future__ import annotations
 
@@ -31,8 +31,11 @@ NIGHTLY = PlainAgent(name="nightly", model="openai:gpt-5.4-mini", tools=["Write"
 HOLDS = "tests.support.slow_functions:holds"
 
 
-class Going(NamedTuple):
-    """A run that waits for its model, behind a call, at kernel one; clients of two and three, and who is asked."""
+class ActiveTick(NamedTuple):
+    """A run that waits for its model, after a call, on kernel one.
+
+    Clients of kernels two and three, and the provider.
+    """
 
     schedule: str
     run: str
@@ -42,7 +45,7 @@ class Going(NamedTuple):
 
 
 @pytest.fixture
-async def going(all_kernels: Kernels, stack: AsyncExitStack) -> AsyncIterator[Going]:
+async def going(all_kernels: Kernels, stack: AsyncExitStack) -> AsyncIterator[ActiveTick]:
     note = Call("Write", {"file_path": "note", "content": "noted once"})
     async with provider([note, Hang(after_chars=5), "It is noted."]) as asked:
         settings = {"OPENAI_BASE_URL": f"{asked.url}/v1", "OPENAI_API_KEY": "none", "RAMET_BACKEND": "local"}
@@ -55,11 +58,11 @@ async def going(all_kernels: Kernels, stack: AsyncExitStack) -> AsyncIterator[Go
         clients = [await stack.enter_async_context(all_kernels.client(each)) for each in others]
         (tick,) = await clients[0].kernel.schedule_results(view.id)
         assert (tick.status, tick.run is not None) == ("running", True)
-        yield Going(view.id, tick.run or "", one, clients, asked)
+        yield ActiveTick(view.id, tick.run or "", one, clients, asked)
 
 
-async def ended(client: Client, schedule: str) -> list[TickResult]:
-    """How its ticks ended, once all have."""
+async def wait_for_results(client: Client, schedule: str) -> list[TickResult]:
+    """Wait until every tick of a schedule has ended, and return the results."""
     async with asyncio.timeout(180):
         while True:
             results = await client.kernel.schedule_results(schedule)
@@ -69,13 +72,13 @@ async def ended(client: Client, schedule: str) -> list[TickResult]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to stop"])
-async def test_another_kernel_goes_on_in_the_middle_of_a_turn(
-    going: Going, tmp_path: pathlib.Path, number: signal.Signals
+async def test_another_kernel_resumes_a_scheduled_run_in_mid_turn(
+    going: ActiveTick, tmp_path: pathlib.Path, number: signal.Signals
 ) -> None:
-    """The tick has the one run, in which no call is made twice; whoever follows that, or asks for it, finds it."""
+    """The tick has one run, which makes no call twice. Followers of the run, and queries, find it."""
     going.one.process.send_signal(number)
     told = [each.event async for each in going.others[0].kernel.events(going.run, follow=True)]
-    results = [await ended(each, going.schedule) for each in going.others]
+    results = [await wait_for_results(each, going.schedule) for each in going.others]
 
     assert results[0] == results[1]
     assert [(each.status, each.text, each.run) for each in results[0]] == [("completed", "It is noted.", going.run)]
@@ -85,8 +88,8 @@ async def test_another_kernel_goes_on_in_the_middle_of_a_turn(
     assert going.one.process.wait() in (0, -number)
 
 
-async def test_the_run_of_a_schedule_that_was_cancelled_goes_on_as_well(going: Going) -> None:
-    """Cancelled it is forgotten, and its run is not."""
+async def test_another_kernel_resumes_the_run_of_a_removed_schedule(going: ActiveTick) -> None:
+    """The schedule is gone, and its run completes."""
     await going.others[0].kernel.remove_schedule(going.schedule)
     going.one.kill()
     told = [each.event async for each in going.others[0].kernel.events(going.run, follow=True)]
@@ -95,8 +98,8 @@ async def test_the_run_of_a_schedule_that_was_cancelled_goes_on_as_well(going: G
     assert (told[-1].result.status, list(await going.others[1].kernel.schedules())) == ("completed", [])
 
 
-async def test_a_run_is_stopped_wherever_it_goes_on(going: Going) -> None:
-    """Who says so while nobody has it is not told that it is gone; its tick is told as it ended."""
+async def test_a_scheduled_run_can_be_stopped_after_a_takeover(going: ActiveTick) -> None:
+    """A stop succeeds although the run's kernel was just killed, and the tick is `cancelled`."""
     going.asked.hold = asyncio.Event()
     going.one.kill()
     while True:
@@ -108,7 +111,7 @@ async def test_a_run_is_stopped_wherever_it_goes_on(going: Going) -> None:
                 raise
     going.asked.hold.set()
 
-    assert [each.status for each in await ended(going.others[0], going.schedule)] == ["cancelled"]
+    assert [each.status for each in await wait_for_results(going.others[0], going.schedule)] == ["cancelled"]
     assert list(stopped.stopped) == ["main"]
 
 
@@ -121,26 +124,26 @@ async def test_a_run_is_stopped_wherever_it_goes_on(going: Going) -> None:
 async def test_a_function_in_a_sandbox_that_outlives_its_kernel_is_called_once(
     stores: str, number: signal.Signals, is_there: bool, status: str
 ) -> None:
-    """The next kernel goes on with it where it is, and calls none again that is there no more."""
+    """The next kernel adopts the sandbox. If the sandbox is gone, the tick is `lost` and no new call is made."""
     async with outliving_kernels() as (all_kernels, machine):
         first = begin_outliving(all_kernels)
         async with all_kernels.client(first) as client:
             view = await client.kernel.add_schedule(HOLDS, in_s=0, args=["2"], policy=Policy(retry_count=1))
-            run = await begun(client, view.id)
+            run = await wait_for_sandbox(client, view.id)
             first.process.send_signal(number)
             await asyncio.to_thread(first.process.wait)
         if not is_there:
             await machine.end()
         async with all_kernels.client(begin_outliving(all_kernels)) as client:
-            (result,) = await ended(client, view.id)
+            (result,) = await wait_for_results(client, view.id)
             told = [each.event async for each in client.kernel.events(run)]
 
     assert (result.status, result.run, bool(result.text)) == (status, run, is_there), result
     assert [each.adopted for each in told if isinstance(each, SandboxStarted)] == [False, True][: 1 + is_there]
 
 
-async def begun(client: Client, schedule: str) -> str:
-    """The id of its tick's run, once that is in a sandbox."""
+async def wait_for_sandbox(client: Client, schedule: str) -> str:
+    """Return the id of the tick's run, once the run is in a sandbox."""
     async with asyncio.timeout(180):
         while not (ticks := await client.kernel.schedule_results(schedule)) or ticks[0].run is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
