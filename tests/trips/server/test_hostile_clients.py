@@ -1,4 +1,4 @@
-"""What clients do who mean no good, or are broken: each is refused, bounded or cut off, and the server goes on."""
+"""Hostile and broken clients: each is refused, bounded or disconnected, and the server continues."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.support.waiting import eventually
 
 @pytest.fixture
 async def hasty(folder: pathlib.Path) -> AsyncIterator[Serving]:
-    """A server that does not wait long for the head of a request."""
+    """A server with a short timeout for the head of a request."""
     async with serving(folder, bounds=Bounds(head_s=1, head_bytes=2048)) as found:
         yield found
 
 
 async def answer_to(served: Serving, request: bytes) -> tuple[int, dict[str, str], bytes]:
-    """What bytes are answered with, up to the end of the connection."""
+    """Send bytes, and return the answer up to the end of the connection."""
     reader, writer = await served.connection()
     try:
         writer.write(request)
@@ -44,8 +44,8 @@ async def answer_to(served: Serving, request: bytes) -> tuple[int, dict[str, str
     return int(first.split()[1]), {k.lower(): v for k, v in (each.split(": ", 1) for each in lines)}, body
 
 
-def said_to(agent: str, nonce: str, body: bytes, *, length: int) -> bytes:
-    """A turn, as bytes; of its body so much."""
+def turn_request(agent: str, nonce: str, body: bytes, *, length: int) -> bytes:
+    """Return the request of a turn as bytes, with a body that may be shorter than its length."""
     head = f"POST /v1/agents/{agent}/turns HTTP/1.1\r\nhost: x\r\nx-api-key: {nonce}\r\ncontent-length: {length}"
     return f"{head}\r\n\r\n".encode() + body
 
@@ -57,8 +57,8 @@ async def is_well(served: Serving) -> bool:
 # ---- what is no request
 
 
-async def test_half_a_request_is_answered_and_cut_off(hasty: Serving) -> None:
-    """A head that does not end, and a connection that says nothing: neither is kept."""
+async def test_an_unfinished_head_is_answered_and_closed(hasty: Serving) -> None:
+    """A head that does not end gets 408. A silent connection is closed without an answer."""
     status, headers, body = await answer_to(hasty, b"GET /healthz HTTP/1.1\r\nhost: x\r\n")
 
     assert (status, headers["content-type"]) == (408, "application/problem+json")
@@ -67,16 +67,16 @@ async def test_half_a_request_is_answered_and_cut_off(hasty: Serving) -> None:
     assert await is_well(hasty)
 
 
-async def test_a_head_without_end_is_cut_off(hasty: Serving) -> None:
-    """Header after header, and no end: it is refused when it has had its bytes."""
+async def test_an_endless_head_is_refused(hasty: Serving) -> None:
+    """The server refuses endless headers once they reach their limit of bytes."""
     status, _, _ = await answer_to(hasty, b"GET / HTTP/1.1\r\n" + b"x-more: and more\r\n" * 200)
 
     assert status in (400, 431)
     assert await is_well(hasty)
 
 
-async def test_headers_that_are_too_large(served: Serving) -> None:
-    """A whole head of too many bytes is a problem document."""
+async def test_headers_that_are_too_large_are_refused(served: Serving) -> None:
+    """A complete head that is too large gets 400 or 431."""
     refused = await served.ask("GET", "/healthz", headers={"x-large": "x" * 70_000})
 
     assert refused.status_code in (400, 431)
@@ -86,8 +86,8 @@ async def test_headers_that_are_too_large(served: Serving) -> None:
 @pytest.mark.parametrize(
     "sent", [b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"], ids=["tls", "get", "h2"]
 )
-async def test_what_is_no_http(served: Serving, sent: bytes) -> None:
-    """Another protocol is told so, and its connection closed."""
+async def test_another_protocol_gets_a_problem_document(served: Serving, sent: bytes) -> None:
+    """The server answers 400 or 404, and closes the connection."""
     status, headers, body = await answer_to(served, sent + b"\r\n\r\n")
 
     assert status in (400, 404)
@@ -105,11 +105,11 @@ async def test_what_is_no_http(served: Serving, sent: bytes) -> None:
     ],
     ids=["bytes", "path", "behind a third"],
 )
-async def test_garbage_behind_a_request_that_is_being_answered(served: Serving, sent: bytes) -> None:
-    """The answer breaks off, and nothing is written into the midst of it."""
+async def test_garbage_after_a_request_ends_its_answer(served: Serving, sent: bytes) -> None:
+    """The answer stops, and no second answer is written into it."""
     agent, nonce = await served.agent()
     reader, writer = await served.connection()
-    writer.write(said_to(agent, nonce, b"one wait", length=8))
+    writer.write(turn_request(agent, nonce, b"one wait", length=8))
     said = await reader.readuntil(b"data: one\n\n")
 
     writer.write(sent)
@@ -123,8 +123,8 @@ async def test_garbage_behind_a_request_that_is_being_answered(served: Serving, 
     assert await is_well(served)
 
 
-async def test_requests_behind_requests_without_end(served: Serving) -> None:
-    """So many as nobody sends who waits for answers: they are not kept, the connection is cut."""
+async def test_endless_pipelined_requests_end_the_connection(served: Serving) -> None:
+    """A client that never waits for answers loses its connection, and the requests are not kept."""
     reader, writer = await served.connection()
 
     async def answered() -> int:
@@ -149,8 +149,8 @@ async def test_requests_behind_requests_without_end(served: Serving) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"x: y\r\n", b"x"], ids=["many", "one"])
-async def test_a_body_whose_end_does_not_end(served: Serving, sent: bytes) -> None:
-    """What comes behind the last chunk is kept by nobody: the connection is cut, and not by the clock."""
+async def test_an_endless_trailer_of_a_body_ends_the_connection(served: Serving, sent: bytes) -> None:
+    """The server keeps nothing after the last chunk, and does not wait for a timeout."""
     _, writer = await served.connection()
     key = f"x-api-key: {served.server.operator}\r\n"
     writer.write(f"POST /v1/teams HTTP/1.1\r\nhost: x\r\n{key}transfer-encoding: chunked\r\n\r\n".encode())
@@ -172,8 +172,8 @@ async def test_a_body_whose_end_does_not_end(served: Serving, sent: bytes) -> No
 # ---- how many
 
 
-async def test_connections_that_only_wait_keep_nobody_out(folder: pathlib.Path) -> None:
-    """One more takes the place of the one that has waited the longest; where all are at work it is told so."""
+async def test_idle_connections_make_room_for_new_ones(folder: pathlib.Path) -> None:
+    """A new connection replaces the one that has been idle the longest. If all are active, it gets 503."""
     async with serving(folder, bounds=Bounds(connections=3)) as served:
         agent, nonce = await served.agent()  # on a connection that is kept
         await served.http.aclose()
@@ -186,9 +186,9 @@ async def test_connections_that_only_wait_keep_nobody_out(folder: pathlib.Path) 
         assert (status, await first[0].read()) == (200, b"")
 
         for _, writer in (second, third):
-            writer.write(said_to(agent, nonce, b"one wait", length=8))
+            writer.write(turn_request(agent, nonce, b"one wait", length=8))
         fourth = await served.connection()
-        fourth[1].write(said_to(agent, nonce, b"one wait", length=8))
+        fourth[1].write(turn_request(agent, nonce, b"one wait", length=8))
         await eventually(lambda: len(connections) == 3 and not any(each.is_between() for each in connections))
         status, headers, body = await answer_to(served, b"")
         assert (status, headers["content-type"], json.loads(body)["status"]) == (503, "application/problem+json", 503)
@@ -203,8 +203,8 @@ async def test_connections_that_only_wait_keep_nobody_out(folder: pathlib.Path) 
 # ---- bodies
 
 
-async def test_a_body_over_the_cap(served: Serving) -> None:
-    """It is refused by its length, or once it has come to it, whichever is known first; nothing is kept of it."""
+async def test_a_body_over_the_limit_is_refused(served: Serving) -> None:
+    """The server refuses the body by its length, or once its bytes exceed the limit. The agent receives nothing."""
     agent, nonce = await served.agent()
     large = served.server._parts.message_bytes + 1
 
@@ -239,10 +239,10 @@ async def pieces(size: int) -> AsyncGenerator[bytes, None]:
         ("POST", "/v1/messages"),
     ],
 )
-async def test_nothing_of_a_strangers_body_is_taken_in(
+async def test_the_server_does_not_read_the_body_of_a_stranger(
     served: Serving, monkeypatch: pytest.MonkeyPatch, method: str, path: str
 ) -> None:
-    """Whoever has no key for it is refused before the body is read, not after: it costs the server no memory."""
+    """A request without a valid key is refused before its body is read, so it costs no memory."""
     agent, _ = await served.agent()
     read: list[int] = []
     reads = RequestContext.body
@@ -259,8 +259,8 @@ async def test_nothing_of_a_strangers_body_is_taken_in(
     assert read == []
 
 
-async def test_a_body_that_is_promised_and_never_sent(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is waited for no longer than a piece may take."""
+async def test_a_body_that_never_arrives_times_out(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server answers 408 after the time limit for a piece of a body."""
     monkeypatch.setattr("ramet.services.http.request.PIECE_S", 0.5)
     monkeypatch.setattr("ramet.services.http.request._SPILL_S", 0.05)
     head = f"POST /v1/teams HTTP/1.1\r\nhost: x\r\nx-api-key: {served.server.operator}\r\ncontent-length: 99\r\n\r\n{{"
@@ -271,11 +271,11 @@ async def test_a_body_that_is_promised_and_never_sent(served: Serving, monkeypat
     assert json.loads(body)["type"] == "urn:ramet:problem:request-timeout"
 
 
-async def test_a_client_that_leaves_in_the_middle_of_its_body(served: Serving) -> None:
-    """Nothing is done with half of it."""
+async def test_half_a_body_starts_no_turn(served: Serving) -> None:
+    """The client disconnects in the middle of its body."""
     agent, nonce = await served.agent()
     _, writer = await served.connection()
-    writer.write(said_to(agent, nonce, b"one", length=99))
+    writer.write(turn_request(agent, nonce, b"one", length=99))
     await writer.drain()
     writer.close()
 
@@ -298,8 +298,8 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body(served: Serving) -
     ],
     ids=["half", "bytes", "deep", "list", "type", "unknown", "missing", "value"],
 )
-async def test_a_body_that_is_none(served: Serving, body: bytes, status: int, field: str) -> None:
-    """No JSON is 400; wrong fields are 422, and named."""
+async def test_an_invalid_body_is_refused(served: Serving, body: bytes, status: int, field: str) -> None:
+    """A body that is not JSON gets 400. A wrong field gets 422 with its name."""
     refused = await served.ask("POST", "/v1/teams", served.server.operator, content=body)
 
     assert (refused.status_code, refused.json()["field"]) == (status, field)
@@ -307,11 +307,11 @@ async def test_a_body_that_is_none(served: Serving, body: bytes, status: int, fi
     assert (await served.ask("GET", "/v1/teams", served.server.operator)).json() == {"teams": []}
 
 
-async def test_a_body_that_nobody_asked_for(served: Serving) -> None:
-    """An operation that reads none lets it pass by: the next request on the connection is answered as any other."""
+async def test_an_unexpected_body_does_not_harm_the_next_request(served: Serving) -> None:
+    """An operation that takes no body skips it. The next request on the connection is answered."""
     agent, nonce = await served.agent()
     reader, writer = await served.connection()
-    head = said_to(agent, nonce, b"x" * 1000, length=2_000_000).replace(b"/turns", b"/interrupt")
+    head = turn_request(agent, nonce, b"x" * 1000, length=2_000_000).replace(b"/turns", b"/interrupt")
     writer.write(head)
     await eventually(lambda: [each._http.cycle for each in served.server._http_server._connections][-1] is not None)
     writer.transport.set_write_buffer_limits(high=0)
@@ -350,8 +350,10 @@ async def test_a_body_that_nobody_asked_for(served: Serving) -> None:
         ("GET", "/v1/images/..%2f..", 404),
     ],
 )
-async def test_what_there_is_not(served: Serving, method: str, path: str, status: int) -> None:
-    """Problem documents as well, which say what is possible."""
+async def test_an_unknown_path_method_or_query_gets_a_problem_document(
+    served: Serving, method: str, path: str, status: int
+) -> None:
+    """A 405 lists the allowed methods."""
     refused = await served.ask(method, path, served.server.operator)
 
     assert (refused.status_code, refused.json()["status"]) == (status, status)
@@ -360,8 +362,8 @@ async def test_what_there_is_not(served: Serving, method: str, path: str, status
 
 
 @pytest.mark.parametrize("key", ["", "wrong", "x" * 5_000, "agent_", "ü"], ids=["no", "wrong", "long", "kind", "text"])
-async def test_keys_that_open_nothing(served: Serving, key: str) -> None:
-    """Neither team nor agent, nor what there is of them."""
+async def test_an_invalid_key_is_refused(served: Serving, key: str) -> None:
+    """The key reads neither agents nor images."""
     agent, _ = await served.agent()
     for path in (f"/v1/agents/{agent}", f"/v1/agents/{agent}/history", "/v1/images"):
         refused = await served.http.get(path, headers={b"x-api-key": key.encode()})
@@ -372,7 +374,7 @@ async def test_keys_that_open_nothing(served: Serving, key: str) -> None:
 
 
 class Flood(Echo):
-    """Says more than any connection holds."""
+    """An agent whose answer is larger than any connection holds."""
 
     async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
         self.heard.append((body, format))
@@ -381,20 +383,20 @@ class Flood(Echo):
 
 
 class FloodType(EchoType):
-    """Opens them."""
+    """The type of such agents."""
 
     async def open(self, spec: AgentSpec) -> RunningAgent:
         self.opened.append(Flood(spec))
         return self.opened[-1]
 
 
-async def test_a_reader_that_takes_nothing_is_cut_off(folder: pathlib.Path) -> None:
-    """The agent does not wait for it, little is held for it, and another reads on."""
+async def test_a_stalled_reader_is_disconnected(folder: pathlib.Path) -> None:
+    """The agent does not wait for the reader, and its turn ends."""
     echo = FloodType()
     async with serving(folder, echo=echo, bounds=Bounds(stall_s=0.05)) as served:
         agent, nonce = await served.agent()
         reader, writer = await served.connection()
-        writer.write(said_to(agent, nonce, b"go", length=2))
+        writer.write(turn_request(agent, nonce, b"go", length=2))
         await eventually(lambda: echo.opened and echo.opened[0].heard)
         streams: Any = served.server._parts.streams
 
@@ -409,8 +411,8 @@ async def test_a_reader_that_takes_nothing_is_cut_off(folder: pathlib.Path) -> N
 
 
 @pytest.mark.parametrize("after", [2**63, 10**30], ids=["64 bits", "more"])
-async def test_a_cursor_that_no_journal_has(served: Serving, after: int) -> None:
-    """Refused by its name, before the answer has begun."""
+async def test_a_cursor_out_of_range_is_refused(served: Serving, after: int) -> None:
+    """The server refuses the field `after` before the answer begins."""
     agent, nonce = await served.agent()
 
     refused = await served.ask("GET", f"/v1/agents/{agent}/events", nonce, params={"after": after})
@@ -418,8 +420,8 @@ async def test_a_cursor_that_no_journal_has(served: Serving, after: int) -> None
     assert (refused.status_code, refused.json()["field"]) == (422, "after")
 
 
-async def test_an_answer_that_nobody_takes_is_thrown_away(folder: pathlib.Path) -> None:
-    """Also where all of it has been said, and it is too little to hold anybody up."""
+async def test_an_answer_that_is_never_read_is_dropped(folder: pathlib.Path) -> None:
+    """The server drops the connection although the answer is complete and small."""
     async with serving(folder, bounds=Bounds(stall_s=0.05)) as served:
         connections = served.server._http_server._connections
         with socket.socket(socket.AF_UNIX) as client:
@@ -440,8 +442,8 @@ async def test_an_answer_that_nobody_takes_is_thrown_away(folder: pathlib.Path) 
         assert await is_well(served)
 
 
-async def test_an_agent_that_was_asked_for_by_a_client_that_has_left(served: Serving) -> None:
-    """Nobody would have its nonce: it is not born, and a place in the line is given up."""
+async def test_a_queued_spawn_of_a_disconnected_client_is_dropped(served: Serving) -> None:
+    """No client would know the agent's nonce, so the spawn leaves the queue and no agent starts."""
     team, key = await served.team(agents=1)
     asked = {"team": team, "name": "a", "agent_type": "echo", "wait_s": 600}
     first = (await served.ask("POST", "/v1/agents", key, json=asked)).raise_for_status().json()
@@ -459,8 +461,8 @@ async def test_an_agent_that_was_asked_for_by_a_client_that_has_left(served: Ser
     assert (await served.ask("GET", f"/v1/teams/{team}", key)).json()["free"] == {"agents": 1}
 
 
-async def test_a_hundred_readers_of_one_turn(served: Serving) -> None:
-    """Each gets all of it, however many there are."""
+async def test_a_hundred_readers_get_one_turn(served: Serving) -> None:
+    """Each reader gets the whole turn."""
     agent, nonce = await served.agent()
     async with served.http.stream(
         "POST", f"/v1/agents/{agent}/turns", content=b"one wait two", headers={"x-api-key": nonce}
@@ -484,8 +486,8 @@ async def test_a_hundred_readers_of_one_turn(served: Serving) -> None:
     assert all(b"data: two" in each and b"event: done" in each for each in answers)
 
 
-async def test_spawns_at_once_fill_a_team_exactly(served: Serving) -> None:
-    """A hundred at once into ten places: ten are in, and each that is not is told what is free."""
+async def test_concurrent_spawns_fill_a_team_exactly(served: Serving) -> None:
+    """Ten of a hundred concurrent spawns succeed. Each refusal says what is free."""
     team, key = await served.team(agents=10)
     asked = [{"team": team, "name": f"a{number}", "agent_type": "echo"} for number in range(100)]
 

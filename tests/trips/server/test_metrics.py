@@ -1,4 +1,4 @@
-"""What monitoring sees of a server at work, scraped over HTTP; and who may see it."""
+"""Metrics of an active server, scraped over HTTP, and the keys that may read them."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from tests.support.serving import Served, serving
 from tests.trips.kits.safety import Deeds
 
 
-async def scraped(served: Served, key: str = "") -> Scrape:
-    """One scrape."""
+async def scrape_once(served: Served, key: str = "") -> Scrape:
+    """Scrape the metrics once."""
     answer = await served.ask("GET", "/metrics", key)
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     return scrape(answer.text)
 
 
-async def scraped_when(served: Served, holds: Callable[[Scrape], object]) -> Scrape:
-    """The first scrape of which this holds, scraped with the operator's key."""
+async def scrape_until(served: Served, holds: Callable[[Scrape], object]) -> Scrape:
+    """Scrape with the operator's key until a condition holds, and return that scrape."""
     async with asyncio.timeout(180):
         while True:
-            found = await scraped(served, served.server.operator)
+            found = await scrape_once(served, served.server.operator)
             if holds(found):
                 return found
             await asyncio.sleep(0.01)
 
 
-async def test_what_a_tree_does_is_counted(served: Served) -> None:
-    """Births, ends, turns, calls, tokens, the gate's word, and the journal; what lives is there while it does."""
+async def test_the_activity_of_a_tree_is_counted(served: Served) -> None:
+    """Metrics count spawns, ends, turns, calls, tokens, gate decisions and journal events, and show the kept tree."""
     runtime, operator, deeds = served.server.runtime, served.server.operator, Deeds()
     policy = SafetyPolicy(rules=(Rule(tool="delete", verdict="deny", reason="no"),), otherwise="allow")
     script: Script = {"go": [Call("look", {"path": "a"}), Call("delete", {"path": "a"}), "done"]}
     agent = Agent(name="worker", model=ScriptedModel(script=script))
-    before = await scraped(served, operator)
+    before = await scrape_once(served, operator)
 
     handle = await runtime.spawn(agent, "go", tools=deeds.tools, gate=SafetyGate(policy))
     result = await handle.result()
-    after = await scraped(served, operator)
+    after = await scrape_once(served, operator)
 
     assert result.status == "completed"
     assert before.value("ramet_runs_spawned_total") == 0
@@ -72,14 +72,14 @@ async def test_what_a_tree_does_is_counted(served: Served) -> None:
     assert deeds.done == ["look a"]
 
 
-async def test_what_is_there_now(served: Served) -> None:
-    """Agents and teams, and a run that waits, as long as they are there."""
+async def test_agents_and_teams_are_shown_while_they_exist(served: Served) -> None:
+    """Metrics also have the memory and the open files of the process."""
     operator = served.server.operator
     agent, nonce = await served.agent()
 
-    during = await scraped(served, operator)
+    during = await scrape_once(served, operator)
     await served.ask("DELETE", f"/v1/agents/{agent}", nonce)
-    after = await scraped(served, operator)
+    after = await scrape_once(served, operator)
 
     assert (during.value("ramet_agents", state="idle"), during.value("ramet_teams_with_agents")) == (1, 1)
     assert (after.value("ramet_agents", state="idle"), after.value("ramet_teams_with_agents")) == (0, 0)
@@ -87,11 +87,11 @@ async def test_what_is_there_now(served: Served) -> None:
     assert during.value("process_open_fds") > 3
 
 
-async def test_what_the_disk_has_is_there(served: Served) -> None:
-    """The journal's files at once, and the folder's parts once they are measured; parts have fixed names."""
+async def test_disk_usage_is_shown(served: Served) -> None:
+    """Metrics have the journal's files and the parts of the folder. The names of parts are fixed."""
     await served.agent()
 
-    found = await scraped_when(served, lambda found: found.value("ramet_folder_bytes", part="journal"))
+    found = await scrape_until(served, lambda found: found.value("ramet_folder_bytes", part="journal"))
 
     assert found.value("ramet_journal_bytes", file="database") > 0
     assert found.value("ramet_journal_bytes", file="wal") > 0
@@ -99,13 +99,13 @@ async def test_what_the_disk_has_is_there(served: Served) -> None:
     assert parts <= {"agents", "journal", "other", "packaging", "runs", "transcripts", "worktrees", "door"}
 
 
-async def test_the_event_loop_is_sampled(served: Served) -> None:
-    """As long as the server is there."""
-    await scraped_when(served, lambda found: found.value("ramet_event_loop_lag_seconds_count") >= 2)
+async def test_the_lag_of_the_event_loop_is_sampled(served: Served) -> None:
+    """A server samples the lag while it runs."""
+    await scrape_until(served, lambda found: found.value("ramet_event_loop_lag_seconds_count") >= 2)
 
 
 async def test_unread_mail_is_counted_until_it_is_read(served: Served) -> None:
-    """A word for an agent at work waits until its tool is done."""
+    """A message to an active agent waits until its tool call ends."""
     runtime, operator = served.server.runtime, served.server.operator
     inside, over = asyncio.Event(), asyncio.Event()
 
@@ -119,87 +119,87 @@ async def test_unread_mail_is_counted_until_it_is_read(served: Served) -> None:
     handle = await runtime.spawn(Agent(name="worker", model=ScriptedModel(script=script)), "go", tools=[waits])
     await inside.wait()
     runtime.get(handle.id).send("a word")
-    during = await scraped(served, operator)
+    during = await scrape_once(served, operator)
     over.set()
     await handle.result()
-    after = await scraped(served, operator)
+    after = await scrape_once(served, operator)
 
     assert (during.value("ramet_mail_unread"), after.value("ramet_mail_unread")) == (1, 0)
 
 
-async def test_a_stream_is_open_as_long_as_it_is_read(served: Served) -> None:
-    """A turn's, to its end."""
+async def test_an_open_stream_is_counted_until_it_ends(served: Served) -> None:
+    """The stream of a turn counts up to its end."""
     operator = served.server.operator
     agent, nonce = await served.agent()
     async with ramet.connect(served.server.where) as client:
         async with aclosing(client.turn(agent, b"one wait", key=nonce)) as chunks:
             await anext(chunks)
-            during = await scraped(served, operator)
+            during = await scrape_once(served, operator)
             await client.interrupt(agent, key=nonce)
             assert [each async for each in chunks]
 
     assert during.value("ramet_streams_open") == 1
-    await scraped_when(served, lambda found: not found.value("ramet_streams_open"))
+    await scrape_until(served, lambda found: not found.value("ramet_streams_open"))
 
 
 async def test_sandboxes_are_counted_living_and_parked(folder: pathlib.Path) -> None:
-    """Of a function that works in one; beside it others are made ready."""
+    """A function works in one sandbox, while others are parked for later runs."""
     async with serving(folder, backend="local") as served:
         runtime, operator = served.server.runtime, served.server.operator
-        handle = await runtime.spawn(asks_to_wait, policy=Policy())
-        found = await scraped_when(
+        handle = await runtime.spawn(wait_forever, policy=Policy())
+        found = await scrape_until(
             served, lambda found: all(found.value("ramet_sandboxes", state=each) for each in ("living", "parked"))
         )
         await handle.cancel()
-        after = await scraped(served, operator)
+        after = await scrape_once(served, operator)
 
     assert found.value("ramet_sandboxes", state="living") == 1
     assert after.value("ramet_sandboxes", state="living") == 0
 
 
-def asks_to_wait() -> None:
+def wait_forever() -> None:
     """Work without end, in a sandbox."""
     threading.Event().wait()
 
 
-async def test_a_refusing_budget_is_counted(served: Served) -> None:
-    """By what was short."""
+async def test_a_budget_refusal_is_counted(served: Served) -> None:
+    """The count is labelled with the resource."""
     script: Script = {"go": [Call("nothing", {}), Call("nothing", {}), "done"]}
     agent = Agent(name="worker", model=ScriptedModel(script=script), limits=Limits(model_calls=1))
 
     await (await served.server.runtime.spawn(agent, "go")).result()
 
-    found = await scraped(served, served.server.operator)
+    found = await scrape_once(served, served.server.operator)
     assert found.value("ramet_budget_refusals_total", resource="model_calls") >= 1
 
 
-async def digs() -> str:
-    """Start another of its kind, as deep as may be."""
+async def spawn_itself() -> str:
+    """Spawn another run of this function, as deep as the limits allow."""
     context = current()
     assert context.tree is not None, "it is in a tree"
     try:
-        return str((await (await context.tree.spawn(context, SpawnRequest(agent=digs))).result()).value)
+        return str((await (await context.tree.spawn(context, SpawnRequest(agent=spawn_itself))).result()).value)
     except SpawnRefused as refusal:
         return refusal.limit
 
 
-async def test_a_birth_that_is_refused_is_counted(served: Served) -> None:
-    """By the limit that stood against it."""
-    result = await (await served.server.runtime.spawn(digs, spawn_limits=SpawnLimits(depth=1))).result()
+async def test_a_refused_spawn_is_counted(served: Served) -> None:
+    """The count is labelled with the limit."""
+    result = await (await served.server.runtime.spawn(spawn_itself, spawn_limits=SpawnLimits(depth=1))).result()
 
-    found = await scraped(served, served.server.operator)
+    found = await scrape_once(served, served.server.operator)
     assert result.value == "depth"
     assert found.value("ramet_spawn_refusals_total", limit="depth") == 1
 
 
-async def test_requests_are_counted_by_their_routes(served: Served) -> None:
-    """By route and status, without what a client makes up: no path, no method of its own."""
+async def test_requests_are_counted_by_route_and_status(served: Served) -> None:
+    """A label never holds a path or a method that a client made up."""
     agent, nonce = await served.agent()
     await served.ask("GET", f"/v1/agents/{agent}", nonce)
     for method, path in (("GET", "/made/up"), ("PATCH", "/healthz"), ("GET", f"/v1/agents/{agent}")):
         await served.ask(method, path)
 
-    found = await scraped(served, served.server.operator)
+    found = await scrape_once(served, served.server.operator)
 
     def count(**labels: str) -> float:
         return found.value("ramet_http_requests_total", **labels)
@@ -213,8 +213,8 @@ async def test_requests_are_counted_by_their_routes(served: Served) -> None:
     assert not [labels for _, labels in found.values if "made" in str(labels) or agent in str(labels)]
 
 
-async def test_only_the_operator_sees_them(served: Served) -> None:
-    """Whoever has no key is asked for one; to other keys there is nothing."""
+async def test_only_the_operator_reads_metrics(served: Served) -> None:
+    """A request without a valid key gets 401, and any other key gets 404."""
     _, nonce = await served.agent()
 
     assert (await served.ask("GET", "/metrics")).status_code == 401
@@ -222,18 +222,18 @@ async def test_only_the_operator_sees_them(served: Served) -> None:
     assert (await served.ask("GET", "/metrics", "made up, but long enough")).status_code == 401
 
 
-async def test_they_can_be_made_public(folder: pathlib.Path) -> None:
-    """Then no key is needed, and none is looked at."""
+async def test_metrics_can_be_public(folder: pathlib.Path) -> None:
+    """Public metrics need no key, and any key is ignored."""
     async with serving(folder, public_metrics=True) as served:
-        found = await scraped(served)
-        await scraped(served, "made up, but long enough")
+        found = await scrape_once(served)
+        await scrape_once(served, "made up, but long enough")
 
     assert found.kinds["ramet_trees"] == "gauge"
 
 
-async def test_counting_begins_anew_with_a_server(folder: pathlib.Path) -> None:
-    """What is told is of one server, as it is of one process."""
+async def test_each_server_starts_its_counts_at_zero(folder: pathlib.Path) -> None:
+    """Counts belong to one server process."""
     for _ in range(2):
         async with serving(folder, public_metrics=True) as served:
-            assert (await scraped(served)).value("ramet_http_request_seconds_count", path="/metrics") == 0
-            assert (await scraped(served)).value("ramet_http_request_seconds_count", path="/metrics") == 1
+            assert (await scrape_once(served)).value("ramet_http_request_seconds_count", path="/metrics") == 0
+            assert (await scrape_once(served)).value("ramet_http_request_seconds_count", path="/metrics") == 1

@@ -1,4 +1,4 @@
-"""The kernel of a server as its operator sees and steers it, through the typed client; nobody else does."""
+"""The operator reads and controls the kernel of a server through the typed client. No other key can."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ from tests.trips.agents import scheduled, stateful
 from tests.trips.programs.approvals import effects, lead, living, model, tools
 
 
-async def bill(served: Served) -> Handle:
-    """A lead whose one child waits for a person, since it is to pay; the other one has written something down."""
+async def spawn_tree_with_a_question(served: Served) -> Handle:
+    """Spawn a lead with two children: one waits for approval of a payment, and one has ended."""
     runtime, folder = served.server.runtime, served.server.dir
     agents = Project.open(None, user_dir=None)
     handle = await runtime.spawn(lead(model()), "lead both", tools=tools(folder), agents=agents)
@@ -57,14 +57,14 @@ async def bill(served: Served) -> Handle:
 
 
 async def all_of(events: AsyncGenerator[RunEvent, None]) -> list[RunEvent]:
-    """To their end."""
+    """Read events to their end."""
     async with aclosing(events):
         return [each async for each in events]
 
 
-async def test_a_tree_is_read_while_it_runs_and_after_its_end(served: Served, client: Client) -> None:
-    """Its runs, its question, its events by cursor: behind each cursor comes the rest, nothing twice."""
-    handle, kernel = await bill(served), client.kernel
+async def test_a_tree_is_readable_during_and_after_its_run(served: Served, client: Client) -> None:
+    """The client reads runs, questions and events. The events after a cursor have no gap and no duplicate."""
+    handle, kernel = await spawn_tree_with_a_question(served), client.kernel
     tree = await kernel.tree(handle.id)
     payer, writer = (next(each for each in tree if each.path == f"main/{name}") for name in ("payer", "writer"))
     assert [each.id for each in await kernel.tree(payer.id)] == [each.id for each in tree]
@@ -103,11 +103,11 @@ async def test_a_tree_is_read_while_it_runs_and_after_its_end(served: Served, cl
     assert (ended.is_over, ended.result and ended.result.value) == (True, "both are done")
 
 
-async def test_events_go_on_where_a_connection_broke(served: Served, client: Client) -> None:
-    """Wherever it is cut, the reader sees every event once."""
+async def test_events_continue_after_a_lost_connection(served: Served, client: Client) -> None:
+    """The reader gets every event once, wherever the connection is lost."""
 
     class Cut:
-        """A way on which each stream breaks off after three events."""
+        """A connection on which each stream breaks after three events."""
 
         async def send(self, ask: RequestSpec[Any], key: str | None = None, *, waits: bool = False) -> Any:
             return await client.send(ask, key, waits=waits)
@@ -132,8 +132,8 @@ async def test_events_go_on_where_a_connection_broke(served: Served, client: Cli
     assert [line for line in answer.text.splitlines() if line.startswith("id:")] == [f"id: {whole[-1].cursor}"]
 
 
-async def test_a_reader_that_is_gone_leaves_nothing(served: Served, client: Client) -> None:
-    """Neither a stream nor a hold on the run that it followed, which a second reader sees to its end."""
+async def test_a_disconnected_reader_leaves_no_stream_open(served: Served, client: Client) -> None:
+    """The followed run can end, and a second reader sees its end."""
     scheduled.GATE = asyncio.Event()
     handle = await served.server.runtime.spawn(scheduled.waits)
     streams = served.server._parts.streams
@@ -149,9 +149,9 @@ async def test_a_reader_that_is_gone_leaves_nothing(served: Served, client: Clie
     assert (await client.kernel.run(handle.id)).is_over
 
 
-async def test_who_follows_knows_who_has_ended(served: Served, client: Client) -> None:
-    """After each event the same as the replay of the tree has it: one that had ended may have got mail since."""
-    handle, kernel = await bill(served), client.kernel
+async def test_a_follower_knows_which_runs_have_ended(served: Served, client: Client) -> None:
+    """After each event, the follower agrees with the replay of the tree. Mail may wake an ended run."""
+    handle, kernel = await spawn_tree_with_a_question(served), client.kernel
     writer = next(each for each in await kernel.tree(handle.id) if each.path == "main/writer")
     await kernel.send(writer.id, "write it down")
     while not (await kernel.run(writer.id)).is_over:  # noqa: ASYNC110
@@ -173,9 +173,9 @@ async def test_who_follows_knows_who_has_ended(served: Served, client: Client) -
     ]
 
 
-async def test_runs_are_steered(served: Served, client: Client) -> None:
-    """Mail, an end, a keep: what was done is said, and what is refused is so by its type."""
-    handle, kernel = await bill(served), client.kernel
+async def test_the_operator_controls_runs(served: Served, client: Client) -> None:
+    """Mail, stop and keep return what was done. A refusal has its type."""
+    handle, kernel = await spawn_tree_with_a_question(served), client.kernel
     payer = next(each for each in await kernel.runs() if each.path == "main/payer")
 
     mail = await kernel.send(payer.id, "Hurry up.")
@@ -197,8 +197,8 @@ async def test_runs_are_steered(served: Served, client: Client) -> None:
             await act
 
 
-async def test_what_another_process_left_is_seen_and_cannot_be_steered(folder: pathlib.Path) -> None:
-    """Pages hold all of it, each run once."""
+async def test_ended_trees_of_another_process_are_only_readable(folder: pathlib.Path) -> None:
+    """Pages hold each run once. Mail and stop are refused."""
     async with AgentRuntime(folder) as runtime:
         handles = [await runtime.spawn(scheduled.note) for _ in range(3)]
         for each in handles:
@@ -218,9 +218,9 @@ async def test_what_another_process_left_is_seen_and_cannot_be_steered(folder: p
         assert (await client.kernel.run(found[0])).result is not None
 
 
-async def test_what_a_killed_process_left_is_interrupted(served: Served, folder: pathlib.Path) -> None:
-    """It is read to the end of what there is; it takes no mail, cannot be stopped, and asks nobody anything."""
-    handle, left = await bill(served), await MemoryStore().open()
+async def test_trees_of_a_killed_process_are_interrupted(served: Served, folder: pathlib.Path) -> None:
+    """The tree can be read and kept. Mail and stop are refused, and its question is not listed."""
+    handle, left = await spawn_tree_with_a_question(served), await MemoryStore().open()
     await handle.run.context.wait_persisted()
     there = await served.server.runtime.open_store()
     stored = await there.read(tree=handle.id)
@@ -242,8 +242,11 @@ async def test_what_a_killed_process_left_is_interrupted(served: Served, folder:
         assert await kernel.approvals() == []
 
 
-async def test_schedules_fire_as_long_as_the_server_is_at_work(folder: pathlib.Path) -> None:
-    """One that was written down before it began, and one that is added; both are steered."""
+async def test_schedules_fire_while_the_server_runs(folder: pathlib.Path) -> None:
+    """The server fires a schedule from before its start and a new one.
+
+    The client can pause, trigger, resume and remove it.
+    """
     scheduled.CALLS.clear()
     async with OfflineScheduler(working_dir=folder) as desk:
         await desk.schedule_agent_in(0, scheduled.note, name="early", args=["early"], in_process=True)
@@ -270,8 +273,8 @@ async def test_schedules_fire_as_long_as_the_server_is_at_work(folder: pathlib.P
             await kernel.schedule("late")
 
 
-async def test_a_schedule_that_is_wrong_is_refused(client: Client) -> None:
-    """By its field, and nothing is written down."""
+async def test_an_invalid_schedule_is_refused_by_field(client: Client) -> None:
+    """The server stores nothing."""
     wrong: list[tuple[dict[str, Any], type[RametError], str]] = [
         ({}, InvalidValue, "every_s"),
         ({"every_s": 60, "in_s": 5}, InvalidValue, "in_s"),
@@ -294,8 +297,10 @@ async def test_a_schedule_that_is_wrong_is_refused(client: Client) -> None:
     assert await client.kernel.schedules() == []
 
 
-async def test_what_agents_wrote_down_is_read(served: Served, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run's state now, as of a commit and as of an event; and the agents that an agent has made."""
+async def test_the_operator_reads_states_and_recipes(
+    served: Served, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state of a run is readable now, as of a commit, and as of an event. Recipes of created agents are listed."""
     runtime, kernel = served.server.runtime, client.kernel
     keeper = Agent(name="keeper", function=stateful.keeps_async)
     for n in range(3):
@@ -330,9 +335,9 @@ async def test_what_agents_wrote_down_is_read(served: Served, client: Client, mo
     assert (len(page.json()["recipes"]), page.json()["more"]) == (1, "maker/solver")
 
 
-async def test_only_the_operator_sees_it(served: Served) -> None:
-    """Of what is there and what is not, every other key gets the one answer that strangers get, and does nothing."""
-    handle = await bill(served)
+async def test_only_the_operator_uses_kernel_operations(served: Served) -> None:
+    """A key of a team or an agent gets 404, whether the object exists or not, and changes nothing."""
+    handle = await spawn_tree_with_a_question(served)
     (question,) = served.server.runtime.trees[handle.id].inbox.pending
     _, team = await served.team()
     _, nonce = await served.agent()
@@ -353,10 +358,10 @@ async def test_only_the_operator_sees_it(served: Served) -> None:
     assert served.server.runtime.trees[handle.id].inbox.pending == (question,)
 
 
-async def test_safety_policies_change_by_compare_and_swap_and_what_passed_is_seen(
+async def test_safety_policies_change_by_compare_and_swap_and_passages_are_shown(
     served: Served, client: Client
 ) -> None:
-    """A gate follows the newest version; what came to it is read in pages, filtered, and followed."""
+    """A gate follows the newest version. Its passages can be read in pages, filtered and followed."""
     kernel, runtime = client.kernel, served.server.runtime
     shut = SafetyPolicy(rules=(Rule(tool="note", verdict="deny", reason="not today"),), otherwise="allow")
     assert (await kernel.put_policy("house", shut, expected=0)).version == 1
@@ -395,8 +400,8 @@ async def test_safety_policies_change_by_compare_and_swap_and_what_passed_is_see
         await kernel.policy("mansion")
 
 
-async def test_what_is_asked_is_checked(served: Served) -> None:
-    """A page that is too large, a cursor that is none, a name that nothing can have: each is named."""
+async def test_invalid_queries_are_refused(served: Served) -> None:
+    """A page that is too large, an invalid cursor or an impossible name gets 422 or 404."""
     handle = await served.server.runtime.spawn(scheduled.note)
     await handle.result()
     wrong = ["/v1/runs?limit=0", "/v1/runs?limit=100000", "/v1/runs?ended=perhaps", "/v1/runs?other=1",
@@ -411,8 +416,8 @@ async def test_what_is_asked_is_checked(served: Served) -> None:
         assert (answer.status_code, answer.json()["type"]) == (404, "urn:ramet:problem:unknown"), path
 
 
-async def test_without_an_event_loop(served: Served) -> None:
-    """The same methods, which block."""
+async def test_the_operator_client_works_without_an_event_loop(served: Served) -> None:
+    """The blocking client has the same methods."""
     handle = await served.server.runtime.spawn(scheduled.note)
     await handle.result()
 

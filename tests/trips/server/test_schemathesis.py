@@ -1,4 +1,7 @@
-"""Schemathesis reads the OpenAPI document, and asks whatever it allows and forbids: no answer contradicts it."""
+"""Schemathesis reads the OpenAPI document and sends allowed and forbidden requests.
+
+No answer contradicts the document.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +43,8 @@ UNASKED = ("openapi", "follow_passages")
 CHAT = ("chat_completions", "messages", "models")
 
 
-async def placed(served: Served) -> dict[str, dict[str, str]]:
-    """What there is for each operation to ask of; those that end something have something of their own."""
+async def create_targets(served: Served) -> dict[str, dict[str, str]]:
+    """Create the agents, teams and schedules that operations need, and return the ids for each operation."""
     talker, over, ringed, victim = [
         (await served.agent(name=name))[0] for name in ("talker", "over", "ringed", "victim")
     ]
@@ -67,15 +70,15 @@ async def placed(served: Served) -> dict[str, dict[str, str]]:
     }
 
 
-async def settings(served: Served) -> str:
-    """A file for schemathesis: which ids there are, and whose key opens what."""
+async def settings_text(served: Served) -> str:
+    """Return schemathesis' settings: the known ids, and the key of each operation."""
     _, chat = await served.agent(name="chat", agent_type="parrot")
     lines = [
         f"hooks = {json.dumps(schemathesis_hooks.__file__)}",
         f"checks.positive_data_acceptance.expected-statuses = {json.dumps(REFUSED)}",
         'phases.coverage.unexpected-methods = ["PATCH"]',
     ]
-    for operation, names in (await placed(served)).items():
+    for operation, names in (await create_targets(served)).items():
         lines += ["[[operations]]", f'include-operation-id = "{operation}"']
         lines += [f'parameters."path.{name}" = "{value}"' for name, value in names.items()]
     for operation in CHAT:
@@ -84,10 +87,10 @@ async def settings(served: Served) -> str:
     return "\n".join(lines)
 
 
-async def run(served: Served, folder: pathlib.Path, *options: str) -> tuple[int, str]:
-    """Schemathesis as its users run it: its exit status, and what it said."""
+async def run_schemathesis(served: Served, folder: pathlib.Path, *options: str) -> tuple[int, str]:
+    """Run schemathesis as its users do, and return its exit status and output."""
     file = folder / "schemathesis.toml"
-    file.write_text(await settings(served))
+    file.write_text(await settings_text(served))
     process = await asyncio.create_subprocess_exec(
         pathlib.Path(sys.executable).with_name("schemathesis"), "--config-file", file,
         "run", f"{served.server.where}/openapi.json", "--header", f"Authorization: Bearer {served.server.operator}",
@@ -108,16 +111,21 @@ PARTS = 4  #: so that none takes long, and two can run side by side
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
-async def test_no_answer_contradicts_the_document(
+async def test_no_answer_contradicts_the_openapi_document(
     folder: pathlib.Path, caplog: pytest.LogCaptureFixture, part: int
 ) -> None:
-    """Every status, content type and body is one that the document tells; what it forbids is refused, never a 500."""
+    """Status, content type and body of each answer are in the document.
+
+    A forbidden request is refused, never with a 500.
+    """
     types: dict[str, Any] = {"echo": EchoType(), "parrot": ParrotType()}
     kept = TurnLimits(keep_s=3_600, kept_turns=10_000)  # A turn that is asked for stays for as long as this takes.
     asked = sorted(each.id for each in OPERATIONS if each.id not in UNASKED)[part::PARTS]
     named = [word for each in asked for word in ("--include-operation-id", each)]
     async with serving(folder, types=types, listen=("127.0.0.1", 0), talk=kept) as served:
-        status, said = await run(served, folder, "--phases", "coverage,fuzzing", "--max-examples", "3", *named)
+        status, said = await run_schemathesis(
+            served, folder, "--phases", "coverage,fuzzing", "--max-examples", "3", *named
+        )
 
     assert status == 0, said
     assert f"Tested: {len(asked)}\n" in said, said

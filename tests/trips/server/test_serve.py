@@ -1,4 +1,4 @@
-"""`ramet serve` as a process of its own: started, told to stop, killed, started again."""
+"""`ramet serve` as a process of its own: started, stopped, killed, and started again."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.support.serve_process import plugin, serve
 from tests.support.turns import counting
 
 
-async def an_agent(client: Client, agent_type: str) -> tuple[str, str]:
-    """Its id and nonce."""
+async def new_agent(client: Client, agent_type: str) -> tuple[str, str]:
+    """Spawn an agent, and return its id and nonce."""
     team = await client.create_team({"agents": 2}, name="red")
     spawned = await client.spawn_agent("red", "bob", agent_type, key=team.key)
     return spawned.agent.id, spawned.nonce
@@ -32,13 +32,13 @@ async def an_agent(client: Client, agent_type: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=["term", "int", "kill"])
 async def test_an_agent_outlives_its_server(folder: pathlib.Path, end: signal.Signals) -> None:
-    """Whatever ends a server, the next one has the agent under the same id, path and nonce; a stop is no failure."""
+    """The next server has the agent with the same id, path and nonce, after a stop and after a kill."""
     plugin(folder)
     socket = folder / ".ramet" / "serve.sock"
     async with serve(folder) as first:
         assert str(socket) in first.line
         async with ramet.connect(socket) as client:
-            agent, nonce = await an_agent(client, "echo")
+            agent, nonce = await new_agent(client, "echo")
             assert await client.say(agent, b"one", key=nonce) == b"one"
             status, words = await first.end(end)
             assert (status, words) == (-9 if end == signal.SIGKILL else 0, "")
@@ -54,17 +54,17 @@ async def test_an_agent_outlives_its_server(folder: pathlib.Path, end: signal.Si
 
 
 async def test_a_conversation_outlives_its_server(folder: pathlib.Path) -> None:
-    """A model's: what was said before SIGTERM is in its history after, and it answers on."""
+    """A model's agent keeps its history after SIGTERM, and answers the next prompt."""
     socket = folder / ".ramet" / "serve.sock"
     async with serve(folder) as first, ramet.connect(socket) as client:
-        agent, nonce = await an_agent(client, "llm")
-        await client.say(agent, body("What is in this folder?"), key=nonce)
+        agent, nonce = await new_agent(client, "llm")
+        await client.say(agent, request_body("What is in this folder?"), key=nonce)
         before = await client.history(agent, key=nonce)
         assert (await first.end(signal.SIGTERM)) == (0, "")
 
     async with serve(folder), ramet.connect(socket) as client:
         assert await client.history(agent, key=nonce) == before
-        await client.say(agent, body("And what else?"), key=nonce)
+        await client.say(agent, request_body("And what else?"), key=nonce)
         after = await client.history(agent, key=nonce)
     assert after[: len(before)] == before
     assert [each["content"] for each in after if each["role"] == "user"] == [
@@ -73,12 +73,12 @@ async def test_a_conversation_outlives_its_server(folder: pathlib.Path) -> None:
     ]
 
 
-async def test_a_turn_that_is_under_way_is_told_of_the_stop(folder: pathlib.Path) -> None:
-    """Its reader gets a last chunk, not a broken connection, and the agent is there again."""
+async def test_a_stop_ends_the_stream_of_a_turn_with_an_error_chunk(folder: pathlib.Path) -> None:
+    """The reader gets a last chunk, not a broken connection, and the next server has the agent."""
     plugin(folder)
     socket = folder / ".ramet" / "serve.sock"
     async with serve(folder) as first, ramet.connect(socket) as client:
-        agent, nonce = await an_agent(client, "echo")
+        agent, nonce = await new_agent(client, "echo")
         chunks: list[Chunk] = []
         async for chunk in client.turn(agent, b"one wait", key=nonce):
             if not chunks:
@@ -91,8 +91,8 @@ async def test_a_turn_that_is_under_way_is_told_of_the_stop(folder: pathlib.Path
 
 
 @pytest.mark.parametrize("agent_type", ["slow", "slow-function"])
-async def test_a_turn_that_a_stop_cuts_goes_on_at_the_next_start(folder: pathlib.Path, agent_type: str) -> None:
-    """As after a kill: its reader is told so, and the answer is in the history when the turn is over."""
+async def test_a_turn_cut_by_a_stop_resumes_at_the_next_start(folder: pathlib.Path, agent_type: str) -> None:
+    """The last chunk tells the reader so. The history has the answer once the turn has ended."""
     plugin(folder, ENTRY_POINTS)
     socket = folder / ".ramet" / "serve.sock"
     async with serve(folder) as first, ramet.connect(socket) as client:
@@ -118,13 +118,16 @@ async def test_a_turn_that_a_stop_cuts_goes_on_at_the_next_start(folder: pathlib
     assert len([each for each in history if each["role"] == "user"]) == 2
 
 
-async def test_a_server_that_stands_still_says_so_while_it_does(folder: pathlib.Path) -> None:
-    """An agent keeps the interpreter's lock in C: a dump is there before it lets go; log and metrics say it after."""
+async def test_a_stalled_server_reports_the_stall(folder: pathlib.Path) -> None:
+    """An agent holds the interpreter's lock in C.
+
+    The server dumps its stacks during that, and log and metrics show it later.
+    """
     plugin(folder, stalling_agents.ENTRY_POINT)
     pipe, socket = folder / "pipe", folder / ".ramet" / "serve.sock"
     os.mkfifo(pipe)
     async with serve(folder, RAMET_STALL_S="1", RAMET_METRICS="public") as first, ramet.connect(socket) as client:
-        agent, nonce = await an_agent(client, "stalling")
+        agent, nonce = await new_agent(client, "stalling")
         turn = asyncio.create_task(client.say(agent, os.fsencode(pipe), key=nonce))
         assert first.process.stderr is not None
         dump = [(await first.process.stderr.readline()).decode()]
@@ -143,8 +146,8 @@ async def test_a_server_that_stands_still_says_so_while_it_does(folder: pathlib.
     assert "the event loop was blocked for" in log
 
 
-async def test_a_second_server_is_refused_and_says_why(folder: pathlib.Path) -> None:
-    """On one socket, and in one folder: one line, status 2 or 1, and the first goes on."""
+async def test_a_second_server_on_one_folder_is_refused(folder: pathlib.Path) -> None:
+    """The second server prints one line and exits with 1 or 2, and the first one continues."""
     async with serve(folder), ramet.connect(folder / ".ramet" / "serve.sock") as client:
         async with serve(folder) as second:
             assert second.line == ""
@@ -157,8 +160,8 @@ async def test_a_second_server_is_refused_and_says_why(folder: pathlib.Path) -> 
     assert not (folder / "other.sock").exists()
 
 
-async def test_an_address_needs_the_operators_token(folder: pathlib.Path) -> None:
-    """Over TCP as over the socket: with the token from the environment all goes, without one nothing."""
+async def test_a_tcp_address_uses_the_operators_token(folder: pathlib.Path) -> None:
+    """The token comes from the environment. It is not printed and not written to a file."""
     token = "a-token-of-my-own-choice"
     async with serve(folder, "--listen", "127.0.0.1:0", RAMET_OPERATOR_TOKEN=token) as process:
         url = next(word for word in process.line.split() if word.startswith("http://"))
@@ -168,6 +171,6 @@ async def test_an_address_needs_the_operators_token(folder: pathlib.Path) -> Non
         assert token not in process.line
 
 
-def body(text: str) -> bytes:
-    """A message in the format of OpenAI's clients, or Anthropic's."""
+def request_body(text: str) -> bytes:
+    """Return the body of a request with one message."""
     return msgspec.json.encode({"messages": [said(text)]})

@@ -1,4 +1,4 @@
-"""What `ramet.yaml`, the environment and the options say is what a server does."""
+"""The settings of a server: `ramet.yaml`, the environment and the options."""
 
 from __future__ import annotations
 
@@ -35,29 +35,27 @@ TOKEN = "a-token-of-my-own-choice"
 KEY = "key-that-nobody-is-shown"
 
 
-def written(folder: pathlib.Path, settings: str) -> pathlib.Path:
-    """The file of settings in a folder."""
+def write_settings(folder: pathlib.Path, settings: str) -> pathlib.Path:
+    """Write the file of settings of a folder, and return its path."""
     file = folder / "ramet.yaml"
     file.write_text(settings)
     return file
 
 
-def body(text: str) -> bytes:
-    """A message in the format of OpenAI's clients, or Anthropic's."""
+def request_body(text: str) -> bytes:
+    """Return the body of a request with one message."""
     return msgspec.json.encode({"messages": [said(text)]})
 
 
-def configured(folder: pathlib.Path, settings: str, environ: Mapping[str, str], **options: Any) -> Any:
-    """A server of these settings, in this process."""
+def configured_server(folder: pathlib.Path, settings: str, environ: Mapping[str, str], **options: Any) -> Any:
+    """Return a server of these settings, in this process."""
     flags = {"working_dir": str(folder)}
-    return server_of(load(written(folder, settings), environ, flags), environ, **options)
+    return server_of(load(write_settings(folder, settings), environ, flags), environ, **options)
 
 
-async def test_the_file_of_the_folder_is_found_and_options_go_before_it(
-    folder: pathlib.Path, home: pathlib.Path
-) -> None:
-    """The last word on each setting holds: an option's, else the environment's, else the file's."""
-    written(folder, "listen: sub/a.sock\nlog_level: debug\nlimits: {queue: 3}\nteams:\n  red: {agents: 2}\n")
+async def test_options_override_the_environment_and_the_settings_file(folder: pathlib.Path, home: pathlib.Path) -> None:
+    """An option wins over the environment, and the environment over the file."""
+    write_settings(folder, "listen: sub/a.sock\nlog_level: debug\nlimits: {queue: 3}\nteams:\n  red: {agents: 2}\n")
     (folder / "sub").mkdir()
     trust(folder, home / ".ramet")
     async with serve(folder) as process:
@@ -81,11 +79,11 @@ async def test_the_file_of_the_folder_is_found_and_options_go_before_it(
     ],
     ids=["key", "no token", "backend", "file"],
 )
-def test_what_is_wrong_is_one_line(
+def test_an_invalid_setting_is_one_line_of_error(
     folder: pathlib.Path, settings: str, options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Status 2, as for any other bad input, and nothing is made in the folder."""
-    file = written(folder, settings)
+    """The exit status is 2, and nothing is created in the folder."""
+    file = write_settings(folder, settings)
 
     assert (
         main(
@@ -101,10 +99,10 @@ def test_what_is_wrong_is_one_line(
     assert not (folder / ".ramet").exists()
 
 
-async def test_so_is_a_backend_that_is_none(folder: pathlib.Path) -> None:
-    """Its entry point is named."""
+async def test_an_invalid_backend_is_one_line_of_error(folder: pathlib.Path) -> None:
+    """The line names the entry point of the backend."""
     plugin(folder, "[ramet.backends]\nnothing = tests.support.waiting:eventually\n")
-    file = written(folder, "backend: nothing")
+    file = write_settings(folder, "backend: nothing")
     async with serve(folder, "--config", str(file)) as process:
         _, err = await process.process.communicate()
         assert (process.line, process.process.returncode) == ("", 2)
@@ -118,20 +116,20 @@ async def test_so_is_a_backend_that_is_none(folder: pathlib.Path) -> None:
     [("env:NOT_THERE", "env:NOT_THERE: 'nothing' is not accepted; expected a secret"), ("env:SHORT", "token: ")],
     ids=["none", "weak"],
 )
-async def test_a_token_that_is_none_opens_nothing(folder: pathlib.Path, token: str, said: str) -> None:
-    """It is refused by its name, and not shown; nobody listens then."""
+async def test_a_missing_or_weak_token_is_refused(folder: pathlib.Path, token: str, said: str) -> None:
+    """The error names the reference and does not show the token. The server does not listen."""
     with pytest.raises(InvalidValue) as refused:
-        async with configured(folder, f"listen: 127.0.0.1:0\ntoken: {token}\n", {"SHORT": "12345"}):
+        async with configured_server(folder, f"listen: 127.0.0.1:0\ntoken: {token}\n", {"SHORT": "12345"}):
             pytest.fail("it listens")
     assert str(refused.value).startswith(said)
     assert "12345" not in str(refused.value)
 
 
-async def test_an_address_is_opened_by_the_token_of_a_reference(folder: pathlib.Path) -> None:
-    """Which is read where it lies; no key is made beside it."""
+async def test_the_token_can_come_from_a_referenced_file(folder: pathlib.Path) -> None:
+    """The server reads the token from that file, and creates no key of its own."""
     (folder / "token").write_text(f"{TOKEN}\n")
     (folder / "token").chmod(0o600)
-    file = written(folder, "listen: 127.0.0.1:0\ntoken: file:token\n")
+    file = write_settings(folder, "listen: 127.0.0.1:0\ntoken: file:token\n")
     async with serve(folder, "--config", str(file)) as process:
         url = next(word for word in process.line.split() if word.startswith("http://"))
         async with ramet.connect(url, TOKEN) as client:
@@ -143,10 +141,10 @@ async def test_an_address_is_opened_by_the_token_of_a_reference(folder: pathlib.
         assert not (folder / ".ramet" / "operator-token").exists()
 
 
-async def test_an_alias_has_its_key_and_nobody_is_shown_it(folder: pathlib.Path) -> None:
-    """The provider is asked with the key of the reference, as it is now; no log, answer or record holds it."""
+async def test_the_key_of_a_model_alias_stays_secret(folder: pathlib.Path) -> None:
+    """Each request uses the key that the reference holds now. No log, answer or file contains the key."""
     settings = "log_level: debug\nmodels:\n  smart: {model: 'openai:gpt-5.4-mini', key: 'file:key'}\n"
-    file = written(folder, settings)
+    file = write_settings(folder, settings)
     (folder / "key").write_text(KEY)
     (folder / "key").chmod(0o600)
     async with provider(["Hello.", "Hello again."]) as asked:
@@ -161,7 +159,7 @@ async def test_an_alias_has_its_key_and_nobody_is_shown_it(folder: pathlib.Path)
                 (folder / "key").write_text(key)
                 info = {"model": "smart"}
                 spawned = await client.spawn_agent("red", f"bob{number}", "llm", spawn_info=info, key=team.key)
-                answer = await client.say(spawned.agent.id, body("Hi."), key=spawned.nonce)
+                answer = await client.say(spawned.agent.id, request_body("Hi."), key=spawned.nonce)
                 assert b"Hello" in answer
                 assert asked.requests[-1].headers["authorization"] == f"Bearer {key}"
             (folder / "key").unlink()
@@ -175,29 +173,29 @@ async def test_an_alias_has_its_key_and_nobody_is_shown_it(folder: pathlib.Path)
     assert not any(KEY.encode() in each.read_bytes() for each in kept)
 
 
-async def test_teams_are_there_from_the_start_and_once(folder: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever the settings say later: one that is there is kept as it is, and the log says so."""
+async def test_configured_teams_are_created_once(folder: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A team that exists is kept as it is if the settings differ later, and the log says so."""
     caplog.set_level("INFO", "ramet.serve")
-    async with configured(folder, "teams:\n  red: {agents: 2, usd: 1.5}\n", {}) as server:
+    async with configured_server(folder, "teams:\n  red: {agents: 2, usd: 1.5}\n", {}) as server:
         [first] = await server.spawner.list_teams(server.operator)
         assert (first.name, first.resources) == ("red", {"agents": 2, "usd": 1.5})
     assert f"team red: reserved as {first.id}: agents 2, usd 1.5" in caplog.messages
 
     settings = "teams:\n  red: {agents: 9}\n  blue: {agents: 1}\n"
-    async with configured(folder, settings, {}) as server:
+    async with configured_server(folder, settings, {}) as server:
         teams = {each.name: each for each in await server.spawner.list_teams(server.operator)}
     assert set(teams) == {"red", "blue"}
     assert (teams["red"].id, teams["red"].resources) == (first.id, first.resources)
     assert "team red: not changed; it has agents 2, usd 1.5, but the settings have agents 9" in caplog.messages
 
 
-async def test_limits_are_the_servers(folder: pathlib.Path) -> None:
-    """Bytes of a message, turns that wait, agents of all teams together; what is over is refused by its name."""
+async def test_configured_limits_hold_for_the_server(folder: pathlib.Path) -> None:
+    """The limits are the bytes of a message, the queued turns, and the agents of all teams."""
     settings = "limits: {body_bytes: 1024, queue: 1, agents: 2}\nteams:\n  red: {agents: 5}\n  blue: {agents: 5}\n"
     types = {"echo": EchoType()}
-    async with configured(folder, settings, {}, types=types) as server, ramet.connect(server.where) as client:
-        agent, nonce = await an_agent(client, server.operator, "red")
-        await an_agent(client, server.operator, "blue")
+    async with configured_server(folder, settings, {}, types=types) as server, ramet.connect(server.where) as client:
+        agent, nonce = await new_agent(client, server.operator, "red")
+        await new_agent(client, server.operator, "blue")
         with pytest.raises(SpawnRefused, match="which is its limit"):
             await client.spawn_agent("blue", "eve", "echo", key=server.operator)
         assert (await client.say(agent, b"x" * 1024, key=nonce)) == b"x" * 1024
@@ -209,42 +207,42 @@ async def test_limits_are_the_servers(folder: pathlib.Path) -> None:
             server.agents.turn(agent, nonce, b"one too many")
 
 
-async def test_a_message_may_be_larger_than_usual_where_the_settings_say_so(folder: pathlib.Path) -> None:
-    """The whole way from a client to the agent."""
+async def test_settings_can_raise_the_limit_of_a_message(folder: pathlib.Path) -> None:
+    """A large message passes from the client to the agent."""
     settings, types = "limits: {body_bytes: 9000000}\nteams:\n  red: {agents: 1}\n", {"echo": EchoType()}
-    async with configured(folder, settings, {}, types=types) as server, ramet.connect(server.where) as client:
-        agent, nonce = await an_agent(client, server.operator, "red")
+    async with configured_server(folder, settings, {}, types=types) as server, ramet.connect(server.where) as client:
+        agent, nonce = await new_agent(client, server.operator, "red")
         large = b" " * 8_999_990 + b"word"
         assert len(large) > TurnLimits().body_bytes
         assert (await client.say(agent, large, key=nonce)) == b"word"
 
 
-async def an_agent(client: Client, key: str, team: str) -> tuple[str, str]:
-    """Its id and nonce."""
+async def new_agent(client: Client, key: str, team: str) -> tuple[str, str]:
+    """Spawn an agent, and return its id and nonce."""
     spawned = await client.spawn_agent(team, "bob", "echo", key=key)
     return spawned.agent.id, spawned.nonce
 
 
-async def test_a_store_elsewhere_is_where_everything_is_on_record(folder: pathlib.Path) -> None:
-    """In a file that is named, and none in the working directory; its agents are there again."""
+async def test_a_configured_store_holds_the_journal(folder: pathlib.Path) -> None:
+    """The working directory has no journal, and the next server finds its agents."""
     settings, types = "store: elsewhere/all.db\n", {"echo": EchoType()}
     (folder / "elsewhere").mkdir()
-    async with configured(folder, settings, {}, types=types) as server, ramet.connect(server.where) as client:
+    async with configured_server(folder, settings, {}, types=types) as server, ramet.connect(server.where) as client:
         await client.create_team({"agents": 1}, name="red")
-        agent, nonce = await an_agent(client, server.operator, "red")
+        agent, nonce = await new_agent(client, server.operator, "red")
     assert not (folder / ".ramet" / "journal.db").exists()
     with sqlite3.connect(folder / "elsewhere" / "all.db") as database:
         assert database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
     database.close()
-    async with configured(folder, settings, {}, types=types) as server, ramet.connect(server.where) as client:
+    async with configured_server(folder, settings, {}, types=types) as server, ramet.connect(server.where) as client:
         assert (await client.get_agent(agent, key=nonce)).path == "red/bob"
 
 
-async def test_a_store_may_be_postgresql(folder: pathlib.Path, own_postgres: Postgres) -> None:
-    """Named by a URL."""
+async def test_the_store_can_be_postgresql(folder: pathlib.Path, own_postgres: Postgres) -> None:
+    """A URL names the store."""
     url = f"postgresql://ramet@/postgres?host={own_postgres.socket.parent}"
     for start in range(2):
-        async with configured(folder, "", {"RAMET_STORE": url, "RAMET_TEAMS": "{red: {agents: 1}}"}) as server:
+        async with configured_server(folder, "", {"RAMET_STORE": url, "RAMET_TEAMS": "{red: {agents: 1}}"}) as server:
             assert [each.name for each in await server.spawner.list_teams(server.operator)] == ["red"], start
     assert not (folder / ".ramet" / "journal.db").exists()
     with psycopg.connect(own_postgres.dsn) as connection:
@@ -254,19 +252,21 @@ async def test_a_store_may_be_postgresql(folder: pathlib.Path, own_postgres: Pos
 async def test_agents_work_in_a_backend_of_another_package(
     folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which the settings name, and its entry point leads to."""
+    """The settings name the backend, and its entry point loads it."""
     monkeypatch.syspath_prepend(
         str(plugin(folder, "[ramet.backends]\nmoon = tests.support.moon_backend:MoonBackend\n"))
     )
-    async with configured(folder, "backend: moon\n", {}) as server:
+    async with configured_server(folder, "backend: moon\n", {}) as server:
         assert (await server.runtime.sandboxes.backend()).name == "moon"
         handle = await server.runtime.spawn(abs, args=(-3,), policy=ramet.Policy())
         assert (await handle.result()).value == 3
 
 
-def test_a_backend_that_is_none_names_its_entry_point(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing is made of the settings."""
+def test_the_error_names_the_entry_point_of_a_broken_backend(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The settings are refused before a server is made."""
     monkeypatch.syspath_prepend(str(plugin(folder, "[ramet.backends]\nmoon = no_such_module:Moon\n")))
     with pytest.raises(InvalidValue, match="ModuleNotFoundError") as refused:
-        configured(folder, "backend: moon\n", {})
+        configured_server(folder, "backend: moon\n", {})
     assert refused.value.field == "entry point 'moon' in 'ramet.backends'"

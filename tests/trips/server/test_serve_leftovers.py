@@ -1,4 +1,4 @@
-"""Control groups and sockets of `ramet serve` after its end: by a signal that it obeys, and by one that it cannot."""
+"""Control groups and sockets of `ramet serve` after a stop and after a kill."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOTH_SOCKETS = ["kernel.sock", "serve.sock"]
 
 
 def groups_of(pid: int) -> list[pathlib.Path]:
-    """The control groups that the sandboxes of a process have, in all hierarchies; none where there can be none."""
+    """Return the control groups of a process' sandboxes in all hierarchies, or none if the machine has none."""
     found = set[pathlib.Path]()
     for mount in procfs.cgroup_mounts():
         for folder in map(mount.folder, procfs.own_cgroups().values()):
@@ -33,12 +33,12 @@ def groups_of(pid: int) -> list[pathlib.Path]:
 
 
 def sockets_in(folder: pathlib.Path) -> list[str]:
-    """The names of the sockets anywhere in a folder."""
+    """Return the names of the sockets anywhere in a folder."""
     return sorted(each.name for each in folder.rglob("*") if each.is_socket())
 
 
 async def begin_a_turn(folder: pathlib.Path) -> SpawnedAgent:
-    """Have an agent at work in a sandbox of the server in a folder, others parked beside it."""
+    """Have an agent active in a sandbox of the server, with other sandboxes parked."""
     async with ramet.connect(folder / ".ramet" / "serve.sock") as client:
         team = await client.create_team({"agents": 1}, name="red")
         bob = await client.spawn_agent("red", "bob", "slow-function", WAITS, policy=Policy(), key=team.key)
@@ -49,10 +49,8 @@ async def begin_a_turn(folder: pathlib.Path) -> SpawnedAgent:
 
 
 @pytest.mark.parametrize("backend", ["local", "bwrap"])
-async def test_a_server_that_is_told_to_stop_leaves_no_control_group_and_no_socket(
-    folder: pathlib.Path, backend: str
-) -> None:
-    """Neither of an agent at work nor of processes parked beside it."""
+async def test_a_stopped_server_leaves_no_control_group_and_no_socket(folder: pathlib.Path, backend: str) -> None:
+    """The control groups and sockets of an active agent and of parked sandboxes are removed."""
     if backend == "bwrap" and shutil.which("bwrap") is None:
         pytest.skip("this machine has no bwrap")
     plugin(folder, ENTRY_POINTS)
@@ -66,8 +64,8 @@ async def test_a_server_that_is_told_to_stop_leaves_no_control_group_and_no_sock
         assert sockets_in(folder) == []
 
 
-async def test_a_server_removes_what_a_killed_one_left(folder: pathlib.Path) -> None:
-    """When it starts, not only when an agent needs a sandbox: control groups, and the sockets of proxies."""
+async def test_a_server_removes_leftovers_of_a_killed_one(folder: pathlib.Path) -> None:
+    """The server removes control groups and proxy sockets at its start, before an agent needs a sandbox."""
     plugin(folder, ENTRY_POINTS)
     async with serve(folder, "--backend", "local") as first:
         pid = first.process.pid

@@ -1,4 +1,4 @@
-"""A `ramet.yaml` that lies in a folder is obeyed once a person trusts the folder, and not before."""
+"""A folder's `ramet.yaml` is used only after a person has trusted the folder."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def user_dir(home: pathlib.Path) -> pathlib.Path:
     return home / ".ramet"
 
 
-def strangers(folder: pathlib.Path) -> pathlib.Path:
-    """Write a stranger's settings and key into a folder; return the file of settings."""
+def write_foreign_settings(folder: pathlib.Path) -> pathlib.Path:
+    """Write a stranger's settings and key into a folder, and return the file of settings."""
     (folder / "tok").write_text(f"{TOKEN}\n")
     (folder / "tok").chmod(0o600)
     file = folder / "ramet.yaml"
@@ -33,11 +33,11 @@ def strangers(folder: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.mark.parametrize("how", ["dir", "here"])
-def test_settings_of_a_folder_that_nobody_trusts_are_refused_in_one_line(
+def test_settings_of_an_untrusted_folder_are_refused_in_one_line(
     folder: pathlib.Path, how: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Status 2; the line names the file and both ways out, and nothing is made in the folder."""
-    file = strangers(folder)
+    """The exit status is 2. The line names the file and both ways to allow it, and nothing is created in the folder."""
+    file = write_foreign_settings(folder)
     if how == "here":
         monkeypatch.chdir(folder)
 
@@ -53,9 +53,9 @@ def test_settings_of_a_folder_that_nobody_trusts_are_refused_in_one_line(
     assert not (folder / ".ramet").exists()
 
 
-async def test_settings_of_a_trusted_folder_are_obeyed(folder: pathlib.Path, user_dir: pathlib.Path) -> None:
-    """A real server listens where they say, and knows the key that they name."""
-    strangers(folder)
+async def test_settings_of_a_trusted_folder_are_used(folder: pathlib.Path, user_dir: pathlib.Path) -> None:
+    """A real server listens on the configured address and accepts the configured key."""
+    write_foreign_settings(folder)
     trust(folder, user_dir)
 
     async with serve(folder) as process:
@@ -66,11 +66,11 @@ async def test_settings_of_a_trusted_folder_are_obeyed(folder: pathlib.Path, use
 
 
 @pytest.mark.parametrize("changed", ["ramet.yaml", "tok", "kube"])
-def test_a_change_to_the_settings_or_to_a_file_that_they_name_takes_trust_away(
+def test_a_change_to_the_settings_or_a_named_file_removes_trust(
     folder: pathlib.Path, user_dir: pathlib.Path, changed: str
 ) -> None:
     """The key and the cluster's configuration decide as much as the settings do."""
-    strangers(folder).write_text(f"{STRANGERS}kubeconfig: kube\n")
+    write_foreign_settings(folder).write_text(f"{STRANGERS}kubeconfig: kube\n")
     (folder / "kube").write_text("{}\n")
     trust(folder, user_dir)
     assert is_trusted(folder, user_dir)
@@ -81,11 +81,9 @@ def test_a_change_to_the_settings_or_to_a_file_that_they_name_takes_trust_away(
     assert not is_trusted(folder, user_dir)
 
 
-def test_the_settings_are_shown_before_they_are_trusted(
-    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A person reads the address, the key's place and the rules."""
-    strangers(folder)
+def test_trust_can_show_the_settings_first(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A person reads the address, the path of the key, and the rules."""
+    write_foreign_settings(folder)
 
     assert main(["trust", str(folder), "--show"]) == 0
 
@@ -96,10 +94,10 @@ def test_the_settings_are_shown_before_they_are_trusted(
     assert "tok: " in shown
 
 
-def test_a_file_of_settings_that_is_no_regular_file_is_refused_at_once(
+def test_settings_that_are_not_a_regular_file_are_refused(
     folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A pipe would keep the command waiting for ever."""
+    """A pipe would block the command for ever."""
     os.mkfifo(folder / "ramet.yaml")
 
     assert main(["serve", "--dir", str(folder)]) == 2
@@ -111,7 +109,7 @@ def test_a_file_of_settings_that_is_no_regular_file_is_refused_at_once(
 def test_a_registry_of_an_untrusted_folder_gets_no_password(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`ramet images` would send to any address what any variable or file holds."""
+    """`ramet images` would otherwise send any variable or file to any address."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINE", "hunter2")
     settings = "base_image: a\nregistry_url: http://127.0.0.1:1\nregistry_password: env:MINE\n"
@@ -124,10 +122,10 @@ def test_a_registry_of_an_untrusted_folder_gets_no_password(
     assert "ramet trust ." in err
 
 
-def test_checking_settings_says_that_their_folder_is_not_trusted(
+def test_config_check_notes_an_untrusted_folder(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are shown all the same: nothing obeys them. Of a trusted folder nothing is said."""
+    """The command shows the settings, since it does not use them. A trusted folder gets no note."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ramet.yaml").write_text("limits: {queue: 3}\n")
 

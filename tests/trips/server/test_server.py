@@ -1,4 +1,4 @@
-"""A server as its clients meet it: over a Unix socket and over TCP, with real uvicorn."""
+"""A server as its clients see it: over a Unix socket and over TCP, with real uvicorn."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from tests.support.serving import Served
 from tests.support.waiting import eventually
 
 
-async def read(served: Served, method: str, path: str, key: str, **options: object) -> list[ServerSentEvent]:
-    """A whole stream of events."""
+async def read_stream(served: Served, method: str, path: str, key: str, **options: object) -> list[ServerSentEvent]:
+    """Return a whole stream of events."""
     answer = await served.ask(method, path, key, **options)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/event-stream")
     return list(Parser().feed(answer.content))
 
 
-async def test_a_team_an_agent_a_turn(served: Served) -> None:
-    """The whole way: reserve, spawn, talk twice, look, kill, delete."""
+async def test_a_team_an_agent_and_its_turns(served: Served) -> None:
+    """A client reserves a team, spawns an agent, talks twice, looks, kills and deletes."""
     team, key = await served.team()
     asked = {"team": team, "name": "bob", "agent_type": "echo", "spawn_info": {"prefix": "<"}, "labels": {"a": "b"}}
     spawned = (await served.ask("POST", "/v1/agents", key, json=asked)).json()
     agent, nonce = spawned["agent"]["id"], spawned["nonce"]
 
-    first = await read(served, "POST", f"/v1/agents/{agent}/turns", nonce, content=b"one two")
-    second = await read(served, "POST", f"/v1/agents/{agent}/turns?format=letters", nonce, content=b"three")
+    first = await read_stream(served, "POST", f"/v1/agents/{agent}/turns", nonce, content=b"one two")
+    second = await read_stream(served, "POST", f"/v1/agents/{agent}/turns?format=letters", nonce, content=b"three")
 
     assert [(each.event, each.data) for each in first] == [("chunk", b"<one"), ("chunk", b"<two"), ("done", b"")]
     assert [each.id.rpartition(":")[2] for each in first] == ["1", "2", "3"]
@@ -55,18 +55,18 @@ async def test_a_team_an_agent_a_turn(served: Served) -> None:
 @pytest.mark.parametrize(
     "body", [b"\x00\xff\r\n\n data: x \r", "ü\n\nü".encode(), b"{}"], ids=["bytes", "lines", "json"]
 )
-async def test_bodies_pass_untouched(served: Served, body: bytes) -> None:
-    """What is said to an agent reaches it byte for byte, and so does what it says."""
+async def test_bodies_pass_unchanged(served: Served, body: bytes) -> None:
+    """Messages and answers keep every byte."""
     agent, nonce = await served.agent()
 
-    events = await read(served, "POST", f"/v1/agents/{agent}/turns", nonce, content=body)
+    events = await read_stream(served, "POST", f"/v1/agents/{agent}/turns", nonce, content=body)
 
     assert served.echo.opened[0].heard == [(body, "words")]
     assert [each.data for each in events if each.event == "chunk"] == body.split()
 
 
-async def test_a_key_in_either_header(served: Served) -> None:
-    """Authorization with Bearer, or x-api-key; without any nothing is said."""
+async def test_a_key_is_accepted_in_either_header(served: Served) -> None:
+    """The headers are Authorization with Bearer, and x-api-key. Without a key the answer is 401."""
     agent, nonce = await served.agent()
     path = f"/v1/agents/{agent}"
 
@@ -77,8 +77,8 @@ async def test_a_key_in_either_header(served: Served) -> None:
     assert (await served.http.get("/v1/agents/none")).json() == nothing.json()
 
 
-async def test_unknown_and_forbidden_look_the_same(served: Served) -> None:
-    """Of another's agent a key learns no more than of one that there is not; so of teams, keys and turns."""
+async def test_unknown_and_forbidden_objects_get_the_same_answer(served: Served) -> None:
+    """A key learns nothing about another's agent."""
     agent, nonce = await served.agent()
     _, other_nonce = await served.agent()
     for method, rest in [
@@ -93,24 +93,24 @@ async def test_unknown_and_forbidden_look_the_same(served: Served) -> None:
     assert (await served.ask("GET", f"/v1/agents/{agent}", nonce)).status_code == 200
 
 
-async def test_a_reader_that_lost_its_connection_goes_on(served: Served) -> None:
-    """By Last-Event-ID it gets what it has not had, and no more; by `after` likewise."""
+async def test_a_reader_can_continue_after_a_lost_connection(served: Served) -> None:
+    """Last-Event-ID and `after` return the missing events, and no more."""
     agent, nonce = await served.agent()
-    events = await read(served, "POST", f"/v1/agents/{agent}/turns", nonce, content=b"a b c")
+    events = await read_stream(served, "POST", f"/v1/agents/{agent}/turns", nonce, content=b"a b c")
     turn = events[0].id.rpartition(":")[0]
     path = f"/v1/agents/{agent}/turns/{turn}"
 
-    rest = await read(served, "GET", path, nonce, headers={"last-event-id": events[1].id})
+    rest = await read_stream(served, "GET", path, nonce, headers={"last-event-id": events[1].id})
     assert rest == events[2:]
-    assert await read(served, "GET", path, nonce, params={"after": "3"}) == events[3:]
+    assert await read_stream(served, "GET", path, nonce, params={"after": "3"}) == events[3:]
     wrong = await served.ask("GET", path, nonce, headers={"last-event-id": "other:1"})
     assert (wrong.status_code, wrong.json()["field"]) == (422, "Last-Event-ID")
     assert (await served.ask("GET", path, nonce, params={"after": "99"})).status_code == 422
     assert (await served.ask("GET", path + "0", nonce)).status_code in (404, 410)
 
 
-async def test_a_client_that_leaves_ends_the_reading_and_not_the_turn(served: Served) -> None:
-    """The turn goes on, and can be read from another connection."""
+async def test_a_client_that_disconnects_does_not_end_the_turn(served: Served) -> None:
+    """The turn continues, and another connection can read it."""
     agent, nonce = await served.agent()
     headers = {"authorization": f"Bearer {nonce}"}
     async with served.http.stream(
@@ -119,31 +119,31 @@ async def test_a_client_that_leaves_ends_the_reading_and_not_the_turn(served: Se
         turn = answer.headers["ramet-turn"]
         async for _ in answer.aiter_bytes():
             break
-    await until_none(served)
+    await wait_until_no_stream(served)
     assert served.echo.opened[0].interrupts == 0
 
-    reading = asyncio.create_task(read(served, "GET", f"/v1/agents/{agent}/turns/{turn}", nonce))
+    reading = asyncio.create_task(read_stream(served, "GET", f"/v1/agents/{agent}/turns/{turn}", nonce))
     served.echo.opened[0].go_on.set()
 
     assert [each.data for each in await reading] == [b"one", b"wait", b"two", b""]
 
 
-async def test_a_turn_that_fails_says_so_at_its_end(served: Served) -> None:
-    """After what was said comes a problem document."""
+async def test_a_failed_turn_ends_with_a_problem_document(served: Served) -> None:
+    """The text before the failure comes first."""
     agent, nonce = await served.agent()
 
-    *said, last = await read(served, "POST", f"/v1/agents/{agent}/turns", nonce, content=b"one fail")
+    *said, last = await read_stream(served, "POST", f"/v1/agents/{agent}/turns", nonce, content=b"one fail")
 
     assert [each.data for each in said] == [b"one"]
     assert last.event == "error"
     assert json.loads(last.data)["type"] == "urn:ramet:problem:model-failed"
 
 
-async def test_interrupt_control_and_mail(served: Served) -> None:
-    """The mutation plane: each reaches the agent, and each answers."""
+async def test_interrupt_control_and_mail_reach_the_agent(served: Served) -> None:
+    """Each request is answered. An unknown operation gets 404 with the known ones."""
     agent, nonce = await served.agent()
     path = f"/v1/agents/{agent}"
-    turn = asyncio.create_task(read(served, "POST", f"{path}/turns", nonce, content=b"one wait"))
+    turn = asyncio.create_task(read_stream(served, "POST", f"{path}/turns", nonce, content=b"one wait"))
     await eventually(lambda: served.echo.opened[0].heard)
 
     assert (await served.ask("POST", f"{path}/interrupt", nonce)).json() == {"interrupted": True}
@@ -158,8 +158,8 @@ async def test_interrupt_control_and_mail(served: Served) -> None:
     assert served.echo.opened[0].mailed == ["psst"]
 
 
-async def test_keys_are_given_narrowed_revoked_and_rotated(served: Served) -> None:
-    """A narrower key does what it is for until it is revoked; the owner's old key is dead once it is rotated."""
+async def test_keys_are_delegated_revoked_and_rotated(served: Served) -> None:
+    """A delegated key has its rights until it is revoked. A rotation invalidates the owner's old key."""
     agent, nonce = await served.agent()
     path = f"/v1/agents/{agent}"
 
@@ -173,15 +173,15 @@ async def test_keys_are_given_narrowed_revoked_and_rotated(served: Served) -> No
     assert (await served.ask("GET", path, new)).status_code == 200
 
 
-async def until_none(served: Served) -> None:
-    """No stream is open any more."""
+async def wait_until_no_stream(served: Served) -> None:
+    """Wait until no stream is open."""
     await eventually(lambda: len(served.server._parts.streams) == 0)
 
 
-async def test_requests_are_logged_by_level_and_keys_never(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    """INFO for what went well, WARNING for what was refused: method, path, status, time, on one line each, and why.
+async def test_requests_are_logged_without_keys(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """A request is one log line: INFO with method, path, status and time, or WARNING with the reason of a refusal.
 
-    A probe that went well is no news.
+    Successful health checks are not logged.
     """
     with caplog.at_level("INFO", logger="ramet.serve"):
         agent, nonce = await served.agent()
@@ -208,13 +208,13 @@ async def test_requests_are_logged_by_level_and_keys_never(served: Served, caplo
 
 
 async def test_events_of_an_agent_are_streamed_from_a_cursor(served: Served) -> None:
-    """An agent that has no tree of its own yet has no events; a cursor that is none is refused."""
+    """An agent without a tree has no events yet. An invalid cursor is refused."""
     agent, nonce = await served.agent()
     path = f"/v1/agents/{agent}/events"
 
     assert (await served.ask("GET", path, nonce, headers={"last-event-id": "x"})).status_code == 422
     assert (await served.ask("GET", path, nonce, params={"after": "-1"})).status_code == 422
-    reading = asyncio.create_task(read(served, "GET", path, nonce))
+    reading = asyncio.create_task(read_stream(served, "GET", path, nonce))
     await eventually(lambda: len(served.server._parts.streams) == 1)
     assert (await served.ask("DELETE", f"/v1/agents/{agent}", nonce)).status_code == 204
 
@@ -222,10 +222,10 @@ async def test_events_of_an_agent_are_streamed_from_a_cursor(served: Served) -> 
     assert last.event in ("done", "error")
 
 
-async def test_a_lost_store_is_told_in_the_log_by_one_line_a_request(
+async def test_a_lost_store_is_one_log_line_per_request(
     served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it is, and no traceback: they are many then, and all say the same."""
+    """The line has the error and no traceback: such lines are many, and all alike."""
 
     async def failing(*_: object) -> NoReturn:
         raise StoreFailed("the database", "it is away")

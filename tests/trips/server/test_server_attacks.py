@@ -1,4 +1,4 @@
-"""What somebody tries who has a key that is dead, foreign or used before, or no HTTP at all."""
+"""Attacks with a dead, foreign or reused key, and with bytes that are no HTTP."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUTES = [
 
 @pytest.mark.parametrize("end", ["killed", "rotated", "handed over", "revoked", "its team deleted"])
 async def test_a_dead_key_opens_nothing(served: Served, end: str) -> None:
-    """However it died: no route tells it from a key that never was."""
+    """Every route answers a dead key as it answers a key that never existed."""
     agent, nonce = await served.agent()
     path = f"/v1/agents/{agent}"
     dead = nonce
@@ -50,8 +50,8 @@ async def test_a_dead_key_opens_nothing(served: Served, end: str) -> None:
     assert (await served.ask("POST", "/v1/messages", dead, content=b"{}")).status_code == 401
 
 
-async def test_a_request_that_is_sent_again(served: Served) -> None:
-    """A spawn makes no second agent, an end is none any more, and the key that a rotation gave is not told twice."""
+async def test_a_repeated_request_has_no_second_effect(served: Served) -> None:
+    """A repeated spawn creates no second agent, and a repeated rotation does not return the new key again."""
     team, key = await served.team(agents=2)
     asked = {"team": team, "name": "bob", "agent_type": "echo"}
     first = (await served.ask("POST", "/v1/agents", key, json=asked)).json()
@@ -66,8 +66,8 @@ async def test_a_request_that_is_sent_again(served: Served) -> None:
     assert [(await served.ask("DELETE", path, nonce)).status_code for _ in range(2)] == [204, 401]
 
 
-async def test_of_those_who_hand_over_or_kill_at_once_one_does(served: Served) -> None:
-    """Twenty with the same key: one has the agent, or it is gone; nobody is told a key that opens nothing."""
+async def test_one_of_many_concurrent_handovers_wins(served: Served) -> None:
+    """One of twenty requests with the same key gets a new key, which works. Concurrent kills remove the agent."""
     team, key = await served.team(agents=1)
     for _ in range(5):
         asked = {"team": team, "name": "bob", "agent_type": "echo"}
@@ -85,8 +85,8 @@ async def test_of_those_who_hand_over_or_kill_at_once_one_does(served: Served) -
         assert (await served.ask("GET", f"/v1/teams/{team}", key)).json()["free"] == {"agents": 1}
 
 
-async def test_a_team_that_is_deleted_while_others_spawn_into_it(served: Served) -> None:
-    """Those who wait are told so; nothing of the team is left."""
+async def test_deleting_a_team_aborts_its_queued_spawns(served: Served) -> None:
+    """Each queued spawn gets `aborted`, and nothing of the team is left."""
     team, key = await served.team(agents=1)
     asked = {"team": team, "agent_type": "echo", "wait_s": 600}
     (await served.ask("POST", "/v1/agents", key, json={**asked, "name": "a"})).raise_for_status()
@@ -117,8 +117,7 @@ LINES = st.sampled_from([
 
 
 def test_no_bytes_harm_a_server(folder: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Lines of HTTP in any order, and any bytes between them: each answer is whole, none is a 500, nothing is logged
-    as an error; the server answers the next who asks."""
+    """Random HTTP lines and bytes never cause a 500 or a logged error, and the server answers the next client."""
 
     async def sent(served: Served, data: bytes) -> bytes:
         reader, writer = await served.connection()

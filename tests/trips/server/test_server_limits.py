@@ -1,4 +1,4 @@
-"""Limits for all requests of a server together: bytes of bodies, spawns that wait, and connections of strangers."""
+"""Limits of a whole server: bytes of bodies, queued spawns, and connections of strangers."""
 
 from __future__ import annotations
 
@@ -19,33 +19,35 @@ from tests.support.waiting import eventually
 KIB = 1024
 
 
-def request(key: str, path: str, *, length: int, body: bytes = b"", method: str = "POST") -> bytes:
-    """A request, as bytes; of its body so much."""
+def request_bytes(key: str, path: str, *, length: int, body: bytes = b"", method: str = "POST") -> bytes:
+    """Return a request as bytes, with a body that may be shorter than its length."""
     head = f"{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\ncontent-length: {length}"
     return f"{head}\r\n\r\n".encode() + body
 
 
 async def head_of(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
-    """The status and the headers of an answer."""
+    """Return the status and the headers of an answer."""
     first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
     return int(first.split()[1]), {k.lower(): v for k, v in (each.split(": ", 1) for each in lines)}
 
 
-async def unfinished(served: Served, leaving: AsyncExitStack, key: str, path: str) -> asyncio.StreamReader:
-    """A connection with a body of 300 KiB of which the last byte is missing."""
+async def send_unfinished_body(served: Served, leaving: AsyncExitStack, key: str, path: str) -> asyncio.StreamReader:
+    """Open a connection, and send a body of 300 KiB except its last byte."""
     reader, writer = await served.connection()
     leaving.callback(writer.close)
     with contextlib.suppress(ConnectionError):
-        writer.write(request(key, path, length=300 * KIB, body=b" " * (300 * KIB - 1)))
+        writer.write(request_bytes(key, path, length=300 * KIB, body=b" " * (300 * KIB - 1)))
         await writer.drain()
     return reader
 
 
 @pytest.mark.parametrize("path", ["/v1/agents", "/v1/agents/{agent}/turns"])
-async def test_unfinished_bodies_have_one_budget_of_bytes(folder: pathlib.Path, path: str) -> None:
-    """A team is refused beyond its share (429), all beyond the budget (503); small bodies go on, and all is given back.
+async def test_unfinished_bodies_share_one_budget_of_bytes(folder: pathlib.Path, path: str) -> None:
+    """A team above its share gets 429, and any team above the budget gets 503.
 
-    The keys of a team's agents have the same share as the team's own.
+    Small bodies pass, and every byte is released.
+
+    The keys of a team's agents share the budget of the team's own key.
     """
     bounds = Bounds(body_bytes=1000 * KIB, team_body_bytes=650 * KIB)
     async with serving(folder, bounds=bounds, talk=TurnLimits(body_bytes=400 * KIB)) as served:
@@ -59,15 +61,15 @@ async def test_unfinished_bodies_have_one_budget_of_bytes(folder: pathlib.Path, 
         bodies = served.server._parts.bodies
         async with AsyncExitStack() as leaving, asyncio.timeout(20):
             for _ in range(2):
-                await unfinished(served, leaving, keys[0], paths[0])
+                await send_unfinished_body(served, leaving, keys[0], paths[0])
             await eventually(lambda: bodies.held_bytes >= 2 * (300 - 64) * KIB - 2)
-            status, headers = await head_of(await unfinished(served, leaving, teams[0][1], "/v1/agents"))
+            status, headers = await head_of(await send_unfinished_body(served, leaving, teams[0][1], "/v1/agents"))
             assert (status, headers["retry-after"]) == (429, "1")
 
-            await unfinished(served, leaving, keys[1], paths[1])
-            await unfinished(served, leaving, keys[1], paths[1])
+            await send_unfinished_body(served, leaving, keys[1], paths[1])
+            await send_unfinished_body(served, leaving, keys[1], paths[1])
             await eventually(lambda: bodies.held_bytes >= 4 * (300 - 64) * KIB - 4)
-            status, headers = await head_of(await unfinished(served, leaving, keys[2], paths[2]))
+            status, headers = await head_of(await send_unfinished_body(served, leaving, keys[2], paths[2]))
             assert (status, headers["retry-after"]) == (503, "1")
 
             small = await served.ask("POST", "/v1/teams", served.server.operator, json={"resources": {"agents": 1}})
@@ -78,10 +80,10 @@ async def test_unfinished_bodies_have_one_budget_of_bytes(folder: pathlib.Path, 
         await eventually(lambda: bodies.held_bytes == 0 and not bodies.held_by_owner)
 
 
-async def test_a_spawn_waits_for_a_bounded_time_in_a_bounded_line(
+async def test_the_queue_of_spawns_is_bounded_in_time_and_length(
     folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A longer wait is refused with the maximum, and a spawn behind a full line with 429; a place is free again."""
+    """A longer wait is refused with the maximum. A spawn behind a full queue gets 429, and takes no name."""
     monkeypatch.setattr(team_state, "MAX_WAITING", 2, raising=False)
     async with serving(folder) as served:
         team, key = await served.team(agents=1)
@@ -97,7 +99,7 @@ async def test_a_spawn_waits_for_a_bounded_time_in_a_bounded_line(
                 body = json.dumps({**asked, "name": name}).encode()
                 _, writer = await served.connection()
                 leaving.callback(writer.close)
-                writer.write(request(key, "/v1/agents", length=len(body), body=body))
+                writer.write(request_bytes(key, "/v1/agents", length=len(body), body=body))
             await eventually(lambda: len(room._queue) == 2)
 
             refused = await served.ask("POST", "/v1/agents", key, json={**asked, "name": "four"})
@@ -110,16 +112,16 @@ async def test_a_spawn_waits_for_a_bounded_time_in_a_bounded_line(
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("POST", "/v1/agents", 401), ("GET", "/healthz", 200), ("POST", "/nothing", 404)]
 )
-async def test_a_stranger_whose_body_does_not_come_keeps_nobody_out(
+async def test_a_stranger_without_a_body_does_not_block_connections(
     folder: pathlib.Path, method: str, path: str, status: int
 ) -> None:
-    """The answer comes before the body is waited for, and its connection gives way to one more."""
+    """The answer does not wait for the body, and the connection makes room for the next one."""
     async with serving(folder, bounds=Bounds(connections=3)) as served, AsyncExitStack() as leaving:
         async with asyncio.timeout(1.5):  # less than what is waited for a body that is thrown away
             for _ in range(4):
                 reader, writer = await served.connection()
                 leaving.callback(writer.close)
-                writer.write(request("nobody", path, length=9, method=method))
+                writer.write(request_bytes("nobody", path, length=9, method=method))
                 found, headers = await head_of(reader)
                 assert (found, headers["connection"]) == (status, "close")
                 assert await reader.readexactly(int(headers["content-length"]))

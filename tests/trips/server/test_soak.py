@@ -1,4 +1,4 @@
-"""The soak of `ramet serve`, as short as it can be: all kinds of turns, a kill, a restart, and its report."""
+"""The shortest soak of `ramet serve`: all kinds of turns, a kill, a restart, and its report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.soak.soaking import Plan, soak
 
 
 async def test_a_short_soak_loses_nothing_and_ends_by_itself() -> None:
-    """One worker does each thing at least once; its turns are in their histories, and no socket is left."""
+    """One worker does each thing at least once, and the outcome is sound."""
     lines: list[str] = []
     outcome = await soak(Plan(seconds=0.0, workers=1, lives=2, warm_up=0), progress=lines.append)
 

@@ -1,4 +1,4 @@
-"""Spans of real trees, in the SDK's own memory: what is below what, from when to when, and never what anybody said."""
+"""Spans of real trees, in the SDK's memory: their order, their times, and no text of any conversation."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ ROOT, CHILD = run_info(), run_info(1, path="main/child", depth=1)
 SECRET_WORDS = ("the prompt", "the question", "the find", "the answer", "the argument", "the result")
 
 
-class Seen:
-    """A provider of its own, and the spans that have ended."""
+class RecordedSpans:
+    """A tracer provider, and the spans that have ended."""
 
     def __init__(self) -> None:
         self.provider = TracerProvider()
@@ -54,21 +54,21 @@ class Seen:
         return self.exporter.get_finished_spans()
 
     def watch(self, session: Session) -> Telemetry:
-        """Show the spans of a session's tree."""
+        """Attach telemetry to a session's tree."""
         assert self.telemetry.attach(opened(session).recorder) is not None
         return self.telemetry
 
     def one(self, name: str, **attributes: object) -> ReadableSpan:
-        """The only span of that name and with these attributes (dots written as two underscores)."""
+        """Return the only span with that name and these attributes (two underscores stand for a dot)."""
         wanted = {key.replace("__", "."): value for key, value in attributes.items()}
-        [found] = [span for span in self.named(name) if wanted.items() <= said(span).items()]
+        [found] = [span for span in self.named(name) if wanted.items() <= attributes_of(span).items()]
         return found
 
     def named(self, name: str) -> list[ReadableSpan]:
         return [span for span in self.spans if span.name == name]
 
     def tree(self) -> dict[str, Any]:
-        """The names of the spans below each other, in the order in which they began."""
+        """Return the names of nested spans, in the order in which they began."""
 
         def below(parent: int | None) -> list[Any]:
             own = [s for s in self.spans if (s.parent.span_id if s.parent else None) == parent]
@@ -81,18 +81,18 @@ class Seen:
 
 
 @pytest.fixture
-def seen() -> Iterator[Seen]:
-    seen = Seen()
+def seen() -> Iterator[RecordedSpans]:
+    seen = RecordedSpans()
     yield seen
     seen.provider.shutdown()
 
 
-def said(span: ReadableSpan) -> dict[str, Any]:
+def attributes_of(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
-def below(seen: Seen, span: ReadableSpan) -> list[str]:
-    """The names of what is right below a span, in order of name."""
+def below(seen: RecordedSpans, span: ReadableSpan) -> list[str]:
+    """Return the names of the spans directly below a span, in order of name."""
     assert span.context is not None
     return sorted(s.name for s in seen.spans if s.parent is not None and s.parent.span_id == span.context.span_id)
 
@@ -105,8 +105,8 @@ def look(what: str) -> str:
     return "the result"
 
 
-def show(seen: Seen, *sent: Event) -> None:
-    """Have a tree with these events, one a second."""
+def record_tree(seen: RecordedSpans, *sent: Event) -> None:
+    """Record a tree with these events, one per second."""
     clock, telemetry = FakeClock(), seen.telemetry
     recorder = Recorder(clock)
     telemetry.attach(recorder)
@@ -119,8 +119,8 @@ def show(seen: Seen, *sent: Event) -> None:
 # --- trees
 
 
-async def test_a_tree_of_runs_is_a_tree_of_spans(seen: Seen) -> None:
-    """A child is below the call that gave birth to it; turns, calls and questions are where they belong."""
+async def test_a_tree_of_runs_is_a_tree_of_spans(seen: RecordedSpans) -> None:
+    """A child is below the call that spawned it. Turns, tool calls and model calls are below their runs."""
     script: Script = {
         "dig deep": [Call("look", {"what": "the argument"}), "the find"],
         "": [fresh("dig deep: the prompt", "digger"), "the answer"],
@@ -144,8 +144,8 @@ async def test_a_tree_of_runs_is_a_tree_of_spans(seen: Seen) -> None:
     assert all((span.end_time or 0) >= (span.start_time or 0) > 0 for span in seen.spans)
 
 
-async def test_attributes_have_the_names_of_the_conventions(seen: Seen) -> None:
-    """And what they say is what the events say."""
+async def test_attributes_follow_the_conventions_of_opentelemetry(seen: RecordedSpans) -> None:
+    """The values of the attributes are those of the events."""
     usage = {"input_tokens": 11, "output_tokens": 7, "total_tokens": 18, "input_token_details": {"cache_read": 3}}
     script: Script = [Call("look", {"what": "x"}, id="call-7"), Say("the answer", usage=usage)]  # type: ignore[arg-type]  # as a provider says it
     async with Session(ScriptedModel(script), [look], session_id="conversation-1") as session:
@@ -153,7 +153,7 @@ async def test_attributes_have_the_names_of_the_conventions(seen: Seen) -> None:
         await session.ask("the question")
 
     recorded = kept(session)
-    run = said(seen.one("invoke_agent main"))
+    run = attributes_of(seen.one("invoke_agent main"))
     assert run["gen_ai.operation.name"] == "invoke_agent"
     assert (run["gen_ai.agent.name"], run["gen_ai.agent.id"]) == ("main", session.id)
     assert (run["gen_ai.conversation.id"], run["gen_ai.request.model"]) == ("conversation-1", "scripted")
@@ -162,17 +162,29 @@ async def test_attributes_have_the_names_of_the_conventions(seen: Seen) -> None:
 
     chat = seen.one("chat scripted", gen_ai__usage__input_tokens=11)
     assert chat.kind is SpanKind.CLIENT
-    assert said(chat)["gen_ai.operation.name"] == "chat"
-    assert (said(chat)["gen_ai.provider.name"], said(chat)["gen_ai.request.model"]) == ("scripted", "scripted")
-    assert said(chat)["gen_ai.response.model"] == "scripted"
-    assert (said(chat)["gen_ai.usage.output_tokens"], said(chat)["gen_ai.usage.cache_read.input_tokens"]) == (7, 3)
+    assert attributes_of(chat)["gen_ai.operation.name"] == "chat"
+    assert (attributes_of(chat)["gen_ai.provider.name"], attributes_of(chat)["gen_ai.request.model"]) == (
+        "scripted",
+        "scripted",
+    )
+    assert attributes_of(chat)["gen_ai.response.model"] == "scripted"
+    assert (
+        attributes_of(chat)["gen_ai.usage.output_tokens"],
+        attributes_of(chat)["gen_ai.usage.cache_read.input_tokens"],
+    ) == (7, 3)
     assert chat.status.status_code is StatusCode.UNSET
 
     tool_span = seen.one("execute_tool look")
     assert tool_span.kind is SpanKind.INTERNAL
-    assert said(tool_span)["gen_ai.operation.name"] == "execute_tool"
-    assert (said(tool_span)["gen_ai.tool.name"], said(tool_span)["gen_ai.tool.call.id"]) == ("look", "call-7")
-    assert (said(tool_span)["gen_ai.tool.type"], said(tool_span)["ramet.status"]) == ("function", "ok")
+    assert attributes_of(tool_span)["gen_ai.operation.name"] == "execute_tool"
+    assert (attributes_of(tool_span)["gen_ai.tool.name"], attributes_of(tool_span)["gen_ai.tool.call.id"]) == (
+        "look",
+        "call-7",
+    )
+    assert (attributes_of(tool_span)["gen_ai.tool.type"], attributes_of(tool_span)["ramet.status"]) == (
+        "function",
+        "ok",
+    )
     [started] = of_kind(recorded, events.ToolStarted)
     [ended] = of_kind(recorded, events.ToolEnded)
     assert started.at is not None
@@ -183,20 +195,20 @@ async def test_attributes_have_the_names_of_the_conventions(seen: Seen) -> None:
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-async def test_usage_that_nobody_reported_is_marked_in_its_spans(seen: Seen, is_told: bool) -> None:
-    """That of the question, and of all that it is part of; what a provider reported has no mark."""
+async def test_estimated_usage_is_marked_in_its_spans(seen: RecordedSpans, is_told: bool) -> None:
+    """The mark is on the model call and on every span around it. Reported usage has no mark."""
     model = ScriptedModel(["ok"]) if is_told else GenericFakeChatModel(messages=iter([AIMessage("ok")]))
     async with Session(model, limits=Limits(tokens=50_000)) as session:
         seen.watch(session)
         await session.ask("the question")
 
-    spans = [span for span in seen.spans if "gen_ai.usage.output_tokens" in said(span)]
+    spans = [span for span in seen.spans if "gen_ai.usage.output_tokens" in attributes_of(span)]
     assert spans
-    assert {said(span).get("ramet.usage.estimated") for span in spans} == {None if is_told else True}
+    assert {attributes_of(span).get("ramet.usage.estimated") for span in spans} == {None if is_told else True}
 
 
-async def test_nothing_that_anybody_said_is_in_a_span(seen: Seen) -> None:
-    """No prompt, reply, argument, result or mail: not in a name, an attribute, an event or a status."""
+async def test_spans_contain_no_text_of_a_conversation(seen: RecordedSpans) -> None:
+    """No prompt, reply, argument, result or mail is in a name, an attribute, an event or a status."""
     script: Script = {
         "dig": [Call("look", {"what": "the argument"}), Call("look", {"what": "nothing"}), "the find"],
         "": [[fresh("dig: the prompt", "one"), background("dig: the prompt", "two")], "the answer", "the answer"],
@@ -212,50 +224,50 @@ async def test_nothing_that_anybody_said_is_in_a_span(seen: Seen) -> None:
     assert len(seen.spans) > 15
 
 
-async def test_a_tool_that_fails_is_an_error_of_its_own(seen: Seen) -> None:
-    """With what it raised as `error.type`; turn and run are fine; a call of no tool at all is shown, too."""
+async def test_a_failed_tool_call_marks_only_its_own_span(seen: RecordedSpans) -> None:
+    """The span has the exception's type as `error.type`. A call of an unknown tool has a span, too."""
     script: Script = [Call("look", {"what": "nothing"}), Call("no_such_tool", {}), "done"]
     async with Session(ScriptedModel(script), [look]) as session:
         seen.watch(session)
         await session.ask("Go.")
 
     failed, unknown = seen.one("execute_tool look"), seen.one("execute_tool no_such_tool")
-    assert (failed.status.status_code, said(failed)["error.type"]) == (StatusCode.ERROR, "ValueError")
+    assert (failed.status.status_code, attributes_of(failed)["error.type"]) == (StatusCode.ERROR, "ValueError")
     assert failed.status.description is None
-    assert (unknown.status.status_code, said(unknown)["error.type"]) == (StatusCode.ERROR, "_OTHER")
+    assert (unknown.status.status_code, attributes_of(unknown)["error.type"]) == (StatusCode.ERROR, "_OTHER")
     for name in ("turn", "invoke_agent main"):
         assert seen.one(name).status.status_code is StatusCode.UNSET
 
 
-async def test_each_attempt_to_ask_is_a_span(seen: Seen) -> None:
-    """One that failed has the status of the provider's answer; the next begins when it is asked again."""
+async def test_each_attempt_of_a_model_call_is_a_span(seen: RecordedSpans) -> None:
+    """A failed attempt has the status of the provider's answer, and the next span begins with the retry."""
     async with Session(ScriptedModel([Fail(529, retry_after_s=0), "done"])) as session:
         seen.watch(session)
         await session.ask("Go.")
 
-    first, second = sorted(seen.named("chat scripted"), key=lambda span: said(span)["ramet.attempt"])
-    assert (first.status.status_code, said(first)["error.type"]) == (StatusCode.ERROR, "529")
+    first, second = sorted(seen.named("chat scripted"), key=lambda span: attributes_of(span)["ramet.attempt"])
+    assert (first.status.status_code, attributes_of(first)["error.type"]) == (StatusCode.ERROR, "529")
     assert second.status.status_code is StatusCode.UNSET
     assert (second.start_time or 0) >= (first.end_time or 0)
     assert seen.one("invoke_agent main").status.status_code is StatusCode.UNSET
 
 
-async def test_a_model_that_does_not_answer_fails_its_turn(seen: Seen) -> None:
-    """Question and turn end as errors; the session goes on, and the next turn is fine."""
+async def test_a_failed_model_call_marks_its_turn(seen: RecordedSpans) -> None:
+    """Model call and turn end as errors. The session continues, and the next turn is fine."""
     async with Session(ScriptedModel([Fail("no such model"), "done"])) as session:
         seen.watch(session)
         await session.ask("Go.")
         await session.ask("Again.")
 
-    first, second = sorted(seen.named("turn"), key=lambda span: said(span)["ramet.turn"])
-    assert (first.status.status_code, said(first)["ramet.status"]) == (StatusCode.ERROR, "failed")
+    first, second = sorted(seen.named("turn"), key=lambda span: attributes_of(span)["ramet.turn"])
+    assert (first.status.status_code, attributes_of(first)["ramet.status"]) == (StatusCode.ERROR, "failed")
     assert second.status.status_code is StatusCode.UNSET
     chats = sorted(seen.named("chat scripted"), key=lambda span: span.start_time or 0)
     assert [span.status.status_code for span in chats] == [StatusCode.ERROR, StatusCode.UNSET]
 
 
-async def test_a_cancelled_tree_leaves_no_span_open(seen: Seen) -> None:
-    """A model that hangs, a tool that waits, children of both kinds: all end, as cancelled and as nobody's failure."""
+async def test_a_cancelled_tree_leaves_no_span_open(seen: RecordedSpans) -> None:
+    """Every span ends as cancelled and not as an error: a model that hangs, a tool that waits, and both children."""
     gate = Gate()
     script: Script = {
         "first job": [Hang(3)],
@@ -281,15 +293,15 @@ async def test_a_cancelled_tree_leaves_no_span_open(seen: Seen) -> None:
         + ["execute_tool gate"] * 2
     )
     for span in (*seen.named("invoke_agent general-purpose"), *seen.named("execute_tool gate")):
-        assert (said(span)["ramet.status"], said(span)["error.type"], span.status.status_code) == (
+        assert (attributes_of(span)["ramet.status"], attributes_of(span)["error.type"], span.status.status_code) == (
             "cancelled",
             "cancelled",
             StatusCode.UNSET,
         ), span.name
 
 
-async def test_a_background_child_is_below_its_call_and_outlives_it(seen: Seen) -> None:
-    """Its notice wakes the parent: that is the parent's second turn."""
+async def test_a_background_child_is_below_its_call_and_outlives_it(seen: RecordedSpans) -> None:
+    """The child's notice wakes the parent for a second turn."""
     gate = Gate()
     script: Script = {"dig": [Call("gate", {}), "found"], "": [background("dig", "digger"), "started", "done"]}
     async with Session(ScriptedModel(script), [gate.tool]) as session:
@@ -303,13 +315,17 @@ async def test_a_background_child_is_below_its_call_and_outlives_it(seen: Seen) 
     assert call.context is not None
     assert child.parent.span_id == call.context.span_id
     assert (child.end_time or 0) > (call.end_time or 0)
-    assert said(child)["ramet.background"] is True
-    turns = [said(span)["ramet.turn"] for span in seen.named("turn") if said(span)["gen_ai.agent.name"] == "main"]
+    assert attributes_of(child)["ramet.background"] is True
+    turns = [
+        attributes_of(span)["ramet.turn"]
+        for span in seen.named("turn")
+        if attributes_of(span)["gen_ai.agent.name"] == "main"
+    ]
     assert sorted(turns) == [1, 2]
 
 
-async def test_an_agent_that_is_taken_up_again_has_a_second_span(seen: Seen) -> None:
-    """Beside the first, below the same call."""
+async def test_a_woken_agent_has_a_second_span(seen: RecordedSpans) -> None:
+    """The second span is below the same call as the first."""
     script: Script = {
         "dig": ["found", "found more"],
         "": [fresh("dig", "digger"), Call("SendMessage", {"to": "digger", "message": "more"}), "waiting", "done"],
@@ -322,13 +338,13 @@ async def test_an_agent_that_is_taken_up_again_has_a_second_span(seen: Seen) -> 
 
     first, second = sorted(seen.named("invoke_agent general-purpose"), key=lambda span: span.start_time or 0)
     assert first.parent == second.parent
-    assert "ramet.resumed" not in said(first)
-    assert said(second)["ramet.resumed"] is True
+    assert "ramet.resumed" not in attributes_of(first)
+    assert attributes_of(second)["ramet.resumed"] is True
     assert below(seen, second) == ["turn"]
 
 
-async def test_what_else_happens_is_an_event_of_a_span(seen: Seen) -> None:
-    """A budget that refused, without what anybody said."""
+async def test_a_budget_refusal_is_an_event_of_a_span(seen: RecordedSpans) -> None:
+    """The event has the resource, and no text of the conversation."""
     script: Script = [Call("look", {"what": "the argument"}), Call("look", {"what": "the argument"}), "the answer"]
     async with Session(ScriptedModel(script), [look], limits=Limits(tool_calls=1)) as session:
         seen.watch(session)
@@ -342,8 +358,10 @@ async def test_what_else_happens_is_an_event_of_a_span(seen: Seen) -> None:
 # --- where a tree begins, and what is below it elsewhere
 
 
-async def test_a_tree_is_below_the_span_that_its_caller_is_in(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a web server that answers a request, whoever started the server."""
+async def test_a_tree_is_below_the_current_span_of_its_caller(
+    seen: RecordedSpans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A web server's span for a request wins over the trace of the process."""
     monkeypatch.setenv("TRACEPARENT", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
     tracer = seen.provider.get_tracer("a server")
     with tracer.start_as_current_span("POST /ask") as request:
@@ -356,10 +374,10 @@ async def test_a_tree_is_below_the_span_that_its_caller_is_in(seen: Seen, monkey
     assert run.parent.span_id == request.get_span_context().span_id
 
 
-def test_a_tree_is_below_what_traceparent_names(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where this process was started by one that has a trace; what is no header is ignored."""
+def test_a_tree_is_below_the_span_of_traceparent(seen: RecordedSpans, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable comes from the process that started this one. An invalid value is ignored."""
     monkeypatch.setenv("TRACEPARENT", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-    show(seen, events.RunSpawned(**ROOT.stamp, name="main"))
+    record_tree(seen, events.RunSpawned(**ROOT.stamp, name="main"))
     [span] = seen.spans
     assert span.parent is not None
     assert f"{span.parent.trace_id:032x}-{span.parent.span_id:016x}" == (
@@ -368,12 +386,12 @@ def test_a_tree_is_below_what_traceparent_names(seen: Seen, monkeypatch: pytest.
 
     seen.exporter.clear()
     monkeypatch.setenv("TRACEPARENT", "a lie")
-    show(seen, events.RunSpawned(**ROOT.stamp, name="main"))
+    record_tree(seen, events.RunSpawned(**ROOT.stamp, name="main"))
     assert seen.spans[0].parent is None
 
 
-async def test_traceparent_puts_a_sandbox_below_its_run(seen: Seen) -> None:
-    """The W3C header of a run's span from its birth on; empty for who is unknown, and once the tree is closed."""
+async def test_traceparent_returns_the_header_of_a_run(seen: RecordedSpans) -> None:
+    """The W3C header exists from the run's spawn on. It is empty for an unknown run, and after the tree has closed."""
     async with Session(ScriptedModel({"dig": ["found"], "": [fresh("dig", "digger"), "done"]})) as session:
         telemetry = seen.watch(session)
         await session.ask("Go.")
@@ -389,8 +407,8 @@ async def test_traceparent_puts_a_sandbox_below_its_run(seen: Seen) -> None:
     assert telemetry.traceparent(session.id) == ""
 
 
-def test_what_is_not_sampled_says_so_in_the_header() -> None:
-    """So that whoever continues the trace does not record either."""
+def test_traceparent_marks_an_unsampled_run() -> None:
+    """The process that continues the trace does not record the run either."""
     provider = TracerProvider(sampler=ALWAYS_OFF)
     telemetry, recorder = Telemetry(provider), Recorder(FakeClock())
     telemetry.attach(recorder)
@@ -404,9 +422,9 @@ def test_what_is_not_sampled_says_so_in_the_header() -> None:
 # --- trees that are not whole
 
 
-def test_a_tree_that_began_elsewhere_has_spans_all_the_same(seen: Seen) -> None:
-    """A run that is resumed after a restart, whose birth this process has not seen."""
-    show(
+def test_a_resumed_tree_has_spans(seen: RecordedSpans) -> None:
+    """Another process spawned the run, so this one has not seen its spawn event."""
+    record_tree(
         seen,
         events.RunResumed(**ROOT.stamp, turn=2),
         events.TurnStarted(**ROOT.stamp, turn=2),
@@ -416,12 +434,12 @@ def test_a_tree_that_began_elsewhere_has_spans_all_the_same(seen: Seen) -> None:
     )
 
     assert seen.tree() == {"root": ("invoke_agent main", [("turn", [("execute_tool look", [])])])}
-    assert said(seen.one("invoke_agent main"))["ramet.resumed"] is True
+    assert attributes_of(seen.one("invoke_agent main"))["ramet.resumed"] is True
 
 
-def test_closing_ends_what_is_open_at_the_time_of_the_last_event(seen: Seen) -> None:
-    """From the innermost outward."""
-    show(
+def test_closing_ends_open_spans_at_the_time_of_the_last_event(seen: RecordedSpans) -> None:
+    """The innermost span ends first."""
+    record_tree(
         seen,
         events.RunSpawned(**ROOT.stamp, name="main"),
         events.TurnStarted(**ROOT.stamp, turn=1),
@@ -433,13 +451,13 @@ def test_closing_ends_what_is_open_at_the_time_of_the_last_event(seen: Seen) -> 
     names = ["create_agent main", "invoke_agent main", "chat claude-x", "execute_tool look", "turn"]
     assert [span.name for span in seen.spans] == [*names, "invoke_agent main"]
     assert {span.end_time for span in seen.spans} == {1_767_225_604 * 10**9}
-    assert said(seen.one("chat claude-x"))["gen_ai.provider.name"] == "anthropic"
+    assert attributes_of(seen.one("chat claude-x"))["gen_ai.provider.name"] == "anthropic"
 
 
-def test_a_question_that_failed_ends_when_it_did(seen: Seen) -> None:
-    """What it cost is told first, why it failed later; an aside that was answered is no failure."""
+def test_a_failed_model_call_ends_with_its_retry_event(seen: RecordedSpans) -> None:
+    """The charge comes before the reason of the failure. A model call without a reply message is no error."""
     asked: dict[str, Any] = {"step_id": "s-1", "model": "openai:gpt-x"}
-    show(
+    record_tree(
         seen,
         events.RunSpawned(**ROOT.stamp, name="main"),
         events.ModelAsked(**ROOT.stamp, **asked),
@@ -453,8 +471,8 @@ def test_a_question_that_failed_ends_when_it_did(seen: Seen) -> None:
     first, second, run = seen.spans
     began = 1_767_225_600
     assert (first.start_time, first.end_time) == ((began + 1) * 10**9, (began + 2) * 10**9)
-    assert said(first)["error.type"] == "503"
-    assert (said(second)["gen_ai.usage.input_tokens"], second.status.status_code) == (5, StatusCode.UNSET)
+    assert attributes_of(first)["error.type"] == "503"
+    assert (attributes_of(second)["gen_ai.usage.input_tokens"], second.status.status_code) == (5, StatusCode.UNSET)
     assert run.status.status_code is StatusCode.UNSET
 
 
@@ -468,22 +486,24 @@ def test_a_question_that_failed_ends_when_it_did(seen: Seen) -> None:
         (Status.NEEDS_INPUT, StatusCode.UNSET, None),
     ],
 )
-def test_an_end_is_an_error_if_it_is_one(seen: Seen, status: Status, code: StatusCode, why: str | None) -> None:
-    """By its status."""
-    show(
+def test_the_status_of_a_run_decides_whether_its_span_is_an_error(
+    seen: RecordedSpans, status: Status, code: StatusCode, why: str | None
+) -> None:
+    """Failed, timeout and oom are errors. Cancelled and needs_input are not."""
+    record_tree(
         seen, events.RunSpawned(**ROOT.stamp, name="main"), events.RunEnded(**ROOT.stamp, result=Result(status=status))
     )
 
     [span] = seen.spans
-    assert (span.status.status_code, said(span)["ramet.status"]) == (code, str(status))
+    assert (span.status.status_code, attributes_of(span)["ramet.status"]) == (code, str(status))
     if why is not None:
-        assert said(span)["error.type"] == why
+        assert attributes_of(span)["error.type"] == why
 
 
-def test_a_listener_that_fails_hurts_nobody(
-    seen: Seen, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_a_failing_listener_does_not_harm_the_journal(
+    seen: RecordedSpans, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an exporter or a bug raises is logged once; the record is as it was."""
+    """The error is logged once, and every event is recorded."""
     from ramet.host.observability.spans import TreeSpans
 
     def broken(*_: object) -> None:
@@ -507,7 +527,7 @@ def test_a_listener_that_fails_hurts_nobody(
 
 
 def test_without_an_sdk_nothing_is_attached_or_imported(tmp_path: Path) -> None:
-    """In a process that has set up nothing: no listener, no import of OpenTelemetry, no header."""
+    """A process without an SDK has no listener, does not import OpenTelemetry, and gets an empty header."""
     program = textwrap.dedent(
         """
         import sys
@@ -529,8 +549,8 @@ def test_without_an_sdk_nothing_is_attached_or_imported(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_provider_that_the_process_has_set_up_is_found(tmp_path: Path) -> None:
-    """As users do it: `set_tracer_provider`, and nothing else."""
+def test_the_global_tracer_provider_is_used(tmp_path: Path) -> None:
+    """A user only calls `set_tracer_provider`."""
     program = textwrap.dedent(
         """
         from opentelemetry import trace
@@ -558,8 +578,8 @@ def test_a_provider_that_the_process_has_set_up_is_found(tmp_path: Path) -> None
     assert (done.returncode, done.stdout, done.stderr) == (0, "invoke_agent main\n", "")
 
 
-async def test_with_a_journal_the_spans_are_the_same(seen: Seen, tmp_path: Path) -> None:
-    """Events are shown once they are on record for good, the last one of a tree included."""
+async def test_spans_are_complete_with_a_journal(seen: RecordedSpans, tmp_path: Path) -> None:
+    """Events reach telemetry once they are durable, with the last event of a tree."""
     script: Script = {"dig": ["found"], "": [fresh("dig", "digger"), "done"]}
     async with Session(ScriptedModel(script), cwd=tmp_path) as session:
         telemetry = seen.watch(session)
@@ -568,5 +588,5 @@ async def test_with_a_journal_the_spans_are_the_same(seen: Seen, tmp_path: Path)
 
     assert len(seen.spans) == 9
     for name in ("invoke_agent main", "invoke_agent general-purpose"):
-        assert said(seen.one(name))["ramet.status"] == "completed"
+        assert attributes_of(seen.one(name))["ramet.status"] == "completed"
         assert seen.one(name).status.status_code is StatusCode.UNSET
