@@ -404,7 +404,7 @@ MUTANTS = (
            "                if self.tries.longest_errors(data, tries, _ERROR) > _ERRORS_SIZE:\n",
            "                if False:\n", tests=(f"{VALUES}::test_errors_of_a_value_take_bounded_memory",)),
     Mutant("errors of a tool's arguments", "tools/dispatch.py", "        _check_large(tool, call[\"args\"])\n", "",
-           tests=("trips/test_plain_functions.py::test_large_arguments_that_are_wrong_everywhere_make_one_error",)),
+           tests=("trips/test_plain_functions.py::test_large_invalid_arguments_give_one_error",)),
     Mutant("errors of a value, before they are told", "agent/typed/validation.py",
            "        if count <= MAX_ERRORS:\n", "        if True:\n",
            tests=(f"{VALUES}::test_many_errors_are_counted_and_the_first_is_told",)),

@@ -1,4 +1,4 @@
-"""Conversations that outgrow their model."""
+"""Conversations that grow beyond the context window of their model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG = "word " * 400
 
 
 class Narrow(ScriptedModel):
-    """Plays its script, but refuses what is longer than its window, as providers do."""
+    """A scripted model that refuses prompts longer than its window, as providers do."""
 
     def __init__(self, script: list[str]) -> None:
         super().__init__(script, streaming=False)
@@ -28,8 +28,8 @@ class Narrow(ScriptedModel):
         return await super()._agenerate(messages, *args, **kwargs)
 
 
-async def test_room_is_made_before_the_window_that_the_model_names_is_full() -> None:
-    """Nobody has to configure it: the model says what it takes."""
+async def test_a_conversation_is_compacted_before_its_window_is_full() -> None:
+    """The model's profile has the size of the window, so a user need not configure it."""
     model = ScriptedModel([LONG, LONG, "A summary.", "Still here."])
     model.profile = {"max_input_tokens": 1_200}
     async with Session(model) as session:
@@ -41,7 +41,7 @@ async def test_room_is_made_before_the_window_that_the_model_names_is_full() -> 
 
 
 async def test_compaction_can_be_switched_off() -> None:
-    """What a user says of it is what happens."""
+    """`compaction=False` keeps every message."""
     model = ScriptedModel([LONG, LONG, "Still here."])
     model.profile = {"max_input_tokens": 1_200}
     async with Session(model, compaction=False) as session:
@@ -52,8 +52,8 @@ async def test_compaction_can_be_switched_off() -> None:
 
 
 @pytest.mark.parametrize("compacts", [True, False])
-async def test_a_conversation_that_a_provider_finds_too_long_is_shortened_and_asked_again(compacts: bool) -> None:
-    """Retries cannot help there; where shortening is off, it is a failure and no answer."""
+async def test_a_prompt_refused_as_too_long_is_compacted_and_sent_again(compacts: bool) -> None:
+    """A retry alone cannot help. Without compaction, the turn fails."""
     model = Narrow([LONG, LONG, *["A summary."] * compacts, "Still here."])
     async with Session(model, compaction=None if compacts else False) as session:
         for prompt in ("First.", "Second."):

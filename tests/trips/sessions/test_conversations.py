@@ -1,4 +1,4 @@
-"""A closed session rests on record: its id goes on with it in any process, until it is removed."""
+"""A closed session stays in the journal: any process continues it by its id, until it is removed."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.trips.recovery.test_resume import MakeStore, lost, make
 __all__ = ["make", "postgres"]  # fixtures are used by their names
 
 
-async def test_a_closed_conversation_goes_on_by_its_session_id(make: MakeStore) -> None:
-    """The same constructor call continues it: ids, history, and what was spent are the same."""
+async def test_a_closed_conversation_continues_by_its_session_id(make: MakeStore) -> None:
+    """An equal constructor call continues it with the same ids, history and usage."""
     async with (
         AgentRuntime(store=make()) as runtime,
         Session(ScriptedModel(["one"]), runtime=runtime, session_id="chat-7") as session,
@@ -50,7 +50,7 @@ async def test_a_closed_conversation_goes_on_by_its_session_id(make: MakeStore) 
 
 
 async def test_a_closed_conversation_is_resumed_by_the_id_of_its_root(make: MakeStore) -> None:
-    """Every conversation has one, also one that was given no session id."""
+    """The root's id works for a conversation without a session id, too."""
     async with (
         AgentRuntime(store=make()) as runtime,
         Session(ScriptedModel(["one"]), runtime=runtime) as session,
@@ -68,7 +68,7 @@ async def test_a_closed_conversation_is_resumed_by_the_id_of_its_root(make: Make
 
 
 async def test_a_limit_holds_for_the_whole_conversation(make: MakeStore) -> None:
-    """What was used before it was closed is not given again."""
+    """A reopened conversation does not get its used budget back."""
     for status in (Status.COMPLETED, Status.BUDGET_EXHAUSTED):
         async with (
             AgentRuntime(store=make()) as runtime,
@@ -79,8 +79,8 @@ async def test_a_limit_holds_for_the_whole_conversation(make: MakeStore) -> None
             assert (await session.ask("go")).status is status
 
 
-async def test_a_conversation_that_was_closed_in_a_turn_takes_the_next_prompt(make: MakeStore) -> None:
-    """The call that was cut off has an answer that says so; what ran below has ended."""
+async def test_a_conversation_closed_in_mid_turn_takes_the_next_prompt(make: MakeStore) -> None:
+    """The interrupted call has an answer that says so."""
     gate = Gate()
     async with AgentRuntime(store=make(), grace_s=0.1) as runtime:
         model = ScriptedModel([[Call("gate")], "not reached"])
@@ -100,8 +100,8 @@ async def test_a_conversation_that_was_closed_in_a_turn_takes_the_next_prompt(ma
         assert [each.type for each in model.requests[0].messages] == ["human", "ai", "tool", "human"]
 
 
-async def test_ends_of_children_that_closing_stopped_wake_nobody(make: MakeStore) -> None:
-    """Opening a conversation asks no model: the notice waits for the next prompt."""
+async def test_notices_of_children_ended_by_closing_do_not_wake_the_session(make: MakeStore) -> None:
+    """Opening the conversation asks no model: the notice waits for the next prompt."""
     gate = Gate()
     plan: dict[str, Any] = {"": [[background("wait", "worker")], "started"], "wait": [[Call("gate")]]}
     async with (
@@ -121,8 +121,8 @@ async def test_ends_of_children_that_closing_stopped_wake_nobody(make: MakeStore
         assert (await session.ask("second")).value == "two"
 
 
-async def test_a_kill_after_it_was_opened_again_loses_nothing(make: MakeStore) -> None:
-    """Before its next turn, and in the middle of it."""
+async def test_a_kill_of_a_reopened_conversation_loses_nothing(make: MakeStore) -> None:
+    """The first kill comes before the next turn, and the second one after it."""
     async with (
         AgentRuntime(store=make()) as runtime,
         Session(ScriptedModel(["one"]), runtime=runtime, session_id="chat") as session,
@@ -146,8 +146,8 @@ async def test_a_kill_after_it_was_opened_again_loses_nothing(make: MakeStore) -
         assert said == ["first", "one", "second", "never", "third"]
 
 
-async def test_a_session_id_that_is_not_on_record_is_refused_with_those_like_it(make: MakeStore) -> None:
-    """`resume` begins nothing."""
+async def test_resume_of_an_unknown_session_names_similar_ids(make: MakeStore) -> None:
+    """`resume` begins no conversation."""
     async with AgentRuntime(store=make()) as runtime:
         for name in ("chat-7", "other"):
             async with Session(ScriptedModel(["one"]), runtime=runtime, session_id=name) as session:
@@ -157,8 +157,8 @@ async def test_a_session_id_that_is_not_on_record_is_refused_with_those_like_it(
             await Session.resume("chat-8", ScriptedModel([]), runtime=runtime)
 
 
-async def test_an_open_conversation_is_refused_to_a_second_session_of_its_process(make: MakeStore) -> None:
-    """Nothing of it is changed by that."""
+async def test_an_open_conversation_refuses_a_second_session(make: MakeStore) -> None:
+    """The open conversation does not change."""
     async with (
         AgentRuntime(store=make()) as runtime,
         Session(ScriptedModel(["one", "two"]), runtime=runtime, session_id="chat") as session,
@@ -173,8 +173,11 @@ async def test_an_open_conversation_is_refused_to_a_second_session_of_its_proces
         assert (await session.ask("second")).value == "two"
 
 
-async def test_a_conversation_of_another_kernel_is_refused_by_its_name(postgres: Server) -> None:
-    """Two kernels of one database: the second is told which one has it, and has it once that one has closed it."""
+async def test_a_conversation_open_on_another_kernel_is_refused(postgres: Server) -> None:
+    """The error names the kernel that has the conversation.
+
+    The second kernel can open it once the first has closed it.
+    """
     schema = fresh_schema()
     stores = [PostgresStore(postgres.dsn, schema=schema, kernel=name) for name in ("one", "two")]
     async with AgentRuntime(store=stores[0]) as one, AgentRuntime(store=stores[1]) as two:
@@ -189,8 +192,8 @@ async def test_a_conversation_of_another_kernel_is_refused_by_its_name(postgres:
             assert len(session.messages) == 4
 
 
-async def test_of_kernels_that_begin_one_conversation_at_once_one_has_it(postgres: Server) -> None:
-    """The others are refused; one tree is on record by that id."""
+async def test_one_of_several_kernels_wins_a_new_conversation(postgres: Server) -> None:
+    """Three kernels start a conversation of the same id: two are refused."""
     schema = fresh_schema()
     stores = [PostgresStore(postgres.dsn, schema=schema, kernel=f"k{n}") for n in range(3)]
     runtimes = [AgentRuntime(store=store) for store in stores]
@@ -203,8 +206,8 @@ async def test_of_kernels_that_begin_one_conversation_at_once_one_has_it(postgre
         await each.stop()
 
 
-async def test_a_folder_that_another_process_works_in_is_refused_by_its_process(tmp_path: pathlib.Path) -> None:
-    """SQLite has one kernel: its pid is in the message."""
+async def test_a_folder_in_use_names_the_process_that_uses_it(tmp_path: pathlib.Path) -> None:
+    """SQLite allows one kernel, and the error has its pid."""
     async with Session(ScriptedModel(["one"]), cwd=tmp_path, session_id="chat") as session:
         await session.ask("first")
         second = AgentRuntime(store=store_at(f"sqlite {tmp_path}/.ramet/journal.db"))
@@ -213,8 +216,8 @@ async def test_a_folder_that_another_process_works_in_is_refused_by_its_process(
         await second.stop()
 
 
-async def test_a_folder_of_the_first_agent_is_there_again(tmp_path: pathlib.Path) -> None:
-    """An agent in a sandbox finds the files that it wrote before its session was closed."""
+async def test_a_reopened_conversation_has_its_workspace(tmp_path: pathlib.Path) -> None:
+    """A sandboxed agent finds the files that it wrote before its session was closed."""
     policy = Policy(isolation=Isolation.L1)
     scripts: list[Script] = [
         [[Call("Write", {"file_path": "note.txt", "content": "kept"})], "written"],
@@ -233,8 +236,8 @@ async def test_a_folder_of_the_first_agent_is_there_again(tmp_path: pathlib.Path
             assert "kept" in str(session.messages[-2].text) or expected == "written"
 
 
-async def test_ids_and_values_before_it_is_known_whether_it_is_on_record(tmp_path: pathlib.Path) -> None:
-    """What depends on that says so; a bad id is refused at once."""
+async def test_the_id_of_a_session_is_unknown_before_its_start(tmp_path: pathlib.Path) -> None:
+    """Reading `id` raises an error that names `start`. An invalid session id is refused at once."""
     session = Session(ScriptedModel([]), cwd=tmp_path, session_id="chat")
     with pytest.raises(RametError, match="start"):
         _ = session.id
@@ -244,8 +247,8 @@ async def test_ids_and_values_before_it_is_known_whether_it_is_on_record(tmp_pat
             Session(ScriptedModel([]), cwd=tmp_path, session_id=bad)
 
 
-async def test_a_turn_that_goes_on_after_a_kill_can_be_waited_for(make: MakeStore) -> None:
-    """A prompt is refused until then; of a conversation at rest there is no turn to wait for."""
+async def test_a_resumed_turn_can_be_waited_for(make: MakeStore) -> None:
+    """A prompt during the turn raises BusyError. An idle conversation has no turn to wait for."""
     gate = Gate()
     async with lost(make()) as runtime:
         session = Session(ScriptedModel([[Call("gate")], "no"]), [gate.tool], runtime=runtime, session_id="chat")
@@ -272,7 +275,7 @@ async def test_a_turn_that_goes_on_after_a_kill_can_be_waited_for(make: MakeStor
 
 
 async def test_a_fork_is_a_conversation_of_its_own(make: MakeStore) -> None:
-    """It knows what was said until then, goes on by an id of its own, and the old one sees nothing of it."""
+    """The fork has the conversation up to that point and an id of its own, and the old conversation does not change."""
     async with (
         AgentRuntime(store=make()) as runtime,
         Session(ScriptedModel(["one", "two"]), runtime=runtime, session_id="chat") as session,
@@ -297,8 +300,8 @@ async def test_a_fork_is_a_conversation_of_its_own(make: MakeStore) -> None:
         assert said == ["first", "one", "And if not?", "other", "Go on."]
 
 
-async def test_its_record_tells_that_it_ended_and_lives_again(make: MakeStore) -> None:
-    """Whoever looks at the journal sees it at rest, not over."""
+async def test_the_journal_shows_a_reopened_conversation_as_idle(make: MakeStore) -> None:
+    """A closed conversation is shown as completed."""
     async with AgentRuntime(store=make()) as runtime:
         async with Session(ScriptedModel(["one"]), runtime=runtime, session_id="chat") as session:
             await session.ask("first")

@@ -1,4 +1,7 @@
-"""A plain function is a tool, and what cannot be one is refused where it is written, before any model hears of it."""
+"""A plain function is a tool.
+
+An object that cannot be a tool is refused where the code passes it, before a model is asked.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ async def find_mail(subject: str) -> str:
 
 
 class Shop:
-    """Something with state."""
+    """A class with a method that is used as a tool."""
 
     def price(self, article: str) -> int:
         """Return the price of an article."""
@@ -38,7 +41,7 @@ class Shop:
 
 
 async def test_a_session_takes_functions_methods_and_names_as_tools(tmp_path: pathlib.Path) -> None:
-    """Each is called with checked arguments, and the model sees its name, its docstring and its parameters."""
+    """Arguments are checked, and the model sees name, docstring and parameters."""
     (tmp_path / "note.txt").write_text("kept")
     calls = [
         Call("get_weather", {"city": "Bonn", "days": 2}),
@@ -57,8 +60,8 @@ async def test_a_session_takes_functions_methods_and_names_as_tools(tmp_path: pa
     assert shown["get_weather"].args["days"]["type"] == "integer"
 
 
-async def test_an_agent_brings_functions_along() -> None:
-    """A child has them, whatever its parent has."""
+async def test_an_agent_definition_has_its_own_function_tools() -> None:
+    """A child has them, whatever tools its parent has."""
     worker = Agent(name="worker", description="Works.", tools=[get_weather])
     plan: dict[str, Any] = {
         "": [[fresh("What is it like?", "bob", subagent_type="worker")], "done"],
@@ -71,7 +74,7 @@ async def test_an_agent_brings_functions_along() -> None:
 
 
 async def test_a_runtime_takes_functions_as_tools() -> None:
-    """`spawn` as a session does."""
+    """`spawn` accepts functions as a session does."""
     model = ScriptedModel([[Call("get_weather", {"city": "Rome"})], "fine"])
     async with AgentRuntime() as runtime:
         handle = await runtime.spawn(Agent(name="lead", model=model), "go", tools=[get_weather])
@@ -117,8 +120,8 @@ BAD = {
 
 
 @pytest.mark.parametrize(("entry", "word"), BAD.values(), ids=BAD.keys())
-def test_what_cannot_be_a_tool_is_refused_where_it_is_written(entry: Any, word: str) -> None:
-    """The error names the place in the list, the value, and what would be accepted."""
+def test_an_invalid_tool_is_refused_by_its_place_in_the_list(entry: Any, word: str) -> None:
+    """The error names the place in the list, the value, and the accepted values."""
     for make in (
         lambda: Session(ScriptedModel([]), [get_weather, entry]),
         lambda: Agent(name="worker", tools=[get_weather, entry]),
@@ -128,15 +131,15 @@ def test_what_cannot_be_a_tool_is_refused_where_it_is_written(entry: Any, word: 
         assert refusal.value.field == "tools[1]"
 
 
-def test_a_name_that_no_tool_of_ramet_has_is_refused_with_those_that_there_are() -> None:
-    """In the list of a session; in an agent's, a name may be that of any tool of its parent."""
+def test_an_unknown_tool_name_is_refused_with_the_known_ones() -> None:
+    """A session refuses the name. An agent definition accepts it, since its parent may have such a tool."""
     with pytest.raises(Unknown, match=r"'Reed'.*Read"):
         Session(ScriptedModel([]), ["Reed"])
     assert Agent(name="worker", tools=["Reed"]).tools == ("Reed",)
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
-    """Which of them a call meant would be luck."""
+    """A call could mean either of them."""
 
     @tool
     def get_weather(city: str) -> str:
@@ -147,16 +150,16 @@ def test_two_tools_of_one_name_are_refused() -> None:
         Session(ScriptedModel([]), [globals()["get_weather"], get_weather])
 
 
-def test_a_tool_stays_the_tool_that_it_is() -> None:
-    """Nothing is wrapped that is one already; a list that is none is refused."""
+def test_a_tool_object_is_used_unchanged() -> None:
+    """A tool is not wrapped again, and a value that is no list is refused."""
     tools = workspace_tools()
     assert as_tools(tools, "tools") == tuple(tools)
     with pytest.raises(InvalidValue, match="tools"):
         Session(ScriptedModel([]), "Read")
 
 
-async def test_numbers_of_one_hash_are_not_made_a_set_of() -> None:
-    """A model that is told to can choose them: comparing each with all others would hold the host."""
+async def test_numbers_with_one_hash_are_refused_as_a_set() -> None:
+    """A model can choose such numbers, and comparing each with all others would block the host."""
     called = list[int]()
 
     async def count(numbers: set[int]) -> int:
@@ -182,8 +185,8 @@ class Row(BaseModel):
     d: int
 
 
-async def test_large_arguments_that_are_wrong_everywhere_make_one_error() -> None:
-    """pydantic would make all of them: gigabytes for a class of many fields."""
+async def test_large_invalid_arguments_give_one_error() -> None:
+    """pydantic would otherwise build every error: gigabytes for a class of many fields."""
     called = list[int]()
 
     async def count(rows: list[Row], id: Annotated[str, InjectedToolCallId]) -> int:

@@ -1,4 +1,4 @@
-"""What went wrong in a tool is in the log of whoever wrote it, with its traceback; the model is told a line."""
+"""The exception of a tool is logged with its traceback, and the model reads one line of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def refuses(city: str) -> str:
 
 
 async def test_a_tools_exception_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    """Once, as a warning of `ramet.tools`; which arguments it had is told from DEBUG on."""
+    """`ramet.tools` logs one warning. The arguments are logged at DEBUG only."""
     caplog.set_level(logging.DEBUG, "ramet.tools")
     model = ScriptedModel([[Call("broken", {"city": "Oslo"})], "done"])
     async with Session(model, [broken]) as session:
@@ -42,8 +42,8 @@ async def test_a_tools_exception_is_logged_with_its_traceback(caplog: pytest.Log
     assert any("Oslo" in each.getMessage() for each in caplog.records if each.levelno == logging.DEBUG)
 
 
-async def test_what_a_tool_or_a_model_does_on_purpose_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """A refusal of the tool, and arguments that do not fit, are for the model alone."""
+async def test_a_refusal_or_wrong_arguments_cause_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """A deliberate refusal of a tool, and arguments that do not fit, concern only the model."""
     caplog.set_level(logging.DEBUG, "ramet.tools")
     model = ScriptedModel([[Call("refuses", {"city": "Oslo"}), Call("broken", {"town": 1})], "done"])
     async with Session(model, [broken, refuses]) as session:
@@ -73,10 +73,10 @@ asyncio.run(main())
     ("verbose", "level", "is_told"),
     [(True, "", True), (False, "debug", True), (False, "", False), (False, "WARNING", False)],
 )
-def test_a_program_shows_what_its_agents_do_if_it_is_asked_to(
+def test_verbose_or_the_log_level_shows_what_agents_do(
     tmp_path: pathlib.Path, verbose: bool, level: str, is_told: bool
 ) -> None:
-    """By `verbose`, or by RAMET_LOG_LEVEL, to stderr; without a word it shows nothing."""
+    """`verbose` or RAMET_LOG_LEVEL makes a program log to stderr. By default it logs nothing."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM % verbose)
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src"), "RAMET_LOG_LEVEL": level}
@@ -86,8 +86,8 @@ def test_a_program_shows_what_its_agents_do_if_it_is_asked_to(
     assert is_told or not ran.stderr
 
 
-async def test_a_log_level_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its name in the environment."""
+async def test_an_unknown_log_level_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the environment variable."""
     monkeypatch.setenv("RAMET_LOG_LEVEL", "loud")
     with pytest.raises(InvalidValue, match="RAMET_LOG_LEVEL"):
         Session(ScriptedModel([]))

@@ -1,4 +1,4 @@
-"""`Session.listen` and `Session.result`: the turn that goes on, and the result of the newest turn that ended."""
+"""`Session.listen` and `Session.result`: the turn in progress, and the result of the newest turn that ended."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.support.waiting import eventually
 from tests.trips.kits.sessions import Gate, background
 
 
-async def _cut_in_second_turn() -> MemoryStore:
-    """A journal whose kernel was killed in the second turn of the conversation `talk`, with its prompt on record."""
+async def _store_cut_in_second_turn() -> MemoryStore:
+    """Return the store of a conversation `talk`, whose kernel was killed in its second turn, after the prompt."""
     store = MemoryStore()
     async with AgentRuntime(store=store) as runtime:
         session = Session(ScriptedModel(["one", "two"]), runtime=runtime, session_id="talk")
@@ -37,9 +37,9 @@ def _text(items: list[AIMessageChunk | Event]) -> str:
     return "".join(str(each.text) for each in items if isinstance(each, AIMessageChunk))
 
 
-async def test_a_resumed_turn_is_read_by_iterating_over_listen() -> None:
-    """`async for item in session.listen()` yields what `submit_message` does, and `result` is that turn's."""
-    async with AgentRuntime(store=await _cut_in_second_turn()) as runtime:
+async def test_listen_yields_a_resumed_turn() -> None:
+    """The items are those that `submit_message` would yield, and `result` is the result of that turn."""
+    async with AgentRuntime(store=await _store_cut_in_second_turn()) as runtime:
         session = await Session.resume("talk", ScriptedModel(["two again"]), runtime=runtime)
         turn = session.listen()
         assert turn is not None
@@ -53,8 +53,8 @@ async def test_a_resumed_turn_is_read_by_iterating_over_listen() -> None:
         assert session.listen() is None
 
 
-async def test_the_result_after_a_turn_begun_by_mail_is_that_turns() -> None:
-    """A child's end wakes the root: the newest turn is no prompt's, and nobody has to read it."""
+async def test_result_is_that_of_a_turn_begun_by_mail() -> None:
+    """The notice of a child's end begins the newest turn, and no reader need follow it."""
     gate = Gate()
     model = ScriptedModel(
         {"Go.": [background("Look.", "scout"), "It looks.", "It has seen."], "Look.": [Call("gate"), "seen"]}
@@ -66,8 +66,8 @@ async def test_the_result_after_a_turn_begun_by_mail_is_that_turns() -> None:
         await eventually(lambda: session.result is not None and session.result.value == "It has seen.")
 
 
-async def test_a_turn_begun_by_mail_can_be_listened_to() -> None:
-    """Leaving the iteration does not interrupt the turn, and another reader may come."""
+async def test_listen_yields_a_turn_begun_by_mail() -> None:
+    """A reader that leaves does not interrupt the turn, and another reader may come."""
     gate = Gate()
     model = ScriptedModel({"Go.": ["Ready."], "One more.": [Call("gate"), "Done."]})
     async with Session(model, [gate.tool]) as session:
@@ -88,8 +88,8 @@ async def test_a_turn_begun_by_mail_can_be_listened_to() -> None:
         assert session.result.value == "Done."
 
 
-async def test_the_result_after_a_turn_that_was_interrupted_is_that_turns() -> None:
-    """`result` is not that of the turn before."""
+async def test_result_is_that_of_an_interrupted_turn() -> None:
+    """`result` does not stay the result of the turn before."""
     gate = Gate()
     async with Session(ScriptedModel(["One.", Call("gate")]), [gate.tool]) as session:
         await session.ask("Go.")
@@ -101,16 +101,16 @@ async def test_the_result_after_a_turn_that_was_interrupted_is_that_turns() -> N
         assert session.result.status is Status.CANCELLED
 
 
-async def test_the_result_is_not_to_be_set() -> None:
-    """It is the session's word, not a field."""
+async def test_result_is_read_only() -> None:
+    """Setting `result` raises AttributeError."""
     async with Session(ScriptedModel(["One."])) as session:
         assert session.result is None
         with pytest.raises(AttributeError):
             session.result = None  # type: ignore[misc]  # the act under test
 
 
-def test_a_program_without_an_event_loop_listens_to_a_resumed_turn(tmp_path: pathlib.Path) -> None:
-    """Where no turn goes on, there is nothing to read."""
+def test_a_sync_session_listens_to_a_turn_begun_by_mail(tmp_path: pathlib.Path) -> None:
+    """`listen` yields nothing while no turn is in progress."""
     with SyncSession(ScriptedModel(["one", "two"]), cwd=tmp_path, session_id="talk") as session:
         session.ask("first")
         assert list(session.listen()) == []

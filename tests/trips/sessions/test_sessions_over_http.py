@@ -19,8 +19,8 @@ from tests.support.plain_models import Plain
 from tests.support.serving import Served, serving
 
 
-async def talk(served: Served, session: str, *prompts: str) -> None:
-    """A conversation that is closed in the end."""
+async def hold_conversation(served: Served, session: str, *prompts: str) -> None:
+    """Hold a conversation on a server, and close it."""
     model = ScriptedModel(["Sure."] * len(prompts))
     async with Session(model, runtime=served.server.runtime, session_id=session) as open:
         for each in prompts:
@@ -28,9 +28,12 @@ async def talk(served: Served, session: str, *prompts: str) -> None:
 
 
 async def test_conversations_are_listed_page_by_page_and_shown(served: Served, client: Client) -> None:
-    """The newest first, each with its state, turns and first prompt; one by the session's id or its root's."""
+    """The list begins with the newest, each with state, turns and first prompt.
+
+    One is found by session id or root id.
+    """
     for number in range(5):
-        await talk(served, f"chat-{number}", *["What is new?"] * (number + 1))
+        await hold_conversation(served, f"chat-{number}", *["What is new?"] * (number + 1))
     names = [f"chat-{number}" for number in (4, 3, 2, 1, 0)]
     assert [each.id for each in await client.kernel.sessions()] == names
     assert [each.id for each in await client.kernel.sessions(2)] == names[:2]
@@ -53,11 +56,11 @@ async def test_conversations_are_listed_page_by_page_and_shown(served: Served, c
         assert (await client.kernel.session("now")).session.state == "open"
 
 
-async def test_85_the_end_of_a_conversation_is_shown_alone(
+async def test_85_the_last_messages_of_a_conversation_can_be_shown(
     served: Served, client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """85: its last n messages, for the operator; in a folder, over HTTP, and on the command line."""
-    await talk(served, "chat-1", "One.", "Two.", "Three.")
+    """85: the operator sees the last n messages in a folder, over HTTP, and on the command line."""
+    await hold_conversation(served, "chat-1", "One.", "Two.", "Three.")
     every = ["One.", "Sure.", "Two.", "Sure.", "Three.", "Sure."]
 
     for last in (1, 2, 5, 6, 9, None):
@@ -79,7 +82,7 @@ async def test_85_the_end_of_a_conversation_is_shown_alone(
 
 
 async def test_a_conversation_is_removed_unless_it_is_needed(served: Served, client: Client) -> None:
-    """An open one, one that is kept and one that an agent goes on from stay; a removed one leaves its id free."""
+    """An open or a kept conversation stays. After a removal, its id is free."""
     runtime = served.server.runtime
     async with Session(ScriptedModel(["Hello."]), runtime=runtime, session_id="a/b") as open:
         await open.ask("Who is there?")
@@ -95,13 +98,13 @@ async def test_a_conversation_is_removed_unless_it_is_needed(served: Served, cli
         await client.kernel.remove_session("a/b")
     assert await client.kernel.sessions() == []
     assert not [each for each in await client.kernel.runs(ended=True) if each.root == root]
-    await talk(served, "a/b", "Again.")
+    await hold_conversation(served, "a/b", "Again.")
     assert (await client.kernel.session("a/b")).session.root != root
 
 
-async def test_conversations_are_the_operator_s(served: Served, client: Client) -> None:
-    """Any other key is told that there is nothing, whatever is there."""
-    await talk(served, "chat-1", "Hello.")
+async def test_only_the_operator_sees_conversations(served: Served, client: Client) -> None:
+    """Any other key gets 404, whether the conversation exists or not."""
+    await hold_conversation(served, "chat-1", "Hello.")
     _, nonce = await served.agent()
     _, team = await served.team()
     for key in (nonce, team):
@@ -124,12 +127,12 @@ async def test_conversations_are_the_operator_s(served: Served, client: Client) 
 
 
 async def seven() -> int:
-    """A job that is no conversation."""
+    """A function agent, whose tree is no conversation."""
     return 7
 
 
 async def test_a_tree_that_is_no_conversation_is_neither_shown_nor_removed(served: Served, client: Client) -> None:
-    """Its root leads to nothing here, as it is not listed; the tree stays."""
+    """The id of its root is unknown to these operations, and the tree stays."""
     handle = await served.server.runtime.spawn(seven)
     await handle.result()
     for ask in (client.kernel.session, client.kernel.remove_session):
@@ -138,10 +141,10 @@ async def test_a_tree_that_is_no_conversation_is_neither_shown_nor_removed(serve
     assert handle.id in [each.root for each in await client.kernel.runs(ended=True)]
 
 
-async def test_the_command_line_asks_a_server(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    """`ramet sessions list|show|rm --server`, with the same output as on a folder."""
-    await talk(served, "chat-1", "What is new?")
-    await talk(served, "chat-2", "Hello")
+async def test_the_sessions_command_works_with_a_server(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    """`ramet sessions list`, `show` and `rm` with `--server` give the same output as with a folder."""
+    await hold_conversation(served, "chat-1", "What is new?")
+    await hold_conversation(served, "chat-2", "Hello")
     where = ["--server", served.server.where]
 
     async def run(*words: str) -> tuple[int, str, str]:
@@ -157,9 +160,9 @@ async def test_the_command_line_asks_a_server(served: Served, capsys: pytest.Cap
     assert (status, told) == (2, "ramet: unknown session 'chat-1'; known: chat-2\n")
 
 
-async def test_the_client_without_a_loop_has_them(served: Served) -> None:
-    """The same methods, which block."""
-    await talk(served, "chat-1", "What is new?")
+async def test_the_sync_client_lists_shows_and_removes_conversations(served: Served) -> None:
+    """The blocking client has the same methods."""
+    await hold_conversation(served, "chat-1", "What is new?")
 
     def ask() -> list[str]:
         with ramet.connect(served.server.where) as client:
@@ -171,8 +174,11 @@ async def test_the_client_without_a_loop_has_them(served: Served) -> None:
     assert await asyncio.to_thread(ask) == ["chat-1"]
 
 
-async def test_the_conversation_of_an_agent_stays_with_it(folder: pathlib.Path) -> None:
-    """One of a team is listed as well; it is refused to be removed, also after a restart that cannot open the agent."""
+async def test_the_conversation_of_an_agent_cannot_be_removed(folder: pathlib.Path) -> None:
+    """A team's agent has a listed conversation.
+
+    Its removal is refused, also after a restart that cannot open the agent.
+    """
     async with serving(folder, types={"llm": LlmType({"plain": Plain()}, default="plain")}) as served:
         agent, nonce = await served.agent(agent_type="llm")
         body = {"messages": [{"role": "user", "content": "Hello"}]}

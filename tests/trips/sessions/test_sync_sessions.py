@@ -22,7 +22,7 @@ def add(a: int, b: int) -> int:
 
 
 def test_a_program_without_an_event_loop_talks_with_an_agent(tmp_path: pathlib.Path) -> None:
-    """It asks, streams, and goes on later; nothing of it is left in the end."""
+    """The program asks, streams, and resumes later. No thread is left in the end."""
     threads = threading.active_count()
     model = ScriptedModel([[Call("add", {"a": 2, "b": 3})], "It is 5.", "Bye."])
     with SyncSession(model, [add], cwd=tmp_path, session_id="chat") as session:
@@ -38,7 +38,7 @@ def test_a_program_without_an_event_loop_talks_with_an_agent(tmp_path: pathlib.P
 
 
 def test_leaving_the_stream_early_interrupts_the_turn() -> None:
-    """And the next prompt is answered."""
+    """The next prompt is answered."""
     with SyncSession(ScriptedModel(["one two three", "four"])) as session:
         with closing(session.submit_message("Count.")) as items:
             for _ in items:
@@ -47,8 +47,8 @@ def test_leaving_the_stream_early_interrupts_the_turn() -> None:
         assert session.ask("On.").value == "four"
 
 
-def test_a_backend_and_other_options_are_those_of_a_session(tmp_path: pathlib.Path) -> None:
-    """Also errors: they are the session's, and leave no thread behind."""
+def test_a_sync_session_takes_the_options_of_a_session(tmp_path: pathlib.Path) -> None:
+    """The errors are those of a session, too, and leave no thread behind."""
     threads = threading.active_count()
     options: dict[str, Any]
     for options, error in (
@@ -64,8 +64,8 @@ def test_a_backend_and_other_options_are_those_of_a_session(tmp_path: pathlib.Pa
         assert session.ask("go").value == "ok"
 
 
-def test_several_share_a_runtime(tmp_path: pathlib.Path) -> None:
-    """Which was started without an event loop, too."""
+def test_sync_sessions_can_share_a_runtime(tmp_path: pathlib.Path) -> None:
+    """The runtime was started without an event loop, too."""
     runtime = AgentRuntime(tmp_path).start_sync()
     with SyncSession(ScriptedModel(["one"]), runtime=runtime, session_id="a") as first:
         with pytest.raises(BusyError):
@@ -75,7 +75,7 @@ def test_several_share_a_runtime(tmp_path: pathlib.Path) -> None:
     runtime.stop_sync()
 
 
-async def test_inside_an_event_loop_it_is_refused() -> None:
-    """It would stand still."""
+async def test_a_sync_session_is_refused_inside_an_event_loop() -> None:
+    """A blocking session would stop the loop."""
     with pytest.raises(RametError, match="event loop"):
         SyncSession(ScriptedModel([]))
