@@ -1,4 +1,4 @@
-"""AC-S1-2 to AC-S1-4: what a child knows, what it may use, and that nothing of what it does shows in its parent."""
+"""AC-S1-2 to AC-S1-4: what a child knows and may use, and how little of its work shows in its parent."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def note(text: str) -> str:
 
 
 async def test_a_fresh_child_knows_its_brief_and_its_definition_only() -> None:
-    """AC-S1-2: a fresh child's first request holds its own system prompt and brief, and no word of its parent's."""
+    """AC-S1-2: its first request has its own system prompt and brief, and no text of its parent."""
     scout = Agent(name="scout", description="Looks.", instructions="You are a scout.")
     call = Call("Agent", {"prompt": "look around", "subagent_type": "scout"})
     model = ScriptedModel({"You are a scout": ["All quiet."], "": [Call("note", {"text": "private"}), call, "ok"]})
@@ -74,8 +74,8 @@ FORKING: Script = {
 }
 
 
-async def test_a_fork_s_first_request_has_its_parent_s_input_as_a_byte_identical_prefix() -> None:
-    """AC-S1-2: the parent's exact model input, its reply unchanged, every open call answered, then the brief."""
+async def test_a_fork_s_first_request_begins_with_its_parent_s_exact_input() -> None:
+    """AC-S1-2: the parent's exact input comes first, then its reply, an answer to every open call, and the brief."""
     model = ScriptedModel(FORKING)
     async with Session(model, [note], system_prompt="You are the root.") as session:
         await session.ask("Earlier question.")
@@ -96,7 +96,7 @@ async def test_a_fork_s_first_request_has_its_parent_s_input_as_a_byte_identical
 
 
 async def test_only_a_fork_s_result_comes_back() -> None:
-    """AC-S1-2: a fork works on a track of its own: its parent's history grows by its final answer and nothing else."""
+    """AC-S1-2: the parent's history gets the fork's final answer, and no other message of the fork."""
     async with Session(ScriptedModel(FORKING), [note]) as session:
         await session.ask("Earlier question.")
         before = len(session.messages)
@@ -110,7 +110,7 @@ async def test_only_a_fork_s_result_comes_back() -> None:
 
 @pytest.mark.parametrize("which", ["anthropic", "openai"])
 async def test_a_fork_s_prefix_is_identical_on_the_wire(which: str) -> None:
-    """AC-S1-2: what a provider caches on, the bytes of tools, system and messages, is the same for parent and fork."""
+    """AC-S1-2: tools, system and messages have the same bytes for parent and fork, so a provider can cache them."""
     async with provider(FORKING) as server:
         llm = server.anthropic() if which == "anthropic" else server.openai()
         async with Session(llm, [note], system_prompt="You are the root.") as session:
@@ -130,7 +130,7 @@ async def test_a_fork_s_prefix_is_identical_on_the_wire(which: str) -> None:
 
 
 async def test_a_fork_can_fork_again() -> None:
-    """A fork's fork has the fork's own input as its prefix."""
+    """The second fork has the first fork's own input as its prefix."""
     model = ScriptedModel(
         {"SECOND LEVEL": ["deep"], "FIRST LEVEL": [fork("SECOND LEVEL"), "middle"], "": [fork("FIRST LEVEL"), "top"]}
     )
@@ -145,7 +145,7 @@ async def test_a_fork_can_fork_again() -> None:
 
 
 async def test_at_the_depth_limit_a_fork_keeps_the_agent_tool_and_is_refused() -> None:
-    """A fork's tool list stays its parent's to the byte; what it may not do is refused when it tries, and why."""
+    """A fork's tools are exactly its parent's. Its spawn is refused, with the limit as the reason."""
     model = ScriptedModel({"LEVEL ONE": [fork("LEVEL TWO"), "did it myself"], "": [fork("LEVEL ONE"), "ok"]})
     async with Session(model, spawn_limits=SpawnLimits(depth=1)) as session:
         await session.ask("Go.")
@@ -157,7 +157,7 @@ async def test_at_the_depth_limit_a_fork_keeps_the_agent_tool_and_is_refused() -
 
 
 async def test_at_the_depth_limit_a_fresh_child_does_not_see_the_agent_tool() -> None:
-    """Where no child may be born, a fresh agent is not shown the tool for it."""
+    """A fresh child that may not spawn is not offered the tool for it."""
     model = ScriptedModel({"brief": ["done"], "": [fresh("brief"), "ok"]})
     async with Session(model, [note], spawn_limits=SpawnLimits(depth=1)) as session:
         await session.ask("Go.")
@@ -167,8 +167,8 @@ async def test_at_the_depth_limit_a_fresh_child_does_not_see_the_agent_tool() ->
     assert "note" in model.requests[1].tools
 
 
-async def test_what_an_omitted_type_means_can_be_configured() -> None:
-    """With `omitted_type="general-purpose"`, a spawn without a type is a fresh child; `mode="fork"` still forks."""
+async def test_omitted_type_configures_spawns_without_a_type() -> None:
+    """With `omitted_type="general-purpose"`, a spawn without a type is a fresh child. `mode="fork"` still forks."""
     model = ScriptedModel({"PLAIN": ["a"], "COPY": ["b"], "": [fork("PLAIN"), fork("COPY", mode="fork"), "ok"]})
     async with Session(model, omitted_type="general-purpose") as session:
         await session.ask("Go.")
@@ -207,8 +207,8 @@ LEADING = {"Agent", "SendMessage", "TaskOutput", "TaskStop", "ListAgents"}
     ],
     ids=["inherit", "allow", "allow Agent", "alias", "deny", "deny first", "one unknown", "none", "all but one"],
 )
-async def test_a_child_gets_the_tools_that_its_definition_says(definition: dict[str, Any], tools: set[str]) -> None:
-    """AC-S1-3: none, allow, deny, both, unknown: the child's first request offers exactly what that comes to."""
+async def test_a_child_gets_the_tools_of_its_definition(definition: dict[str, Any], tools: set[str]) -> None:
+    """AC-S1-3: the first request offers the result of the allow and deny lists, and no unknown tool."""
     worker = Agent(name="worker", description="Works.", instructions="You are a worker.", **definition)
     call = Call("Agent", {"prompt": "work", "subagent_type": "worker"})
     model = ScriptedModel({"You are a worker": ["done"], "": [call, "ok"]})
@@ -221,8 +221,8 @@ async def test_a_child_gets_the_tools_that_its_definition_says(definition: dict[
 @pytest.mark.parametrize(
     "definition", [{"tools": ["nonsense", "Writ"]}, {"tools": ["note"], "disallowed_tools": ["note"]}]
 )
-async def test_a_child_whose_tools_come_to_nothing_is_refused(definition: dict[str, Any]) -> None:
-    """AC-S1-3: all entries unknown or denied: no child is born, and its parent's model is told which they were."""
+async def test_a_child_without_any_known_tool_is_refused(definition: dict[str, Any]) -> None:
+    """AC-S1-3: every entry is unknown or denied, so no child starts, and the parent's model reads the entries."""
     worker = Agent(name="worker", description="Works.", **definition)
     model = ScriptedModel([Call("Agent", {"prompt": "work", "subagent_type": "worker"}), "ok"])
     async with Session(model, [note], agents=[worker]) as session:
@@ -235,7 +235,7 @@ async def test_a_child_whose_tools_come_to_nothing_is_refused(definition: dict[s
 
 
 async def test_a_tool_that_is_not_for_children_stays_with_the_root() -> None:
-    """AC-S1-3: a tool that says `children: False` is offered to the root and to no child, whatever its list says."""
+    """AC-S1-3: a tool with `children: False` is offered to the root and to no child, whatever its definition lists."""
     worker = Agent(name="worker", description="Works.", instructions="You are a worker.", tools=["note", "peek"])
     call = Call("Agent", {"prompt": "work", "subagent_type": "worker"})
     model = ScriptedModel({"You are a worker": ["done"], "": [call, "ok"]})
@@ -247,7 +247,7 @@ async def test_a_tool_that_is_not_for_children_stays_with_the_root() -> None:
 
 
 async def test_an_agent_may_be_restricted_to_some_types() -> None:
-    """`Agent(helper)` in a definition: the tool lists that type only, others are refused, below it as well."""
+    """`Agent(helper)` in a definition offers that type only, and refuses others, also below that agent."""
     boss = Agent(name="boss", description="Leads.", instructions="You are a boss.", tools=["Agent(helper)"])
     helper = Agent(name="helper", description="Helps.", instructions="You are a helper.")
     model = ScriptedModel(
@@ -273,7 +273,7 @@ async def test_an_agent_may_be_restricted_to_some_types() -> None:
 
 
 async def test_read_only_agents_cannot_write(tmp_path: Path) -> None:
-    """The built-in `explore` and `plan` get tools that read, and no way to start somebody who could write."""
+    """The built-in `explore` and `plan` get tools that read, and cannot spawn an agent that could write."""
     model = ScriptedModel(
         {
             "task": ["done"],
@@ -291,7 +291,7 @@ async def test_read_only_agents_cannot_write(tmp_path: Path) -> None:
 
 
 async def test_a_child_s_changes_do_not_show_in_its_parent() -> None:
-    """AC-S1-4: state, todo list, file cache and conversation of a child are its own."""
+    """AC-S1-4: a child has its own state, todo list, file cache and conversation."""
 
     async def scribble(todo: str) -> str:
         """Change whatever can be changed."""
@@ -318,7 +318,7 @@ async def test_a_child_s_changes_do_not_show_in_its_parent() -> None:
 
 
 async def test_a_child_s_folder_is_its_own(tmp_path: Path) -> None:
-    """AC-S1-4: a child that was given a folder works there, cannot leave it, and leaves its parent where it was."""
+    """AC-S1-4: a child works in the folder that it was given and cannot leave it. Its parent stays where it was."""
     write(tmp_path, {"a.txt": "outer", "sub/a.txt": "inner"})
     model = ScriptedModel(
         {
@@ -339,8 +339,8 @@ async def test_a_child_s_folder_is_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cwd", ["..", "/", "nowhere", "a.txt", "sub/../..", "\0"])
-async def test_a_child_cannot_be_given_a_folder_outside_its_parent_s(tmp_path: Path, cwd: str) -> None:
-    """A right that the parent lacks is refused by name; nobody is born."""
+async def test_a_child_cannot_get_a_folder_outside_its_parent_s(tmp_path: Path, cwd: str) -> None:
+    """The refusal names the argument, and no child starts."""
     write(tmp_path, {"work/a.txt": "x", "work/sub/b.txt": "y"})
     model = ScriptedModel([fresh("read", cwd=cwd), "ok"])
     async with Session(model, cwd=tmp_path / "work") as session:

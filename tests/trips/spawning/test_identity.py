@@ -1,4 +1,4 @@
-"""A name leads to one agent and to no other, whoever chose it; a run's rights, hooks and call are its own."""
+"""A name leads to one agent only, whoever chose it. A run's rights, hooks and calls are its own."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from tests.trips.kits.sessions import (
 )
 
 
-async def toiler(session: Session, name: str | None) -> Handle:
+async def spawn_toiler(session: Session, name: str | None) -> Handle:
     return await session.spawn(SpawnRequest(prompt="toil", mode="fresh", name=name))
 
 
-def arrived(session: Session, word: str) -> list[str]:
-    """Whom the mail with this word reached."""
+def recipients_of(session: Session, word: str) -> list[str]:
+    """Return the paths of the runs that received mail with this word."""
     return [event.path for event in of_kind(kept(session), MailPushed) if word in event.text]
 
 
 # --- names
 
 
-async def test_a_child_named_like_another_s_id_gets_neither_its_mail_nor_its_end() -> None:
-    """An id is nobody's name: what a model sends to it, or stops by it, is the run that has it."""
+async def test_a_child_named_like_another_s_id_gets_neither_its_mail_nor_its_stop() -> None:
+    """An id is never a name: mail to it, or a stop of it, reaches the run that has the id."""
     gate, ids = Gate(), dict[str, str]()
     steps: list[Any] = [
         lambda _: Call("SendMessage", {"to": ids["victim"], "message": "a secret"}),
@@ -50,32 +50,32 @@ async def test_a_child_named_like_another_s_id_gets_neither_its_mail_nor_its_end
         "ok",
     ]
     async with Session(ScriptedModel({"toil": [Call("gate"), "done"], "Go.": steps}), [gate.tool]) as session:
-        victim = await toiler(session, "victim")
+        victim = await spawn_toiler(session, "victim")
         ids["victim"] = victim.id
-        impostor = await toiler(session, victim.id)
+        impostor = await spawn_toiler(session, victim.id)
         await eventually(lambda: gate.calls == 2)
 
         await session.ask("Go.")
 
-        assert arrived(session, "a secret") == ["main/victim"]
+        assert recipients_of(session, "a secret") == ["main/victim"]
         assert (await victim.result()).status is Status.CANCELLED
         assert impostor.name != victim.id
         assert session.handle(victim.id).id == victim.id
         assert impostor.view().state == "running"
 
 
-async def test_a_name_is_never_a_number_that_a_nameless_child_has() -> None:
-    """`main/1` is the first nameless child, whether it came before or after somebody who wanted to be called so."""
+async def test_a_name_never_equals_the_number_of_a_nameless_child() -> None:
+    """Children with numbers as names and children without names all have different paths and names."""
     async with Session(ScriptedModel({"toil": ["done"]})) as session:
-        handles = [await toiler(session, name) for name in (None, "1", "4", None, "main-1", None, None)]
+        handles = [await spawn_toiler(session, name) for name in (None, "1", "4", None, "main-1", None, None)]
 
         assert len({handle.path for handle in handles}) == len(handles)
         assert [session.handle(handle.path).id for handle in handles] == [handle.id for handle in handles]
         assert [session.handle(handle.name).id for handle in handles] == [handle.id for handle in handles]
 
 
-async def test_a_child_named_parent_is_not_its_parent_s_parent() -> None:
-    """To every agent 'parent' is who stands above it; a child that is called so has another name."""
+async def test_a_child_named_parent_does_not_replace_the_parent() -> None:
+    """The name `parent` always means the run above. A child that asks for that name gets another one."""
     model = ScriptedModel(
         {
             "task-notification": ["noted"],
@@ -89,12 +89,12 @@ async def test_a_child_named_parent_is_not_its_parent_s_parent() -> None:
         await session.ask("Go.")
         await eventually(lambda: all_is_quiet(session))
 
-        assert arrived(session, "a word") == ["main"]
+        assert recipients_of(session, "a word") == ["main"]
         assert "main/mid/parent" not in {view.path for view in session.runs()}
 
 
-async def test_the_registry_is_a_mapping_of_what_there_is() -> None:
-    """An id that nobody has is not in it, is no error to ask for, and is a KeyError to take."""
+async def test_the_registry_is_a_mapping_of_existing_runs() -> None:
+    """An unknown id is not in the registry, and `get` returns None for it."""
     async with Session(ScriptedModel(["ok"])) as session:
         assert session.id in AGENT_REGISTRY
         assert "nope" not in AGENT_REGISTRY
@@ -105,7 +105,7 @@ async def test_the_registry_is_a_mapping_of_what_there_is() -> None:
 
 
 async def test_no_run_works_inside_the_call_that_started_it() -> None:
-    """Neither a child, nor a root that its child's message woke, takes another's tool call for its own."""
+    """A child, or a root that its child's message woke, does not inherit the current tool call of another run."""
     gate, calls = Gate(), list[Any]()
 
     def answer(messages: list[Any]) -> Any:
@@ -119,14 +119,14 @@ async def test_no_run_works_inside_the_call_that_started_it() -> None:
     async with Session(ScriptedModel(answer), [gate.tool]) as session:
         await session.ask("Go.")
         gate.open.set()
-        await eventually(lambda: arrived(session, "a word") and all_is_quiet(session))
+        await eventually(lambda: recipients_of(session, "a word") and all_is_quiet(session))
 
     assert len(calls) >= 6
     assert set(calls) == {None}
 
 
-async def test_a_root_woken_by_its_child_takes_that_child_with_it() -> None:
-    """The child's message wakes its root, whose turn fails while the child works on: the child ends, too."""
+async def test_a_root_woken_by_its_child_ends_that_child_when_it_fails() -> None:
+    """The child's message wakes its root. The root's turn fails while the child works, and the child is cancelled."""
     gate, never = Gate(), Gate("never")
     model = ScriptedModel(
         {
@@ -153,8 +153,8 @@ async def test_a_root_woken_by_its_child_takes_that_child_with_it() -> None:
 # --- gates
 
 
-async def test_a_definition_s_gate_binds_its_children() -> None:
-    """What a definition's own PreToolUse hook denies it, no child, grandchild or fork of it can do either."""
+async def test_a_definition_s_hook_binds_its_children_and_forks() -> None:
+    """A call that a definition's own PreToolUse hook denies is denied to children, grandchildren and forks, too."""
     ran: list[str] = []
 
     async def danger() -> str:

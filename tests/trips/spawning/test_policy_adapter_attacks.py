@@ -1,4 +1,4 @@
-"""Who tries to be born without an answer of the policy adapter, or with another one than it was asked for."""
+"""Attempts to spawn without an answer of the policy adapter, or with an answer about something else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.trips.spawning.test_policy_adapters import MAY, Adapter, runtime
 
 
 class Slow(Adapter):
-    """Allows everything, once the test lets it."""
+    """An adapter that allows everything, once the test lets it answer."""
 
     def __init__(self) -> None:
         super().__init__(self._allow)
@@ -38,10 +38,10 @@ class Slow(Adapter):
 
 @pytest.mark.parametrize("kind", ["function", "sandboxed", "session"])
 @pytest.mark.parametrize("end", ["stop", "fence"])
-async def test_nothing_is_born_in_a_runtime_that_was_stopped_meanwhile(
+async def test_a_runtime_that_stopped_while_its_adapter_was_asked_spawns_nothing(
     kind: str, end: str, tmp_path: pathlib.Path
 ) -> None:
-    """Its `stop` has returned, or its journal is another kernel's: the answer comes too late."""
+    """`stop` has returned, or another kernel owns the journal: the answer comes too late."""
     worked: list[str] = []
 
     def work() -> None:
@@ -67,8 +67,8 @@ async def test_nothing_is_born_in_a_runtime_that_was_stopped_meanwhile(
     assert not worked
 
 
-async def test_a_session_that_is_closed_while_its_adapter_is_asked_leaves_no_agent(tmp_path: pathlib.Path) -> None:
-    """The runtime is others', too, and lives on: nobody would end what was born after the close."""
+async def test_a_session_closed_while_its_adapter_is_asked_leaves_no_agent(tmp_path: pathlib.Path) -> None:
+    """Others use the runtime, too, so it would not end a run that was spawned after the close."""
     adapter = Slow()
     async with runtime(adapter, tmp_path) as host:
         session = ramet.Session(ScriptedModel(["hello"]), runtime=host)
@@ -81,8 +81,8 @@ async def test_a_session_that_is_closed_while_its_adapter_is_asked_leaves_no_age
         assert not host.trees
 
 
-async def test_the_agent_that_was_asked_about_is_born(tmp_path: pathlib.Path) -> None:
-    """A definition's file that changes while the adapter is asked counts from the next birth on."""
+async def test_the_spawned_agent_is_the_one_the_adapter_saw(tmp_path: pathlib.Path) -> None:
+    """A definition file that changes while the adapter is asked counts from the next spawn on."""
     file = tmp_path / "project" / ".claude" / "agents" / "helper.md"
     file.parent.mkdir(parents=True)
 
@@ -112,10 +112,10 @@ async def test_the_agent_that_was_asked_about_is_born(tmp_path: pathlib.Path) ->
     assert "You have Read." in born[1].birth["system"][0]
 
 
-async def test_births_that_are_asked_for_side_by_side_are_not_in_vain(
+async def test_only_refused_and_failed_spawns_count_for_the_bound(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only what was refused, or failed, counts for the bound; also while many wait for an answer or for room."""
+    """Concurrent spawns that wait for an answer or for room do not count."""
     monkeypatch.setattr(policy_decisions, "MAX_FAILED_SPAWNS", 5)
 
     async def work() -> str:
@@ -144,12 +144,12 @@ async def test_births_that_are_asked_for_side_by_side_are_not_in_vain(
 
 
 class Fatal(BaseException):
-    """Of no kind that anybody expects."""
+    """An exception that is not an Exception."""
 
 
 @pytest.mark.parametrize("error", [Fatal("hunter2"), BaseExceptionGroup("hunter2", [Fatal()]), GeneratorExit()])
-async def test_whatever_an_adapter_raises_is_a_refusal(error: BaseException, tmp_path: pathlib.Path) -> None:
-    """Of the root, and of the child of a guest, which reads of it and goes on."""
+async def test_every_exception_of_an_adapter_is_a_refusal(error: BaseException, tmp_path: pathlib.Path) -> None:
+    """The refusal holds for a root and for a child of a guest, which reads it and continues."""
 
     async def answers(request: PolicyRequest) -> PolicyAnswer:
         if request.depth or request.agent == "echo":
@@ -165,8 +165,8 @@ async def test_whatever_an_adapter_raises_is_a_refusal(error: BaseException, tmp
     assert "hunter2" not in str(failed.value)
 
 
-async def test_many_births_that_are_cancelled_refuse_no_others(tmp_path: pathlib.Path) -> None:
-    """More calls of the adapter are cut off in one moment than may be left that do not end: these do end."""
+async def test_many_cancelled_spawns_do_not_block_other_spawns(tmp_path: pathlib.Path) -> None:
+    """More adapter calls are cancelled in one moment than may hang. These calls do end, so others are admitted."""
     adapter = Slow()
     async with runtime(adapter, tmp_path) as host:
         asked = [asyncio.create_task(host.spawn(agents.echo)) for _ in range(100)]

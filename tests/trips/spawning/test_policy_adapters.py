@@ -1,4 +1,4 @@
-"""A policy adapter decides about every birth: it is asked, its answer narrows or refuses, and is on record."""
+"""A policy adapter decides about every spawn: its answer narrows or refuses, and is recorded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Answers = Callable[[PolicyRequest], Awaitable[PolicyAnswer]]
 
 
 class Adapter:
-    """Answers by a function, and notes what it was asked."""
+    """An adapter that answers by a function and keeps the requests."""
 
     name = "house rules"
 
@@ -47,8 +47,8 @@ class Adapter:
         return Allow() if self._answers is None else await self._answers(request)
 
 
-def about(agent: str, answer: Any) -> Adapter:
-    """Give one answer about agents of that name, and let all others be."""
+def adapter_for(agent: str, answer: Any) -> Adapter:
+    """Return an adapter with one answer for agents of that name, which allows all others."""
 
     async def answers(request: PolicyRequest) -> PolicyAnswer:
         return answer if request.agent == agent else Allow()
@@ -58,23 +58,23 @@ def about(agent: str, answer: Any) -> Adapter:
 
 @contextlib.asynccontextmanager
 async def runtime(adapter: Any, folder: pathlib.Path, **options: Any) -> AsyncIterator[ramet.AgentRuntime]:
-    """A running runtime with an adapter."""
+    """A started runtime with an adapter."""
     async with ramet.AgentRuntime(folder, policy_adapter=adapter, **options) as found:
         yield found
 
 
 def decisions(runtime: ramet.AgentRuntime) -> list[PolicyDecided]:
-    """Every decision on record of the open trees."""
+    """Return every recorded decision of the open trees."""
     return [each for tree in runtime.trees.values() for each in of_kind(tree.recorder.recent_events, PolicyDecided)]
 
 
 # --- children of a session
 
 
-async def test_a_child_that_is_refused_is_not_born(tmp_path: pathlib.Path) -> None:
-    """The model reads the reason; the refusal is on its own record; nothing is held."""
+async def test_a_refused_child_is_not_spawned(tmp_path: pathlib.Path) -> None:
+    """The model reads the reason, the refusal is recorded for its parent, and nothing is held."""
     model = ScriptedModel([fresh("Look.", "scout", subagent_type="general-purpose"), "I do it myself."])
-    adapter = about("general-purpose", Refuse("no helpers on Fridays"))
+    adapter = adapter_for("general-purpose", Refuse("no helpers on Fridays"))
     async with runtime(adapter, tmp_path) as host, ramet.Session(model, runtime=host) as session:
         result = await session.ask("Go.")
         events = kept(session)
@@ -97,8 +97,8 @@ async def test_a_child_that_is_refused_is_not_born(tmp_path: pathlib.Path) -> No
     assert result.usage.agents == 0
 
 
-async def test_an_adapter_sees_who_asks_for_whom(tmp_path: pathlib.Path) -> None:
-    """As plain data that JSON holds: another service may be asked with it."""
+async def test_an_adapter_sees_parent_and_child_of_a_spawn(tmp_path: pathlib.Path) -> None:
+    """The request is plain data that JSON can hold, so an adapter can ask another service."""
     model = ScriptedModel({"Look": ["done"], "": [fresh("Look.", "scout"), "ok"]})
     adapter = Adapter()
     async with runtime(adapter, tmp_path) as host, ramet.Session(model, runtime=host) as session:
@@ -113,10 +113,10 @@ async def test_an_adapter_sees_who_asks_for_whom(tmp_path: pathlib.Path) -> None
     assert msgspec.json.decode(msgspec.json.encode(second), type=PolicyRequest) == second
 
 
-async def test_limits_of_a_child_are_narrowed(tmp_path: pathlib.Path) -> None:
-    """The smaller of what was asked and what is answered; the answer is on record."""
+async def test_an_adapter_narrows_the_limits_of_a_child(tmp_path: pathlib.Path) -> None:
+    """The child gets the smaller of both limits, and the answer is recorded."""
     model = ScriptedModel({"Look": ["done"], "": [fresh("Look.", "scout"), "ok"]})
-    adapter = about("general-purpose", Narrow(limits=Limits(model_calls=2, seconds=60), reason="small helpers"))
+    adapter = adapter_for("general-purpose", Narrow(limits=Limits(model_calls=2, seconds=60), reason="small helpers"))
     async with runtime(adapter, tmp_path) as host, ramet.Session(model, runtime=host) as session:
         await session.ask("Go.")
         child = session.handle("scout").run
@@ -127,9 +127,9 @@ async def test_limits_of_a_child_are_narrowed(tmp_path: pathlib.Path) -> None:
     assert decided.limits == {"model_calls": 2, "seconds": 60}
 
 
-async def test_a_run_of_the_host_that_gets_a_policy_works_in_a_sandbox(backend: Any, tmp_path: pathlib.Path) -> None:
-    """In the host nothing would hold it to the answer."""
-    adapter = about("where", Narrow(policy=ramet.Policy(memory_mb=128)))
+async def test_a_run_that_an_adapter_gives_a_policy_works_in_a_sandbox(backend: Any, tmp_path: pathlib.Path) -> None:
+    """The host could not enforce the policy on a run without a sandbox."""
+    adapter = adapter_for("where", Narrow(policy=ramet.Policy(memory_mb=128)))
     async with runtime(adapter, tmp_path, backend=backend) as host:
         handle = await host.spawn(agents.where)
         result = await handle.result()
@@ -143,9 +143,9 @@ async def test_a_run_of_the_host_that_gets_a_policy_works_in_a_sandbox(backend: 
 # --- sandboxes
 
 
-async def test_network_is_taken_from_agents_of_one_type(backend: Any, tmp_path: pathlib.Path) -> None:
-    """What they ask for, and their parent has, does not matter: a child in a sandbox has no endpoint."""
-    adapter = about("echo", Narrow(policy=ramet.Policy(network="disabled"), reason="no network"))
+async def test_an_adapter_removes_the_network_from_one_type(backend: Any, tmp_path: pathlib.Path) -> None:
+    """A sandboxed child has no endpoint, although it asks for one that its parent has."""
+    adapter = adapter_for("echo", Narrow(policy=ramet.Policy(network="disabled"), reason="no network"))
     async with runtime(adapter, tmp_path, backend=backend) as host:
         handle = await host.spawn(
             agents.spawn, args=(agents.echo, {"allowed_endpoints": ["docs.example.org:443"]}), policy=MAY
@@ -167,8 +167,8 @@ async def test_network_is_taken_from_agents_of_one_type(backend: Any, tmp_path: 
     assert child.asked == {"network": "allow_list", "allowed_endpoints": ["docs.example.org:443"]}
 
 
-async def test_an_answer_widens_nothing(backend: Any, tmp_path: pathlib.Path) -> None:
-    """Whatever it names: what there is not, is not given."""
+async def test_an_answer_never_widens_a_grant(backend: Any, tmp_path: pathlib.Path) -> None:
+    """A run gets the same grant with and without an answer that is wider."""
     wide = ramet.Policy(
         memory_mb=4096,
         allowed_endpoints=("*",),
@@ -179,7 +179,7 @@ async def test_an_answer_widens_nothing(backend: Any, tmp_path: pathlib.Path) ->
         max_sub_agents=1000,
         retry_count=9,
     )
-    adapter = about("echo", Narrow(policy=wide))
+    adapter = adapter_for("echo", Narrow(policy=wide))
     async with runtime(adapter, tmp_path, backend=backend) as host:
         handle = await host.spawn(agents.echo, policy=ramet.Policy(memory_mb=128))
         await handle.result()
@@ -190,7 +190,7 @@ async def test_an_answer_widens_nothing(backend: Any, tmp_path: pathlib.Path) ->
 
 
 async def test_a_guest_reads_which_adapter_refused(backend: Any, tmp_path: pathlib.Path) -> None:
-    """A function in a sandbox catches SpawnRefused, whether the adapter said no or said nothing."""
+    """A function in a sandbox catches SpawnRefused after a refusal and after an invalid answer."""
     kinds = iter([Refuse("no"), None])
 
     async def answers(request: PolicyRequest) -> PolicyAnswer:
@@ -206,10 +206,10 @@ async def test_a_guest_reads_which_adapter_refused(backend: Any, tmp_path: pathl
     assert [(each.verdict, each.failed) for each in decided] == [("refuse", False), ("refuse", True)]
 
 
-async def test_what_a_run_asks_in_vain_is_bounded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop that asks again and again neither fills the journal nor keeps the adapter busy."""
+async def test_refused_spawns_of_a_run_are_bounded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop of refused spawns does not fill the journal, and does not keep the adapter busy."""
     monkeypatch.setattr(policy_decisions, "MAX_FAILED_SPAWNS", 10)
-    adapter = about("echo", Refuse("no"))
+    adapter = adapter_for("echo", Refuse("no"))
     async with runtime(adapter, tmp_path, backend=BACKENDS[-1]) as host:
         handle = await host.spawn(agents.spawn_one_by_one, args=(30,), policy=MAY)
         recorder = host.trees[handle.run.info.id].recorder
@@ -220,8 +220,8 @@ async def test_what_a_run_asks_in_vain_is_bounded(tmp_path: pathlib.Path, monkey
     assert len(of_kind(recorder.recent_events, PolicyDecided)) == 11
 
 
-async def test_births_that_wait_for_an_answer_do_not_pass_a_limit(tmp_path: pathlib.Path) -> None:
-    """What was free when two children were asked for may be taken when the answers come."""
+async def test_spawns_that_wait_for_an_answer_cannot_exceed_a_limit(tmp_path: pathlib.Path) -> None:
+    """Room that was free for two spawns may be taken when their answers arrive."""
     together = asyncio.Barrier(2)
 
     async def answers(request: PolicyRequest) -> PolicyAnswer:
@@ -249,9 +249,9 @@ async def test_births_that_wait_for_an_answer_do_not_pass_a_limit(tmp_path: path
 # --- roots
 
 
-async def test_a_root_that_is_refused_is_not_born(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither a function nor a conversation; nobody's tree stays open, and nothing is on record."""
-    adapter = about("echo", Refuse("not here"))
+async def test_a_refused_root_is_not_spawned(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A function or a conversation that is refused leaves no tree open, and its session id stays free."""
+    adapter = adapter_for("echo", Refuse("not here"))
     async with runtime(adapter, tmp_path) as host:
         with pytest.raises(SpawnRefused, match="not here") as refused:
             await host.spawn(agents.echo)
@@ -268,9 +268,9 @@ async def test_a_root_that_is_refused_is_not_born(tmp_path: pathlib.Path, caplog
     assert "house rules" in caplog.text
 
 
-async def test_a_conversation_keeps_what_it_was_narrowed_to(tmp_path: pathlib.Path) -> None:
-    """In another process too, whatever the adapter would say now; it is asked at births alone."""
-    adapter = about("talker", Narrow(policy=ramet.Policy(memory_mb=300, network="disabled")))
+async def test_a_resumed_conversation_keeps_its_narrowed_grant(tmp_path: pathlib.Path) -> None:
+    """The adapter is asked at spawns only, so another process keeps the first answer."""
+    adapter = adapter_for("talker", Narrow(policy=ramet.Policy(memory_mb=300, network="disabled")))
     talker = ramet.Agent(name="talker", description="Talks.")
     policy = ramet.Policy(memory_mb=512, allowed_endpoints=("docs.example.org:443",))
     async with runtime(adapter, tmp_path) as host:
@@ -324,7 +324,7 @@ async def no_reason(request: PolicyRequest) -> PolicyAnswer:
 async def test_no_answer_is_a_refusal(
     answers: Answers, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A typed one, for whoever asks; what went wrong is in the log, and neither it nor a value is told to an agent."""
+    """The caller gets a typed error. The log has the cause, and neither the cause nor a value reaches an agent."""
     async with runtime(Adapter(answers), tmp_path, policy_timeout_s=0.2) as host:
         with pytest.raises(PolicyAdapterFailed, match="no answer") as failed:
             await host.spawn(agents.echo)
@@ -336,8 +336,8 @@ async def test_no_answer_is_a_refusal(
     assert answers is not raises or "policy.internal" in caplog.text
 
 
-async def test_a_call_that_cannot_be_ended_keeps_nobody_waiting(tmp_path: pathlib.Path) -> None:
-    """It is left alone; when many are, nothing is asked any more."""
+async def test_an_adapter_call_that_never_ends_does_not_block_spawns(tmp_path: pathlib.Path) -> None:
+    """The runtime abandons the call. After 64 such calls, the adapter is not asked any more."""
     over = asyncio.Event()
 
     async def deaf(request: PolicyRequest) -> PolicyAnswer:
@@ -356,8 +356,8 @@ async def test_a_call_that_cannot_be_ended_keeps_nobody_waiting(tmp_path: pathli
     assert len(adapter.asked) == 64
 
 
-async def test_a_tree_that_is_cancelled_waits_for_no_answer(tmp_path: pathlib.Path) -> None:
-    """The parent asks, is cancelled, and is gone; its child is never born."""
+async def test_a_cancelled_tree_does_not_wait_for_its_adapter(tmp_path: pathlib.Path) -> None:
+    """The parent is cancelled while the adapter is asked, and its child never starts."""
 
     async def answers(request: PolicyRequest) -> PolicyAnswer:
         return await never(request) if request.depth else Allow()
@@ -398,8 +398,8 @@ class Nameless:
 @pytest.mark.parametrize(
     "adapter", [Blocking(), Nameless(), object(), "house rules"], ids=lambda each: type(each).__name__
 )
-def test_what_is_no_adapter_is_refused_with_the_runtime(adapter: Any) -> None:
-    """One whose `decide` is not async would stop the event loop."""
+def test_an_invalid_adapter_is_refused_with_the_runtime(adapter: Any) -> None:
+    """A `decide` that is not async would block the event loop."""
     with pytest.raises(InvalidValue) as refused:
         ramet.AgentRuntime(policy_adapter=adapter)
 
@@ -408,7 +408,7 @@ def test_what_is_no_adapter_is_refused_with_the_runtime(adapter: Any) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("inf"), "10", True])
-def test_a_time_that_is_none_is_refused(seconds: Any) -> None:
+def test_an_invalid_policy_timeout_is_refused(seconds: Any) -> None:
     with pytest.raises(InvalidValue, match="policy_timeout_s"):
         ramet.AgentRuntime(policy_adapter=Adapter(), policy_timeout_s=seconds)
 
@@ -416,9 +416,9 @@ def test_a_time_that_is_none_is_refused(seconds: Any) -> None:
 # --- over HTTP
 
 
-async def test_an_agent_of_a_server_is_refused(tmp_path: pathlib.Path) -> None:
-    """409, with the adapter and its reason; nothing of the agent is left, and its place in the team is free."""
-    adapter = about("helper", Refuse("no helpers on Fridays"))
+async def test_an_adapter_can_refuse_an_agent_of_a_server(tmp_path: pathlib.Path) -> None:
+    """The server answers 409 with the adapter and its reason. The name and the place in the team stay free."""
+    adapter = adapter_for("helper", Refuse("no helpers on Fridays"))
     async with serving(tmp_path, policy_adapter=adapter, types=installed()) as served:
         team = await served.team(agents=1)
         asked = {"team": team[0], "name": "bob", "agent_type": "llm", "spawn_info": {"model": "offline"}}
@@ -431,8 +431,8 @@ async def test_an_agent_of_a_server_is_refused(tmp_path: pathlib.Path) -> None:
         assert made.status_code == 201, made.text
 
 
-async def test_an_adapter_that_fails_keeps_a_servers_agents_from_being_born(tmp_path: pathlib.Path) -> None:
-    """As a refusal: its own words are in the log alone."""
+async def test_a_failing_adapter_refuses_agents_of_a_server(tmp_path: pathlib.Path) -> None:
+    """The client reads a refusal, and only the log has the adapter's error."""
     async with serving(tmp_path, policy_adapter=Adapter(raises), types=installed()) as served:
         team = await served.team()
         asked = {"team": team[0], "name": "bob", "agent_type": "llm", "spawn_info": {"model": "offline"}}
@@ -443,8 +443,8 @@ async def test_an_adapter_that_fails_keeps_a_servers_agents_from_being_born(tmp_
     assert "policy.internal" not in refused.text
 
 
-async def test_a_served_function_that_goes_on_after_a_kill_stays_narrowed(tmp_path: pathlib.Path) -> None:
-    """What the server gives it anew, on the machine where it goes on, is at most what the adapter had allowed."""
+async def test_a_served_function_keeps_its_narrowed_grant_after_a_kill(tmp_path: pathlib.Path) -> None:
+    """The next kernel gives the function at most what the adapter had allowed."""
 
     async def narrows(request: PolicyRequest) -> PolicyAnswer:
         return Narrow(policy=ramet.Policy(memory_mb=100, network="disabled"))
@@ -478,5 +478,5 @@ async def test_a_served_function_that_goes_on_after_a_kill_stays_narrowed(tmp_pa
 
 
 def roots_of(runtime: ramet.AgentRuntime) -> list[Any]:
-    """Handles of the roots that are open."""
+    """Return handles of the open roots."""
     return [runtime.get(root) for root in runtime.trees]

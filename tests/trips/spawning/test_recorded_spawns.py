@@ -1,4 +1,4 @@
-"""A kernel that is killed while a tree is born: its birth is on record for whoever resumes, or was never there."""
+"""A kernel killed while it spawns a tree: the spawn is recorded and can be resumed, or it never happened."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ ROOT = pathlib.Path(__file__).parents[3]
 
 @pytest.fixture(scope="session", autouse=True)
 def server_of_the_stores(pytestconfig: pytest.Config) -> None:
-    """PostgreSQL, if it is there; the test itself says if it is not."""
+    """Start PostgreSQL if this machine has it. A test reports its absence itself."""
     if not postgres.absent():
         postgres.shared(pytestconfig)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def server(request: pytest.FixtureRequest) -> list[str]:
-    """Where the journal is: a file in the folder, or a schema of a server."""
+    """The address of the journal: a file in the folder, or a schema of a server."""
     return [] if request.param == "sqlite" else [postgres.running().dsn, postgres.fresh_schema()]
 
 
 @pytest.mark.parametrize("moment", ["early", "between", "born"])
-async def test_a_birth_is_resumed_or_was_never_there(
+async def test_a_spawn_is_resumed_or_never_happened(
     tmp_path: pathlib.Path, server: list[str], warm: Warm, moment: str
 ) -> None:
-    """Killed around the writing of the tree's document: nothing is invisible, and what is left is collected."""
+    """The kill comes around the write of the tree's document. No tree is invisible, and leftovers are collected."""
     words = (str(tmp_path), moment, *server)
     process = await warm.start("tests.trips.programs.killed_spawn", *words, cwd=ROOT, env=environment(None))
     assert await process.wait() == -signal.SIGKILL
@@ -70,8 +70,8 @@ async def test_a_birth_is_resumed_or_was_never_there(
         await store.close()
 
 
-async def test_a_birth_without_its_tree_of_an_older_kernel_is_collected(tmp_path: pathlib.Path) -> None:
-    """Nobody can resume it: it goes once it is old, and not before."""
+async def test_a_recorded_spawn_without_its_tree_is_collected(tmp_path: pathlib.Path) -> None:
+    """An older kernel could leave such a spawn. No kernel can resume it, so it is removed once it is old."""
     (tmp_path / ".ramet").mkdir()
     store = killed_spawn.store_of(tmp_path, [])
     async with AgentRuntime(tmp_path, store=store) as runtime:

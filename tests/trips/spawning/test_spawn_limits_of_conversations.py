@@ -1,4 +1,4 @@
-"""`max_sub_agents` of a conversation: a bound on the births of one turn and on the living, not on all its life."""
+"""`max_sub_agents` of a conversation bounds the spawns of one turn and the living agents, not all spawns."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ POLICY = Policy(allow_sub_agents=True, max_sub_agents=MOST, memory_mb=1024, cpu_
 READER = Agent(name="reader", description="Reads", instructions="Read.", policy=Policy(memory_mb=64, cpu_cores=0.1))
 
 
-def agent(prompt: str, **more: object) -> Call:
-    """A call of the Agent tool for a reader of that name."""
+def agent_call(prompt: str, **more: object) -> Call:
+    """Return a call of the Agent tool for a reader with that name."""
     return Call("Agent", {"subagent_type": "reader", "prompt": prompt, "name": prompt, **more})
 
 
 def answer(messages: list[BaseMessage]) -> ReplyStep:
-    """Do what the newest word of a user says: "start a b" starts two agents, "begin a b" two in the background.
+    """Follow the newest prompt: "start a b" spawns two agents, and "begin a b" two in the background.
 
-    One that is told "sit…" hangs, all others say that they are done.
+    An agent that is told "sit…" hangs. Any other one answers "done".
     """
     at, (word, *names) = max(
         (at, each.text.split()) for at, each in enumerate(messages) if each.type == "human" and "<" not in each.text
@@ -41,57 +41,57 @@ def answer(messages: list[BaseMessage]) -> ReplyStep:
         return Hang(0)
     asked = sum(isinstance(each, AIMessage) and bool(each.tool_calls) for each in messages[at:])
     if word in ("start", "begin") and asked < len(names):
-        return agent(names[asked], **({"run_in_background": True} if word == "begin" else {}))
+        return agent_call(names[asked], **({"run_in_background": True} if word == "begin" else {}))
     return "done"
 
 
-def session(runtime: AgentRuntime) -> Session:
-    """A conversation whose own loop is in a sandbox, too."""
+def new_conversation(runtime: AgentRuntime) -> Session:
+    """Return a conversation whose own loop is in a sandbox, too."""
     return Session(ScriptedModel(answer), agents=[READER], runtime=runtime, root_policy=POLICY, session_id="talk")
 
 
-def opened(folder: pathlib.Path, store: Store | None = None) -> AgentRuntime:
-    """A runtime that counts."""
+def counting_runtime(folder: pathlib.Path, store: Store | None = None) -> AgentRuntime:
+    """Return a runtime that counts refusals."""
     runtime = AgentRuntime(folder, backend="local", store=store)
     runtime.telemetry.counts = Counts(runtime.clock.now)
     return runtime
 
 
 def refusals(messages: Sequence[BaseMessage]) -> list[str]:
-    """What tools were answered that were refused."""
+    """Return the tool results of refused spawns."""
     return [str(each.text) for each in messages if each.type == "tool" and "policy.max_sub_agents" in str(each.text)]
 
 
-def counted(runtime: AgentRuntime) -> int:
-    """How many births were refused, as monitoring sees it."""
+def count_refusals(runtime: AgentRuntime) -> int:
+    """Return how many spawns were refused, as monitoring sees it."""
     assert runtime.telemetry.counts is not None
     return runtime.telemetry.counts.spawn_refusals["policy.max_sub_agents"]
 
 
-async def test_a_conversation_starts_agents_in_every_turn(tmp_path: pathlib.Path) -> None:
-    """More in all its life than may live at once."""
-    async with opened(tmp_path) as runtime, session(runtime) as talk:
+async def test_a_conversation_can_spawn_agents_in_every_turn(tmp_path: pathlib.Path) -> None:
+    """In all its turns, it spawns more agents than may live concurrently."""
+    async with counting_runtime(tmp_path) as runtime, new_conversation(runtime) as talk:
         for turn in range(4):
             assert (await talk.ask(f"start a{turn} b{turn}")).value == "done"
         assert refusals(talk.messages) == []
         assert len([each for each in talk.runs() if each.depth and each.state == "completed"]) == 4 * MOST
-        assert counted(runtime) == 0
+        assert count_refusals(runtime) == 0
 
 
-async def test_one_turn_of_a_conversation_starts_no_more_than_the_policy_says(tmp_path: pathlib.Path) -> None:
-    """A loop that starts and waits comes to its end; the refusal is told to the model and counted."""
-    async with opened(tmp_path) as runtime, session(runtime) as talk:
+async def test_one_turn_spawns_at_most_max_sub_agents(tmp_path: pathlib.Path) -> None:
+    """The model reads the refusal, and monitoring counts it. The next turn can spawn again."""
+    async with counting_runtime(tmp_path) as runtime, new_conversation(runtime) as talk:
         await talk.ask("start a b c")
         (refusal,) = refusals(talk.messages)
         assert f"it may start at most {MOST} in one turn" in refusal
-        assert counted(runtime) == 1
+        assert count_refusals(runtime) == 1
         await talk.ask("start d")
         assert talk.handle("d").view().state == "completed"
 
 
-async def test_of_the_agents_of_a_conversation_no_more_live_than_the_policy_says(tmp_path: pathlib.Path) -> None:
-    """Those of earlier turns count; an end makes room, and mail to one that has ended needs room as well."""
-    async with opened(tmp_path) as runtime, session(runtime) as talk:
+async def test_at_most_max_sub_agents_live_concurrently(tmp_path: pathlib.Path) -> None:
+    """Agents of earlier turns count. Their end makes room, and mail to an ended one needs room as well."""
+    async with counting_runtime(tmp_path) as runtime, new_conversation(runtime) as talk:
         await talk.ask("start a")
         await talk.ask("begin sit1 sit2")
         await talk.ask("start b")
@@ -105,14 +105,17 @@ async def test_of_the_agents_of_a_conversation_no_more_live_than_the_policy_says
         assert talk.handle("c").view().state == "completed"
 
 
-async def test_the_births_of_a_turn_are_counted_on_after_a_kill(tmp_path: pathlib.Path) -> None:
-    """Both of its turn were had under a kernel that was killed; the next turn has its own."""
+async def test_a_kill_does_not_reset_the_spawn_count_of_a_turn(tmp_path: pathlib.Path) -> None:
+    """Both spawns of the turn happened under the killed kernel, so a third is refused.
+
+    The next turn can spawn again.
+    """
     store = MemoryStore()
-    async with opened(tmp_path / "one", store) as runtime, session(runtime) as talk:
+    async with counting_runtime(tmp_path / "one", store) as runtime, new_conversation(runtime) as talk:
         await talk.ask("start z")
         await talk.ask("start a b c")
     left = await cut_behind(store, lambda event: isinstance(event, RunEnded) and event.path == "main/b")
-    async with opened(tmp_path / "one", left) as runtime:
+    async with counting_runtime(tmp_path / "one", left) as runtime:
         talk = await Session.resume("talk", ScriptedModel(answer), agents=[READER], runtime=runtime)
         root = run_of(talk, "main")
         await eventually(lambda: root.state == "idle")

@@ -1,4 +1,4 @@
-"""Trip A, and AC-S1-1: prompt → loop → Agent tool → sub-agent → result, as a person sees it and as it is on record."""
+"""Trip A, and AC-S1-1: prompt → loop → Agent tool → sub-agent → result, and its record in the journal."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def countable() -> AgentRuntime:
 
 
 def lines(session: Session) -> str:
-    """The record as JSON lines, its time being the same for all left out."""
+    """Return the record as JSON lines without times, which are all equal."""
     return "".join(line(event) for event in kept(session))
 
 
 def line(event: Event) -> str:
-    """One event of the record."""
+    """Return one event of the record as a JSON line."""
     data = json.loads(encode(event))
     del data["at"]
     return json.dumps(data, ensure_ascii=False) + "\n"
@@ -57,8 +57,8 @@ LOGS = {f"logs/day-{number}.log": f"ok\nok {number}\n" for number in range(8)}
 FOLDER = {**LOGS, "logs/day-5.log": "ok\npayment timed out after 30 s\n", "api.py": "TIMEOUT_S = 30\n"}
 
 
-async def test_the_deep_researcher(tmp_path: Path) -> None:
-    """AC-S1-1: an investigator that can only read reads many files; its parent gets the summary and no more."""
+async def test_an_investigator_reports_only_a_summary(tmp_path: Path) -> None:
+    """AC-S1-1: an agent that can only read reads many files, and its parent gets the summary and no more."""
     write(tmp_path, FOLDER)
     investigator = Agent(
         name="investigator",
@@ -130,8 +130,8 @@ TRIP_A: Script = {
 }
 
 
-async def test_trip_a_is_on_record_as_approved() -> None:
-    """The whole event stream of a fresh, a forked and a background child; `RAMET_GOLDEN=write` refreshes it."""
+async def test_trip_a_matches_its_golden_record() -> None:
+    """The record has a fresh, a forked and a background child. `RAMET_GOLDEN=write` refreshes it."""
     async with Session(
         ScriptedModel(TRIP_A), [grep], runtime=countable(), spawn_limits=SpawnLimits(running=1), session_id="golden"
     ) as session:
@@ -160,8 +160,8 @@ GONE_WRONG: Script = {
 }
 
 
-async def test_trip_a_gone_wrong_is_on_record_as_approved() -> None:
-    """A spent budget, a clamp, a refusal, an unknown tool, a failing provider, a veto: all of it is on record."""
+async def test_trip_a_with_failures_matches_its_golden_record() -> None:
+    """The record has a used up budget, a clamp, a refusal, an unknown tool, a failing provider and a denial."""
     limited = Agent(
         name="limited",
         description="Has limits.",
@@ -186,8 +186,8 @@ async def test_trip_a_gone_wrong_is_on_record_as_approved() -> None:
     assert_golden("trip-a-gone-wrong.jsonl", record)
 
 
-def test_golden_transcripts_can_be_read() -> None:
-    """What was approved is what today's reader understands: every line decodes to an event, and encodes to the same."""
+def test_golden_records_can_be_decoded() -> None:
+    """Every line decodes to an event, and encodes to the same JSON."""
     folder = Path(__file__).parents[2] / "golden"
     for name in ("trip-a.jsonl", "trip-a-gone-wrong.jsonl", "trip-b.jsonl", "trip-c.jsonl"):
         for text in (folder / name).read_text(encoding="utf-8").splitlines():
@@ -195,7 +195,7 @@ def test_golden_transcripts_can_be_read() -> None:
 
 
 async def test_the_same_dialogue_gives_the_same_record() -> None:
-    """Nothing in a record comes by chance: two sessions with the same ids and clock are equal to the byte."""
+    """Two sessions with the same ids and clock have equal records, byte for byte."""
 
     async def record() -> str:
         async with Session(

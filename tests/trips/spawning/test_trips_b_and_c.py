@@ -13,17 +13,17 @@ from tests.unit.cli.golden import assert_golden
 
 
 async def square(number: int) -> int:
-    """A leaf."""
+    """Return the square of a number."""
     return number * number
 
 
 async def failing(number: int) -> int:
-    """A leaf that breaks."""
+    """Raise an error."""
     raise ValueError(f"{number} is not my number")
 
 
 async def parent() -> list[object]:
-    """Spawns two leaves, one after the other, and says what became of them."""
+    """Spawn two functions, one after the other, and return their values or errors."""
     context = current()
     assert context.tree is not None
     outcomes: list[object] = []
@@ -34,8 +34,8 @@ async def parent() -> list[object]:
     return outcomes
 
 
-async def test_trip_b_is_on_record_as_approved() -> None:
-    """A function's children are born, counted and recorded as any others; `RAMET_GOLDEN=write` refreshes it."""
+async def test_trip_b_matches_its_golden_record() -> None:
+    """The record has the spawned children of a function. `RAMET_GOLDEN=write` refreshes it."""
     async with countable() as runtime:
         handle = await runtime.spawn(parent, spawn_limits=SpawnLimits(running=1))
         recorder = next(iter(runtime.trees.values())).recorder
@@ -48,8 +48,8 @@ async def test_trip_b_is_on_record_as_approved() -> None:
     assert_golden("trip-b.jsonl", record)
 
 
-async def test_trip_c_is_on_record_as_approved() -> None:
-    """A background child's end wakes its idle parent; mail brings the child back; each notice comes once."""
+async def test_trip_c_matches_its_golden_record() -> None:
+    """A background child's end wakes its idle parent, and mail wakes the child. Each notice comes once."""
     model = ScriptedModel(
         {
             "watch the logs": ["All quiet.", "Now there is a timeout."],

@@ -1,4 +1,4 @@
-"""AC-S1-15: a child in a worktree edits its own copy of the repository; what it changed stays until it is merged."""
+"""AC-S1-15: a child in a worktree edits its own copy of the repository. Its changes stay until they are merged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.trips.kits.sessions import (
 
 
 def git(folder: Path, *args: str) -> str:
-    """Run git there, with nobody's settings."""
+    """Run git in a folder without a user's settings."""
     names = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main"]
     return subprocess.run(["git", *names, *args], cwd=folder, check=True, capture_output=True, text=True).stdout
 
@@ -53,7 +53,7 @@ def repo(tmp_path: Path) -> Path:
 
 
 def worktrees(repo: Path) -> list[str]:
-    """Every worktree beside the main one, and every branch of ours."""
+    """Return every worktree except the main one, and every branch of ramet."""
     paths = [line for line in git(repo, "worktree", "list", "--porcelain").splitlines() if line.startswith("worktree ")]
     return paths[1:] + git(repo, "branch", "--list", "--format=%(refname)", "ramet/*").split()
 
@@ -61,8 +61,11 @@ def worktrees(repo: Path) -> list[str]:
 EDIT = Call("Write", {"file_path": "new.txt", "content": "mine\n"})
 
 
-async def test_a_child_s_edits_land_in_its_copy(repo: Path) -> None:
-    """AC-S1-15: the parent's folder is as it was; the path of the copy is reported to the parent and in the result."""
+async def test_a_child_edits_its_own_worktree(repo: Path) -> None:
+    """AC-S1-15: the parent's folder does not change.
+
+    The parent's report and the result have the path of the worktree.
+    """
     model = ScriptedModel({"EDIT-IT": [EDIT, "edited"], "": [fresh("EDIT-IT", "editor", isolation="worktree"), "ok"]})
     async with Session(model, workspace_tools(), cwd=repo) as session:
         await session.ask("Go.")
@@ -77,8 +80,8 @@ async def test_a_child_s_edits_land_in_its_copy(repo: Path) -> None:
     assert report == f"edited\n\nIt left changes in: {path}"
 
 
-async def test_a_copy_without_changes_is_removed(repo: Path) -> None:
-    """AC-S1-15: a child that changed nothing leaves neither folder nor branch, and no artifact."""
+async def test_a_worktree_without_changes_is_removed(repo: Path) -> None:
+    """AC-S1-15: a child that changed nothing leaves no folder, no branch and no artifact."""
     read = Call("Read", {"file_path": "a.txt"})
     model = ScriptedModel({"LOOK-UP": [read, "looked"], "": [fresh("LOOK-UP", "looker", isolation="worktree"), "ok"]})
     async with Session(model, workspace_tools(), cwd=repo) as session:
@@ -91,8 +94,8 @@ async def test_a_copy_without_changes_is_removed(repo: Path) -> None:
     assert worktrees(repo) == []
 
 
-async def test_a_fresh_child_is_told_the_folder_that_it_works_in(repo: Path) -> None:
-    """Its system prompt names its copy, not its parent's folder."""
+async def test_a_fresh_child_s_prompt_names_its_worktree(repo: Path) -> None:
+    """The child's system prompt does not name its parent's folder."""
     model = ScriptedModel({"LOOK-UP": ["looked"], "": [fresh("LOOK-UP", "looker", isolation="worktree"), "ok"]})
     async with Session(model, workspace_tools(), cwd=repo) as session:
         await session.ask("Go.")
@@ -104,8 +107,8 @@ async def test_a_fresh_child_is_told_the_folder_that_it_works_in(repo: Path) -> 
     assert f"You work in the folder {repo}." not in system
 
 
-async def test_a_child_below_the_top_works_in_the_same_folder_of_its_copy(repo: Path) -> None:
-    """A session in `repo/sub`: its child works in `sub` of its copy, and cannot leave it."""
+async def test_a_child_works_in_its_parent_s_folder_of_the_worktree(repo: Path) -> None:
+    """A session in `repo/sub` has a child in `sub` of its worktree, which it cannot leave."""
     reads = [Call("Read", {"file_path": "b.txt"}), Call("Read", {"file_path": "../a.txt"})]
     model = ScriptedModel({"LOOK-UP": [reads, "looked"], "": [fresh("LOOK-UP", "looker", isolation="worktree"), "ok"]})
     async with Session(model, workspace_tools(), cwd=repo / "sub") as session:
@@ -118,8 +121,8 @@ async def test_a_child_below_the_top_works_in_the_same_folder_of_its_copy(repo: 
     assert run.context.cwd.name == "sub"
 
 
-async def test_copies_of_two_children_are_two(repo: Path) -> None:
-    """Two that edit the same file at once do not meet; a definition may ask for it, and a fork, too."""
+async def test_each_child_has_its_own_worktree(repo: Path) -> None:
+    """Two children edit one file concurrently without a conflict. A definition or a fork may ask for a worktree."""
     worker = Agent(name="worker", description="Works.", instructions="You are a worker.", isolation="worktree")
     script: Script = {
         "You are a worker": [EDIT, "worked"],
@@ -144,8 +147,8 @@ async def test_copies_of_two_children_are_two(repo: Path) -> None:
 
 
 @pytest.mark.parametrize("changed", [True, False])
-async def test_a_child_that_is_cancelled_leaves_only_what_it_changed(repo: Path, changed: bool) -> None:
-    """Cancelled at work: its changes stay and are reported, a copy without changes goes."""
+async def test_a_cancelled_child_leaves_only_a_changed_worktree(repo: Path, changed: bool) -> None:
+    """A changed worktree stays and is reported. A worktree without changes is removed."""
     gate = Gate()
     steps = [EDIT, Call("gate")] if changed else [Call("gate")]
     model = ScriptedModel({"EDIT-IT": steps, "": [background("EDIT-IT", "editor", isolation="worktree"), "ok", "ok"]})
@@ -161,8 +164,8 @@ async def test_a_child_that_is_cancelled_leaves_only_what_it_changed(repo: Path,
     assert len(worktrees(repo)) == 2 * changed
 
 
-async def test_a_child_that_is_cancelled_while_it_rests_leaves_no_copy(repo: Path) -> None:
-    """Its turn was over and it only waited for a child of its own: its copy goes all the same."""
+async def test_a_child_cancelled_while_idle_leaves_no_worktree(repo: Path) -> None:
+    """The child's turn was over, and it only waited for a child of its own."""
     gate = Gate()
     model = ScriptedModel(
         {
@@ -181,7 +184,7 @@ async def test_a_child_that_is_cancelled_while_it_rests_leaves_no_copy(repo: Pat
         assert worktrees(repo) == []
 
 
-async def test_a_session_that_closes_leaves_no_copy(repo: Path) -> None:
+async def test_closing_a_session_removes_unchanged_worktrees(repo: Path) -> None:
     """Closing ends children in worktrees like any others."""
     gate = Gate()
     model = ScriptedModel(
@@ -194,8 +197,8 @@ async def test_a_session_that_closes_leaves_no_copy(repo: Path) -> None:
     assert worktrees(repo) == []
 
 
-async def test_a_child_that_fails_leaves_what_it_changed(repo: Path) -> None:
-    """A provider's failure does not cost the edits: the copy stays and is reported with the failure."""
+async def test_a_failed_child_leaves_its_changed_worktree(repo: Path) -> None:
+    """A provider's failure does not lose the edits: the worktree stays and is reported with the failure."""
     model = ScriptedModel(
         {"EDIT-IT": [EDIT, Fail("down")], "": [fresh("EDIT-IT", "editor", isolation="worktree"), "ok"]}
     )
@@ -211,8 +214,8 @@ async def test_a_child_that_fails_leaves_what_it_changed(repo: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["no repository", "no commit"])
-async def test_where_there_can_be_no_copy_nobody_is_born(tmp_path: Path, kind: str) -> None:
-    """No repository, or none with a commit: the spawn is refused with what to do, and leaves nothing."""
+async def test_a_spawn_without_a_commit_to_copy_is_refused(tmp_path: Path, kind: str) -> None:
+    """A folder without a repository or without a commit is refused with the remedy, and nothing is left."""
     if kind == "no commit":
         git(tmp_path, "init", "-q")
     model = ScriptedModel([fresh("EDIT-IT", isolation="worktree"), "ok"])
@@ -226,8 +229,8 @@ async def test_where_there_can_be_no_copy_nobody_is_born(tmp_path: Path, kind: s
     assert "commit once" in told
 
 
-async def test_a_spawn_that_is_cancelled_while_git_works_leaves_nothing(repo: Path) -> None:
-    """Interrupted between the worktree's creation and the birth: no run, no worktree, no place, no reservation."""
+async def test_a_spawn_cancelled_while_git_works_leaves_nothing(repo: Path) -> None:
+    """The interrupt comes between worktree and spawn: no run, no worktree and no reservation stays."""
     model = ScriptedModel([fresh("EDIT-IT", "editor", isolation="worktree"), "again"])
     async with Session(model, cwd=repo, runtime=AgentRuntime(grace_s=30)) as session:
         turn = asyncio.create_task(session.ask("Go."))
@@ -242,8 +245,8 @@ async def test_a_spawn_that_is_cancelled_while_git_works_leaves_nothing(repo: Pa
         assert (await session.ask("Again.")).value == "again"
 
 
-async def test_mail_to_a_finished_child_whose_copy_is_gone_is_refused(repo: Path) -> None:
-    """It could not go on where it was: the sender is told so, and the child stays finished."""
+async def test_mail_to_a_finished_child_without_its_worktree_is_refused(repo: Path) -> None:
+    """The child could not continue in its folder. The sender reads that, and the child stays finished."""
     model = ScriptedModel(
         {
             "LOOK-UP": ["looked"],
@@ -261,8 +264,8 @@ async def test_mail_to_a_finished_child_whose_copy_is_gone_is_refused(repo: Path
         assert session.handle("looker").view().state == "completed"
 
 
-async def test_mail_to_a_child_whose_copy_is_being_removed_is_refused(repo: Path) -> None:
-    """It has answered and git is at work: mail could only be lost, so its sender hears that it came too late."""
+async def test_mail_to_a_child_whose_worktree_is_being_removed_is_refused(repo: Path) -> None:
+    """The child has answered and git is at work, so the mail would be lost."""
     gate = Gate()
     look = background("LOOK-UP", "looker", isolation="worktree")
     model = ScriptedModel({"LOOK-UP": [Call("gate"), "looked"], "": [look, "ok", "noted"]})
@@ -283,8 +286,11 @@ async def test_mail_to_a_child_whose_copy_is_being_removed_is_refused(repo: Path
     assert worktrees(repo) == []
 
 
-async def test_who_had_answered_and_whose_copy_was_removed_ends_under_the_next_kernel(repo: Path) -> None:
-    """Killed between the two: its copy is made anew, so that its tree goes on, with what it had answered."""
+async def test_a_child_killed_after_its_worktree_was_removed_can_end(repo: Path) -> None:
+    """The kill comes between answer and end.
+
+    The next kernel makes the worktree again, and the tree resumes with the answer.
+    """
     store, types = MemoryStore(), Project.open(None, user_dir=None)
     lead = fresh("LOOK-UP", "looker", isolation="worktree")
     model = ScriptedModel({"LOOK-UP": ["looked"], "": [lead, "all done"]})

@@ -1,4 +1,4 @@
-"""A child in a worktree of its own is rooted where its parent was: no higher."""
+"""A child in a worktree has the folder of its parent as its root, and no higher one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def service(tmp_path: Path) -> Path:
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")
 async def test_a_child_s_worktree_is_no_wider_than_its_parent_s_folder(service: Path) -> None:
-    """A session in a folder of a repository: its child works in that folder's copy, not in the repository's."""
+    """A session works in a folder of a repository. Its child works in that folder's copy, not in the repository's."""
     async with Session(ScriptedModel({"": ["Done."]}), cwd=service) as session:
         child = await session.spawn(SpawnRequest(prompt="Go.", mode="fresh", isolation="worktree"))
         cwd = session.runtime.trees[session.handle("main").id].tree.register.runs[child.id].context.cwd
