@@ -1,4 +1,4 @@
-"""An agent's own state from inside: in sandboxes on every backend, and in the host."""
+"""An agent's own state as its code uses it: in sandboxes on every backend, and in the host."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ __all__ = ["backend", "runtime"]
 MAY = ramet.Policy(allow_sub_agents=True, memory_mb=1024, cpu_cores=8)
 
 
-async def committed(runtime: ramet.AgentRuntime, run: str) -> list[StateCommitted]:
-    """What is on a run's record of commits."""
+async def commits_of(runtime: ramet.AgentRuntime, run: str) -> list[StateCommitted]:
+    """Return the recorded commits of a run."""
     assert runtime.journal is not None
     stored = await runtime.journal.store.read(run=run)
     told = [events.decode(each.data) for each in stored]
@@ -34,14 +34,17 @@ async def committed(runtime: ramet.AgentRuntime, run: str) -> list[StateCommitte
 
 
 async def run(runtime: ramet.AgentRuntime, function: Any, *args: Any, policy: ramet.Policy | None = None) -> Any:
-    """The output of a function in a sandbox."""
+    """Return the output of a function in a sandbox."""
     result = await runtime.run_agent(function, policy, args=args)
     assert result.status is Status.COMPLETED, (result.error, result.stderr)
     return result.output
 
 
-async def test_what_a_run_commits_the_next_one_has(runtime: ramet.AgentRuntime) -> None:
-    """Kept under the agent's name, seen as keys of its own; what was in no commit is gone. The commit is on record."""
+async def test_the_next_run_has_what_a_run_committed(runtime: ramet.AgentRuntime) -> None:
+    """State belongs to the agent's name, and its code sees its own keys.
+
+    Uncommitted values are lost, and commits are recorded.
+    """
     handle = await runtime.spawn(agents.keeps, args=(1,), policy=MAY)
     first = (await handle.result()).value
     second = await run(runtime, agents.keeps, 2)
@@ -52,14 +55,14 @@ async def test_what_a_run_commits_the_next_one_has(runtime: ramet.AgentRuntime) 
     assert second["has"] == [True, False, True]
     assert second["messages"] == ["run 2", "run 1"]
     assert first["author"] == handle.id
-    (told,) = await committed(runtime, handle.id)
+    (told,) = await commits_of(runtime, handle.id)
     assert (told.state, told.branch, told.commit, told.keys) == (STATE, "main", first["commit"], 2)
     whole = await runtime.state(STATE)
     assert Namespaced(whole, "keeps").keys() == ["plan", "seen"]
 
 
-async def test_older_commits_can_be_looked_at_and_not_changed(runtime: ramet.AgentRuntime) -> None:
-    """AC-S4-7, from inside: commit, checkout, discard, remove; an equal commit is none."""
+async def test_older_commits_are_read_only(runtime: ramet.AgentRuntime) -> None:
+    """AC-S4-7: agent code can commit, check out, discard and remove. A commit without changes is the same commit."""
     assert await run(runtime, agents.looks_back) == {
         "then": 0,
         "refused": "UnsavedChanges",
@@ -70,7 +73,7 @@ async def test_older_commits_can_be_looked_at_and_not_changed(runtime: ramet.Age
 
 
 async def test_a_hostile_guest_gets_typed_errors_and_nothing_else(runtime: ramet.AgentRuntime) -> None:
-    """Huge keys, ways up, other agents' keys, registries, floods: refused by type, and its channel stays open."""
+    """Huge keys, keys of other agents, registries and floods get typed errors, and the channel stays open."""
     await run(runtime, agents.secret)
     found = await run(runtime, agents.hostile)
 
@@ -91,13 +94,13 @@ async def test_a_hostile_guest_gets_typed_errors_and_nothing_else(runtime: ramet
     assert sorted(whole.keys()) == ["hostile/fine", "secret/secret"]
 
 
-async def test_a_value_in_the_form_of_a_commit_is_none(runtime: ramet.AgentRuntime) -> None:
-    """A commit that is not in the branch's history cannot be stood on, even though its blob is there."""
+async def test_a_forged_commit_cannot_be_checked_out(runtime: ramet.AgentRuntime) -> None:
+    """A commit outside the branch's history is unknown, even if its blob exists."""
     assert await run(runtime, agents.forges) == ["Unknown"] * 20 + ["Denied"] * 10
 
 
 async def test_children_have_namespaces_below_their_parents(runtime: ramet.AgentRuntime) -> None:
-    """AC-S4-8: a child's key is invisible to its sibling, and its parent can list it."""
+    """AC-S4-8: a sibling does not see a child's key, and the parent can list it."""
     one, two, before, names, after = await run(runtime, agents.parent_of_two, policy=MAY)
 
     assert (one, two) == (["one"], ["two"])
@@ -107,7 +110,7 @@ async def test_children_have_namespaces_below_their_parents(runtime: ramet.Agent
 
 
 async def test_ac_s4_10_a_parent_sees_nothing_of_a_branch_until_it_merges(runtime: ramet.AgentRuntime) -> None:
-    """AC-S4-10: the delegate works on a fork at a real commit; merged twice it is in there once, and it says whose."""
+    """AC-S4-10: the delegate works on a fork of a real commit. Merging twice adds its work once, with its author."""
     handle = await runtime.spawn(agents.delegates, policy=MAY)
     found = (await handle.result()).value
 
@@ -119,15 +122,18 @@ async def test_ac_s4_10_a_parent_sees_nothing_of_a_branch_until_it_merges(runtim
     assert (found["parents"], found["once"]) == (2, True)
     assert found["told"] == [f"merge the branch of {child}", handle.id]
     assert found["dropped"] == [True, False, {}]
-    (of_child,) = await committed(runtime, child)
+    (of_child,) = await commits_of(runtime, child)
     assert (of_child.branch, of_child.keys) == (f"delegates/{child}", 2)
-    assert [each.keys for each in await committed(runtime, handle.id)] == [1, 1, 2]
+    assert [each.keys for each in await commits_of(runtime, handle.id)] == [1, 1, 2]
     whole = await runtime.state(STATE)
     assert found["first"] in {each.id for each in await whole.history()}
 
 
-async def test_keys_that_both_changed_are_decided_inside(runtime: ramet.AgentRuntime) -> None:
-    """A branch begins at a commit; without a word of the parent nothing is merged; with one, each key once."""
+async def test_agent_code_decides_about_keys_that_both_branches_changed(runtime: ramet.AgentRuntime) -> None:
+    """A branch begins at a commit.
+
+    Without a decision of the parent nothing is merged, and with one each key is asked once.
+    """
     refused, conflict, asked, plan, by = await run(runtime, agents.disagrees, policy=MAY)
 
     assert refused == "UnsavedChanges"
@@ -140,7 +146,7 @@ async def test_keys_that_both_changed_are_decided_inside(runtime: ramet.AgentRun
 
 
 async def test_branches_of_branches_are_merged_one_by_one(runtime: ramet.AgentRuntime) -> None:
-    """What a delegate's delegate did gets to the parent by the delegate alone."""
+    """The work of a delegate's delegate reaches the parent only through the delegate."""
     assert await run(runtime, agents.nested, policy=MAY) == {
         "before": {},
         "refused": "Unknown",
@@ -149,16 +155,16 @@ async def test_branches_of_branches_are_merged_one_by_one(runtime: ramet.AgentRu
     }
 
 
-async def test_a_name_that_a_sandbox_gives_is_no_way_to_another_agents_state(runtime: ramet.AgentRuntime) -> None:
-    """A function that is named like another agent stands below whoever started it."""
+async def test_a_function_named_like_an_agent_does_not_get_its_state(runtime: ramet.AgentRuntime) -> None:
+    """A sandbox spawns a function with another agent's name, whose state stays below its parent."""
     await run(runtime, agents.secret)
 
     assert await run(runtime, agents.thief, policy=MAY) == "nothing"
 
 
 @pytest.mark.parametrize("folder", [True, False])
-async def test_functions_of_the_host_have_the_same(tmp_path: pathlib.Path, folder: bool) -> None:
-    """In a thread it is used as in a sandbox; in the event loop its calls are awaited."""
+async def test_functions_in_the_host_have_state(tmp_path: pathlib.Path, folder: bool) -> None:
+    """A function in a thread uses the blocking interface. A coroutine awaits the calls."""
     in_thread = ramet.Agent(name="keeps", function=agents.keeps_in_thread)
     in_loop = ramet.Agent(name="keeps", function=agents.keeps_async)
     async with ramet.AgentRuntime(tmp_path if folder else None) as runtime:
@@ -180,8 +186,8 @@ async def test_functions_of_the_host_have_the_same(tmp_path: pathlib.Path, folde
         ("abandon", "Conflict", {"count": 1, "first": True}),
     ],
 )
-async def test_ac_s4_7_two_runs_of_one_agent_that_commit_at_once(how: str, second: str, kept: dict[str, Any]) -> None:
-    """AC-S4-7: the second one is refused, decides, or gives up, as it asked; it has what was kept."""
+async def test_ac_s4_7_concurrent_commits_of_one_agent_conflict(how: str, second: str, kept: dict[str, Any]) -> None:
+    """AC-S4-7: the second run is refused, resolves, or abandons its changes, as it asked."""
     both, first_is_done = asyncio.Barrier(2), asyncio.Event()
 
     async def count(word: str, by: int) -> str:
@@ -218,7 +224,7 @@ def _added(key: str, base: Any, ours: Any, theirs: Any) -> Any:
     return ours + theirs
 
 
-async def test_code_that_is_no_agent_has_no_state() -> None:
-    """It says how to become one."""
+async def test_code_outside_an_agent_has_no_state() -> None:
+    """The error says that the code does not run inside an agent."""
     with pytest.raises(RametError, match="does not run inside an agent"):
         agents.keeps(1)

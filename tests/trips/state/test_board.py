@@ -1,4 +1,4 @@
-"""Boards that agents share: one winner, no cycle, nothing lost, on every store and over the death of processes."""
+"""Boards that agents share: one winner per task, no cycle and no loss, on every store and after kills."""
 
 from __future__ import annotations
 
@@ -36,19 +36,21 @@ KILLS = [
 ]
 
 
-def always(_: str) -> bool:
-    """Everybody lives."""
+def always_living(_: str) -> bool:
+    """Return True: every owner lives."""
     return True
 
 
 @pytest.mark.parametrize("store", STORES)
-async def test_of_fifty_claimers_one_wins(store: str, tmp_path: pathlib.Path) -> None:
-    """AC-S1-11: the others are told who has it, and nothing that they did is left."""
+async def test_one_of_fifty_concurrent_claims_wins(store: str, tmp_path: pathlib.Path) -> None:
+    """AC-S1-11: the others read who has the task, and leave no change."""
     async with STORES[store](tmp_path).open() as opened:
         await Board(opened, "list").create("dig")
 
         async def claim(number: int) -> Task:
-            return await Board(opened, "list", is_living=always).claim("1", Owner(f"run-{number}", f"main/{number}"))
+            return await Board(opened, "list", is_living=always_living).claim(
+                "1", Owner(f"run-{number}", f"main/{number}")
+            )
 
         outcomes = await asyncio.gather(*map(claim, range(50)), return_exceptions=True)
         (won,) = [each for each in outcomes if isinstance(each, Task)]
@@ -61,10 +63,8 @@ async def test_of_fifty_claimers_one_wins(store: str, tmp_path: pathlib.Path) ->
 
 
 @pytest.mark.parametrize("store", STORES)
-async def test_changes_at_the_same_time_neither_lose_each_other_nor_make_a_circle(
-    store: str, tmp_path: pathlib.Path
-) -> None:
-    """Twenty are created at once, each there once; of two that would wait for each other one is refused."""
+async def test_concurrent_changes_lose_nothing_and_make_no_cycle(store: str, tmp_path: pathlib.Path) -> None:
+    """Twenty tasks are created concurrently. Of two tasks that would wait for each other, one change is refused."""
     async with STORES[store](tmp_path).open() as opened:
         made = await asyncio.gather(*(Board(opened, "list").create(f"task {n}") for n in range(20)))
         assert sorted(int(task.id) for task in made) == list(range(1, 21))
@@ -79,10 +79,10 @@ async def test_changes_at_the_same_time_neither_lose_each_other_nor_make_a_circl
 
 @pytest.mark.parametrize("store", KINDS)
 async def test_a_board_survives_a_restart(store: str, tmp_path: pathlib.Path) -> None:
-    """AC-S1-11: what waits waits, what was claimed has its owner, ids go on; other lists are other boards."""
+    """AC-S1-11: blocked tasks, owners and ids stay the same. Other lists are other boards."""
     place = STORES[store](tmp_path)
     async with place.open() as opened:
-        board = Board(opened, "list", is_living=always)
+        board = Board(opened, "list", is_living=always_living)
         await board.create("dig", "deep", metadata={"tools": ["spade"], "gone": None})
         await board.create("fill", blocked_by=["1"])
         await board.create("spare")
@@ -90,7 +90,7 @@ async def test_a_board_survives_a_restart(store: str, tmp_path: pathlib.Path) ->
         await board.claim("1", ANN)
         before = await board.list()
     async with place.open() as opened:
-        board = Board(opened, "list", is_living=always)
+        board = Board(opened, "list", is_living=always_living)
         assert await board.list() == before
         assert (before[0].metadata, before[0].blocks, before[1].open_blockers) == ({"tools": ["spade"]}, ("2",), ("1",))
         with pytest.raises(TaskRefused) as refusal:
@@ -104,7 +104,7 @@ async def test_a_board_survives_a_restart(store: str, tmp_path: pathlib.Path) ->
 
 @pytest.mark.parametrize(("place", "when", "number"), KILLS, indirect=["place"])
 async def test_a_process_killed_at_any_write_leaves_whole_steps(place: str, when: str, number: int) -> None:
-    """AC-S1-11, NEG-15: the board is what the steps before made of it, and the rest can be done."""
+    """AC-S1-11, NEG-15: the board has the result of the finished steps, and the other steps can still be done."""
     await killed(PROGRAM, place, when, number)
     expected = await MemoryStore().open()
     done = number - (when == "before")
@@ -120,8 +120,8 @@ async def test_a_process_killed_at_any_write_leaves_whole_steps(place: str, when
     await expected.close()
 
 
-async def test_the_task_of_an_agent_that_was_killed_waits_for_it_to_be_resumed(place: str) -> None:
-    """Nobody takes it before: the run has not ended. It goes on, and completes it."""
+async def test_the_task_of_a_killed_agent_waits_for_its_resume(place: str) -> None:
+    """The run has not ended, so no other agent can claim the task. The resumed agent completes it."""
     await killed(PROGRAM, place, "agent")
 
     async with AgentRuntime(store=store_at(place)) as runtime:
@@ -137,7 +137,7 @@ async def test_the_task_of_an_agent_that_was_killed_waits_for_it_to_be_resumed(p
 
 
 async def test_a_lease_ends_with_its_owner() -> None:
-    """A child that ends without completing its task leaves it to others; one that comes too late is refused."""
+    """Others can claim the task of a child that ended without completing it. The child's late change is refused."""
     llm = ScriptedModel(
         {
             "be lazy": [Call("TaskUpdate", {"taskId": "1", "status": "in_progress"}), "I give up"],
@@ -162,10 +162,10 @@ async def test_a_lease_ends_with_its_owner() -> None:
                 await board.complete("1", Owner(lazy.id, lazy.path))
 
 
-async def test_what_lives_keeps_its_task() -> None:
-    """While its owner is at work nobody else gets it, nor may give it back; the host may."""
+async def test_a_living_owner_keeps_its_task() -> None:
+    """No other agent can claim, complete, release or delete the task. The host can release it."""
     store = await MemoryStore().open()
-    board = Board(store, "list", is_living=always)
+    board = Board(store, "list", is_living=always_living)
     await board.create("dig")
     await board.claim("1", ANN)
     for attempt in (board.claim, board.complete, board.release, board.delete):
@@ -181,8 +181,8 @@ async def test_what_lives_keeps_its_task() -> None:
     await store.close()
 
 
-async def test_a_long_circle_is_seen() -> None:
-    """However many tasks are between; and what is deleted is waited for no more."""
+async def test_a_long_cycle_of_tasks_is_refused() -> None:
+    """The length of the cycle makes no difference. A deleted task blocks no other task."""
     store = await MemoryStore().open()
     board = Board(store, "list")
     for n in range(1, 51):
@@ -200,8 +200,8 @@ async def test_a_long_circle_is_seen() -> None:
     await store.close()
 
 
-async def test_a_board_is_bounded_and_one_that_is_not_ours_is_left_alone() -> None:
-    """Too many tasks, data that is none, and a newer version are refused; nothing is written over them."""
+async def test_a_full_or_unreadable_board_is_not_written() -> None:
+    """Too many tasks, damaged data and a newer version are refused, and their documents do not change."""
     store = await MemoryStore().open()
     row = {"subject": "x"}
     full = {"version": 1, "newest": MAX_TASKS, "rows": {str(n): row for n in range(1, MAX_TASKS + 1)}}

@@ -1,4 +1,4 @@
-"""What agents keep is durable before they are told, once, and can be seen as of any event. On every store."""
+"""State on every store: a commit is durable before its answer, happens once, and is readable as of any event."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ pytestmark = pytest.mark.usefixtures("warm")
 PROGRAM = pathlib.Path(stateful_kernel.__file__)
 
 
-async def told(runtime: AgentRuntime) -> list[Event]:
-    """All that is on record."""
+async def recorded_events(runtime: AgentRuntime) -> list[Event]:
+    """Return every recorded event."""
     store = await runtime.open_store()
     return [events.decode(each.data) for each in await store.read()]
 
 
 async def test_a_commit_is_not_made_twice_after_a_kill_before_its_answer(place: str) -> None:
-    """Killed between the two, the run that goes on gets the same commit, and it is on its record."""
+    """The resumed run gets the commit that was made before the kill, and the journal records it."""
     await killed(PROGRAM, place, "plans", 1)
 
     async with AgentRuntime(store=store_at(place)) as runtime:
@@ -54,12 +54,14 @@ async def test_a_commit_is_not_made_twice_after_a_kill_before_its_answer(place: 
         await whole.checkout()
         assert [each.id for each in await whole.history()] == [before.id]
         assert before.author == handle.id
-        assert {each.commit for each in await told(runtime) if isinstance(each, StateCommitted)} == {before.id}
+        assert {each.commit for each in await recorded_events(runtime) if isinstance(each, StateCommitted)} == {
+            before.id
+        }
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 async def test_ac_s4_10_a_delegates_branch_outlives_its_parent(place: str, nth: int) -> None:
-    """AC-S4-10: killed at the parent's commit, the fork, the child's commit, the merge: all is there once."""
+    """AC-S4-10: after a kill at commit, fork, the child's commit or merge, every commit exists once."""
     await killed(PROGRAM, place, "delegates", nth)
 
     async with AgentRuntime(store=store_at(place)) as runtime:
@@ -68,7 +70,7 @@ async def test_ac_s4_10_a_delegates_branch_outlives_its_parent(place: str, nth: 
         await runtime.result(handle.id)
         whole = await runtime.state(STATE)
         history = [each.message for each in await whole.history()]
-        births = [each for each in await told(runtime) if isinstance(each, events.RunSpawned)]
+        births = [each for each in await recorded_events(runtime) if isinstance(each, events.RunSpawned)]
 
     assert result.status is Status.COMPLETED, result.error
     child, value, _, answer, _ = result.value
@@ -78,11 +80,11 @@ async def test_ac_s4_10_a_delegates_branch_outlives_its_parent(place: str, nth: 
 
 
 async def idles() -> None:
-    """A delegate that never looks at its state."""
+    """Do nothing: a delegate that never uses its state."""
 
 
-async def looks_for_the_branch() -> bool:
-    """Whether its delegate's branch is there once that is over."""
+async def delegate_and_find_branch() -> bool:
+    """Return whether the delegate's branch exists after the delegate has ended."""
     context = current()
     assert context.tree is not None
     child = await context.tree.spawn(context, SpawnRequest(agent=idles, branch=True))
@@ -91,7 +93,7 @@ async def looks_for_the_branch() -> bool:
 
 
 class Stuck(MemoryStore):
-    """A store that a branch of a child's does not get into any more."""
+    """A store that never finishes writing a child's branch."""
 
     is_stuck = True
 
@@ -101,11 +103,11 @@ class Stuck(MemoryStore):
         return await super().put(kind, key, data, **more)
 
 
-async def test_a_delegates_branch_is_made_though_its_kernel_was_killed_before_that() -> None:
-    """Its birth is on record, and not made again: its branch is, also where nobody has written to it."""
+async def test_a_delegates_branch_exists_after_a_kill_before_its_creation() -> None:
+    """The recorded spawn is not repeated. The branch is created, also if the delegate wrote nothing to it."""
     store = Stuck()
     async with lost(store) as runtime:
-        await runtime.spawn(looks_for_the_branch)
+        await runtime.spawn(delegate_and_find_branch)
         await eventually(lambda: any(each.type == "run_ended" for each in store._events))
 
     store.is_stuck = False
@@ -115,12 +117,12 @@ async def test_a_delegates_branch_is_made_though_its_kernel_was_killed_before_th
     assert result.value is True, result.error
 
 
-async def test_a_branch_is_found_by_a_later_run_of_the_agent(place: str) -> None:
-    """The parent is never resumed: another run of it finds the branch by the child's id, and merges it on purpose."""
+async def test_a_later_run_of_the_agent_can_merge_a_branch(place: str) -> None:
+    """The parent is never resumed. Another run finds the branch by the child's id, and merges it."""
     await killed(PROGRAM, place, "delegates", 3)
 
     async with AgentRuntime(store=store_at(place)) as runtime:
-        births = [each for each in await told(runtime) if isinstance(each, events.RunSpawned)]
+        births = [each for each in await recorded_events(runtime) if isinstance(each, events.RunSpawned)]
         later = Agent(name="delegates", function=stateful_kernel.takes_over)
         result = await (await runtime.spawn(later)).result()
 
@@ -129,12 +131,12 @@ async def test_a_branch_is_found_by_a_later_run_of_the_agent(place: str) -> None
 
 @pytest.fixture(params=["memory", "nothing"])
 def store(request: pytest.FixtureRequest) -> MemoryStore | None:
-    """A store of the process, or none at all."""
+    """A store of the process, or none."""
     return MemoryStore() if request.param == "memory" else None
 
 
-async def test_the_state_as_of_any_event(store: MemoryStore | None) -> None:
-    """Before, between and behind its commits; each event says which commit it made."""
+async def test_state_can_be_read_as_of_any_event(store: MemoryStore | None) -> None:
+    """The event of a commit, and the events before and after it, each give the state at that time."""
     async with AgentRuntime(store=store) as runtime:
         first = await runtime.spawn(agents.keeps, args=(1,))
         await first.result()
@@ -156,8 +158,8 @@ async def test_the_state_as_of_any_event(store: MemoryStore | None) -> None:
             await runtime.state_at(first.id, 0)
 
 
-async def test_the_state_of_a_branch_as_of_an_event(store: MemoryStore | None) -> None:
-    """A delegate's is that of its branch, from the commit on that it begins at; its parent's has it once it merged."""
+async def test_the_state_of_a_branch_can_be_read_as_of_an_event(store: MemoryStore | None) -> None:
+    """A delegate's state is that of its branch, from the commit where it begins. The parent has it after the merge."""
     async with AgentRuntime(store=store) as runtime:
         parent = await runtime.spawn(stateful_kernel.delegates)
         child = (await parent.result()).value[0]
@@ -177,7 +179,7 @@ async def test_the_state_of_a_branch_as_of_an_event(store: MemoryStore | None) -
 
 
 def architect() -> Agent:
-    """An agent that may make others."""
+    """Return an agent that may create others."""
     agent = Agent(name="architect", primer="You make specialists.")
     agent.cls(Agent)
     agent.module(math, include=["pi"])
@@ -185,7 +187,7 @@ def architect() -> Agent:
 
 
 async def test_a_registry_follows_checkout_and_fork(place: str) -> None:
-    """At an older commit an agent's registry holds the recipes of then; a branch of it holds its own."""
+    """An older commit has the recipes of its time, and a branch has its own."""
     async with AgentRuntime(store=store_at(place)) as runtime:
         one = await runtime.dynamic.create(architect(), Agent(name="one", primer="first").recipe())
         old = await runtime.dynamic.create(architect(), Agent(name="two", primer="old").recipe())
@@ -210,15 +212,15 @@ async def test_a_registry_follows_checkout_and_fork(place: str) -> None:
 
 
 def reads_its_registry() -> list[list[str]]:
-    """An agent's own code looks at what it has made, now and then."""
+    """Return the created agents of an agent's own registry, now and at its oldest commit."""
     state = agent_state()
     found, commits = [sorted(state.get(REGISTRY))], state.history()
     state.checkout(commits[-1])
     return [*found, sorted(state.get(REGISTRY))]
 
 
-async def test_an_agent_sees_its_registry_as_it_was(place: str) -> None:
-    """From inside, too."""
+async def test_agent_code_can_read_an_older_registry(place: str) -> None:
+    """Checkout of an older commit works from the agent's own code, too."""
     async with AgentRuntime(store=store_at(place)) as runtime:
         await runtime.dynamic.create(architect(), Agent(name="one", primer="first").recipe())
         await runtime.dynamic.create(architect(), Agent(name="two", primer="second").recipe())
@@ -228,5 +230,5 @@ async def test_an_agent_sees_its_registry_as_it_was(place: str) -> None:
 
 
 def test_agent_created_and_state_committed_carry_commits() -> None:
-    """Both name the commit: the state can be seen as of either."""
+    """Both events name a commit, so the state can be read as of either."""
     assert {"commit"} <= set(AgentCreated.__struct_fields__) & set(StateCommitted.__struct_fields__)

@@ -1,4 +1,4 @@
-"""The state of a run whose parent has ended, in a process that has the parent's definition no more: where it was."""
+"""The state location of a run whose parent has ended, in a process without the parent's definition."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ OWNER = "agent-0123456789abcdef"
 SOLVER = AgentRef("architect", "0" * 64, ("solver",), "1" * 64)
 
 
-async def works() -> None:
-    """Go on until the process ends."""
+async def work_forever() -> None:
+    """Work until the process ends."""
     await asyncio.Event().wait()
 
 
 def state_of(run: Run) -> tuple[str, str, str]:
-    """Whose it is, and where in that."""
+    """Return owner, place and branch of a run's state."""
     standing = state_location(run)
     return standing.owner, place_of(standing), branch_of(standing)
 
 
 def only_living(runtime: AgentRuntime, root: RunId) -> Run:
-    """The run of a tree that is at work."""
+    """Return the one active run of a tree."""
     [run] = [each for each in runtime.trees[root].tree.register.runs.values() if each.is_living]
     return run
 
 
 @pytest.mark.parametrize("ref", [None, SOLVER], ids=["named", "made"])
 @pytest.mark.parametrize("branch", [False, True], ids=["its own", "branch"])
-async def test_a_child_at_work_below_an_ended_parent_keeps_its_place_after_a_kill(
+async def test_a_child_of_an_ended_parent_keeps_its_state_location_after_a_kill(
     branch: bool, ref: AgentRef | None
 ) -> None:
-    """The owner, the branch that it was born to, and what the parent's handle says are on record."""
+    """The journal has the owner, the branch from the spawn, and the reference of the parent's definition."""
     store, may_end = MemoryStore(), asyncio.Event()
 
     async def leads(until: asyncio.Event) -> str:
@@ -53,7 +53,7 @@ async def test_a_child_at_work_below_an_ended_parent_keeps_its_place_after_a_kil
     lead: Any = Agent(name="lead", function=leads, ref=ref)
     async with lost(store) as runtime:
         handle = await runtime.spawn(lead, args=(may_end,), state_owner=OWNER)
-        asked = SpawnRequest(agent=works, detached=True, branch=branch)
+        asked = SpawnRequest(agent=work_forever, detached=True, branch=branch)
         await runtime.trees[handle.id].tree.spawn(handle.run.context, asked)
         may_end.set()
         await eventually(lambda: not handle.run.is_living)

@@ -1,4 +1,7 @@
-"""The state of agents that write code, under the name `state`, and tasks on branches of it. On both backends."""
+"""State of agents that write code, under the name `state`, and tasks on branches of that state.
+
+Both backends are tested.
+"""
 
 # mypy: disable-error-code="empty-body"
 
@@ -39,19 +42,19 @@ print(state.keys(recursive=False), state.namespaces())
 
 
 @pytest.fixture(autouse=True)
-def no_agents_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test is a process of its own, as far as agents that are declared in code go."""
+def forget_declared_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the agents that other tests declared in code."""
     monkeypatch.setattr(declarations, "_registered", {})
     monkeypatch.setattr(declarations, "_newest", {})
 
 
 def code(text: str) -> Call:
-    """A call of the tool."""
+    """Return a call of the tool."""
     return Call("python", {"code": text})
 
 
 def coder() -> Agent:
-    """An agent that writes code, and may make others."""
+    """Return an agent that writes code and may create others."""
     agent = Agent(
         name="coder",
         description="Writes code",
@@ -65,7 +68,7 @@ def coder() -> Agent:
 
 
 async def play(folder: pathlib.Path, backend: Name, script: dict[str, list[Any]]) -> tuple[list[str], list[Any]]:
-    """Let a session's child play; what its calls showed, and what it committed."""
+    """Run a script in a session's child, and return the outputs of its calls and its commits."""
     parts: dict[str, Any] = {
         "Begin!": [Call("Agent", {"subagent_type": "coder", "prompt": "Play."}), "Done."],
         **script,
@@ -80,7 +83,7 @@ async def play(folder: pathlib.Path, backend: Name, script: dict[str, list[Any]]
 
 @both
 async def test_code_has_its_state_by_name(tmp_path: pathlib.Path, backend: Name) -> None:
-    """It waits for its answers also where the code has an event loop; errors are those of the host."""
+    """Code can use the state inside an event loop, too, and reads the host's errors."""
     use = "state.set('n', state.get('n', 0) + 1)\nstate.commit('counted')\nstate.get('n')"
     awaited = "await __import__('typing').cast(object, helper())"
     shown, committed = await play(
@@ -106,8 +109,8 @@ async def test_code_has_its_state_by_name(tmp_path: pathlib.Path, backend: Name)
 
 
 @both
-async def test_a_task_on_a_branch_is_seen_when_it_is_merged(tmp_path: pathlib.Path, backend: Name) -> None:
-    """AC-S4-10: an agent that was written down works on its creator's state; the creator decides."""
+async def test_a_task_on_a_branch_shows_after_its_merge(tmp_path: pathlib.Path, backend: Name) -> None:
+    """AC-S4-10: a created agent works on a branch of its creator's state, and the creator merges it."""
     shown, _ = await play(
         tmp_path,
         backend,
@@ -127,8 +130,8 @@ async def test_a_task_on_a_branch_is_seen_when_it_is_merged(tmp_path: pathlib.Pa
     ]
 
 
-async def test_a_branch_needs_somebody_whose_state_it_is_of() -> None:
-    """A task that no run calls has no parent."""
+async def test_a_task_on_a_branch_needs_a_parent_run() -> None:
+    """A task that no run calls has no parent, so it has no state to branch from."""
     agent = Agent(name="solver", primer="You solve.", model=ramet.ScriptedModel(["2"]))
 
     @agent.task

@@ -1,4 +1,4 @@
-"""The own states of agents in a server: of two teams and the program, all of one name. Real HTTP, real sandboxes."""
+"""States of agents in a server: two teams and the program use one agent name. Real HTTP, real sandboxes."""
 
 from __future__ import annotations
 
@@ -37,37 +37,37 @@ MAY_SPAWN = Policy(allow_sub_agents=True)
 LOOKS = "print(sorted(state.keys()), state.get('secret'))"
 
 
-def keeps(word: str) -> str:
-    """Code that keeps a word."""
+def code_that_keeps(word: str) -> str:
+    """Return code that commits a word."""
     return f"state.set('secret', {word!r})\nstate.commit({word!r})\nprint('kept')"
 
 
-class Place(NamedTuple):
-    """A server, a client with the operator's key, and what their teams ask."""
+class ServerWithTeams(NamedTuple):
+    """A server, a client with the operator's key, and requests of its teams."""
 
     server: Server
     client: Client
 
     async def spawn(self, team: str, kind: str = "told", info: dict[str, Any] | None = None, **more: Any) -> Any:
-        """An agent of the name `notes` in a team of its own."""
+        """Spawn an agent with the name `notes` in a new team."""
         created = await self.client.create_team({"agents": 4}, name=team)
         told = {"tools": ["python"], "spawn": True}
         asked = {"policy": MAY_SPAWN, "key": created.key, **more}
         return await self.client.spawn_agent(team, "notes", kind, info or told, **asked)
 
     async def say(self, agent: SpawnedAgent, text: str) -> str:
-        """One turn; its text."""
+        """Take one turn, and return its text."""
         body = json.dumps({"model": "any", "messages": [{"role": "user", "content": text}]}).encode()
         said = await self.client.say(agent.agent.id, body, format="openai", key=agent.nonce)
         chunks = [json.loads(line) for line in said.replace(b"}{", b"}\n{").splitlines()]
         return "".join(each["choices"][0]["delta"].get("content") or "" for each in chunks if each["choices"])
 
     async def run(self, agent: SpawnedAgent, code: str) -> str:
-        """The result of a call of `python`."""
+        """Return the result of a call of `python`."""
         return await self.say(agent, f"call python {json.dumps({'code': code})}")
 
     async def run_below(self, agent: SpawnedAgent, code: str) -> str:
-        """Likewise, of an agent that it starts by the name of a definition, which all have."""
+        """Return the result of a call of `python` by a child, which the agent spawns from a built-in definition."""
         prompt = f"call python {json.dumps({'code': code})}"
         asked = {
             "subagent_type": "general-purpose",
@@ -78,32 +78,32 @@ class Place(NamedTuple):
         return await self.say(agent, f"call Agent {json.dumps(asked)}")
 
     async def run_of(self, agent: SpawnedAgent) -> str:
-        """The root of its newest tree."""
+        """Return the root of the agent's newest tree."""
         return (await self.client.get_agent(agent.agent.id, key=agent.nonce)).run
 
     async def states(self) -> list[str]:
-        """The branches of all states, in the store of the server."""
+        """Return the branches of all states in the server's store."""
         store = await self.server.runtime.open_store()
         return sorted(each.key for each in await store.list(KIND))
 
 
 @asynccontextmanager
-async def serving(folder: pathlib.Path, backend: Backend) -> AsyncIterator[Place]:
-    """A server over a folder."""
+async def serving(folder: pathlib.Path, backend: Backend) -> AsyncIterator[ServerWithTeams]:
+    """Start a server in a folder."""
     types: dict[str, Any] = {"told": ToldType(), "function": FunctionType(["tests.trips.agents.stateful"])}
     async with (
         Server(folder, backend=backend, types=types) as server,
         ramet.connect(server.where) as client,
     ):
-        yield Place(server, client)
+        yield ServerWithTeams(server, client)
 
 
 def _of(agent: SpawnedAgent, states: list[str]) -> list[str]:
     return [each for each in states if each.startswith(f"agents@{agent.agent.id}/")]
 
 
-async def of_the_program(place: Place, code: str, name: str = "notes") -> str:
-    """The result of a call of `python`, of an agent of the program that has the same name, or another."""
+async def run_in_program(place: ServerWithTeams, code: str, name: str = "notes") -> str:
+    """Return the result of a call of `python` by an agent of the program, with the same or another name."""
     model = ramet.ScriptedModel([Call("python", {"code": code}), lambda messages: str(messages[-1].content)])
     agent = Agent(name=name, instructions="Keep notes.", model=model, tools=[python_tool()], policy=Policy())
     handle = await place.server.runtime.spawn(agent.module("math"), "Begin!")
@@ -111,39 +111,39 @@ async def of_the_program(place: Place, code: str, name: str = "notes") -> str:
 
 
 @both
-async def test_the_state_of_an_agent_is_of_that_agent_alone(folder: pathlib.Path, backend: Backend) -> None:
-    """Agents of its name, in another team and in the program, cannot read or write it; a later server finds it."""
+async def test_an_agent_s_state_is_isolated_from_agents_of_its_name(folder: pathlib.Path, backend: Backend) -> None:
+    """Agents with its name, in another team and in the program, cannot read or write it. A later server finds it."""
     async with serving(folder, backend) as place:
-        assert "kept" in await of_the_program(place, keeps("of the program"))
+        assert "kept" in await run_in_program(place, code_that_keeps("of the program"))
         ours, theirs = await place.spawn("ours"), await place.spawn("theirs")
-        assert "kept" in await place.run(ours, keeps("of ours"))
+        assert "kept" in await place.run(ours, code_that_keeps("of ours"))
 
         assert "[] None" in await place.run(theirs, LOOKS)
-        assert "kept" in await place.run(theirs, keeps("of theirs"))
+        assert "kept" in await place.run(theirs, code_that_keeps("of theirs"))
         assert "['secret'] of ours" in await place.run(ours, LOOKS)
-        assert "['secret'] of the program" in await of_the_program(place, LOOKS)
+        assert "['secret'] of the program" in await run_in_program(place, LOOKS)
         messages = "print([each.message for each in state.history()], list(state.branches()))"
         assert "['of ours'] []" in await place.run(ours, messages)
 
     async with serving(folder, backend) as place:
         assert "['secret'] of ours" in await place.run(ours, LOOKS)
         assert "['secret'] of theirs" in await place.run(theirs, LOOKS)
-        assert "['secret'] of the program" in await of_the_program(place, LOOKS)
+        assert "['secret'] of the program" in await run_in_program(place, LOOKS)
 
 
-async def test_agents_that_a_client_starts_below_share_none_either(folder: pathlib.Path) -> None:
-    """Two teams start agents of the same definition; each has the notes of its own tree."""
+async def test_children_in_two_trees_do_not_share_state(folder: pathlib.Path) -> None:
+    """Two teams spawn agents of the same definition, and each child has the notes of its own tree."""
     async with serving(folder, "bwrap") as place:
         ours, theirs = await place.spawn("ours"), await place.spawn("theirs")
-        assert "kept" in await place.run_below(ours, keeps("of ours"))
+        assert "kept" in await place.run_below(ours, code_that_keeps("of ours"))
 
         assert "[] None" in await place.run_below(theirs, LOOKS)
         assert "['secret'] of ours" in await place.run_below(ours, LOOKS)
 
 
 @pytest.mark.parametrize("in_the_host", [False, True])
-async def test_functions_keep_theirs_from_turn_to_turn(folder: pathlib.Path, in_the_host: bool) -> None:
-    """A turn is a tree of its own, and a later server begins others: the state is the agent's."""
+async def test_a_function_keeps_its_state_from_turn_to_turn(folder: pathlib.Path, in_the_host: bool) -> None:
+    """Each turn has its own tree, and the state belongs to the agent. A later server finds it, too."""
     info = {"function": f"tests.trips.agents.stateful:{stateful.remembers.__name__}"}
     more = {"policy": None} if in_the_host else {}
     async with serving(folder, "bwrap") as place:
@@ -157,11 +157,11 @@ async def test_functions_keep_theirs_from_turn_to_turn(folder: pathlib.Path, in_
 
 
 async def test_an_operator_sees_each_state_by_its_run(folder: pathlib.Path) -> None:
-    """The views show the state of a run where it is, also once its tree is over; a team's key does not."""
+    """The operator reads the state of a run, also after its tree has ended. A team's key cannot."""
     async with serving(folder, "bwrap") as place:
         ours, theirs = await place.spawn("ours"), await place.spawn("theirs")
         for agent, word in ((ours, "of ours"), (theirs, "of theirs")):
-            assert "kept" in await place.run(agent, keeps(word))
+            assert "kept" in await place.run(agent, code_that_keeps(word))
         for agent, word in ((ours, "of ours"), (theirs, "of theirs")):
             run = await place.run_of(agent)
             page = await place.client.kernel.state(run)
@@ -174,8 +174,8 @@ async def test_an_operator_sees_each_state_by_its_run(folder: pathlib.Path) -> N
                     await other.kernel.state(run)
 
 
-async def test_branches_of_a_state_go_with_its_agent(folder: pathlib.Path) -> None:
-    """A delegate whose work nobody took in leaves none; another agent's stay."""
+async def test_deleting_an_agent_removes_its_state_branches(folder: pathlib.Path) -> None:
+    """The branch of a delegate that was never merged is removed, too. Branches of another agent stay."""
     info = {"function": f"tests.trips.agents.stateful:{stateful.leaves_a_branch.__name__}"}
     async with serving(folder, "bwrap") as place:
         ours, theirs = [await place.spawn(team, "function", info) for team in ("ours", "theirs")]
@@ -188,13 +188,13 @@ async def test_branches_of_a_state_go_with_its_agent(folder: pathlib.Path) -> No
         assert await place.states() == before[1]
 
 
-async def test_a_state_goes_with_its_agent_and_a_new_one_of_the_name_finds_none(folder: pathlib.Path) -> None:
+async def test_a_new_agent_does_not_inherit_the_state_of_a_deleted_one(folder: pathlib.Path) -> None:
     """The states of the other team and of the program stay."""
     async with serving(folder, "bwrap") as place:
-        assert "kept" in await of_the_program(place, keeps("of the program"))
+        assert "kept" in await run_in_program(place, code_that_keeps("of the program"))
         ours, theirs = await place.spawn("ours"), await place.spawn("theirs")
         for agent in (ours, theirs):
-            assert "kept" in await place.run(agent, keeps("a word"))
+            assert "kept" in await place.run(agent, code_that_keeps("a word"))
         mine, others = [_of(each, await place.states()) for each in (ours, theirs)]
         assert await place.states() == sorted(["agents/main", *mine, *others])
 
@@ -215,15 +215,15 @@ print(seen)
 """
 
 
-async def test_nobody_reads_what_others_committed_nor_which_branches_they_have(folder: pathlib.Path) -> None:
-    """A walk from commit to commit and a merge of what is not there tell nothing; so it is within the program."""
+async def test_an_agent_cannot_read_commits_or_branches_of_others(folder: pathlib.Path) -> None:
+    """Walking the history and merging an unknown branch reveal nothing. This holds inside the program, too."""
     info = {"function": f"tests.trips.agents.stateful:{stateful.leaves_a_branch.__name__}"}
     async with serving(folder, "bwrap") as place:
         ours, theirs = await place.spawn("ours"), await place.spawn("theirs")
-        assert "kept" in await of_the_program(place, keeps("a word of the program"))
+        assert "kept" in await run_in_program(place, code_that_keeps("a word of the program"))
         assert await place.say(await place.spawn("functions", "function", info), "go") == "1"
-        assert "kept" in await place.run(ours, keeps("a word of ours"))
-        assert "kept" in await place.run(theirs, keeps("a word of theirs"))
+        assert "kept" in await place.run(ours, code_that_keeps("a word of ours"))
+        assert "kept" in await place.run(theirs, code_that_keeps("a word of theirs"))
 
         walked = await place.run(theirs, WALKS)
         assert walked.count("a word of") == 1
@@ -231,19 +231,21 @@ async def test_nobody_reads_what_others_committed_nor_which_branches_they_have(f
         no_branch = "try:\n    state.merge('nope')\nexcept Exception as error:\n    print(error)"
         handle = await place.server.runtime.spawn(stateful.leaves_a_branch, args=("go",), policy=MAY_SPAWN)
         assert (await handle.result()).value == "1"
-        for refused in (await place.run(theirs, no_branch), await of_the_program(place, no_branch, name="other")):
+        for refused in (await place.run(theirs, no_branch), await run_in_program(place, no_branch, name="other")):
             assert "nope" in refused
             assert "main" not in refused
             assert "run-" not in refused
 
-        walked = await of_the_program(place, WALKS, name="other")
+        walked = await run_in_program(place, WALKS, name="other")
         assert "a word of" not in walked
         assert "run-" not in walked
 
 
 @pytest.mark.parametrize("bounds", [{}, {"seconds": 3600.0}])
-async def test_a_client_asks_no_agent_of_the_program(folder: pathlib.Path, bounds: dict[str, float]) -> None:
-    """A definition like that of the program's agent, word for word, changes nothing, nor does a fork of it."""
+async def test_an_agent_of_a_client_cannot_ask_agents_of_the_program(
+    folder: pathlib.Path, bounds: dict[str, float]
+) -> None:
+    """An equal definition changes nothing, and a fork does not either."""
     async with serving(folder, "bwrap") as place:
         runtime = place.server.runtime
         original = Agent(name="notes", instructions="Keep notes.", limits=ramet.Limits(seconds=bounds.get("seconds")))
