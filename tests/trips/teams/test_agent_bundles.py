@@ -1,4 +1,4 @@
-"""AC-S3-7: bundles are loaded into agents that live, and taken away; their tools and skills go to the model."""
+"""AC-S3-7: bundles are loaded into living agents and unloaded again. Their tools and skills reach the model."""
 
 from __future__ import annotations
 
@@ -64,88 +64,91 @@ def answer(text):
 """
 
 
-class Site(NamedTuple):
+class ServerWithModel(NamedTuple):
     """A server, its client, and the model that its agents ask."""
 
     server: Server
     client: Client
     model: ScriptedModel
 
-    async def spawned(self, kind: str, info: Mapping[str, Any], **more: Any) -> SpawnedAgent:
-        """An agent in a sandbox, unless told otherwise, in the team `crew`."""
+    async def spawn(self, kind: str, info: Mapping[str, Any], **more: Any) -> SpawnedAgent:
+        """Spawn an agent in the team `crew`, in a sandbox by default."""
         with contextlib.suppress(InvalidValue):
             await self.client.create_team({"agents": 8}, name="crew")
         return await self.client.spawn_agent("crew", f"{kind}-1", kind, info, **{"policy": Policy(), **more})
 
-    async def uploaded(self, files: Mapping[str, bytes]) -> str:
-        """A bundle's id."""
+    async def upload(self, files: Mapping[str, bytes]) -> str:
+        """Upload a bundle, and return its id."""
         return (await self.client.upload_bundle(tar(files))).id
 
     async def image(self, files: Mapping[str, bytes]) -> str:
-        """The id of an image of one bundle."""
-        job = await self.client.create_image([await self.uploaded(files)])
+        """Create an image of one bundle, and return its id."""
+        job = await self.client.create_image([await self.upload(files)])
         while (job := await self.client.job(job.id)).state != "done":
             assert job.error is None, job.error
             await asyncio.sleep(0.002)
         return job.id
 
     async def change(self, agent: SpawnedAgent, what: str, bundle: str) -> dict[str, Any]:
-        """Load or unload."""
+        """Load or unload a bundle."""
         asked = {"@type": f"{what}_bundle", "bundle": bundle}
         changed: dict[str, Any] = await self.client.control(agent.agent.id, asked, key=agent.nonce)
         return changed
 
     async def tools(self, agent: SpawnedAgent) -> dict[str, Any]:
-        """As the agent lists them, by name."""
+        """Return the tools that the agent lists, by name."""
         listed = await self.client.control(agent.agent.id, {"@type": "list_tools"}, key=agent.nonce)
         assert isinstance(listed, list)
         return {each["name"]: each for each in listed}
 
     async def say(self, agent: SpawnedAgent, text: str) -> str:
-        """One turn; its text."""
+        """Take one turn, and return its text."""
         body = json.dumps({"model": "any", "messages": [{"role": "user", "content": text}]}).encode()
         said = await self.client.say(agent.agent.id, body, format="openai", key=agent.nonce)
         chunks = [json.loads(line) for line in said.replace(b"}{", b"}\n{").splitlines()]
         return "".join(each["choices"][0]["delta"].get("content") or "" for each in chunks if each["choices"])
 
     async def results(self, agent: SpawnedAgent) -> list[str]:
-        """What its tools gave back."""
+        """Return the results of the agent's tool calls."""
         history = await self.client.history(agent.agent.id, key=agent.nonce)
         return [each["content"] for each in history if each["role"] == "tool"]
 
     @property
     def shelves(self) -> list[str]:
-        """Of agents, on disk."""
+        """The names of the agents' shelves on disk."""
         with contextlib.suppress(FileNotFoundError):
             return sorted(each.name for each in (self.server.folder / "runs" / ".shelves").iterdir())
         return []
 
 
 @asynccontextmanager
-async def site(folder: pathlib.Path, backend: Backend, script: Script = ()) -> AsyncIterator[Site]:
-    """A server at work."""
+async def serving_model(folder: pathlib.Path, backend: Backend, script: Script = ()) -> AsyncIterator[ServerWithModel]:
+    """Start a server whose agents ask a scripted model."""
     model = ScriptedModel(script)
     types: dict[str, AgentType] = {"llm": LlmType({"scripted": model}, default="scripted"), "function": FunctionType()}
     async with (
         Server(folder, backend=backend, types=types, installs=Installs()) as server,
         ramet.connect(server.where) as client,
     ):
-        yield Site(server, client, model)
+        yield ServerWithModel(server, client, model)
 
 
 def asked(model: ScriptedModel) -> tuple[str, set[str]]:
-    """Of the newest question: what the system says, and the tools."""
+    """Return the system text and the tools of the newest model request."""
     newest = model.requests[-1]
     system = "\n".join(str(each.content) for each in newest.messages if isinstance(each, SystemMessage))
     return system, set(newest.tools)
 
 
-async def test_what_is_needed_is_not_deleted(folder: pathlib.Path) -> None:
-    """Images of living agents, bundles of images and of agents that loaded them: the refusal names who needs it."""
-    async with site(folder, "local") as here:
-        base, plain = await here.uploaded({"base.py": b"x = 1\n"}), await here.uploaded(PLAIN_CODE)
+async def test_an_image_or_bundle_in_use_is_not_deleted(folder: pathlib.Path) -> None:
+    """The refusal names the image or the agent that uses it.
+
+    A key of a team cannot delete, and unused ones can be deleted.
+    """
+    async with serving_model(folder, "local") as here:
+        base, plain = await here.upload({"base.py": b"x = 1\n"}), await here.upload(PLAIN_CODE)
         image = await here.image({"base.py": b"x = 1\n"})
-        agent = await here.spawned("llm", {}, image=image)
+        agent = await here.spawn("llm", {}, image=image)
         await here.change(agent, "load", plain)
         crew = await here.client.create_team({"agents": 1}, name="other")
         for kind, id, users in (
@@ -172,11 +175,11 @@ async def test_what_is_needed_is_not_deleted(folder: pathlib.Path) -> None:
             for id in (base, "0" * 64):
                 with pytest.raises(Unknown):
                     await delete(id)
-        assert await here.uploaded(PLAIN_CODE) == plain
+        assert await here.upload(PLAIN_CODE) == plain
 
 
-def told(say: Callable[[str], Step]) -> Callable[[Sequence[BaseMessage]], Step]:
-    """A step that depends on what a tool gave back last."""
+def step_from_last_result(say: Callable[[str], Step]) -> Callable[[Sequence[BaseMessage]], Step]:
+    """Return a step that depends on the last tool result."""
     return lambda messages: say(next(str(each.content) for each in reversed(messages) if isinstance(each, ToolMessage)))
 
 
@@ -192,17 +195,18 @@ UNTIL_GONE = f'echo it > imported; while python3 -c "{IMPORTED}" >/dev/null 2>&1
 
 
 @both
-async def test_a_bundle_is_loaded_into_an_agent_that_works_and_taken_away_again(
-    folder: pathlib.Path, backend: Backend
-) -> None:
-    """AC-S3-7: importable in the sandbox that runs; tools and skills from the next turn on, also in a later server."""
+async def test_a_bundle_is_loaded_into_an_active_agent_and_unloaded(folder: pathlib.Path, backend: Backend) -> None:
+    """AC-S3-7: the active sandbox can import it at once.
+
+    Its tools and skills come with the next turn, also on a later server.
+    """
     script: Script = [
         Call("Bash", {"command": WAITS}), "Waited.",
-        Call("count_words", {"text": "one two three", "least": 4}), told(Say),
+        Call("count_words", {"text": "one two three", "least": 4}), step_from_last_result(Say),
         [Call("shout", {"text": "ah"}), Call("count_words", {"text": 5})], "Tried.",
     ]  # fmt: skip
-    async with site(folder, backend, script) as here:
-        kit, agent = await here.uploaded(KIT), await here.spawned("llm", {"tools": ["Bash"]})
+    async with serving_model(folder, backend, script) as here:
+        kit, agent = await here.upload(KIT), await here.spawn("llm", {"tools": ["Bash"]})
         assert set(await here.tools(agent)) == {"Bash"}
         turn = asyncio.create_task(here.say(agent, "Wait"))
         await eventually(lambda: list((folder / ".ramet" / "runs").glob("*/workspace/begun")))
@@ -239,7 +243,7 @@ async def test_a_bundle_is_loaded_into_an_agent_that_works_and_taken_away_again(
         Call("Bash", {"command": UNTIL_GONE}), Call("count_words", {"text": "one two"}), "Still here.",
         Call("Bash", {"command": f"python3 -c \"{IMPORTED}\""}), "Gone.",
     ]  # fmt: skip
-    async with site(folder, backend, again) as here:
+    async with serving_model(folder, backend, again) as here:
         info = await here.client.get_agent(agent.agent.id, key=agent.nonce)
         assert (info.bundles, info.state) == ([kit], "idle")
         turn = asyncio.create_task(here.say(agent, "Again"))
@@ -260,14 +264,17 @@ async def test_a_bundle_is_loaded_into_an_agent_that_works_and_taken_away_again(
 
 
 @both
-async def test_a_call_of_a_function_imports_what_is_loaded_while_it_runs(
+async def test_an_active_function_can_import_a_bundle_loaded_during_its_call(
     folder: pathlib.Path, backend: Backend
 ) -> None:
-    """AC-S3-7: the import that failed a moment ago succeeds in the same process; others' files stay."""
-    async with site(folder, backend) as here:
-        image, plain = await here.image({"later.py": IMPORTS_LATER}), await here.uploaded(PLAIN_CODE)
-        agent = await here.spawned("function", {"function": "later:answer"}, image=image)
-        kit = await here.uploaded({**KIT, "bundle.toml": b""})
+    """AC-S3-7: an import that failed before succeeds in the same process.
+
+    Unloading another bundle keeps these files.
+    """
+    async with serving_model(folder, backend) as here:
+        image, plain = await here.image({"later.py": IMPORTS_LATER}), await here.upload(PLAIN_CODE)
+        agent = await here.spawn("function", {"function": "later:answer"}, image=image)
+        kit = await here.upload({**KIT, "bundle.toml": b""})
         assert await here.change(agent, "load", kit) == {"bundles": [kit], "tools": [], "skills": []}
         stream = here.client.turn(agent.agent.id, b'{"messages": [{"role": "user", "content": "Go"}]}', key=agent.nonce)
         async with contextlib.aclosing(stream) as chunks:
@@ -291,15 +298,18 @@ async def _until(chunks: AsyncIterator[Any], word: bytes) -> AsyncIterator[Any]:
             return
 
 
-async def test_a_bundle_that_cannot_be_had_is_refused_and_changes_nothing(folder: pathlib.Path) -> None:
-    """AC-S3-7: unknown, twice, paths, names of Python's or ramet's, another's, packages, damage, the host."""
-    async with site(folder, "local") as here:
+async def test_an_invalid_bundle_is_refused_and_changes_nothing(folder: pathlib.Path) -> None:
+    """AC-S3-7: a bundle may be unknown, loaded already, damaged, or in conflict with a module.
+
+    An agent in the host takes none.
+    """
+    async with serving_model(folder, "local") as here:
         base = {"base.py": b"def shout():\n    '''Loud.'''\n", "bundle.toml": b'tools = ["base:shout"]'}
-        agent = await here.spawned("llm", {}, image=await here.image(base))
-        plain = await here.uploaded(PLAIN_CODE)
+        agent = await here.spawn("llm", {}, image=await here.image(base))
+        plain = await here.upload(PLAIN_CODE)
         await here.change(agent, "load", plain)
         before = await here.tools(agent)
-        damaged = await here.uploaded({"soft.py": b"x = 1"})
+        damaged = await here.upload({"soft.py": b"x = 1"})
         kept = folder / ".ramet" / "packaging" / "bundles" / damaged / "soft.py"
         kept.chmod(0o644)
         kept.write_bytes(b"x = 2")
@@ -307,12 +317,12 @@ async def test_a_bundle_that_cannot_be_had_is_refused_and_changes_nothing(folder
             (Unknown, "bundle", "0" * 64),
             (Unknown, "bundle", "../../bundles"),
             (InvalidValue, "not loaded yet", plain),
-            (InvalidValue, "json", await here.uploaded({"json.py": b""})),
-            (InvalidValue, "ramet", await here.uploaded({"ramet/__init__.py": b""})),
-            (InvalidValue, "base", await here.uploaded({"base.py": b"other"})),
-            (InvalidValue, "plain", await here.uploaded({"plain/__init__.py": b""})),
-            (InvalidValue, "requirements", await here.uploaded({"requirements.txt": b"left-pad", "a.py": b""})),
-            (InvalidValue, "shout", await here.uploaded({**KIT, "textkit.py": COUNT.encode() + b"\n"})),
+            (InvalidValue, "json", await here.upload({"json.py": b""})),
+            (InvalidValue, "ramet", await here.upload({"ramet/__init__.py": b""})),
+            (InvalidValue, "base", await here.upload({"base.py": b"other"})),
+            (InvalidValue, "plain", await here.upload({"plain/__init__.py": b""})),
+            (InvalidValue, "requirements", await here.upload({"requirements.txt": b"left-pad", "a.py": b""})),
+            (InvalidValue, "shout", await here.upload({**KIT, "textkit.py": COUNT.encode() + b"\n"})),
             (RametError, "the request is not the cause", damaged),
         ]
         for error, named, bundle in refusals:

@@ -1,4 +1,4 @@
-"""What is each agent type's own; what all of them promise is in tests/conformance/test_agent_types.py."""
+"""The parts of each agent type that differ. Promises of every type are in tests/conformance/test_agent_types.py."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ FUNCTIONS = "tests.trips.agents.served_functions"
 
 
 def asked(text: str) -> bytes:
-    """A body of either format."""
+    """Return a request body that both formats accept."""
     return json.dumps({"model": "any", "messages": [{"role": "user", "content": text}]}).encode()
 
 
 def text_of(chunks: list[bytes]) -> str:
-    """What an answer in OpenAI's format says, as far as it came."""
+    """Return the text of an answer in OpenAI's format, as far as it came."""
     said = [json.loads(chunk)["choices"][0]["delta"].get("content") for chunk in chunks]
     return "".join(filter(None, said))
 
 
 async def say(agent: RunningAgent, text: str) -> str:
-    """One turn, whole; the answer's text."""
+    """Take one whole turn, and return the answer's text."""
     chunks = [chunk async for chunk in agent.turn(asked(text), "openai")]
     whole = json.loads(format_of("openai").fold(chunks))
     assert whole["choices"][0]["finish_reason"] == "stop"
@@ -61,7 +61,7 @@ async def say(agent: RunningAgent, text: str) -> str:
 
 @asynccontextmanager
 async def answering(agent: RunningAgent, text: str) -> AsyncIterator[AsyncIterator[bytes]]:
-    """A turn that is read as far as the block reads it."""
+    """Begin a turn that is read only as far as the block reads it."""
     answer = agent.turn(asked(text), "openai")
     try:
         yield answer
@@ -71,7 +71,7 @@ async def answering(agent: RunningAgent, text: str) -> AsyncIterator[AsyncIterat
 
 @asynccontextmanager
 async def lost(folder: pathlib.Path, backend: Backend | None) -> AsyncIterator[AgentRuntime]:
-    """A runtime whose process is killed at the end of the block: from then on nothing that it does is on record."""
+    """A runtime whose process is killed at the end of the block: nothing it does after that is recorded."""
     store = SqliteStore(folder / "journal.db")
     runtime = await AgentRuntime(folder, backend=backend, store=store, grace_s=0.1).start()
     yield runtime
@@ -82,26 +82,26 @@ async def lost(folder: pathlib.Path, backend: Backend | None) -> AsyncIterator[A
 
 
 async def ended(answer: AsyncIterator[bytes]) -> None:
-    """What a turn in a runtime that was lost still says, which nobody hears."""
+    """Read a turn of a lost runtime to its end, and ignore its errors."""
     with suppress(RametError):
         async for _ in answer:
             pass
 
 
 def restarted(folder: pathlib.Path, backend: Backend | None) -> AgentRuntime:
-    """One in its place."""
+    """Return a runtime that replaces the lost one."""
     return AgentRuntime(folder, backend=backend, store=SqliteStore(folder / "journal.db"))
 
 
-async def heard(agent: RunningAgent, text: str) -> AsyncIterator[str]:
-    """A turn, text for text, until it raises."""
+async def turn_pieces(agent: RunningAgent, text: str) -> AsyncIterator[str]:
+    """Yield the text pieces of a turn, until it raises."""
     async with answering(agent, text) as answer:
         async for chunk in answer:
             yield text_of([chunk])
 
 
 async def failure_of(agent: RunningAgent, text: str) -> str:
-    """How a turn failed; empty if it did not."""
+    """Return the status of a failed turn, or an empty text."""
     try:
         await say(agent, text)
     except TaskFailed as failure:
@@ -109,30 +109,30 @@ async def failure_of(agent: RunningAgent, text: str) -> str:
     return ""
 
 
-async def interrupted_at(agent: RunningAgent, word: str) -> str:
-    """A turn that is interrupted as soon as it has said a word; what it said. Raises what it raises then."""
+async def interrupt_turn_at(agent: RunningAgent, word: str) -> str:
+    """Interrupt a turn once it has said a word, and return its text. Raises the error of the turn."""
     said = ""
-    async for piece in heard(agent, "Go"):
+    async for piece in turn_pieces(agent, "Go"):
         said += piece
         if word in piece:
             await agent.interrupt()
     return said
 
 
-def saying(text: str, tool: str, **args: Any) -> AIMessage:
-    """A reply that says something and calls a tool."""
+def reply_with_call(text: str, tool: str, **args: Any) -> AIMessage:
+    """Return a reply with a text and a tool call."""
     return AIMessage(text, tool_calls=[tool_call(name=tool, args=args, id=f"call-{text}")])
 
 
 def opening(runtime: AgentRuntime, folder: pathlib.Path, info: Any, **more: Any) -> AgentSpec:
-    """As the service makes one."""
+    """Return an AgentSpec as the service would make it."""
     folder.mkdir(exist_ok=True)
     return AgentSpec(id="a-1", name="ada", path="team/ada", info=info, runtime=runtime, folder=folder, **more)
 
 
 @asynccontextmanager
 async def opened(kind: AgentType, start: AgentSpec) -> AsyncIterator[RunningAgent]:
-    """An agent, checked and opened; closed in the end."""
+    """Check and open an agent, and close it in the end."""
     await kind.check(start)
     agent = await kind.open(start)
     try:
@@ -143,17 +143,17 @@ async def opened(kind: AgentType, start: AgentSpec) -> AsyncIterator[RunningAgen
 
 
 def llm(script: Script) -> LlmType:
-    """The type, with a model "scripted" that plays this."""
+    """Return the type with a scripted model."""
     return LlmType({"scripted": ScriptedModel(script)}, default="scripted")
 
 
 def policy_for(backend: Backend | None, **fields: Any) -> Policy | None:
-    """The policy of an agent that works in this kind of sandbox, or in the host."""
+    """Return the policy of an agent in this kind of sandbox, or None in the host."""
     return Policy(**fields) if backend is not None else None
 
 
 def image_of(folder: pathlib.Path) -> Image:
-    """An image of one bundle: a module, a package, and a skill."""
+    """Return an image of one bundle: a module, a package, and a skill."""
     (folder / "kit").mkdir(parents=True)
     (folder / "kit" / "__init__.py").write_text("")
     (folder / "kit" / "words.py").write_text(
@@ -169,8 +169,10 @@ def image_of(folder: pathlib.Path) -> Image:
 
 
 @pytest.mark.parametrize("backend", [None, "bwrap"], ids=["host", "bwrap"])
-async def test_the_second_turn_has_the_folder_of_the_first(tmp_path: pathlib.Path, backend: Backend | None) -> None:
-    """And its tree: what was written is there in the next turn, what was used is counted."""
+async def test_the_second_turn_has_the_folder_and_tree_of_the_first(
+    tmp_path: pathlib.Path, backend: Backend | None
+) -> None:
+    """Files of the first turn are still there, and usage of both turns is counted."""
     script: Script = [
         Call("Bash", {"command": "echo first >> notes.txt"}),
         "Noted.",
@@ -193,8 +195,8 @@ async def test_the_second_turn_has_the_folder_of_the_first(tmp_path: pathlib.Pat
     assert spent["tokens"] > 0
 
 
-async def test_an_answer_is_streamed_as_it_comes_and_says_what_it_took(tmp_path: pathlib.Path) -> None:
-    """Piece for piece, in the other format, too; at its end the tokens of this turn alone."""
+async def test_an_answer_is_streamed_with_the_tokens_of_its_turn(tmp_path: pathlib.Path) -> None:
+    """The pieces come one by one in the other format, too. The end has the tokens of that turn alone."""
     kind = llm(["One two three.", "Four five six."])
     async with AgentRuntime() as runtime, opened(kind, opening(runtime, tmp_path, LlmInfo())) as agent:
         chunks = [chunk async for chunk in agent.turn(asked("Count"), "anthropic")]
@@ -215,22 +217,22 @@ async def test_an_answer_is_streamed_as_it_comes_and_says_what_it_took(tmp_path:
     ids=["shown", "hidden"],
 )
 async def test_tool_calls_are_shown_as_text_or_hidden(tmp_path: pathlib.Path, show: bool, expected: str) -> None:
-    """As the agent was asked to; replies are apart from each other either way."""
-    kind = llm([saying("I look.", "Glob", pattern="*.txt"), "Found none."])
+    """`show_tools` decides. An empty line separates replies either way."""
+    kind = llm([reply_with_call("I look.", "Glob", pattern="*.txt"), "Found none."])
     info = LlmInfo(tools=["Glob"], show_tools=show)
     async with AgentRuntime() as runtime, opened(kind, opening(runtime, tmp_path, info)) as agent:
         assert await say(agent, "Look") == expected
 
 
 @pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"])
-async def test_a_turn_is_interrupted_in_a_tool(tmp_path: pathlib.Path, backend: Backend | None) -> None:
-    """What was said is kept, the tool's call included, and the next turn knows of it."""
-    kind = llm([saying("I begin", "Bash", command="sleep 600"), "Here again."])
+async def test_a_turn_can_be_interrupted_in_a_tool(tmp_path: pathlib.Path, backend: Backend | None) -> None:
+    """The history keeps the text and the tool call, and the next turn knows both."""
+    kind = llm([reply_with_call("I begin", "Bash", command="sleep 600"), "Here again."])
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
         start = opening(runtime, tmp_path / "ada", LlmInfo(tools=["Bash"], show_tools=True), policy=policy_for(backend))
         async with opened(kind, start) as agent:
             with pytest.raises(Aborted, match="interrupted"):
-                await interrupted_at(agent, "[Bash")
+                await interrupt_turn_at(agent, "[Bash")
             assert await say(agent, "And now?") == "Here again."
             history = await agent.history()
     assert [each["role"] for each in history] == ["user", "assistant", "tool", "user", "assistant"]
@@ -238,7 +240,7 @@ async def test_a_turn_is_interrupted_in_a_tool(tmp_path: pathlib.Path, backend: 
 
 
 async def test_a_reader_that_leaves_interrupts_the_turn(tmp_path: pathlib.Path) -> None:
-    """As the contract has it; the agent takes the next one."""
+    """The agent takes the next turn."""
     kind = llm([Hang(), "Back."])
     async with AgentRuntime() as runtime, opened(kind, opening(runtime, tmp_path, LlmInfo())) as agent:
         async with answering(agent, "Go") as answer:
@@ -248,8 +250,8 @@ async def test_a_reader_that_leaves_interrupts_the_turn(tmp_path: pathlib.Path) 
 
 
 @pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"])
-async def test_a_turn_that_fails_is_told_of_as_an_error(tmp_path: pathlib.Path, backend: Backend | None) -> None:
-    """Typed, with its status, behind what was said; the agent lives on."""
+async def test_a_failed_turn_of_a_model_raises_a_typed_error(tmp_path: pathlib.Path, backend: Backend | None) -> None:
+    """The error has the status and the run. The agent takes the next turn."""
     kind = llm([Fail(400), "Better now."])
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
         start = opening(runtime, tmp_path / "ada", LlmInfo(), policy=policy_for(backend))
@@ -261,7 +263,7 @@ async def test_a_turn_that_fails_is_told_of_as_an_error(tmp_path: pathlib.Path, 
 
 
 async def test_limits_hold_for_the_whole_conversation(tmp_path: pathlib.Path) -> None:
-    """The agent's, not a turn's: what the first has used the second does not have."""
+    """The second turn does not get back what the first one used."""
     kind = llm(["One.", "Two.", "Three."])
     start_with = {"limits": Limits(model_calls=2)}
     async with AgentRuntime() as runtime, opened(kind, opening(runtime, tmp_path, LlmInfo(), **start_with)) as agent:
@@ -271,8 +273,11 @@ async def test_limits_hold_for_the_whole_conversation(tmp_path: pathlib.Path) ->
 
 
 @both
-async def test_an_agent_imports_and_reads_what_its_image_brings(tmp_path: pathlib.Path, backend: Backend) -> None:
-    """Its own Python does, and the commands that it runs; its skills are in its prompt, their files are there."""
+async def test_an_agent_can_use_the_code_and_skills_of_its_image(tmp_path: pathlib.Path, backend: Backend) -> None:
+    """The agent's Python and commands import the code, and cannot change it.
+
+    A skill is in the prompt, and its files can be read.
+    """
     image = image_of(tmp_path / "bundle")
     model = ScriptedModel(
         [
@@ -298,7 +303,7 @@ async def test_an_agent_imports_and_reads_what_its_image_brings(tmp_path: pathli
 
 @both
 async def test_tools_of_an_image_run_in_the_sandbox_of_the_agent(tmp_path: pathlib.Path, backend: Backend) -> None:
-    """Those that its bundles declare, with their skills, and those of its code that it is asked with by name."""
+    """An image offers the tools and skills that its bundles declare, and functions that the spawn names."""
     tools = b'import os\n\ndef where(of: str) -> str:\n    "Where it runs."\n    return f"{os.getpid()} {of}"\n\n'
     tools += b'def fails() -> None:\n    "It fails."\n    1 / 0\n\ndef quiet():\n    pass\n'
     files = {"tooling.py": tools, "skills/a/SKILL.md": b"---\ndescription: x\n---\nMind the gap.\n"}
@@ -336,8 +341,8 @@ async def test_tools_of_an_image_run_in_the_sandbox_of_the_agent(tmp_path: pathl
     assert [(each["name"], each["input_schema"]["required"]) for each in listed] == [("where", ["of"]), ("fails", [])]
 
 
-async def test_what_cannot_be_opened_is_refused_by_its_field(tmp_path: pathlib.Path) -> None:
-    """Before anything is there."""
+async def test_an_invalid_model_agent_is_refused_by_field(tmp_path: pathlib.Path) -> None:
+    """The refusal comes before a tree exists."""
     kind, image = llm(["hi"]), image_of(tmp_path / "bundle")
     wrong: list[tuple[type[RametError], str, dict[str, Any]]] = [
         (Unknown, "Teleport", {"info": LlmInfo(tools=["Teleport"])}),
@@ -365,8 +370,8 @@ async def test_what_cannot_be_opened_is_refused_by_its_field(tmp_path: pathlib.P
 
 
 @both
-async def test_an_agent_may_work_in_its_image(tmp_path: pathlib.Path, backend: Backend) -> None:
-    """It finds there what the image brings, and cannot write there."""
+async def test_an_agent_can_work_in_its_image(tmp_path: pathlib.Path, backend: Backend) -> None:
+    """The agent reads the files of the image, and cannot write there."""
     script: Script = [
         Call("Glob", {"pattern": "*.py"}),
         Call("Write", {"file_path": "new.py", "content": "x = 1"}),
@@ -386,7 +391,7 @@ async def test_an_agent_may_work_in_its_image(tmp_path: pathlib.Path, backend: B
 
 
 async def test_the_offline_model_needs_no_key(tmp_path: pathlib.Path) -> None:
-    """It is always there."""
+    """The offline model is always available."""
     (tmp_path / "log.txt").write_text("error: timeout of 3000 ms\n")
     info = LlmInfo(model="offline", tools=["*"])
     async with AgentRuntime() as runtime, opened(LlmType(), opening(runtime, tmp_path, info)) as agent:
@@ -394,8 +399,8 @@ async def test_the_offline_model_needs_no_key(tmp_path: pathlib.Path) -> None:
         assert runtime.get(agent.run).run.agent.name == "ada", "whoever lists runs tells agents apart by it"
 
 
-async def test_its_tools_are_listed_and_its_model_is_set(tmp_path: pathlib.Path) -> None:
-    """By operations; the next question goes to the new model, and a wrong name changes nothing."""
+async def test_operations_list_tools_and_set_the_model(tmp_path: pathlib.Path) -> None:
+    """The next question goes to the new model. An unknown name changes nothing."""
     kind = LlmType({"one": ScriptedModel(["From one."]), "two": ScriptedModel(["From two."])}, default="one")
     info = LlmInfo(tools=["Read", "Bash"])
     async with AgentRuntime() as runtime, opened(kind, opening(runtime, tmp_path, info)) as agent:
@@ -407,8 +412,8 @@ async def test_its_tools_are_listed_and_its_model_is_set(tmp_path: pathlib.Path)
         assert await say(agent, "Who?") == "From two."
 
 
-async def test_a_conversation_is_shortened_by_an_operation(tmp_path: pathlib.Path) -> None:
-    """Between turns, with a summary by its own model; in a turn it is refused, and nothing changes."""
+async def test_an_operation_compacts_a_conversation(tmp_path: pathlib.Path) -> None:
+    """The agent's own model writes the summary. During a turn, the operation is refused and changes nothing."""
     long = [f"{number} " + "word " * 6_000 for number in range(8)]
     script: Script = [*(Say(text, chunks=(text,)) for text in long), "They counted.", Hang(), "On."]
     async with AgentRuntime() as runtime, opened(llm(script), opening(runtime, tmp_path, LlmInfo())) as agent:
@@ -429,8 +434,8 @@ async def test_a_conversation_is_shortened_by_an_operation(tmp_path: pathlib.Pat
         assert await say(agent, "Go") == "On."
 
 
-async def test_mail_is_read_at_the_next_step(tmp_path: pathlib.Path) -> None:
-    """An agent at rest is woken by it; what it says then is in its history."""
+async def test_mail_wakes_an_idle_agent(tmp_path: pathlib.Path) -> None:
+    """The history has the agent's answer to the mail. A closed agent refuses mail."""
     kind = llm(["Hello.", "I have read it.", "Yes."])
     async with AgentRuntime() as runtime, opened(kind, opening(runtime, tmp_path, LlmInfo())) as agent:
         await say(agent, "Hi")
@@ -446,8 +451,8 @@ async def test_mail_is_read_at_the_next_step(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"])
-async def test_mail_before_the_first_turn_is_read(tmp_path: pathlib.Path, backend: Backend | None) -> None:
-    """An agent that has had no turn is at rest: it is woken as well."""
+async def test_mail_wakes_an_agent_before_its_first_turn(tmp_path: pathlib.Path, backend: Backend | None) -> None:
+    """An agent without a turn is idle, too."""
     kind = llm(["I have read it.", "Hello."])
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
         start = opening(runtime, tmp_path / "ada", LlmInfo(), policy=policy_for(backend))
@@ -459,8 +464,8 @@ async def test_mail_before_the_first_turn_is_read(tmp_path: pathlib.Path, backen
     assert texts == ["a letter", "I have read it.", "Hi", "Hello."]
 
 
-async def test_an_agent_whose_tree_was_ended_says_so(tmp_path: pathlib.Path) -> None:
-    """It is told of through `ended`, and takes no turn any more."""
+async def test_an_agent_reports_the_end_of_its_tree(tmp_path: pathlib.Path) -> None:
+    """`ended` has the error, and the agent takes no more turns."""
     kind = llm(["Hello.", "never said"])
     async with AgentRuntime() as runtime:
         agent = await kind.open(opening(runtime, tmp_path, LlmInfo()))
@@ -475,8 +480,8 @@ async def test_an_agent_whose_tree_was_ended_says_so(tmp_path: pathlib.Path) -> 
 
 
 @pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"])
-async def test_another_server_goes_on_with_the_conversation(tmp_path: pathlib.Path, backend: Backend | None) -> None:
-    """By its run: the same history, folder, environment and limits, and what it has used is not forgotten."""
+async def test_another_server_resumes_the_conversation(tmp_path: pathlib.Path, backend: Backend | None) -> None:
+    """The run keeps its history, folder, environment, limits and usage."""
     info = LlmInfo(tools=["Bash"], model="one")
     policy = policy_for(backend, secrets={"key": "a-long-secret"}, env_vars={"MOOD": "bright"})
     more: dict[str, Any] = {"policy": policy, "limits": Limits(model_calls=5)}
@@ -502,8 +507,8 @@ async def test_another_server_goes_on_with_the_conversation(tmp_path: pathlib.Pa
     assert read.startswith("kept\nbright\na-long-secret" if backend else "kept\n")
 
 
-async def test_a_server_that_was_stopped_is_gone_on_from_too(tmp_path: pathlib.Path) -> None:
-    """Its tree was closed with it: another one, on any machine, knows what was said, and has what the limits leave."""
+async def test_another_server_resumes_after_an_orderly_stop(tmp_path: pathlib.Path) -> None:
+    """The tree was closed with its server. Another server has the history and the remaining limits."""
     run, more = "", {"limits": Limits(model_calls=4)}
     for number, word in enumerate(("one", "two", "three")):
         async with restarted(tmp_path, None) as runtime:
@@ -517,8 +522,8 @@ async def test_a_server_that_was_stopped_is_gone_on_from_too(tmp_path: pathlib.P
                 run = agent.run
 
 
-async def test_a_model_that_was_set_is_asked_after_a_restart(tmp_path: pathlib.Path) -> None:
-    """The operation's word outlives the process that heard it."""
+async def test_a_changed_model_survives_a_restart(tmp_path: pathlib.Path) -> None:
+    """The operation `set_model` outlives the process that received it."""
     kind = LlmType({"one": ScriptedModel(["From one."]), "two": ScriptedModel(["From two."])}, default="one")
     async with lost(tmp_path, None) as runtime:
         agent = await kind.open(opening(runtime, tmp_path / "ada", LlmInfo()))
@@ -530,8 +535,8 @@ async def test_a_model_that_was_set_is_asked_after_a_restart(tmp_path: pathlib.P
             assert await say(again, "Who?") == "From two."
 
 
-async def test_a_turn_that_a_killed_server_had_begun_is_brought_to_its_end(tmp_path: pathlib.Path) -> None:
-    """Before the next is begun, which waits for it and is not refused."""
+async def test_a_turn_of_a_killed_server_is_completed(tmp_path: pathlib.Path) -> None:
+    """The next turn waits for the resumed one, and is not refused."""
     async with lost(tmp_path, None) as runtime:
         agent = await llm([Hang()]).open(opening(runtime, tmp_path / "ada", LlmInfo()))
         answer = agent.turn(asked("First"), "openai")
@@ -547,8 +552,8 @@ async def test_a_turn_that_a_killed_server_had_begun_is_brought_to_its_end(tmp_p
     assert texts == ["First", "The first.", "Second", "The second."]
 
 
-async def test_a_turn_that_a_killed_server_had_begun_has_what_was_loaded_before(tmp_path: pathlib.Path) -> None:
-    """Code, tools and skills, from the first question of the next server on; the record of its birth knows none."""
+async def test_a_resumed_turn_has_the_bundles_loaded_before_the_kill(tmp_path: pathlib.Path) -> None:
+    """Code, tools and skills are there from the first question on, although the recorded spawn has none."""
     kit = {
         "bundle.toml": b'tools = ["kit:twice"]',
         "kit.py": b"def twice(text: str) -> str:\n    'Twice.'\n    return 2 * text",
@@ -585,15 +590,15 @@ async def test_a_turn_that_a_killed_server_had_begun_has_what_was_loaded_before(
 
 
 def function(name: str, **more: Any) -> dict[str, Any]:
-    """What to open one of ours with."""
+    """Return the arguments that open an agent of one of these functions."""
     return {"info": FunctionInfo(function=f"{FUNCTIONS}:{name}"), **more}
 
 
 OURS = FunctionType(allowed=["tests.trips"])
 
 
-async def test_a_function_is_told_what_was_said(tmp_path: pathlib.Path) -> None:
-    """A call a turn, each with the history of those before."""
+async def test_a_function_receives_the_history_of_earlier_turns(tmp_path: pathlib.Path) -> None:
+    """Each turn calls the function once, in a tree of its own."""
     async with AgentRuntime(tmp_path, backend="local") as runtime:
         start = opening(runtime, tmp_path / "ada", **function("remembers", policy=Policy()))
         async with opened(OURS, start) as agent:
@@ -611,8 +616,10 @@ async def test_a_function_is_told_what_was_said(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"])
 @pytest.mark.parametrize("name", ["yields", "yields_async"])
-async def test_what_a_function_yields_is_streamed(tmp_path: pathlib.Path, backend: Backend | None, name: str) -> None:
-    """Synchronous or not, here or inside."""
+async def test_the_yielded_values_of_a_function_are_streamed(
+    tmp_path: pathlib.Path, backend: Backend | None, name: str
+) -> None:
+    """The function may be synchronous or not, in the host or in a sandbox."""
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
         start = opening(runtime, tmp_path / "ada", **function(name, policy=policy_for(backend)))
         async with opened(OURS, start) as agent:
@@ -620,8 +627,8 @@ async def test_what_a_function_yields_is_streamed(tmp_path: pathlib.Path, backen
 
 
 @both
-async def test_what_a_function_prints_in_a_sandbox_is_streamed(tmp_path: pathlib.Path, backend: Backend) -> None:
-    """Then comes what it returns, data as JSON."""
+async def test_the_prints_of_a_sandboxed_function_are_streamed(tmp_path: pathlib.Path, backend: Backend) -> None:
+    """The returned value follows, as JSON."""
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
         start = opening(runtime, tmp_path / "ada", **function("prints", policy=Policy()))
         async with opened(OURS, start) as agent:
@@ -629,8 +636,10 @@ async def test_what_a_function_prints_in_a_sandbox_is_streamed(tmp_path: pathlib
 
 
 @pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"])
-async def test_a_function_that_fails_is_told_of_as_an_error(tmp_path: pathlib.Path, backend: Backend | None) -> None:
-    """Behind what it has said; the next turn works."""
+async def test_a_failed_turn_of_a_function_raises_a_typed_error(
+    tmp_path: pathlib.Path, backend: Backend | None
+) -> None:
+    """The error comes after the text before it, and the next turn works."""
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
         start = opening(runtime, tmp_path / "ada", **function("breaks", policy=policy_for(backend)))
         async with opened(OURS, start) as agent:
@@ -642,13 +651,13 @@ async def test_a_function_that_fails_is_told_of_as_an_error(tmp_path: pathlib.Pa
 
 
 @pytest.mark.parametrize(("backend", "name"), [(None, "waits"), ("local", "sleeps")])
-async def test_a_function_is_interrupted(tmp_path: pathlib.Path, backend: Backend | None, name: str) -> None:
-    """Its process is gone, what it had said is kept."""
+async def test_a_function_can_be_interrupted(tmp_path: pathlib.Path, backend: Backend | None, name: str) -> None:
+    """The process ends, and the history keeps the function's text."""
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
         start = opening(runtime, tmp_path / "ada", **function(name, policy=policy_for(backend)))
         async with opened(OURS, start) as agent:
             with pytest.raises(Aborted, match="interrupted"):
-                await interrupted_at(agent, "begun")
+                await interrupt_turn_at(agent, "begun")
             async with answering(agent, "x") as answer:
                 async for chunk in answer:
                     if "begun" in text_of([chunk]):
@@ -658,8 +667,8 @@ async def test_a_function_is_interrupted(tmp_path: pathlib.Path, backend: Backen
 
 
 @both
-async def test_a_function_of_an_image_is_called_inside_only(tmp_path: pathlib.Path, backend: Backend) -> None:
-    """Its code is looked at here, and run there."""
+async def test_a_function_of_an_image_runs_only_in_a_sandbox(tmp_path: pathlib.Path, backend: Backend) -> None:
+    """The host reads its code, and only the sandbox runs it."""
     image = image_of(tmp_path / "bundle")
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
         for info, expected in (("helper:answer", "abab"), ("kit.words:twice", "abab")):
@@ -682,8 +691,8 @@ async def test_a_function_of_an_image_is_called_inside_only(tmp_path: pathlib.Pa
         ("kit.nowhere:twice", "image"),
     ],
 )
-async def test_a_function_that_cannot_be_called_is_refused(tmp_path: pathlib.Path, info: str, named: str) -> None:
-    """By its name, before anything is there."""
+async def test_an_invalid_function_reference_is_refused(tmp_path: pathlib.Path, info: str, named: str) -> None:
+    """The error has the field `spawn_info.function`, and comes before a tree exists."""
     image = image_of(tmp_path / "bundle")
     async with AgentRuntime(tmp_path, backend="local") as runtime:
         with pytest.raises(InvalidValue, match=named) as refusal:
@@ -694,8 +703,8 @@ async def test_a_function_that_cannot_be_called_is_refused(tmp_path: pathlib.Pat
 
 
 @pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"])
-async def test_another_server_knows_what_a_function_was_told(tmp_path: pathlib.Path, backend: Backend | None) -> None:
-    """All turns that were over, wherever it has its folder."""
+async def test_another_server_knows_the_turns_of_a_function(tmp_path: pathlib.Path, backend: Backend | None) -> None:
+    """The history has every finished turn, also if the agent's folder is another one."""
     policy = policy_for(backend)
     async with lost(tmp_path, backend) as runtime:
         agent = await OURS.open(opening(runtime, tmp_path / "ada", **function("remembers", policy=policy)))
@@ -709,10 +718,10 @@ async def test_another_server_knows_what_a_function_was_told(tmp_path: pathlib.P
 
 
 @pytest.mark.parametrize(("backend", "name"), [(None, "waits"), ("local", "sleeps")])
-async def test_a_function_that_a_killed_server_had_called_is_called_again(
+async def test_a_function_interrupted_by_a_kill_is_called_again(
     tmp_path: pathlib.Path, backend: Backend | None, name: str
 ) -> None:
-    """It is the same turn, and the same run, whether or not anybody follows it; it can be interrupted like any."""
+    """The turn and the run stay the same, with and without a reader, and can be interrupted."""
     start = function(name, policy=policy_for(backend))
     async with lost(tmp_path, backend) as runtime:
         agent = await OURS.open(opening(runtime, tmp_path / "ada", **start))
@@ -739,10 +748,10 @@ async def test_a_function_that_a_killed_server_had_called_is_called_again(
 
 
 @asynccontextmanager
-async def left_ended(
+async def killed_after_the_call(
     folder: pathlib.Path, name: str, policy: Policy | None
 ) -> AsyncIterator[tuple[FunctionAgent, str]]:
-    """As a kernel leaves it that was killed when its call had just ended: the agent elsewhere, and the run."""
+    """Yield an agent, and its run, as a kernel leaves them that was killed just after the call ended."""
     async with AgentRuntime(folder, backend="local") as runtime:
         run, turns = runtime.mint(), FunctionTurns(await runtime.open_store(), "a-1")
         await turns.write(FunctionTurn(number=1, run=run, asked="a b"))
@@ -756,9 +765,9 @@ async def left_ended(
         await agent.close("it is over")
 
 
-async def test_a_function_that_had_ended_when_its_server_was_killed_is_not_called_again(tmp_path: pathlib.Path) -> None:
-    """What its reader has not heard of its answer is told, once: it is on record, as far as it was printed last."""
-    async with left_ended(tmp_path, "prints", Policy()) as (agent, run):
+async def test_a_function_that_ended_before_a_kill_is_not_called_again(tmp_path: pathlib.Path) -> None:
+    """The reader gets the missing part of the answer once, because the prints are recorded."""
+    async with killed_after_the_call(tmp_path, "prints", Policy()) as (agent, run):
         writer = format_of("openai").Writer(run, "prints", 0)
         said = [*writer.begin(), *writer.text("a\n")]
         rest = [chunk async for chunk in agent.resume_turn(1, b"", "openai", said)]
@@ -767,11 +776,11 @@ async def test_a_function_that_had_ended_when_its_server_was_killed_is_not_calle
         assert [each["content"] for each in await agent.history()] == ["a b", 'a\nb\n{"words": 2}']
 
 
-async def test_what_a_function_of_the_host_said_last_when_its_server_was_killed_is_said_to_be_missing(
+async def test_the_missing_output_of_a_host_function_is_announced_after_a_kill(
     tmp_path: pathlib.Path,
 ) -> None:
-    """It is on record only what it returned; where it had said nothing, that is all."""
-    async with left_ended(tmp_path, "shout", None) as (agent, run):
+    """The journal has only the returned value, so the reader gets a note and that value."""
+    async with killed_after_the_call(tmp_path, "shout", None) as (agent, run):
         writer = format_of("openai").Writer(run, "shout", 0)
         said = [*writer.begin(), *writer.text("so far")]
         rest = [chunk async for chunk in agent.resume_turn(1, b"", "openai", said)]
@@ -779,8 +788,8 @@ async def test_what_a_function_of_the_host_said_last_when_its_server_was_killed_
         assert [each["content"] for each in await agent.history()] == ["a b", f"so far{text_of(rest)}"]
 
 
-async def test_a_turn_of_a_function_that_nobody_can_go_on_with_is_over_and_says_why(tmp_path: pathlib.Path) -> None:
-    """Its secret is not here any more; the agent answers on."""
+async def test_a_turn_of_a_function_that_cannot_resume_ends_with_the_reason(tmp_path: pathlib.Path) -> None:
+    """The secret of its policy is missing. The agent takes the next turn."""
     async with lost(tmp_path, "local") as runtime:
         policy = Policy(secrets={"KEY": "a secret"})
         agent = await OURS.open(opening(runtime, tmp_path / "ada", **function("sleeps", policy=policy)))

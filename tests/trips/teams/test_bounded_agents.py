@@ -1,4 +1,4 @@
-"""What the holder of a team's key leaves on a server is bounded: failed agents, what is noted of each, and keys."""
+"""Bounds on what the holder of a team's key leaves on a server: failed agents, their labels, and keys."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ async def spawn(served: Served, team: tuple[str, str], name: str, **fields: Any)
     return await served.ask("POST", "/v1/agents", team[1], json=asked)
 
 
-async def fail(served: Served, team: tuple[str, str], name: str, **fields: Any) -> str:
-    """The id of an agent that has failed."""
+async def spawn_failed(served: Served, team: tuple[str, str], name: str, **fields: Any) -> str:
+    """Spawn an agent that fails, and return its id."""
     made = (await spawn(served, team, name, **fields)).raise_for_status().json()
     id, key = made["agent"]["id"], made["nonce"]
     living = served.server.spawner.agents.find_by_key(key, "info")
@@ -35,29 +35,33 @@ async def fail(served: Served, team: tuple[str, str], name: str, **fields: Any) 
     return str(id)
 
 
-async def listed(served: Served, team: tuple[str, str]) -> list[str]:
-    """The ids of a team's agents as its key sees them, the oldest first."""
+async def list_agent_ids(served: Served, team: tuple[str, str]) -> list[str]:
+    """Return the ids of a team's agents as its key sees them, the oldest first."""
     answer = (await served.ask("GET", f"/v1/agents?team={team[0]}", team[1])).raise_for_status().json()
     return [each["id"] for each in answer["agents"]]
 
 
-async def test_failed_agents_of_a_team_are_bounded_and_the_oldest_go() -> None:
-    """With their folders, also one that was to be kept; living agents and other teams stay, and so it is at a start."""
+async def test_the_oldest_failed_agents_of_a_team_are_removed() -> None:
+    """Their folders are removed, too, despite `keep_failed_s`.
+
+    Living agents and other teams stay. A restart applies the bound.
+    """
     with short_folder() as folder:
         async with serving(folder, rules=Rules(failed_agents=2)) as served:
             team, other = await served.team(), await served.team()
-            elsewhere = await fail(served, other, "a")
+            elsewhere = await spawn_failed(served, other, "a")
             lives = (await spawn(served, team, "lives")).raise_for_status().json()["agent"]["id"]
             failed = [
-                await fail(served, team, f"a{each}", keep_failed_s=60 if each == 0 else None) for each in range(4)
+                await spawn_failed(served, team, f"a{each}", keep_failed_s=60 if each == 0 else None)
+                for each in range(4)
             ]
             agents = folder / ".ramet" / "agents"
 
             await eventually(lambda: not (agents / failed[0]).exists() and not (agents / failed[1]).exists())
             async with asyncio.timeout(180):  # An agent leaves the list behind its folder and its record.
-                while await listed(served, team) != [lives, *failed[2:]]:  # noqa: ASYNC110 - it asks a server
+                while await list_agent_ids(served, team) != [lives, *failed[2:]]:  # noqa: ASYNC110 - it asks a server
                     await asyncio.sleep(0.01)
-            assert await listed(served, other) == [elsewhere]
+            assert await list_agent_ids(served, other) == [elsewhere]
             assert (agents / failed[2] / "note").exists()
             async with asyncio.timeout(180):  # A name is free once the record of who had it is gone, after the folder.
                 while (again := await spawn(served, team, "a0")).status_code == 422:  # noqa: ASYNC110 - it asks a server
@@ -66,16 +70,16 @@ async def test_failed_agents_of_a_team_are_bounded_and_the_oldest_go() -> None:
         async with serving(folder, rules=Rules(failed_agents=1)) as served:
             await eventually(lambda: not (agents / failed[2]).exists())
             async with asyncio.timeout(180):
-                while failed[2] in await listed(served, team):  # noqa: ASYNC110 - as above
+                while failed[2] in await list_agent_ids(served, team):  # noqa: ASYNC110 - as above
                     await asyncio.sleep(0.01)
-            assert failed[3] in await listed(served, team)
+            assert failed[3] in await list_agent_ids(served, team)
 
 
-async def test_a_failed_agent_is_on_record_without_what_it_was_made_of(tmp_path: pathlib.Path) -> None:
-    """What only opens an agent is not kept of one that is never opened again: it may be as large as a request."""
+async def test_the_record_of_a_failed_agent_is_small(tmp_path: pathlib.Path) -> None:
+    """A failed agent is never opened again, so its spawn arguments are not kept. They may be as large as a request."""
     async with serving(tmp_path) as served:
         team = await served.team()
-        id = await fail(served, team, "large", spawn_info={"prefix": "x" * 500_000}, labels={"a": "b"})
+        id = await spawn_failed(served, team, "large", spawn_info={"prefix": "x" * 500_000}, labels={"a": "b"})
         found = await (await served.server.runtime.open_store()).get(AGENT, id)
 
         assert found is not None
@@ -85,7 +89,7 @@ async def test_a_failed_agent_is_on_record_without_what_it_was_made_of(tmp_path:
 
 @pytest.mark.parametrize(("field", "other"), [("metadata", "labels"), ("labels", "metadata")])
 async def test_labels_and_metadata_are_bounded_together(tmp_path: pathlib.Path, field: str, other: str) -> None:
-    """To the byte, in UTF-8; the refusal names the larger of both, what it holds, and what is accepted."""
+    """The bound is exact in bytes of UTF-8. The refusal names the larger field, its size, and the bound."""
     async with serving(tmp_path) as served:
         team = await served.team()
         fits = {field: {"é": "x" * (NOTE_BYTES - 6)}, other: {"n": "abc"}}
@@ -99,7 +103,7 @@ async def test_labels_and_metadata_are_bounded_together(tmp_path: pathlib.Path, 
 
 
 async def test_keys_of_an_agent_are_bounded(tmp_path: pathlib.Path) -> None:
-    """A hundred at once; one that is revoked makes room."""
+    """An agent has at most 100 keys, and a revoked one makes room."""
     assert MAX_KEYS == 100
     async with serving(tmp_path) as served:
         id, nonce = await served.agent()

@@ -1,4 +1,4 @@
-"""The agent type "command": programs that go wrong in every way, in the host and in sandboxes, and leave nothing."""
+"""The agent type "command": programs that fail in every way, in the host and in sandboxes, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ twice = pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"
 
 
 def asked(text: str) -> bytes:
-    """A body of either format."""
+    """Return a request body that both formats accept."""
     return json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
 
 
 async def say(agent: RunningAgent, text: str) -> str:
-    """The text of one turn."""
+    """Take one turn, and return its text."""
     chunks = [json.loads(chunk) async for chunk in agent.turn(asked(text), "openai")]
     return "".join(each["choices"][0]["delta"].get("content") or "" for each in chunks).strip()
 
 
 async def failure_of(agent: RunningAgent, text: str) -> type[Exception] | None:
-    """How a turn failed, if it did."""
+    """Return the type of the error of a failed turn, or None."""
     try:
         await say(agent, text)
     except RametError as problem:
@@ -64,7 +64,7 @@ async def failure_of(agent: RunningAgent, text: str) -> type[Exception] | None:
 
 
 def opening(runtime: AgentRuntime, folder: pathlib.Path, backend: Backend | None, **more: Any) -> AgentSpec:
-    """As the service makes one; what is not of an opening is of `spawn_info`."""
+    """Return an AgentSpec as the service would make it. Other arguments go to `spawn_info`."""
     folder.mkdir(exist_ok=True)
     fields: dict[str, Any] = {"policy": Policy() if backend else None}
     fields |= {name: more.pop(name) for name in ("policy", "limits", "run", "image", "env") if name in more}
@@ -74,7 +74,7 @@ def opening(runtime: AgentRuntime, folder: pathlib.Path, backend: Backend | None
 
 @asynccontextmanager
 async def runtime_of(folder: pathlib.Path, backend: Backend | None) -> AsyncIterator[AgentRuntime]:
-    """One at work, where every tree is over in the end."""
+    """A started runtime, in which every tree has ended in the end."""
     async with AgentRuntime(folder, backend=backend, grace_s=0.1) as runtime:
         yield runtime
         await eventually(lambda: not runtime.trees)
@@ -82,7 +82,7 @@ async def runtime_of(folder: pathlib.Path, backend: Backend | None) -> AsyncIter
 
 @asynccontextmanager
 async def opened(start: AgentSpec) -> AsyncIterator[RunningAgent]:
-    """An agent, closed in the end."""
+    """Check and open an agent, and close it in the end."""
     await HERE.check(start)
     agent = await HERE.open(start)
     try:
@@ -92,13 +92,13 @@ async def opened(start: AgentSpec) -> AsyncIterator[RunningAgent]:
 
 
 def sh(script: str) -> dict[str, Any]:
-    """A program in a shell."""
+    """Return the arguments of a program in a shell."""
     return {"argv": ["sh", "-c", script]}
 
 
 @everywhere
-async def test_the_examples_are_agents(tmp_path: pathlib.Path, backend: Backend | None) -> None:
-    """Each without ramet, in the language that it is in."""
+async def test_the_example_programs_are_agents(tmp_path: pathlib.Path, backend: Backend | None) -> None:
+    """Each example works without ramet, in its own language."""
     answers = {("parrot.py", PYTHON): ["one.", "one. tür, two."], ("parrot.sh", "sh"): ["1: one", "2: tür, two"]}
     async with runtime_of(tmp_path, backend) as runtime:
         for (name, language), expected in answers.items():
@@ -108,8 +108,8 @@ async def test_the_examples_are_agents(tmp_path: pathlib.Path, backend: Backend 
                 assert (await agent.history())[2] == {"role": "user", "content": "tür, two"}
 
 
-async def test_a_daemon_that_keeps_the_stdout_of_a_program_keeps_nobody(tmp_path: pathlib.Path) -> None:
-    """It left everything that it could be known by; the end of the agent does not wait for it."""
+async def test_a_daemon_that_holds_stdout_does_not_delay_the_end(tmp_path: pathlib.Path) -> None:
+    """The daemon left everything that could identify it, so it survives, but the agent ends without waiting."""
     daemon = "echo $$ > pid; exec sleep 600"
     script = READY + f"env -i setsid -f sh -c '{daemon}'; while [ ! -s pid ]; do sleep 0.01; done; exec cat >&2"
     async with runtime_of(tmp_path, None) as runtime:
@@ -133,8 +133,8 @@ NEVER_READY: list[tuple[dict[str, Any], type[RametError], str]] = [
 
 
 @twice
-async def test_a_program_that_is_never_ready(tmp_path: pathlib.Path, backend: Backend | None) -> None:
-    """What was wrong is told, and nothing of it is left, what it started included."""
+async def test_a_program_that_never_becomes_ready_is_refused(tmp_path: pathlib.Path, backend: Backend | None) -> None:
+    """The error has the reason, and the program and its children are ended."""
     async with runtime_of(tmp_path, backend) as runtime:
         for program, error, why in NEVER_READY:
             with pytest.raises(error, match=why):
@@ -145,8 +145,8 @@ async def test_a_program_that_is_never_ready(tmp_path: pathlib.Path, backend: Ba
                 await HERE.open(opening(runtime, tmp_path / "ada", backend, **sh("exec >&-; sleep 600")))
 
 
-async def test_a_server_that_begins_waits_for_no_program(tmp_path: pathlib.Path) -> None:
-    """The turns of its agent do, until it is ready."""
+async def test_a_starting_server_does_not_wait_for_programs(tmp_path: pathlib.Path) -> None:
+    """The server starts at once, and a turn of the agent waits until its program is ready."""
     slow = f"while ! [ -e {tmp_path}/there ]; do sleep 0.01; done; {READY}"
     answers = r"""while read -r told; do case $told in *'"turn"'*) printf '{"type":"done","turn":1}\n';; esac; done"""
     async with runtime_of(tmp_path, None) as runtime:
@@ -159,8 +159,10 @@ async def test_a_server_that_begins_waits_for_no_program(tmp_path: pathlib.Path)
 
 
 @twice
-async def test_a_program_that_is_never_ready_again(tmp_path: pathlib.Path, backend: Backend | None) -> None:
-    """After a restart its agent has failed when the time for that is over, and nothing of it is left."""
+async def test_a_program_that_is_not_ready_after_a_restart_fails_its_agent(
+    tmp_path: pathlib.Path, backend: Backend | None
+) -> None:
+    """The agent fails after `start_s`, and nothing of the program is left."""
     async with runtime_of(tmp_path, backend) as runtime:
         start = opening(runtime, tmp_path / "a", backend, run="run-0", start_s=0.05, **sh("read line; exec sleep 60"))
         async with opened(start) as agent:
@@ -171,8 +173,8 @@ async def test_a_program_that_is_never_ready_again(tmp_path: pathlib.Path, backe
             assert "within 0.05 s" in error.message
 
 
-async def test_a_file_that_is_no_program(tmp_path: pathlib.Path) -> None:
-    """Found in its image, and not executable."""
+async def test_a_file_that_is_not_executable_is_refused(tmp_path: pathlib.Path) -> None:
+    """The file is in the agent's image. Once it is executable, the agent opens."""
     image = Image("sha-1", (tmp_path / "bundle",))
     image.folders[0].mkdir()
     (image.folders[0] / "tool").write_text("#!/bin/sh\n" + READY + "cat >/dev/null\n")
@@ -186,8 +188,8 @@ async def test_a_file_that_is_no_program(tmp_path: pathlib.Path) -> None:
         assert stat.S_ISREG((image.folders[0] / "tool").stat().st_mode)
 
 
-async def test_what_is_no_command_is_refused_by_its_field(tmp_path: pathlib.Path) -> None:
-    """Before anything is there."""
+async def test_an_invalid_command_is_refused_by_field(tmp_path: pathlib.Path) -> None:
+    """The refusal comes before a process starts."""
     wrong: list[tuple[str, dict[str, Any]]] = [
         ("argv", {"argv": []}),
         ("argv", {"argv": [""]}),
@@ -221,8 +223,8 @@ GOES_WRONG = [
 
 
 @twice
-async def test_a_program_that_goes_wrong_in_a_turn(tmp_path: pathlib.Path, backend: Backend | None) -> None:
-    """The turn and the agent say why; it takes no other, and nothing of it is left."""
+async def test_a_program_that_breaks_in_a_turn_fails_its_agent(tmp_path: pathlib.Path, backend: Backend | None) -> None:
+    """The errors of turn and agent have the reason. The agent takes no more turns, and nothing is left."""
     async with runtime_of(tmp_path, backend) as runtime:
         for answer, status, why in GOES_WRONG:
             script = READY + f"read -r line; read -r line; {answer}"
@@ -240,8 +242,11 @@ async def test_a_program_that_goes_wrong_in_a_turn(tmp_path: pathlib.Path, backe
 
 
 @twice
-async def test_a_program_that_never_answers(tmp_path: pathlib.Path, backend: Backend | None) -> None:
-    """A turn is left in the middle or is over after its time; the program is told, and ended with the agent."""
+async def test_a_turn_of_a_silent_program_times_out(tmp_path: pathlib.Path, backend: Backend | None) -> None:
+    """A turn ends at its time limit, or when its reader leaves.
+
+    Unread input fills up, and further turns raise BusyError.
+    """
     script = READY + "sleep 600"
     async with runtime_of(tmp_path, backend) as runtime:
         start = opening(runtime, tmp_path / "ada", backend, **sh(script), limits=Limits(seconds=0.1))
@@ -258,8 +263,8 @@ async def test_a_program_that_never_answers(tmp_path: pathlib.Path, backend: Bac
             assert not agent.ended.done()
 
 
-async def test_late_words_of_a_turn_that_was_left_are_nobodys(tmp_path: pathlib.Path) -> None:
-    """The next turn is answered with its own; one that was interrupted is aborted, though the program says done."""
+async def test_late_output_of_an_abandoned_turn_is_dropped(tmp_path: pathlib.Path) -> None:
+    """The next turn gets its own answer. An interrupted turn raises Aborted, even if the program says done."""
     program = PROGRAM.replace(
         'case "interrupt":', 'case "interrupt":\n            say("chunk", b"LATE ", turn=told["turn"])'
     )
@@ -277,8 +282,8 @@ async def test_late_words_of_a_turn_that_was_left_are_nobodys(tmp_path: pathlib.
 
 
 @pytest.mark.parametrize("backend", [None, "bwrap"], ids=["host", "bwrap"])
-async def test_bodies_of_its_own_formats_pass_byte_for_byte(tmp_path: pathlib.Path, backend: Backend | None) -> None:
-    """There and back, whatever they are, and however long."""
+async def test_bodies_of_a_program_s_own_format_pass_unchanged(tmp_path: pathlib.Path, backend: Backend | None) -> None:
+    """Any bytes of any length pass in both directions."""
     body = bytes(range(256)) * 2_000 + b'\n{"type":"done"}\n'
     async with runtime_of(tmp_path, backend) as runtime:
         start = opening(runtime, tmp_path / "ada", backend, argv=[PYTHON, "-c", PROGRAM], formats=["raw", "openai"])
@@ -290,8 +295,8 @@ async def test_bodies_of_its_own_formats_pass_byte_for_byte(tmp_path: pathlib.Pa
     assert HERE.formats_of(CommandInfo(argv=["sh"])) == ("anthropic", "openai")
 
 
-async def test_a_kernel_with_nothing_of_it_but_the_record_tells_the_conversation(tmp_path: pathlib.Path) -> None:
-    """Its folder is another kernel's: what was said is told to the program that is started anew, and in its history."""
+async def test_a_new_kernel_gives_the_recorded_conversation_to_the_program(tmp_path: pathlib.Path) -> None:
+    """The agent's folder is on another kernel: the restarted program receives the history from the journal."""
     run = ""
     async with runtime_of(tmp_path, None) as runtime:
         for folder in ("one", "two", "three"):
@@ -303,8 +308,8 @@ async def test_a_kernel_with_nothing_of_it_but_the_record_tells_the_conversation
     assert [each["content"] for each in history if each["role"] == "user"] == ["one", "two", "three"]
 
 
-async def test_an_answer_without_end_is_no_answer(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of it would be kept here: its turn fails, no more of it is kept, and the next one is answered."""
+async def test_an_endless_answer_fails_its_turn(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host keeps answers, so it bounds them. The next turn is answered."""
     monkeypatch.setattr("ramet.services.agent_types.kept_turns.MAX_ANSWER_CHARS", 1_000)
     async with runtime_of(tmp_path, None) as runtime:
         start = opening(runtime, tmp_path / "ada", None, argv=[PYTHON, "-c", PROGRAM], formats=["raw"])
@@ -316,8 +321,8 @@ async def test_an_answer_without_end_is_no_answer(tmp_path: pathlib.Path, monkey
 
 
 @twice
-async def test_operations_mail_and_log_of_a_program(tmp_path: pathlib.Path, backend: Backend | None) -> None:
-    """Those that it named are passed on; what it refuses, does not know or does not answer is told apart."""
+async def test_operations_mail_and_log_reach_a_program(tmp_path: pathlib.Path, backend: Backend | None) -> None:
+    """Declared operations are passed on. A refused, an unknown and an unanswered operation give different errors."""
     async with runtime_of(tmp_path, backend) as runtime:
         async with opened(opening(runtime, tmp_path / "ada", backend, argv=[PYTHON, "-c", PROGRAM])) as agent:
             await agent.mail("a letter")
@@ -338,7 +343,7 @@ async def test_operations_mail_and_log_of_a_program(tmp_path: pathlib.Path, back
 
 
 async def test_a_cancelled_opening_leaves_nothing(tmp_path: pathlib.Path) -> None:
-    """Whoever asked has gone before the program was ready."""
+    """The caller is cancelled before the program is ready."""
     async with runtime_of(tmp_path, "local") as runtime:
         start = opening(runtime, tmp_path / "ada", "local", **sh("sleep 600"))
         task = asyncio.create_task(HERE.open(start))

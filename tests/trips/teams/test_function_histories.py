@@ -1,4 +1,4 @@
-"""What a function agent is told of its turns before: whole at each turn, and on record once."""
+"""The history that a function agent receives: complete at each turn, and recorded once."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ places = pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local
 
 
 def message(number: int) -> str:
-    """The text of a turn, as long as all others."""
+    """Return the text of a turn; every text has the same length."""
     return f"turn {number:4} ".ljust(SIZE, "x")
 
 
-async def on_record(runtime: AgentRuntime, run: str) -> int:
-    """Bytes of the events of a tree."""
+async def recorded_bytes(runtime: AgentRuntime, run: str) -> int:
+    """Return the bytes of the events of a tree."""
     return sum(len(each.data) for each in await (await runtime.open_store()).read(tree=run))
 
 
 @places
-async def test_what_a_turn_puts_on_record_does_not_grow_with_the_turns_before(
+async def test_the_record_of_a_turn_does_not_grow_with_the_history(
     tmp_path: pathlib.Path, backend: Backend | None
 ) -> None:
-    """The events of a turn, and its transcript, hold no turn but this one; the function is told of all."""
+    """The events and the transcript of a turn hold that turn only. The function still receives the whole history."""
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
         start = opening(runtime, tmp_path / "ada", **function("measures", policy=policy_for(backend)))
         sizes = list[tuple[int, int]]()
@@ -75,17 +75,19 @@ async def test_what_a_turn_puts_on_record_does_not_grow_with_the_turns_before(
                 assert answer.startswith(f"{2 * number} messages")
                 await runtime.get(agent.run).run.context.wait_persisted()
                 transcripts = (tmp_path / ".ramet" / "transcripts").rglob("*.jsonl")
-                sizes.append((await on_record(runtime, agent.run), sum(each.stat().st_size for each in transcripts)))
+                sizes.append(
+                    (await recorded_bytes(runtime, agent.run), sum(each.stat().st_size for each in transcripts))
+                )
     events_of_turns, transcripts_so_far = zip(*sizes, strict=True)
     assert events_of_turns[-1] < events_of_turns[0] + SIZE // 2, sizes
     assert SIZE < transcripts_so_far[-1] < len(sizes) * (transcripts_so_far[0] + SIZE // 2), sizes
 
 
 @places
-async def test_a_function_that_is_called_again_after_a_kill_is_told_the_same_history(
+async def test_a_function_called_again_after_a_kill_gets_the_same_history(
     tmp_path: pathlib.Path, backend: Backend | None
 ) -> None:
-    """It had been told of the turns before its own, and is told of each of them again, once."""
+    """The history has each earlier turn once."""
     policy = policy_for(backend)
     async with lost(tmp_path, backend) as runtime:
         agent = await OURS.open(opening(runtime, tmp_path / "ada", **function("measures", policy=policy)))
@@ -112,10 +114,10 @@ async def test_a_function_that_is_called_again_after_a_kill_is_told_the_same_his
 
 
 @places
-async def test_a_history_that_is_too_long_is_told_from_its_newest_end_with_a_notice(
+async def test_a_history_that_is_too_long_is_cut_with_a_notice(
     tmp_path: pathlib.Path, backend: Backend | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its agent answers on. How much the function is told is on the record of each turn; the log has it once."""
+    """The function receives the newest part. Each turn records how much it received, and the log says so once."""
     long = 3 * 1024 * 1024
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
         turns = FunctionTurns(store := await runtime.open_store(), "a-1")
@@ -141,10 +143,10 @@ async def test_a_history_that_is_too_long_is_told_from_its_newest_end_with_a_not
 
 
 @places
-async def test_a_turn_that_an_older_ramet_began_has_its_history_once(
+async def test_a_turn_of_an_older_ramet_resumes_with_its_recorded_history(
     tmp_path: pathlib.Path, backend: Backend | None
 ) -> None:
-    """There it was among the arguments on record. Its call is made again with those, and no others."""
+    """An older version recorded the history among the arguments. The call is made again with those arguments only."""
     policy, history = policy_for(backend), [{"role": "user", "content": "before"}]
     called = served_functions.measures_and_waits
 
@@ -167,7 +169,7 @@ async def test_a_turn_that_an_older_ramet_began_has_its_history_once(
 
 
 async def test_late_arguments_of_a_sandboxed_function_are_data(tmp_path: pathlib.Path) -> None:
-    """What JSON cannot hold is refused by name, as the result of the run that would have been given it."""
+    """A late argument that JSON cannot hold fails the run with an error that names `late_args`."""
     async with AgentRuntime(tmp_path, backend="local") as runtime:
         handle = await runtime.spawn(served_functions.shout, late_args=lambda: (object(),), policy=Policy())
         error = (await handle.result()).error
@@ -176,7 +178,7 @@ async def test_late_arguments_of_a_sandboxed_function_are_data(tmp_path: pathlib
 
 
 async def test_a_function_is_not_called_without_its_late_arguments(tmp_path: pathlib.Path) -> None:
-    """Whoever goes on with its run and does not supply them is refused; whoever does goes on."""
+    """Resume without them is refused, and resume with them calls the function."""
     async with lost(tmp_path, "local") as runtime:
         args = (served_functions.measures_and_waits, "go")
         handle = await runtime.spawn(
@@ -201,11 +203,11 @@ async def test_a_function_is_not_called_without_its_late_arguments(tmp_path: pat
     assert "".join(said).startswith("1 messages, 6 characters")
 
 
-async def test_sixty_turns_of_a_served_function_grow_the_journal_by_what_is_new(folder: pathlib.Path) -> None:
-    """Turn for turn the same, with a kill of the server in between, behind which the function knows all turns."""
+async def test_the_journal_grows_only_by_new_turns_of_a_served_function(folder: pathlib.Path) -> None:
+    """Each of about sixty turns adds the same amount, also after a kill, and the function knows all turns."""
     socket = folder / ".ramet" / "serve.sock"
     async with serve(folder) as first, ramet.connect(socket) as client:
-        ada = await measuring(client)
+        ada = await spawn_measuring_agent(client)
         await take_turns(client, ada, range(1))
         before = size_of_journal(folder)
         await take_turns(client, ada, range(1, TURNS))
@@ -220,8 +222,8 @@ async def test_sixty_turns_of_a_served_function_grow_the_journal_by_what_is_new(
     assert between - before < 8 * SIZE * TURNS
 
 
-async def measuring(client: Client) -> SpawnedAgent:
-    """An agent of a team's own code, which says how much it is told."""
+async def spawn_measuring_agent(client: Client) -> SpawnedAgent:
+    """Spawn an agent of a team's own code, which says how much it receives."""
     bundle = await client.upload_bundle(tar({"measuring.py": MODULE}))
     job = await client.create_image([bundle.id])
     while (job := await client.job(job.id)).state != "done":
@@ -232,7 +234,7 @@ async def measuring(client: Client) -> SpawnedAgent:
 
 
 async def take_turns(client: Client, ada: SpawnedAgent, numbers: range) -> None:
-    """Have messages answered, each with what was before it, from the first on."""
+    """Send numbered messages, and assert that each turn received the ones before it."""
     for number in numbers:
         turn = Reader(client, ada, asked(message(number)))
         await turn.done
@@ -242,7 +244,7 @@ async def take_turns(client: Client, ada: SpawnedAgent, numbers: range) -> None:
 
 
 def size_of_journal(folder: pathlib.Path) -> int:
-    """Bytes of all events and documents on record."""
+    """Return the bytes of all events and documents in the journal."""
     with contextlib.closing(sqlite3.connect(folder / ".ramet" / "journal.db")) as journal:
         (found,) = journal.execute(
             "SELECT (SELECT sum(length(data)) FROM events) + (SELECT sum(length(data)) FROM documents)"

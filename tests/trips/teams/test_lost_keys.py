@@ -1,4 +1,4 @@
-"""A key that is handed over, rotated or revoked: what was opened with it ends, and what waits for it is not run."""
+"""A key that is handed over, rotated or revoked: its streams end, and its queued turns do not run."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Shared(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Where the agent is."""
+        """The path of the agent."""
         return f"/v1/agents/{self.id}"
 
 
 async def handed_over(served: Served, id: str, nonce: str) -> Shared:
-    """The owner's key, until another owner has the agent."""
+    """Share the owner's key, which loses its rights when another owner takes the agent."""
 
     async def hand_over() -> str:
         made = await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json={"owner": True})
@@ -42,7 +42,7 @@ async def handed_over(served: Served, id: str, nonce: str) -> Shared:
 
 
 async def rotated(served: Served, id: str, nonce: str) -> Shared:
-    """The owner's key, until the owner has another one."""
+    """Share the owner's key, which loses its rights when the owner gets a new one."""
 
     async def rotate() -> str:
         return str((await served.ask("POST", f"/v1/agents/{id}/rotate", nonce)).raise_for_status().json()["nonce"])
@@ -51,7 +51,7 @@ async def rotated(served: Served, id: str, nonce: str) -> Shared:
 
 
 async def revoked(served: Served, id: str, nonce: str) -> Shared:
-    """A narrower key, until its owner revokes the key."""
+    """Share a narrower key, which loses its rights when its owner revokes it."""
     asked = {"rights": ["turn", "events", "history"]}
     narrow = (await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=asked)).raise_for_status().json()
 
@@ -63,7 +63,7 @@ async def revoked(served: Served, id: str, nonce: str) -> Shared:
 
 
 async def revoked_above(served: Served, id: str, nonce: str) -> Shared:
-    """A key that a narrower key made, until the owner revokes the narrower one."""
+    """Share a key of a narrower key, which loses its rights when the owner revokes the narrower one."""
     asked = {"rights": ["turn", "events", "history", "delegate"]}
     narrow = (await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=asked)).raise_for_status().json()
     below = await served.ask("POST", f"/v1/agents/{id}/keys", narrow["key"], json={"rights": ["turn", "events"]})
@@ -79,7 +79,7 @@ WAYS = (handed_over, rotated, revoked, revoked_above)
 
 
 class Stream:
-    """An answer as it comes."""
+    """An answer that is read as it comes."""
 
     def __init__(self, answer: httpx2.Response) -> None:
         self._answer, self._pieces = answer, answer.aiter_text()
@@ -92,7 +92,10 @@ class Stream:
             self.text += await anext(self._pieces)
 
     async def to_its_end(self) -> str:
-        """All that came since the stream began. A stream that never ends fails the test after a minute."""
+        """Read to the end, and return all text since the beginning.
+
+        A stream that never ends fails the test after three minutes.
+        """
         async with asyncio.timeout(180):
             async for piece in self._pieces:
                 self.text += piece
@@ -100,7 +103,7 @@ class Stream:
 
     @property
     def end(self) -> tuple[str, Any]:
-        """The last event: its name, and its data where that is JSON."""
+        """The last event: its name, and its data, decoded if that is JSON."""
         lines = self.text.rstrip("\n").rpartition("\n\n")[2].split("\n")
         fields = dict(line.split(": ", 1) for line in lines if ": " in line)
         data = fields.get("data", "")
@@ -108,7 +111,7 @@ class Stream:
 
 
 class Streams:
-    """Streams that are open until the test is over."""
+    """Streams that stay open until the end of the test."""
 
     def __init__(self, served: Served, stack: AsyncExitStack) -> None:
         self._served, self._stack = served, stack
@@ -135,7 +138,7 @@ async def streams(served: Served) -> AsyncIterator[Streams]:
 
 
 def echo(served: Served) -> Echo:
-    """The agent that was opened last."""
+    """Return the agent that was opened last."""
     return served.echo.opened[-1]
 
 
@@ -143,7 +146,7 @@ def echo(served: Served) -> Echo:
 async def test_a_stream_of_a_turn_ends_when_its_key_loses_the_right(
     served: Served, streams: Streams, way: Callable[..., Awaitable[Shared]]
 ) -> None:
-    """The stream that asked and one that reads along end with `not-yours`, without a word that was said later."""
+    """The stream that asked, and another reader's, end with `not-yours` and without any later text."""
     shared = await way(served, *await served.agent())
     asked = await streams("POST", f"{shared.path}/turns", shared.lost, b"before wait after")
     along = await streams("GET", f"{shared.path}/turns/{asked.turn}", shared.lost)
@@ -163,10 +166,10 @@ async def test_a_stream_of_a_turn_ends_when_its_key_loses_the_right(
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_turn_that_waits_is_withdrawn_when_its_key_loses_the_right(
+async def test_a_queued_turn_is_withdrawn_when_its_key_loses_the_right(
     served: Served, streams: Streams, way: Callable[..., Awaitable[Shared]]
 ) -> None:
-    """The agent never hears of the turn, both sides are told `withdrawn`, and turns of other keys are run."""
+    """The agent never receives the turn, and both readers get `withdrawn`. Turns of other keys run."""
     shared = await way(served, *await served.agent())
     now = await streams("POST", f"{shared.path}/turns", shared.lost, b"first wait")
     await now.until("first")
@@ -186,8 +189,8 @@ async def test_a_turn_that_waits_is_withdrawn_when_its_key_loses_the_right(
         assert (name, problem["type"]) == ("error", "urn:ramet:problem:withdrawn")
 
 
-async def test_a_turn_under_way_is_the_new_owners(served: Served, streams: Streams) -> None:
-    """A handover does not end the turn: the new owner interrupts it, and the old one cannot."""
+async def test_a_handover_gives_the_current_turn_to_the_new_owner(served: Served, streams: Streams) -> None:
+    """The turn continues. The new owner can interrupt it, and the old one cannot."""
     shared = await handed_over(served, *await served.agent())
     asked = await streams("POST", f"{shared.path}/turns", shared.lost, b"before wait after")
     await asked.until("before")
@@ -201,8 +204,10 @@ async def test_a_turn_under_way_is_the_new_owners(served: Served, streams: Strea
     assert asked.end[1]["type"] == "urn:ramet:problem:not-yours"
 
 
-async def test_a_turn_that_ends_with_its_reader_ends_with_the_right_to_read(served: Served, streams: Streams) -> None:
-    """A turn of `on_leave=interrupt` whose only reader loses the right is interrupted, as if the reader had left."""
+async def test_a_turn_with_on_leave_interrupt_ends_when_its_reader_loses_the_right(
+    served: Served, streams: Streams
+) -> None:
+    """The server interrupts the turn as if its only reader had left."""
     shared = await handed_over(served, *await served.agent())
     asked = await streams("POST", f"{shared.path}/turns?on_leave=interrupt", shared.lost, b"before wait after")
     await asked.until("before")
@@ -218,7 +223,7 @@ async def test_a_turn_that_ends_with_its_reader_ends_with_the_right_to_read(serv
 async def test_a_stream_of_events_ends_when_its_key_loses_the_right(
     served: Served, streams: Streams, way: Callable[..., Awaitable[Shared]]
 ) -> None:
-    """The stream ends with `not-yours`, also if the agent is killed at once: its last events are not for that key."""
+    """The stream ends with `not-yours`, also if the agent is killed at once: the key must not read the last events."""
     shared = await way(served, *await served.agent())
     events = await streams("GET", f"{shared.path}/events", shared.lost)
     await eventually(lambda: len(served.server._parts.streams) == 1)
@@ -230,8 +235,11 @@ async def test_a_stream_of_events_ends_when_its_key_loses_the_right(
     assert (events.end[0], events.end[1] and events.end[1]["type"]) == ("error", "urn:ramet:problem:not-yours")
 
 
-async def test_streams_of_keys_that_keep_their_rights_go_on(served: Served, streams: Streams) -> None:
-    """A rotation ends nothing of a narrower key or of the operator, and to revoke a key ends nothing of others."""
+async def test_streams_of_other_keys_continue(served: Served, streams: Streams) -> None:
+    """A rotation does not end streams of a narrower key or of the operator.
+
+    Revoking a key does not end streams of other keys.
+    """
     shared = await rotated(served, *await served.agent())
     keys = [
         (await served.ask("POST", f"{shared.path}/keys", shared.lost, json={"rights": ["turn"]})).json()
@@ -253,8 +261,8 @@ async def test_streams_of_keys_that_keep_their_rights_go_on(served: Served, stre
 
 
 @pytest.mark.parametrize("is_stream", [True, False], ids=["streamed", "whole"])
-async def test_an_answer_to_a_client_of_models_ends_with_its_key(folder: pathlib.Path, is_stream: bool) -> None:
-    """A client of models is told an error in its format, and its turn is interrupted, not read to its end."""
+async def test_an_answer_to_a_model_client_ends_with_its_key(folder: pathlib.Path, is_stream: bool) -> None:
+    """The client reads an error in its own format, and the turn is interrupted."""
     parrots = ParrotType()
     async with serving(folder, types={"parrot": parrots}) as served:
         shared = await handed_over(served, *await served.agent(agent_type="parrot"))

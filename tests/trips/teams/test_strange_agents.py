@@ -1,4 +1,4 @@
-"""What an agent says reaches its readers as that and nothing else, and harms neither its server nor its neighbours."""
+"""Strange output of an agent reaches its readers unchanged or as an error, and harms no server and no other agent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROMPT = b'{"messages": [{"role": "user", "content": "say it"}]}'
 
 
 class Says(EchoType):
-    """Opens agents that answer with these bytes, whatever they are asked."""
+    """The type of agents that always answer with these bytes."""
 
     transport_formats: Sequence[str] = ("openai", "anthropic")
 
@@ -61,8 +61,10 @@ PATHS = pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"]
     [b"\xff", b"no json", b"[]", b"7", b'{"a": 1}\n\ndata: {"b": 2}', b"[" * 5_000],
     ids=["bytes", "text", "list", "number", "two", "deep"],
 )
-async def test_what_is_no_chunk_is_an_error_of_the_format(folder: pathlib.Path, path: str, chunk: bytes) -> None:
-    """Streamed it is the stream's last event, else a 500: one that the client can read, and without what was said."""
+async def test_an_invalid_chunk_is_an_error_in_the_client_s_format(
+    folder: pathlib.Path, path: str, chunk: bytes
+) -> None:
+    """A stream ends with the error as its only event, and a whole answer is a 500. Neither shows the invalid chunk."""
     async with serving(folder, types={"echo": Says(chunk)}) as served:
         _, nonce = await served.agent()
 
@@ -79,8 +81,8 @@ async def test_what_is_no_chunk_is_an_error_of_the_format(folder: pathlib.Path, 
 
 
 @PATHS
-async def test_no_line_of_a_chunk_is_a_line_of_the_stream(folder: pathlib.Path, path: str) -> None:
-    """JSON may be written over many lines; what a client reads is one event with all of it."""
+async def test_a_chunk_with_line_breaks_is_one_event(folder: pathlib.Path, path: str) -> None:
+    """JSON may have line breaks, and the client still reads one event."""
     written = b'{\n"type": "content_block_delta",\r\n\n"data": "x",\n\r"choices": []\n}'
     async with serving(folder, types={"echo": Says(written)}) as served:
         _, nonce = await served.agent()
@@ -91,8 +93,8 @@ async def test_no_line_of_a_chunk_is_a_line_of_the_stream(folder: pathlib.Path, 
     assert "\r" not in streamed
 
 
-async def test_the_type_of_an_event_makes_no_lines(folder: pathlib.Path) -> None:
-    """It is the name of an event for Anthropic's clients: one that would be more is an error."""
+async def test_the_type_of_an_event_cannot_forge_lines(folder: pathlib.Path) -> None:
+    """A type with line breaks is an error for Anthropic's clients."""
     async with serving(folder, types={"echo": Says(b'{"type": "a\\ndata: forged\\n\\nevent: b"}')}) as served:
         _, nonce = await served.agent()
         _, streamed = await asked(served, "/v1/messages", nonce, stream=True)
@@ -101,8 +103,8 @@ async def test_the_type_of_an_event_makes_no_lines(folder: pathlib.Path) -> None
     assert streamed.startswith("event: error\n")
 
 
-async def test_how_an_agent_ended_can_be_told_and_kept(folder: pathlib.Path) -> None:
-    """Its error is no Unicode, and longer than anybody reads: its team is listed, and it is there after a restart."""
+async def test_a_strange_error_of_an_agent_can_be_listed_and_stored(folder: pathlib.Path) -> None:
+    """The error is no Unicode and very long. The team can still be listed, also after a restart."""
     async with serving(folder) as served:
         team, key = await served.team(tokens=10)
         asked = {"team": team, "name": "bob", "agent_type": "echo", "limits": {"tokens": 10}}
@@ -136,8 +138,8 @@ def deep(text: str, history: object) -> list[object]:
     return value
 
 
-async def test_a_function_that_says_what_is_no_unicode(folder: pathlib.Path) -> None:
-    """It is told, and kept, with a mark in its place: the next turn and the history are as ever."""
+async def test_output_that_is_no_unicode_is_replaced(folder: pathlib.Path) -> None:
+    """Stream and history have a mark in its place, and the next turn works."""
     async with serving(folder, types={"echo": FunctionType([__name__])}, rules=IN_HOST) as served:
         agent, nonce = await served.agent(spawn_info={"function": f"{__name__}:surrogates"})
         for _ in range(2):
@@ -148,8 +150,8 @@ async def test_a_function_that_says_what_is_no_unicode(folder: pathlib.Path) -> 
     assert [each["content"] for each in history if each["role"] == "assistant"] == ["one ? two"] * 2
 
 
-async def test_a_function_that_returns_what_cannot_be_told(folder: pathlib.Path) -> None:
-    """Its turn fails and says why; the agent answers on."""
+async def test_a_result_that_cannot_be_encoded_fails_its_turn(folder: pathlib.Path) -> None:
+    """The error has the reason, and the agent takes the next turn."""
     async with serving(folder, types={"echo": FunctionType([__name__])}, rules=IN_HOST) as served:
         agent, nonce = await served.agent(spawn_info={"function": f"{__name__}:deep"})
         for _ in range(2):
@@ -169,8 +171,8 @@ async def endless(text: str, history: object) -> AsyncIterator[str]:
 ENDED: list[str] = []
 
 
-async def test_a_function_that_says_too_much_is_stopped(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that it says is kept in the host: its turn fails, it is ended, and no more than that is kept."""
+async def test_a_function_with_endless_output_is_stopped(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host keeps output, so it bounds the output. The turn fails, and the function ends."""
     monkeypatch.setattr("ramet.services.agent_types.kept_turns.MAX_ANSWER_CHARS", 1_000_000)
     ENDED.clear()
     async with serving(folder, types={"echo": FunctionType([__name__])}, rules=IN_HOST) as served:

@@ -1,6 +1,6 @@
-"""AC-S3-1 to AC-S3-13 as a client meets them: `ramet serve` on each backend, and agents in real sandboxes.
+"""AC-S3-1 to AC-S3-13 as a client sees them: `ramet serve` on each backend, and agents in real sandboxes.
 
-AC-S3-9 is that each of these tests passes on each backend: none asks which one it is on.
+AC-S3-9: each of these tests passes on each backend, and none of them asks for the backend's name.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def loud(text):
 
 @pytest.fixture(scope="module", params=["local", "bwrap"])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """One for all tests of a backend. It has a safety policy, and the plugins."""
+    """One server for all tests of a backend, with a safety policy and the plugins."""
     if request.param == "bwrap" and shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
     with short_folder() as folder:
@@ -114,7 +114,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 @pytest.fixture
 async def client(server: Server) -> AsyncIterator[Client]:
-    """With the operator's key; when a test is over nothing is left of its teams."""
+    """A client with the operator's key. After a test, nothing of its teams is left."""
     async with ramet.connect(server.folder / ".ramet" / "serve.sock") as client:
         yield client
         for team in await client.list_teams():
@@ -125,12 +125,12 @@ async def client(server: Server) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def team(client: Client) -> CreatedTeam:
-    """Four places, and memory to match."""
+    """A team with four places and memory for them."""
     return await client.create_team({"agents": 4, "memory_mb": 1024})
 
 
-async def test_a_simple_agent(server: Server, client: Client, team: CreatedTeam) -> None:
-    """AC-S3-1: it is in a sandbox, one turn streams and ends with done, and nothing of it is left at work."""
+async def test_an_agent_streams_a_turn_and_leaves_nothing(server: Server, client: Client, team: CreatedTeam) -> None:
+    """AC-S3-1: a sandboxed agent streams a turn that ends with done. After its kill, no process is left."""
     agent = await spawn(client, team, "ada", "shell", {"tools": ["Bash"]})
     assert agent.spawned.isolation in ("L1", "L2")
     assert (await agent.info()).state == "idle"
@@ -152,8 +152,11 @@ async def test_a_simple_agent(server: Server, client: Client, team: CreatedTeam)
     assert server.agents == []
 
 
-async def test_a_team(server: Server, client: Client, team: CreatedTeam) -> None:
-    """AC-S3-2: three at once who share a bundle; the architect's tasks come one by one; all end with it."""
+async def test_a_team_works_on_tasks_and_ends_together(server: Server, client: Client, team: CreatedTeam) -> None:
+    """AC-S3-2: three agents share a bundle, and workers take the architect's tasks.
+
+    Deleting the team ends each agent.
+    """
     image = await image_of(client, teamkit=KIT)
     architect, *workers = await asyncio.gather(
         *(
@@ -177,8 +180,8 @@ async def test_a_team(server: Server, client: Client, team: CreatedTeam) -> None
     assert await client.list_agents() == []
 
 
-async def test_capacity(client: Client, team: CreatedTeam) -> None:
-    """AC-S3-3: n are let in, one more is not; whoever goes, or never came, is no longer counted."""
+async def test_a_team_admits_exactly_its_capacity(client: Client, team: CreatedTeam) -> None:
+    """AC-S3-3: one agent above the capacity is refused. A killed agent, and a failed spawn, free their places."""
     agents = [await spawn(client, team, f"a{number}", "raw") for number in range(4)]
     with pytest.raises(OverCapacity) as full:
         await spawn(client, team, "more", "raw")
@@ -207,8 +210,8 @@ async def test_capacity(client: Client, team: CreatedTeam) -> None:
     assert again.team.free["agents"] == 10
 
 
-async def test_a_team_bounds_all_below_it(client: Client) -> None:
-    """AC-S3-3, where the machine can: who stays below its limit, and starts another who does, has no more in all."""
+async def test_a_team_bounds_the_memory_of_its_agents_together(client: Client) -> None:
+    """AC-S3-3, if the machine can: parent and child stay below their own limits, but exceed the team's."""
     image = await image_of(client, teamkit=KIT)
     answers = {}
     for name, memory_mb in [("small", 200), ("large", 480)]:
@@ -226,8 +229,8 @@ async def test_a_team_bounds_all_below_it(client: Client) -> None:
     assert answers["small"] == "one, oom"
 
 
-async def test_the_nonce(client: Client, team: CreatedTeam) -> None:
-    """AC-S3-4: nothing is done with an agent without it, no list has it, and there is never a second owner."""
+async def test_every_operation_on_an_agent_needs_its_nonce(client: Client, team: CreatedTeam) -> None:
+    """AC-S3-4: no list shows the nonce, and an agent never has two owners."""
     agent, other = await asyncio.gather(*(spawn(client, team, name, "shell") for name in ("ada", "bob")))
     for key in ("", "wrong", other.nonce, team.key):
         for refused in (
@@ -258,8 +261,11 @@ async def test_the_nonce(client: Client, team: CreatedTeam) -> None:
         await client.delegate(agent.id, owner=True, key=narrow.key)
 
 
-async def test_turns(client: Client, team: CreatedTeam) -> None:
-    """AC-S3-5: chunks, then done or an error; each knows those before, in the order in which they came; a cancel."""
+async def test_turns_run_in_order_and_can_be_interrupted(client: Client, team: CreatedTeam) -> None:
+    """AC-S3-5: chunks end with done or an error.
+
+    Each turn knows the ones before it. A disconnected client can read on.
+    """
     agent = await spawn(client, team, "ada", "shell", {"tools": ["Bash"]})
     assert await agent.say("one") == "1 so far: one"
     assert await agent.say("two") == "2 so far: one | two"
@@ -292,16 +298,16 @@ async def test_turns(client: Client, team: CreatedTeam) -> None:
 
 
 @pytest.mark.parametrize("format", ["plain", "backwards"])
-async def test_bodies_are_nobodys_business(client: Client, team: CreatedTeam, format: str) -> None:
-    """AC-S3-6: what an agent hears and says in its sandbox are the bytes that were sent, whatever the format."""
+async def test_bodies_reach_a_sandboxed_agent_unchanged(client: Client, team: CreatedTeam, format: str) -> None:
+    """AC-S3-6: a sandboxed agent receives and sends exact bytes, whatever the format."""
     agent = await spawn(client, team, "ada", "raw", transport_format=format)
     for sent in (bytes(range(256)), b'{"a":\r\n\n data: 1}', b"\n"):
         answer = await client.say(agent.id, sent, key=agent.nonce)
         assert answer == (sent if format == "plain" else sent[::-1])
 
 
-async def test_control(client: Client, team: CreatedTeam) -> None:
-    """AC-S3-7: what a type knows is done; what it does not know is refused by name, and so is code that leads out."""
+async def test_control_runs_known_operations_only(client: Client, team: CreatedTeam) -> None:
+    """AC-S3-7: an unknown operation is refused with the known names. A bundle with a path outside is refused."""
     agent = await spawn(client, team, "ada", "shell", {"tools": ["Bash"]})
     listed = await client.control(agent.id, {"@type": "list_tools"}, key=agent.nonce)
     assert [each["name"] for each in listed] == ["Bash"]
@@ -314,8 +320,8 @@ async def test_control(client: Client, team: CreatedTeam) -> None:
         await client.upload_bundle(tar({"../outside.py": b"x = 1"}))
 
 
-async def test_code_that_is_loaded_into_an_agent_that_lives(client: Client, team: CreatedTeam) -> None:
-    """AC-S3-7: it cannot be imported before, it can after, and it cannot any more once it was taken away."""
+async def test_loaded_code_can_be_imported_until_it_is_unloaded(client: Client, team: CreatedTeam) -> None:
+    """AC-S3-7: the import fails before load_bundle and after unload_bundle."""
     image = await image_of(client, teamkit=KIT)
     bundle = await client.upload_bundle(tar({"latecomer.py": b"def word():\n    return 'here'\n"}))
     agent = await spawn(client, team, "ada", "function", {"function": "teamkit:imports"}, image=image)
@@ -329,8 +335,10 @@ async def test_code_that_is_loaded_into_an_agent_that_lives(client: Client, team
                 await agent.say("latecomer")
 
 
-async def test_plugins(server: Server, client: Client, team: CreatedTeam) -> None:
-    """AC-S3-8: types that no part of ramet knows are served; what is wrong with a spawn is said, and costs nothing."""
+async def test_plugin_types_are_served_and_bad_spawns_cost_nothing(
+    server: Server, client: Client, team: CreatedTeam
+) -> None:
+    """AC-S3-8: the server serves types from other packages. A refused spawn names its error and takes no place."""
     free = (await client.get_team(team.team.id, key=team.key)).free
     for kind, info, error in [
         ("raw", {"troubel": "x"}, InvalidValue),
@@ -357,8 +365,8 @@ async def test_plugins(server: Server, client: Client, team: CreatedTeam) -> Non
     assert (await spawn(client, team, "ada", "raw")).spawned.state == "idle"
 
 
-async def test_a_killed_process(client: Client, team: CreatedTeam) -> None:
-    """AC-S3-10: whoever reads its turn is told, the turn has failed; the agent can be talked with in another one."""
+async def test_a_killed_agent_process_fails_its_turn(client: Client, team: CreatedTeam) -> None:
+    """AC-S3-10: the reader gets the status `crashed`, and the agent answers in a new process."""
     agent = await spawn(client, team, "ada", "shell", {"tools": ["Bash"]})
     mark = a_mark()
     turn = asyncio.create_task(agent.say(f"$ sleep {mark}"))
@@ -372,8 +380,8 @@ async def test_a_killed_process(client: Client, team: CreatedTeam) -> None:
     assert (await agent.say("again")).endswith("again")
 
 
-async def test_the_safety_gate(server: Server, client: Client, team: CreatedTeam) -> None:
-    """AC-S3-11: a call is intended, decided, and only then made; what cannot be judged is not made."""
+async def test_a_gate_decides_before_a_served_call_runs(server: Server, client: Client, team: CreatedTeam) -> None:
+    """AC-S3-11: a call is intended and decided before it runs. With an unreadable policy, it does not run."""
     agent = await spawn(client, team, "ada", "shell", {"tools": ["Bash"], "gate": "house"})
     assert (await agent.say("$ echo safe")).startswith("safe\n")
     assert REASON in await agent.say("$ rm -rf /")
@@ -406,8 +414,8 @@ async def test_the_safety_gate(server: Server, client: Client, team: CreatedTeam
         await spawn(client, team, "bob", "shell", {"gate": "nobody"})
 
 
-async def test_loud_agents(client: Client, team: CreatedTeam) -> None:
-    """AC-S3-12: 10 MB on stderr, and 10 MB on stdout, are in nobody's way."""
+async def test_loud_agents_do_not_block(client: Client, team: CreatedTeam) -> None:
+    """AC-S3-12: 10 MB on stderr and 10 MB on stdout do not stop the agent."""
     image = await image_of(client, teamkit=KIT)
     agent = await spawn(client, team, "ada", "function", {"function": "teamkit:loud"}, image=image)
     size = 0
@@ -419,9 +427,10 @@ async def test_loud_agents(client: Client, team: CreatedTeam) -> None:
 
 
 @pytest.mark.leaves("the server that is started again is for the tests that follow")
-async def test_a_killed_server(server: Server, client: Client, team: CreatedTeam) -> None:
-    """AC-S3-13: the next one has its agents, under the same ids and nonces and with what was said; they hold nothing
-    of the machine meanwhile, and nothing once their team has gone.
+async def test_a_killed_server_resumes_its_agents(server: Server, client: Client, team: CreatedTeam) -> None:
+    """AC-S3-13: the next server has the agents with their ids, nonces and history.
+
+    Their control groups are gone after the kill, and after the deletion of their team.
     """
     agent = await spawn(client, team, "ada", "shell", {"tools": ["Bash"]})
     assert await agent.say("one") == "1 so far: one"

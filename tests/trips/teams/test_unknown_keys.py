@@ -1,4 +1,4 @@
-"""A key that opens nothing is 401 on every path that needs one, whatever is asked for."""
+"""A key that opens nothing gets 401 on every path that needs a key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEED_KEY = [each for each in OPERATIONS if each.path not in PUBLIC]
 
 
 async def dead_keys(served: Served) -> tuple[dict[str, str], dict[str, str]]:
-    """Keys that open nothing, by why they do not; and ids of things that are there."""
+    """Return keys that open nothing, by the reason, and the ids of existing objects."""
     operator = served.server.operator
     team, key = await served.team()
     asked = {"team": team, "name": "bob", "agent_type": "echo"}
@@ -42,14 +42,14 @@ async def dead_keys(served: Served) -> tuple[dict[str, str], dict[str, str]]:
 
 
 async def ask(served: Served, operation: Operation, key: str, ids: dict[str, str]) -> Any:
-    """Ask for an operation about what is there, with a body that is JSON where one is taken."""
+    """Call an operation on existing objects, with a JSON body where it takes one."""
     path = re.sub(r"{(\w+)}", lambda name: ids.get(name[1], "none"), operation.path)
     body = {} if operation.takes is None and not operation.has_body else {"content": b"{}"}
     return await served.ask(operation.method, path, key, **body)
 
 
-async def test_an_unknown_key_is_401_on_every_path() -> None:
-    """Missing, wrong, revoked, rotated, of a killed agent, of a deleted team: the answer is the same."""
+async def test_an_unknown_key_gets_401_on_every_path() -> None:
+    """The key is missing, wrong, revoked, rotated, of a killed agent, or of a deleted team."""
     with short_folder() as folder:
         async with serving(folder) as served:
             dead, ids = await dead_keys(served)
@@ -62,8 +62,8 @@ async def test_an_unknown_key_is_401_on_every_path() -> None:
     assert {what: status for what, status in found.items() if status != 401} == {}
 
 
-async def test_a_known_key_is_not_told_what_others_have() -> None:
-    """With the key of another agent or team, what is there and what is not are answered alike, and not by 401."""
+async def test_a_known_key_learns_nothing_about_others() -> None:
+    """The key of another agent or team gets the same 404 for existing and for missing agents."""
     with short_folder() as folder:
         async with serving(folder) as served:
             (agent, _), (_, other) = await served.agent(), await served.agent()
