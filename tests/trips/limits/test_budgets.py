@@ -128,7 +128,7 @@ async def test_a_retry_does_not_use_the_call_for_the_last_answer() -> None:
 
 
 async def test_the_only_call_is_used_for_the_last_answer() -> None:
-    """With a limit of one call, that call asks for the last answer."""
+    """A limit of one call leaves that call for the last answer."""
     async with provider(["all I can say", "too much"]) as server:
         async with Session(server.anthropic(), limits=Limits(model_calls=1)) as session:
             result = await session.ask("Go.")

@@ -57,7 +57,7 @@ async def test_the_error_names_the_memory_limit_of_the_reservation(runtime: rame
 async def test_the_error_names_the_reservation_despite_cached_files(
     runtime: ramet.AgentRuntime,
 ) -> None:
-    """Cached files count in a control group of version 1, but the kernel drops them and they end no process."""
+    """Cached files count in a control group of version 1, but Linux drops them, and no process ends for them."""
     holder = await runtime.spawn(agents.hold_and_stay, args=(60,), policy=policy_in_team(160, 256))
     folder = holder.run.folder
     assert folder is not None

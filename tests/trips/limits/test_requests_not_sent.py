@@ -157,7 +157,10 @@ async def test_an_error_does_not_show_a_key_that_fits_no_header() -> None:
 async def test_a_request_that_may_have_been_received_counts_as_reserved(
     kind: str, streaming: bool, fault: servers.Fault
 ) -> None:
-    """After a connection opens, ramet cannot know what the server has read. The error names the address."""
+    """Any data on an open connection may have been read, so the whole reservation counts.
+
+    The error names the address.
+    """
     async with servers.broken(fault) as server:
         result, session = await failed_turn(client(kind, f"http://{server.address}", streaming=streaming))
 

@@ -412,7 +412,10 @@ async def test_a_random_tree_always_ends(seed: int, when_full: Literal["queue", 
 
 
 async def test_safe_tools_run_concurrently_and_answer_in_order() -> None:
-    """AC-S2-4: twenty safe calls run ten at a time. Results keep the order of the calls, and only one call fails."""
+    """AC-S2-4: twenty safe calls run ten at a time.
+
+    Results keep the order of the calls, and a failed call harms no other.
+    """
     at_work, most = 0, 0
 
     async def busy(number: int) -> str:

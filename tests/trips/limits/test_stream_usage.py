@@ -66,7 +66,7 @@ async def test_usage_is_requested_if_a_client_chooses_chat_completions() -> None
 
 
 async def test_chat_completions_ask_for_usage() -> None:
-    """Without usage, every answer would count as all that was reserved."""
+    """An answer without usage would count as all that was reserved."""
     async with provider(["Hello."]) as server:
         async with Session(server.openai(), runtime=runtime_without_backoff(), limits=LIMITS) as session:
             result = await session.ask("Go.")

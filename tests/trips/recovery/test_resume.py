@@ -377,7 +377,7 @@ async def test_a_fork_includes_messages_that_are_not_durable_yet(make: MakeStore
 
 
 async def test_two_runtimes_of_one_folder_are_one_kernel(tmp_path: pathlib.Path) -> None:
-    """Neither runtime resumes trees of the other.
+    """A runtime does not resume trees of the other.
 
     The journal closes with the last runtime, and until then a second store is refused.
     """

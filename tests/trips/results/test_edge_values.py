@@ -53,7 +53,7 @@ async def test_a_result_whose_repr_raises_does_not_stop_its_run() -> None:
 
 
 async def test_a_session_can_ask_a_plain_function() -> None:
-    """With `Session(agent=function)`, the prompt is the argument and the return value is the answer."""
+    """The prompt is the argument of `Session(agent=function)`, and the return value is the answer."""
 
     def repeat(text: str) -> str:
         return f"got {text}"
@@ -91,7 +91,10 @@ def files_of(session: Session) -> list[str]:
 
 
 async def test_a_run_can_read_its_large_result_without_a_working_folder() -> None:
-    """Without a `cwd`, the result is in a temporary folder: Read opens it, and the session removes it at its end."""
+    """The result of a session without a `cwd` is in a temporary folder, which Read opens.
+
+    The session removes it at its end.
+    """
     files: list[str] = []
 
     async def big() -> str:

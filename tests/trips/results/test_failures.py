@@ -362,7 +362,7 @@ async def test_an_empty_answer_is_not_sent_back_to_the_provider() -> None:
 
 
 class Finding(BaseModel):
-    """What an investigator reports."""
+    """The report of an investigator."""
 
     cause: str
     line: int
@@ -380,7 +380,7 @@ async def test_a_typed_answer_is_retried_until_it_fits() -> None:
 
 
 async def test_a_typed_answer_that_never_fits_fails_the_run() -> None:
-    """After three tries, the run fails with OutputInvalid and with the text as partial result."""
+    """The run fails with OutputInvalid after three tries, and its partial result is the text."""
     worker = Agent(name="worker", description="Works.", instructions="You are a worker.", output=Finding)
     call = Call("Agent", {"prompt": "toil", "subagent_type": "worker"})
     model = ScriptedModel({"You are a worker": ["It is the clock."] * 3, "": [call, "ok"]})

@@ -145,7 +145,7 @@ async def test_a_failure_in_a_sandbox_is_not_cached(runtime: AgentRuntime) -> No
 
 
 async def test_a_cached_result_expires_after_its_ttl(tmp_path: pathlib.Path) -> None:
-    """With a TTL of 60 s, an equal call after 59 s is cached and one after 60 s runs again."""
+    """A TTL of 60 s covers an equal call after 59 s, and one after 60 s runs again."""
     clock = FakeClock()
     async with AgentRuntime(tmp_path, clock=clock) as runtime:
         await result_of(runtime, COUNTED, 1)

@@ -44,7 +44,7 @@ async def recorded_events(store: Store) -> list[Event]:
 # ---- intention, vote, decision, output
 
 
-async def test_ac_s3_11_a_safe_call_runs_after_its_commit_and_a_dangerous_one_is_aborted(tmp_path: Path) -> None:
+async def test_ac_s3_11_a_safe_call_runs_and_a_dangerous_one_is_aborted(tmp_path: Path) -> None:
     """The journal has intention, decision and output in this order.
 
     An aborted call never began, and its model reads why.

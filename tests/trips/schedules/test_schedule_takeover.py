@@ -133,7 +133,7 @@ async def test_a_returning_kernel_records_how_its_run_ended_elsewhere(postgres: 
 
 
 async def test_sweep_keeps_a_run_whose_tick_is_not_settled(tmp_path: pathlib.Path) -> None:
-    """Without that run, the kernel that takes over the tick would call its function again."""
+    """The kernel that takes over the tick needs that run: it would otherwise call the function again."""
     store = await store_left_at_the_gate(ended=True)
     await store.open()
     gone = await sweep(store, tmp_path, before=datetime.now(UTC) + timedelta(days=1))

@@ -257,7 +257,7 @@ async def test_a_daily_schedule_fires_once_when_the_clock_changes(begin: datetim
 async def test_a_scheduler_notices_that_the_clock_was_set(
     stage: Stage, clock: Shifting, scheduler: AgentScheduler
 ) -> None:
-    """After a step forward, a due tick runs within a minute. After a step back, no tick runs again."""
+    """A step forward makes a due tick run within a minute. A step back makes no tick run again."""
     view = await scheduler.schedule_agent_interval(3600, scheduled.note, in_process=True)
     clock.shift = timedelta(hours=1)
 
@@ -435,7 +435,7 @@ async def test_results_show_running_and_failed_ticks(stage: Stage, scheduler: Ag
 async def test_a_result_names_its_run_once_the_run_is_recorded(
     clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before its spawn, the run has an id that leads nowhere, so the result does not show it."""
+    """The result does not show the id of a run before its spawn, since that id leads nowhere."""
     async with AgentRuntime(store=MemoryStore(), clock=clock) as runtime, AgentScheduler(runtime) as scheduler:
         spawn, may_be_born, asked = runtime.spawn, asyncio.Event(), asyncio.Event()
 
@@ -885,7 +885,7 @@ async def test_a_scheduler_attaches_to_the_only_active_runtime(clock: FakeClock)
 
 
 async def test_schedules_of_a_runtime_outlive_their_scheduler(clock: FakeClock) -> None:
-    """Without a store of their own, schedules live as long as the runtime."""
+    """Schedules without a store of their own live as long as the runtime."""
     async with AgentRuntime(clock=clock):
         async with AgentScheduler() as first:
             await first.schedule_agent_in(10, scheduled.note, name="later", in_process=True)

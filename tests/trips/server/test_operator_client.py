@@ -150,7 +150,7 @@ async def test_a_disconnected_reader_leaves_no_stream_open(served: Served, clien
 
 
 async def test_a_follower_knows_which_runs_have_ended(served: Served, client: Client) -> None:
-    """After each event, the follower agrees with the replay of the tree. Mail may wake an ended run."""
+    """The follower agrees with the replay of the tree after each event. Mail may wake an ended run."""
     handle, kernel = await spawn_tree_with_a_question(served), client.kernel
     writer = next(each for each in await kernel.tree(handle.id) if each.path == "main/writer")
     await kernel.send(writer.id, "write it down")

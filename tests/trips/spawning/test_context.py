@@ -168,7 +168,7 @@ async def test_at_the_depth_limit_a_fresh_child_does_not_see_the_agent_tool() ->
 
 
 async def test_omitted_type_configures_spawns_without_a_type() -> None:
-    """With `omitted_type="general-purpose"`, a spawn without a type is a fresh child. `mode="fork"` still forks."""
+    """A spawn without a type is a fresh child under `omitted_type="general-purpose"`. `mode="fork"` still forks."""
     model = ScriptedModel({"PLAIN": ["a"], "COPY": ["b"], "": [fork("PLAIN"), fork("COPY", mode="fork"), "ok"]})
     async with Session(model, omitted_type="general-purpose") as session:
         await session.ask("Go.")

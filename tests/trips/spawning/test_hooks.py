@@ -525,7 +525,7 @@ async def test_questions_can_be_answered_in_any_order() -> None:
 
 
 async def test_an_approved_call_waits_for_a_slot() -> None:
-    """With one slot, approved calls run one after the other."""
+    """Approved calls run one after the other if there is one slot."""
     at_work, most = 0, 0
 
     async def danger() -> str:

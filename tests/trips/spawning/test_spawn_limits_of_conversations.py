@@ -69,7 +69,7 @@ def count_refusals(runtime: AgentRuntime) -> int:
 
 
 async def test_a_conversation_can_spawn_agents_in_every_turn(tmp_path: pathlib.Path) -> None:
-    """In all its turns, it spawns more agents than may live concurrently."""
+    """A conversation of several turns spawns more agents than may live concurrently."""
     async with counting_runtime(tmp_path) as runtime, new_conversation(runtime) as talk:
         for turn in range(4):
             assert (await talk.ask(f"start a{turn} b{turn}")).value == "done"

@@ -721,7 +721,7 @@ async def test_another_server_knows_the_turns_of_a_function(tmp_path: pathlib.Pa
 async def test_a_function_interrupted_by_a_kill_is_called_again(
     tmp_path: pathlib.Path, backend: Backend | None, name: str
 ) -> None:
-    """The turn and the run stay the same, with and without a reader, and can be interrupted."""
+    """The turn and the run stay the same, also without a reader, and can be interrupted."""
     start = function(name, policy=policy_for(backend))
     async with lost(tmp_path, backend) as runtime:
         agent = await OURS.open(opening(runtime, tmp_path / "ada", **start))
