@@ -18,7 +18,7 @@ from tests.trips.agents import isolated as agents
 from tests.trips.kits.sessions import answers, kept, of_kind, run_of, said
 
 
-def _pushed(session: Session) -> list[str]:
+def _pushed_texts(session: Session) -> list[str]:
     return [each.text for each in of_kind(kept(session), MailPushed)]
 
 
@@ -37,7 +37,7 @@ async def test_an_equal_message_within_the_window_is_delivered_once() -> None:
 
         assert "Delivered to main" in first
         assert again == "Not delivered again: main got the same message as mail-1 less than 60 s ago."
-        assert _pushed(session) == ["ping", "pong", "ping", "ping"]
+        assert _pushed_texts(session) == ["ping", "pong", "ping", "ping"]
 
 
 async def test_an_equal_message_after_the_window_is_delivered() -> None:
@@ -50,7 +50,7 @@ async def test_an_equal_message_after_the_window_is_delivered() -> None:
             await clock.advance(seconds)
             session.send("ping", dedupe_s=10)
 
-        assert len(_pushed(session)) == 3
+        assert len(_pushed_texts(session)) == 3
 
 
 async def test_an_equal_message_does_not_wake_a_finished_agent() -> None:
@@ -97,7 +97,7 @@ async def test_an_invalid_window_is_refused(wrong: object) -> None:
         with pytest.raises(InvalidValue, match=r"dedupe_s: .* is not accepted; expected seconds above 0, or None"):
             session.send("ping", dedupe_s=wrong)  # type: ignore[arg-type]  # the act under test
 
-        assert _pushed(session) == []
+        assert _pushed_texts(session) == []
 
 
 @pytest.mark.parametrize("policy", [None, Policy()], ids=["host", "sandbox"])

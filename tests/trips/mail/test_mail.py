@@ -422,15 +422,15 @@ async def test_a_loop_of_messages_between_two_agents_ends() -> None:
         assert root.context.tree is not None
         await root.context.tree.send(root.context, "ping", "begin")
 
-        def at_rest() -> bool:
+        def are_all_idle() -> bool:
             return {view.state for view in session.runs()} == {"idle", "completed"}
 
         for _ in range(20_000):
             await asyncio.sleep(0)
-            if at_rest():
+            if are_all_idle():
                 break
 
-        turns, ended = len(of_kind(kept(session), TurnStarted)), at_rest()
+        turns, ended = len(of_kind(kept(session), TurnStarted)), are_all_idle()
         await session.cancel()
 
     assert ended

@@ -19,14 +19,14 @@ from tests.trips.kits.sessions import background, fresh
 LOOK_AGAIN = Call("SendMessage", {"to": "kid", "message": "look again"})
 
 
-def _leads(messages: list[BaseMessage], child: str) -> ReplyStep:
+def _play_lead(messages: list[BaseMessage], child: str) -> ReplyStep:
     newest = messages[-1].text
     if messages[-1].type == "tool":  # What its child found, or whatever became of its message.
         return LOOK_AGAIN if newest in ("the first finding", "led") else "waiting"
     return "all done" if "second finding" in newest else fresh(child, "kid" if child == "toil" else "boss")
 
 
-def _answer(child: str) -> Callable[[list[BaseMessage]], ReplyStep]:
+def _replies_with(child: str) -> Callable[[list[BaseMessage]], ReplyStep]:
     """Return the replies of a root whose child does the work, or has a child of its own that does."""
 
     def answer(messages: list[BaseMessage]) -> ReplyStep:
@@ -35,7 +35,7 @@ def _answer(child: str) -> Callable[[list[BaseMessage]], ReplyStep]:
                 return "the second finding" if "look again" in messages[-1].text else "the first finding"
             case "lead":
                 return "led" if messages[-1].type == "tool" else fresh("toil", "kid")
-        return _leads(messages, child)
+        return _play_lead(messages, child)
 
     return answer
 
@@ -60,10 +60,10 @@ MOMENTS = pytest.mark.parametrize(
 async def _assert_resumed_with_one_notice(child: str, moment: Callable[[Event], bool], nth: int) -> None:
     store, types = MemoryStore(), Project.open(None, user_dir=None)
     async with AgentRuntime(store=store) as runtime:
-        lead = Agent(name="lead", model=ScriptedModel(_answer(child)))
+        lead = Agent(name="lead", model=ScriptedModel(_replies_with(child)))
         assert (await (await runtime.spawn(lead, "go", agents=types)).result()).value == "all done"
     async with AgentRuntime(store=await cut_behind(store, moment, nth)) as runtime:
-        [again] = await runtime.resume(llm=ScriptedModel(_answer(child)))
+        [again] = await runtime.resume(llm=ScriptedModel(_replies_with(child)))
         assert (await again.result()).value == "all done"
         told = [each.text for each in again.run.context.history if "task-notification" in each.text]
     assert len(told) == 1
@@ -89,7 +89,7 @@ async def test_an_agent_woken_after_its_parent_ended_continues_after_a_kill(
 ASKS = Call("SendMessage", {"to": "kid", "message": "hurry", "notify_when_idle": True})
 
 
-def _watched(messages: list[BaseMessage]) -> ReplyStep:
+def _play_watcher(messages: list[BaseMessage]) -> ReplyStep:
     """Play a root, a background child, and a watcher that asks for a notice when that child is idle."""
     first = next(each.text for each in messages if each.type == "human")
     notices = [each.text for each in messages if "task-notification" in each.text]
@@ -123,11 +123,11 @@ async def test_a_run_that_awaits_an_idle_notice_receives_it_once_despite_a_kill(
     """The watcher has nothing else to do and does not end before the notice, also if the kernel is killed."""
     store, types = MemoryStore(), Project.open(None, user_dir=None)
     async with AgentRuntime(store=store) as runtime:
-        lead = Agent(name="lead", model=ScriptedModel(_watched))
+        lead = Agent(name="lead", model=ScriptedModel(_play_watcher))
         result = await (await runtime.spawn(lead, "go", agents=types)).result()
     if moment is not None:
         async with AgentRuntime(store=await cut_behind(store, moment, 1)) as runtime:
-            [again] = await runtime.resume(llm=ScriptedModel(_watched))
+            [again] = await runtime.resume(llm=ScriptedModel(_play_watcher))
             result = await again.result()
     assert "it was told 1 time(s)" in result.value
 
@@ -142,7 +142,7 @@ async def test_a_run_does_not_wait_for_an_idle_notice_of_its_ancestor() -> None:
         assert (await (await runtime.spawn(lead, "go", agents=types)).result()).value == "over"
 
 
-def _crossed(messages: list[BaseMessage]) -> ReplyStep:
+def _play_crossed_helpers(messages: list[BaseMessage]) -> ReplyStep:
     """Play two leads that each wait for a helper, which asks for a notice when the other lead is idle."""
     first = next(each.text for each in messages if each.type == "human")
     calls = sum(each.type == "tool" for each in messages)
@@ -163,7 +163,7 @@ def _crossed(messages: list[BaseMessage]) -> ReplyStep:
 async def test_crossed_idle_notices_do_not_deadlock() -> None:
     """Each lead waits for its helper: if both helpers waited for the notice, no run would become idle."""
     async with AgentRuntime() as runtime:
-        lead = Agent(name="lead", model=ScriptedModel(_crossed))
+        lead = Agent(name="lead", model=ScriptedModel(_play_crossed_helpers))
         handle = await runtime.spawn(lead, "go", agents=Project.open(None, user_dir=None))
         events = [event async for event in handle.events()] if (await handle.result()).value else []
     assert events

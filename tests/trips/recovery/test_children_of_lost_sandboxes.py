@@ -42,7 +42,7 @@ async def test_a_child_of_an_interrupted_call_is_reported_once(tmp_path: pathlib
         lead = Agent(name="lead", model=ScriptedModel(plan))
         await (await runtime.spawn(lead, "go", policy=policy, agents=types)).result()
 
-    async def told_after_a_kill(store: MemoryStore, moment: Callable[[Event], bool]) -> MemoryStore:
+    async def resume_after_kill(store: MemoryStore, moment: Callable[[Event], bool]) -> MemoryStore:
         left = await cut_behind(store, moment)
         model = ScriptedModel({"": ["no news", "gold, it says"], "dig": ["gold"]})
         async with AgentRuntime(tmp_path, store=left, backend="local") as runtime:
@@ -53,10 +53,10 @@ async def test_a_child_of_an_interrupted_call_is_reported_once(tmp_path: pathlib
         assert len([each for each in texts if each.startswith("<task-notification") and "gold" in each]) == 1
         return left
 
-    await told_after_a_kill(undisturbed, _is_end_of_the_child)
-    once = await told_after_a_kill(undisturbed, _is_spawn_of_the_child)
-    await told_after_a_kill(once, _is_answer_to_its_call)
-    await told_after_a_kill(once, _is_end_of_the_child)
+    await resume_after_kill(undisturbed, _is_end_of_the_child)
+    once = await resume_after_kill(undisturbed, _is_spawn_of_the_child)
+    await resume_after_kill(once, _is_answer_to_its_call)
+    await resume_after_kill(once, _is_end_of_the_child)
 
 
 async def test_an_idle_parent_receives_the_end_of_a_child_just_before_the_kill() -> None:

@@ -46,7 +46,7 @@ def tools(session: Session) -> dict[str, list[str]]:
     return {run.info.path: sorted(tool.name for tool in run.context.tools) for run in runs}
 
 
-def _detached(session: Session, prompt: str, name: str) -> Any:
+def _spawn_detached(session: Session, prompt: str, name: str) -> Any:
     request = SpawnRequest(prompt=prompt, mode="fresh", detached=True, name=name, limits=GIFT)
     return session.spawn(request)
 
@@ -73,8 +73,8 @@ async def test_budgets_are_the_same_after_a_kill() -> None:
             ScriptedModel(plan), [look.tool, gate.tool], agents=[worker], runtime=runtime, limits=LIMITS, session_id="t"
         )
         assert (await session.ask("Go.")).value == "ready"
-        await (await _detached(session, "short", "alone")).result()
-        await _detached(session, "long", "far")
+        await (await _spawn_detached(session, "short", "alone")).result()
+        await _spawn_detached(session, "long", "far")
         turn = asyncio.create_task(session.ask("Go on."))
         await eventually(lambda: gate.calls == 2)
         before = budgets(session)

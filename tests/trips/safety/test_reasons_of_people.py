@@ -20,7 +20,7 @@ HOOKS = {"PreToolUse": [lambda payload: "ask"]}
 PAY = Call("pay", {"amount": 50}, id="1")
 
 
-async def _denied(tmp_path: pathlib.Path, reason: str) -> str:
+async def _denial_text(tmp_path: pathlib.Path, reason: str) -> str:
     async with Session(ScriptedModel([PAY, "Well."]), tools(tmp_path), hooks=HOOKS) as session:
         session.send("Pay.")
         await eventually(lambda: session.approvals.pending)
@@ -31,12 +31,12 @@ async def _denied(tmp_path: pathlib.Path, reason: str) -> str:
 
 async def test_the_model_reads_the_reason_of_a_denial(tmp_path: pathlib.Path) -> None:
     """The model can do something else, and need not ask again."""
-    assert await _denied(tmp_path, "ask Ann first") == "Denied: it was not approved: ask Ann first"
+    assert await _denial_text(tmp_path, "ask Ann first") == "Denied: it was not approved: ask Ann first"
 
 
 async def test_a_denial_without_a_reason_has_no_reason(tmp_path: pathlib.Path) -> None:
     """ramet does not invent a reason."""
-    assert await _denied(tmp_path, "") == "Denied: it was not approved"
+    assert await _denial_text(tmp_path, "") == "Denied: it was not approved"
 
 
 async def test_the_model_does_not_read_why_an_approver_failed(tmp_path: pathlib.Path) -> None:

@@ -31,7 +31,7 @@ class ClockOneHourLater(SystemClock):
 
 
 async def left_by(place: str, folder: pathlib.Path, when: str) -> str:
-    """Run the program until it kills itself; the id of the question that it asked last."""
+    """Run the program until it kills itself, and return the id of its last question."""
     await killed(PROGRAM, place, folder, when)
     return (folder / "question").read_text().split()[-1]
 

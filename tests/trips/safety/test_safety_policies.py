@@ -164,15 +164,15 @@ async def test_passages_can_be_read_filtered_and_followed(tmp_path: Path) -> Non
             after = pages[-1].cursor
         assert tuple(each for page in pages for each in page.entries) == whole.entries
 
-        async def seen(**wanted: Any) -> list[str]:
+        async def passage_names(**wanted: Any) -> list[str]:
             page = await passages(store, GateEventFilter(**wanted))
             return [f"{each.kind} {each.event.tool}" for each in page.entries]
 
-        assert await seen(committed=False) == ["decision delete"]
-        assert await seen(tool="l*", kinds=("intention",)) == ["intention look"]
-        assert await seen(path="main/*", kinds=("output",)) == ["output delete"]
-        assert await seen(run=talk.id, kinds=("decision",)) == ["decision look", "decision Agent"]
-        assert await seen(tree="run-of-nobody") == []
+        assert await passage_names(committed=False) == ["decision delete"]
+        assert await passage_names(tool="l*", kinds=("intention",)) == ["intention look"]
+        assert await passage_names(path="main/*", kinds=("output",)) == ["output delete"]
+        assert await passage_names(run=talk.id, kinds=("decision",)) == ["decision look", "decision Agent"]
+        assert await passage_names(tree="run-of-nobody") == []
 
         following = follow(store, GateEventFilter(tree=talk.id, tool="look", kinds=("decision",)), after=whole.cursor)
         coming = asyncio.ensure_future(anext(following))

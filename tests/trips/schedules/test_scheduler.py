@@ -135,16 +135,16 @@ def clock() -> FakeClock:
 @pytest.fixture(params=["memory", *KINDS])
 async def stage(clock: FakeClock, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
     if request.param == "memory":
-        async with staged(Stage(clock)) as stage:
+        async with open_stage(Stage(clock)) as stage:
             yield stage
         return
     with place_of(request.param, tmp_path) as place:
-        async with staged(Stage(clock, store_at(place))) as stage:
+        async with open_stage(Stage(clock, store_at(place))) as stage:
             yield stage
 
 
 @asynccontextmanager
-async def staged(stage: Stage) -> AsyncIterator[Stage]:
+async def open_stage(stage: Stage) -> AsyncIterator[Stage]:
     """Open the store and start the runtime of a stage, and close both in the end."""
     await stage.store.open()
     async with stage.runtime:
@@ -164,7 +164,7 @@ def count_ticks_in_progress() -> int:
     return sum(task.get_name().startswith("ramet tick of") for task in asyncio.all_tasks())
 
 
-def moments(results: list[TickResult]) -> list[float]:
+def tick_times(results: list[TickResult]) -> list[float]:
     """Return the times of the ticks, in seconds from the start."""
     return [(each.tick - START).total_seconds() for each in results]
 
@@ -180,11 +180,11 @@ async def test_an_interval_fires_once_at_each_multiple(stage: Stage, scheduler: 
     await stage.pass_time(299)
     assert scheduled.CALLS == []
     await stage.pass_time(1)
-    assert moments(await stage.ended(view.id, 1)) == [300]
+    assert tick_times(await stage.ended(view.id, 1)) == [300]
     await stage.pass_time(630)
 
     results = await stage.ended(view.id, 3)
-    assert moments(results) == [300, 600, 900]
+    assert tick_times(results) == [300, 600, 900]
     assert [each.began for each in results] == [each.tick for each in results]
     assert {(each.status, each.text) for each in results} == {("completed", "noted note")}
     assert len(scheduled.CALLS) == 3
@@ -197,7 +197,7 @@ async def test_a_delay_fires_once(stage: Stage, scheduler: AgentScheduler) -> No
     assert scheduled.CALLS == []
 
     await stage.pass_time(1)
-    assert moments(await stage.ended(view.id, 1)) == [10]
+    assert tick_times(await stage.ended(view.id, 1)) == [10]
     await stage.pass_time(600)
 
     assert scheduled.CALLS == ["thread"]
@@ -210,7 +210,7 @@ async def test_a_delay_fires_once(stage: Stage, scheduler: AgentScheduler) -> No
 async def test_a_delay_of_zero_fires_at_once(stage: Stage, scheduler: AgentScheduler) -> None:
     view = await scheduler.schedule_agent_in(0, scheduled.note, in_process=True)
 
-    assert moments(await stage.ended(view.id, 1)) == [0]
+    assert tick_times(await stage.ended(view.id, 1)) == [0]
 
 
 async def test_a_schedule_at_a_time_fires_with_its_arguments(stage: Stage, scheduler: AgentScheduler) -> None:
@@ -221,7 +221,7 @@ async def test_a_schedule_at_a_time_fires_with_its_arguments(stage: Stage, sched
 
     await stage.pass_time(301)
 
-    assert moments(await stage.ended(view.id, 1)) == [300]
+    assert tick_times(await stage.ended(view.id, 1)) == [300]
     assert scheduled.CALLS == ["word", "word"]
 
 
@@ -262,13 +262,13 @@ async def test_a_scheduler_notices_that_the_clock_was_set(
     clock.shift = timedelta(hours=1)
 
     await stage.pass_time(60)
-    assert moments(await stage.ended(view.id, 1)) == [3600]
+    assert tick_times(await stage.ended(view.id, 1)) == [3600]
 
     clock.shift = timedelta(0)
     await stage.pass_time(3600)
-    assert moments(await stage.results(view.id)) == [3600]
+    assert tick_times(await stage.results(view.id)) == [3600]
     await stage.pass_time(3600)
-    assert moments(await stage.ended(view.id, 2)) == [3600, 7200]
+    assert tick_times(await stage.ended(view.id, 2)) == [3600, 7200]
 
 
 async def test_until_is_the_last_time_of_a_tick(stage: Stage, scheduler: AgentScheduler) -> None:
@@ -279,7 +279,7 @@ async def test_until_is_the_last_time_of_a_tick(stage: Stage, scheduler: AgentSc
 
     await stage.pass_time(500)
 
-    assert moments(await stage.ended(view.id, 2)) == [100, 200]
+    assert tick_times(await stage.ended(view.id, 2)) == [100, 200]
     assert (await scheduler.list())[0].next is None
 
 
@@ -295,7 +295,7 @@ async def test_jitter_delays_a_tick_to_the_announced_time(stage: Stage, schedule
     await stage.pass_time(0.002)
 
     (result,) = await stage.ended(view.id, 1)
-    assert moments([result]) == [100]
+    assert tick_times([result]) == [100]
     assert result.began is not None
     assert result.began >= view.next
 
@@ -325,7 +325,7 @@ async def test_queued_ticks_run_one_after_another(stage: Stage, scheduler: Agent
     assert scheduled.CALLS == ["began"]
     scheduled.GATE.set()
 
-    assert moments(await stage.ended(view.id, 3)) == [60, 120, 180]
+    assert tick_times(await stage.ended(view.id, 3)) == [60, 120, 180]
     assert scheduled.CALLS == ["began", "ended"] * 3
 
 
@@ -336,7 +336,7 @@ async def test_overlap_allow_runs_ticks_concurrently(stage: Stage, scheduler: Ag
     await eventually(lambda: scheduled.CALLS == ["began", "began"])
     scheduled.GATE.set()
 
-    assert sorted(moments(await stage.ended(view.id, 2))) == [60, 120]
+    assert sorted(tick_times(await stage.ended(view.id, 2))) == [60, 120]
 
 
 # ---- steering
@@ -386,7 +386,7 @@ async def test_ticks_of_a_pause_are_not_run_later(stage: Stage, scheduler: Agent
 
     await stage.pass_time(60)
 
-    assert moments(await stage.ended(view.id, 1)) == [400]
+    assert tick_times(await stage.ended(view.id, 1)) == [400]
 
 
 async def test_a_trigger_fires_an_extra_tick(stage: Stage, scheduler: AgentScheduler) -> None:
@@ -396,12 +396,12 @@ async def test_a_trigger_fires_an_extra_tick(stage: Stage, scheduler: AgentSched
     await stage.pass_time(30)
     await scheduler.trigger(view.id)
     (manual,) = await stage.ended(view.id, 1)
-    assert (moments([manual]), manual.manual) == ([30], True)
+    assert (tick_times([manual]), manual.manual) == ([30], True)
 
     await scheduler.resume(view.id)
     await stage.pass_time(70)
 
-    assert moments(await stage.ended(view.id, 2)) == [30, 100]
+    assert tick_times(await stage.ended(view.id, 2)) == [30, 100]
 
 
 async def test_a_trigger_during_a_run_waits_for_its_end(stage: Stage, scheduler: AgentScheduler) -> None:
@@ -464,7 +464,7 @@ async def test_a_schedule_keeps_its_last_twenty_results(stage: Stage, scheduler:
         await eventually(lambda count=count: len(scheduled.CALLS) == count)  # type: ignore[misc]
         await stage.ended(view.id, min(count, 20))
 
-    assert moments(await stage.results(view.id)) == [10.0 * n for n in range(3, 23)]
+    assert tick_times(await stage.results(view.id)) == [10.0 * n for n in range(3, 23)]
 
 
 async def test_limits_hold_for_each_run(stage: Stage, scheduler: AgentScheduler) -> None:
@@ -490,7 +490,7 @@ async def test_a_schedule_survives_a_restart(stage: Stage, scheduler: AgentSched
 
     await stage.pass_time(300)
 
-    assert moments(await stage.ended(view.id, 2)) == [300, 600]
+    assert tick_times(await stage.ended(view.id, 2)) == [300, 600]
 
 
 @pytest.mark.parametrize(
@@ -512,10 +512,10 @@ async def test_the_misfire_policy_decides_about_missed_ticks(
     scheduler = await stage.scheduler()
     await stage.ended(view.id, len(ran))
 
-    assert moments(await stage.results(view.id)) == ran
+    assert tick_times(await stage.results(view.id)) == ran
     assert (await scheduler.list())[0].skipped == skipped
     await stage.pass_time(40)
-    assert moments(await stage.ended(view.id, len(ran) + 1)) == [*ran, 1100]
+    assert tick_times(await stage.ended(view.id, len(ran) + 1)) == [*ran, 1100]
 
 
 async def test_a_tick_that_is_noticed_a_little_late_is_not_missed(stage: Stage, scheduler: AgentScheduler) -> None:
@@ -525,7 +525,7 @@ async def test_a_tick_that_is_noticed_a_little_late_is_not_missed(stage: Stage, 
     await stage.clock.advance(130)
     await stage.scheduler()
 
-    assert moments(await stage.ended(view.id, 1)) == [100]
+    assert tick_times(await stage.ended(view.id, 1)) == [100]
 
 
 async def test_closing_a_scheduler_cancels_its_active_runs(stage: Stage, scheduler: AgentScheduler) -> None:
@@ -556,7 +556,7 @@ async def test_a_claimed_tick_without_a_run_is_a_missed_tick(
     await stage.write(record_of_a_killed_process(await stage.book(view.id)))
     await stage.scheduler()
 
-    assert moments(await stage.ended(view.id, 1 if again else 0)) == ([100] if again else [])
+    assert tick_times(await stage.ended(view.id, 1 if again else 0)) == ([100] if again else [])
     assert scheduled.CALLS == (["note"] if again else [])
 
 
@@ -600,7 +600,7 @@ async def test_two_schedulers_on_one_store_fire_each_tick_once(stage: Stage) -> 
     await stage.pass_time(1000)
 
     for view in views:
-        assert moments(await stage.ended(view.id, 10)) == [100.0 * n for n in range(1, 11)]
+        assert tick_times(await stage.ended(view.id, 10)) == [100.0 * n for n in range(1, 11)]
     assert sorted(scheduled.CALLS, key=str) == ["a"] * 10 + ["b"] * 10
 
 
@@ -648,7 +648,7 @@ async def test_a_name_stands_for_one_schedule(stage: Stage, scheduler: AgentSche
 
     assert changed.next == START + timedelta(seconds=650)
     await stage.pass_time(500)
-    assert moments(await stage.ended("daily", 2)) == [100, 650]
+    assert tick_times(await stage.ended("daily", 2)) == [100, 650]
     assert [view.id for view in await scheduler.list()] == ["daily"]
 
 
@@ -663,7 +663,7 @@ async def test_a_named_delay_can_be_scheduled_again_after_it_fired(stage: Stage,
     await scheduler.schedule_agent_in(10, scheduled.note, name="soon", in_process=True)
     await stage.pass_time(10)
 
-    assert moments(await stage.ended("soon", 2)) == [10, 20]
+    assert tick_times(await stage.ended("soon", 2)) == [10, 20]
 
 
 async def test_old_one_off_schedules_are_removed(stage: Stage, scheduler: AgentScheduler) -> None:

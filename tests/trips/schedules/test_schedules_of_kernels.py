@@ -45,7 +45,7 @@ class ActiveTick(NamedTuple):
 
 
 @pytest.fixture
-async def going(all_kernels: Kernels, stack: AsyncExitStack) -> AsyncIterator[ActiveTick]:
+async def active_tick(all_kernels: Kernels, stack: AsyncExitStack) -> AsyncIterator[ActiveTick]:
     note = Call("Write", {"file_path": "note", "content": "noted once"})
     async with provider([note, Hang(after_chars=5), "It is noted."]) as asked:
         settings = {"OPENAI_BASE_URL": f"{asked.url}/v1", "OPENAI_API_KEY": "none", "RAMET_BACKEND": "local"}
@@ -73,45 +73,49 @@ async def wait_for_results(client: Client, schedule: str) -> list[TickResult]:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to stop"])
 async def test_another_kernel_resumes_a_scheduled_run_in_mid_turn(
-    going: ActiveTick, tmp_path: pathlib.Path, number: signal.Signals
+    active_tick: ActiveTick, tmp_path: pathlib.Path, number: signal.Signals
 ) -> None:
     """The tick has one run, which makes no call twice. Followers of the run, and queries, find it."""
-    going.one.process.send_signal(number)
-    told = [each.event async for each in going.others[0].kernel.events(going.run, follow=True)]
-    results = [await wait_for_results(each, going.schedule) for each in going.others]
+    active_tick.one.process.send_signal(number)
+    told = [each.event async for each in active_tick.others[0].kernel.events(active_tick.run, follow=True)]
+    results = [await wait_for_results(each, active_tick.schedule) for each in active_tick.others]
 
     assert results[0] == results[1]
-    assert [(each.status, each.text, each.run) for each in results[0]] == [("completed", "It is noted.", going.run)]
+    assert [(each.status, each.text, each.run) for each in results[0]] == [
+        ("completed", "It is noted.", active_tick.run)
+    ]
     assert (type(told[-1]), sum(isinstance(each, ToolStarted) for each in told)) == (RunEnded, 1)
     assert (tmp_path / "one" / "note").read_text() == "noted once"
-    assert going.asked.count == 3, "the reply that was cut off was asked for again, and no other"
-    assert going.one.process.wait() in (0, -number)
+    assert active_tick.asked.count == 3, "the reply that was cut off was asked for again, and no other"
+    assert active_tick.one.process.wait() in (0, -number)
 
 
-async def test_another_kernel_resumes_the_run_of_a_removed_schedule(going: ActiveTick) -> None:
+async def test_another_kernel_resumes_the_run_of_a_removed_schedule(active_tick: ActiveTick) -> None:
     """The schedule is gone, and its run completes."""
-    await going.others[0].kernel.remove_schedule(going.schedule)
-    going.one.kill()
-    told = [each.event async for each in going.others[0].kernel.events(going.run, follow=True)]
+    await active_tick.others[0].kernel.remove_schedule(active_tick.schedule)
+    active_tick.one.kill()
+    told = [each.event async for each in active_tick.others[0].kernel.events(active_tick.run, follow=True)]
 
     assert isinstance(told[-1], RunEnded)
-    assert (told[-1].result.status, list(await going.others[1].kernel.schedules())) == ("completed", [])
+    assert (told[-1].result.status, list(await active_tick.others[1].kernel.schedules())) == ("completed", [])
 
 
-async def test_a_scheduled_run_can_be_stopped_after_a_takeover(going: ActiveTick) -> None:
+async def test_a_scheduled_run_can_be_stopped_after_a_takeover(active_tick: ActiveTick) -> None:
     """A stop succeeds although the run's kernel was just killed, and the tick is `cancelled`."""
-    going.asked.hold = asyncio.Event()
-    going.one.kill()
+    active_tick.asked.hold = asyncio.Event()
+    active_tick.one.kill()
     while True:
         try:
-            stopped = await going.others[1].kernel.stop(going.run, "enough")
+            stopped = await active_tick.others[1].kernel.stop(active_tick.run, "enough")
             break
         except Refused as refused:  # It was on its way to a kernel that was lost in that moment.
             if "may have been done, or not" not in str(refused):
                 raise
-    going.asked.hold.set()
+    active_tick.asked.hold.set()
 
-    assert [each.status for each in await wait_for_results(going.others[0], going.schedule)] == ["cancelled"]
+    assert [each.status for each in await wait_for_results(active_tick.others[0], active_tick.schedule)] == [
+        "cancelled"
+    ]
     assert list(stopped.stopped) == ["main"]
 
 

@@ -23,7 +23,7 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-async def hasty(folder: pathlib.Path) -> AsyncIterator[Serving]:
+async def impatient_server(folder: pathlib.Path) -> AsyncIterator[Serving]:
     """A server with a short timeout for the head of a request."""
     async with serving(folder, bounds=Bounds(head_s=1, head_bytes=2048)) as found:
         yield found
@@ -57,22 +57,22 @@ async def is_well(served: Serving) -> bool:
 # ---- what is no request
 
 
-async def test_an_unfinished_head_is_answered_and_closed(hasty: Serving) -> None:
+async def test_an_unfinished_head_is_answered_and_closed(impatient_server: Serving) -> None:
     """A head that does not end gets 408. A silent connection is closed without an answer."""
-    status, headers, body = await answer_to(hasty, b"GET /healthz HTTP/1.1\r\nhost: x\r\n")
+    status, headers, body = await answer_to(impatient_server, b"GET /healthz HTTP/1.1\r\nhost: x\r\n")
 
     assert (status, headers["content-type"]) == (408, "application/problem+json")
     assert json.loads(body)["status"] == 408
-    assert await answer_to(hasty, b"") == (0, {}, b"")
-    assert await is_well(hasty)
+    assert await answer_to(impatient_server, b"") == (0, {}, b"")
+    assert await is_well(impatient_server)
 
 
-async def test_an_endless_head_is_refused(hasty: Serving) -> None:
+async def test_an_endless_head_is_refused(impatient_server: Serving) -> None:
     """The server refuses endless headers once they reach their limit of bytes."""
-    status, _, _ = await answer_to(hasty, b"GET / HTTP/1.1\r\n" + b"x-more: and more\r\n" * 200)
+    status, _, _ = await answer_to(impatient_server, b"GET / HTTP/1.1\r\n" + b"x-more: and more\r\n" * 200)
 
     assert status in (400, 431)
-    assert await is_well(hasty)
+    assert await is_well(impatient_server)
 
 
 async def test_headers_that_are_too_large_are_refused(served: Serving) -> None:

@@ -119,7 +119,7 @@ LINES = st.sampled_from([
 def test_no_bytes_harm_a_server(folder: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
     """Random HTTP lines and bytes never cause a 500 or a logged error, and the server answers the next client."""
 
-    async def sent(served: Served, data: bytes) -> bytes:
+    async def answer_to_bytes(served: Served, data: bytes) -> bytes:
         reader, writer = await served.connection()
         try:
             writer.write(data)
@@ -143,14 +143,17 @@ def test_no_bytes_harm_a_server(folder: pathlib.Path, caplog: pytest.LogCaptureF
         @settings(max_examples=60, suppress_health_check=list(HealthCheck))
         @given(st.lists(st.one_of(LINES, st.binary(max_size=20)), min_size=1, max_size=8))
         def attack(lines: list[bytes]) -> None:
-            said = runner.run(sent(served, b"".join(lines)))
+            said = runner.run(answer_to_bytes(served, b"".join(lines)))
             assert said == b"" or said.startswith(b"HTTP/1.1 ")
             assert b"HTTP/1.1 5" not in said
 
         try:
             attack()
             assert runner.run(served.ask("GET", "/healthz")).status_code == 200
-            assert json.loads(runner.run(sent(served, b"\x00\r\n\r\n")).partition(b"\r\n\r\n")[2])["status"] == 400
+            assert (
+                json.loads(runner.run(answer_to_bytes(served, b"\x00\r\n\r\n")).partition(b"\r\n\r\n")[2])["status"]
+                == 400
+            )
         finally:
             runner.run(context.__aexit__(None, None, None))
     assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []

@@ -200,7 +200,7 @@ async def test_ac_s4_7_concurrent_commits_of_one_agent_conflict(how: str, second
             first_is_done.set()
             return ""
         await first_is_done.wait()
-        ways: dict[str, dict[str, Any]] = {"resolve": {"resolve": _added}, "abandon": {"on_conflict": "abandon"}}
+        ways: dict[str, dict[str, Any]] = {"resolve": {"resolve": _add_counts}, "abandon": {"on_conflict": "abandon"}}
         try:
             await state.commit(**ways.get(how, {}))
         except Conflict as refused:
@@ -219,7 +219,7 @@ async def test_ac_s4_7_concurrent_commits_of_one_agent_conflict(how: str, second
         assert {key: state.get(key) for key in state.keys()} == kept
 
 
-def _added(key: str, base: Any, ours: Any, theirs: Any) -> Any:
+def _add_counts(key: str, base: Any, ours: Any, theirs: Any) -> Any:
     assert (key, base, sorted([ours, theirs])) == ("count", MISSING, [1, 2])
     return ours + theirs
 
