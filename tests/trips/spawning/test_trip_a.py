@@ -160,7 +160,7 @@ GONE_WRONG: Script = {
 }
 
 
-async def test_trip_a_with_failures_matches_its_golden_record() -> None:
+async def test_trip_a_gone_wrong_is_on_record_as_approved() -> None:
     """The record has a used up budget, a clamp, a refusal, an unknown tool, a failing provider and a denial."""
     limited = Agent(
         name="limited",
