@@ -1,4 +1,4 @@
-"""concurrency/cancel.py: stopping goes down the tree, once, and nothing that is finished is remembered."""
+"""Tests of `concurrency/cancel.py`: an abort reaches the whole tree once, and finished controllers are forgotten."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ramet.concurrency.cancel import _FIRST_SWEEP_AT, AbortController
 from ramet.core.errors import Aborted, InvalidValue
 
 
-class Heard:
-    """A listener that remembers; its `hear` is a bound method."""
+class RecordingListener:
+    """Listener that records the reasons of aborts; its `hear` is a bound method."""
 
     def __init__(self) -> None:
         self.reasons: list[str | None] = []
@@ -29,7 +29,7 @@ class Heard:
 
 
 def test_aborting_the_root_stops_every_descendant_before_it_returns() -> None:
-    """No await point lies between the word and its effect."""
+    """`abort` sets the reason of every descendant without an await in between."""
     root = AbortController()
     children = [root.child() for _ in range(3)]
     grandchildren = [child.child() for child in children for _ in range(3)]
@@ -40,7 +40,7 @@ def test_aborting_the_root_stops_every_descendant_before_it_returns() -> None:
 
 
 def test_aborting_a_leaf_leaves_parent_and_siblings_alone() -> None:
-    """A child's end is nobody else's."""
+    """An abort does not spread to the parent or to siblings."""
     root = AbortController()
     leaf, sibling = root.child(), root.child()
 
@@ -50,7 +50,7 @@ def test_aborting_a_leaf_leaves_parent_and_siblings_alone() -> None:
 
 
 def test_the_first_reason_stays() -> None:
-    """Whoever asks later learns why it really ended."""
+    """A later abort does not replace the reason of the first."""
     controller = AbortController()
     controller.abort("first")
 
@@ -59,8 +59,8 @@ def test_the_first_reason_stays() -> None:
     assert controller.reason == "first"
 
 
-def test_a_child_that_was_stopped_before_keeps_its_own_reason() -> None:
-    """The root's word does not rewrite history below."""
+def test_a_child_aborted_before_its_root_keeps_its_own_reason() -> None:
+    """An abort of the root does not replace the reason of descendants that are already aborted."""
     root = AbortController()
     child = root.child()
     grandchild = child.child()
@@ -72,8 +72,8 @@ def test_a_child_that_was_stopped_before_keeps_its_own_reason() -> None:
 
 
 @pytest.mark.parametrize("reason", ["", "aborted"])
-def test_any_word_is_a_reason(reason: str) -> None:
-    """An empty reason stops as well as any other."""
+def test_any_text_is_accepted_as_a_reason(reason: str) -> None:
+    """An empty reason aborts as well as any other."""
     controller = AbortController()
 
     controller.abort(reason)
@@ -81,8 +81,8 @@ def test_any_word_is_a_reason(reason: str) -> None:
     assert (controller.aborted, controller.reason) == (True, reason)
 
 
-def test_a_chain_of_a_hundred_thousand_is_stopped_and_forgotten_without_recursion() -> None:
-    """Depth is bounded by policy, not by the interpreter's stack."""
+def test_a_chain_of_a_hundred_thousand_is_aborted_and_freed_without_recursion() -> None:
+    """The interpreter's stack does not bound the depth of a chain."""
     root = leaf = AbortController()
     for _ in range(100_000):
         leaf = leaf.child()
@@ -95,8 +95,8 @@ def test_a_chain_of_a_hundred_thousand_is_stopped_and_forgotten_without_recursio
     assert (reason, gone()) == ("deep", None)
 
 
-def test_a_chain_that_was_never_stopped_is_forgotten_without_recursion() -> None:
-    """Letting go of the last one lets go of all above that nobody holds."""
+def test_a_chain_that_was_never_aborted_is_freed_without_recursion() -> None:
+    """Dropping the last controller frees every unreferenced controller above it."""
     root = AbortController()
     top = leaf = root.child()
     for _ in range(20_000):
@@ -113,7 +113,7 @@ def test_a_chain_that_was_never_stopped_is_forgotten_without_recursion() -> None
 
 
 def test_an_abort_before_the_start_prevents_the_start() -> None:
-    """The check before a start raises, with the reason."""
+    """`raise_if_aborted` raises Aborted with the reason."""
     controller = AbortController()
     controller.abort("too late")
 
@@ -124,7 +124,7 @@ def test_an_abort_before_the_start_prevents_the_start() -> None:
 
 
 def test_nothing_is_raised_before_an_abort() -> None:
-    """The check before a start lets starts happen, here and below, up to the abort and no further."""
+    """`raise_if_aborted` passes until its own controller is aborted, and passes for the parent after that."""
     started: list[str] = []
     root = AbortController()
     below = root.child()
@@ -143,8 +143,8 @@ def test_nothing_is_raised_before_an_abort() -> None:
     assert started == ["root", "below", "root"]
 
 
-def test_a_child_of_the_stopped_is_born_stopped() -> None:
-    """A birth that races with the end of its parent does not escape it, nor do births below."""
+def test_a_child_of_an_aborted_controller_starts_aborted() -> None:
+    """Children and grandchildren that are created after an abort have its reason."""
     root = AbortController()
     root.abort("over")
 
@@ -153,8 +153,8 @@ def test_a_child_of_the_stopped_is_born_stopped() -> None:
     assert grandchild.reason == "over"
 
 
-def test_a_child_born_while_the_tree_is_being_stopped_is_stopped() -> None:
-    """A listener that gives birth in answer to the abort has a stopped child."""
+def test_a_child_created_during_an_abort_is_aborted() -> None:
+    """A child that a listener creates during the abort has its reason."""
     root = AbortController()
     middle = root.child()
     born: list[AbortController] = []
@@ -172,11 +172,11 @@ def test_a_child_born_while_the_tree_is_being_stopped_is_stopped() -> None:
 # --- listeners ------------------------------------------------------------------------------------------------------
 
 
-def test_a_listener_is_told_once() -> None:
-    """However often a controller is stopped, from itself or above."""
+def test_a_listener_is_called_once() -> None:
+    """Repeated aborts, of the controller or of its parent, call a listener once."""
     root = AbortController()
     child = root.child()
-    heard = Heard()
+    heard = RecordingListener()
     child.add_listener(heard.hear)
 
     child.abort("one")
@@ -186,11 +186,11 @@ def test_a_listener_is_told_once() -> None:
     assert heard.reasons == ["one"]
 
 
-def test_a_listener_that_comes_late_is_told_at_once() -> None:
-    """It cannot miss what has already happened."""
+def test_a_listener_added_after_an_abort_is_called_at_once() -> None:
+    """A late listener does not miss the abort."""
     controller = AbortController()
     controller.abort("past")
-    heard = Heard()
+    heard = RecordingListener()
 
     controller.add_listener(heard.hear)
 
@@ -198,11 +198,13 @@ def test_a_listener_that_comes_late_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("failure", [ValueError("mine"), asyncio.CancelledError(), RecursionError()], ids=repr)
-def test_a_failing_listener_keeps_nobody_from_hearing(failure: BaseException, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither the other listeners, nor those below, nor whoever stopped it; the failure is in the log."""
+def test_a_failing_listener_does_not_keep_others_from_being_called(
+    failure: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other listeners and those of children are called, `abort` returns, and the failure is logged."""
     root = AbortController()
     child = root.child()
-    before, after, below = Heard(), Heard(), Heard()
+    before, after, below = RecordingListener(), RecordingListener(), RecordingListener()
 
     def fail(_: AbortController) -> None:
         raise failure
@@ -218,8 +220,8 @@ def test_a_failing_listener_keeps_nobody_from_hearing(failure: BaseException, ca
     assert [record.name for record in caplog.records] == ["ramet.cancel"]
 
 
-def test_all_are_stopped_before_the_first_listener_hears_of_it() -> None:
-    """A listener that looks around, or stops others for a reason of its own, cannot get ahead of the first word."""
+def test_every_controller_is_aborted_before_the_first_listener_is_called() -> None:
+    """A listener that aborts other controllers cannot replace the first reason."""
     root = AbortController()
     chain = [root]
     for _ in range(5):
@@ -238,8 +240,8 @@ def test_all_are_stopped_before_the_first_listener_hears_of_it() -> None:
     assert seen == [["first"] * 6] * 6
 
 
-def test_an_interrupt_in_a_listener_reaches_its_caller_and_the_tree_is_stopped() -> None:
-    """Ctrl-C is not swallowed, and does not leave half a tree running."""
+def test_an_interrupt_in_a_listener_reaches_the_caller_after_the_abort() -> None:
+    """KeyboardInterrupt is not swallowed, and every descendant is aborted."""
     root = AbortController()
     leaves = [root.child().child() for _ in range(3)]
 
@@ -254,10 +256,10 @@ def test_an_interrupt_in_a_listener_reaches_its_caller_and_the_tree_is_stopped()
     assert [leaf.reason for leaf in leaves] == ["stop"] * 3
 
 
-def test_a_removed_listener_is_not_told() -> None:
-    """Removing one leaves the others; removing what was never added is no error."""
+def test_a_removed_listener_is_not_called() -> None:
+    """Removing one listener leaves the others; removing an unknown listener is no error."""
     controller = AbortController()
-    stays, goes, stranger = Heard(), Heard(), Heard()
+    stays, goes, stranger = RecordingListener(), RecordingListener(), RecordingListener()
     controller.add_listener(stays.hear)
     controller.add_listener(goes.hear)
 
@@ -268,10 +270,10 @@ def test_a_removed_listener_is_not_told() -> None:
     assert (stays.reasons, goes.reasons) == (["now"], [])
 
 
-def test_a_listener_is_not_kept_alive() -> None:
-    """An object that is dropped is forgotten, and is not told."""
+def test_a_controller_does_not_keep_a_bound_listener_alive() -> None:
+    """A dropped listener object is freed, and is not called."""
     controller = AbortController()
-    heard = Heard()
+    heard = RecordingListener()
     reasons, gone = heard.reasons, weakref.ref(heard)
     controller.add_listener(heard.hear)
 
@@ -281,8 +283,8 @@ def test_a_listener_is_not_kept_alive() -> None:
     assert (gone(), reasons) == (None, [])
 
 
-class Slotted:
-    """An object that nothing can refer to weakly; its `hear` is a bound method."""
+class SlottedListener:
+    """Listener without weak references; its `hear` is a bound method."""
 
     __slots__ = ("heard",)
 
@@ -296,9 +298,9 @@ class Slotted:
 @pytest.mark.parametrize(
     "kind", ["lambda", "closure", "partial", "callable object", "built-in method", "slotted object"]
 )
-def test_what_is_no_bound_method_is_held_until_the_abort(kind: str) -> None:
-    """A function that only the controller knows is called: nothing else could keep a lambda alive."""
-    controller, heard, slotted = AbortController(), list[AbortController](), Slotted()
+def test_a_listener_that_is_no_bound_method_is_held_until_the_abort(kind: str) -> None:
+    """A controller holds functions, and objects without weak references, until it calls them."""
+    controller, heard, slotted = AbortController(), list[AbortController](), SlottedListener()
 
     def listeners() -> dict[str, Any]:
         def closure(stopped: AbortController) -> None:
@@ -325,7 +327,7 @@ def test_what_is_no_bound_method_is_held_until_the_abort(kind: str) -> None:
 
 
 def test_a_function_is_not_held_beyond_the_abort_or_its_removal() -> None:
-    """A controller that was stopped refers to no listener any more."""
+    """A controller holds no listener after the abort or after `remove_listener`."""
     one, other = AbortController(), AbortController()
 
     def stopped(_: AbortController) -> None: ...
@@ -343,7 +345,7 @@ def test_a_function_is_not_held_beyond_the_abort_or_its_removal() -> None:
 
 
 def test_a_listener_that_cannot_be_called_is_refused() -> None:
-    """The error names the field, the value, and what would be taken."""
+    """The error names the field, the value, and what is accepted."""
     with pytest.raises(InvalidValue, match="listener: 5 is not accepted; expected a function"):
         AbortController().add_listener(5)  # type: ignore[arg-type]  # the act under test
 
@@ -352,12 +354,12 @@ def test_a_listener_that_cannot_be_called_is_refused() -> None:
 
 
 def test_ten_thousand_finished_children_leave_nothing_referenced() -> None:
-    """Without a word from anybody, and without waiting for the garbage collector."""
+    """Dropped children and listeners are freed at once, without the garbage collector."""
     root = AbortController()
     gone: list[weakref.ref[Any]] = []
     for _ in range(10_000):
         child = root.child()
-        heard = Heard()
+        heard = RecordingListener()
         child.add_listener(heard.hear)
         gone += [weakref.ref(child), weakref.ref(child.child()), weakref.ref(heard)]
         del child, heard
@@ -368,14 +370,14 @@ def test_ten_thousand_finished_children_leave_nothing_referenced() -> None:
     assert len(root._children) <= 2 * _FIRST_SWEEP_AT, "the dead references are swept now and then"
 
 
-def test_a_controller_of_many_lives_does_not_gather_dead_listeners() -> None:
-    """A session's root hears of thousands of short listeners and remembers but a few."""
+def test_a_controller_drops_references_to_dead_listeners() -> None:
+    """A controller keeps at most 64 references to ten thousand short-lived listeners."""
     root = AbortController()
-    listening = Heard()
+    listening = RecordingListener()
     root.add_listener(listening.hear)
 
     for _ in range(10_000):
-        root.add_listener(Heard().hear)
+        root.add_listener(RecordingListener().hear)
 
     assert root._listeners is not None
     assert len(root._listeners) <= 64
@@ -383,8 +385,8 @@ def test_a_controller_of_many_lives_does_not_gather_dead_listeners() -> None:
     assert listening.reasons == ["now"]
 
 
-def test_a_stopped_tree_does_not_keep_its_children() -> None:
-    """After an abort, too, whatever is dropped is gone."""
+def test_an_aborted_tree_does_not_keep_its_children_alive() -> None:
+    """A child that is dropped after an abort is freed."""
     root = AbortController()
     child = root.child()
     gone = weakref.ref(child)
@@ -395,8 +397,8 @@ def test_a_stopped_tree_does_not_keep_its_children() -> None:
     assert gone() is None
 
 
-def test_a_controller_that_somebody_waits_below_stays_connected() -> None:
-    """Only the grandchild is held: it is stopped from the root all the same."""
+def test_a_grandchild_stays_connected_when_its_parent_is_dropped() -> None:
+    """An abort of the root reaches a grandchild whose parent nobody references."""
     root = AbortController()
     grandchild = root.child().child()
     gc.collect()
@@ -409,8 +411,8 @@ def test_a_controller_that_somebody_waits_below_stays_connected() -> None:
 # --- waiting --------------------------------------------------------------------------------------------------------
 
 
-async def test_whoever_waits_gets_the_reason() -> None:
-    """Many may wait on one controller, or below it; one word wakes all."""
+async def test_every_waiter_gets_the_reason() -> None:
+    """One abort wakes all waiters of the controller and of its children."""
     root = AbortController()
     child = root.child()
     async with asyncio.TaskGroup() as group:
@@ -422,8 +424,8 @@ async def test_whoever_waits_gets_the_reason() -> None:
     assert [wait.result() for wait in waits] == ["wake"] * 3
 
 
-async def test_waiting_for_what_has_happened_does_not_wait() -> None:
-    """The reason is there at once."""
+async def test_waiting_for_a_past_abort_returns_at_once() -> None:
+    """`wait_aborted` returns the reason of an earlier abort."""
     controller = AbortController()
     controller.abort("past")
 
@@ -431,7 +433,7 @@ async def test_waiting_for_what_has_happened_does_not_wait() -> None:
 
 
 async def test_a_waiter_that_gives_up_leaves_the_others_waiting() -> None:
-    """Cancelling a wait stops nobody."""
+    """Cancelling one wait does not end other waits."""
     controller = AbortController()
     impatient, patient = (asyncio.create_task(controller.wait_aborted()) for _ in range(2))
     await asyncio.sleep(0)
@@ -459,7 +461,7 @@ async def test_a_waiter_that_gives_up_leaves_the_others_waiting() -> None:
     ],
 )
 def test_the_nearest_deadline_counts(above: float | None, own: float | None, nearest: float | None) -> None:
-    """A child has no more time than its parent, through however many levels."""
+    """A descendant's deadline is never later than that of its ancestors."""
     root = AbortController(deadline=above)
 
     grandchild = root.child(deadline=own).child()
@@ -468,7 +470,7 @@ def test_the_nearest_deadline_counts(above: float | None, own: float | None, nea
 
 
 @pytest.mark.parametrize("above", [None, 5.0])
-def test_a_deadline_that_is_no_time_is_refused(above: float | None) -> None:
-    """NaN is neither before nor after its parent's deadline, and so would get past it."""
+def test_a_deadline_of_nan_is_refused(above: float | None) -> None:
+    """NaN is neither before nor after the parent's deadline, and would escape the limit."""
     with pytest.raises(InvalidValue, match="deadline"):
         AbortController(deadline=above).child(deadline=math.nan)

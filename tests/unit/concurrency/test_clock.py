@@ -1,4 +1,4 @@
-"""concurrency/clock.py: one suite for every clock, and what only the fake one promises."""
+"""Tests of `concurrency/clock.py`: one suite for every clock, and the promises of the fake clock."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ramet.concurrency.clock import Clock, FakeClock, SystemClock
 from ramet.core.errors import InvalidValue
 
 
-class Subject:
-    """A clock under test, and how to let its time pass."""
+class ClockUnderTest:
+    """Clock under test, with a way to let its time pass."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -29,23 +29,23 @@ class Subject:
 
 
 @pytest.fixture(params=[SystemClock, FakeClock], ids=lambda kind: kind.__name__)
-def subject(request: pytest.FixtureRequest) -> Subject:
-    return Subject(request.param())
+def subject(request: pytest.FixtureRequest) -> ClockUnderTest:
+    return ClockUnderTest(request.param())
 
 
 # --- every clock ------------------------------------------------------------------------------------------------------
 
 
-def test_the_time_of_day_is_aware_and_in_utc(subject: Subject) -> None:
-    """Two times from anywhere can be compared."""
+def test_the_time_of_day_is_aware_and_in_utc(subject: ClockUnderTest) -> None:
+    """`now` returns an aware time in UTC."""
     now = subject.clock.now()
 
     assert now.utcoffset() == timedelta(0)
 
 
 @pytest.mark.parametrize("seconds", [0.001, 0.005])
-async def test_a_sleep_lasts_at_least_as_long_as_asked(subject: Subject, seconds: float) -> None:
-    """On both scales: a deadline that was slept for has passed. Up to what a timer rounds."""
+async def test_a_sleep_lasts_at_least_as_long_as_asked(subject: ClockUnderTest, seconds: float) -> None:
+    """Both scales advance by the length of the sleep, except for the rounding of timers."""
     before, day = subject.clock.monotonic(), subject.clock.now()
 
     await subject.until(asyncio.create_task(subject.clock.sleep(seconds)))
@@ -55,8 +55,8 @@ async def test_a_sleep_lasts_at_least_as_long_as_asked(subject: Subject, seconds
 
 
 @pytest.mark.parametrize("seconds", [0, 0.0, -1.0, -math.inf])
-async def test_a_sleep_without_length_lets_others_run_and_returns(subject: Subject, seconds: float) -> None:
-    """It needs no time to pass, and is a point at which others get their turn."""
+async def test_a_sleep_without_length_lets_others_run_and_returns(subject: ClockUnderTest, seconds: float) -> None:
+    """A sleep of zero or negative length needs no time, but yields to other tasks."""
     turns: list[str] = []
     asyncio.get_running_loop().call_soon(turns.append, "other")
 
@@ -65,8 +65,8 @@ async def test_a_sleep_without_length_lets_others_run_and_returns(subject: Subje
     assert turns == ["other"]
 
 
-async def test_time_never_goes_back(subject: Subject) -> None:
-    """However often one asks, and while others sleep."""
+async def test_time_never_goes_back(subject: ClockUnderTest) -> None:
+    """`monotonic` never decreases while tasks sleep."""
     sleeps = [asyncio.create_task(subject.clock.sleep(each / 1000)) for each in (0, 1, 2)]
     watched = [subject.clock.monotonic()]
     for sleep in sleeps:
@@ -77,8 +77,8 @@ async def test_time_never_goes_back(subject: Subject) -> None:
 
 
 @pytest.mark.parametrize("seconds", [60.0, math.inf])
-async def test_cancelling_ends_a_sleep_at_once(subject: Subject, seconds: float) -> None:
-    """Nobody waits for the rest of it, even where it has no end."""
+async def test_cancelling_ends_a_sleep_at_once(subject: ClockUnderTest, seconds: float) -> None:
+    """A cancelled sleep ends before its time, even when it is endless."""
     before = subject.clock.monotonic()
     sleep = asyncio.create_task(subject.clock.sleep(seconds))
     await asyncio.sleep(0)
@@ -90,8 +90,8 @@ async def test_cancelling_ends_a_sleep_at_once(subject: Subject, seconds: float)
     assert subject.clock.monotonic() - before < seconds
 
 
-async def test_one_sleeper_does_not_hold_up_another(subject: Subject) -> None:
-    """Sleeps are side by side: the short one is over while the endless one goes on."""
+async def test_one_sleeper_does_not_hold_up_another(subject: ClockUnderTest) -> None:
+    """A short sleep ends while an endless sleep continues."""
     endless = asyncio.create_task(subject.clock.sleep(math.inf))
     short = asyncio.create_task(subject.clock.sleep(0.002))
 
@@ -103,8 +103,8 @@ async def test_one_sleeper_does_not_hold_up_another(subject: Subject) -> None:
     assert still_sleeping
 
 
-async def test_a_sleep_of_no_length_that_can_be_told_is_refused(subject: Subject) -> None:
-    """NaN is neither more nor less than any other time: it would break the order of all sleepers."""
+async def test_a_sleep_of_nan_seconds_is_refused(subject: ClockUnderTest) -> None:
+    """NaN is neither more nor less than another time, and would break the order of sleepers."""
     with pytest.raises(InvalidValue, match="seconds"):
         await subject.clock.sleep(math.nan)
 
@@ -113,7 +113,7 @@ async def test_a_sleep_of_no_length_that_can_be_told_is_refused(subject: Subject
 
 
 async def test_the_fake_clock_stands_still_by_itself() -> None:
-    """Nothing passes but what a test lets pass."""
+    """Time passes only when a test advances the clock."""
     clock = FakeClock()
     before = clock.now(), clock.monotonic()
     sleep = asyncio.create_task(clock.sleep(1e-9))
@@ -127,10 +127,9 @@ async def test_the_fake_clock_stands_still_by_itself() -> None:
 
 
 @given(lengths=st.lists(st.integers(1, 20), max_size=10), steps=st.lists(st.integers(0, 15), max_size=6))
-async def test_sleepers_wake_in_the_order_of_their_deadlines_each_at_its_own(
-    lengths: list[int], steps: list[int]
-) -> None:
-    """However far time is moved at once, each sees the clock at its own deadline; equal ones in order of asking."""
+async def test_sleepers_wake_at_their_deadlines_in_order(lengths: list[int], steps: list[int]) -> None:
+    """Each sleeper sees the clock at its own deadline; sleepers with equal deadlines wake in the order of their
+    calls."""
     clock = FakeClock()
     woken: list[tuple[float, int]] = []
 
@@ -150,8 +149,8 @@ async def test_sleepers_wake_in_the_order_of_their_deadlines_each_at_its_own(
     assert clock.sleeping == 0
 
 
-async def test_a_sleeper_that_sleeps_again_wakes_again_within_the_same_move() -> None:
-    """A loop that does something every second has done it ten times after ten seconds."""
+async def test_a_sleeper_that_sleeps_again_wakes_again_in_the_same_advance() -> None:
+    """A loop that sleeps for a second runs ten times in an advance of ten seconds."""
     clock = FakeClock()
     seen: list[float] = []
 
@@ -168,8 +167,8 @@ async def test_a_sleeper_that_sleeps_again_wakes_again_within_the_same_move() ->
     assert seen == [float(second) for second in range(1, 11)]
 
 
-async def test_whoever_waits_through_others_for_a_sleeper_goes_on_at_its_moment() -> None:
-    """What a wake-up sets off, through tasks and groups, happens before time moves on."""
+async def test_tasks_that_await_a_sleeper_continue_before_time_moves() -> None:
+    """Tasks and groups that await a sleeper run before the clock advances further."""
     clock = FakeClock()
     seen: list[float] = []
 
@@ -193,8 +192,8 @@ async def test_whoever_waits_through_others_for_a_sleeper_goes_on_at_its_moment(
     assert seen == [1.0, 2.0, 3.0]
 
 
-async def test_a_task_that_was_just_started_sleeps_from_now() -> None:
-    """Time does not pass before those who were started got to their sleep."""
+async def test_a_new_task_sleeps_from_the_time_of_its_start() -> None:
+    """`advance` lets new tasks reach their sleep before time passes."""
     clock = FakeClock()
     sleep = asyncio.create_task(clock.sleep(1))
 
@@ -204,8 +203,8 @@ async def test_a_task_that_was_just_started_sleeps_from_now() -> None:
 
 
 @pytest.mark.parametrize("seconds", [-1, -1e-9, math.nan, math.inf, -math.inf])
-async def test_time_is_moved_on_by_a_finite_time_only(seconds: float) -> None:
-    """Not back, and not to an end that has no date."""
+async def test_advance_refuses_negative_and_infinite_times(seconds: float) -> None:
+    """The clock does not go back, or to a time without a date."""
     clock = FakeClock()
 
     with pytest.raises(InvalidValue, match="seconds"):
@@ -214,8 +213,8 @@ async def test_time_is_moved_on_by_a_finite_time_only(seconds: float) -> None:
     assert clock.monotonic() == 0
 
 
-async def test_two_who_move_the_time_do_not_move_it_back() -> None:
-    """The one that wanted less far finds that it is later already, and nobody's deadline is undone."""
+async def test_concurrent_advances_do_not_move_time_back() -> None:
+    """The shorter of two concurrent advances does not undo a deadline that has passed."""
     clock = FakeClock()
     seen: list[float] = []
 
@@ -232,7 +231,7 @@ async def test_two_who_move_the_time_do_not_move_it_back() -> None:
 
 
 async def test_the_two_scales_of_the_fake_clock_move_together() -> None:
-    """A million microscopic steps are as long as one long one, on both."""
+    """A thousand microscopic steps are as long as one long step, on both scales."""
     start = datetime(2026, 3, 1, tzinfo=UTC)
     clock = FakeClock(start)
 
@@ -243,8 +242,8 @@ async def test_the_two_scales_of_the_fake_clock_move_together() -> None:
     assert clock.now() == start + timedelta(seconds=clock.monotonic())
 
 
-async def test_the_sleeping_are_counted() -> None:
-    """Those whose sleep was cancelled are not among them."""
+async def test_the_fake_clock_counts_its_sleepers() -> None:
+    """`sleeping` leaves out sleeps that were cancelled."""
     clock = FakeClock()
     sleeps = [asyncio.create_task(clock.sleep(each)) for each in (1, 2, 3)]
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""`wait_with_timeout`: work, clock and stop race; whoever loses is gone. `run_shielded`: nobody races."""
+"""Tests of `wait_with_timeout`, where work, clock and abort race, and of `run_shielded`, which ignores cancels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.waiting import eventually
 
 
 class Work:
-    """Never done by itself; notes whether it began and how it ended."""
+    """Work that never ends by itself, and notes whether it began and ended."""
 
     began = ended = False
 
@@ -27,7 +27,7 @@ class Work:
             self.ended = True
 
 
-async def test_work_that_is_done_in_time_gives_its_result() -> None:
+async def test_work_that_ends_in_time_returns_its_result() -> None:
     """Neither the clock nor the controller leaves anything waiting."""
     clock = FakeClock()
 
@@ -35,8 +35,8 @@ async def test_work_that_is_done_in_time_gives_its_result() -> None:
     assert clock.sleeping == 0
 
 
-async def test_work_that_takes_too_long_has_ended_when_the_timeout_is_raised() -> None:
-    """A caller that was told of a timeout need not look after the work."""
+async def test_work_has_ended_when_its_timeout_is_raised() -> None:
+    """The caller of a timed-out wait has no work left to clean up."""
     clock, work = FakeClock(), Work()
     waiting = asyncio.ensure_future(wait_with_timeout(work(), clock=clock, seconds=5))
     await eventually(lambda: clock.sleeping)
@@ -48,7 +48,7 @@ async def test_work_that_takes_too_long_has_ended_when_the_timeout_is_raised() -
 
 
 async def test_an_abort_ends_the_work_and_carries_its_reason() -> None:
-    """Stopping does not wait for the clock."""
+    """An abort does not wait for the clock."""
     abort, work = AbortController(), Work()
     waiting = asyncio.ensure_future(wait_with_timeout(work(), clock=FakeClock(), seconds=5, abort=abort))
     await eventually(lambda: work.began)
@@ -60,7 +60,7 @@ async def test_an_abort_ends_the_work_and_carries_its_reason() -> None:
 
 
 async def test_an_abort_before_the_start_prevents_the_start() -> None:
-    """Nothing of the work runs."""
+    """No part of the work runs after an abort."""
     abort, work = AbortController(), Work()
     abort.abort("too late")
 
@@ -70,7 +70,7 @@ async def test_an_abort_before_the_start_prevents_the_start() -> None:
 
 
 async def test_cancelling_the_waiter_ends_the_work() -> None:
-    """A cancelled caller leaves nothing behind."""
+    """A cancelled caller leaves no work running."""
     work = Work()
     waiting = asyncio.ensure_future(wait_with_timeout(work(), clock=SystemClock(), seconds=None))
     await eventually(lambda: work.began)
@@ -81,8 +81,8 @@ async def test_cancelling_the_waiter_ends_the_work() -> None:
     assert work.ended
 
 
-async def test_work_that_cancels_itself_is_a_failure_and_no_cancellation() -> None:
-    """Whoever waits was not cancelled, and must not look as if."""
+async def test_work_that_cancels_itself_raises_runtime_error() -> None:
+    """The caller was not cancelled, and gets no CancelledError."""
 
     async def gives_up() -> None:
         raise asyncio.CancelledError
@@ -91,8 +91,8 @@ async def test_work_that_cancels_itself_is_a_failure_and_no_cancellation() -> No
         await wait_with_timeout(gives_up(), clock=FakeClock(), seconds=5)
 
 
-async def test_work_that_goes_to_its_end_does_so_however_often_its_caller_is_cancelled() -> None:
-    """The cancel is not lost: it is raised afterwards, also when the work fails."""
+async def test_shielded_work_ends_before_a_cancel_of_its_caller_is_raised() -> None:
+    """Repeated cancels are raised after the work has ended, also when the work fails."""
     for fails in (False, True):
         over = asyncio.Event()
 
@@ -112,8 +112,8 @@ async def test_work_that_goes_to_its_end_does_so_however_often_its_caller_is_can
             await waiting
 
 
-async def test_work_that_goes_to_its_end_gives_what_it_gives() -> None:
-    """Its result, or its error."""
+async def test_run_shielded_returns_the_result_or_raises_the_error() -> None:
+    """A shielded call returns the result of its work, or raises the error."""
 
     async def fails() -> None:
         raise ValueError("no")

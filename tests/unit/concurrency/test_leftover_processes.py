@@ -1,4 +1,4 @@
-"""What is left of a command is found wherever it went, and nobody else is."""
+"""Tests of the reaper: it finds every process that a command left, and ends no other."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ DETACH: dict[str, str] = {
 
 
 @pytest.fixture(params=["others adopt", "we adopt"])
-def adopting(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Orphans go to pid 1, or come to us, as they do where we are pid 1: then they must be reaped, too."""
+def orphan_adoption(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let orphans go to pid 1, or to this process, which then must reap them."""
     prctl, set_subreaper = ctypes.CDLL(None, use_errno=True).prctl, 36
     if request.param == "we adopt" and prctl(set_subreaper, 1, 0, 0, 0):
         pytest.skip("this system has no subreapers")
@@ -39,11 +39,11 @@ def adopting(request: pytest.FixtureRequest) -> Iterator[None]:
         prctl(set_subreaper, 0, 0, 0, 0)
 
 
-@pytest.mark.usefixtures("adopting")
+@pytest.mark.usefixtures("orphan_adoption")
 @pytest.mark.parametrize("grace_s", [0, 0.05])
 @pytest.mark.parametrize("script", DETACH.values(), ids=DETACH.keys())
-async def test_cancelling_ends_everything(tmp_path: pathlib.Path, script: str, grace_s: float) -> None:
-    """When the cancelled call returns, nobody is left, wherever they had gone."""
+async def test_cancelling_ends_every_process_of_a_command(tmp_path: pathlib.Path, script: str, grace_s: float) -> None:
+    """No process of the command is alive when the cancelled call returns, also after it detached."""
     pid = pid_in(tmp_path / "pid")
     running = asyncio.ensure_future(sh(script, cwd=tmp_path, grace_s=grace_s))
     await eventually(pid)
@@ -56,17 +56,17 @@ async def test_cancelling_ends_everything(tmp_path: pathlib.Path, script: str, g
     assert not alive(pid())
 
 
-@pytest.mark.usefixtures("adopting")
+@pytest.mark.usefixtures("orphan_adoption")
 @pytest.mark.parametrize("detached", ["sleep 1000", "setsid sleep 1000", "true"])
 async def test_a_background_job_ends_with_the_command_that_started_it(detached: str) -> None:
-    """Holding the output open does not hold up the caller either."""
+    """A background job that holds the output open does not delay the caller."""
     done = await sh(f"{detached} & echo $!")
 
     assert not alive(int(done.stdout))
 
 
-async def test_others_are_left_alone() -> None:
-    """Ending a command, even one that has not quite begun, ends nobody who is not its own."""
+async def test_cancelling_a_command_leaves_other_processes_alive() -> None:
+    """Ending a command, even during its start, ends no process of another command."""
     older = await asyncio.create_subprocess_exec("sleep", "1000", start_new_session=True)
     running = asyncio.ensure_future(sh("sleep 1000"))
     await asyncio.sleep(0)  # it is being started
@@ -83,8 +83,8 @@ async def test_others_are_left_alone() -> None:
         await bystander.wait()
 
 
-async def test_a_command_within_a_command_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A daemon that an inner run marked anew still carries the mark of the outer one."""
+async def test_the_mark_of_an_inner_command_contains_the_outer_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that an inner run marked anew still carries the mark of the outer run."""
     monkeypatch.setenv("RAMET_CALL", ".outer")
 
     assert (await sh("echo $RAMET_CALL")).stdout.startswith(b".outer.")
@@ -95,8 +95,8 @@ async def test_a_command_within_a_command_is_found(monkeypatch: pytest.MonkeyPat
 LEADER, SESSION_OF_OURS, STRANGER, NOW, BEFORE = 500, 400, 2**22 + 1, 2**62, 0
 
 
-class System:
-    """Processes that exist only on paper: a /proc, and signals that are written down and kill at once."""
+class FakeProc:
+    """Simulated processes: a `/proc` folder, and signals that are recorded and end processes at once."""
 
     def __init__(self, root: pathlib.Path, monkeypatch: pytest.MonkeyPatch, pid: int) -> None:
         self.root = root
@@ -124,7 +124,7 @@ class System:
         threads: int = 1,
         env: bytes | None = b"A=1\0",
     ) -> None:
-        """A process, by default a stranger that leads a session of its own; without `env` it is another user's."""
+        """Add a process, by default a stranger with a session of its own; without `env` it is another user's."""
         folder = self.root / str(pid)
         folder.mkdir()
         middle = " ".join(["0"] * 13 + [str(threads), "0"])
@@ -136,7 +136,8 @@ class System:
             (folder / "environ").write_bytes(env)
 
     def _killpg(self, group: int, number: int) -> None:
-        """All of them at once, with who is born meanwhile; where /proc is not believed it is only written down."""
+        """Signal all processes of a group, with those born meanwhile; only record the signal if `/proc` is not
+        trusted."""
         if (self.root / "self").is_symlink() and (self.root / "self").readlink().name == str(os.getpid()):
             while pids := [pid for pid, state, of in self._all() if of == group and state != "Z"]:
                 for pid in pids:
@@ -145,7 +146,7 @@ class System:
             self._kill(-group, number)
 
     def _all(self) -> list[tuple[int, str, int]]:
-        """The pid, state and group of each."""
+        """Return pid, state and group of each process."""
         with os.scandir(self.root) as found:
             files = [self.root / each.name / "stat" for each in found]
         stats = [each.read_text().split() for each in files if each.is_file() and each.parent.name.isdigit()]
@@ -162,19 +163,19 @@ class System:
             self.end(pid)
 
     def end(self, pid: int) -> None:
-        """It ends, and nobody reaps it."""
+        """Turn the process into a zombie that nobody reaps."""
         stat = self.root / str(pid) / "stat"
         stat.write_text(re.sub(r"\) \w (.*) \d+ 0 (\d+ 0)$", r") Z \1 1 0 \2", stat.read_text()))
 
     @property
-    def hit(self) -> list[int]:
-        """Who was signalled."""
+    def signalled_pids(self) -> list[int]:
+        """Return the pids that got a signal."""
         return sorted({pid for pid, number in self.signals if number})
 
 
 @pytest.fixture
-def system(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> System:
-    return System(tmp_path, monkeypatch, os.getpid())
+def system(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> FakeProc:
+    return FakeProc(tmp_path, monkeypatch, os.getpid())
 
 
 @pytest.fixture
@@ -183,33 +184,33 @@ def mark() -> ProcessTag:
 
 
 @pytest.fixture
-def marked(mark: ProcessTag) -> bytes:
-    """The environment of a process that carries the mark."""
+def marked_environ(mark: ProcessTag) -> bytes:
+    """Return the environment of a process that carries the mark."""
     return f"A=1\0{TAG_VARIABLE}={mark.tagged_env({})[TAG_VARIABLE]}\0B=2\0".encode()
 
 
 @pytest.mark.parametrize("leader_lives", [True, False])
-async def test_found_by_group_session_descent_or_mark(
-    system: System, mark: ProcessTag, marked: bytes, leader_lives: bool
+async def test_a_process_is_found_by_group_session_descent_or_mark(
+    system: FakeProc, mark: ProcessTag, marked_environ: bytes, leader_lives: bool
 ) -> None:
-    """All four, whether the command itself still lives or not; one lives as long as any of its threads does."""
+    """Each of the four is enough, whether the command lives or not; a process lives as long as one of its threads."""
     if leader_lives:
         system.add(LEADER)
     system.add(501, group=LEADER, session=999)
     system.add(502, session=LEADER, env=None)
     system.add(503, parent=LEADER)
     system.add(504, parent=503, env=None)
-    system.add(505, env=marked)
+    system.add(505, env=marked_environ)
     system.add(506, parent=505)
     system.add(507, session=LEADER, state="Z", threads=2)
 
     await process_reaper.kill_all(LEADER, mark, grace_s=0)
 
-    assert system.hit == [LEADER] * leader_lives + [501, 502, 503, 504, 505, 506, 507]
+    assert system.signalled_pids == [LEADER] * leader_lives + [501, 502, 503, 504, 505, 506, 507]
 
 
-async def test_the_command_hears_it_first(system: System, mark: ProcessTag) -> None:
-    """It must not see its children end, and go on."""
+async def test_the_command_is_signalled_before_its_children(system: FakeProc, mark: ProcessTag) -> None:
+    """A command cannot see its children end and continue."""
     for pid in (LEADER - 1, LEADER, LEADER + 1):
         system.add(pid, group=LEADER)
 
@@ -218,14 +219,16 @@ async def test_the_command_hears_it_first(system: System, mark: ProcessTag) -> N
     assert [pid for pid, _ in system.signals] == [LEADER, LEADER - 1, LEADER + 1]
 
 
-async def test_never_found_are_strangers_elders_and_our_own(system: System, mark: ProcessTag, marked: bytes) -> None:
-    """A mistake here ends what is not ours, so one of these outweighs everything that speaks for it."""
+async def test_strangers_older_processes_and_our_own_are_never_signalled(
+    system: FakeProc, mark: ProcessTag, marked_environ: bytes
+) -> None:
+    """One sign that a process is not the command's outweighs every sign that it is."""
     system.add(LEADER)
     system.add(600)
     system.add(601, env=None)
     system.add(602, env=f"{TAG_VARIABLE}=.another\0".encode())
-    system.add(603, env=marked.replace(TAG_VARIABLE.encode(), b"COPY_OF_IT"))
-    likeness = {"parent": LEADER, "group": LEADER, "env": marked}
+    system.add(603, env=marked_environ.replace(TAG_VARIABLE.encode(), b"COPY_OF_IT"))
+    likeness = {"parent": LEADER, "group": LEADER, "env": marked_environ}
     system.add(604, session=LEADER, born=BEFORE, **likeness)  # type: ignore[arg-type]  # of several types
     system.add(605, session=SESSION_OF_OURS, **likeness)  # type: ignore[arg-type]
     system.add(606, session=0, **likeness)  # type: ignore[arg-type]
@@ -234,31 +237,31 @@ async def test_never_found_are_strangers_elders_and_our_own(system: System, mark
 
     await process_reaper.kill_all(LEADER, mark, grace_s=0)
 
-    assert system.hit == [LEADER]
+    assert system.signalled_pids == [LEADER]
 
 
 @pytest.mark.parametrize("grace_s", [0, 600])
-async def test_one_between_two_programs_is_looked_at_again(
-    system: System, mark: ProcessTag, marked: bytes, grace_s: float
+async def test_a_process_without_environment_is_examined_again(
+    system: FakeProc, mark: ProcessTag, marked_environ: bytes, grace_s: float
 ) -> None:
-    """Then it has no environment for a moment; a look at that moment must not lose it, nor who never has one."""
+    """A process has no environment during exec; a later look finds its mark, and spares one that never has any."""
     system.add(650, env=b"")
     system.add(651, env=b"")
     system.ending = {650: signal.SIGTERM} if grace_s else {}
     ending = asyncio.ensure_future(process_reaper.kill_all(LEADER, mark, grace_s=grace_s))
     await asyncio.sleep(0)  # it has looked
-    (system.root / "650" / "environ").write_bytes(marked)
+    (system.root / "650" / "environ").write_bytes(marked_environ)
 
     await ending
 
-    assert system.hit == [650]
+    assert system.signalled_pids == [650]
 
 
 @pytest.mark.parametrize("parent", ["gone", "dead", "dead and ours"])
-async def test_one_born_while_the_list_was_read_is_found_by_its_parents_death(
-    system: System, mark: ProcessTag, parent: str
+async def test_a_child_born_during_the_scan_is_found_after_its_parent_died(
+    system: FakeProc, mark: ProcessTag, parent: str
 ) -> None:
-    """A list of processes is older than the looks at each: who ended in between may have had a child in between."""
+    """A process that ended during the scan may have had a child, so the reaper scans again."""
     if parent == "gone":
         (system.root / "680").mkdir()
     else:
@@ -269,51 +272,53 @@ async def test_one_born_while_the_list_was_read_is_found_by_its_parents_death(
 
     await ending
 
-    assert system.hit == [681]
+    assert system.signalled_pids == [681]
 
 
-async def test_a_group_with_others_in_it_is_not_ended_as_one(
-    system: System, mark: ProcessTag, marked: bytes, monkeypatch: pytest.MonkeyPatch
+async def test_a_group_with_foreign_members_is_not_signalled_as_a_group(
+    system: FakeProc, mark: ProcessTag, marked_environ: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What goes to a group goes to all in it: to elders, to our own, to strangers."""
+    """A signal to a group would also reach older processes, our own, and strangers in it."""
     groups: list[int] = []
     monkeypatch.setattr(os, "killpg", lambda group, _: groups.append(group))
     for group in (900, 910, 920, 930):
-        system.add(group + 1, group=group, env=marked)
+        system.add(group + 1, group=group, env=marked_environ)
     system.add(902, group=900, born=BEFORE)
     system.add(912, group=910, session=SESSION_OF_OURS)
     system.add(922, group=920)
-    system.add(941, group=os.getpgrp(), env=marked)
-    system.add(951, group=1, env=marked)
+    system.add(941, group=os.getpgrp(), env=marked_environ)
+    system.add(951, group=1, env=marked_environ)
 
     await process_reaper.kill_all(None, mark, grace_s=0)
 
     assert set(groups) == {930}
-    assert system.hit == [901, 911, 921, 931, 941, 951]
+    assert system.signalled_pids == [901, 911, 921, 931, 941, 951]
 
 
-async def test_a_child_of_one_that_died_with_its_mark_is_found(system: System, mark: ProcessTag, marked: bytes) -> None:
-    """The dead have no environment: one in a session of its own may have been of the command, and had a child."""
+async def test_a_child_of_a_dead_marked_process_is_found(
+    system: FakeProc, mark: ProcessTag, marked_environ: bytes
+) -> None:
+    """Zombies have no environment, so a zombie may have been the command's and have had a child."""
     system.add(685, state="Z", env=b"")
     ending = asyncio.ensure_future(process_reaper.kill_all(LEADER, mark, grace_s=0))
     await asyncio.sleep(0)  # it has looked
-    system.add(686, env=marked)
+    system.add(686, env=marked_environ)
 
     await ending
 
-    assert system.hit == [686]
+    assert system.signalled_pids == [686]
 
 
-async def test_who_has_always_died_before_being_looked_at_ends_with_its_group(
-    system: System, mark: ProcessTag, monkeypatch: pytest.MonkeyPatch
+async def test_processes_that_die_before_each_scan_end_with_their_group(
+    system: FakeProc, mark: ProcessTag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One starts the next and ends, again and again: their group ends at once, whoever is in it."""
+    """A chain of processes, each of which starts the next and ends, is ended by one signal to its group."""
     listed, runners = os.listdir, [1000]
     system.add(1000, group=LEADER)
 
     def names(folder: pathlib.Path) -> list[str]:
         found = listed(folder)
-        if runners[-1] not in system.hit:
+        if runners[-1] not in system.signalled_pids:
             system.end(runners[-1])
             runners.append(runners[-1] + 1)
             system.add(runners[-1], group=LEADER)
@@ -323,26 +328,27 @@ async def test_who_has_always_died_before_being_looked_at_ends_with_its_group(
 
     await process_reaper.kill_all(LEADER, mark, grace_s=0)
 
-    assert system.hit == [1001]
+    assert system.signalled_pids == [1001]
 
 
-async def test_those_that_fork_while_being_killed_are_killed_to_the_last(system: System, mark: ProcessTag) -> None:
-    """Each look may find somebody who was not there before."""
+async def test_processes_that_fork_while_being_killed_are_all_killed(system: FakeProc, mark: ProcessTag) -> None:
+    """The reaper scans until it finds no new process."""
     system.add(LEADER)
     system.forking = {LEADER: 671, 671: 672, 672: 673, 673: 674}
 
     await process_reaper.kill_all(LEADER, mark, grace_s=0)
 
-    assert system.hit == [LEADER, 671, 672, 673, 674]
+    assert system.signalled_pids == [LEADER, 671, 672, 673, 674]
 
 
-async def test_one_that_was_found_stays_found_and_who_is_new_is_not_asked_to_go(
-    system: System, mark: ProcessTag, marked: bytes
+async def test_a_found_process_stays_found_and_a_new_one_gets_no_sigterm(
+    system: FakeProc, mark: ProcessTag, marked_environ: bytes
 ) -> None:
-    """On its way out a process may have neither environment nor parent, and may need another to clean up."""
+    """A process that loses its environment and parent during the grace is still killed; a process born in it gets
+    SIGKILL only."""
     system.add(LEADER)
     system.add(660, parent=LEADER)
-    system.add(661, env=marked)
+    system.add(661, env=marked_environ)
     system.ending = {LEADER: signal.SIGTERM}
 
     def change() -> None:
@@ -359,56 +365,58 @@ async def test_one_that_was_found_stays_found_and_who_is_new_is_not_asked_to_go(
     assert (sorted(asked), sorted(killed)) == ([LEADER, 660, 661], [660, 661, 662])
 
 
-async def test_without_a_leader_only_the_mark_tells(system: System, mark: ProcessTag, marked: bytes) -> None:
-    """As when a start was broken off before its pid was known."""
-    system.add(700, env=marked)
+async def test_without_a_leader_processes_are_found_by_mark_and_descent(
+    system: FakeProc, mark: ProcessTag, marked_environ: bytes
+) -> None:
+    """A start that is cancelled before its pid is known leaves only the mark."""
+    system.add(700, env=marked_environ)
     system.add(701, parent=700)
     system.add(702)
 
     await process_reaper.kill_all(None, mark, grace_s=0)
 
-    assert system.hit == [700, 701]
+    assert system.signalled_pids == [700, 701]
 
 
-async def test_reaped_is_who_came_to_us_and_never_the_command_itself(
-    system: System, mark: ProcessTag, marked: bytes
+async def test_adopted_orphans_are_reaped_and_the_command_is_not(
+    system: FakeProc, mark: ProcessTag, marked_environ: bytes
 ) -> None:
-    """The command's own end belongs to whoever started it, as do those of our other children."""
+    """The starter of the command, and of other children, reaps them itself."""
     us = os.getpid()
     system.add(LEADER, parent=us, state="Z")
     system.add(801, parent=us, session=LEADER, state="Z")
-    system.add(802, parent=us, env=marked)
+    system.add(802, parent=us, env=marked_environ)
     system.add(803, parent=us, state="Z")
     system.add(804, parent=STRANGER, session=LEADER, state="Z")
 
     await process_reaper.kill_all(LEADER, mark, grace_s=0)
 
-    assert system.hit == [802]
+    assert system.signalled_pids == [802]
     assert set(system.reaped) == {801, 802}
 
 
 @pytest.mark.parametrize("shown", ["another", "nobody"])
-async def test_a_proc_that_does_not_show_us_is_not_believed(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mark: ProcessTag, marked: bytes, shown: str
+async def test_a_proc_of_another_pid_namespace_is_not_trusted(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mark: ProcessTag, marked_environ: bytes, shown: str
 ) -> None:
-    """Its pids are those of another namespace, here those of others: only the command's own group is ended."""
-    system = System(tmp_path, monkeypatch, STRANGER)
+    """The pids there belong to others, so the reaper signals only the command's own group."""
+    system = FakeProc(tmp_path, monkeypatch, STRANGER)
     if shown == "nobody":
         (tmp_path / "self").unlink()
     system.add(LEADER)
-    system.add(901, env=marked)
+    system.add(901, env=marked_environ)
 
     await process_reaper.kill_all(LEADER, mark, grace_s=0)
     await process_reaper.kill_all(None, mark, grace_s=0)
 
-    assert system.hit == [-LEADER]
+    assert system.signalled_pids == [-LEADER]
 
 
 @pytest.mark.parametrize("proc", ["none", "kept from us"])
-async def test_where_proc_is_not_believed_the_group_is_ended(
+async def test_without_a_readable_proc_the_group_of_the_command_is_ended(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, proc: str
 ) -> None:
-    """With a real process: what a system without /proc, such as macOS, has, and what an agent in a pod has."""
+    """A real process ends on a system without `/proc`, such as macOS, or where Landlock forbids listing it."""
     monkeypatch.setattr(process_reaper, "_PROC", tmp_path / proc)
     if proc != "none":  # A link may be read where Landlock lets nobody list the folder that it is in.
         (tmp_path / proc).mkdir()

@@ -1,4 +1,4 @@
-"""concurrency/mailbox.py: every accepted mail is read once, in order; every other sender is told why."""
+"""Tests of `concurrency/mailbox.py`: accepted mail is read once, in order; a refused sender gets the reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refused(push: Callable[[Mail], bool], what: Mail) -> str:
 
 
 def test_mail_is_drained_in_the_order_of_arrival_and_once() -> None:
-    """FIFO; a second drain finds nothing."""
+    """`drain` returns mail first in, first out; a second drain is empty."""
     box = Mailbox("main")
     sent = [mail(number, sender=f"main/{number % 3}") for number in range(10)]
     for each in sent:
@@ -37,8 +37,8 @@ def test_mail_is_drained_in_the_order_of_arrival_and_once() -> None:
     assert (first, second, len(box)) == (sent, [], 0)
 
 
-async def test_mail_may_come_from_any_task() -> None:
-    """Many senders at once: nothing is lost, nothing doubled, and each one's own order is kept."""
+async def test_concurrent_senders_lose_and_double_no_mail() -> None:
+    """Mail of ten concurrent senders arrives once, each sender's in order."""
     box, numbers = Mailbox("main"), count()
     read: list[Mail] = []
 
@@ -60,7 +60,7 @@ async def test_mail_may_come_from_any_task() -> None:
 
 
 def test_a_repeated_id_is_accepted_once() -> None:
-    """A sender that is not sure may send again: unread or read, it is not delivered twice."""
+    """A repeated id is accepted once, whether the first mail is unread or read."""
     box = Mailbox("main")
     first = box.push(mail(1))
 
@@ -71,8 +71,8 @@ def test_a_repeated_id_is_accepted_once() -> None:
     assert (first, unread, read, len(box)) == (True, False, False, 0)
 
 
-def test_a_repeated_id_is_known_however_much_is_unread() -> None:
-    """A full mailbox answers a repetition with "you have sent it", not with a refusal."""
+def test_a_full_mailbox_recognizes_a_repeated_id() -> None:
+    """A full mailbox returns False for a repetition instead of a refusal."""
     box = Mailbox("main")
     for number in range(MAX_MAILS):
         box.push(mail(number))
@@ -80,8 +80,8 @@ def test_a_repeated_id_is_known_however_much_is_unread() -> None:
     assert box.push(mail(0)) is False
 
 
-def test_what_is_remembered_of_old_mail_is_bounded() -> None:
-    """A mailbox of a long life does not remember every id it ever saw."""
+def test_the_number_of_remembered_ids_is_bounded() -> None:
+    """A mailbox remembers at most 4,096 ids of old mail."""
     box = Mailbox("main")
     for number in range(10_000):
         box.push(mail(number))
@@ -96,7 +96,7 @@ def test_what_is_remembered_of_old_mail_is_bounded() -> None:
 
 
 def test_a_flood_is_refused_at_the_bound() -> None:
-    """The thousand-and-first unread mail is its sender's problem; what was accepted is all there."""
+    """Mail above MAX_MAILS is refused; accepted mail is all there."""
     box = Mailbox("main")
     for number in range(MAX_MAILS):
         box.push(mail(number))
@@ -108,7 +108,7 @@ def test_a_flood_is_refused_at_the_bound() -> None:
 
 
 def test_a_refused_mail_can_be_sent_again() -> None:
-    """Refused is not the same as seen: when there is room, the same id is accepted."""
+    """A refused id is accepted once the mailbox has room."""
     box = Mailbox("main")
     for number in range(MAX_MAILS):
         box.push(mail(number))
@@ -131,7 +131,7 @@ def test_a_refused_mail_can_be_sent_again() -> None:
     ids=["ascii", "ascii+1", "wide", "wide+1", "surrogates", "surrogates+1"],
 )
 def test_the_size_of_a_mail_is_bounded_in_bytes(text: str, fits: bool) -> None:
-    """Any text can be measured, one that is no Unicode included."""
+    """Any text can be measured, also one that is no valid Unicode."""
     box = Mailbox("main")
 
     if fits:
@@ -140,8 +140,8 @@ def test_the_size_of_a_mail_is_bounded_in_bytes(text: str, fits: bool) -> None:
         assert str(MAX_BYTES) in refused(box.push, mail(1, text))
 
 
-def test_few_large_mails_are_a_flood_too() -> None:
-    """A mailbox of a thousand mails is no licence for a thousand times the largest."""
+def test_the_total_size_of_unread_mail_is_bounded() -> None:
+    """Mail is refused at MAX_UNREAD_BYTES, and accepted again after a drain."""
     box, numbers = Mailbox("main"), count()
     text = "x" * MAX_BYTES
     for _ in range(MAX_UNREAD_BYTES // MAX_BYTES):
@@ -153,8 +153,8 @@ def test_few_large_mails_are_a_flood_too() -> None:
     assert box.push(mail(next(numbers), text))
 
 
-def test_a_notice_of_an_end_gets_through_a_flood() -> None:
-    """No sibling can fill the mailbox so that a child's completion is lost."""
+def test_a_notice_is_accepted_by_a_full_mailbox() -> None:
+    """No sibling can fill the mailbox so that the notice of a child's end is lost."""
     box = Mailbox("main")
     for number in range(MAX_MAILS):
         box.push(mail(number))
@@ -166,8 +166,8 @@ def test_a_notice_of_an_end_gets_through_a_flood() -> None:
     assert box.drain()[-1] is notice
 
 
-def test_restored_mail_counts_like_mail_that_was_pushed() -> None:
-    """Unread mail of another process fills the mailbox with its bytes until it is taken; a notice does not."""
+def test_restored_mail_counts_like_pushed_mail() -> None:
+    """Restored mail takes room until it is taken; a notice takes none."""
     box, numbers, text = Mailbox("main"), count(), "x" * MAX_BYTES
     letters = [mail(next(numbers), text) for _ in range(MAX_UNREAD_BYTES // MAX_BYTES)]
     notice = mail(next(numbers), text, kind="notice")
@@ -185,8 +185,8 @@ def test_restored_mail_counts_like_mail_that_was_pushed() -> None:
 # --- closed ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_closed_mailbox_tells_senders_why() -> None:
-    """A dead recipient is an error to the sender, who may act on it."""
+def test_a_closed_mailbox_gives_senders_the_reason() -> None:
+    """MailRefused names the recipient and the reason."""
     box = Mailbox("main/a")
     box.close("it has finished")
 
@@ -197,7 +197,7 @@ def test_a_closed_mailbox_tells_senders_why() -> None:
 
 
 def test_a_closed_mailbox_refuses_notices_too() -> None:
-    """Nobody is there to read them."""
+    """A closed mailbox has no reader for notices."""
     box = Mailbox("main")
     box.close("")
 
@@ -205,7 +205,7 @@ def test_a_closed_mailbox_refuses_notices_too() -> None:
 
 
 def test_unread_mail_survives_into_the_next_turn() -> None:
-    """Closing loses nothing that was accepted, and reopening repeats nothing."""
+    """Closing loses no accepted mail, and reopening repeats none."""
     box = Mailbox("main")
     box.push(mail(1))
     box.close("it has finished")
@@ -221,8 +221,8 @@ def test_unread_mail_survives_into_the_next_turn() -> None:
 # --- who is told ----------------------------------------------------------------------------------------------------
 
 
-def test_the_host_hears_of_each_accepted_mail_once() -> None:
-    """Not of repetitions, and not of what was refused; and the mail is there when it hears."""
+def test_on_push_is_called_once_for_each_accepted_mail() -> None:
+    """`on_push` is not called for repetitions or refused mail, and the mail is there when it is called."""
     heard: list[tuple[str, int]] = []
     box = Mailbox("main", on_push=lambda each: heard.append((each.id, len(box))))
     box.push(mail(1))
@@ -234,14 +234,14 @@ def test_the_host_hears_of_each_accepted_mail_once() -> None:
     assert heard == [("mail-1", 1), ("mail-3", 2)]
 
 
-def test_mail_cannot_be_changed_under_way() -> None:
-    """What was accepted is what is read."""
+def test_mail_is_immutable() -> None:
+    """The reader gets exactly the accepted mail."""
     with pytest.raises(AttributeError):
         mail(1).text = "other"  # type: ignore[misc]  # the point of the test
 
 
 def test_one_mail_can_be_taken_by_its_id() -> None:
-    """Looking takes nothing; what was taken is gone, its room is free again, and the others stay in order."""
+    """`unread` removes nothing; `take` frees the room of one mail and keeps the order of the others."""
     box = Mailbox("main")
     large = "x" * MAX_BYTES
     fits = MAX_UNREAD_BYTES // MAX_BYTES

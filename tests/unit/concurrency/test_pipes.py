@@ -1,4 +1,4 @@
-"""Captures: what is kept, what is counted, and when it is enough."""
+"""Tests of `Capture`: which bytes it keeps and counts, and when it has enough."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.waiting import alive, eventually, pid_in
 def test_a_capture_keeps_the_beginning_and_the_end(
     head: int, tail: int, pieces: list[bytes], kept: bytes, left_out: int
 ) -> None:
-    """And says how much lay between; it is enough as soon as more would be thrown away, if that stops it."""
+    """A capture says how many bytes it left out; one that `stops` has enough once it would drop bytes."""
     capture, stopping = Capture(head=head, tail=tail), Capture(head=head, tail=tail, stops=True)
 
     for piece in pieces:
@@ -38,8 +38,8 @@ def test_a_capture_keeps_the_beginning_and_the_end(
     assert (capture.is_full, stopping.is_full) == (False, left_out > 0)
 
 
-async def test_one_that_got_away_and_prints_without_end_does_not_hold_up_the_caller(tmp_path: pathlib.Path) -> None:
-    """It left its session, its parent and its mark: it is out of reach, and ends by itself when its pipe is closed."""
+async def test_an_escaped_process_that_prints_forever_does_not_delay_the_caller(tmp_path: pathlib.Path) -> None:
+    """A process without session, parent and mark escapes the reaper, and ends once its pipe is closed."""
     script = f"""
         env -i PATH="$PATH" setsid sh -c 'echo $$ > {tmp_path}/pid; exec yes' &
         while [ ! -s {tmp_path}/pid ]; do sleep 0.01; done

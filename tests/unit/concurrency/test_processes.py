@@ -1,4 +1,4 @@
-"""`run` with real processes: what goes in and comes out, its bounds, and that it leaves nothing.
+"""Tests of `run` with real processes: input, output, limits, and that no process stays.
 
 That no process, descriptor or task is left is looked for after every test by conftest.py.
 """
@@ -21,39 +21,39 @@ from tests.support.waiting import alive, eventually, pid_in
 
 
 async def test_input_streams_status_and_environment_are_those_of_the_call() -> None:
-    """Nothing of the host's environment comes along but the mark."""
+    """A process gets no variable of the host's environment except the mark."""
     done = await sh('cat; env | grep -v "^PWD=\\|^_=\\|^RAMET_CALL=." >&2; exit 3', stdin=b"in", env={"A": "a"})
 
     assert done == (Ended("exit", 3), b"in", b"A=a\n")
 
 
-async def test_without_a_second_capture_both_streams_are_one() -> None:
-    """In the order written."""
+async def test_without_a_stderr_capture_both_streams_are_merged() -> None:
+    """Merged streams keep the order of writing."""
     done = await sh("echo 1; echo 2 >&2; echo 3", stderr=None)
 
     assert done.stdout == b"1\n2\n3\n"
 
 
-async def test_without_input_reading_ends_at_once() -> None:
-    """There is no terminal to wait for."""
+async def test_a_process_without_input_reads_end_of_file() -> None:
+    """A process without input has no terminal to wait for."""
     assert (await sh("cat; exit 5")).ended.code == 5
 
 
-async def test_input_may_be_a_file_that_is_open(tmp_path: pathlib.Path) -> None:
-    """It is read from where it stands."""
+async def test_input_may_be_an_open_file(tmp_path: pathlib.Path) -> None:
+    """A process reads the file from its current position."""
     (tmp_path / "in").write_text("from a file")
     with (tmp_path / "in").open("rb") as file:
         assert (await sh("cat", stdin=file.fileno())).stdout == b"from a file"
 
 
 async def test_a_process_that_reads_nothing_does_not_hold_up_its_caller() -> None:
-    """More input than a pipe takes is dropped with the pipe, whether it is still running or already gone."""
+    """Input that the process never reads is dropped, whether the process still runs or has ended."""
     assert (await sh("exit 0", stdin=b"x" * 5_000_000)).ended.code == 0
     assert (await sh("exec <&-; echo closed", stdin=b"x" * 5_000_000)).stdout == b"closed\n"
 
 
-async def test_much_goes_in_and_comes_out_again() -> None:
-    """Neither side waits for the other: both pipes are served at once."""
+async def test_large_input_and_output_do_not_block_each_other() -> None:
+    """`run` serves both pipes concurrently."""
     output = Capture(head=5_000_000)
 
     await sh("cat", stdin=b"0123456789" * 500_000, stdout=output)
@@ -62,7 +62,7 @@ async def test_much_goes_in_and_comes_out_again() -> None:
 
 
 async def test_output_is_kept_up_to_the_bound_and_read_to_the_end() -> None:
-    """A chatty process is neither blocked nor kept whole."""
+    """A process with much output is not blocked, and its output is not kept whole."""
     output = Capture(head=1000)
 
     done = await sh("head -c 3000000 /dev/zero; exit 4", stdout=output)
@@ -71,8 +71,8 @@ async def test_output_is_kept_up_to_the_bound_and_read_to_the_end() -> None:
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-async def test_output_without_end_is_ended_when_it_is_enough(stream: str) -> None:
-    """At once, whatever the grace."""
+async def test_endless_output_ends_the_process_once_the_capture_is_full(stream: str) -> None:
+    """The process ends at once, without its grace."""
     done = await sh(
         f"trap '' TERM; yes >&{1 + (stream == 'stderr')}", grace_s=600, **{stream: Capture(head=4, stops=True)}
     )
@@ -82,8 +82,8 @@ async def test_output_without_end_is_ended_when_it_is_enough(stream: str) -> Non
 
 
 @pytest.mark.parametrize("how", ["timeout", "abort", "cancel"])
-async def test_a_process_that_is_cut_off_is_gone_with_its_children(how: str, tmp_path: pathlib.Path) -> None:
-    """However that comes, neither the command nor what it started runs; a time limit leaves what was printed."""
+async def test_timeout_abort_and_cancel_end_a_process_and_its_children(how: str, tmp_path: pathlib.Path) -> None:
+    """No process of the command stays; a timeout returns the output so far."""
     clock, abort, child = FakeClock(), AbortController(), pid_in(tmp_path / "pid")
     script = f"trap '' TERM; echo so far; sleep 1000 & echo $! > {tmp_path}/pid; wait; wait"
     running = asyncio.ensure_future(sh(script, clock=clock, timeout_s=5, abort=abort))
@@ -103,8 +103,8 @@ async def test_a_process_that_is_cut_off_is_gone_with_its_children(how: str, tmp
     assert not alive(child())
 
 
-async def test_what_is_stopped_already_is_not_started(tmp_path: pathlib.Path) -> None:
-    """The check comes before the start."""
+async def test_an_aborted_command_is_not_started(tmp_path: pathlib.Path) -> None:
+    """The check for an abort comes before the start."""
     abort = AbortController()
     abort.abort("stop")
 
@@ -116,7 +116,7 @@ async def test_what_is_stopped_already_is_not_started(tmp_path: pathlib.Path) ->
 
 @pytest.mark.parametrize("times", [1, 3])
 async def test_cancelling_while_the_process_starts_leaves_none(times: int) -> None:
-    """There is no moment at which a started process has no owner, however often its caller is cancelled."""
+    """A starting process always has an owner that ends it, also after repeated cancels."""
     for steps in range(12):
         running = asyncio.ensure_future(sh("sleep 1000 & sleep 1000"))
         for _ in range(steps):
@@ -129,7 +129,7 @@ async def test_cancelling_while_the_process_starts_leaves_none(times: int) -> No
 
 
 async def test_a_grace_lets_a_process_clean_up(tmp_path: pathlib.Path) -> None:
-    """SIGTERM comes first, and what the handler does is done."""
+    """SIGTERM comes first, and its handler runs to the end."""
     clock = FakeClock()
     script = f"trap 'echo bye > {tmp_path}/left; exit 0' TERM; echo $$ > {tmp_path}/pid; while :; do sleep 0.01; done"
     running = asyncio.ensure_future(sh(script, clock=clock, timeout_s=5, grace_s=30))
@@ -141,7 +141,7 @@ async def test_a_grace_lets_a_process_clean_up(tmp_path: pathlib.Path) -> None:
 
 
 async def test_a_second_cancel_ends_the_grace(tmp_path: pathlib.Path) -> None:
-    """Whoever cannot wait for SIGTERM to work cancels again: SIGKILL follows at once."""
+    """SIGKILL follows a second cancel at once."""
     command = pid_in(tmp_path / "pid")
     script = f"trap '' TERM; echo $$ > {tmp_path}/pid; while :; do sleep 1000; done"
     running = asyncio.ensure_future(sh(script, grace_s=600))
@@ -159,14 +159,14 @@ async def test_a_second_cancel_ends_the_grace(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("argv", [["/no/such/program"], ["/"], ["/bin/sh", "x" * 3_000_000]])
-async def test_what_cannot_be_started_is_an_error_of_the_start(argv: list[str]) -> None:
-    """OSError, as from the system."""
+async def test_a_program_that_cannot_start_raises_os_error(argv: list[str]) -> None:
+    """`run` raises the OSError of the system."""
     with pytest.raises(OSError, match=r"No such file|Permission|too long"):
         await run(argv, clock=FakeClock(), timeout_s=5, env={}, cwd="/", stdout=Capture(head=1))
 
 
-async def test_a_system_without_descriptors_is_an_error_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was opened by then is closed."""
+async def test_a_start_without_free_descriptors_raises_os_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`run` closes the pipes that it opened before the failure."""
     real, left = os.pipe, [1, 1]
 
     def pipe() -> tuple[int, int]:
@@ -181,8 +181,8 @@ async def test_a_system_without_descriptors_is_an_error_of_the_start(monkeypatch
         await sh("exit 0", stdin=b"x")
 
 
-def test_an_environment_holds_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By name, or by prefix; of ours if none is given."""
+def test_environment_returns_allowed_variables_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables are allowed by name or prefix, and come from this process by default."""
     given = {"HOME": "/h", "LC_ALL": "C", "LC_TIME": "C", "API_KEY": "k"}
     monkeypatch.setattr(os, "environ", given)
 

@@ -1,4 +1,4 @@
-"""concurrency/slots.py: never more at work than there are places, and no number of places stops a tree."""
+"""Tests of `concurrency/slots.py`: no more runs work than there are slots, and no capacity blocks a tree forever."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ramet.core.errors import Bug
 
 
 async def settle() -> None:
-    """Let everything run that can."""
+    """Let every task run that can run."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -22,8 +22,8 @@ async def settle() -> None:
 # --- places ---------------------------------------------------------------------------------------------------------
 
 
-async def test_there_are_as_many_places_as_said() -> None:
-    """Of five that ask for two places, two get one and three wait."""
+async def test_only_as_many_callers_as_slots_hold_one() -> None:
+    """Two of five callers of two slots hold a slot, and three wait."""
     slots = Slots(2)
     tasks = [asyncio.create_task(slots.acquire()) for _ in range(5)]
     await settle()
@@ -37,8 +37,8 @@ async def test_there_are_as_many_places_as_said() -> None:
     assert (slots.in_use, slots.queued) == (0, 0)
 
 
-async def test_places_are_given_in_the_order_of_asking() -> None:
-    """First come, first served, however many wait."""
+async def test_slots_are_given_in_the_order_of_requests() -> None:
+    """A hundred waiting callers are served first come, first served."""
     slots, order = Slots(1), list[int]()
 
     async def work(number: int) -> None:
@@ -54,8 +54,8 @@ async def test_places_are_given_in_the_order_of_asking() -> None:
     assert order == list(range(100))
 
 
-async def test_nobody_overtakes_those_who_wait() -> None:
-    """A place that was just freed belongs to the first in line, even before it has noticed."""
+async def test_a_freed_slot_belongs_to_the_first_waiter() -> None:
+    """`try_take` fails while a waiter exists, even before that waiter has woken."""
     slots = Slots(1)
     await slots.acquire()
     first = asyncio.create_task(slots.acquire())
@@ -69,8 +69,8 @@ async def test_nobody_overtakes_those_who_wait() -> None:
     assert slots.in_use == 1
 
 
-async def test_without_a_bound_nobody_waits() -> None:
-    """None is no bound, and what is taken is counted all the same."""
+async def test_unbounded_slots_make_no_caller_wait() -> None:
+    """A capacity of None is no bound, and taken slots are still counted."""
     slots = Slots(None)
     for _ in range(1_000):
         await slots.acquire()
@@ -78,8 +78,8 @@ async def test_without_a_bound_nobody_waits() -> None:
     assert (slots.in_use, slots.queued) == (1_000, 0)
 
 
-async def test_a_cancelled_waiter_takes_nothing() -> None:
-    """It leaves the line, and those behind it move up."""
+async def test_a_cancelled_waiter_takes_no_slot() -> None:
+    """A cancelled waiter leaves the queue, and the next waiter gets the slot."""
     slots = Slots(1)
     await slots.acquire()
     gone, behind = (asyncio.create_task(slots.acquire()) for _ in range(2))
@@ -94,8 +94,8 @@ async def test_a_cancelled_waiter_takes_nothing() -> None:
 
 
 @pytest.mark.parametrize("behind", [0, 1])
-async def test_a_place_handed_to_one_that_is_being_cancelled_is_passed_on(behind: int) -> None:
-    """The hand-over and the cancel meet in one turn of the loop: the place is not lost."""
+async def test_a_slot_given_to_a_cancelled_waiter_is_passed_on(behind: int) -> None:
+    """No slot is lost when hand-over and cancel meet in one turn of the loop."""
     slots = Slots(1)
     await slots.acquire()
     gone = asyncio.create_task(slots.acquire())
@@ -111,8 +111,8 @@ async def test_a_place_handed_to_one_that_is_being_cancelled_is_passed_on(behind
     assert slots.in_use == behind
 
 
-async def test_a_waiter_that_is_closed_rather_than_cancelled_takes_nothing() -> None:
-    """As happens to a task that is thrown away: its turn is not handed to nobody."""
+async def test_a_waiter_whose_coroutine_is_closed_takes_no_slot() -> None:
+    """The slot goes to the next waiter instead of the discarded coroutine."""
     slots = Slots(1)
     await slots.acquire()
     thrown_away = slots.acquire()
@@ -127,8 +127,8 @@ async def test_a_waiter_that_is_closed_rather_than_cancelled_takes_nothing() -> 
     assert (behind.done(), slots.in_use) == (True, 1)
 
 
-def test_a_place_that_nobody_took_cannot_be_given_back() -> None:
-    """It would be one place more than there are, for ever: that is a bug of ours and says so."""
+def test_releasing_a_slot_that_is_not_taken_raises_bug() -> None:
+    """An extra release would raise the capacity permanently."""
     slots = Slots(1)
 
     with pytest.raises(Bug):
@@ -140,8 +140,8 @@ def test_a_place_that_nobody_took_cannot_be_given_back() -> None:
 # --- a run's hold on a place ----------------------------------------------------------------------------------------
 
 
-async def test_a_run_takes_one_place_however_often_it_asks() -> None:
-    """Asking again is free, and one letting go gives back what there is."""
+async def test_a_run_holds_one_slot_after_repeated_requests() -> None:
+    """Repeated `take` calls take one slot, and one `let_go` releases it."""
     slots = Slots(3)
     slot = Slot(slots)
     await slot.acquire()
@@ -155,8 +155,8 @@ async def test_a_run_takes_one_place_however_often_it_asks() -> None:
 
 
 @pytest.mark.parametrize("calls", [1, 2, 5])
-async def test_a_run_lets_go_when_its_last_working_call_begins_to_wait(calls: int) -> None:
-    """Not sooner: while one call works, the run works."""
+async def test_a_run_releases_its_slot_when_all_its_calls_wait(calls: int) -> None:
+    """A run holds its slot while one of its calls works."""
     slot = Slot(Slots(1))
     await slot.acquire()
     slot.begin_calls(calls)
@@ -168,8 +168,8 @@ async def test_a_run_lets_go_when_its_last_working_call_begins_to_wait(calls: in
     assert (held, slot.is_held) == ([True] * calls, False)
 
 
-async def test_a_run_lets_go_when_its_last_working_call_is_answered() -> None:
-    """Of two calls one waits and the other ends: from then on the run only waits."""
+async def test_a_run_releases_its_slot_when_its_last_working_call_ends() -> None:
+    """A run with one waiting call releases its slot once the other call ends."""
     slot = Slot(Slots(1))
     await slot.acquire()
     slot.begin_calls(2)
@@ -181,8 +181,8 @@ async def test_a_run_lets_go_when_its_last_working_call_is_answered() -> None:
     assert (while_one_works, slot.is_held) == (True, False)
 
 
-async def test_a_run_without_calls_keeps_its_place() -> None:
-    """Between calls it works: that it waits for nobody is no reason to let go."""
+async def test_a_run_without_calls_keeps_its_slot() -> None:
+    """A run works between its calls."""
     slot = Slot(Slots(1))
     await slot.acquire()
     slot.begin_calls(1)
@@ -192,8 +192,8 @@ async def test_a_run_without_calls_keeps_its_place() -> None:
     assert slot.is_held
 
 
-async def test_one_call_that_waits_for_two_others_lets_go() -> None:
-    """A tool that starts two children and waits for both must not keep the place they need."""
+async def test_a_call_that_waits_for_two_children_releases_the_slot() -> None:
+    """A tool that waits for two children leaves them the slot that they need."""
     slots = Slots(1)
     slot = Slot(slots)
     await slot.acquire()
@@ -211,8 +211,8 @@ async def test_one_call_that_waits_for_two_others_lets_go() -> None:
     assert (slot.is_held, slots.in_use) == (True, 1)
 
 
-async def test_a_run_takes_no_place_while_its_only_call_waits_for_two() -> None:
-    """Whoever asks on its behalf meanwhile goes on without: the place is for those that are waited for."""
+async def test_take_acquires_no_slot_while_the_only_call_waits() -> None:
+    """The slot stays free for the runs that the call waits for."""
     slots = Slots(1)
     slot = Slot(slots)
     slot.begin_calls(1)
@@ -224,8 +224,8 @@ async def test_a_run_takes_no_place_while_its_only_call_waits_for_two() -> None:
     assert (slot.is_held, slots.in_use) == (False, 0)
 
 
-async def test_a_run_takes_its_place_again_when_its_wait_is_over() -> None:
-    """It gets in line like anybody else, and its result is not lost meanwhile."""
+async def test_a_run_takes_its_slot_again_after_its_wait() -> None:
+    """A run queues for its slot after a wait, and the result of the wait is kept."""
     slots = Slots(1)
     slot, other = Slot(slots), Slot(slots)
     await slot.acquire()
@@ -244,8 +244,8 @@ async def test_a_run_takes_its_place_again_when_its_wait_is_over() -> None:
     assert (waited, slot.is_held, other.is_held) == (True, True, False)
 
 
-async def test_a_run_whose_calls_come_back_at_the_same_time_takes_one_place() -> None:
-    """Two calls of a run in line for a place: one is enough for both, and none is taken twice."""
+async def test_two_returning_calls_of_a_run_take_one_slot() -> None:
+    """One slot is enough for both calls, and none is taken twice."""
     slots = Slots(1)
     slot, other = Slot(slots), Slot(slots)
     await other.acquire()
@@ -265,8 +265,8 @@ async def test_a_run_whose_calls_come_back_at_the_same_time_takes_one_place() ->
     assert (slots.in_use, slots.queued) == (0, 0)
 
 
-async def test_a_call_that_is_cancelled_in_line_leaves_the_line_to_the_others_of_its_run() -> None:
-    """The first of two in line is stopped; the second still gets the place."""
+async def test_a_cancelled_call_leaves_the_queue_to_other_calls_of_its_run() -> None:
+    """The second of two queued calls gets the slot after the first is cancelled."""
     slots = Slots(1)
     slot, other = Slot(slots), Slot(slots)
     await other.acquire()
@@ -281,8 +281,8 @@ async def test_a_call_that_is_cancelled_in_line_leaves_the_line_to_the_others_of
     assert (slot.is_held, slots.in_use) == (True, 1)
 
 
-async def test_a_place_that_comes_while_all_wait_goes_to_those_they_wait_for() -> None:
-    """One strand of a call stands in line when another begins to wait: the place would be kept from its child."""
+async def test_a_slot_that_arrives_while_all_calls_wait_is_released() -> None:
+    """A queued strand leaves the slot to the child for which another strand now waits."""
     slots = Slots(1)
     slot, other = Slot(slots), Slot(slots)
     await slot.acquire()
@@ -309,8 +309,8 @@ async def test_a_place_that_comes_while_all_wait_goes_to_those_they_wait_for() -
     assert (slot.is_held, slots.in_use) == (True, 1)
 
 
-async def test_a_run_takes_its_place_again_when_its_wait_fails() -> None:
-    """A refused birth is a result like any other: the call goes on, and works in its run's place."""
+async def test_a_run_takes_its_slot_again_when_its_wait_fails() -> None:
+    """A call continues after a refused spawn, and works in the slot of its run."""
     slot = Slot(Slots(1))
     await slot.acquire()
     slot.begin_calls(1)
@@ -323,8 +323,8 @@ async def test_a_run_takes_its_place_again_when_its_wait_fails() -> None:
     assert slot.is_held
 
 
-async def test_a_run_that_is_stopped_while_it_waits_takes_no_place() -> None:
-    """It is over at once, instead of standing in line first."""
+async def test_a_run_cancelled_while_it_waits_takes_no_slot() -> None:
+    """A cancelled wait ends at once instead of queueing for the slot."""
     slots = Slots(1)
     slot, other = Slot(slots), Slot(slots)
     await slot.acquire()
@@ -340,8 +340,8 @@ async def test_a_run_that_is_stopped_while_it_waits_takes_no_place() -> None:
 
 
 @pytest.mark.parametrize("end", ["error", "cancelled"])
-async def test_a_wait_that_fails_is_over(end: str) -> None:
-    """A failed wait is not counted for ever: the next one lets go as the first did."""
+async def test_a_failed_wait_is_not_counted_again(end: str) -> None:
+    """The next wait of one of two calls keeps the slot for the other."""
     slot = Slot(Slots(1))
     await slot.acquire()
     slot.begin_calls(1)
@@ -362,8 +362,8 @@ async def test_a_wait_that_fails_is_over(end: str) -> None:
     assert slot.is_held, "one of two calls works"
 
 
-async def test_the_host_hears_when_a_run_comes_to_wait_and_when_it_works_again() -> None:
-    """In this order, and not for waits that change nothing."""
+async def test_on_wait_reports_the_begin_and_the_end_of_waiting() -> None:
+    """`on_wait` gets True, then False, and nothing for waits that change no state."""
     heard: list[bool] = []
     slot = Slot(Slots(1), on_wait=heard.append)
     await slot.acquire()
@@ -389,7 +389,7 @@ shapes: st.SearchStrategy[Shape] = st.recursive(
 
 
 class Tree:
-    """Runs that only give birth, wait, and work for some turns of the loop: as agents do, and as functions do."""
+    """Tree of runs that spawn, wait, and work for some turns of the loop, as agents and functions do."""
 
     def __init__(self, capacity: int, seed: int) -> None:
         self.slots = Slots(capacity)
@@ -432,8 +432,8 @@ class Tree:
 
 @given(shape=shapes, capacity=st.integers(1, 3), seed=st.integers(0, 2**32))
 @example(shape=[[[[[]]]]], capacity=1, seed=0)
-async def test_a_tree_of_any_shape_finishes_with_any_number_of_places(shape: Shape, capacity: int, seed: int) -> None:
-    """A parent that waits holds no place: nested spawns with a cap of 1 finish, and nobody is above the cap."""
+async def test_a_tree_of_any_shape_finishes_with_any_capacity(shape: Shape, capacity: int, seed: int) -> None:
+    """A waiting parent holds no slot: nested spawns finish with a capacity of 1, and never exceed the capacity."""
     tree = Tree(capacity, seed)
     root = asyncio.create_task(tree.run(shape))
     for _ in range(20_000):

@@ -1,4 +1,4 @@
-"""concurrency/threads.py: synchronous work beside the loop, whatever it does."""
+"""Tests of `concurrency/threads.py`: synchronous work outside of the event loop."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.support.waiting import eventually
 who = contextvars.ContextVar("who", default="nobody")
 
 
-async def test_the_loop_goes_on_while_a_thread_works() -> None:
-    """And what it returns arrives in the loop."""
+async def test_the_loop_runs_while_a_thread_works() -> None:
+    """The result of the thread arrives in the loop."""
     go_on = threading.Event()
     working = in_thread(lambda: go_on.wait(10), name="test")
 
@@ -25,8 +25,8 @@ async def test_the_loop_goes_on_while_a_thread_works() -> None:
     assert await working is True
 
 
-async def test_the_thread_is_named_and_never_keeps_the_process() -> None:
-    """A stuck tool can be found in a dump, and does not hold up an exit."""
+async def test_the_thread_is_named_and_a_daemon() -> None:
+    """A stuck tool has a name in a dump, and does not delay an exit."""
     name, daemon = await in_thread(
         lambda: (threading.current_thread().name, threading.current_thread().daemon), name="ramet-grep"
     )
@@ -35,7 +35,7 @@ async def test_the_thread_is_named_and_never_keeps_the_process() -> None:
 
 
 async def test_the_work_sees_its_callers_context_and_changes_only_its_own() -> None:
-    """A tool in a thread knows whose call it is."""
+    """A tool in a thread sees the context variables of its call."""
     who.set("caller")
 
     def work() -> str:
@@ -49,7 +49,7 @@ async def test_the_work_sees_its_callers_context_and_changes_only_its_own() -> N
 
 
 async def test_an_error_is_raised_where_the_work_is_awaited() -> None:
-    """The very same error."""
+    """`await` raises the error object of the work."""
     error = ValueError("mine")
 
     def work() -> None:
@@ -64,10 +64,10 @@ async def test_an_error_is_raised_where_the_work_is_awaited() -> None:
 @pytest.mark.parametrize(
     "error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), StopIteration(1), GeneratorExit()], ids=repr
 )
-async def test_work_that_raises_what_is_no_error_neither_ends_the_host_nor_looks_cancelled(
+async def test_a_base_exception_of_the_work_becomes_a_runtime_error(
     error: BaseException,
 ) -> None:
-    """A tool that calls sys.exit() has failed, no more: the event loop and its other runs go on."""
+    """A tool that calls `sys.exit()` fails; the event loop and its other runs continue."""
 
     def work() -> None:
         raise error
@@ -76,8 +76,8 @@ async def test_work_that_raises_what_is_no_error_neither_ends_the_host_nor_looks
         await in_thread(work, name="test")
 
 
-async def test_cancelling_only_stops_the_waiting() -> None:
-    """The thread goes on to its end; what it returns late is nobody's, and disturbs nobody."""
+async def test_cancelling_stops_the_wait_and_not_the_thread() -> None:
+    """The thread runs to its end, and its late result is dropped."""
     go_on, ended = threading.Event(), threading.Event()
 
     def work() -> str:
@@ -93,8 +93,8 @@ async def test_cancelling_only_stops_the_waiting() -> None:
     assert working.cancelled()
 
 
-async def test_work_begins_once_there_is_room_for_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine may have no room for a moment."""
+async def test_work_starts_after_refused_thread_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`in_thread` tries again while the machine refuses new threads."""
     start, refused = threading.Thread.start, 0
 
     def refuse_twice(thread: threading.Thread) -> None:
@@ -110,8 +110,8 @@ async def test_work_begins_once_there_is_room_for_a_thread(monkeypatch: pytest.M
     assert refused == 2
 
 
-async def test_work_for_which_there_is_never_room_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error is the interpreter's own, after the last try."""
+async def test_work_fails_when_no_thread_can_ever_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last try raises the error of the interpreter."""
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -124,7 +124,7 @@ async def test_work_for_which_there_is_never_room_fails(monkeypatch: pytest.Monk
 
 
 async def test_work_in_an_executor_is_found_by_its_context_variables() -> None:
-    """Also once nobody waits for it any more; what has ended, or has other variables, is not found."""
+    """Work is found also after its waiter was cancelled; ended work, and work with other variables, is not."""
     entered, go_on = threading.Event(), threading.Event()
 
     def work() -> str:
