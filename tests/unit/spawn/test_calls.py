@@ -1,4 +1,5 @@
-"""The calls of a reply that goes into a sandbox: granted, charged and refunded, whatever the guest says of them."""
+"""Tests of `ToolCallLedger`: the host grants, charges and refunds the calls of a guest's reply, whatever the guest
+reports."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ from tests.support.context import make_context
 
 
 def reply(*tools: str) -> AIMessage:
-    """A reply with a call of each of these, `c0`, `c1`, …"""
+    """Return a reply with one call of each tool, with the ids `c0`, `c1`, …"""
     calls = [{"name": name, "args": {}, "id": f"c{number}"} for number, name in enumerate(tools)]
     return AIMessage("", tool_calls=calls)
 
 
 def test_a_call_by_an_alias_is_a_call_of_the_tool() -> None:
-    """As in the host's own dispatch; a tool that is not there can be answered, and not begun."""
+    """The ledger resolves aliases like the host's own dispatch; a call of an unknown tool can end, and not begin."""
     calls = ToolCallLedger(make_context(tools=workspace_tools()), "main:1", reply("Shell", "Nothing"))
 
     assert calls.begin("c0").tool == "Bash"
@@ -36,8 +37,8 @@ def test_a_call_by_an_alias_is_a_call_of_the_tool() -> None:
 
 
 @pytest.mark.parametrize("how", ["end", "answer"])
-def test_behind_a_safety_gate_nothing_that_never_began_has_an_output(how: str) -> None:
-    """It is refused as a breach of the protocol and changes nothing: the call can still be said to be refused."""
+def test_with_a_safety_gate_a_call_that_never_began_has_no_output(how: str) -> None:
+    """The ledger raises ProtocolError and changes nothing, so the call can still be reported as refused."""
     context = make_context(tools=workspace_tools(), safety=SafetyGate(SafetyPolicy(otherwise="allow")))
     calls = ToolCallLedger(context, "main:1", reply("Read", "Bash"))
     calls.propose("c1")
@@ -51,8 +52,8 @@ def test_behind_a_safety_gate_nothing_that_never_began_has_an_output(how: str) -
     getattr(calls, how)("c1", refused=False)
 
 
-def test_a_call_whose_arguments_could_not_be_read_is_not_charged() -> None:
-    """It is answered with the error, and never begins."""
+def test_a_call_with_unreadable_arguments_is_not_charged() -> None:
+    """A call with invalid arguments never begins."""
     broken = AIMessage("", invalid_tool_calls=[{"name": "Read", "args": "{", "id": "c0", "error": "no JSON"}])
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=5), scope="main"))
     calls = ToolCallLedger(context, "main:1", broken)
@@ -66,10 +67,10 @@ def test_a_call_whose_arguments_could_not_be_read_is_not_charged() -> None:
     begun=st.lists(st.integers(0, 5), unique=True),
     denied=st.lists(st.integers(0, 5), unique=True),
 )
-def test_no_more_is_granted_than_there_is_and_nothing_stays_held(
+def test_grants_stay_within_the_limit_and_nothing_stays_reserved(
     count: int, limit: int | None, begun: list[int], denied: list[int]
 ) -> None:
-    """Whatever begins and whatever the host denies: charged is what may have run, at most the limit."""
+    """Whatever begins or is denied, the ledger charges every call that may have run, and at most the limit."""
     told: list[Event] = []
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=limit), scope="main"))
     context.record = lambda event: told.append(event) or event  # type: ignore[func-returns-value]  # it is None
@@ -98,8 +99,9 @@ def test_no_more_is_granted_than_there_is_and_nothing_stays_held(
 
 
 @given(st.lists(st.sampled_from(["waits", "began", "refused", "answered"]), max_size=6), st.integers(0, 6) | st.none())
-def test_calls_that_another_kernel_had_heard_of_go_on_where_they_were(past: list[str], left: int | None) -> None:
-    """What had begun was charged there, what was refused never is; what waits is granted from what is left."""
+def test_calls_known_to_another_kernel_continue_in_their_state(past: list[str], left: int | None) -> None:
+    """Begun calls were charged there and refused calls never are; waiting calls are granted from the rest of the
+    limit."""
     ids = {what: {f"c{at}" for at, each in enumerate(past) if each == what} for what in set(past)}
     waits = ids.get("waits", set())
     before = PastCalls(*(frozenset(ids.get(what, ())) for what in ("began", "refused", "answered")))
@@ -126,8 +128,8 @@ def test_calls_that_another_kernel_had_heard_of_go_on_where_they_were(past: list
     assert (context.usage.tool_calls, context.budget.reserved("tool_calls")) == (may_have_run, 0)
 
 
-def test_a_call_that_a_guest_alone_says_is_over_is_charged_once_whoever_goes_on() -> None:
-    """It may have run; the next kernel takes from the record that it is over, and what it cost."""
+def test_a_call_that_only_the_guest_ended_is_charged_once_across_kernels() -> None:
+    """The call may have run; the next kernel reads its end and its cost from the journal."""
     told: list[Event] = []
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=5), scope="main"))
     context.record = lambda event: told.append(event) or event  # type: ignore[func-returns-value]  # it is None
@@ -144,8 +146,8 @@ def test_a_call_that_a_guest_alone_says_is_over_is_charged_once_whoever_goes_on(
     assert context.budget.spent("tool_calls") == 1
 
 
-def test_calls_beside_the_conversation_are_all_or_none() -> None:
-    """Whoever asked runs them unseen, so they are charged at once."""
+def test_calls_outside_the_conversation_are_charged_together_or_refused() -> None:
+    """The host does not see these calls run, so it charges all of them at once."""
     context = make_context(budget=Budget(Limits(tool_calls=3), scope="main"))
     charge_aside(context, "main:1", reply("a", "b"))
     with pytest.raises(BudgetExceeded):
@@ -156,22 +158,22 @@ def test_calls_beside_the_conversation_are_all_or_none() -> None:
 @pytest.mark.parametrize(
     "step", ["", "run-00", "run-00:", "run-00:0", "run-00:01", "run-00:-1", "run-01:1", "run-00:٣"]
 )
-def test_a_step_of_another_run_is_none(step: str) -> None:
-    """Nor is one that is written in another way."""
+def test_a_step_of_another_run_is_refused(step: str) -> None:
+    """Step ids with another run or in another notation raise ProtocolError."""
     with pytest.raises(ProtocolError, match="does not belong to this run"):
         step_number(make_context(), step)
 
 
-def test_the_runs_next_steps_come_after_its_guests() -> None:
-    """The next turn must not use a key again."""
+def test_the_next_steps_of_a_run_follow_those_of_its_guest() -> None:
+    """The next turn uses no step number again."""
     context = make_context(steps=3)
     assert step_number(context, "run-00:9") == 9
     assert step_number(context, "run-00:5") == 5
     assert context.next_step() == "run-00:10"
 
 
-def test_a_call_beyond_what_was_granted_may_not_begin() -> None:
-    """However the guest counts."""
+def test_a_call_above_the_granted_number_may_not_begin() -> None:
+    """The ledger counts begun calls itself."""
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=1), scope="main"))
     calls = ToolCallLedger(context, "main:1", reply("Read", "Read"))
     calls.begin("c1")

@@ -1,4 +1,4 @@
-"""The guests' channel, over a real socket: what a hostile guest may do to the host is nothing."""
+"""Tests of the channel of guests over a real socket: a hostile guest cannot harm the host."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ LARGE = 3 * outbound.MAX_OUTBOUND
 TURNS = 100  #: of the event loop: many more than a request needs
 
 
-class Desk:
-    """Answers `send` with its text, holds `list_runs` until told, and remembers what it was told."""
+class RecordingHandler:
+    """Handler that answers `Send` with its text, holds `ListRuns` until allowed, and records notes."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -72,8 +72,8 @@ class Desk:
         return ErrorInfo(type=type(error).__name__, message=str(error)), {}
 
 
-class Busy(Desk):
-    """Takes 1 s of the processor for each request, by a clock of its own, before and after a wait."""
+class BusyHandler(RecordingHandler):
+    """Handler that uses 1 s of fake processor time for each request, before and after a wait."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, makes: bool = False) -> None:
         super().__init__()
@@ -107,14 +107,14 @@ class Busy(Desk):
         return super().receive(said, body)
 
 
-async def turns() -> None:
-    """Let everything run that may run without time going by."""
+async def let_tasks_run() -> None:
+    """Let every task run that can run without time passing."""
     for _ in range(TURNS):
         await asyncio.sleep(0)
 
 
 class Guest:
-    """The other end, which says what it likes."""
+    """Guest's end of the channel, which sends any message or bytes."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -142,11 +142,11 @@ class Guest:
 
 
 @asynccontextmanager
-async def opened(
-    clock: FakeClock | None = None, desk: Desk | None = None
-) -> AsyncIterator[tuple[GuestChannel, Guest, Desk]]:
+async def open_channel(
+    clock: FakeClock | None = None, desk: RecordingHandler | None = None
+) -> AsyncIterator[tuple[GuestChannel, Guest, RecordingHandler]]:
     ours, theirs = socket.socketpair()
-    desk = desk or Desk()
+    desk = desk or RecordingHandler()
     door, guest = GuestChannel(desk, clock), Guest(theirs)
     await door.open(ours)
     try:
@@ -156,17 +156,17 @@ async def opened(
         guest.leave()
 
 
-async def test_what_nobody_foresaw_ends_it_and_says_so() -> None:
-    """In words that need no answer, too: whoever waits for the guest does not wait for ever."""
-    async with opened() as (door, guest, _):
+async def test_an_unexpected_error_of_the_host_closes_the_channel() -> None:
+    """An error while handling a note also ends the wait for the guest."""
+    async with open_channel() as (door, guest, _):
         await guest.say(Note(text="break"))
         with pytest.raises(ProtocolError, match=r"an error of the host: .*not foreseen"):
             await door.wait_closed()
 
 
-async def test_requests_are_answered_and_the_last_word_ends_it() -> None:
-    """Each request gets the answer of its number, body included; `Done` is the end."""
-    async with opened() as (door, guest, _):
+async def test_requests_are_answered_and_done_ends_the_channel() -> None:
+    """Each answer has the number of its request and a body; `Done` is the end."""
+    async with open_channel() as (door, guest, _):
         await guest.say(Send(id=3, to="x", text="hello"), b"bytes")
         answer, body = await guest.hear()
         assert (answer.id, bytes(answer.data), body) == (3, b'{"text":"hello"}', b"bytes")
@@ -176,9 +176,9 @@ async def test_requests_are_answered_and_the_last_word_ends_it() -> None:
         assert finished.body == b"17"
 
 
-async def test_a_refusal_is_told_as_data() -> None:
-    """What is refused comes back under its number, with the error's type; the channel stays open."""
-    async with opened() as (_, guest, _desk):
+async def test_a_refusal_is_sent_as_an_answer() -> None:
+    """The answer has the number of the request and the type of the error; the channel stays open."""
+    async with open_channel() as (_, guest, _desk):
         await guest.say(Send(id=1, to="nobody", text=""))
         answer, _ = await guest.hear()
         assert answer.error is not None
@@ -187,17 +187,17 @@ async def test_a_refusal_is_told_as_data() -> None:
         assert (await guest.hear())[0].id == 2
 
 
-async def test_a_guest_that_leaves_without_a_word_is_known_to_have_left() -> None:
-    """The end of the connection is the end, without a result."""
-    async with opened() as (door, guest, _):
+async def test_a_guest_that_closes_the_connection_has_no_result() -> None:
+    """The end of the connection ends the channel without a result."""
+    async with open_channel() as (door, guest, _):
         guest.leave()
         assert await door.wait_closed() is None
 
 
 @pytest.mark.parametrize("number", [1, 0])
-async def test_a_number_that_does_not_rise_breaks_the_rules(number: int) -> None:
-    """A repeated or falling number cannot be answered twice: the channel is closed."""
-    async with opened() as (door, guest, _):
+async def test_a_request_number_that_does_not_rise_closes_the_channel(number: int) -> None:
+    """A repeated or lower number raises ProtocolError."""
+    async with open_channel() as (door, guest, _):
         await guest.say(Send(id=1, to="x", text=""))
         await guest.hear()
         await guest.say(Send(id=number, to="x", text=""))
@@ -218,17 +218,17 @@ async def test_a_number_that_does_not_rise_breaks_the_rules(number: int) -> None
     ],
 )
 async def test_bytes_that_are_no_message_close_the_channel(data: bytes) -> None:
-    """Impossible lengths, bad JSON, unknown types, pickles: a typed end, and nothing else happens."""
-    async with opened() as (door, guest, desk):
+    """Impossible lengths, bad JSON, unknown types and pickles raise ProtocolError, and have no other effect."""
+    async with open_channel() as (door, guest, desk):
         await guest.send(data)
         with pytest.raises(ProtocolError):
             await door.wait_closed()
         assert desk.notes == []
 
 
-async def test_only_so_many_requests_are_worked_on_at_once() -> None:
-    """The rest waits unread; when those are answered, it is taken up, and every one gets its answer."""
-    async with opened() as (_, guest, desk):
+async def test_the_number_of_concurrent_requests_is_bounded() -> None:
+    """Further requests wait unread, and every one is answered later."""
+    async with open_channel() as (_, guest, desk):
         count = doors.MAX_IN_FLIGHT * 3
         for number in range(1, count + 1):
             await guest.say(ListRuns(id=number))
@@ -238,11 +238,11 @@ async def test_only_so_many_requests_are_worked_on_at_once() -> None:
         assert desk.most == doors.MAX_IN_FLIGHT
 
 
-async def test_a_flood_is_slowed_down_and_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the burst the channel reads as fast as the rate says: nothing is dropped, and nothing else waits."""
+async def test_a_flood_of_messages_is_slowed_down_and_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a burst the channel reads no faster than its rate, and drops no message."""
     monkeypatch.setattr(doors, "BURST", 10.0)
     monkeypatch.setattr(doors, "RATE_PER_S", 1_000.0)
-    async with opened() as (door, guest, desk):
+    async with open_channel() as (door, guest, desk):
         loop = asyncio.get_running_loop()
         began = loop.time()  # The channel reads while the guest still speaks.
         for number in range(100):
@@ -254,51 +254,51 @@ async def test_a_flood_is_slowed_down_and_not_lost(monkeypatch: pytest.MonkeyPat
 
 
 async def test_requests_take_a_fifth_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request that took 1 s of the loop is followed by 4 s without the next one; none is lost."""
-    clock, desk = FakeClock(), Busy(monkeypatch)
-    async with opened(clock, desk) as (_, guest, _desk):
+    """The channel waits 4 s after a request that took 1 s of the loop, and loses no request."""
+    clock, desk = FakeClock(), BusyHandler(monkeypatch)
+    async with open_channel(clock, desk) as (_, guest, _desk):
         for number in range(1, 4):
             await guest.say(Send(id=number, to="x", text=""))
         for number in range(1, 4):
             await eventually(partial(desk.has_made, number))
-            await turns()
+            await let_tasks_run()
             assert desk.made == number
             await clock.advance(3)
-            await turns()
+            await let_tasks_run()
             assert desk.made == number
             await clock.advance(1)
         assert [(await guest.hear())[0].id for _ in range(3)] == [1, 2, 3]
 
 
 async def test_large_replies_take_a_fifth_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replies that are made later, one at a time, wait likewise, however many requests have begun before."""
-    clock, desk = FakeClock(), Busy(monkeypatch, makes=True)
-    async with opened(clock, desk) as (_, guest, _desk):
+    """Large replies are made later and one at a time, with the same waits, however many requests have begun."""
+    clock, desk = FakeClock(), BusyHandler(monkeypatch, makes=True)
+    async with open_channel(clock, desk) as (_, guest, _desk):
         for number in range(1, 4):
             await guest.say(Send(id=number, to="x", text=""))
         await eventually(lambda: desk.begun == 3)
         desk.may_make.set()
         for number in range(1, 4):
             await eventually(partial(desk.has_made, number))
-            await turns()
+            await let_tasks_run()
             assert desk.made == number
             await clock.advance(3)
-            await turns()
+            await let_tasks_run()
             assert desk.made == number
             await clock.advance(1)
 
 
-async def test_words_without_an_answer_take_a_fifth_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a guest says is charged alike, and its last word comes after it has waited."""
-    clock, desk = FakeClock(), Busy(monkeypatch)
-    async with opened(clock, desk) as (door, guest, _):
+async def test_notes_take_a_fifth_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every message is charged alike, and `Done` arrives after the wait."""
+    clock, desk = FakeClock(), BusyHandler(monkeypatch)
+    async with open_channel(clock, desk) as (door, guest, _):
         await guest.say(Note(text="1"))
         await guest.say(Note(text="2"))
         await guest.say(Done(ok=True))
         over = asyncio.ensure_future(door.wait_closed())
         for notes in (["1"], ["1", "2"]):
             await eventually(partial(desk.has_noted, notes))
-            await turns()
+            await let_tasks_run()
             assert desk.notes == notes
             assert not over.done()
             await clock.advance(4)
@@ -306,16 +306,16 @@ async def test_words_without_an_answer_take_a_fifth_of_the_event_loop(monkeypatc
 
 
 async def test_requests_begin_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests that arrive together do not take the loop together: others have a turn after each beginning."""
+    """Other tasks run after the beginning of each of ten requests that arrive together."""
     order: list[str] = []
 
-    class Noting(Desk):
+    class Noting(RecordingHandler):
         async def answer(self, request: Request, body: bytes) -> Reply | LargeReply:
             order.append("request")
             asyncio.get_running_loop().call_soon(order.append, "other")
             return Reply()
 
-    async with opened(desk=Noting()) as (_, guest, _desk):
+    async with open_channel(desk=Noting()) as (_, guest, _desk):
         said = [guest_protocol.encode(Send(id=number, to="x", text="")) for number in range(1, 11)]
         await guest.send(b"".join(bytes(piece) for each in said for piece in frames.pack(each)))
         for _ in range(10):
@@ -324,10 +324,10 @@ async def test_requests_begin_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
         assert order == ["request", "other"] * 10
 
 
-async def test_a_frame_that_is_begun_and_not_ended_closes_the_channel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One byte now and then does not hold a frame open: its time counts from its beginning."""
+async def test_an_unfinished_frame_closes_the_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of a frame counts from its first byte, so single bytes do not hold it open."""
     monkeypatch.setattr(FrameReader, "allowance_s", property(lambda _: 0.05))
-    async with opened() as (door, guest, _):
+    async with open_channel() as (door, guest, _):
         await guest.send(struct.pack("!II", 100, 0))
         trickling = asyncio.create_task(_trickle(guest))
         try:
@@ -344,9 +344,9 @@ async def _trickle(guest: Guest) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_what_is_told_waits_for_a_guest_that_does_not_read() -> None:
-    """A guest that stops reading holds up who talks to it, bounded, and gets all of it when it reads again."""
-    async with opened() as (door, guest, _):
+async def test_sending_waits_for_a_guest_that_does_not_read() -> None:
+    """The outbound buffer is bounded, and the guest gets all messages once it reads again."""
+    async with open_channel() as (door, guest, _):
         big = bytes(1024 * 1024)
         telling = [asyncio.create_task(door.send(Answer(id=number), big)) for number in range(30)]
         for _ in range(100):
@@ -359,8 +359,8 @@ async def test_what_is_told_waits_for_a_guest_that_does_not_read() -> None:
 
 
 async def test_large_replies_are_made_one_at_a_time() -> None:
-    """A guest that reads none of them has the host make one; once it reads, it gets each, in order."""
-    async with opened() as (_, guest, desk):
+    """The host makes one reply for a guest that does not read, and each of the others in order once it reads."""
+    async with open_channel() as (_, guest, desk):
         for number in range(1, 31):
             await guest.say(LoadCheckpoint(id=number))
         await eventually(lambda: desk.made)
@@ -374,8 +374,8 @@ async def test_large_replies_are_made_one_at_a_time() -> None:
 
 
 async def test_a_body_is_sent_from_a_file(tmp_path: pathlib.Path) -> None:
-    """From its place in the file, and whole."""
-    async with opened() as (_, guest, desk):
+    """The channel sends the whole body from its offset in the file."""
+    async with open_channel() as (_, guest, desk):
         content = bytes(range(256)) * (LARGE // 256 + 1)
         desk.file = tmp_path / "large"
         desk.file.write_bytes(content)
@@ -385,8 +385,8 @@ async def test_a_body_is_sent_from_a_file(tmp_path: pathlib.Path) -> None:
 
 
 async def test_a_file_that_is_too_short_ends_the_channel(tmp_path: pathlib.Path) -> None:
-    """A part of a message is followed by no other message: the guest would take that for the rest."""
-    async with opened() as (door, guest, desk):
+    """A message that is cut short is followed by no other message, which the guest would take for the rest."""
+    async with open_channel() as (door, guest, desk):
         desk.file = tmp_path / "short"
         desk.file.write_bytes(bytes(1000))
         await guest.say(LoadCheckpoint(id=1))
@@ -394,9 +394,9 @@ async def test_a_file_that_is_too_short_ends_the_channel(tmp_path: pathlib.Path)
             await door.wait_closed()
 
 
-async def test_nothing_is_begun_while_the_guest_does_not_read() -> None:
-    """Notes that come behind unread replies are taken once the guest reads."""
-    async with opened() as (_, guest, desk):
+async def test_no_message_is_handled_while_the_guest_does_not_read() -> None:
+    """Notes that follow unread replies are handled once the guest reads."""
+    async with open_channel() as (_, guest, desk):
         await guest.say(LoadCheckpoint(id=1))
         await eventually(lambda: desk.made)
         for _turn in range(100):
@@ -409,10 +409,10 @@ async def test_nothing_is_begun_while_the_guest_does_not_read() -> None:
         await eventually(lambda: desk.notes == ["behind"])
 
 
-async def test_a_guest_that_reads_nothing_for_long_is_given_up() -> None:
-    """Only once MAX_UNREAD_S have gone by, and with the reason."""
+async def test_a_guest_that_does_not_read_for_300_s_is_closed() -> None:
+    """The channel closes after MAX_UNREAD_S and not earlier, with the reason."""
     clock = FakeClock()
-    async with opened(clock) as (door, guest, desk):
+    async with open_channel(clock) as (door, guest, desk):
         await guest.say(LoadCheckpoint(id=1))
         await eventually(lambda: clock.sleeping)
         over = asyncio.ensure_future(door.wait_closed())
@@ -424,10 +424,10 @@ async def test_a_guest_that_reads_nothing_for_long_is_given_up() -> None:
         assert desk.made == 1
 
 
-async def test_a_guest_that_reads_slowly_is_not_given_up() -> None:
-    """Whatever it reads within the time begins the time anew."""
+async def test_a_guest_that_reads_slowly_stays_connected() -> None:
+    """Each read within the time limit begins the limit anew."""
     clock = FakeClock()
-    async with opened(clock) as (door, guest, _):
+    async with open_channel(clock) as (door, guest, _):
         for number in range(1, 4):
             await guest.say(LoadCheckpoint(id=number))
         over = asyncio.ensure_future(door.wait_closed())
@@ -439,10 +439,10 @@ async def test_a_guest_that_reads_slowly_is_not_given_up() -> None:
         over.cancel()
 
 
-async def test_a_guest_that_waits_for_an_answer_is_not_given_up() -> None:
-    """Where nothing waits to be read no time runs: a request may take as long as it takes."""
+async def test_a_guest_that_waits_for_an_answer_stays_connected() -> None:
+    """No time limit runs while nothing waits to be read."""
     clock = FakeClock()
-    async with opened(clock) as (_, guest, desk):
+    async with open_channel(clock) as (_, guest, desk):
         await guest.say(ListRuns(id=1))
         await eventually(lambda: desk.working)
         await clock.advance(100 * outbound.MAX_UNREAD_S)

@@ -1,4 +1,4 @@
-"""A handle: wait, follow, write, stop, in any order and as often as one likes."""
+"""Tests of `Handle`: wait, follow, send and cancel, in any order and repeatedly."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ async def worker(session: Session, name: str = "worker") -> Handle:
     return await session.spawn(SpawnRequest(prompt="toil", mode="fresh", name=name))
 
 
-async def test_it_says_whose_it_is() -> None:
-    """Id, name, path and state, while it lives and afterwards."""
+async def test_a_handle_shows_id_name_path_and_state_of_its_run() -> None:
+    """The handle shows them while the run works and after its end."""
     gate = Gate()
     async with Session(ScriptedModel({"toil": [Call("gate"), "done"]}), [gate.tool]) as session:
         handle = await worker(session)
@@ -41,8 +41,8 @@ async def test_it_says_whose_it_is() -> None:
         assert handle.view().state == "completed"
 
 
-async def test_a_run_can_be_followed_from_its_birth_to_its_end() -> None:
-    """Its own events only, its children's not; the first is its birth, the last its end."""
+async def test_events_of_a_handle_run_from_spawn_to_end() -> None:
+    """The events are those of the run alone, without its children's, from RunSpawned to RunEnded."""
     model = ScriptedModel({"below": ["found"], "toil": [fresh("below", "lower"), "done"]})
     async with Session(model) as session:
         handle = await worker(session)
@@ -55,21 +55,21 @@ async def test_a_run_can_be_followed_from_its_birth_to_its_end() -> None:
         assert events == [event for event in kept(session) if event.path == "main/worker"]
 
 
-async def test_a_late_follower_gets_all_of_it() -> None:
-    """After the end there is nothing to wait for: the record, then the end of the iteration."""
+async def test_a_follower_after_the_end_gets_all_events() -> None:
+    """The iteration yields the recorded events, then ends."""
     async with Session(ScriptedModel({"toil": ["done"]})) as session:
         handle = await worker(session)
         await handle.result()
 
-        assert await events_of(handle) == of_path(session, "main/worker")
+        assert await events_of(handle) == recorded_events(session, "main/worker")
 
 
-def of_path(session: Session, path: str) -> list[Event]:
+def recorded_events(session: Session, path: str) -> list[Event]:
     return [event for event in kept(session) if event.path == path]
 
 
-async def test_a_follower_of_a_resumed_run_sees_its_new_life() -> None:
-    """Mail takes a finished run up again: who follows then gets both lives, to the second end."""
+async def test_a_follower_of_a_resumed_run_sees_both_turns() -> None:
+    """Mail resumes a finished run; a new follower gets the events up to its second end."""
     async with Session(ScriptedModel({"toil": ["first", "second"], "": ["noted"]})) as session:
         handle = await worker(session)
         await handle.result()
@@ -80,8 +80,8 @@ async def test_a_follower_of_a_resumed_run_sees_its_new_life() -> None:
         assert [event.result.value for event in of_kind(events, RunEnded)] == ["first", "second"]
 
 
-async def test_leaving_a_handle_does_nothing_to_its_run() -> None:
-    """Letting go, or giving up the wait, is not a cancel."""
+async def test_dropping_a_handle_does_not_cancel_its_run() -> None:
+    """A run continues when its handle is dropped, or when a wait for its result is cancelled."""
     gate = Gate()
     async with Session(ScriptedModel({"toil": [Call("gate"), "done"]}), [gate.tool]) as session:
         handle = await worker(session)
@@ -97,8 +97,8 @@ async def test_leaving_a_handle_does_nothing_to_its_run() -> None:
         assert (await again.result()).value == "done"
 
 
-async def test_a_result_can_be_had_again_and_again() -> None:
-    """The same one, also by a handle that was made from the id."""
+async def test_a_result_can_be_read_repeatedly() -> None:
+    """A handle that was made from the id returns an equal result."""
     async with Session(ScriptedModel({"toil": ["done"]})) as session:
         handle = await worker(session)
 
@@ -108,16 +108,16 @@ async def test_a_result_can_be_had_again_and_again() -> None:
         assert (first.status, first.exit_code, first.text) == (Status.COMPLETED, 0, "done")
 
 
-async def test_a_run_of_any_tree_can_be_had_from_the_runtime() -> None:
-    """By id, whatever session it belongs to."""
+async def test_the_runtime_finds_a_run_of_any_tree_by_its_id() -> None:
+    """`AgentRuntime.get` takes the id of a run of any session."""
     async with AgentRuntime() as runtime, Session(ScriptedModel({"toil": ["done"]}), runtime=runtime) as session:
         handle = await worker(session)
 
         assert (await runtime.get(handle.id).result()).value == "done"
 
 
-async def test_a_user_s_word_by_handle() -> None:
-    """It is not framed as another agent's: it is a user's."""
+async def test_a_message_sent_by_handle_is_a_users_message() -> None:
+    """The message is not framed as another agent's."""
     gate = Gate()
     async with Session(ScriptedModel({"toil": [Call("gate"), "done"]}), [gate.tool]) as session:
         handle = await worker(session)
@@ -131,8 +131,8 @@ async def test_a_user_s_word_by_handle() -> None:
         assert [str(each.text) for each in run.context.history if each.type == "human"] == ["toil", "and be brief"]
 
 
-async def test_what_was_cancelled_is_over_for_good() -> None:
-    """A result, no mail, and the same from every handle."""
+async def test_a_cancelled_run_has_a_result_and_accepts_no_mail() -> None:
+    """Another handle of the run shows CANCELLED too."""
     gate = Gate()
     async with Session(
         ScriptedModel({"toil": [Call("gate"), "x"]}), [gate.tool], runtime=AgentRuntime(grace_s=1)

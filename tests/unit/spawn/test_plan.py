@@ -1,4 +1,4 @@
-"""What a birth would be is decided before anything is taken, and never wider than what is above it."""
+"""Tests of `plan_birth`: a spawn is decided before it takes anything, and never widens the limits above it."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ limits = st.builds(
 )
 
 
-def planned(session: Session, request: SpawnRequest, **spawn_limits: Any) -> Plan:
+def plan_of(session: Session, request: SpawnRequest, **spawn_limits: Any) -> Plan:
     register = opened(session).tree.register
     return plan_birth(run_of(session, "main"), request, register.services, SpawnLimits(**spawn_limits))
 
 
-def most(field: str, *given: Limits) -> float:
+def smallest_limit(field: str, *given: Limits) -> float:
     values = [getattr(each, field) for each in given if getattr(each, field) is not None]
     return min(values, default=math.inf)
 
 
 @given(above=limits, defined=limits, asked=limits, detached=st.booleans())
 def test_limits_never_widen(above: Limits, defined: Limits, asked: Limits, detached: bool) -> None:
-    """A child's limit is the least of its parent's, its definition's and its request's; what was cut is said."""
+    """A child's limit is the least of its parent's, its definition's and its request's; the plan lists every cut."""
     session = Session(ScriptedModel([]), limits=above)
     agent = Agent(name="a", limits=defined, function=print)
 
-    plan = planned(session, SpawnRequest(agent=agent, limits=asked, detached=detached))
+    plan = plan_of(session, SpawnRequest(agent=agent, limits=asked, detached=detached))
 
     clamped = {clamp.name.removeprefix("limits."): clamp for clamp in plan.clamps}
     for each in fields(Limits):
-        name, wanted = each.name, most(each.name, defined, asked)
-        ceiling = math.inf if detached and name == "seconds" else most(name, above)
+        name, wanted = each.name, smallest_limit(each.name, defined, asked)
+        ceiling = math.inf if detached and name == "seconds" else smallest_limit(name, above)
         own = getattr(plan.limits, name)
         effective = own if own is not None else (math.inf if name == "seconds" else ceiling)
         assert effective == min(wanted, ceiling) or (own is None and wanted == math.inf)
@@ -64,11 +64,11 @@ def test_limits_never_widen(above: Limits, defined: Limits, asked: Limits, detac
 
 
 @given(above=limits, asked=limits)
-def test_a_plan_takes_nothing(above: Limits, asked: Limits) -> None:
-    """Nothing is reserved, admitted or recorded by deciding."""
+def test_a_plan_reserves_admits_and_spends_nothing(above: Limits, asked: Limits) -> None:
+    """A decision holds no resource of the tree."""
     session = Session(ScriptedModel([]), limits=above)
 
-    planned(session, SpawnRequest(agent=print, limits=asked))
+    plan_of(session, SpawnRequest(agent=print, limits=asked))
 
     assert nothing_is_held(session)
     assert opened(session).tree.register.admission.slot_count == 1
@@ -90,38 +90,40 @@ def test_a_plan_takes_nothing(above: Limits, asked: Limits) -> None:
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else str(value)[:12],
 )
-def test_what_cannot_be_is_refused_by_name(request_: SpawnRequest, error: type[Exception], word: str) -> None:
-    """Each wrong word is named, before anything is taken."""
+def test_an_invalid_request_is_refused_with_its_wrong_value(
+    request_: SpawnRequest, error: type[Exception], word: str
+) -> None:
+    """The error names the wrong field or value."""
     session = Session(ScriptedModel([]))
 
     with pytest.raises(error, match=word):
-        planned(session, request_)
+        plan_of(session, request_)
 
 
-def test_depth_is_a_refusal_that_says_what_is_free() -> None:
-    """At the limit: SpawnRefused("depth"), nothing free."""
+def test_a_spawn_below_the_depth_limit_is_refused() -> None:
+    """SpawnRefused has the limit "depth" and 0 free levels."""
     session = Session(ScriptedModel([]))
 
     with pytest.raises(SpawnRefused) as refusal:
-        planned(session, SpawnRequest(), depth=0)
+        plan_of(session, SpawnRequest(), depth=0)
 
     assert (refusal.value.limit, refusal.value.free) == ("depth", 0)
 
 
 def test_a_function_cannot_be_forked() -> None:
-    """A function has no conversation: below it, a spawn needs a definition."""
+    """A function has no conversation, so a spawn below it needs a definition."""
     session = Session(agent=Agent(name="f", function=print))
 
     with pytest.raises(InvalidValue, match="function"):
-        planned(session, SpawnRequest(prompt="x"))
+        plan_of(session, SpawnRequest(prompt="x"))
 
 
-def test_a_fork_is_its_parent() -> None:
-    """Same definition, same tools to the object, same prompt; its parent's own limits do not count twice."""
+def test_a_fork_has_its_parents_tools_and_prompt() -> None:
+    """A fork shares the tool and message objects, and does not count its parent's limits twice."""
     session = Session(ScriptedModel([]), system_prompt="Rules.", limits=Limits(tokens=50_000))
     root = run_of(session, "main")
 
-    plan = planned(session, SpawnRequest(prompt="x"))
+    plan = plan_of(session, SpawnRequest(prompt="x"))
 
     assert plan.is_fork
     assert plan.toolset.tools is root.context.tools
@@ -129,8 +131,8 @@ def test_a_fork_is_its_parent() -> None:
     assert plan.limits == Limits()
 
 
-def test_what_code_hands_over_becomes_a_definition() -> None:
-    """An Agent as it is, a dict checked, a function under its own name, a lambda under a usable one."""
+def test_as_agent_accepts_agents_dicts_and_functions() -> None:
+    """An Agent stays as it is, a dict is checked, a function keeps its name, and a lambda is called "lambda"."""
 
     def dig() -> None: ...
 
@@ -142,7 +144,7 @@ def test_what_code_hands_over_becomes_a_definition() -> None:
 
 
 def test_a_sandboxed_parents_child_has_no_folder_behind_a_symbolic_link(tmp_path: Path) -> None:
-    """Issue 16, line 1: its instructions would be read by the host from where the link leads."""
+    """Issue 16, line 1: the host would read the instructions of a project behind a symbolic link."""
     repo, other = tmp_path / "repo", tmp_path / "other"
     (repo / "below").mkdir(parents=True)
     (other / "below").mkdir(parents=True)
@@ -153,7 +155,7 @@ def test_a_sandboxed_parents_child_has_no_folder_behind_a_symbolic_link(tmp_path
     session = Session(ScriptedModel([]), root_policy=policy, cwd=repo, backend="local")
     agent = Agent(name="a", instructions="Look around.")
 
-    assert planned(session, SpawnRequest(prompt="Look.", agent=agent, cwd="below")).cwd == repo / "below"
+    assert plan_of(session, SpawnRequest(prompt="Look.", agent=agent, cwd="below")).cwd == repo / "below"
     for cwd in ("link", "link/below", str(repo / "link")):
         with pytest.raises(InvalidValue, match="symbolic link"):
-            planned(session, SpawnRequest(agent=agent, cwd=cwd))
+            plan_of(session, SpawnRequest(agent=agent, cwd=cwd))

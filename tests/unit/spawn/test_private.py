@@ -1,4 +1,4 @@
-"""Texts of guests are masked in a time that does not depend on what the guest writes behind the cut."""
+"""Tests of masking: the time to mask a guest's text does not depend on the text behind the cut."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ SECRET = "correct horse battery"
 
 @pytest.fixture
 def run() -> Any:
-    """A run with one variable."""
+    """Return a run with one environment variable."""
     grant = SimpleNamespace(secrets={}, env_vars={"GREETING": SECRET})
     return SimpleNamespace(grant=grant, bound=None, parent=None)
 
 
 def test_a_value_is_masked_before_the_text_is_cut(run: Any) -> None:
-    """Also one that the cut would divide."""
+    """A value that the cut would divide is masked, too."""
     assert masked_text(run, f"it is {SECRET}", 100) == "it is ***"
     assert masked_text(run, f"it is {SECRET}", 12) == "it is ***"
     assert masked_error(run, ErrorInfo(type="E", message=f"{SECRET}!"), 100) == ErrorInfo(type="E", message="***!")
 
 
-def test_what_is_far_behind_the_cut_costs_nothing(run: Any) -> None:
-    """Backslashes, which take longest to search: a guest may send many, in the host's event loop."""
+def test_text_far_behind_the_cut_takes_no_time_to_mask(run: Any) -> None:
+    """A long run of backslashes, the slowest text to search, costs no time of the host's event loop."""
 
     def least(length: int) -> float:
         times = []

@@ -1,4 +1,4 @@
-"""The register of a tree: whoever is looked for is found, or nobody is; never somebody else."""
+"""Tests of `RunRegistry`: a lookup finds the right run or none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def nothing() -> int:
 
 
 async def family(session: Session, *names: str) -> tuple[RunRegistry, list[Run]]:
-    """A root with children of these names, all of them finished."""
+    """Spawn children with these names, wait for their ends, and return the registry and the runs."""
     runs = []
     for name in names:
         handle = await session.spawn(SpawnRequest(agent=nothing, name=name or None))
@@ -32,7 +32,7 @@ async def family(session: Session, *names: str) -> tuple[RunRegistry, list[Run]]
 
 
 async def test_a_run_is_found_by_id_path_and_name() -> None:
-    """And by nothing else: no part of a name, no other case."""
+    """Parts of a name and other cases are unknown."""
     async with Session(ScriptedModel([])) as session:
         register, (digger,) = await family(session, "digger")
 
@@ -42,8 +42,8 @@ async def test_a_run_is_found_by_id_path_and_name() -> None:
                 register.find(wrong)
 
 
-async def test_parent_means_the_asker_s_own() -> None:
-    """'parent' is relative; for the root, who has none, it is nobody."""
+async def test_parent_finds_the_parent_of_the_asking_run() -> None:
+    """The name 'parent' is unknown for the root, and without an asking run."""
     async with Session(ScriptedModel([])) as session:
         register, (child,) = await family(session, "child")
 
@@ -54,8 +54,8 @@ async def test_parent_means_the_asker_s_own() -> None:
             register.find("parent")
 
 
-async def test_the_unnamed_are_called_by_their_path() -> None:
-    """A child without a name has a number in its path, and that path for a name."""
+async def test_a_child_without_a_name_is_named_by_its_path() -> None:
+    """The path of an unnamed child ends in a number."""
     async with Session(ScriptedModel([])) as session:
         register, (first, second) = await family(session, "", "")
 
@@ -66,8 +66,8 @@ async def test_the_unnamed_are_called_by_their_path() -> None:
 @given(
     wanted=st.lists(st.text(max_size=12) | st.sampled_from(["main", "parent", "1", "a", "a-2", "a.jsonl"]), max_size=12)
 )
-async def test_no_two_runs_can_be_mistaken(wanted: list[str]) -> None:
-    """Whatever names are asked for: every run's id, path and name lead to that run and to no other."""
+async def test_id_path_and_name_of_each_run_find_that_run_only(wanted: list[str]) -> None:
+    """No requested names make two runs share a path, or a path equal another run's transcript."""
     async with Session(ScriptedModel([]), spawn_limits=SpawnLimits(children=100)) as session:
         register, runs = await family(session, *map(safe_name, wanted), *[""] * 3)
         runs.append(run_of(session, session.id))
@@ -78,8 +78,8 @@ async def test_no_two_runs_can_be_mistaken(wanted: list[str]) -> None:
         assert len({f"{run.info.path}.jsonl" for run in runs} & {run.info.path for run in runs}) == 0
 
 
-async def test_what_is_over_is_kept_for_a_while() -> None:
-    """Finished runs stay with their history up to a number; then a tombstone says what they were."""
+async def test_finished_runs_are_kept_up_to_a_number() -> None:
+    """Older finished runs are replaced by tombstones that say how they ended."""
     async with Session(ScriptedModel([]), spawn_limits=SpawnLimits(children=10)) as session:
         kept_runs = opened(session).tree.register.services.max_finished_runs
         register, runs = await family(session, *(f"n-{number}" for number in range(kept_runs + 2)))

@@ -1,4 +1,5 @@
-"""Living children share what their parent has: exactly, whatever they ask for and in whatever order they end."""
+"""Tests of resource shares: active children share exactly their parent's resources, in any order of requests and
+ends."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from ramet.spawn.admission import Admission, AdmissionSlot, ResourceShare
 
 @dataclass(eq=False)
 class Node:
-    """A run, as far as admission must know it."""
+    """Run with the attributes that admission reads."""
 
     path: str = "main"
     parent: Node | None = None
@@ -42,8 +43,8 @@ def admission(*living: Node, full: str = "queue") -> Admission:
     return made
 
 
-async def test_what_does_not_fit_into_what_is_free_is_refused_with_what_is_free() -> None:
-    """512 MB hold 300 and 200, and not 300 and 300; the refusal says what is left."""
+async def test_a_share_above_the_free_resources_is_refused() -> None:
+    """512 MB hold 300 MB and 200 MB, but not 300 MB twice; the refusal says how much is free."""
     parent = Node(envelope=HALF_GIG)
     count = admission(parent, full="refuse")
     await count.admit(parent, ResourceShare(300, 0.5))
@@ -56,8 +57,8 @@ async def test_what_does_not_fit_into_what_is_free_is_refused_with_what_is_free(
     assert (refused.value.limit, refused.value.free) == ("cpu_cores", 0)
 
 
-async def test_an_end_frees_its_share_for_who_waits() -> None:
-    """A third child waits while two live, and comes in when one of them has ended."""
+async def test_the_end_of_a_run_frees_its_share_for_a_waiting_spawn() -> None:
+    """A third child waits while its share does not fit, and is admitted after one child has ended."""
     parent = Node(envelope=HALF_GIG)
     child = Node("main/1", parent)
     parent.living_descendants.append(child)
@@ -71,7 +72,7 @@ async def test_an_end_frees_its_share_for_who_waits() -> None:
 
 
 async def test_a_share_that_only_waiting_ancestors_could_free_is_refused() -> None:
-    """Where the only living child waits for this very birth, waiting would be for ever."""
+    """The only active child waits for this spawn, so waiting would never end."""
     parent = Node(envelope=HALF_GIG)
     child = Node("main/1", parent, envelope=ResourceShare(512, 1.0))
     parent.living_descendants.append(child)
@@ -82,8 +83,8 @@ async def test_a_share_that_only_waiting_ancestors_could_free_is_refused() -> No
         await asyncio.wait_for(count.admit(parent, ResourceShare(1, 0.1)), 5)
 
 
-async def test_a_run_of_the_host_has_no_envelope() -> None:
-    """Where nobody counts, any share is let in."""
+async def test_a_parent_without_an_envelope_admits_any_share() -> None:
+    """Admission does not count shares below a run of the host."""
     parent = Node(envelope=None)
     count = admission(parent, full="refuse")
     for _ in range(10):
@@ -91,8 +92,8 @@ async def test_a_run_of_the_host_has_no_envelope() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 400), st.sampled_from([0.1, 0.25, 0.3, 1.0]), st.booleans()), max_size=40))
-def test_the_living_never_hold_more_than_there_is(births: list[tuple[int, float, bool]]) -> None:
-    """Any order of births and ends: what is held stays within the envelope, and all of it comes back."""
+def test_admitted_shares_never_exceed_the_envelope(births: list[tuple[int, float, bool]]) -> None:
+    """Any order of spawns and ends keeps the shares within the envelope, and returns all of them."""
     parent = Node(envelope=HALF_GIG)
     count = admission(parent, full="refuse")
     held: list[AdmissionSlot] = []
@@ -109,8 +110,8 @@ def test_the_living_never_hold_more_than_there_is(births: list[tuple[int, float,
     assert count.try_admit(parent, HALF_GIG) is not None
 
 
-async def test_a_thousand_births_at_once_do_not_take_too_much() -> None:
-    """However many ask in one moment, only those that fit are let in before the first end."""
+async def test_a_thousand_concurrent_spawns_stay_within_the_envelope() -> None:
+    """Admission lets in five spawns that fit, and the others wait."""
     parent = Node(envelope=HALF_GIG)
     child = Node("main/1", parent)
     parent.living_descendants.append(child)

@@ -1,4 +1,4 @@
-"""spawn/lifecycle/supervisor.py: what follows from a fact is done to the end, and a failure of it is raised."""
+"""Tests of `spawn/lifecycle/supervisor.py`: every effect of a fact is carried out, and the first failure is raised."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.trips.kits.sessions import opened, run_of
 
 
 @pytest.fixture
-async def resting() -> AsyncIterator[tuple[Supervisor, Run]]:
-    """The root of a session between two turns, and its supervisor."""
+async def idle_root() -> AsyncIterator[tuple[Supervisor, Run]]:
+    """Yield the supervisor and the root of a session between two turns."""
     session = Session(ScriptedModel(["ok"]))
     await session.ask("Go.")
     yield opened(session).tree.supervisor, run_of(session, "main")
@@ -30,9 +30,9 @@ def fail_with(words: str) -> StoreFailed:
     return StoreFailed("journal.db", words)
 
 
-async def test_an_effect_that_fails_is_raised_behind_the_others(resting: tuple[Supervisor, Run]) -> None:
-    """A run whose state cannot be put on record is told to stop all the same, and the failure is raised."""
-    supervisor, run = resting
+async def test_a_failed_effect_is_raised_after_the_other_effects(idle_root: tuple[Supervisor, Run]) -> None:
+    """A run whose state cannot be recorded is aborted all the same, and the failure is raised."""
+    supervisor, run = idle_root
     record = run.context.record
 
     def refuse(event: Event) -> Event:
@@ -47,9 +47,9 @@ async def test_an_effect_that_fails_is_raised_behind_the_others(resting: tuple[S
     assert run.context.abort.reason == "enough"
 
 
-async def test_of_several_failures_the_first_is_raised(resting: tuple[Supervisor, Run]) -> None:
-    """The end of a run can neither be put on record nor told of: its mail is refused, its place is free."""
-    supervisor, run = resting
+async def test_the_first_of_several_failures_is_raised(idle_root: tuple[Supervisor, Run]) -> None:
+    """A run whose end can be neither recorded nor reported refuses mail and frees its slot."""
+    supervisor, run = idle_root
     told = list[Run]()
 
     def refuse(event: Event) -> Event:
