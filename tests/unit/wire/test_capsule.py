@@ -1,4 +1,4 @@
-"""Functions on their way: what comes along, what does not, and what is said of what cannot."""
+"""Tests of packed functions: what they contain, what they leave out, and how values that cannot be sent are named."""
 
 from __future__ import annotations
 
@@ -99,15 +99,15 @@ opened = unpack(base64.b64decode(sys.stdin.read()), sys.argv[1])
 
 @pytest.fixture
 def project(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A user's own, not installed anywhere."""
+    """Create a user's project that is not installed."""
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     return tmp_path
 
 
-def packed_in(project: pathlib.Path, expression: str, before: str = "") -> tuple[str, bytes, list[str]]:
-    """What the project's script packs: tag, bytes, and what was captured."""
+def pack_in_project(project: pathlib.Path, expression: str, before: str = "") -> tuple[str, bytes, list[str]]:
+    """Run the project's script, and return the tag, the bytes, and the captured names."""
     script = project / "main.py"
     if before:
         script.write_text(SCRIPT.replace("from ramet.wire", f"{before}\nfrom ramet.wire"))
@@ -116,8 +116,8 @@ def packed_in(project: pathlib.Path, expression: str, before: str = "") -> tuple
     return tag, base64.b64decode(data), names
 
 
-def opened_elsewhere(tag: str, data: bytes, then: str) -> subprocess.CompletedProcess[str]:
-    """Open it in a Python that has ramet, and nothing of the project; then do something with `opened`."""
+def unpack_elsewhere(tag: str, data: bytes, then: str) -> subprocess.CompletedProcess[str]:
+    """Unpack in a Python with ramet and without the project, then run a statement on `opened`."""
     return subprocess.run(
         [sys.executable, "-I", "-c", OPEN + then, tag],
         input=base64.b64encode(data).decode(),
@@ -150,65 +150,65 @@ CALL = "print(opened.function(*opened.args, **opened.kwargs))"
         ("shop.orders.total.__class__ and (lambda *prices: shop.orders.money.add(*prices))", "3"),
     ],
 )
-def test_functions_of_a_script_run_where_the_script_is_not(project: pathlib.Path, expression: str, result: str) -> None:
-    """With the project's own modules behind them."""
-    tag, data, _ = packed_in(project, expression)
+def test_functions_of_a_script_run_without_the_script(project: pathlib.Path, expression: str, result: str) -> None:
+    """The modules of the project travel with the function."""
+    tag, data, _ = pack_in_project(project, expression)
 
-    assert opened_elsewhere(tag, data, CALL).stdout.strip() == result
+    assert unpack_elsewhere(tag, data, CALL).stdout.strip() == result
 
 
 def test_a_function_of_the_users_own_module_travels_with_its_source(project: pathlib.Path) -> None:
-    """And with what that imports: its package, a relative import, one through a folder without an `__init__`."""
-    tag, data, names = packed_in(project, "total")
+    """The imports of the module travel too: its package, a relative import, and a folder without an `__init__`."""
+    tag, data, names = pack_in_project(project, "total")
 
     assert (
-        opened_elsewhere(tag, data, "print(opened.function([1, 2]), opened.function.__module__)").stdout
+        unpack_elsewhere(tag, data, "print(opened.function([1, 2]), opened.function.__module__)").stdout
         == "103 shop.orders\n"
     )
     assert names == []
     assert b"def add" in data
 
 
-def test_what_a_function_imports_when_it_runs_comes_along_if_it_is_loaded(project: pathlib.Path) -> None:
-    """What is not loaded is not looked for, and missed by name."""
-    without = opened_elsewhere(*packed_in(project, "by_both")[:2], CALL)
-    along = opened_elsewhere(*packed_in(project, "by_both", before="import shop.taxes")[:2], CALL)
+def test_an_import_inside_a_function_is_packed_if_it_is_loaded(project: pathlib.Path) -> None:
+    """A module that was not loaded is not packed, and its import fails by name."""
+    without = unpack_elsewhere(*pack_in_project(project, "by_both")[:2], CALL)
+    along = unpack_elsewhere(*pack_in_project(project, "by_both", before="import shop.taxes")[:2], CALL)
 
     assert "ModuleNotFoundError: No module named 'shop.taxes'" in without.stderr
     assert along.stdout == "1103\n"
 
 
-def test_a_function_made_by_one_of_a_module_imports_from_its_package(project: pathlib.Path) -> None:
-    """By relative names, too; its own module comes along only as far as it is needed."""
-    tag, data, _ = packed_in(project, "shop.orders.maker()", before="import shop.taxes")
+def test_a_nested_function_imports_relative_to_its_package(project: pathlib.Path) -> None:
+    """`pack` takes only the needed part of its own module."""
+    tag, data, _ = pack_in_project(project, "shop.orders.maker()", before="import shop.taxes")
 
-    assert opened_elsewhere(tag, data, CALL).stdout == "1103\n"
+    assert unpack_elsewhere(tag, data, CALL).stdout == "1103\n"
 
 
 @pytest.mark.parametrize("expression", ["total", "by_value", "by_both"])
-def test_no_file_comes_along_that_no_import_names(project: pathlib.Path, expression: str) -> None:
-    """Though it lies beside, and is loaded: not under TYPE_CHECKING either."""
-    _, data, _ = packed_in(project, expression)
+def test_files_without_an_import_are_not_packed(project: pathlib.Path, expression: str) -> None:
+    """Neighbouring files, loaded modules without an import, and imports under TYPE_CHECKING stay behind."""
+    _, data, _ = pack_in_project(project, expression)
 
     for stranger in (b"canary", b"UNUSED", b"correct horse", b"RATE" if expression == "total" else b"canary"):
         assert stranger not in data
 
 
-def test_a_traceback_shows_the_sources_that_came_along(project: pathlib.Path) -> None:
-    """Their files are not there to be read; nor for `inspect`."""
-    tag, data, _ = packed_in(project, "shop.orders.breaks")
+def test_a_traceback_shows_the_packed_sources(project: pathlib.Path) -> None:
+    """`traceback` and `inspect` show sources whose files do not exist there."""
+    tag, data, _ = pack_in_project(project, "shop.orders.breaks")
     shutil.rmtree(project)
-    ends = opened_elsewhere(tag, data, SHOW)
+    ends = unpack_elsewhere(tag, data, SHOW)
 
     assert "def breaks" in ends.stdout
     assert "    raise KeyError('shop')\nKeyError: 'shop'\n" in ends.stderr
 
 
-def test_what_came_along_can_go_on(project: pathlib.Path) -> None:
-    """An agent that was sent spawns with the same modules."""
-    tag, data, _ = packed_in(project, "total")
+def test_an_unpacked_function_can_be_packed_again(project: pathlib.Path) -> None:
+    """A sent agent can spawn with the same modules."""
+    tag, data, _ = pack_in_project(project, "total")
     shutil.rmtree(project)
-    again = opened_elsewhere(
+    again = unpack_elsewhere(
         tag,
         data,
         "from ramet.wire.code.capsule import pack\n"
@@ -216,11 +216,11 @@ def test_what_came_along_can_go_on(project: pathlib.Path) -> None:
         "sys.stdout.write(base64.b64encode(packed.data).decode())",
     )
 
-    assert opened_elsewhere(tag, base64.b64decode(again.stdout), CALL).stdout == "103\n"
+    assert unpack_elsewhere(tag, base64.b64decode(again.stdout), CALL).stdout == "103\n"
 
 
-def test_a_source_that_is_gone_is_named(project: pathlib.Path) -> None:
-    """It was there when it was imported."""
+def test_a_module_without_its_source_file_is_named(project: pathlib.Path) -> None:
+    """The file existed when the module was imported."""
     (project / "main.py").write_text(
         SCRIPT.replace("from ramet.wire", "import os; os.remove(shop.money.__file__)\nfrom ramet.wire")
     )
@@ -229,14 +229,14 @@ def test_a_source_that_is_gone_is_named(project: pathlib.Path) -> None:
     assert "NotShippable: module 'shop.money' cannot be sent: its source cannot be read" in said.stderr
 
 
-def test_what_travels_by_value_is_listed(project: pathlib.Path) -> None:
-    """Globals of the function and of what it calls; what is found by its name is not among them."""
-    assert set(packed_in(project, "by_value")[2]) == {"Line", "RATE"}
-    assert packed_in(project, "tells")[2] == ["TOKEN"]
+def test_values_packed_with_a_function_are_listed(project: pathlib.Path) -> None:
+    """The list has globals of the function and of the functions that it calls, and nothing that is imported by name."""
+    assert set(pack_in_project(project, "by_value")[2]) == {"Line", "RATE"}
+    assert pack_in_project(project, "tells")[2] == ["TOKEN"]
 
 
 def test_free_variables_and_globals_of_helpers_are_listed() -> None:
-    """However deep."""
+    """`captured` follows helpers to any depth."""
     limit, unused = 3, 4
 
     def helper(x: int) -> int:
@@ -252,7 +252,7 @@ def test_free_variables_and_globals_of_helpers_are_listed() -> None:
 
 
 def test_functions_of_installed_packages_and_builtins_travel_by_name() -> None:
-    """In a few bytes."""
+    """A packed name takes less than 200 bytes."""
     for function in (len, pickle.dumps, pytest.raises, pack, msgspec.json.encode):
         packed = pack(function, (["a"],))
 
@@ -261,7 +261,7 @@ def test_functions_of_installed_packages_and_builtins_travel_by_name() -> None:
 
 
 def test_arguments_arrive_equal() -> None:
-    """By position and by name; methods with their objects."""
+    """Positional and keyword arguments arrive equal, and methods arrive with their objects."""
     packed = pack({"a": 1}.get, ("b", [1, (2,)]), {})
     opened = unpack(packed.data, packed.tag)
 
@@ -279,7 +279,7 @@ def thread() -> threading.Thread:
 
 
 async def coroutine() -> None:
-    """Is never awaited."""
+    """Return nothing; the coroutine is never awaited."""
 
 
 @pytest.mark.parametrize(
@@ -295,8 +295,8 @@ async def coroutine() -> None:
         (lambda: pathlib.Path(__file__).open("rb"), "an open file"),
     ],
 )
-def test_what_belongs_to_this_process_does_not_travel(make: Callable[[], Any], why: str) -> None:
-    """Neither as an argument, nor inside of one, nor in a closure; the place is named."""
+def test_an_object_of_this_process_is_not_packed(make: Callable[[], Any], why: str) -> None:
+    """The refusal names the place: an argument, a part of one, a closure, a default, or a partial."""
     held = make()
 
     def uses() -> Any:
@@ -324,8 +324,8 @@ def test_what_belongs_to_this_process_does_not_travel(make: Callable[[], Any], w
             held.close()
 
 
-def test_what_cannot_be_pickled_for_a_reason_of_its_own_says_so() -> None:
-    """With the error's words."""
+def test_a_failing_reduce_is_reported_with_its_error() -> None:
+    """NotShippable repeats the message of the error."""
 
     class Stubborn:
         def __reduce__(self) -> Any:
@@ -335,8 +335,8 @@ def test_what_cannot_be_pickled_for_a_reason_of_its_own_says_so() -> None:
         pack(len, (Stubborn(),))
 
 
-def test_the_object_of_a_method_is_to_blame_for_itself() -> None:
-    """The method alone would be fine."""
+def test_an_unpackable_object_of_a_method_is_named() -> None:
+    """The refusal names the object and not the method."""
 
     class Counter:
         def __init__(self) -> None:
@@ -349,14 +349,14 @@ def test_the_object_of_a_method_is_to_blame_for_itself() -> None:
         pack(Counter().count)
 
 
-def test_what_is_not_callable_is_no_agent() -> None:
-    """Said before anything else."""
+def test_a_value_that_is_not_callable_is_refused() -> None:
+    """The error says that a value of its type cannot be called."""
     with pytest.raises(NotShippable, match="a int cannot be called"):
         pack(5)  # type: ignore[arg-type]
 
 
-def test_too_much_is_refused_by_its_biggest_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With sizes."""
+def test_a_refusal_for_size_names_the_biggest_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error also gives the allowed size in bytes."""
     monkeypatch.setattr(capsule, "MAX_CAPSULE", 5_000)
     table = b"x" * 4_000
 
@@ -378,8 +378,8 @@ SECRET = "xoxb-0123456789"
         ((lambda: "xoxb-0123456789", ()), "function '<lambda>'"),
     ],
 )
-def test_a_secret_does_not_travel(call: tuple[Any, Any], what: str) -> None:
-    """It is named by its place, never shown."""
+def test_a_secret_is_not_packed(call: tuple[Any, Any], what: str) -> None:
+    """The refusal names the place of the secret, and never shows its value."""
     function, args = call
     with pytest.raises(NotShippable) as refusal:
         pack(function, args, secrets=("short", SECRET))
@@ -390,7 +390,7 @@ def test_a_secret_does_not_travel(call: tuple[Any, Any], what: str) -> None:
 
 
 def test_a_secret_in_a_source_is_found(project: pathlib.Path) -> None:
-    """The module is named."""
+    """The refusal names the module."""
     (project / "shop/money.py").write_text(FILES["shop/money.py"] + "KEY = 'xoxb-9876543210'\n")
     script = SCRIPT.replace("(1, 2))", "(1, 2), secrets=('xoxb-9876543210',))")
     (project / "main.py").write_text(script)
@@ -399,8 +399,8 @@ def test_a_secret_in_a_source_is_found(project: pathlib.Path) -> None:
     assert "NotShippable: module 'shop.money' cannot be sent: it holds the value of a secret" in said.stderr
 
 
-def test_a_capsule_of_another_tag_is_not_opened() -> None:
-    """Not a byte of it is read."""
+def test_a_capsule_with_another_tag_is_not_unpacked() -> None:
+    """`unpack` checks the tag before it reads the bytes."""
     packed = pack(len)
     for tag in ("", "3.1/cloudpickle-0", current_tag() + "x"):
         with pytest.raises(NotShippable, match="it was packed by"):
@@ -411,14 +411,14 @@ def test_a_capsule_of_another_tag_is_not_opened() -> None:
 
 
 def test_equal_calls_have_equal_capsules() -> None:
-    """They are kept by their content."""
+    """Capsules are stored by their content."""
     assert pack(test_equal_calls_have_equal_capsules, ({"a": 1},)) == pack(
         test_equal_calls_have_equal_capsules, ({"a": 1},)
     )
 
 
-def test_a_function_whose_module_imports_much_is_known_to() -> None:
-    """A sandbox that has langchain-core already opens it in milliseconds; one that has not takes half a second."""
+def test_a_function_with_heavy_imports_is_marked_heavy() -> None:
+    """A sandbox without langchain-core needs half a second to unpack such a function, and with it milliseconds."""
     assert not pack(len).is_heavy
     assert pack(_from_a_heavy_module()).is_heavy
 

@@ -1,4 +1,5 @@
-"""What the proxy takes for a request, what it refuses and with which status, and which endpoints a list names."""
+"""Tests of CONNECT requests: which the proxy accepts, which it refuses with which status, and which endpoints a list
+allows."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from ramet.wire.http_connect import (
 )
 
 
-def asked(request: bytes) -> Target | ConnectRefusal | None:
+def read_request(request: bytes) -> Target | ConnectRefusal | None:
     return RequestReader().feed(request)
 
 
@@ -41,8 +42,8 @@ def status(found: Target | ConnectRefusal | None) -> int:
     ],
 )
 def test_a_target_is_read_in_canonical_form(text: str, target: Target) -> None:
-    """Lower case, no trailing dot, IPv6 compressed and without brackets; punycode stays as it is."""
-    assert asked(f"CONNECT {text} HTTP/1.1\r\n\r\n".encode()) == target
+    """Names are in lower case without a trailing dot, IPv6 without brackets, and punycode is unchanged."""
+    assert read_request(f"CONNECT {text} HTTP/1.1\r\n\r\n".encode()) == target
     assert parse_target(target.authority) == target
 
 
@@ -108,10 +109,10 @@ def test_a_target_is_read_in_canonical_form(text: str, target: Target) -> None:
         pytest.param("[::ffff:0177.0.0.1]:80", id="IPv6 with an octal part"),
     ],
 )
-def test_a_target_that_could_be_read_in_two_ways_is_refused(text: str) -> None:
-    """With 400, before anything is looked up."""
+def test_an_ambiguous_target_is_refused(text: str) -> None:
+    """The status is 400, before any lookup."""
     assert status(parse_target(text)) == 400
-    assert status(asked(f"CONNECT {text} HTTP/1.1\r\n\r\n".encode())) == 400
+    assert status(read_request(f"CONNECT {text} HTTP/1.1\r\n\r\n".encode())) == 400
 
 
 OTHER = b"CONNECT example.org:443 HTTP/1.1\r\n"
@@ -156,21 +157,21 @@ OTHER = b"CONNECT example.org:443 HTTP/1.1\r\n"
     ],
 )
 def test_a_request_that_is_no_plain_connect_is_refused(request_bytes: bytes, expected: int) -> None:
-    """As soon as it is known, not when the block has ended."""
-    assert status(asked(request_bytes)) == expected
+    """The reader refuses at the first wrong byte, before the head has ended."""
+    assert status(read_request(request_bytes)) == expected
 
 
-def test_the_bounds_themselves_are_accepted() -> None:
-    """64 fields, and a block of 8 KiB to the byte."""
+def test_requests_at_the_limits_are_accepted() -> None:
+    """A head may have 64 fields, and exactly 8 KiB."""
     fields = b"A: b\r\n" * (MAX_FIELDS - 1)
     block = OTHER + fields + b"B: " + b"c" * (MAX_HEADER_BYTES - len(OTHER + fields) - 7) + b"\r\n\r\n"
 
     assert len(block) == MAX_HEADER_BYTES
-    assert asked(block) == Target("example.org", 443, False)
+    assert read_request(block) == Target("example.org", 443, False)
 
 
-def test_what_comes_behind_the_block_is_kept_for_the_tunnel() -> None:
-    """Whether it comes with the block or after it; until the block has ended there is none."""
+def test_bytes_behind_the_head_are_kept_for_the_tunnel() -> None:
+    """`rest` has the bytes that arrive with the head or later, and is empty until the head has ended."""
     reader = RequestReader()
 
     assert reader.feed(OTHER + b"Host: example.org:443\r\n\r") is None
@@ -180,9 +181,9 @@ def test_what_comes_behind_the_block_is_kept_for_the_tunnel() -> None:
     assert reader.leftover == b"\r\n\x16\x03\x01"
 
 
-def test_whoever_wants_plain_http_is_told_what_to_do() -> None:
-    """In a whole response that any client shows."""
-    refusal = asked(b"GET http://example.org/ HTTP/1.1\r\n")
+def test_a_plain_http_request_is_answered_with_a_hint_to_connect() -> None:
+    """The answer is a whole response with status 405 that any client shows."""
+    refusal = read_request(b"GET http://example.org/ HTTP/1.1\r\n")
 
     assert isinstance(refusal, ConnectRefusal)
     head, _, body = answer(refusal).partition(b"\r\n\r\n")
@@ -216,6 +217,8 @@ def test_whoever_wants_plain_http_is_told_what_to_do() -> None:
         (("*",), "::1", 1, False),
     ],
 )
-def test_a_list_names_an_endpoint(entries: tuple[str, ...], host: str, port: int, expected: bool) -> None:
-    """By host and port together; a wildcard by whole labels."""
+def test_an_entry_of_a_list_allows_host_and_port_together(
+    entries: tuple[str, ...], host: str, port: int, expected: bool
+) -> None:
+    """A wildcard matches whole labels."""
     assert allowed(entries, host, port) is expected

@@ -1,4 +1,4 @@
-"""Errors of ramet's own cross a channel as themselves; any other is told by name."""
+"""Tests of errors on a channel: ramet's own keep their class, others are sent by name."""
 
 from __future__ import annotations
 
@@ -57,53 +57,53 @@ RAISED: list[RametError] = [
 ]
 
 
-def sent(error: BaseException) -> RametError:
-    """As the other side rebuilds it from JSON."""
+def send_error(error: BaseException) -> RametError:
+    """Return the error as the other side rebuilds it from JSON."""
     info, fields = encode_error(error)
     told = msgspec.json.encode([info, fields])
     return decode_error(*msgspec.json.decode(told, type=tuple[ErrorInfo, dict[str, object]]))
 
 
-def test_every_error_of_the_core_has_its_example() -> None:
-    """One that is added is added here and to the table."""
+def test_every_error_class_has_an_example() -> None:
+    """A new class of errors needs an example here and an entry in the table."""
     classes = {cls for _, cls in inspect.getmembers(errors, inspect.isclass) if cls.__module__ == errors.__name__}
 
     assert {type(error) for error in RAISED} == classes
 
 
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
-def test_an_error_of_ramets_own_arrives_as_itself(error: RametError) -> None:
-    """With its words and its attributes, which hold what tells the caller what to do."""
-    arrived = sent(error)
+def test_an_error_of_ramet_keeps_its_class_and_attributes(error: RametError) -> None:
+    """The message and the attributes arrive equal."""
+    arrived = send_error(error)
 
     assert type(arrived) is type(error)
     assert str(arrived) == str(error)
     assert vars(arrived) == vars(error)
 
 
-def test_another_error_is_told_by_name() -> None:
-    """Its class is not looked for."""
-    arrived = sent(ZeroDivisionError("by nought"))
+def test_another_error_is_sent_by_name() -> None:
+    """The receiver does not look for the class of a foreign error."""
+    arrived = send_error(ZeroDivisionError("by nought"))
 
     assert type(arrived) is RametError
     assert str(arrived) == "ZeroDivisionError: by nought"
 
 
-def test_a_kind_of_an_error_arrives_as_that_error() -> None:
-    """Whoever catches it catches it still."""
+def test_a_subclass_arrives_as_its_class_of_ramet() -> None:
+    """A handler of the base class catches the error that arrives."""
 
     class Refused(errors.SpawnRefused):
-        """Of a module that the other side does not have."""
+        """Subclass in a module that the other side does not have."""
 
-    assert type(sent(Refused("depth", "no"))) is errors.SpawnRefused
+    assert type(send_error(Refused("depth", "no"))) is errors.SpawnRefused
 
 
 @pytest.mark.parametrize(
     "fields",
     [{}, {"limit": 5, "reason": "x", "free": None}, {"limit": "x"}, {"limit": "x", "reason": "y", "free": "z"}],
 )
-def test_fields_of_other_types_leave_a_plain_error(fields: dict[str, object]) -> None:
-    """Whoever reads `refused.free` finds a number, or never gets there."""
+def test_fields_of_wrong_types_make_a_plain_error(fields: dict[str, object]) -> None:
+    """An error never arrives with a field of a wrong type."""
     error = decode_error(ErrorInfo(type="SpawnRefused", message="no"), fields)
 
     assert type(error) is RametError
@@ -111,7 +111,7 @@ def test_fields_of_other_types_leave_a_plain_error(fields: dict[str, object]) ->
 
 
 class Hostile(Exception):
-    """Its own methods do what they can."""
+    """Exception whose methods fail or return wrong types."""
 
     def __init__(self, text: object) -> None:
         self.text = text
@@ -123,7 +123,7 @@ class Hostile(Exception):
 
 
 class Text(str):
-    """Not to be trusted either."""
+    """String whose slicing ends the process."""
 
     def __getitem__(self, _: object) -> str:
         sys.exit(1)
@@ -140,8 +140,8 @@ class Text(str):
         ("x" * 10**7, "x" * MAX_MESSAGE),
     ],
 )
-def test_an_error_is_told_whatever_its_methods_do(text: object, message: str) -> None:
-    """Bounded, and as Unicode."""
+def test_an_error_is_encoded_whatever_its_methods_do(text: object, message: str) -> None:
+    """The message is bounded, and valid Unicode."""
     info, fields = encode_error(Hostile(text))
 
     assert (info.type, info.message, fields) == ("Hostile", message, {})
@@ -149,17 +149,17 @@ def test_an_error_is_told_whatever_its_methods_do(text: object, message: str) ->
 
 
 def test_attributes_are_bounded_too() -> None:
-    """A name may be a megabyte, a value anything."""
+    """Long names are cut, long lists end after 100 items, and any object is accepted as a value."""
     many = tuple("n" * 10_000 for _ in range(1_000))
     error = errors.Unknown("agent", "x", many)
     error.kind = "k" * 10**6
-    arrived = sent(error)
+    arrived = send_error(error)
 
     assert isinstance(arrived, errors.Unknown)
     assert (len(arrived.kind), len(arrived.known)) == (MAX_MESSAGE, 100)
-    assert isinstance(sent(errors.InvalidValue("f", object(), "text")), errors.InvalidValue)
+    assert isinstance(send_error(errors.InvalidValue("f", object(), "text")), errors.InvalidValue)
 
 
 def test_a_long_name_of_a_type_is_cut() -> None:
-    """A guest chooses what its classes are called."""
+    """A guest chooses the names of its classes."""
     assert len(str(decode_error(ErrorInfo(type="E" * 10**6, message="m" * 10**6), {}))) < MAX_MESSAGE + 300

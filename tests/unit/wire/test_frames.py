@@ -1,4 +1,5 @@
-"""wire/frames.py: whole messages out of bytes as they come, and never more kept than one. Fuzzed in properties, too."""
+"""Tests of `wire/frames.py`: whole messages from bytes in any pieces, with at most one message in memory. Also fuzzed
+in `tests/properties`."""
 
 from __future__ import annotations
 
@@ -14,27 +15,27 @@ from ramet.wire.frames import MAX_BODY, MAX_CONTROL, Frame, FrameReader, pack
 MIB = 2**20
 
 
-def packed(control: bytes, body: bytes = b"") -> bytes:
+def frame_bytes(control: bytes, body: bytes = b"") -> bytes:
     return b"".join(bytes(piece) for piece in pack(control, body))
 
 
-def fed(reader: FrameReader, data: bytes, size: int) -> list[Frame]:
-    """All of `data`, so many bytes at a time."""
+def feed_in_pieces(reader: FrameReader, data: bytes, size: int) -> list[Frame]:
+    """Feed `data` in pieces of `size` bytes, and return the frames."""
     return [frame for at in range(0, len(data), size) for frame in reader.feed(data[at : at + size])]
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 8, 9, 64, 10**6])
 def test_messages_come_back_as_they_were_packed(size: int) -> None:
-    """However they are cut."""
+    """Messages arrive equal for every size of the pieces."""
     sent = [Frame(b"{}"), Frame(b"x", b"y"), Frame(b"a" * 300, b"b" * 1000), Frame(b"{}", b"\0")]
     reader = FrameReader()
 
-    assert fed(reader, b"".join(packed(*frame) for frame in sent), size) == sent
+    assert feed_in_pieces(reader, b"".join(frame_bytes(*frame) for frame in sent), size) == sent
     assert not reader.is_partial
 
 
 def test_a_body_is_sent_without_a_copy() -> None:
-    """Large values go out as they are."""
+    """`pack` returns a view of the same buffer."""
     body = bytearray(b"x" * 100)
 
     pieces = pack(b"{}", memoryview(body))
@@ -48,54 +49,54 @@ def test_a_body_is_sent_without_a_copy() -> None:
     ("control", "body"),
     [(0, 0), (0, 1), (MAX_CONTROL + 1, 0), (1, MAX_BODY + 1), (2**31, 0), (2**32 - 1, 0), (1, 2**31), (1, 2**32 - 1)],
 )
-def test_a_length_that_is_not_accepted_ends_the_channel(control: int, body: int) -> None:
-    """With the header's last byte, before anything of the message; and nothing is taken after it."""
+def test_an_unaccepted_length_closes_the_reader(control: int, body: int) -> None:
+    """The reader fails at the last byte of the header, and accepts no bytes after that."""
     reader = FrameReader()
     header = struct.pack("!II", control, body)
-    assert fed(reader, header[:-1], 1) == []
+    assert feed_in_pieces(reader, header[:-1], 1) == []
 
     with pytest.raises(ProtocolError, match=str(body if control == 1 else control)):
         reader.feed(header[-1:])
 
     assert not reader.is_partial
-    for data in (packed(b"{}"), b"", b"x"):
+    for data in (frame_bytes(b"{}"), b"", b"x"):
         with pytest.raises(ProtocolError, match="closed"):
             reader.feed(data)
 
 
 def test_lengths_at_the_caps_are_accepted() -> None:
-    """By both ends."""
+    """Both `pack` and the reader accept the largest message."""
     sent = Frame(b"c" * MAX_CONTROL, bytes(MAX_BODY))
     reader = FrameReader()
 
-    assert fed(reader, packed(*sent), 256 * 1024) == [sent]
+    assert feed_in_pieces(reader, frame_bytes(*sent), 256 * 1024) == [sent]
 
 
 @pytest.mark.parametrize(("control", "body"), [(0, 0), (MAX_CONTROL + 1, 0), (1, MAX_BODY + 1)])
-def test_what_a_reader_would_refuse_is_not_packed(control: int, body: int) -> None:
-    """The sender learns it, not the channel."""
+def test_pack_refuses_what_a_reader_would_refuse(control: int, body: int) -> None:
+    """The sender gets the error, and the channel stays usable."""
     with pytest.raises(ProtocolError):
         pack(bytes(control), bytes(body))
 
 
 @pytest.mark.parametrize("body", [0, 3, 100_000])
-def test_what_came_before_a_bad_header_is_given_back_first(body: int) -> None:
-    """So that what a guest said does not depend on how its bytes were cut; the next read meets the error."""
+def test_messages_before_a_bad_header_are_returned_first(body: int) -> None:
+    """The messages do not depend on the pieces of the bytes; the next `feed` raises the error."""
     sent = [Frame(b"{}"), Frame(b"x", bytes(body))]
-    data = b"".join(packed(*frame) for frame in sent)
+    data = b"".join(frame_bytes(*frame) for frame in sent)
     for cut in (0, 1, 9, len(data) - 1):
         reader = FrameReader()
 
-        assert reader.feed(data[:cut]) + reader.feed(data[cut:] + bytes(8) + packed(b"{}")) == sent
+        assert reader.feed(data[:cut]) + reader.feed(data[cut:] + bytes(8) + frame_bytes(b"{}")) == sent
 
         assert reader.is_partial
         with pytest.raises(ProtocolError, match="0 bytes"):
             reader.feed(b"")
 
 
-def test_a_message_under_way_is_known_and_has_its_time() -> None:
-    """10 s as a whole, and 1 s for each MiB that it announces; from its first byte to its last."""
-    data = packed(b"c" * (MIB // 2), bytes(3 * MIB // 2))
+def test_a_partial_message_has_an_allowance_by_its_size() -> None:
+    """The allowance from first to last byte is 10 s, plus 1 s for each announced MiB."""
+    data = frame_bytes(b"c" * (MIB // 2), bytes(3 * MIB // 2))
     reader = FrameReader()
     assert (reader.is_partial, reader.allowance_s) == (False, 10)
 
@@ -110,8 +111,8 @@ def test_a_message_under_way_is_known_and_has_its_time() -> None:
     assert (reader.is_partial, reader.allowance_s) == (True, 10)
 
 
-def test_nothing_is_kept_for_what_has_not_arrived() -> None:
-    """A header that announces 64 MiB costs nothing, nor does the beginning of its body."""
+def test_a_reader_allocates_no_memory_for_announced_bytes() -> None:
+    """A header that announces 64 MiB, and the beginning of its body, take less than 1 MiB."""
     tracemalloc.start()
     try:
         readers = [FrameReader() for _ in range(10)]
@@ -124,8 +125,8 @@ def test_nothing_is_kept_for_what_has_not_arrived() -> None:
     assert peak < MIB
 
 
-def test_no_more_is_ever_held_than_one_message_and_one_read() -> None:
-    """The message's growing buffer included; and afterwards nothing but the message."""
+def test_a_reader_holds_at_most_one_message_and_one_read() -> None:
+    """The bound includes the growing buffer of the message; afterwards only the message is held."""
     read = 256 * 1024
     control, piece = b"c" * MAX_CONTROL, bytes(read)
     head = struct.pack("!II", len(control), MAX_BODY) + control
@@ -150,14 +151,14 @@ def test_no_more_is_ever_held_than_one_message_and_one_read() -> None:
     assert after < read
 
 
-def test_many_bytes_at_random_are_messages_or_an_error() -> None:
-    """Seeded: a reader of its own judges what each stream holds. Half of the streams are well-formed up to a point."""
+def test_random_streams_are_messages_or_an_error() -> None:
+    """A second, simple parser judges 3,000 seeded streams; a part of them is well-formed up to a point."""
     chance = random.Random(3)
     lengths = [0, 1, 2, 100, 2**31, 2**32 - 1, MAX_CONTROL, MAX_CONTROL + 1, MAX_BODY, MAX_BODY + 1]
     broken = 0
     for _ in range(3_000):
         stream = b"".join(
-            packed(chance.randbytes(chance.randint(1, 50)), chance.randbytes(chance.choice([0, 0, 1, 300])))
+            frame_bytes(chance.randbytes(chance.randint(1, 50)), chance.randbytes(chance.choice([0, 0, 1, 300])))
             for _ in range(chance.randint(0, 4))
         )
         tail = chance.randrange(3)
@@ -165,7 +166,7 @@ def test_many_bytes_at_random_are_messages_or_an_error() -> None:
             stream += chance.randbytes(chance.randint(0, 40))
         elif tail == 2:
             stream += struct.pack("!II", chance.choice(lengths), chance.choice(lengths)) + chance.randbytes(20)
-        expected, is_bad = judged(stream)
+        expected, is_bad = parse_expected(stream)
         reader, got, error = FrameReader(), [], None
         try:
             at = 0
@@ -181,8 +182,8 @@ def test_many_bytes_at_random_are_messages_or_an_error() -> None:
     assert 500 < broken < 2_500
 
 
-def judged(stream: bytes) -> tuple[list[Frame], bool]:
-    """The messages of a stream up to its first bad header, and whether there is one."""
+def parse_expected(stream: bytes) -> tuple[list[Frame], bool]:
+    """Return the messages of a stream up to its first bad header, and whether it has one."""
     frames: list[Frame] = []
     while len(stream) >= 8:
         control, body = int.from_bytes(stream[:4], "big"), int.from_bytes(stream[4:8], "big")

@@ -1,4 +1,4 @@
-"""How the first bytes of a tunnel are read: TLS or not, and for whom."""
+"""Tests of the first bytes of a tunnel: whether they are TLS, and which server they name."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.support.tls import client_hello, handshake, hello_body, record, serve
 
 
 @pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\n", b"SSH-2.0-x\r\n", b"\x00", b"\x13", b"\x19", b"\x80\x2e\x01"])
-def test_what_is_not_tls_is_known_by_its_first_byte(first: bytes) -> None:
-    """And passes."""
+def test_a_stream_without_tls_is_recognized_by_its_first_byte(first: bytes) -> None:
+    """A stream that is not TLS passes."""
     assert ClientHelloParser().feed(first[:1]) == TunnelStart(is_tls=False)
 
 
 def test_a_hello_of_a_real_client_names_its_server() -> None:
-    """In lower case; nothing is known before it is whole, and all of it is held."""
+    """The name is in lower case and known once the hello is whole; the parser holds all its bytes."""
     hello = client_hello("Example.ORG")
     reader = ClientHelloParser()
 
@@ -25,13 +25,13 @@ def test_a_hello_of_a_real_client_names_its_server() -> None:
     assert reader.buffered == hello
 
 
-def test_a_hello_for_an_address_names_nobody() -> None:
-    """Clients leave the name out there."""
+def test_a_hello_for_an_address_names_no_server() -> None:
+    """Clients send no server name for an address."""
     assert ClientHelloParser().feed(client_hello("127.0.0.1")) == TunnelStart(is_tls=True)
 
 
 def test_a_hello_may_be_spread_over_records() -> None:
-    """As some do to hide the name from those who look at one record only."""
+    """Some clients split the hello to hide the name from readers of a single record."""
     message = handshake(hello_body(server_name(b"example.org")))
     records = b"".join(record(message[at : at + 7]) for at in range(0, len(message), 7))
 
@@ -62,7 +62,7 @@ def test_a_hello_may_be_spread_over_records() -> None:
     ],
 )
 def test_tls_that_cannot_be_read_is_an_error(opening: bytes) -> None:
-    """Nobody guesses how a server would read it."""
+    """The parser does not guess how a server would read it."""
     reader = ClientHelloParser()
 
     with pytest.raises(ProtocolError):
@@ -70,6 +70,6 @@ def test_tls_that_cannot_be_read_is_an_error(opening: bytes) -> None:
     assert len(opening) <= MAX_HELLO + 32
 
 
-def test_a_hello_without_extensions_names_nobody() -> None:
-    """It is how the oldest clients speak."""
+def test_a_hello_without_extensions_names_no_server() -> None:
+    """The oldest clients send no extensions."""
     assert ClientHelloParser().feed(record(handshake(hello_body(extensions=False)))) == TunnelStart(is_tls=True)

@@ -1,4 +1,4 @@
-"""Plain JSON objects as bodies: what is one comes through, anything else is a typed error."""
+"""Tests of JSON objects as bodies: a plain object arrives equal, anything else is a typed error."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ plain = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=5), plain, max_size=4))
-def test_an_object_comes_back_as_it_was(said: dict[str, Any]) -> None:
-    """Keys that begin with "@" have no meaning of their own."""
+def test_an_object_arrives_equal(said: dict[str, Any]) -> None:
+    """Keys that begin with "@" have no special meaning."""
     said["@type"] = "x"
     assert json_object(json_body(said, "it"), "it", max_bytes=MOST) == said
 
 
 @given(st.binary(max_size=200))
-def test_whatever_comes_is_an_object_or_a_typed_error(body: bytes) -> None:
-    """No other error."""
+def test_any_bytes_are_an_object_or_a_typed_error(body: bytes) -> None:
+    """No other error than InvalidValue or ProtocolError is raised."""
     with contextlib.suppress(InvalidValue, ProtocolError):
         assert type(json_object(body, "it", max_bytes=100)) is dict
 
 
 @pytest.mark.parametrize("body", [b"", b"null", b"[]", b'"x"', b"{", b'{"a": NaN}', b'{"a": "\\ud800"}', b"\xff{}"])
-def test_what_is_no_object_breaks_a_rule(body: bytes) -> None:
-    """A client writes JSON."""
+def test_a_body_that_is_no_object_raises_protocol_error(body: bytes) -> None:
+    """Invalid JSON, invalid Unicode, and other JSON types are refused."""
     with pytest.raises(ProtocolError):
         json_object(body, "it", max_bytes=MOST)
 
 
 def test_size_and_depth_are_bounded() -> None:
-    """Either is said with what would be taken."""
+    """The error says the accepted size or depth."""
     deep = b'{"a":' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}"
     assert json_object(deep[:5] + deep[6:-2] + b"}", "it", max_bytes=MOST)
     for body in (deep, b'{"a":' + b"[" * 4_000 + b"]" * 4_000 + b"}"):
@@ -53,16 +53,16 @@ def test_size_and_depth_are_bounded() -> None:
         json_object(b" " * 10_001, "it", max_bytes=MOST)
 
 
-def test_parts_are_bounded() -> None:
-    """Few bytes may be many objects: an object of too many parts is refused before any of them is made."""
+def test_the_number_of_parts_is_bounded() -> None:
+    """An object of too many parts is refused before one of its parts is built."""
     body = b'{"a":[' + b"0," * 500_001 + b"0]}"
 
     with pytest.raises(InvalidValue, match=r"it.*at most 500000 parts"):
         json_object(body, "it", max_bytes=len(body))
 
 
-def test_what_is_no_json_is_not_sent() -> None:
-    """The caller is told."""
+def test_json_body_refuses_data_that_is_no_json() -> None:
+    """The caller gets InvalidValue."""
     for said in ({"a": object()}, {"a": "\ud800"}, {1j: 2}):
         with pytest.raises(InvalidValue, match="JSON data"):
             json_body(said, "it")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""wire/code/renamed.py: a packed function that names a class by an earlier name finds the class of today."""
+"""Tests of `wire/code/renamed.py`: a packed function that uses an earlier name of a class finds the present class."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from ramet.tools.context import require_current_call
 from ramet.wire.code import renamed
 
 
-def by_name(module: str, name: str) -> object:
+def load_by_name(module: str, name: str) -> object:
     """Unpickle a reference to a class or function."""
     return renamed.loads(f"c{module}\n{name}\n.".encode())
 
 
 def test_a_class_is_found_by_the_earlier_name_of_its_module() -> None:
     """The present name of the module works, too."""
-    assert by_name("ramet.core.policy", "Policy") is Policy
-    assert by_name("ramet.core.policy.policy", "Policy") is Policy
+    assert load_by_name("ramet.core.policy", "Policy") is Policy
+    assert load_by_name("ramet.core.policy.policy", "Policy") is Policy
 
 
 def test_a_function_is_found_by_its_earlier_name() -> None:
     """The present name works, too."""
-    assert by_name("ramet.tools.context", "calling") is require_current_call
-    assert by_name("ramet.tools.context", "require_current_call") is require_current_call
+    assert load_by_name("ramet.tools.context", "calling") is require_current_call
+    assert load_by_name("ramet.tools.context", "require_current_call") is require_current_call
 
 
-def test_a_name_that_never_was_is_an_error() -> None:
-    """The error is the one of `pickle`."""
+def test_an_unknown_name_is_an_error() -> None:
+    """The error is that of `pickle`."""
     with pytest.raises(AttributeError):
-        by_name("ramet.core.policy", "Policies")
+        load_by_name("ramet.core.policy", "Policies")
 
 
 @pytest.mark.parametrize("module", sorted(renamed.MODULES.values()))
-def test_each_present_module_is_there(module: str) -> None:
+def test_each_present_module_exists(module: str) -> None:
     """A later move must change the table."""
     assert import_module(module).__name__ == module
 
 
 @pytest.mark.parametrize(("module", "name"), sorted((module, new) for (module, _), new in renamed.NAMES.items()))
-def test_each_present_name_is_there(module: str, name: str) -> None:
+def test_each_present_name_exists(module: str, name: str) -> None:
     """A later rename must change the table."""
     assert hasattr(import_module(module), name)

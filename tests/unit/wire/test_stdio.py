@@ -1,4 +1,4 @@
-"""Frames on stdio: a line of JSON, and as many bytes as it says."""
+"""Tests of frames on stdio: a line of JSON, followed by the number of bytes that it announces."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ bodies = st.lists(st.binary(max_size=200), max_size=5)
 
 
 @given(bodies, st.lists(st.integers(1, 50), min_size=1))
-def test_what_was_written_is_read_however_it_comes(written: list[bytes], cuts: list[int]) -> None:
-    """Bodies pass byte for byte, newlines and all, in any pieces."""
+def test_written_frames_are_read_from_any_pieces(written: list[bytes], cuts: list[int]) -> None:
+    """Bodies arrive byte for byte, with their newlines."""
     data = b"".join(
         command_protocol.encode(Turn(turn=number, format="raw"), body) for number, body in enumerate(written, 1)
     )
@@ -31,7 +31,7 @@ def test_what_was_written_is_read_however_it_comes(written: list[bytes], cuts: l
 
 
 def test_a_line_begins_with_its_type_and_ends_with_its_size() -> None:
-    """So that a shell can read it."""
+    """A shell script can read such a line."""
     assert command_protocol.encode(Turn(turn=1, format="text"), b"hi") == (
         b'{"type":"turn","turn":1,"format":"text","size":2}\nhi'
     )
@@ -53,8 +53,8 @@ def test_a_line_begins_with_its_type_and_ends_with_its_size() -> None:
     ],
     ids=["words", "list", "empty", "negative", "text", "bytes", "deep", "large", "endless", "long"],
 )
-def test_what_is_no_frame_is_told_behind_those_that_are(data: bytes, why: str) -> None:
-    """And shown, as far as it may be."""
+def test_bytes_that_are_no_frame_raise_after_the_frames_before_them(data: bytes, why: str) -> None:
+    """The error shows a bounded part of the bytes."""
     heard: list[Frame] = []
     with pytest.raises(ProtocolError, match=why) as problem:
         heard.extend(LineReader().feed(b'{"type":"ready"}\n' + data))
@@ -74,20 +74,20 @@ def test_what_is_no_frame_is_told_behind_those_that_are(data: bytes, why: str) -
         b'{"type":"ready","operations":"all"}',
     ],
 )
-def test_what_no_program_says_is_refused(line: bytes) -> None:
-    """The vocabulary is closed."""
+def test_an_unknown_message_of_a_program_is_refused(line: bytes) -> None:
+    """The vocabulary of messages is closed."""
     with pytest.raises(ProtocolError, match="not a message of a program"):
         command_protocol.decode(Frame(line))
 
 
 def test_fields_may_stand_in_any_order() -> None:
-    """A program need not write as we do."""
+    """A program may order and space the fields as it likes."""
     (frame,) = LineReader().feed(b' {"size": 2, "turn": 7, "type": "chunk"}\r\nhi')
     assert (command_protocol.decode(frame), frame.body) == (Chunk(turn=7, size=2), b"hi")
 
 
-def test_words_are_bounded_and_harmless() -> None:
-    """They end on terminals."""
+def test_error_text_is_bounded_and_safe_for_terminals() -> None:
+    """Control characters are replaced, and long texts are cut."""
     assert command_protocol.error_text(b"\x1b[31mred\0\n") == "?[31mred?"
     assert len(command_protocol.error_text(b"x" * 1_000_000)) == 10_000
     assert command_protocol.error_text(b"") == "it failed without a message"

@@ -1,4 +1,4 @@
-"""Sources are parsed, whatever other threads do."""
+"""Tests of `parse_module`: sources are parsed whatever other threads do."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from ramet.wire.code.syntax import parse_module
 
 
-def test_a_source_that_another_thread_disturbed_is_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As CPython 3.11 does it: the error is of the interpreter, not of the source."""
+def test_a_parse_that_another_thread_disturbed_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPython 3.11 raises this SystemError for valid sources."""
     parse, disturbed = ast.parse, 0
 
     def disturb_twice(source: str) -> ast.AST:
@@ -27,6 +27,6 @@ def test_a_source_that_another_thread_disturbed_is_parsed_again(monkeypatch: pyt
 
 
 def test_an_error_of_the_source_is_raised_at_once() -> None:
-    """It would be the same again."""
+    """A second parse would raise the same SyntaxError."""
     with pytest.raises(SyntaxError):
         parse_module("x =")

@@ -1,4 +1,4 @@
-"""What the codec says about what cannot travel, what it builds and for whom, and what it does to a hostile value."""
+"""Tests of the codec of values: which values it refuses, which types it builds, and how it handles hostile bytes."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ class Options(typing.TypedDict, total=False):
 
 
 class Plain:
-    """No data type at all."""
+    """Class that is no data type."""
 
 
-def there_and_back(value: Any, returns: Any = None) -> Any:
+def round_trip(value: Any, returns: Any = None) -> Any:
     json_size, body = encode(value)
     return decode(body, json_size, returns=returns)
 
@@ -137,8 +137,8 @@ def deep(levels: int, inner: Any = 0) -> Any:
         (Holder(deep(200)), "result.it[0]", "deeper than 200", "flatter"),
     ],
 )
-def test_what_cannot_travel_is_named_by_its_place(value: Any, what: str, why: str, remedy: str) -> None:
-    """With its type, and what to return in its place."""
+def test_a_value_that_cannot_be_sent_is_named_by_its_place(value: Any, what: str, why: str, remedy: str) -> None:
+    """The error also names the type and a value to return instead."""
     with pytest.raises(NotShippable) as refusal:
         encode(value)
 
@@ -147,11 +147,11 @@ def test_what_cannot_travel_is_named_by_its_place(value: Any, what: str, why: st
     assert remedy in refusal.value.remedy
 
 
-def test_a_coroutine_is_to_be_awaited() -> None:
-    """The likeliest mistake of an async function."""
+def test_a_refused_coroutine_is_reported_with_a_hint_to_await() -> None:
+    """A forgotten `await` is the likeliest mistake of an async function."""
 
     async def forgotten() -> None:
-        """Never runs."""
+        """Return nothing; the coroutine never runs."""
 
     coroutine = forgotten()
     with pytest.raises(NotShippable, match="await it"):
@@ -160,14 +160,14 @@ def test_a_coroutine_is_to_be_awaited() -> None:
 
 
 @pytest.mark.parametrize("value", ["x" * 1_001, b"x" * 1_000, list(range(1_000)), {"a": {1: b"x" * 999}}])
-def test_what_is_too_large_says_how_large(value: Any) -> None:
-    """In bytes, with the bound."""
+def test_a_value_above_the_size_limit_is_refused_with_its_size(value: Any) -> None:
+    """The error gives the size and the limit in bytes."""
     with pytest.raises(NotShippable, match=r"it takes \d+ bytes or more, and 1000 are allowed"):
         encode(value, max_bytes=1_000)
 
 
-def test_shared_parts_do_not_grow_without_bound() -> None:
-    """Thirty lines of code make a value of 2^100 parts."""
+def test_a_value_of_shared_parts_is_refused_at_the_size_limit() -> None:
+    """A short program can make a value of 2^100 parts."""
     value: list[Any] = []
     for _ in range(100):
         value = [value, value]
@@ -176,8 +176,8 @@ def test_shared_parts_do_not_grow_without_bound() -> None:
         encode(value, max_bytes=100_000)
 
 
-def test_a_property_that_fails_is_not_mistaken_for_data() -> None:
-    """It is the value that cannot travel, and why is told."""
+def test_a_failing_property_is_reported_as_the_reason() -> None:
+    """NotShippable names the error of the property."""
 
     class Lazy(Row):
         @property
@@ -192,11 +192,11 @@ def test_a_property_that_fails_is_not_mistaken_for_data() -> None:
 
 
 def test_a_value_at_the_deepest_level_arrives() -> None:
-    """With every kind of tag around it."""
+    """Every kind of tag arrives from the deepest accepted level."""
     returns = list[Mark | Any]
     inners: tuple[Any, ...] = (0, b"x", numpy.zeros((1, 1)), {}, {1: {}}, Mark.A)
     for inner in inners:
-        assert str(there_and_back(deep(196, inner), returns)) == str(deep(196, inner))
+        assert str(round_trip(deep(196, inner), returns)) == str(deep(196, inner))
 
 
 # ---- what arrives as what
@@ -226,9 +226,9 @@ def test_a_value_at_the_deepest_level_arrives() -> None:
         ("@type", "@type"),
     ],
 )
-def test_what_no_annotation_names_arrives_as_plain_data(value: Any, arrives: Any) -> None:
-    """Of exactly these types."""
-    arrived = there_and_back(value)
+def test_a_value_without_an_annotation_arrives_as_plain_data(value: Any, arrives: Any) -> None:
+    """The types of the plain data are exact."""
+    arrived = round_trip(value)
 
     assert arrived == arrives
     assert type(arrived) is type(arrives)
@@ -266,9 +266,9 @@ def test_what_no_annotation_names_arrives_as_plain_data(value: Any, arrives: Any
         (Row("a", [1]), Row),
     ],
 )
-def test_what_the_annotation_names_arrives_as_that(value: Any, returns: Any) -> None:
-    """Containers, and types of the user's own."""
-    arrived = there_and_back(value, returns)
+def test_a_value_arrives_as_the_annotated_type(value: Any, returns: Any) -> None:
+    """Containers and the user's own types are built."""
+    arrived = round_trip(value, returns)
 
     assert arrived == value
     assert type(arrived) is type(value)
@@ -300,10 +300,10 @@ def test_what_the_annotation_names_arrives_as_that(value: Any, returns: Any) -> 
         (numpy.zeros(2), list[float], "output", "a list"),
     ],
 )
-def test_what_does_not_fit_the_annotation_is_named_by_its_place(
+def test_a_value_that_does_not_fit_its_annotation_is_named_by_its_place(
     value: Any, returns: Any, field: str, expected: str
 ) -> None:
-    """A typed error of the reader's, with what would have fitted."""
+    """InvalidValue says which type would fit."""
     json_size, body = encode(value)
 
     with pytest.raises(InvalidValue) as misfit:
@@ -321,8 +321,8 @@ def test_what_does_not_fit_the_annotation_is_named_by_its_place(
         ({}, "TypeError"),
     ],
 )
-def test_a_constructor_that_refuses_is_a_misfit(fields: dict[str, Any], expected: str) -> None:
-    """Whatever it raises: a guest may have sent anything under the type's name."""
+def test_a_failing_constructor_raises_invalid_value(fields: dict[str, Any], expected: str) -> None:
+    """A guest may send any fields under the name of a type, so any error of a constructor is caught."""
     text = msgspec.json.encode({"@type": f"{__name__}.Point", **fields})
 
     with pytest.raises(InvalidValue) as misfit:
@@ -332,8 +332,8 @@ def test_a_constructor_that_refuses_is_a_misfit(fields: dict[str, Any], expected
     assert expected in misfit.value.accepted
 
 
-def test_a_models_validators_have_the_last_word() -> None:
-    """Their first complaint is told, by its place."""
+def test_a_failing_validator_of_a_model_raises_invalid_value() -> None:
+    """The error names the place of the first complaint."""
     text = msgspec.json.encode([{"@type": f"{__name__}.Account", "user": "me"}])
 
     with pytest.raises(InvalidValue) as misfit:
@@ -343,22 +343,22 @@ def test_a_models_validators_have_the_last_word() -> None:
     assert "Account" in misfit.value.accepted
 
 
-def test_a_model_is_made_of_data_that_fits_it() -> None:
-    """Of a dict, or of an object that has another name where it comes from; a dataclass is not."""
+def test_a_model_is_built_from_data_that_fits() -> None:
+    """A dict, or an object with another type name, becomes the model if its fields fit."""
 
     class Answer(pydantic.BaseModel):
         model_config = pydantic.ConfigDict(extra="forbid")
         name: str
         handle: list[Numbers] | None = None
 
-    assert there_and_back([Row("a"), {"name": "b"}], list[Answer]) == [Answer(name="a"), Answer(name="b")]
+    assert round_trip([Row("a"), {"name": "b"}], list[Answer]) == [Answer(name="a"), Answer(name="b")]
     for value in ({"name": "a", "more": 1}, {1: 2}, ["a"], Row(5)):  # type: ignore[arg-type]
         with pytest.raises(InvalidValue, match="Answer"):
-            there_and_back(value, Answer)
+            round_trip(value, Answer)
 
 
-def test_only_types_that_the_annotation_names_are_built() -> None:
-    """Another type's name is no more than text, and nothing is imported for it."""
+def test_only_annotated_types_are_built() -> None:
+    """The name of another type stays text, and its module is not imported."""
     objects = b'{"@type":"os.system","command":"true"},{"@type":"antigravity.X"}'
     text = b"[" + objects + b',{"@enum":["values.Colour","RED","red"]}]'
 
@@ -370,15 +370,15 @@ def test_only_types_that_the_annotation_names_are_built() -> None:
     assert "antigravity" not in sys.modules
 
 
-def test_numpy_scalars_are_numbers_where_the_annotation_says_so() -> None:
-    """And themselves where it says nothing."""
-    assert type(there_and_back(numpy.int64(3))) is numpy.int64
-    assert type(there_and_back(numpy.float32(0.5), float)) is float
-    assert type(there_and_back({"n": numpy.int64(3)}, dict[str, int])["n"]) is int
+def test_numpy_scalars_become_numbers_if_annotated() -> None:
+    """Scalars without an annotation stay numpy scalars."""
+    assert type(round_trip(numpy.int64(3))) is numpy.int64
+    assert type(round_trip(numpy.float32(0.5), float)) is float
+    assert type(round_trip({"n": numpy.int64(3)}, dict[str, int])["n"]) is int
 
 
-def test_an_array_is_data_where_there_is_no_numpy() -> None:
-    """Its bytes, and what they mean; sizes are checked all the same."""
+def test_an_array_arrives_as_data_without_numpy() -> None:
+    """The data has the bytes, the dtype and the shape; sizes are checked as with numpy."""
     json_size, body = encode([numpy.arange(3, dtype="<i2")])
     script = f"""
 import sys
@@ -451,21 +451,21 @@ except ProtocolError as refused:
         (b"1" * 100_000, b""),
     ],
 )
-def test_bytes_that_nobody_encoded_are_a_broken_rule(text: bytes, parts: bytes) -> None:
-    """One error for all of them."""
+def test_bytes_that_no_encoder_writes_raise_protocol_error(text: bytes, parts: bytes) -> None:
+    """Every malformed value raises the same class of error."""
     with pytest.raises(ProtocolError):
         decode(text + parts, len(text))
 
 
 @pytest.mark.parametrize("json_size", [-1, 0, 3, 2**40])
 def test_the_announced_size_is_checked(json_size: int) -> None:
-    """Against what has arrived."""
+    """A size that does not fit the received bytes raises ProtocolError."""
     with pytest.raises(ProtocolError):
         decode(b"{}", json_size)
 
 
-def test_one_part_is_not_given_out_a_thousand_times() -> None:
-    """Or a megabyte would fill the host's memory."""
+def test_one_part_cannot_be_referenced_repeatedly() -> None:
+    """A megabyte that is referenced a thousand times would fill the host's memory."""
     text = b"[" + b",".join([b'{"@bytes":1000000}'] * 1_000) + b"]"
 
     with pytest.raises(ProtocolError, match="not there"):
@@ -473,7 +473,7 @@ def test_one_part_is_not_given_out_a_thousand_times() -> None:
 
 
 def test_keys_chosen_to_collide_are_refused() -> None:
-    """Their hashes are all the same: a dict of them would take a minute to make, and a set as well."""
+    """A dict or a set of keys with one hash would take a minute to build."""
     alike = [number * (2**61 - 1) for number in range(60_000)]
     keys = msgspec.json.encode({"@map": [[number, None] for number in alike]})
     items = msgspec.json.encode(alike)
@@ -486,7 +486,7 @@ def test_keys_chosen_to_collide_are_refused() -> None:
 
 @pytest.mark.parametrize("part", [b"[]", b"{}", b"0", b'{"@int":"1"}', b'"a"'])
 def test_a_value_of_too_many_parts_is_refused_before_it_is_built(part: bytes) -> None:
-    """A value of a guest may have so many items, fields and brackets: each takes time and memory of the host."""
+    """Each item, field and bracket of a guest's value takes time and memory of the host."""
     body = b"[" + b",".join([part] * 500_001) + b"]"
 
     with pytest.raises(InvalidValue, match="at most 500000 parts") as refusal:
@@ -495,23 +495,23 @@ def test_a_value_of_too_many_parts_is_refused_before_it_is_built(part: bytes) ->
     assert refusal.value.field == "checkpoint"
 
 
-def test_commas_and_brackets_of_a_text_are_no_parts() -> None:
-    """A text is one part, however long it is, whatever is escaped in it."""
+def test_commas_and_brackets_in_a_text_are_not_counted_as_parts() -> None:
+    """A text is one part, whatever its length and escapes."""
     value = {"text": '[1,2,{"a":"\\\\"}]' * 100_000, "bytes": b"[," * 500_000}
 
-    assert there_and_back(value) == value
+    assert round_trip(value) == value
 
 
-def test_numbers_of_one_hash_that_nobody_chose_are_keys() -> None:
-    """-1 and -2 have one hash, and so do places on a grid: a value may hold many dicts of them."""
+def test_common_keys_with_equal_hashes_are_accepted() -> None:
+    """-1 and -2 have one hash, and so have points on a grid; a value may hold many dicts of them."""
     grid = {(x, y): x * y for x in range(-9, 9) for y in range(-9, 9)}
 
-    assert there_and_back([{-1: 1, -2: 2}] * 5_000) == [{-1: 1, -2: 2}] * 5_000
-    assert there_and_back([grid] * 100) == [grid] * 100
+    assert round_trip([{-1: 1, -2: 2}] * 5_000) == [{-1: 1, -2: 2}] * 5_000
+    assert round_trip([grid] * 100) == [grid] * 100
 
 
 def test_keys_that_collide_are_counted_over_the_whole_value() -> None:
-    """Many dicts or sets with some chosen keys each take as long as one with many."""
+    """Many dicts or sets with some colliding keys each take as long as one with many."""
     alike = [number * (2**61 - 1) for number in range(1, 100)]
     one = msgspec.json.encode({"@map": [[number, None] for number in alike]})
     keys, items = b"[" + b",".join([one] * 100) + b"]", msgspec.json.encode([alike] * 100)
@@ -531,29 +531,29 @@ class Numbered(pydantic.BaseModel):
 
 @pytest.mark.parametrize("field", ["whole", "exact", "by_number"])
 def test_keys_that_a_model_would_make_are_counted(field: str) -> None:
-    """A model's validators make sets of lists, and numbers of texts, for themselves."""
+    """The validators of a model make sets from lists, and numbers from texts."""
     alike = [str(number * (2**61 - 1)) for number in range(1, 2_000)]
     few: Any = dict.fromkeys(alike[:90], "") if field == "by_number" else alike[:90]
     many: Any = dict.fromkeys(alike, "") if field == "by_number" else alike
     if field == "whole":
         few, many = list(map(int, few)), list(map(int, many))
 
-    assert len(getattr(there_and_back({field: few}, Numbered), field)) == 90
+    assert len(getattr(round_trip({field: few}, Numbered), field)) == 90
     with pytest.raises(InvalidValue, match="one hash"):
-        there_and_back({field: many}, Numbered)
+        round_trip({field: many}, Numbered)
     with pytest.raises(InvalidValue, match="one hash"):
-        there_and_back([{field: few}] * 50, list[Numbered])
+        round_trip([{field: few}] * 50, list[Numbered])
 
 
-def test_an_array_of_truth_values_holds_nothing_else() -> None:
-    """Whatever bytes were sent for them."""
+def test_an_array_of_booleans_holds_only_zero_and_one() -> None:
+    """Other bytes become 1."""
     text = b'{"@array":["|b1",[3],3]}'
 
     assert decode(text + b"\x00\x07\xff", len(text)).view("|u1").tolist() == [0, 1, 1]
 
 
-def test_an_error_does_not_repeat_the_value_that_it_is_about() -> None:
-    """It may be megabytes, or have a `__repr__` of its own."""
+def test_an_error_does_not_repeat_its_value() -> None:
+    """The value may be megabytes, or have a `__repr__` of its own."""
     json_size, body = encode(["x" * 10**6] * 5)
 
     with pytest.raises(InvalidValue) as misfit:
@@ -600,10 +600,10 @@ def nothing() -> None:
     return None
 
 
-def test_a_functions_annotation_is_found() -> None:
-    """Of functions of every kind; one that cannot be resolved names no type."""
+def test_the_return_annotation_of_a_function_is_found() -> None:
+    """Annotations of functions, methods and callables resolve; an unresolvable annotation counts as none."""
     local = make()
-    (row,) = there_and_back(local(), returned_type(local))
+    (row,) = round_trip(local(), returned_type(local))
 
     assert type(row).__qualname__ == "make.<locals>.Local"
     assert returned_type(Caller().method) == Row
@@ -612,4 +612,4 @@ def test_a_functions_annotation_is_found() -> None:
     assert returned_type(nothing) is type(None)
     assert returned_type(wrong) is None
     for function in (silent, len, int):
-        assert there_and_back(1, returned_type(function)) == 1
+        assert round_trip(1, returned_type(function)) == 1

@@ -1,4 +1,4 @@
-"""wire/websocket.py against another implementation, and against what no implementation sends."""
+"""Tests of `wire/websocket.py` against another implementation, and against frames that no implementation sends."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MIB = 2**20
 SIZES = [0, 1, 125, 126, 65_535, 65_536, 3 * MIB]
 
 
-def test_a_client_of_others_is_answered_and_heard() -> None:
-    """Handshake, messages of every length, and fragments, both ways."""
+def test_a_client_of_another_implementation_works_with_our_server() -> None:
+    """The handshake, messages of every length, and fragments pass in both directions."""
     client = ClientProtocol(parse_uri("wss://kernel:1/line"), max_size=4 * MIB)
     client.send_request(client.connect())
     nonce = nonce_of(read_head(b"".join(client.data_to_send())))
@@ -49,8 +49,8 @@ def test_a_client_of_others_is_answered_and_heard() -> None:
     assert reader.feed(b"".join(client.data_to_send()))[0].kind == CLOSE
 
 
-def test_a_server_of_others_answers_and_hears() -> None:
-    """Handshake and messages of every length, both ways."""
+def test_a_server_of_another_implementation_works_with_our_client() -> None:
+    """The handshake and messages of every length pass in both directions."""
     server = ServerProtocol(max_size=4 * MIB)
     nonce = bytes(range(16))
     server.receive_data(websocket.request("kernel:1", "/line", nonce, {"Authorization": "Bearer k"}))
@@ -71,10 +71,10 @@ def test_a_server_of_others_answers_and_hears() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([BINARY, PING, PONG]), st.binary(max_size=125))), st.booleans(), st.data())
-def test_messages_come_back_however_their_bytes_are_cut(
+def test_messages_are_read_from_bytes_in_any_pieces(
     sent: list[tuple[int, bytes]], is_server: bool, data: st.DataObject
 ) -> None:
-    """And it is known whether one is under way."""
+    """`announced` gives the size of a partial message."""
     whole = b"".join(websocket.pack(kind, each, b"abcd" if is_server else None) for kind, each in sent)
     at = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
     reader = MessageReader(is_server=is_server, max_size=125)
@@ -108,14 +108,14 @@ def test_messages_come_back_however_their_bytes_are_cut(
     ],
     ids=lambda frame: frame[:10].hex(),
 )
-def test_what_a_client_must_not_send_is_refused_before_it_is_kept(frame: bytes) -> None:
-    """At its head: nothing of what it announces has come."""
+def test_a_forbidden_frame_is_refused_at_its_head(frame: bytes) -> None:
+    """The reader holds none of the announced bytes."""
     with pytest.raises(ProtocolError):
         MessageReader(is_server=True, max_size=MIB).feed(frame)
 
 
-def test_a_client_takes_nothing_masked() -> None:
-    """A server never masks."""
+def test_a_client_refuses_masked_frames() -> None:
+    """A server never masks its frames."""
     with pytest.raises(ProtocolError):
         MessageReader(is_server=False, max_size=MIB).feed(websocket.pack(BINARY, b"x", b"mask"))
 
@@ -137,8 +137,8 @@ GOOD = websocket.request("kernel", "/line", bytes(16), {})
         (b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n"),
     ],
 )
-def test_what_does_not_ask_for_a_websocket_is_not_taken_for_one(old: bytes, new: bytes) -> None:
-    """A head that can be read, and asks for something else."""
+def test_a_request_without_a_websocket_upgrade_has_no_nonce(old: bytes, new: bytes) -> None:
+    """The head is readable, and asks for something else."""
     assert nonce_of(read_head(GOOD)) is not None
     assert nonce_of(read_head(GOOD.replace(old, new, 1))) is None
 
@@ -160,8 +160,8 @@ def test_what_does_not_ask_for_a_websocket_is_not_taken_for_one(old: bytes, new:
     ],
     ids=range(11),
 )
-def test_a_head_that_could_be_read_in_two_ways_is_refused(bad: bytes) -> None:
-    """Twice the same header, blanks before a colon, folded lines, bare newlines, too much of it."""
+def test_an_ambiguous_head_is_refused(bad: bytes) -> None:
+    """Repeated headers, spaces before a colon, folded lines, bare newlines, and too long heads raise ProtocolError."""
     with pytest.raises(ProtocolError):
         read_head(bad)
 
@@ -175,8 +175,8 @@ def test_a_head_that_could_be_read_in_two_ways_is_refused(bad: bytes) -> None:
         (b"\r\n\r\n", b"\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n"),
     ],
 )
-def test_an_answer_that_agrees_to_something_else_is_refused(old: bytes, new: bytes) -> None:
-    """By the client, which asked for one thing."""
+def test_a_client_refuses_an_answer_that_does_not_match_its_request(old: bytes, new: bytes) -> None:
+    """Another status, upgrade or key, and an extension that was not asked for, raise ProtocolError."""
     nonce = bytes(16)
     asked = nonce_of(read_head(websocket.request("kernel", "/line", nonce, {})))
     assert asked is not None
@@ -186,7 +186,7 @@ def test_an_answer_that_agrees_to_something_else_is_refused(old: bytes, new: byt
         check_answer(read_head(good.replace(old, new, 1)), nonce)
 
 
-def test_a_header_cannot_bring_another_one() -> None:
-    """Whatever is put into it."""
+def test_a_header_value_cannot_inject_another_header() -> None:
+    """A value with a line break raises ProtocolError."""
     with pytest.raises(ProtocolError):
         websocket.request("kernel", "/line", bytes(16), {"A": "1\r\nB: 2"})
