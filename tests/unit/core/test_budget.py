@@ -1,4 +1,5 @@
-"""core/budget.py: reserve before, settle after, nothing created and nothing lost. The machine is in tests/machines."""
+"""Tests of `core/budget.py`: reserve before, settle after, and no amount appears or disappears. The state machine is
+in `tests/machines`."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ FRACTIONS = ("usd", "seconds")
 NO_QUANTITY: list[Any] = [-1, -1e-9, math.nan, math.inf, -math.inf, 10**400]
 
 
-def reserves(budget: Budget, amount: Amount, *, last_word: bool = False) -> Hold | None:
+def try_reserve(budget: Budget, amount: Amount, *, last_word: bool = False) -> Hold | None:
     try:
         return budget.reserve(amount, last_word=last_word)
     except BudgetExceeded:
@@ -24,7 +25,7 @@ def reserves(budget: Budget, amount: Amount, *, last_word: bool = False) -> Hold
 
 
 def parts(budget: Budget, resource: str) -> dict[str, float]:
-    """Where a scope's limit is."""
+    """Return how a scope's limit is divided."""
     return {each: getattr(budget, each)(resource) for each in ("left", "held", "kept", "spent")}
 
 
@@ -34,7 +35,7 @@ def parts(budget: Budget, resource: str) -> dict[str, float]:
 @pytest.mark.parametrize("field", WHOLE + FRACTIONS)
 @pytest.mark.parametrize("value", [*NO_QUANTITY, True, False, "5", b"5", [5], 2**53 + 1], ids=lambda v: repr(v)[:12])
 def test_a_limit_that_is_no_quantity_is_refused_by_name(field: str, value: Any) -> None:
-    """No limit against which every comparison is false, and none that would silently be another."""
+    """A limit must be comparable, and must not be converted silently."""
     with pytest.raises(InvalidValue) as refusal:
         Limits(**{field: value})
 
@@ -42,14 +43,14 @@ def test_a_limit_that_is_no_quantity_is_refused_by_name(field: str, value: Any) 
 
 
 @pytest.mark.parametrize("field", WHOLE)
-def test_what_is_counted_is_limited_by_whole_numbers(field: str) -> None:
-    """Half a call cannot be made."""
+def test_limits_of_counted_resources_are_whole_numbers(field: str) -> None:
+    """A half call cannot be made."""
     with pytest.raises(InvalidValue, match=field):
         Limits(**{field: 1.5})  # type: ignore[arg-type]  # the point of the test
 
 
-def test_of_two_limits_on_the_same_the_smaller_of_each_holds() -> None:
-    """No limit is wider than any, and zero is one: whoever says less is heard, whichever side it is."""
+def test_tightened_limits_take_the_smaller_of_each_field() -> None:
+    """Zero counts as a limit, a missing limit does not, and the order of the two does not matter."""
     one, other = Limits(tokens=0, usd=2, seconds=30), Limits(tokens=9, usd=1.5, agents=3)
 
     assert one.tightened(other) == other.tightened(one) == Limits(tokens=0, usd=1.5, agents=3, seconds=30)
@@ -57,7 +58,7 @@ def test_of_two_limits_on_the_same_the_smaller_of_each_holds() -> None:
 
 @pytest.mark.parametrize("resource", RESOURCES)
 def test_a_limit_of_zero_lets_nothing_through(resource: str) -> None:
-    """Zero is a limit, not the absence of one; not even the last word gets past it."""
+    """Zero is a limit; even the last word is refused."""
     budget = Budget(Limits(**{resource: 0}), scope="main")
 
     for last_word in (False, True):
@@ -69,7 +70,7 @@ def test_a_limit_of_zero_lets_nothing_through(resource: str) -> None:
 
 @pytest.mark.parametrize("resource", RESOURCES)
 def test_a_limit_on_one_resource_does_not_touch_the_others(resource: str) -> None:
-    """Whoever may make no model call may still use tools."""
+    """A run without model calls may still use tools."""
     budget = Budget(Limits(**{resource: 0}), scope="main")
     rest = Amount(*(0 if name == resource else 1 for name in RESOURCES))
 
@@ -79,7 +80,7 @@ def test_a_limit_on_one_resource_does_not_touch_the_others(resource: str) -> Non
 
 
 def test_without_limits_everything_fits() -> None:
-    """No limit is no limit, and nothing is kept of it."""
+    """Without a limit every amount fits, and no part is kept for the last word."""
     budget = Budget(Limits(), scope="main")
 
     budget.reserve(Amount(10**12, 1e9, 10**12, 10**12, 10**12))
@@ -88,8 +89,8 @@ def test_without_limits_everything_fits() -> None:
     assert [budget.last_word_reserve(name) for name in RESOURCES] == [0] * len(RESOURCES)
 
 
-def test_what_is_left_is_told_exactly_and_only_where_it_is_limited() -> None:
-    """A model that plans by the line is not told 1e+06."""
+def test_describe_left_shows_exact_numbers_of_limited_resources() -> None:
+    """A model reads 1234567, and not 1e+06."""
     budget = Budget(Limits(tool_calls=1_234_567, agents=2), scope="main")
 
     assert budget.describe_remaining() == "tool_calls 1234567, agents 2"
@@ -100,8 +101,8 @@ def test_what_is_left_is_told_exactly_and_only_where_it_is_limited() -> None:
 
 @pytest.mark.parametrize("resource", RESOURCES)
 @pytest.mark.parametrize("value", NO_QUANTITY, ids=lambda v: repr(v)[:12])
-def test_an_amount_that_is_no_quantity_is_never_held(resource: str, value: Any) -> None:
-    """Holding -100 would make a budget out of nothing; NaN would pass every comparison."""
+def test_an_amount_that_is_no_quantity_is_never_reserved(resource: str, value: Any) -> None:
+    """Reserving -100 would create budget; NaN would pass every comparison."""
     budget = Budget(Limits(**dict.fromkeys(RESOURCES, 10)), scope="main")
     before = parts(budget, resource)
 
@@ -114,7 +115,7 @@ def test_an_amount_that_is_no_quantity_is_never_held(resource: str, value: Any) 
 @pytest.mark.parametrize("resource", RESOURCES)
 @pytest.mark.parametrize("value", NO_QUANTITY, ids=lambda v: repr(v)[:12])
 def test_usage_that_is_no_quantity_is_charged_as_reserved(resource: str, value: Any) -> None:
-    """A provider that reports -1000 or NaN tokens neither opens the budget nor leaves a hold behind."""
+    """A provider that reports -1000 or NaN tokens frees no budget and leaves nothing reserved."""
     budget = Budget(Limits(**dict.fromkeys(RESOURCES, 10)), scope="main")
     hold = budget.reserve(Amount(**{resource: 4}))
 
@@ -124,8 +125,8 @@ def test_usage_that_is_no_quantity_is_charged_as_reserved(resource: str, value: 
     assert (budget.reserved(resource), budget.spent(resource), hold.is_open) == (0, 4, False)
 
 
-def test_a_refused_reservation_holds_nothing_of_anything() -> None:
-    """All or nothing: a request that fails on the last resource leaves the first as it was."""
+def test_a_refused_reservation_reserves_no_resource() -> None:
+    """A request that fails on the last resource leaves the first unchanged."""
     budget = Budget(Limits(tokens=100, tool_calls=5, agents=0), scope="main")
 
     with pytest.raises(BudgetExceeded):
@@ -134,7 +135,7 @@ def test_a_refused_reservation_holds_nothing_of_anything() -> None:
     assert [budget.reserved(name) for name in RESOURCES] == [0] * len(RESOURCES)
 
 
-def test_a_refund_leaves_no_trace() -> None:
+def test_a_refund_restores_the_budget() -> None:
     """A call that was not made costs nothing."""
     budget = Budget(Limits(tokens=100, usd=1.0, model_calls=5), scope="main")
     before = {name: parts(budget, name) for name in RESOURCES}
@@ -145,8 +146,8 @@ def test_a_refund_leaves_no_trace() -> None:
 
 
 @pytest.mark.parametrize("first", ["settle", "refund"])
-def test_only_the_first_word_about_a_hold_counts(first: str) -> None:
-    """Settling in the work and refunding in its `finally` is the pattern: the second does nothing."""
+def test_only_the_first_settle_or_refund_of_a_hold_counts(first: str) -> None:
+    """Work settles its hold, and refunds it in `finally`; the second call does nothing."""
     budget = Budget(Limits(tool_calls=10), scope="main")
     hold = budget.reserve(Amount(tool_calls=4))
     hold.settle(Amount(tool_calls=3)) if first == "settle" else hold.refund()
@@ -159,8 +160,8 @@ def test_only_the_first_word_about_a_hold_counts(first: str) -> None:
     assert budget.spent("tool_calls") == (3 if first == "settle" else 0)
 
 
-def test_an_overshoot_is_on_record_and_stops_the_next() -> None:
-    """An estimate that was too low is not forgiven: what was used counts, and nothing more gets through."""
+def test_usage_above_the_limit_is_counted_and_stops_the_next_call() -> None:
+    """Usage above a low estimate counts, and the next reservation is refused."""
     budget = Budget(Limits(tokens=100), scope="main")
     budget.reserve(Amount(tokens=50)).settle(Amount(tokens=130))
 
@@ -170,8 +171,8 @@ def test_an_overshoot_is_on_record_and_stops_the_next() -> None:
     assert (budget.spent("tokens"), refusal.value.left) == (130, 0)
 
 
-def test_an_unforeseen_resource_is_charged_too() -> None:
-    """A call whose price was unknown when it was reserved is still paid for."""
+def test_a_resource_that_was_not_reserved_is_charged() -> None:
+    """A call whose price was unknown at its reservation is charged."""
     budget = Budget(Limits(usd=1.0), scope="main")
 
     budget.reserve(ONE_CALL).settle(Amount(model_calls=1, usd=0.75))
@@ -180,12 +181,12 @@ def test_an_unforeseen_resource_is_charged_too() -> None:
 
 
 def test_money_does_not_drift() -> None:
-    """A thousand dimes are a hundred dollars: rounding neither refuses the last nor lets one more through."""
+    """Rounding neither refuses the last of a thousand dimes nor admits one more."""
     budget = Budget(Limits(usd=100.0, model_calls=0), scope="main")
     dime = Amount(usd=0.1)
     free = budget.remaining("usd")
 
-    held = sum(reserves(budget, dime) is not None for _ in range(1_500))
+    held = sum(try_reserve(budget, dime) is not None for _ in range(1_500))
 
     assert held == round(free / 0.1)
 
@@ -193,43 +194,43 @@ def test_money_does_not_drift() -> None:
 # --- the last word --------------------------------------------------------------------------------------------------
 
 
-def test_exactly_as_many_calls_as_the_limit_the_last_word_among_them() -> None:
-    """A thousand children under a limit of five: four calls, then the root's own last answer, then nothing."""
+def test_the_last_word_is_one_of_the_limited_calls() -> None:
+    """A thousand children under a limit of five make four calls; the root makes the last one, and nobody a sixth."""
     root = Budget(Limits(model_calls=5), scope="main")
     children = [Budget(Limits(), scope=f"main/{number}", parent=root) for number in range(1_000)]
 
-    granted = [hold for child in children if (hold := reserves(child, ONE_CALL)) is not None]
-    stolen = [hold for child in children if (hold := reserves(child, ONE_CALL, last_word=True)) is not None]
-    last = reserves(root, ONE_CALL, last_word=True)
+    granted = [hold for child in children if (hold := try_reserve(child, ONE_CALL)) is not None]
+    stolen = [hold for child in children if (hold := try_reserve(child, ONE_CALL, last_word=True)) is not None]
+    last = try_reserve(root, ONE_CALL, last_word=True)
     for hold in [*granted, last]:
         assert hold is not None
         hold.settle(ONE_CALL)
-    more = [reserves(scope, ONE_CALL, last_word=True) for scope in (root, *children)]
+    more = [try_reserve(scope, ONE_CALL, last_word=True) for scope in (root, *children)]
 
     assert (len(granted), stolen, root.spent("model_calls")) == (4, [], 5)
     assert more == [None] * 1_001
 
 
 def test_a_single_call_is_the_last_word() -> None:
-    """With a limit of one there is no other call than the last."""
+    """A limit of one call leaves only the last word."""
     budget = Budget(Limits(model_calls=1), scope="main")
 
-    assert reserves(budget, ONE_CALL) is None
-    assert reserves(budget, ONE_CALL, last_word=True) is not None
-    assert reserves(budget, ONE_CALL, last_word=True) is None
+    assert try_reserve(budget, ONE_CALL) is None
+    assert try_reserve(budget, ONE_CALL, last_word=True) is not None
+    assert try_reserve(budget, ONE_CALL, last_word=True) is None
 
 
 @pytest.mark.parametrize(("tokens", "kept"), [(9, 0), (10, 1), (1_000, 100), (40_960, 4_096), (10_000_000, 4_096)])
-def test_a_tenth_of_the_tokens_is_kept_but_not_more_than_an_answer_needs(tokens: int, kept: int) -> None:
-    """Large budgets are not tied up."""
+def test_a_tenth_of_the_tokens_up_to_4096_is_kept_for_the_last_word(tokens: int, kept: int) -> None:
+    """Large budgets keep no more than an answer needs."""
     budget = Budget(Limits(tokens=tokens), scope="main")
 
     assert parts(budget, "tokens") == {"left": tokens - kept, "held": 0, "kept": kept, "spent": 0}
     assert budget.remaining("tokens", last_word=True) == tokens
 
 
-def test_a_short_last_word_leaves_the_rest_of_what_is_kept() -> None:
-    """What the owner did not need now is still the owner's: a run that is woken has another last word."""
+def test_a_short_last_word_leaves_the_rest_of_its_reserve() -> None:
+    """Unused tokens of a last word stay reserved for the run, which has another last word after it wakes."""
     root = Budget(Limits(tokens=1_000), scope="main")
     child = Budget(Limits(), scope="main/a", parent=root)
 
@@ -239,27 +240,27 @@ def test_a_short_last_word_leaves_the_rest_of_what_is_kept() -> None:
     assert child.remaining("tokens", last_word=True) == 900
 
 
-def test_a_last_word_that_was_never_said_can_still_be_said() -> None:
-    """The reserve of a call that was refunded is not up for grabs for a child."""
+def test_a_refunded_last_word_can_be_reserved_again() -> None:
+    """A child cannot take the reserve of a refunded last word."""
     root = Budget(Limits(model_calls=2, tokens=1_000), scope="main")
     child = Budget(Limits(), scope="main/a", parent=root)
     child.reserve(ONE_CALL).settle(ONE_CALL)
 
     root.reserve(Amount(tokens=100, model_calls=1), last_word=True).refund()
 
-    assert reserves(child, ONE_CALL) is None
-    assert reserves(root, Amount(tokens=100, model_calls=1), last_word=True) is not None
+    assert try_reserve(child, ONE_CALL) is None
+    assert try_reserve(root, Amount(tokens=100, model_calls=1), last_word=True) is not None
 
 
-def test_a_failed_attempt_at_the_last_word_leaves_the_tokens_for_the_next() -> None:
-    """A call that used no tokens gives back those it drew; the request itself was made and counts."""
+def test_a_failed_last_word_leaves_its_tokens_for_the_next_try() -> None:
+    """A last word without token usage returns its tokens; its model call still counts."""
     root = Budget(Limits(tokens=1_000), scope="main")
     child = Budget(Limits(), scope="main/a", parent=root)
     child.reserve(Amount(tokens=900)).settle(Amount(tokens=900))
 
     root.reserve(Amount(tokens=100, model_calls=1), last_word=True).settle(ONE_CALL)
 
-    assert reserves(child, Amount(tokens=1)) is None
+    assert try_reserve(child, Amount(tokens=1)) is None
     assert root.remaining("tokens", last_word=True) == 100
 
 
@@ -267,7 +268,7 @@ def test_a_failed_attempt_at_the_last_word_leaves_the_tokens_for_the_next() -> N
 
 
 def test_only_the_scope_that_refused_has_fired() -> None:
-    """The outcome is told where the limit was, and nowhere else."""
+    """The scope with the exceeded limit has `fired`; scopes above and below have not."""
     root = Budget(Limits(tool_calls=10), scope="main")
     middle = Budget(Limits(tool_calls=2), scope="main/a", parent=root)
     leaf = Budget(Limits(), scope="main/a/b", parent=middle)
@@ -279,18 +280,18 @@ def test_only_the_scope_that_refused_has_fired() -> None:
     assert (root.fired, middle.fired, leaf.fired) == (None, "tool_calls", None)
 
 
-def test_the_first_resource_to_fire_is_the_one_that_is_remembered() -> None:
-    """The reason for an end does not change when more limits are met on the way out."""
+def test_the_first_exceeded_resource_is_remembered() -> None:
+    """The reason for an end does not change when further limits are exceeded."""
     budget = Budget(Limits(tool_calls=0, agents=0), scope="main")
-    reserves(budget, Amount(agents=1))
+    try_reserve(budget, Amount(agents=1))
 
-    reserves(budget, Amount(tool_calls=1))
+    try_reserve(budget, Amount(tool_calls=1))
 
     assert budget.fired == "agents"
 
 
 def test_a_child_cannot_be_given_more_than_is_free() -> None:
-    """Limits above what its parent has free are refused, never cut down in silence, and take nothing."""
+    """Limits above the parent's free budget are refused, not reduced silently, and take nothing."""
     root = Budget(Limits(tool_calls=10, agents=5), scope="main")
     root.reserve(Amount(tool_calls=4))
     before = {name: parts(root, name) for name in RESOURCES}
@@ -303,7 +304,7 @@ def test_a_child_cannot_be_given_more_than_is_free() -> None:
 
 
 def test_a_slice_returns_when_its_scope_closes() -> None:
-    """What a child does not spend is its parent's again, once."""
+    """Unspent budget of a child returns to its parent once."""
     root = Budget(Limits(tool_calls=10), scope="main")
     child = Budget(Limits(tool_calls=6), scope="main/a", parent=root)
     child.reserve(Amount(tool_calls=1)).settle(Amount(tool_calls=1))
@@ -314,8 +315,8 @@ def test_a_slice_returns_when_its_scope_closes() -> None:
     assert parts(root, "tool_calls") == {"left": 9, "held": 0, "kept": 0, "spent": 1}
 
 
-def test_a_closed_scope_spends_nothing_more() -> None:
-    """Its slice is back with the parent, so whatever it let through would be let through twice."""
+def test_a_closed_scope_reserves_nothing() -> None:
+    """The slice is back with the parent, so a reservation below the closed scope would spend it twice."""
     root = Budget(Limits(model_calls=5, tool_calls=5), scope="main")
     child = Budget(Limits(model_calls=4, tool_calls=5), scope="main/a", parent=root)
     grandchild = Budget(Limits(), scope="main/a/b", parent=child)
@@ -324,14 +325,14 @@ def test_a_closed_scope_spends_nothing_more() -> None:
 
     for scope in (child, grandchild):
         for last_word in (False, True):
-            assert reserves(scope, ONE_CALL, last_word=last_word) is None
-            assert reserves(scope, Amount(tool_calls=1), last_word=last_word) is None
+            assert try_reserve(scope, ONE_CALL, last_word=last_word) is None
+            assert try_reserve(scope, Amount(tool_calls=1), last_word=last_word) is None
 
 
 @pytest.mark.parametrize("used", [0, 1, 3], ids=["refunded", "used", "overshot"])
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["inner first", "outer first"])
-def test_a_call_in_flight_when_its_scope_closes_is_still_paid_by_the_tree(used: int, order: tuple[int, int]) -> None:
-    """Until it settles it counts as reserved; then as what it used, up to the root: a late call cannot be lost."""
+def test_a_call_that_outlives_its_scope_is_charged_to_the_tree(used: int, order: tuple[int, int]) -> None:
+    """The call counts as reserved until it settles, and then as used, up to the root."""
     root = Budget(Limits(tool_calls=10), scope="main")
     outer = Budget(Limits(tool_calls=6), scope="main/a", parent=root)
     inner = Budget(Limits(tool_calls=4), scope="main/a/b", parent=outer)
@@ -347,7 +348,7 @@ def test_a_call_in_flight_when_its_scope_closes_is_still_paid_by_the_tree(used: 
 
 
 def test_a_late_settlement_passes_scopes_that_do_not_limit_the_resource() -> None:
-    """The charge goes to whoever owns the resource, however far above."""
+    """The charge goes to the nearest scope that limits the resource, however far above."""
     root = Budget(Limits(tool_calls=10), scope="main")
     middle = Budget(Limits(agents=1), scope="main/a", parent=root)
     leaf = Budget(Limits(tool_calls=4), scope="main/a/b", parent=middle)
@@ -360,8 +361,8 @@ def test_a_late_settlement_passes_scopes_that_do_not_limit_the_resource() -> Non
     assert (root.spent("tool_calls"), root.remaining("tool_calls")) == (1, 9)
 
 
-def test_a_reopened_scope_goes_on_with_what_it_had_left() -> None:
-    """A resumed run has no new grant: what it spent in its first life stays spent, and is charged above once."""
+def test_a_reopened_scope_continues_with_its_unspent_budget() -> None:
+    """A resumed run gets no new budget; its earlier spending stays, and is charged above once."""
     root = Budget(Limits(tool_calls=10), scope="main")
     child = Budget(Limits(tool_calls=6), scope="main/a", parent=root)
     child.reserve(Amount(tool_calls=2)).settle(Amount(tool_calls=2))
@@ -376,8 +377,8 @@ def test_a_reopened_scope_goes_on_with_what_it_had_left() -> None:
     assert parts(root, "tool_calls") == {"left": 7, "held": 0, "kept": 0, "spent": 3}
 
 
-def test_a_scope_is_not_reopened_with_what_has_been_given_to_others() -> None:
-    """What returned belongs to the parent: if it is gone, the run cannot go on, and nothing is taken."""
+def test_a_scope_is_not_reopened_when_its_slice_was_reserved() -> None:
+    """A slice belongs to the parent after the close; if it is used up, the run cannot resume, and nothing is taken."""
     root = Budget(Limits(tool_calls=10), scope="main")
     child = Budget(Limits(tool_calls=6), scope="main/a", parent=root)
     child.close()
@@ -387,14 +388,14 @@ def test_a_scope_is_not_reopened_with_what_has_been_given_to_others() -> None:
         child.reopen(root)
 
     assert child.closed
-    assert reserves(child, Amount(tool_calls=1)) is None
+    assert try_reserve(child, Amount(tool_calls=1)) is None
     assert parts(root, "tool_calls") == {"left": 5, "held": 5, "kept": 0, "spent": 0}
 
 
 @pytest.mark.parametrize("used", [0, 1, 2, 3])
 @pytest.mark.parametrize("life", ["closed", "reopened", "closed again"])
-def test_a_call_in_flight_over_two_lives_is_paid_once(used: int, life: str) -> None:
-    """Whenever it settles, the tree has been charged what it used when all is over."""
+def test_a_call_that_spans_a_close_and_a_reopen_is_charged_once(used: int, life: str) -> None:
+    """The tree is charged the actual usage, whenever the call settles."""
     root = Budget(Limits(tool_calls=10), scope="main")
     child = Budget(Limits(tool_calls=6), scope="main/a", parent=root)
     in_flight = child.reserve(Amount(tool_calls=2))
@@ -411,8 +412,8 @@ def test_a_call_in_flight_over_two_lives_is_paid_once(used: int, life: str) -> N
     assert parts(root, "tool_calls") == {"left": 10 - used, "held": 0, "kept": 0, "spent": used}
 
 
-def test_closing_after_money_was_refunded_is_no_error() -> None:
-    """0.1 + 0.2 - 0.1 - 0.2 is a little less than nothing, and no negative amount."""
+def test_closing_after_refunds_of_money_is_no_error() -> None:
+    """0.1 + 0.2 - 0.1 - 0.2 is slightly below zero, and makes no negative amount."""
     root = Budget(Limits(usd=10.0), scope="main")
     child = Budget(Limits(usd=1.0), scope="main/a", parent=root)
     holds = [child.reserve(Amount(usd=usd)) for usd in (0.1, 0.2, 0.3)]
@@ -425,8 +426,8 @@ def test_closing_after_money_was_refunded_is_no_error() -> None:
     assert root.spent("usd") == pytest.approx(0.0)
 
 
-def test_a_chain_of_a_hundred_thousand_scopes_is_no_deeper_than_one() -> None:
-    """Depth costs neither recursion nor what grows with it."""
+def test_a_chain_of_a_hundred_thousand_scopes_needs_no_recursion() -> None:
+    """A reservation does not take stack for each scope above."""
     root = scope = Budget(Limits(model_calls=10), scope="main")
     for number in range(100_000):
         scope = Budget(Limits(), scope=str(number), parent=scope)

@@ -1,4 +1,4 @@
-"""core/ids.py: names never alias, and never lead anywhere."""
+"""Tests of `core/ids.py`: names never alias each other, and are safe as file names."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True)
 @given(name=names)
 @example(name="2")
 @example(name="a" * 64)
-def test_a_good_name_is_taken_as_it_is(name: str) -> None:
-    """What a user wrote is what the agent is called."""
+def test_a_good_name_is_unchanged(name: str) -> None:
+    """An agent has exactly the name that its user wrote."""
     assert checked_name("name", name) == name
 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=lambda name: repr(name)[:20])
 def test_a_bad_name_is_refused_by_its_field(name: object) -> None:
-    """The refusal names the field; nothing is repaired in silence."""
+    """The refusal names the field, and no name is repaired silently."""
     with pytest.raises(InvalidValue) as refusal:
         checked_name("agents[3].name", name)
 
@@ -60,7 +60,7 @@ def test_a_bad_name_is_refused_by_its_field(name: object) -> None:
 @example(wanted="\ud800\0")
 @example(wanted="." * 300 + "name")
 @example(wanted="a" * 47 + "...b")
-def test_whatever_a_model_calls_its_child_becomes_a_good_name(wanted: str) -> None:
+def test_any_text_becomes_a_good_name(wanted: str) -> None:
     """A hostile name cannot leave its folder, be empty, or be too long."""
     name = safe_name(wanted)
 
@@ -69,20 +69,22 @@ def test_whatever_a_model_calls_its_child_becomes_a_good_name(wanted: str) -> No
 
 @given(wanted=st.text())
 def test_making_a_name_safe_twice_changes_nothing(wanted: str) -> None:
-    """A name that was made safe is found again under the name that was asked for."""
+    """A lookup by the requested name finds the run with the safe name."""
     once = safe_name(wanted)
 
     assert safe_name(once) == once
 
 
 def test_a_name_with_nothing_usable_becomes_the_fallback() -> None:
-    """There is always some name."""
+    """`safe_name` always returns a name."""
     assert safe_name("调查员", "explorer") == "explorer"
 
 
 @given(parents=st.tuples(names, names), children=st.tuples(names, names))
-def test_different_births_have_different_paths(parents: tuple[str, str], children: tuple[str, str]) -> None:
-    """A path says who the parent was: two runs share one only if parent and name are the same."""
+def test_runs_of_different_parents_or_names_have_different_paths(
+    parents: tuple[str, str], children: tuple[str, str]
+) -> None:
+    """Two runs share a path only if parent and name are equal."""
     first, second = (
         child_path(child_path(Path(ROOT_NAME), parent), child) for parent, child in zip(parents, children, strict=True)
     )
@@ -93,15 +95,15 @@ def test_different_births_have_different_paths(parents: tuple[str, str], childre
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "../main"])
-def test_a_name_that_would_be_the_path_of_another_makes_no_path(name: str) -> None:
+def test_a_name_that_would_alias_another_path_is_refused(name: str) -> None:
     """`main` + `a/b` would alias the child `b` of `main/a`."""
     with pytest.raises(InvalidValue):
         child_path(Path(ROOT_NAME), name)
 
 
 @given(entropy=st.tuples(st.binary(min_size=8, max_size=8), st.binary(min_size=8, max_size=8)))
-def test_run_ids_differ_as_their_entropy_does(entropy: tuple[bytes, bytes]) -> None:
-    """No bit of chance is lost on the way into an id."""
+def test_run_ids_with_different_entropy_differ(entropy: tuple[bytes, bytes]) -> None:
+    """Every bit of entropy is part of the id."""
     first, second = map(run_id, entropy)
 
     assert (first == second) == (entropy[0] == entropy[1])
@@ -109,8 +111,8 @@ def test_run_ids_differ_as_their_entropy_does(entropy: tuple[bytes, bytes]) -> N
 
 @given(runs=st.tuples(st.binary(min_size=8, max_size=8), st.binary(min_size=8, max_size=8)),
        steps=st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)))  # fmt: skip
-def test_step_ids_differ_as_their_steps_do(runs: tuple[bytes, bytes], steps: tuple[int, int]) -> None:
-    """The key by which an effect is done once never belongs to two steps."""
+def test_step_ids_of_different_steps_differ(runs: tuple[bytes, bytes], steps: tuple[int, int]) -> None:
+    """The key that makes an effect happen once never belongs to two steps."""
     first, second = (step_id(run_id(run), number) for run, number in zip(runs, steps, strict=True))
 
     assert (first == second) == ((runs[0], steps[0]) == (runs[1], steps[1]))

@@ -1,4 +1,4 @@
-"""core/lifecycle.py: the whole table, pair by pair. Long lives are in tests/machines/test_lifecycle.py."""
+"""Tests of `core/lifecycle.py`: every pair of state and fact. Sequences are in `tests/machines/test_lifecycle.py`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def outcome(state: State, fact: Fact) -> Step | None:
         return None
 
 
-def reachable(start: State) -> set[State]:
+def reachable_states(start: State) -> set[State]:
     found, pending = {start}, [start]
     while pending:
         state = pending.pop()
@@ -43,20 +43,20 @@ def reachable(start: State) -> set[State]:
 
 
 def test_every_state_is_either_living_or_over() -> None:
-    """There is no third kind."""
+    """No third kind of state exists."""
     assert LIVE_STATES | TERMINAL_STATES == set(State)
     assert not LIVE_STATES & TERMINAL_STATES
 
 
 def test_every_state_can_be_reached() -> None:
-    """The table has no dead rows."""
-    assert reachable(State.STARTING) == set(State)
+    """The table has no unreachable rows."""
+    assert reachable_states(State.STARTING) == set(State)
 
 
 @pytest.mark.parametrize("state", sorted(LIVE_STATES))
 @pytest.mark.parametrize("fact", ENDS)
 def test_every_living_run_can_end_at_once(state: State, fact: Fact) -> None:
-    """Wherever a run is, its end is one fact away, and everything it held is given back exactly once."""
+    """Each end is one fact away from every living state, and releases everything exactly once."""
     after = step(state, fact)
 
     assert after.state in TERMINAL_STATES
@@ -65,35 +65,35 @@ def test_every_living_run_can_end_at_once(state: State, fact: Fact) -> None:
 
 @pytest.mark.parametrize("state", sorted(LIVE_STATES))
 @pytest.mark.parametrize("fact", ENDS)
-def test_an_end_is_on_record_before_anybody_is_told(state: State, fact: Fact) -> None:
-    """Nothing unrecorded is shown as final; and whoever is told finds place, mail and budget as they will stay."""
+def test_an_end_is_recorded_before_it_is_reported(state: State, fact: Fact) -> None:
+    """RECORD_END and NOTIFY are the last effects, after slot, mail and budget are final."""
     effects = step(state, fact).effects
 
     assert effects[-2:] == (Effect.RECORD_END, Effect.NOTIFY)
 
 
 @pytest.mark.parametrize("state", sorted(LIVE_STATES))
-def test_a_stop_can_be_asked_at_any_time(state: State) -> None:
-    """No living state is deaf to a stop."""
+def test_a_stop_can_be_requested_in_every_living_state(state: State) -> None:
+    """Every living state moves to STOPPING."""
     assert step(state, Fact.STOP_ASKED).state is State.STOPPING
 
 
 @pytest.mark.parametrize("state", sorted(LIVE_STATES - {State.STOPPING}))
-def test_a_stop_reaches_the_work(state: State) -> None:
-    """Asking is on record and aborts what runs."""
+def test_a_stop_is_recorded_and_aborts_the_work(state: State) -> None:
+    """STOP_ASKED has the effects RECORD_STATE and ABORT."""
     assert step(state, Fact.STOP_ASKED).effects == (Effect.RECORD_STATE, Effect.ABORT)
 
 
 def test_a_stopping_run_only_ends() -> None:
-    """Nothing that happens on the way out starts it again or has an effect of its own."""
+    """No other fact restarts a stopping run or has an effect."""
     others = {fact: outcome(State.STOPPING, fact) for fact in Fact if fact not in ENDS}
 
     assert {after for after in others.values() if after is not None} == {Step(State.STOPPING)}
 
 
 @pytest.mark.parametrize(("state", "fact"), [pair for pair in EVERYTHING if pair[0] in TERMINAL_STATES])
-def test_after_an_end_late_facts_are_void(state: State, fact: Fact) -> None:
-    """A straggler changes nothing and has no effect; only mail to a finished run, and time, do."""
+def test_late_facts_after_an_end_have_no_effect(state: State, fact: Fact) -> None:
+    """Late facts change nothing, except mail to a finished run and expiry."""
     allowed = {
         (State.ENDED, Fact.RESUMED): State.STARTING,
         (State.ENDED, Fact.EXPIRED): State.EXPIRED,
@@ -106,19 +106,19 @@ def test_after_an_end_late_facts_are_void(state: State, fact: Fact) -> None:
     assert bool(after.effects) == ((state, fact) in allowed)
 
 
-def test_a_run_that_was_cut_off_is_never_brought_back() -> None:
-    """STOPPED is an end by somebody's word: no sequence of facts leads back among the living."""
-    assert not reachable(State.STOPPED) & LIVE_STATES
+def test_a_stopped_run_never_becomes_living_again() -> None:
+    """No sequence of facts leads from STOPPED to a living state."""
+    assert not reachable_states(State.STOPPED) & LIVE_STATES
 
 
-def test_a_tombstone_stays_a_tombstone() -> None:
-    """What has expired is never anything else again."""
-    assert reachable(State.EXPIRED) == {State.EXPIRED}
+def test_an_expired_run_stays_expired() -> None:
+    """No fact changes EXPIRED."""
+    assert reachable_states(State.EXPIRED) == {State.EXPIRED}
 
 
 @pytest.mark.parametrize(("state", "fact"), EVERYTHING)
-def test_what_cannot_happen_is_our_bug_and_nothing_else(state: State, fact: Fact) -> None:
-    """The table answers or says Bug; it never fails in another way, and every effect comes once."""
+def test_an_impossible_fact_raises_bug_and_no_other_error(state: State, fact: Fact) -> None:
+    """The table answers each pair or raises Bug, and repeats no effect."""
     after = outcome(state, fact)
 
     if after is not None:
@@ -126,8 +126,8 @@ def test_what_cannot_happen_is_our_bug_and_nothing_else(state: State, fact: Fact
 
 
 @pytest.mark.parametrize(("state", "fact"), EVERYTHING)
-def test_a_state_that_is_left_for_another_living_one_is_on_record_or_begins_a_turn(state: State, fact: Fact) -> None:
-    """Screens follow the records: what they are not told is told by a turn, or by a parent."""
+def test_a_change_of_living_state_is_recorded_or_starts_a_turn(state: State, fact: Fact) -> None:
+    """Screens follow the journal: a change that is not recorded is visible by its turn or its parent."""
     after = outcome(state, fact)
     if after is None or after.state is state or after.state in TERMINAL_STATES:
         return
@@ -138,7 +138,7 @@ def test_a_state_that_is_left_for_another_living_one_is_on_record_or_begins_a_tu
 
 @pytest.mark.parametrize("state", [State.RUNNING, State.WAITING, State.STARTING])
 def test_an_idle_run_holds_no_slot(state: State) -> None:
-    """A session that waits for its user keeps nobody from working."""
+    """A session that waits for its user blocks no other run."""
     after = step(state, Fact.TURN_OVER)
 
     assert after.state is State.IDLE

@@ -1,4 +1,4 @@
-"""core/outcome.py: one closed set of ends, one result."""
+"""Tests of `core/outcome.py`: a closed set of statuses, and one type of result."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ usages = st.builds(
 
 
 def test_every_status_has_an_exit_code_of_its_own() -> None:
-    """A script can tell every end from every other."""
+    """A script can distinguish every status."""
     assert set(EXIT_CODES) == set(Status)
     assert len(set(EXIT_CODES.values())) == len(Status)
 
 
 def test_only_a_completion_exits_with_zero() -> None:
-    """Nothing but a result looks like success to a shell."""
+    """No other status looks like success to a shell."""
     assert [status for status in Status if Result(status=status).exit_code == 0] == [Status.COMPLETED]
 
 
-def test_exit_codes_are_ones_that_a_shell_can_carry() -> None:
-    """0 to 255, and 2 stays free for usage errors."""
+def test_exit_codes_fit_into_a_shell() -> None:
+    """Codes are from 0 to 255, and 2 stays free for usage errors."""
     assert all(0 <= code <= 255 and code != 2 for code in EXIT_CODES.values())
 
 
 def test_the_statuses_are_the_published_ones() -> None:
-    """The contract of results is closed: a tenth status is a decision, not an accident."""
+    """The contract of results is closed: a tenth status needs a decision."""
     published = "completed failed cancelled timeout budget_exhausted oom crashed lost needs_input"
 
     assert [str(status) for status in Status] == published.split()
@@ -47,7 +47,7 @@ def test_the_statuses_are_the_published_ones() -> None:
 
 @given(first=usages, second=usages, third=usages)
 def test_usage_adds_up_in_any_order(first: Usage, second: Usage, third: Usage) -> None:
-    """A subtree's usage does not depend on who finished first."""
+    """The usage of a subtree does not depend on the order of ends."""
     assert first + second == second + first
     assert (first + second) + third == first + (second + third)
 
@@ -60,7 +60,7 @@ def test_no_usage_adds_nothing(usage: Usage) -> None:
 
 @given(first=usages, second=usages)
 def test_every_part_of_usage_is_added(first: Usage, second: Usage) -> None:
-    """No field is forgotten in a sum, and one estimate makes the sum an estimate."""
+    """A sum includes every field, and one estimate makes the sum an estimate."""
     total = first + second
 
     for field in Usage.__struct_fields__:
@@ -69,7 +69,7 @@ def test_every_part_of_usage_is_added(first: Usage, second: Usage) -> None:
 
 
 def test_tokens_are_input_and_output() -> None:
-    """Cache reads are input already and are not counted twice."""
+    """Cache reads are part of the input, and are not counted twice."""
     assert Usage(input_tokens=10, cache_read_tokens=8, output_tokens=5).tokens == 15
 
 
@@ -85,6 +85,6 @@ def test_tokens_are_input_and_output() -> None:
     ],
     ids=["text", "empty", "data", "zero", "partial", "nothing"],
 )
-def test_a_result_reads_as_its_value_or_what_was_found_so_far(result: Result, text: str) -> None:
-    """Partial findings are not lost to a reader, and a falsy value is a value."""
+def test_the_text_of_a_result_is_its_value_or_partial_findings(result: Result, text: str) -> None:
+    """A reader sees partial findings, and a falsy value counts as a value."""
     assert result.text == text

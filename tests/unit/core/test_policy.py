@@ -1,4 +1,5 @@
-"""core/policy/policy.py: what may be asked for, and what a child gets of it. The properties are in tests/properties."""
+"""Tests of `core/policy/policy.py`: what a policy may ask, and what a child is granted. Properties are in
+`tests/properties`."""
 
 from __future__ import annotations
 
@@ -73,12 +74,12 @@ PARENT = Grant(
 
 
 def policy(**fields: Any) -> Policy:
-    """A policy from values that a type checker would not let through."""
+    """Return a policy from values that a type checker would refuse."""
     return Policy(**fields)
 
 
-def granted(**asked: Any) -> Grant:
-    """What a child of PARENT gets that asks for this."""
+def child_grant(**asked: Any) -> Grant:
+    """Return the grant of a child of PARENT that asks for these fields."""
     return narrow(PARENT, policy(**asked))[0]
 
 
@@ -91,8 +92,8 @@ def granted(**asked: Any) -> Grant:
     [True, False, "5", b"5", [5], math.nan, math.inf, -math.inf, -1, -0.1, 10**400, 1j],
     ids=lambda value: repr(value)[:12],
 )
-def test_a_number_that_is_none_is_refused_by_the_name_of_its_field(field: str, value: Any) -> None:
-    """No limit against which every comparison is false, and none that would silently be another."""
+def test_a_value_that_is_no_valid_number_is_refused_by_its_field(field: str, value: Any) -> None:
+    """A limit must be comparable, and must not be converted silently."""
     with pytest.raises(InvalidValue) as refusal:
         policy(**{field: value})
 
@@ -101,8 +102,8 @@ def test_a_number_that_is_none_is_refused_by_the_name_of_its_field(field: str, v
 
 
 @pytest.mark.parametrize("field", BOUNDS)
-def test_bounds_are_accepted_and_what_is_beyond_is_not(field: str) -> None:
-    """Each bound belongs to what is accepted."""
+def test_values_at_the_bounds_are_accepted_and_beyond_them_refused(field: str) -> None:
+    """The accepted range includes both bounds."""
     least, most = BOUNDS[field]
     step = 1 if field in WHOLE else 0.0005
 
@@ -114,15 +115,15 @@ def test_bounds_are_accepted_and_what_is_beyond_is_not(field: str) -> None:
 
 
 @pytest.mark.parametrize("field", WHOLE)
-def test_what_is_counted_is_asked_in_whole_numbers(field: str) -> None:
-    """Half a process cannot be had; neither is 2.0 taken for 2."""
+def test_counted_fields_accept_whole_numbers_only(field: str) -> None:
+    """A float such as 2.0 is refused, too."""
     for value in (1.5, 2.0):
         with pytest.raises(InvalidValue, match="whole number"):
             policy(**{field: value})
 
 
 @pytest.mark.parametrize("field", ["tmpfs_size_mb", "workspace_size_mb", "memory_mb", "pids", "max_output_bytes"])
-def test_zero_is_refused_where_something_else_reads_it_as_without_end(field: str) -> None:
+def test_zero_is_refused_where_others_read_it_as_unlimited(field: str) -> None:
     """A tmpfs of size 0 has no limit."""
     with pytest.raises(InvalidValue, match="from 1"):
         policy(**{field: 0})
@@ -170,16 +171,16 @@ def test_zero_is_refused_where_something_else_reads_it_as_without_end(field: str
         ("secrets", 7),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_refused_by_the_name_of_its_field(field: str, value: Any) -> None:
-    """Above all no text where a list belongs: it would be a list of letters."""
+def test_a_value_of_the_wrong_type_is_refused_by_its_field(field: str, value: Any) -> None:
+    """A text instead of a list would be a list of letters."""
     with pytest.raises(InvalidValue) as refusal:
         policy(**{field: value})
 
     assert refusal.value.field == f"policy.{field}"
 
 
-def test_ports_are_plain_text_and_numbers_whatever_they_were_written_as() -> None:
-    """A policy is written down and sent: of kinds of text and number that a program made, nobody else knows."""
+def test_ports_are_converted_to_plain_text_and_numbers() -> None:
+    """A policy is encoded and sent, so subclasses of `str` and `int` are converted."""
 
     class Name(str):
         __slots__ = ()
@@ -211,8 +212,8 @@ def test_ports_are_plain_text_and_numbers_whatever_they_were_written_as() -> Non
     ],
     ids=repr,
 )
-def test_ports_in_conflict_are_refused_by_name_and_number(ports: Any, field: str, value: Any) -> None:
-    """Out of range, taken by the way to the proxy, two names for one number, or one name twice."""
+def test_invalid_or_conflicting_ports_are_refused_by_name(ports: Any, field: str, value: Any) -> None:
+    """Wrong numbers, the proxy's port, two names for one number, and repeated names are refused."""
     with pytest.raises(InvalidValue) as refusal:
         policy(ports=ports)
 
@@ -220,8 +221,8 @@ def test_ports_in_conflict_are_refused_by_name_and_number(ports: Any, field: str
     assert refusal.value.value == value
 
 
-def test_ports_are_taken_as_a_mapping_or_as_pairs() -> None:
-    """Both mean the same, and keep nothing that their writer can still change."""
+def test_ports_are_accepted_as_a_mapping_or_as_pairs() -> None:
+    """Both forms are equal, and later changes of the mapping do not matter."""
     written = {"web": 1, "a-b-9": 65535}
 
     asked = policy(ports=written)
@@ -245,17 +246,17 @@ def test_ports_are_taken_as_a_mapping_or_as_pairs() -> None:
     ],
 )
 def test_a_child_has_no_port_that_its_parent_lacks(asked: dict[str, Any], given: dict[str, int] | str) -> None:
-    """Name and number together are the right: neither serves for another."""
+    """Name and number together are the right."""
     if isinstance(given, dict):
-        assert granted(**asked).ports == given
+        assert child_grant(**asked).ports == given
         return
     with pytest.raises(SpawnRefused, match=given) as refusal:
-        granted(**asked)
+        child_grant(**asked)
     assert refusal.value.limit == "policy.ports"
 
 
-def test_lists_and_sets_names_and_text_are_taken_and_made_one() -> None:
-    """What is convenient to write is equal to what it means."""
+def test_convenient_forms_of_fields_equal_their_canonical_form() -> None:
+    """Lists, sets, texts and numbers become the canonical types."""
     convenient = policy(
         allowed_endpoints=["API.example.org.:443", "", "api.example.org:443"],
         readonly_mounts=["/data//sets/./", "/data/sets"],
@@ -278,8 +279,8 @@ def test_lists_and_sets_names_and_text_are_taken_and_made_one() -> None:
     assert convenient.isolation is Isolation.FRESH
 
 
-def test_a_policy_keeps_nothing_that_its_writer_can_still_change() -> None:
-    """What was checked is what is used."""
+def test_a_policy_copies_its_lists_and_mappings() -> None:
+    """Later changes of the arguments do not change the checked policy."""
     names, values = ["LANG"], {"A": "1"}
     asked = policy(allowed_env_vars=names, env_vars=values)
 
@@ -289,16 +290,16 @@ def test_a_policy_keeps_nothing_that_its_writer_can_still_change() -> None:
     assert (asked.allowed_env_vars, asked.env_vars) == (("LANG",), {"A": "1"})
 
 
-def test_endpoints_beside_a_disabled_network_are_a_contradiction() -> None:
-    """Neither wins silently. No endpoints is none."""
+def test_endpoints_with_a_disabled_network_are_refused() -> None:
+    """Neither field wins silently; an empty list of endpoints is accepted."""
     with pytest.raises(InvalidValue, match=r"policy\.network"):
         policy(network="disabled", allowed_endpoints=["api.example.org:443"])
 
     assert policy(network="disabled", allowed_endpoints=[""]).allowed_endpoints == ()
 
 
-def test_a_name_that_is_no_field_is_refused_by_name() -> None:
-    """A misspelt limit is not the absence of one; its value is not shown, for it may be a secret's."""
+def test_an_unknown_field_is_refused_by_name() -> None:
+    """A misspelt limit is an error; its value is hidden because it may be a secret."""
     with pytest.raises(InvalidValue, match="memory_mb") as refusal:
         from_json({"memroy_mb": CANARY})
 
@@ -312,14 +313,14 @@ def test_a_name_that_is_no_field_is_refused_by_name() -> None:
 
 
 def test_a_root_that_asks_for_nothing_has_the_defaults() -> None:
-    """Which hold no right at all."""
+    """The defaults hold no right."""
     assert resolve_root_policy(Policy()) == DEFAULTS
     assert (DEFAULTS.allowed_endpoints, DEFAULTS.readonly_mounts, DEFAULTS.allowed_env_vars) == ((), (), ())
     assert (DEFAULTS.env_vars, DEFAULTS.secrets, DEFAULTS.allow_sub_agents) == ({}, {}, False)
 
 
 def test_a_root_has_what_it_asks_for() -> None:
-    """Field by field."""
+    """The grant of a root equals its policy, field by field."""
     asked = {
         name: getattr(PARENT, name)
         for name in Grant.__struct_fields__
@@ -343,13 +344,13 @@ def test_a_root_has_what_it_asks_for() -> None:
     ids=str,
 )
 def test_an_empty_allow_list_of_a_root_denies_all(asked: dict[str, Any]) -> None:
-    """Empty, null and a list of nothing are no network."""
+    """Empty, null, and a list of an empty text mean no network."""
     assert resolve_root_policy(policy(**asked)).allowed_endpoints == ()
     assert resolve_root_policy(from_json(msgspec.json.encode(asked))).allowed_endpoints == ()
 
 
-def test_the_defaults_are_nobodys_to_change() -> None:
-    """Two roots share nothing."""
+def test_grants_do_not_share_mutable_defaults() -> None:
+    """A change of one grant does not change the defaults or another grant."""
     resolve_root_policy(Policy()).env_vars["A"] = "1"
     narrow(Grant(), Policy())[0].env_vars["B"] = "1"
 
@@ -357,7 +358,7 @@ def test_the_defaults_are_nobodys_to_change() -> None:
 
 
 def test_a_secret_of_a_root_needs_a_value() -> None:
-    """It has no parent to take it from."""
+    """A root has no parent with a value."""
     with pytest.raises(InvalidValue, match="without a value, not shown") as refusal:
         resolve_root_policy(policy(secrets=["token"]))
 
@@ -377,10 +378,8 @@ def test_a_secret_of_a_root_needs_a_value() -> None:
         (["/"], "/data", True),
     ],
 )
-def test_mounts_of_a_root_stay_within_those_that_are_allowed(
-    allowed: list[str] | None, mount: str, passes: bool
-) -> None:
-    """Without a list it is the caller's word."""
+def test_mounts_of_a_root_stay_within_the_allowed_mounts(allowed: list[str] | None, mount: str, passes: bool) -> None:
+    """Without a list of allowed mounts any mount is granted."""
     asked = policy(readonly_mounts=[mount])
     if passes:
         assert resolve_root_policy(asked, allow_mounts=allowed).readonly_mounts == (mount,)
@@ -394,8 +393,8 @@ def test_mounts_of_a_root_stay_within_those_that_are_allowed(
 
 
 @pytest.mark.parametrize("field", LIMITS)
-def test_a_limit_above_the_parents_becomes_the_parents_and_is_told(field: str) -> None:
-    """With what was asked and what was given."""
+def test_a_limit_above_the_parents_is_clamped_and_reported(field: str) -> None:
+    """The report has the requested and the granted value."""
     most = getattr(PARENT, field) - (field == "max_sub_agent_depth")
 
     child, clamped = narrow(PARENT, policy(**{field: most + 1}))
@@ -405,8 +404,8 @@ def test_a_limit_above_the_parents_becomes_the_parents_and_is_told(field: str) -
 
 
 @pytest.mark.parametrize("field", LIMITS)
-def test_a_limit_that_is_not_above_the_parents_is_given_and_nothing_is_told(field: str) -> None:
-    """The parent's own value included."""
+def test_a_limit_within_the_parents_is_granted_without_a_report(field: str) -> None:
+    """The parent's own value is within the limit."""
     most = getattr(PARENT, field) - (field == "max_sub_agent_depth")
     for asked in (most, BOUNDS[field][0]):
         child, clamped = narrow(PARENT, policy(**{field: asked}))
@@ -414,16 +413,16 @@ def test_a_limit_that_is_not_above_the_parents_is_given_and_nothing_is_told(fiel
         assert (getattr(child, field), clamped) == (asked, ())
 
 
-def test_a_child_that_asks_for_nothing() -> None:
-    """Has what its parent has, but the default of memory and processors, one level less, and no secret."""
+def test_a_child_that_asks_for_nothing_gets_the_parents_grant() -> None:
+    """Exceptions are default memory and processors, one level less of depth, and no secrets."""
     child, clamped = narrow(PARENT, Policy())
 
     expected = msgspec.structs.replace(PARENT, memory_mb=256, cpu_cores=1.0, max_sub_agent_depth=1, secrets={})
     assert (child, clamped) == (expected, ())
 
 
-def test_the_default_of_memory_and_processors_is_at_most_the_parents() -> None:
-    """And nothing is told, for nothing was asked."""
+def test_default_memory_and_processors_stay_within_the_parents() -> None:
+    """No clamp is reported, because the child did not ask."""
     small = msgspec.structs.replace(PARENT, memory_mb=100, cpu_cores=0.5)
 
     child, clamped = narrow(small, Policy())
@@ -432,7 +431,7 @@ def test_the_default_of_memory_and_processors_is_at_most_the_parents() -> None:
 
 
 def test_a_childs_time_ends_with_its_parents() -> None:
-    """What the parent has left bounds it, asked for or not."""
+    """The parent's remaining time bounds the child's timeout, requested or not."""
     assert narrow(PARENT, Policy(), seconds_left=20.5)[0].timeout_seconds == 20.5
     assert narrow(PARENT, Policy(), seconds_left=math.inf)[0].timeout_seconds == 600
     assert narrow(PARENT, Policy(timeout_seconds=10), seconds_left=20.5) == narrow(PARENT, Policy(timeout_seconds=10))
@@ -441,16 +440,16 @@ def test_a_childs_time_ends_with_its_parents() -> None:
 
 
 @pytest.mark.parametrize("left", [0, -1.0, math.nan, -math.inf])
-def test_a_parent_without_time_has_no_children(left: float) -> None:
-    """Rather than one with a timeout that is none."""
+def test_a_parent_without_time_left_spawns_no_child(left: float) -> None:
+    """A spawn is refused instead of getting an invalid timeout."""
     with pytest.raises(SpawnRefused) as refusal:
         narrow(PARENT, Policy(), seconds_left=left)
 
     assert (refusal.value.limit, refusal.value.free) == ("policy.timeout_seconds", 0)
 
 
-def test_below_the_last_level_there_is_no_child() -> None:
-    """Three levels below a root of depth 3, and no fourth."""
+def test_a_spawn_below_the_last_level_is_refused() -> None:
+    """A root of depth 3 has three levels below it, and no fourth."""
     grant = resolve_root_policy(Policy(allow_sub_agents=True, max_sub_agent_depth=3))
     for level in (2, 1, 0):
         grant, _ = narrow(grant, Policy())
@@ -462,12 +461,12 @@ def test_below_the_last_level_there_is_no_child() -> None:
     assert (refusal.value.limit, refusal.value.free) == ("policy.max_sub_agent_depth", 0)
 
 
-def test_retries_are_no_limit() -> None:
-    """A child may be more patient than its parent: its time bounds both."""
-    assert granted(retry_delay_seconds=60).retry_delay_seconds == 60
-    assert granted().retry_delay_seconds == 3
-    assert granted(retry_count=60).retry_count == 60
-    assert granted().retry_count == 2
+def test_retries_of_a_child_may_exceed_the_parents() -> None:
+    """The child's time bounds its retries."""
+    assert child_grant(retry_delay_seconds=60).retry_delay_seconds == 60
+    assert child_grant().retry_delay_seconds == 3
+    assert child_grant(retry_count=60).retry_count == 60
+    assert child_grant().retry_count == 2
 
 
 # --- rights of a child ----------------------------------------------------------------------------------------------
@@ -512,7 +511,7 @@ RIGHTS: list[tuple[str, Any, bool]] = [
 
 @pytest.mark.parametrize(("field", "asked", "has"), RIGHTS, ids=str)
 def test_a_right_that_the_parent_lacks_is_refused_by_name(field: str, asked: Any, has: bool) -> None:
-    """And one that it has is given as asked."""
+    """A right that the parent has is granted as requested."""
     wanted = policy(**{field: asked})
     if not has:
         with pytest.raises(SpawnRefused) as refusal:
@@ -528,18 +527,18 @@ def test_a_right_that_the_parent_lacks_is_refused_by_name(field: str, asked: Any
         assert given == getattr(wanted, field)
 
 
-def test_a_refusal_names_what_the_parent_lacks_and_is_short() -> None:
-    """Whatever a guest writes into it."""
+def test_a_refusal_is_short_and_names_the_missing_rights() -> None:
+    """The refusal is bounded, whatever a guest writes into its request."""
     many = [f"{'x' * 60}.{number}x.org:443" for number in range(200)]
     with pytest.raises(SpawnRefused, match=r"api\.evil\.org:443") as refusal:
-        granted(allowed_endpoints=["api.example.org:443", "api.evil.org:443", *many])
+        child_grant(allowed_endpoints=["api.example.org:443", "api.evil.org:443", *many])
 
     assert "api.example.org" not in str(refusal.value)
     assert len(str(refusal.value)) < 700
 
 
-def test_who_may_not_start_others_cannot_let_a_child() -> None:
-    """False sticks; absent, it is passed on."""
+def test_a_run_without_sub_agents_cannot_grant_them_to_a_child() -> None:
+    """False is inherited when the child does not ask."""
     parent = msgspec.structs.replace(PARENT, allow_sub_agents=False)
 
     assert narrow(parent, Policy())[0].allow_sub_agents is False
@@ -548,16 +547,16 @@ def test_who_may_not_start_others_cannot_let_a_child() -> None:
     assert refusal.value.limit == "policy.allow_sub_agents"
 
 
-def test_who_has_every_endpoint_may_give_every_endpoint() -> None:
-    """And any one of them that is public."""
+def test_a_parent_with_every_endpoint_may_grant_any_public_endpoint() -> None:
+    """The wildcard itself may be granted, too."""
     parent = msgspec.structs.replace(PARENT, allowed_endpoints=("*",))
     for endpoints in (("*",), ("*.org:1",), ("a.org:1", "[2606:4700::1111]:2", "8.8.8.8:3")):
         assert narrow(parent, Policy(allowed_endpoints=endpoints))[0].allowed_endpoints == endpoints
 
 
 @pytest.mark.parametrize("private", ["127.0.0.1:80", "[::1]:80", "169.254.169.254:80", "[64:ff9b::a00:1]:80"])
-def test_every_endpoint_is_no_private_address_by_its_number(private: str) -> None:
-    """The proxy dials what a list has by its number: a child of one with "*" would have more than its parent."""
+def test_the_endpoint_wildcard_covers_no_private_address(private: str) -> None:
+    """The proxy dials listed private addresses, so a child of "*" would have more than its parent."""
     parent = msgspec.structs.replace(PARENT, allowed_endpoints=("*",))
     with pytest.raises(SpawnRefused, match=re.escape(private)) as refusal:
         narrow(parent, Policy(allowed_endpoints=["a.org:1", private]))
@@ -578,18 +577,18 @@ def test_every_endpoint_is_no_private_address_by_its_number(private: str) -> Non
         ({"network": None, "allowed_endpoints": None}, PARENT.allowed_endpoints),
     ],
 )
-def test_network_and_endpoints_of_a_child(asked: dict[str, Any], expected: tuple[str, ...]) -> None:
-    """Absent inherits, empty and disabled are none."""
-    assert granted(**asked).allowed_endpoints == expected
+def test_a_child_inherits_endpoints_unless_it_disables_them(asked: dict[str, Any], expected: tuple[str, ...]) -> None:
+    """Absent fields inherit; empty and disabled ones mean none."""
+    assert child_grant(**asked).allowed_endpoints == expected
 
 
-def test_a_secrets_value_is_the_parents_whatever_the_child_says() -> None:
-    """It asks for a secret by its name."""
-    assert granted(secrets={"token": "forged"}).secrets == {"token": CANARY}
+def test_the_value_of_a_secret_is_always_the_parents() -> None:
+    """A child asks for a secret by its name."""
+    assert child_grant(secrets={"token": "forged"}).secrets == {"token": CANARY}
 
 
-def test_a_variable_that_the_parent_has_by_value_is_never_the_hosts() -> None:
-    """The parent cannot see the host's, so neither can anybody below it, in any number of steps."""
+def test_a_variable_set_by_value_never_gets_the_hosts_value_below() -> None:
+    """The parent cannot see the host's value, so no run below it can, in any number of steps."""
     root = resolve_root_policy(
         policy(allowed_env_vars=["TOKEN", "LANG"], env_vars={"TOKEN": "mine"}, allow_sub_agents=True)
     )
@@ -607,8 +606,8 @@ def test_a_variable_that_the_parent_has_by_value_is_never_the_hosts() -> None:
 # --- json, and what is shown ----------------------------------------------------------------------------------------
 
 
-def test_json_comes_back_equal_and_holds_only_what_was_asked() -> None:
-    """Absent fields stay absent, empty ones empty."""
+def test_json_of_a_policy_holds_requested_fields_and_decodes_equal() -> None:
+    """Absent fields stay absent, and empty fields stay empty."""
     asked = policy(memory_mb=128, env_vars={}, allowed_endpoints=[], secrets={"token": None}, isolation="L2")
 
     assert from_json(to_json(asked)) == asked
@@ -642,7 +641,7 @@ def test_json_comes_back_equal_and_holds_only_what_was_asked() -> None:
     ids=lambda value: repr(value)[:24],
 )
 def test_json_that_is_no_policy_is_an_invalid_value(text: str | bytes, field: str) -> None:
-    """Of one type, whatever it holds."""
+    """InvalidValue is the only error for wrong JSON."""
     with pytest.raises(InvalidValue) as refusal:
         from_json(text)
 
@@ -650,8 +649,8 @@ def test_json_that_is_no_policy_is_an_invalid_value(text: str | bytes, field: st
     assert len(str(refusal.value)) < 500
 
 
-def test_null_is_absent() -> None:
-    """In every field, never without end."""
+def test_null_fields_count_as_absent() -> None:
+    """Null in any field never means unlimited."""
     nothing = dict.fromkeys(Policy.__struct_fields__)
 
     assert from_json(msgspec.json.encode(nothing)) == Policy()
@@ -659,7 +658,7 @@ def test_null_is_absent() -> None:
 
 
 def test_no_value_of_a_variable_or_secret_is_shown() -> None:
-    """In no picture of a policy or grant, by no printer; names are."""
+    """No printed form of a policy or grant shows values; names are shown."""
     asked = policy(env_vars={"MODE": CANARY}, secrets={"token": CANARY}, isolation="L2")
     for held in (asked, resolve_root_policy(asked)):
         for shown in (
@@ -694,7 +693,7 @@ def test_no_value_of_a_variable_or_secret_is_shown() -> None:
     ids=lambda value: repr(value)[:30],
 )
 def test_no_error_shows_a_value_of_a_variable_or_secret(bad: dict[str, Any]) -> None:
-    """Nor keeps it where a logger would find it."""
+    """The error does not keep the value where a logger would find it."""
     with pytest.raises(InvalidValue) as refusal:
         policy(**bad)
 
@@ -702,8 +701,8 @@ def test_no_error_shows_a_value_of_a_variable_or_secret(bad: dict[str, Any]) -> 
     assert CANARY not in repr(refusal.value.value)
 
 
-def test_a_reservation_is_its_parents() -> None:
-    """A child shares what its parent shares, whether it says so or not, and never anything else."""
+def test_a_child_has_the_reservation_of_its_parent() -> None:
+    """A child may name the parent's reservation or none, and never another one."""
     assert PARENT.reservation is not None
     same = msgspec.structs.asdict(PARENT.reservation)
     for asked in (policy(), policy(reservation=same), policy(reservation=PARENT.reservation)):
@@ -725,15 +724,15 @@ def test_a_reservation_is_its_parents() -> None:
         ({"name": "crew", "sandboxes": 0}, ".sandboxes"),
     ],
 )
-def test_what_is_no_reservation_is_refused(value: object, field: str) -> None:
-    """By the field that is wrong."""
+def test_an_invalid_reservation_is_refused_by_its_field(value: object, field: str) -> None:
+    """The refusal names the field of the reservation that is wrong."""
     with pytest.raises(InvalidValue) as refused:
         policy(reservation=value)
     assert refused.value.field == f"policy.reservation{field}"
 
 
-def test_a_description_is_plain_data() -> None:
-    """Of a policy what it asks for, of a grant everything."""
+def test_to_public_dict_returns_plain_data() -> None:
+    """The dictionary has the requested fields of a policy, and every field of a grant."""
     assert to_public_dict(policy(memory_mb=1, secrets=["b", "a"], isolation="L2", allowed_endpoints=["a.org:1"])) == {
         "memory_mb": 1,
         "network": "allow_list",
@@ -747,15 +746,15 @@ def test_a_description_is_plain_data() -> None:
     assert msgspec.json.decode(msgspec.json.encode(whole)) == whole
 
 
-def test_a_policy_can_be_copied_and_travels_in_a_function() -> None:
-    """As one that was written inside a closure does."""
+def test_a_policy_can_be_copied_and_pickled() -> None:
+    """A policy in a closure travels with its packed function."""
     asked = policy(memory_mb=1, secrets=["a"], env_vars={"A": "1"})
 
     assert pickle.loads(pickle.dumps(asked)) == copy.copy(asked) == asked
 
 
-def test_levels_are_ordered_by_strength() -> None:
-    """From a process of its own to a machine of its own."""
+def test_isolation_levels_are_ordered_by_strength() -> None:
+    """Levels rise from a separate process to a separate machine."""
     assert [level.value for level in sorted(Isolation, key=lambda level: level.rank)] == [
         "L0",
         "L1",

@@ -1,4 +1,4 @@
-"""core/policy/rights.py: one spelling for each right, and nothing that could be read in two ways."""
+"""Tests of `core/policy/rights.py`: one spelling for each right, and no ambiguous one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ramet.core.policy import rights
     ],
 )
 def test_an_endpoint_has_one_spelling(written: str, canonical: str) -> None:
-    """Which is its own canonical form."""
+    """The canonical form of an endpoint is its own canonical form."""
     assert rights.endpoints("f", [written]) == (canonical,)
     assert rights.endpoints("f", [canonical]) == (canonical,)
 
@@ -116,8 +116,8 @@ def test_an_endpoint_has_one_spelling(written: str, canonical: str) -> None:
     ],
     ids=lambda text: repr(text)[:40],
 )
-def test_what_could_be_read_as_another_endpoint_is_refused(text: str) -> None:
-    """Rather than normalised: whoever connects may read it otherwise."""
+def test_an_ambiguous_endpoint_is_refused(text: str) -> None:
+    """Endpoints are not normalised, because the connecting program may read them differently."""
     with pytest.raises(InvalidValue, match="host:port") as refusal:
         rights.endpoints("policy.allowed_endpoints", ["good.org:1", text])
 
@@ -140,7 +140,7 @@ def test_what_could_be_read_as_another_endpoint_is_refused(text: str) -> None:
     ids=lambda text: repr(text)[:24],
 )
 def test_a_mount_has_one_spelling(written: str, canonical: str) -> None:
-    """Lexically: links are looked at when a run starts."""
+    """Paths are normalised as text; links are resolved when a run starts."""
     assert rights.mounts("f", [written, canonical]) == (canonical,)
 
 
@@ -185,7 +185,7 @@ def test_a_mount_has_one_spelling(written: str, canonical: str) -> None:
     ids=lambda text: repr(text)[:24],
 )
 def test_a_path_that_is_no_mount_is_refused(text: str) -> None:
-    """Before anything looks at the disk."""
+    """The check does not look at the disk."""
     with pytest.raises(InvalidValue) as refusal:
         rights.mounts("policy.readonly_mounts", [text])
 
@@ -201,15 +201,15 @@ LOADERS = (
 
 
 @pytest.mark.parametrize("name", LOADERS)
-def test_a_variable_that_a_loader_listens_to_is_never_given(name: str) -> None:
-    """Neither by name nor by value, to a root or a child."""
+def test_a_variable_that_loaders_read_is_refused(name: str) -> None:
+    """Neither a name nor a value of such a variable is accepted."""
     for ask in (lambda: rights.variables("f", ["LANG", name]), lambda: rights.variable_values("f", {name: ""})):
         with pytest.raises(InvalidValue, match=name):
             ask()
 
 
 @pytest.mark.parametrize("name", ["LANG", "_", "a1", "ENVIRONMENT", "IFS2", "MY_LD_PRELOAD", "PROXY", "A" * 255])
-def test_other_variables_are(name: str) -> None:
+def test_other_variables_are_accepted(name: str) -> None:
     """The patterns match whole names."""
     assert rights.variables("f", [name]) == (name,)
     assert rights.variable_values("f", {name: "x\n=ü"}) == {name: "x\n=ü"}
@@ -218,22 +218,22 @@ def test_other_variables_are(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "1A", "A-B", "A B", "A=B", "A\0", "A\n", "Ä", "BASH_FUNC_x%%", "A" * 256, "\ud800"]
 )
-def test_a_name_that_is_no_variables_is_refused(name: str) -> None:
-    """A name with '=' would be a value, one with a newline two lines of a listing."""
+def test_an_invalid_name_of_a_variable_is_refused(name: str) -> None:
+    """A name with '=' would set a value, and one with a newline would be two lines."""
     for ask in (lambda: rights.variables("f", [name]), lambda: rights.variable_values("f", {name: "x"})):
         with pytest.raises(InvalidValue, match="names of variables"):
             ask()
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "/a", "a\0", "a\n", "a b", "ä", "-a", "a" * 129])
-def test_a_secret_has_the_name_of_a_file(name: str) -> None:
-    """In one folder, and no other."""
+def test_a_secret_without_a_valid_file_name_is_refused(name: str) -> None:
+    """The file of a secret cannot leave its folder."""
     with pytest.raises(InvalidValue, match="file names"):
         rights.secrets("f", {name: "x"})
 
 
-def test_secrets_are_text_that_is_not_empty() -> None:
-    """What stars out the empty text would star out everything."""
+def test_an_empty_secret_is_refused() -> None:
+    """Masking an empty text would mask everything."""
     assert rights.secrets("f", {"a.b-c_1": "x\0\ny", "d": None}) == {"a.b-c_1": "x\0\ny", "d": None}
     with pytest.raises(InvalidValue, match="not empty"):
         rights.secrets("f", {"a": ""})
@@ -253,22 +253,22 @@ def test_secrets_are_text_that_is_not_empty() -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_there_is_an_end_to_what_can_be_asked(check: Any, given: Any) -> None:
+def test_the_size_of_requested_rights_is_bounded(check: Any, given: Any) -> None:
     """A guest writes these lists."""
     with pytest.raises(InvalidValue, match="at most"):
         check("f", given)
 
 
-def test_the_most_that_can_be_asked_is_accepted() -> None:
-    """To the byte."""
+def test_requested_rights_at_the_bounds_are_accepted() -> None:
+    """The bounds hold to the byte."""
     assert len(rights.variables("f", [f"A{number}" for number in range(256)])) == 256
     assert len(rights.endpoints("f", [f"ü{number}.org:1" for number in range(16)])) == 16
     assert rights.variable_values("f", {"A": "x" * (128 * 1024 - 1)})
     assert rights.secrets("f", {"a": "x" * 2**20})
 
 
-def test_what_an_endpoint_covers() -> None:
-    """Itself; below a wildcard every name, not the name itself; every name and public address below '*'."""
+def test_an_endpoint_covers_itself_and_a_wildcard_the_names_below() -> None:
+    """A wildcard does not cover its own domain; '*' covers every name and every public address."""
     granted = ["a.org:1", "*.b.org:2", "[2606:4700::1]:3"]
     covered = ["a.org:1", "x.b.org:2", "x.y.b.org:2", "*.b.org:2", "*.x.b.org:2", "[2606:4700::1]:3"]
     lacking = ["b.org:2", "x.b.org:1", "x.a.org:1", "xb.org:2", "*.org:2", "*", "[2606:4700::2]:3", "*.a.org:1"]

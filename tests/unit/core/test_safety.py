@@ -1,4 +1,4 @@
-"""Rules, votes and deciders of the safety gate: pure, total, and never looser than what they say."""
+"""Tests of rules, votes and deciders of the safety gate: they are pure and total, and never looser than written."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ plain = st.recursive(
 
 
 def votes(*words: str) -> list[Vote]:
-    """Votes of a, b, c, … with a reason each."""
+    """Return votes of a, b, c, … with a reason each."""
     return [Vote(voter="abcdef"[place], verdict=word, reason=f"{word}!") for place, word in enumerate(words)]
 
 
 def verdict(decider: Any, *words: str, of: int | None = None) -> str | None:
-    """What is decided, if it is."""
+    """Return the decided verdict, or None if undecided."""
     ballot = decide(decider, votes(*words), len(words) if of is None else of)
     return None if ballot is None else ballot.verdict
 
@@ -55,7 +55,7 @@ def verdict(decider: Any, *words: str, of: int | None = None) -> str | None:
 
 
 def test_the_first_rule_that_fits_decides() -> None:
-    """Order matters, tool names are globs, and what no rule fits is denied unless the policy says otherwise."""
+    """Tool names are globs, and a call without a fitting rule is denied by default."""
     policy = SafetyPolicy(
         rules=(
             Rule(tool="Bash", args={"command": "git push*"}, verdict="ask", reason="it leaves the house"),
@@ -71,8 +71,8 @@ def test_the_first_rule_that_fits_decides() -> None:
     assert policy.judge("bash", {"command": "git status"}).verdict == "deny"
 
 
-def test_a_deny_fits_any_text_and_an_allow_only_all_of_them() -> None:
-    """A list, or what is nested, does not smuggle a path past a rule; every argument of the pattern must fit."""
+def test_a_deny_fits_any_text_and_an_allow_fits_only_if_all_do() -> None:
+    """A list or a nested value hides no path from a rule, and every argument of a pattern must fit."""
     deny = Rule(args={"paths": "/etc/*"}, verdict="deny")
     allow = Rule(args={"paths": "/home/*"}, verdict="allow")
     mixed = {"paths": ["/home/a", {"more": "/etc/shadow"}]}
@@ -85,8 +85,8 @@ def test_a_deny_fits_any_text_and_an_allow_only_all_of_them() -> None:
 
 
 @pytest.mark.parametrize("word", VERDICTS)
-def test_an_argument_that_is_not_there_fits_no_pattern(word: Any) -> None:
-    """Neither is one without any text."""
+def test_a_missing_argument_fits_no_pattern(word: Any) -> None:
+    """An argument without any text fits none either."""
     rule = Rule(args={"path": "*"}, verdict=word)
 
     assert not rule.fits("Read", {})
@@ -98,7 +98,7 @@ def test_an_argument_that_is_not_there_fits_no_pattern(word: Any) -> None:
 
 @given(policy=policies, tool=names, args=st.dictionaries(names, plain, max_size=3))
 def test_every_call_has_a_verdict(policy: SafetyPolicy, tool: str, args: dict[str, Any]) -> None:
-    """Whatever a model calls with whatever arguments, the rules say one of three words, the same each time."""
+    """Any tool name and arguments get one of three verdicts, and the same one each time."""
     ballot = policy.judge(tool, args)
 
     assert ballot.verdict in VERDICTS
@@ -106,8 +106,8 @@ def test_every_call_has_a_verdict(policy: SafetyPolicy, tool: str, args: dict[st
 
 
 @given(policies)
-def test_a_policy_comes_back_as_it_was(policy: SafetyPolicy) -> None:
-    """decode(encode(policy)) is the policy."""
+def test_an_encoded_policy_decodes_equal(policy: SafetyPolicy) -> None:
+    """`decode(encode(policy))` equals the policy."""
     assert safety.decode(safety.encode(policy)) == policy
 
 
@@ -125,7 +125,7 @@ def test_a_policy_comes_back_as_it_was(policy: SafetyPolicy) -> None:
         '{"rule": []}',
     ],
 )
-def test_what_is_no_policy_is_refused(text: str) -> None:
+def test_an_invalid_policy_is_refused(text: str) -> None:
     """A misspelt field or word does not become a looser policy."""
     with pytest.raises(InvalidValue, match="safety policy"):
         safety.decode(text)
@@ -145,7 +145,7 @@ def test_what_is_no_policy_is_refused(text: str) -> None:
     ],
     ids=["tool", "verdict", "args", "reason", "list", "no-rule", "otherwise", "decider"],
 )
-def test_what_is_made_by_hand_is_checked_too(wrong: Any, field: str) -> None:
+def test_constructors_check_their_fields(wrong: Any, field: str) -> None:
     """The refusal names the field."""
     with pytest.raises(InvalidValue) as refusal:
         wrong()
@@ -155,8 +155,8 @@ def test_what_is_made_by_hand_is_checked_too(wrong: Any, field: str) -> None:
 # ---- deciders
 
 
-def test_unanimous() -> None:
-    """One deny aborts at once; an ask counts when all have voted."""
+def test_unanimous_denies_on_one_deny() -> None:
+    """One deny decides at once, and an ask counts after all votes."""
     assert verdict("unanimous", "allow", "allow") == "allow"
     assert verdict("unanimous", "allow", "ask") == "ask"
     assert verdict("unanimous", "ask", "deny") == "deny"
@@ -164,8 +164,8 @@ def test_unanimous() -> None:
     assert verdict("unanimous", "allow", "ask", of=3) is None
 
 
-def test_majority() -> None:
-    """More than half of all voters, not of those who have voted; half is not enough."""
+def test_majority_needs_more_than_half_of_all_voters() -> None:
+    """Voters who have not voted count, and half is not enough."""
     assert verdict("majority", "allow", "deny", "allow") == "allow"
     assert verdict("majority", "allow", "allow", of=3) == "allow"
     assert verdict("majority", "allow", "deny") == "deny"
@@ -174,23 +174,23 @@ def test_majority() -> None:
     assert verdict("majority", "deny", "deny", of=3) == "deny"
 
 
-def test_first() -> None:
-    """Whoever has a word first decides alone; an ask hands on, at the end to a person."""
+def test_first_takes_the_first_vote_that_is_no_ask() -> None:
+    """An ask passes the decision on, in the end to a person."""
     assert verdict("first", "deny", of=2) == "deny"
     assert verdict("first", "ask", of=2) is None
     assert verdict("first", "ask", "allow") == "allow"
     assert verdict("first", "ask", "ask") == "ask"
 
 
-def test_the_reason_names_who_said_so() -> None:
-    """It goes to the model and to the log."""
+def test_the_reason_names_the_deciding_voter() -> None:
+    """The reason goes to the model and to the log."""
     assert decide("unanimous", votes("allow", "deny"), 2) == VoterAnswer("deny", "b: deny!")
     assert decide("first", votes("ask", "allow"), 2) == VoterAnswer("allow", "b: allow!")
 
 
 @given(decider=deciders, words=st.lists(verdicts, min_size=1, max_size=6), cut=st.integers(0, 6))
-def test_an_early_decision_is_the_one_that_all_votes_lead_to(decider: Any, words: list[str], cut: int) -> None:
-    """Nobody has to be asked once it is decided: whatever they would say, it stays; with all votes it is decided."""
+def test_further_votes_do_not_change_an_early_decision(decider: Any, words: list[str], cut: int) -> None:
+    """Voting may stop at a decision, and all votes always lead to one."""
     early, late = verdict(decider, *words[:cut], of=len(words)), verdict(decider, *words)
 
     assert late in VERDICTS
@@ -198,8 +198,8 @@ def test_an_early_decision_is_the_one_that_all_votes_lead_to(decider: Any, words
 
 
 @given(decider=deciders, words=st.lists(verdicts, max_size=6), place=st.integers(0, 5))
-def test_turning_a_vote_into_a_no_never_lets_more_through(decider: Any, words: list[str], place: int) -> None:
-    """A voter that could not vote counts as a deny: what was not let through is not let through by that."""
+def test_turning_a_vote_into_a_deny_allows_no_further_call(decider: Any, words: list[str], place: int) -> None:
+    """A voter that cannot vote counts as a deny."""
     turned = [*words]
     if words:
         turned[place % len(words)] = "deny"
@@ -209,6 +209,6 @@ def test_turning_a_vote_into_a_no_never_lets_more_through(decider: Any, words: l
 
 
 @given(decider=deciders, words=st.lists(verdicts.filter(lambda word: word != "allow"), max_size=6))
-def test_nothing_is_let_through_that_nobody_allowed(decider: Any, words: list[str]) -> None:
-    """Without one allow there is no commit, without voters neither."""
+def test_a_call_without_an_allow_vote_is_not_allowed(decider: Any, words: list[str]) -> None:
+    """No decider allows a call without voters."""
     assert verdict(decider, *words) in ("deny", "ask")
