@@ -1,4 +1,4 @@
-"""A process with a store of its own: `python -m tests.unit.store.kernel DEED PATH`. It says on stdout what it did."""
+"""Process with a store of its own: `python -m tests.unit.store.kernel DEED PATH`. It prints what it did."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _LIMIT = 400_000  #: bytes of a file, for `limited`
 
 
 def entry(number: int, size: int = 20) -> Entry:
-    """The entry of this number."""
+    """Return the entry with this number."""
     return Entry(f"tree-{number % 3}", f"run-{number % 7}", number, "notice", b"%d " % number + b"x" * size)
 
 
 def say(*words: object) -> None:
-    """One line, at once."""
+    """Print one line and flush it."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
 
 
 async def hold(path: str) -> None:
-    """Have it open until stdin ends."""
+    """Keep the store open until stdin ends."""
     store = await SqliteStore(path).open()
     say("open", os.getpid())
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
@@ -35,7 +35,7 @@ async def hold(path: str) -> None:
 
 
 async def append(path: str) -> None:
-    """Append for ever, some events in one go, and say up to which one all are durable."""
+    """Append forever, several events at a time, and print the last durable one."""
     store = await SqliteStore(path).open()
     number = len(await store.read(limit=1_000_000))
     while True:
@@ -49,7 +49,7 @@ async def append(path: str) -> None:
 
 
 async def fill(path: str) -> None:
-    """Append until the disk is full; then everybody is told, and nothing hangs."""
+    """Append until the disk is full, then check that every use raises StoreFailed and nothing hangs."""
     store = await SqliteStore(path).open()
     following = asyncio.ensure_future(_follow(store))
     number = 0
@@ -81,13 +81,13 @@ async def fill(path: str) -> None:
 
 
 async def limited(path: str) -> None:
-    """Likewise, with a limit on the size of files."""
+    """Fill the store under a limit on the size of files."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (_LIMIT, _LIMIT))
     await fill(path)
 
 
 async def refused(path: str) -> None:
-    """Open it, and say what the refusal is."""
+    """Open the store, and print the refusal."""
     try:
         await SqliteStore(path).open()
     except RametError as refusal:
@@ -95,7 +95,7 @@ async def refused(path: str) -> None:
 
 
 async def forgetful(path: str) -> None:
-    """Append, wait, and end without closing."""
+    """Append, wait for durability, and end without closing."""
     store = await SqliteStore(path).open()
     await store.durable(store.append(entry(1)))
     say("done")

@@ -1,4 +1,4 @@
-"""store/sqlite/checkpoint.py: moving the log of SQLite beside the writer."""
+"""Tests of `store/sqlite/checkpoint.py`: SQLite's log is moved into the file outside of the writer."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from ramet.store.sqlite.checkpoint import Checkpoints
 
 
-def test_the_log_is_moved_where_no_thread_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer asks for it: an error there would end the journal for good."""
+def test_the_log_is_moved_when_no_thread_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in the writer's call would end the journal permanently."""
     own, writers = (sqlite3.connect(tmp_path / "journal.db", check_same_thread=False) for _ in range(2))
     writers.execute("PRAGMA journal_mode=WAL").fetchall()
     checkpoints = Checkpoints(own, writers)

@@ -1,5 +1,5 @@
-"""The journal on a real PostgreSQL server: what it promises, and who may open it. What all stores share is in
-tests/conformance/test_stores.py."""
+"""Tests of the journal on a real PostgreSQL server: its promises, and which kernels may open it. Tests of all stores
+are in `tests/conformance/test_stores.py`."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.support.waiting import eventually
 __all__ = ["postgres", "schema", "store"]  # fixtures are used by their names
 
 
-async def test_what_was_appended_is_read_back_in_order_by_tree_and_by_run(store: PostgresStore) -> None:
-    """Rows hold integers for trees and runs; readers get their names."""
+async def test_events_are_read_in_order_by_tree_and_by_run(store: PostgresStore) -> None:
+    """Rows hold integers for trees and runs; readers get the names."""
     entries = [entry(n, tree=f"t-{n % 3}", run=f"r-{n % 5}") for n in range(1, 100)]
 
     for each in entries:
@@ -40,7 +40,7 @@ async def test_what_was_appended_is_read_back_in_order_by_tree_and_by_run(store:
     assert (store.committed, await store.head()) == (99, (await everything(store))[-1].cursor)
 
 
-async def test_synchronous_commit_is_on_whatever_the_server_has_as_its_default(store: PostgresStore) -> None:
+async def test_synchronous_commit_is_on_against_the_servers_default(store: PostgresStore) -> None:
     """The server of these tests has it off."""
     parts = store._open
     assert parts is not None
@@ -52,8 +52,8 @@ async def test_synchronous_commit_is_on_whatever_the_server_has_as_its_default(s
     assert row == ("on",)
 
 
-async def test_events_are_committed_within_milliseconds_when_nobody_waits_for_them(store: PostgresStore) -> None:
-    """They wait for company, not for a waiter."""
+async def test_events_are_committed_soon_without_a_waiter(store: PostgresStore) -> None:
+    """Events wait a few milliseconds for further events, and not for a caller of `durable`."""
     heard: list[int] = []
     store.on_commit(heard.append)
 
@@ -63,8 +63,8 @@ async def test_events_are_committed_within_milliseconds_when_nobody_waits_for_th
     assert heard == [1]
 
 
-async def test_those_who_wait_at_once_share_one_commit(store: PostgresStore) -> None:
-    """A group commit: what is asked for in one turn of the loop is one batch; listeners hear of it first."""
+async def test_concurrent_waiters_share_one_commit(store: PostgresStore) -> None:
+    """Appends of one turn of the loop are one batch, and listeners get it before the waiters."""
     heard: list[int] = []
     store.on_commit(heard.append)
 
@@ -78,10 +78,8 @@ async def test_those_who_wait_at_once_share_one_commit(store: PostgresStore) -> 
     assert seen == [[50]] * 50
 
 
-async def test_a_forgotten_tree_is_gone_with_its_names_and_its_ids_are_not_used_again(
-    postgres: Server, schema: str, store: PostgresStore
-) -> None:
-    """What is appended after `forget` was called stays, also if it belongs to the same tree."""
+async def test_a_forgotten_tree_is_removed_with_its_names(postgres: Server, schema: str, store: PostgresStore) -> None:
+    """Events that are appended after the call of `forget` stay, also those of the forgotten tree."""
     for n in range(1, 4):
         store.append(entry(n))
     store.append(entry(1, tree="t-2", run="r-2"))
@@ -100,8 +98,8 @@ async def test_a_forgotten_tree_is_gone_with_its_names_and_its_ids_are_not_used_
     assert names == [("r-2",), ("t-2",)]
 
 
-async def test_documents_change_for_one_winner(store: PostgresStore) -> None:
-    """Who comes second with the same expectation gets a Conflict that says what is there; its batch is not harmed."""
+async def test_concurrent_changes_of_a_document_have_one_winner(store: PostgresStore) -> None:
+    """The others get a Conflict with the found version, and their batch is committed."""
     answers = await asyncio.gather(
         *(store.put("task", "a", b"%d" % n, expected=0) for n in range(10)), return_exceptions=True
     )
@@ -117,8 +115,8 @@ async def test_documents_change_for_one_winner(store: PostgresStore) -> None:
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800", "😀" * 651])
-async def test_text_that_postgresql_cannot_hold_is_refused_and_harms_nobody(store: PostgresStore, text: str) -> None:
-    """It is refused before it gets into a batch, which would fail the store."""
+async def test_text_that_postgresql_cannot_store_is_refused_before_the_batch(store: PostgresStore, text: str) -> None:
+    """Such text in a batch would fail the store."""
     with pytest.raises(InvalidValue):
         store.append(entry(1, run=text))
     with pytest.raises(InvalidValue):
@@ -132,10 +130,10 @@ async def test_text_that_postgresql_cannot_hold_is_refused_and_harms_nobody(stor
 # ---- who may open it
 
 
-async def test_a_second_kernel_is_refused_by_the_name_of_the_first(
+async def test_a_second_kernel_is_refused_with_the_pids_of_the_first(
     postgres: Server, store: PostgresStore, schema: str
 ) -> None:
-    """It is told the backend's pid and our own; another kernel name, another schema and a reader come in."""
+    """Another kernel name, another schema, and a reader are accepted."""
     second = PostgresStore(postgres.dsn, schema=schema)
 
     with pytest.raises(StoreInUse) as refusal:
@@ -154,7 +152,7 @@ async def test_a_second_kernel_is_refused_by_the_name_of_the_first(
 
 
 async def test_the_lock_is_free_once_the_store_is_closed(postgres: Server, schema: str) -> None:
-    """Opening and closing are idempotent, and a store can be parts again."""
+    """Opening and closing are idempotent, and a store can be opened again."""
     first = PostgresStore(postgres.dsn, schema=schema)
     for _ in range(2):
         async with opened(first):
@@ -166,8 +164,8 @@ async def test_the_lock_is_free_once_the_store_is_closed(postgres: Server, schem
         assert len(await everything(second)) == 2
 
 
-async def test_a_reader_writes_nothing_and_makes_nothing(postgres: Server, schema: str, store: PostgresStore) -> None:
-    """Neither events nor documents; and where there is no journal it does not make one."""
+async def test_a_reader_cannot_write_or_create_a_journal(postgres: Server, schema: str, store: PostgresStore) -> None:
+    """Events and documents are refused, and a missing journal is an error."""
     async with opened(PostgresStore(postgres.dsn, schema=schema, read_only=True)) as reader:
         with pytest.raises(StoreFailed, match="reading only"):
             reader.append(entry(1))
@@ -177,8 +175,8 @@ async def test_a_reader_writes_nothing_and_makes_nothing(postgres: Server, schem
         await PostgresStore(postgres.dsn, schema=fresh_schema(), read_only=True).open()
 
 
-async def test_a_newer_schema_is_refused_and_left_as_it_is(postgres: Server, schema: str) -> None:
-    """By kernels and by readers; nothing in it changes, not even who parts it how often."""
+async def test_a_newer_schema_is_refused_unchanged(postgres: Server, schema: str) -> None:
+    """Kernels and readers are refused; the schema's content, with the count of openings, is unchanged."""
     async with opened(PostgresStore(postgres.dsn, schema=schema)) as first:
         await first.durable(first.append(entry(1)))
     newer = postgres_schema.NEWEST + 1
@@ -193,8 +191,8 @@ async def test_a_newer_schema_is_refused_and_left_as_it_is(postgres: Server, sch
         assert _content(connection, schema) == before
 
 
-async def test_a_fresh_schema_is_a_migrated_one(postgres: Server, schema: str) -> None:
-    """Version by version leads to the same tables as all at once."""
+async def test_a_fresh_schema_equals_a_migrated_one(postgres: Server, schema: str) -> None:
+    """Single migrations lead to the tables that are made at once."""
     stepwise = fresh_schema()
     async with opened(PostgresStore(postgres.dsn, schema=schema)):
         pass
@@ -223,22 +221,22 @@ def _shape(connection: psycopg.Connection, schema: str) -> str:
     return str([columns, indexes.fetchall()]).replace(schema, "schema")
 
 
-async def test_a_dsn_that_is_none_is_refused_without_being_shown() -> None:
-    """It may hold a password."""
+async def test_an_invalid_dsn_is_refused_without_being_shown() -> None:
+    """A DSN may hold a password."""
     with pytest.raises(InvalidValue) as refusal:
         PostgresStore("host=localhost password=hunter2 secret")
 
     assert "hunter2" not in str(refusal.value)
 
 
-async def test_a_server_that_is_not_there_fails_the_open(tmp_path: pathlib.Path) -> None:
-    """At once: patience is for a server that was there."""
+async def test_opening_fails_without_a_server(tmp_path: pathlib.Path) -> None:
+    """Opening fails at once; the patience of a store is for servers that were there before."""
     with pytest.raises(StoreFailed, match="connection"):
         await PostgresStore(f"host={tmp_path} dbname=x").open()
 
 
-def test_without_psycopg_the_line_that_installs_it_is_named() -> None:
-    """Only making a store needs it, not importing the module."""
+def test_without_psycopg_making_a_store_raises_missing_extra() -> None:
+    """Importing the module works without psycopg."""
     program = """
 import sys
 sys.modules["psycopg"] = None

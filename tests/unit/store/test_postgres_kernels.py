@@ -1,4 +1,4 @@
-"""The journal on PostgreSQL with several kernels and readers, in this process and in others, which are killed."""
+"""Tests of the journal on PostgreSQL with several kernels and readers, in this process and in killed ones."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ asyncio.run(main())
 
 
 class _Program:
-    """A Python process that says lines of JSON; killed at the end."""
+    """Python process that prints lines of JSON, and is killed at the end."""
 
     def __init__(self, body: str, *arguments: str) -> None:
         script = textwrap.dedent(_PROGRAM + body)
@@ -80,8 +80,8 @@ class _Program:
         os.set_blocking(self._out.fileno(), False)
         self._rest = b""
 
-    def said(self) -> list[dict[str, Any]]:
-        """All that it said until now."""
+    def printed(self) -> list[dict[str, Any]]:
+        """Return every line that it printed until now."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._out.fileno(), 2**16):
                 *whole, self._rest = (self._rest + data).split(b"\n")
@@ -89,10 +89,10 @@ class _Program:
         return self.lines
 
     def kill(self) -> list[dict[str, Any]]:
-        """SIGKILL; all that it said."""
+        """Send SIGKILL, and return every printed line."""
         self._process.kill()
         self._process.wait()
-        self.said()
+        self.printed()
         self._out.close()
         return self.lines
 
@@ -107,24 +107,24 @@ def _program(body: str, *arguments: str) -> Iterator[_Program]:
             program.kill()
 
 
-async def test_what_a_killed_writer_was_told_is_there_and_nothing_twice(postgres: Server, schema: str) -> None:
-    """kill -9 in the middle of appending: each event that was acknowledged is there, once, without a gap before it."""
+async def test_acknowledged_events_of_a_killed_writer_are_there_once(postgres: Server, schema: str) -> None:
+    """After `kill -9` during appends each acknowledged event is there once, without a gap before it."""
     with _program(_WRITER, postgres.dsn, schema, "kernel") as writer:
-        await eventually(lambda: len(writer.said()) > 200)
-        said = writer.kill()
+        await eventually(lambda: len(writer.printed()) > 200)
+        printed = writer.kill()
 
     async with opened(PostgresStore(postgres.dsn, schema=schema, read_only=True)) as reader:
         there = per_writer(await everything(reader))
     for who, sequence in there.items():
         assert sequence == list(range(1, len(sequence) + 1))
-        assert len(sequence) >= max(line["seq"] for line in said if line["who"] == who)
-    assert there.keys() == {line["who"] for line in said}
+        assert len(sequence) >= max(line["seq"] for line in printed if line["who"] == who)
+    assert there.keys() == {line["who"] for line in printed}
 
 
 async def test_the_lock_of_a_killed_kernel_is_free_soon(postgres: Server, schema: str) -> None:
-    """Its session ends with its process; the next kernel begins where it stopped."""
+    """A kernel's session ends with its process, and the next kernel continues the journal."""
     with _program(_WRITER, postgres.dsn, schema, "kernel") as writer:
-        await eventually(writer.said)
+        await eventually(writer.printed)
         with pytest.raises(StoreInUse):
             await PostgresStore(postgres.dsn, schema=schema).open()
         writer.kill()
@@ -139,8 +139,8 @@ async def test_the_lock_of_a_killed_kernel_is_free_soon(postgres: Server, schema
     await store.close()
 
 
-async def test_a_follower_in_another_process_misses_nothing_of_two_kernels(postgres: Server, schema: str) -> None:
-    """Both write at once; by cursor alone it sees the events of each in order, without a gap."""
+async def test_a_follower_in_another_process_sees_all_events_of_two_kernels(postgres: Server, schema: str) -> None:
+    """Two kernels write concurrently; a follower sees each one's events in order and without a gap by cursor."""
     async with opened(PostgresStore(postgres.dsn, schema=schema)):
         pass
     with (
@@ -148,12 +148,12 @@ async def test_a_follower_in_another_process_misses_nothing_of_two_kernels(postg
         _program(_WRITER, postgres.dsn, schema, "one") as one,
         _program(_WRITER, postgres.dsn, schema, "two") as two,
     ):
-        await eventually(lambda: min(len(one.said()), len(two.said())) > 300)
+        await eventually(lambda: min(len(one.printed()), len(two.printed())) > 300)
         one.kill()
         two.kill()
         async with opened(PostgresStore(postgres.dsn, schema=schema, read_only=True)) as reader:
             there = await everything(reader)
-            await eventually(lambda: len(follower.said()) > len(there))
+            await eventually(lambda: len(follower.printed()) > len(there))
         seen = follower.kill()[1:]
 
     assert [(line["cursor"], line["who"], line["seq"]) for line in seen] == [
@@ -165,7 +165,7 @@ async def test_a_follower_in_another_process_misses_nothing_of_two_kernels(postg
 async def test_waiting_ends_with_a_commit_of_another_kernel(
     postgres: Server, schema: str, store: PostgresStore
 ) -> None:
-    """LISTEN and NOTIFY: whoever waits is woken; our own commits wake, too; and without any the time is up."""
+    """LISTEN and NOTIFY wake a waiter; own commits wake it, too; a timeout ends the wait."""
     async with opened(PostgresStore(postgres.dsn, schema=schema, kernel="other")) as other:
         assert not await store.wait(0, timeout_s=0)
         for writer in (other, store):
@@ -181,7 +181,7 @@ async def test_waiting_ends_with_a_commit_of_another_kernel(
 async def test_no_event_is_seen_before_one_of_a_lower_cursor(
     postgres: Server, schema: str, store: PostgresStore
 ) -> None:
-    """A kernel whose transaction is slow keeps others waiting: a reader never passes an event that commits later."""
+    """A slow transaction of one kernel delays others, so a reader never passes an event that commits later."""
     go_on = threading.Event()
     async with opened(PostgresStore(postgres.dsn, schema=schema, kernel="slow")) as slow:
         first = slow.append(entry(1, tree="t-slow", run="r-slow"))
@@ -205,7 +205,7 @@ async def test_no_event_is_seen_before_one_of_a_lower_cursor(
 async def test_a_tree_that_another_kernel_forgot_may_be_written_again(
     postgres: Server, schema: str, store: PostgresStore
 ) -> None:
-    """The ids that this kernel kept at hand mean nothing any more: it looks them up anew."""
+    """A kernel looks up the ids of a forgotten tree again."""
     async with opened(PostgresStore(postgres.dsn, schema=schema, kernel="other")) as other:
         for n in range(1, 4):
             await store.durable(store.append(entry(n)))
@@ -215,8 +215,8 @@ async def test_a_tree_that_another_kernel_forgot_may_be_written_again(
         assert [each[1:4] for each in await everything(other)] == [("t-1", "r-1", 4)]
 
 
-async def test_waiting_goes_on_when_the_session_that_listens_is_lost(postgres: Server, schema: str) -> None:
-    """All sessions of the reader are ended; it hears of the next event all the same."""
+async def test_waiting_continues_when_the_listening_session_is_lost(postgres: Server, schema: str) -> None:
+    """The reader connects again, and gets the next event."""
     async with (
         opened(PostgresStore(postgres.dsn, schema=schema, kernel="other")) as other,
         opened(PostgresStore(postgres.dsn, schema=schema, read_only=True)) as reader,

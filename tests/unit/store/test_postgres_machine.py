@@ -1,4 +1,4 @@
-"""A kernel whose machine is gone: nothing says so but that nothing comes from there any more."""
+"""Tests of a kernel whose machine vanished: the only sign is that nothing arrives from it."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ asyncio.run(main())
 
 
 class _Machine:
-    """A network namespace that is connected to ours by a cable, until that is cut."""
+    """Network namespace that a virtual cable connects to ours until the cable is cut."""
 
     def __init__(self, name: str) -> None:
         self._name, self._cable = name, f"{name}-0"
 
     def begin(self) -> None:
-        """Have it, with an address. Raises OSError where that is not allowed."""
+        """Create the namespace with an address. Raises OSError where that is not allowed."""
         self._ip("netns", "add", self._name)
         self._ip("link", "add", self._cable, "type", "veth", "peer", "name", "far", "netns", self._name)
         self._ip("addr", "add", f"{_HERE}/24", "dev", self._cable)
@@ -50,16 +50,16 @@ class _Machine:
             self._ip("-n", self._name, *words)
 
     def run(self, code: str, *arguments: str) -> subprocess.Popen[str]:
-        """A Python process over there."""
+        """Start a Python process in the namespace."""
         argv = ["ip", "netns", "exec", self._name, sys.executable, "-c", code, *arguments]
         return subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
 
     def vanish(self) -> None:
-        """Whatever is sent there is lost from now on, without a word."""
+        """Drop every packet to the namespace from now on."""
         self._ip("-n", self._name, "addr", "del", f"{_THERE}/24", "dev", "far")
 
     def end(self) -> None:
-        """Leave nothing of it."""
+        """Remove the namespace and the cable."""
         for words in (("link", "del", self._cable), ("netns", "del", self._name)):
             with contextlib.suppress(OSError):
                 self._ip(*words)
@@ -72,7 +72,7 @@ class _Machine:
 
 @pytest.fixture
 def machine() -> Iterator[_Machine]:
-    """Another machine."""
+    """Yield another machine."""
     if why := absent():
         pytest.skip(why)
     if os.geteuid() or shutil.which("ip") is None or not pathlib.Path("/proc/self/ns/net").exists():
@@ -88,8 +88,8 @@ def machine() -> Iterator[_Machine]:
         machine.end()
 
 
-async def test_the_trees_of_a_machine_that_is_gone_are_adopted(machine: _Machine) -> None:
-    """Its process never ends, as far as anybody can see: the server gives it up, and with it the lock."""
+async def test_the_trees_of_a_vanished_machine_are_taken_over(machine: _Machine) -> None:
+    """The kernel's process never ends visibly; the server drops its session and with it the lock."""
     server = Server(_HERE)
     try:
         process = machine.run(_KERNEL, f"host={_HERE} user=ramet dbname=postgres")

@@ -1,4 +1,5 @@
-"""Several kernels on one schema: what falls is claimed, what comes back keeps its own, and what was lost is fenced."""
+"""Tests of several kernels on one schema: fallen trees are claimed, returning kernels keep their trees, and lost
+trees are fenced."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ __all__ = ["own_postgres", "postgres", "schema"]  # fixtures are used by their n
 
 @contextlib.asynccontextmanager
 async def _kernels(server: Server, schema: str, *names: str) -> AsyncIterator[list[PostgresStore]]:
-    """Stores of kernels of these names, open."""
+    """Yield open stores of kernels with these names."""
     async with contextlib.AsyncExitStack() as stack:
         stores = [PostgresStore(server.dsn, schema=schema, kernel=name) for name in names]
         yield [await stack.enter_async_context(opened(store)) for store in stores]
@@ -39,8 +40,8 @@ async def _owner(store: PostgresStore, tree: str) -> str:
     return seat.name if seat is not None else ""
 
 
-async def test_of_a_batch_only_what_is_still_its_own_is_written(postgres: Server, schema: str) -> None:
-    """One tree was adopted while it was cut off, one was not: that goes on; of the other nothing is there, ever."""
+async def test_a_batch_writes_only_events_of_trees_that_the_kernel_owns(postgres: Server, schema: str) -> None:
+    """The kernel lost one of two trees while it was cut off; events of that tree are never written."""
     async with _kernels(postgres, schema, "one", "two") as (one, two):
         for tree in ("kept", "lost"):
             await one.durable(one.append(entry(1, tree=tree)))
@@ -72,8 +73,8 @@ async def test_of_a_batch_only_what_is_still_its_own_is_written(postgres: Server
         assert await one.get("kind", "key") is None
 
 
-async def test_every_commit_sees_that_something_was_taken(postgres: Server, schema: str) -> None:
-    """Also one of a session that never ended: by the count in its kernel's row, and by nothing else."""
+async def test_every_commit_checks_for_lost_trees(postgres: Server, schema: str) -> None:
+    """A kernel whose session never ended sees the loss by the count in its row."""
     async with _kernels(postgres, schema, "one", "two") as (one, two):
         for tree in ("kept", "lost"):
             await one.durable(one.append(entry(1, tree=tree)))
@@ -88,8 +89,8 @@ async def test_every_commit_sees_that_something_was_taken(postgres: Server, sche
         assert [(each.tree, each.seq) for each in await everything(two)] == [("kept", 1), ("lost", 1), ("kept", 2)]
 
 
-async def test_what_was_lost_and_is_over_is_not_taken_back_by_writing_to_it(postgres: Server, schema: str) -> None:
-    """Nobody has it any more: it is had again by a claim only, and then its new owner is the one who writes."""
+async def test_a_lost_tree_is_not_owned_again_by_writing_to_it(postgres: Server, schema: str) -> None:
+    """A released tree has no owner; a kernel owns it again only after a claim."""
     async with _kernels(postgres, schema, "one", "two") as (one, two):
         await one.durable(one.append(entry(1)))
         with cut_off(one, postgres):
@@ -105,8 +106,8 @@ async def test_what_was_lost_and_is_over_is_not_taken_back_by_writing_to_it(post
         await one.durable(one.append(entry(2)))
 
 
-async def test_an_idle_kernel_hears_at_once_that_its_tree_was_adopted(postgres: Server, schema: str) -> None:
-    """Nobody writes: its session ends, it comes back, and finds out."""
+async def test_an_idle_kernel_learns_that_its_tree_was_taken_over(postgres: Server, schema: str) -> None:
+    """Without a write the kernel finds the loss when its session is back."""
     async with _kernels(postgres, schema, "one", "two") as (one, two):
         await one.durable(one.append(entry(1)))
         told: list[OwnedElsewhere] = []
@@ -119,8 +120,8 @@ async def test_an_idle_kernel_hears_at_once_that_its_tree_was_adopted(postgres: 
         assert (told[0].tree, told[0].kernel) == ("t-1", "two")
 
 
-def _claimed_meanwhile(server: Server, schema: str, one: PostgresStore) -> None:
-    """End the session of a kernel that stands still, and have another one claim all that it has.
+def _claim_from_stopped_kernel(server: Server, schema: str, one: PostgresStore) -> None:
+    """End the session of a stopped kernel, and have another one claim all its trees.
 
     The loop of `one` is the one that calls this: as for a process that is stopped, nothing goes on in it.
     """
@@ -136,10 +137,10 @@ def _claimed_meanwhile(server: Server, schema: str, one: PostgresStore) -> None:
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["waits", "asks later"])
-async def test_an_intent_is_acted_on_by_nobody_who_lost_the_tree_behind_it(
+async def test_a_kernel_learns_of_a_lost_tree_before_it_acts_on_an_intent(
     postgres: Server, schema: str, waits: bool
 ) -> None:
-    """It is on record, the kernel stands still, and its tree is adopted: it hears of that before it goes on.
+    """The kernel stops after its intent is recorded, and its tree is claimed; `durable` reports the loss.
 
     Whether the intent was committed while it was waited for, or before.
     """
@@ -149,28 +150,28 @@ async def test_an_intent_is_acted_on_by_nobody_who_lost_the_tree_behind_it(
         one.on_tree_loss(lambda loss: told.append(loss.kernel))
         ticket = one.append(entry(2))
         if waits:
-            stop = one.on_commit(lambda _: _claimed_meanwhile(postgres, schema, one))
+            stop = one.on_commit(lambda _: _claim_from_stopped_kernel(postgres, schema, one))
             await one.durable(ticket)
             stop()
         else:
             await one.durable(ticket)
-            _claimed_meanwhile(postgres, schema, one)
+            _claim_from_stopped_kernel(postgres, schema, one)
             await one.durable(ticket)
 
         assert told == ["two"]
 
 
-async def test_a_kernel_that_stood_still_asks_though_nobody_hung_up(
+async def test_a_kernel_that_stood_still_checks_its_session_again(
     postgres: Server, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A machine that slept was told of no end: what the server said before is old, and is asked for again."""
+    """A machine that slept got no sign of an end, so an old answer of the server is checked again."""
     async with _kernels(postgres, schema, "one") as [one]:
         told: list[str] = []
         ticket = one.append(entry(1))
         await one.durable(ticket)
         one.on_tree_loss(lambda loss: told.append(loss.kernel))
         monkeypatch.setattr(SessionMonitor, "has_hung_up", lambda _: False)
-        _claimed_meanwhile(postgres, schema, one)
+        _claim_from_stopped_kernel(postgres, schema, one)
         monkeypatch.setattr("ramet.store.postgres.connection.SURE_S", 0.0)
 
         await one.durable(ticket)
@@ -178,8 +179,8 @@ async def test_a_kernel_that_stood_still_asks_though_nobody_hung_up(
         assert told == ["two"]
 
 
-async def test_a_kernel_whose_session_is_away_knows_itself(postgres: Server, schema: str) -> None:
-    """Though it has no tree: what it does meanwhile is done under its name and epoch, once it is back."""
+async def test_a_kernel_without_its_session_is_listed_for_itself(postgres: Server, schema: str) -> None:
+    """The kernel acts under its name and epoch once its session is back, even without trees."""
     async with _kernels(postgres, schema, "one", "two") as (one, two):
         [seat, _] = await one.kernels()
         with cut_off(one, postgres):
@@ -187,8 +188,8 @@ async def test_a_kernel_whose_session_is_away_knows_itself(postgres: Server, sch
             assert [each.name for each in await two.kernels()] == ["two"]
 
 
-async def test_a_kernel_that_comes_back_before_anybody_claims_keeps_its_trees(postgres: Server, schema: str) -> None:
-    """Its epoch is unchanged, and so are its trees; its lock is another one, for which the other waits anew."""
+async def test_a_kernel_that_returns_before_a_claim_keeps_its_trees(postgres: Server, schema: str) -> None:
+    """Epoch and trees are unchanged; the lock is a new one, for which the other kernel waits."""
     async with _kernels(postgres, schema, "one", "two") as (one, two):
         await one.durable(one.append(entry(1)))
         with psycopg.connect(postgres.dsn, autocommit=True) as connection:
@@ -200,18 +201,20 @@ async def test_a_kernel_that_comes_back_before_anybody_claims_keeps_its_trees(po
         assert [each.seq for each in await everything(two)] == [1, 2]
 
 
-async def test_all_that_live_hear_of_the_one_that_fell_and_share_what_it_had(postgres: Server, schema: str) -> None:
-    """Four kernels, of which each waits for one: a lock that falls is told to all, wherever it is in their row."""
+async def test_every_living_kernel_learns_of_a_fallen_one_and_they_share_its_trees(
+    postgres: Server, schema: str
+) -> None:
+    """Each of four kernels watches one other, and the fall of any of them is sent to all."""
     async with _kernels(postgres, schema, "a", "b", "c", "d") as stores:
         for fallen in stores[1:]:
-            await _falls(postgres, fallen, [store for store in stores if store is not fallen])
+            await _cut_off_and_share(postgres, fallen, [store for store in stores if store is not fallen])
             await fallen.put("kind", "back", b"")
 
 
-async def test_one_that_falls_while_nobody_waits_for_it_is_told_by_who_looks_next(
+async def test_a_fall_that_no_kernel_watched_is_reported_at_the_next_look(
     postgres: Server, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever had waited for it was interrupted in that moment, and saw it only when it looked again."""
+    """The watching kernel was interrupted at that moment, and reports the fall after its next look."""
     waits = PeerMonitor._block
 
     def interrupted(watch: PeerMonitor, lock: int | None, most_s: float) -> None:
@@ -221,10 +224,10 @@ async def test_one_that_falls_while_nobody_waits_for_it_is_told_by_who_looks_nex
 
     monkeypatch.setattr(PeerMonitor, "_block", interrupted)
     async with _kernels(postgres, schema, "a", "b", "c", "d") as stores:
-        await _falls(postgres, stores[3], stores[:3])
+        await _cut_off_and_share(postgres, stores[3], stores[:3])
 
 
-async def _falls(server: Server, fallen: PostgresStore, others: list[PostgresStore]) -> None:
+async def _cut_off_and_share(server: Server, fallen: PostgresStore, others: list[PostgresStore]) -> None:
     trees = sorted(f"{fallen.kernel}-{n}" for n in range(12))
     await fallen.claim(trees)
     taken: list[str] = []
@@ -250,8 +253,8 @@ async def _falls(server: Server, fallen: PostgresStore, others: list[PostgresSto
         assert sorted(taken) == trees
 
 
-async def test_a_kernel_that_can_only_write_gives_up_what_it_has(postgres: Server, schema: str) -> None:
-    """As where others took all connections of the server: it would hear of nothing, and answer nobody, for good."""
+async def test_a_kernel_that_cannot_read_gives_up_its_trees(postgres: Server, schema: str) -> None:
+    """A kernel without a reading connection would get no news and answer no request."""
     one = PostgresStore(postgres.dsn, schema=schema, kernel="one", patience_s=0.2)
     async with _kernels(postgres, schema, "two") as (two,):
         await one.open()
@@ -267,7 +270,7 @@ async def test_a_kernel_that_can_only_write_gives_up_what_it_has(postgres: Serve
 
         one._place.connect = only_writers  # type: ignore[method-assign]
         with psycopg.connect(postgres.dsn, autocommit=True) as connection:
-            connection.execute("SELECT pg_terminate_backend(%s, 60000)", [_reading(one)])
+            connection.execute("SELECT pg_terminate_backend(%s, 60000)", [_reader_pid(one)])
         with pytest.raises(StoreFailed, match="too many clients"):
             await one.head()
         await eventually(lambda: told)
@@ -282,14 +285,14 @@ async def test_a_kernel_that_can_only_write_gives_up_what_it_has(postgres: Serve
             await one.close()
 
 
-def _reading(store: PostgresStore) -> int:
+def _reader_pid(store: PostgresStore) -> int:
     assert store._open is not None
     assert store._open.reader._connection is not None
     return store._open.reader._connection.info.backend_pid
 
 
-async def test_after_a_restart_of_the_server_everybody_keeps_what_was_theirs(own_postgres: Server) -> None:
-    """All locks are gone: whoever is back first leaves the others their time."""
+async def test_after_a_restart_of_the_server_every_kernel_keeps_its_trees(own_postgres: Server) -> None:
+    """A restart releases every lock; the first kernel that returns gives the others time."""
     async with _kernels(own_postgres, "ramet", "one", "two") as (one, two):
         for store in (one, two):
             await store.durable(store.append(entry(1, tree=store.kernel)))
@@ -307,10 +310,10 @@ async def test_after_a_restart_of_the_server_everybody_keeps_what_was_theirs(own
         assert [await _owner(two, tree) for tree in ("one", "two")] == ["one", "two"]
 
 
-async def test_who_does_not_come_back_after_a_restart_of_the_server_is_adopted_in_time(
+async def test_a_kernel_that_does_not_return_after_a_server_restart_is_taken_over(
     own_postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody's lock tells it: the server's clock does, and wakes whoever listens."""
+    """No lock shows its fall; the server's clock ends its time, and wakes the listening kernels."""
     for module in (ownership, reader):
         monkeypatch.setattr(module, "GRACE_S", 1.0)
     async with _kernels(own_postgres, "ramet", "one", "two") as (one, two):
@@ -330,8 +333,10 @@ async def test_who_does_not_come_back_after_a_restart_of_the_server_is_adopted_i
         assert adopted == ["t-1"]
 
 
-async def test_the_trees_of_an_older_journal_are_whose_kernel_goes_on_with_them(postgres: Server, schema: str) -> None:
-    """It told of no owners; the first that claims one has it."""
+async def test_trees_of_an_older_journal_belong_to_the_first_kernel_that_claims_them(
+    postgres: Server, schema: str
+) -> None:
+    """An older journal records no owners."""
     place = Place(postgres.dsn, schema)
     with contextlib.closing(place.connect("older", writes=True)) as connection:
         postgres_schema.migrate(connection, place, upto=1)
@@ -348,10 +353,10 @@ async def test_the_trees_of_an_older_journal_are_whose_kernel_goes_on_with_them(
         assert [each.seq for each in await everything(two)] == [1, 2]
 
 
-async def test_a_fall_is_told_though_the_wait_for_it_is_interrupted_in_that_moment(
+async def test_a_fall_is_sent_although_the_wait_for_the_lock_is_interrupted(
     postgres: Server, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody else waits for that lock: news that came at the same time must not swallow this."""
+    """News at the same moment do not hide the fall from the only watching kernel."""
     watch = PeerMonitor(Place(postgres.dsn, schema), "one", look=_never, listen=_never, listener=lambda: None)
     connection = watch._connected()
     execute, cancels = connection.execute, [True, True, False, True]  # the wait, the look at the lock, the telling
@@ -372,10 +377,8 @@ async def test_a_fall_is_told_though_the_wait_for_it_is_interrupted_in_that_mome
     assert (told.payload, cancels) == ("kernels", [])
 
 
-async def test_a_kernel_that_joined_and_fell_between_two_looks_is_told_to_all_once(
-    postgres: Server, schema: str
-) -> None:
-    """Nobody has waited for its lock, so only the kernel that finds it can tell. At the first look others have told."""
+async def test_a_kernel_that_joined_and_fell_between_looks_is_reported_once(postgres: Server, schema: str) -> None:
+    """The kernel that finds the fall must report it; falls of the first look were reported by others."""
     fallen = [
         PeerKernel(KernelInfo(name, 1, "", alive=False), lock, None, has_trees=True)
         for name, lock in (("before", 71), ("between", 72))

@@ -1,4 +1,4 @@
-"""The journal on a PostgreSQL server that crashes, is stopped, is cut off, or stays away."""
+"""Tests of the journal on a PostgreSQL server that crashes, is stopped, is cut off, or stays away."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.support.waiting import eventually
 __all__ = ["own_postgres", "postgres", "schema", "store"]  # fixtures are used by their names
 
 
-async def test_a_statement_that_is_refused_fails_the_store(postgres: Server, schema: str) -> None:
-    """Here somebody dropped the table: nothing is tried again, and nobody waits for ever."""
+async def test_a_refused_statement_fails_the_store(postgres: Server, schema: str) -> None:
+    """After a dropped table the store tries nothing again, and no caller waits forever."""
     store = await PostgresStore(postgres.dsn, schema=schema).open()
     with psycopg.connect(postgres.dsn, autocommit=True) as connection:
         connection.execute(f'DROP TABLE "{schema}".events')
@@ -36,8 +36,8 @@ async def test_a_statement_that_is_refused_fails_the_store(postgres: Server, sch
         await store.close()
 
 
-async def test_a_server_that_crashes_under_load_loses_nothing_and_doubles_nothing(own_postgres: Server) -> None:
-    """Each time in the middle of commits: the store connects again, looks what is there, and goes on."""
+async def test_a_server_crash_under_load_loses_and_doubles_nothing(own_postgres: Server) -> None:
+    """The store connects again, checks which commits are there, and continues."""
     acknowledged = 0
     is_enough = False
 
@@ -72,10 +72,10 @@ async def test_a_server_that_crashes_under_load_loses_nothing_and_doubles_nothin
         assert [(each.version, each.data) for each in documents] == [(count, b"%d" % count) for count in counts]
 
 
-async def test_a_session_that_is_ended_in_the_middle_of_a_commit_is_taken_up_again(
+async def test_a_session_that_ends_during_a_commit_is_restored(
     postgres: Server, schema: str, store: PostgresStore
 ) -> None:
-    """Again and again, at moments of all kinds: by the server, and by a cut line while its old session still lives."""
+    """The server ends the session, or the line is cut while the old session lives, forty times at different moments."""
     parts = store._open
     assert parts is not None
     writer = parts._writer
@@ -99,7 +99,7 @@ async def test_a_session_that_is_ended_in_the_middle_of_a_commit_is_taken_up_aga
 
 
 class _Line:
-    """A line to a server that breaks on demand: the server gets what was sent, and its answer is lost."""
+    """Connection to a server that breaks on demand: the server gets the bytes, and its answer is lost."""
 
     def __init__(self, server: Server, *, shows_pid: bool = True, is_noticed: bool = True) -> None:
         self._server, self._shows_pid, self._is_noticed = server, shows_pid, is_noticed
@@ -109,7 +109,7 @@ class _Line:
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[str]:
-        """The DSN to use."""
+        """Yield the DSN of the line."""
         listening = await asyncio.start_server(self._carry, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
         async with listening, contextlib.AsyncExitStack() as left:
@@ -152,7 +152,7 @@ class _Line:
 
 
 async def test_a_commit_whose_acknowledgement_is_lost_is_not_repeated(postgres: Server, schema: str) -> None:
-    """The store looks whether the batch is there: events once, and answers as they were given the first time."""
+    """The store checks whether the batch is there: events are there once, and answers are those of the first try."""
     line = _Line(postgres)
     async with line.open() as dsn, opened(PostgresStore(dsn, schema=schema)) as store:
         await store.durable(store.append(entry(1)))
@@ -168,8 +168,8 @@ async def test_a_commit_whose_acknowledgement_is_lost_is_not_repeated(postgres: 
         assert [each.seq for each in await everything(store)] == [1, 2, 3, 4]
 
 
-async def test_a_session_that_the_server_takes_for_living_is_ended(postgres: Server, schema: str) -> None:
-    """As after the loss of a network: our former session still holds the lock, and is ours to end."""
+async def test_a_session_that_the_server_still_holds_is_ended(postgres: Server, schema: str) -> None:
+    """After a lost network the former session still holds the lock, and the store ends it."""
     line = _Line(postgres, is_noticed=False)
     async with line.open() as dsn, opened(PostgresStore(dsn, schema=schema, patience_s=5.0)) as store:
         line.breaks_after = b"alone"
@@ -180,16 +180,16 @@ async def test_a_session_that_the_server_takes_for_living_is_ended(postgres: Ser
 
 
 async def test_a_pooler_is_refused(postgres: Server, schema: str) -> None:
-    """It is known by the pid that it names, which is not the server's: a lock may end with any transaction there."""
+    """A pooler names a pid that is not the server's; behind it a lock may end with any transaction."""
     async with _Line(postgres, shows_pid=False).open() as dsn:
         with pytest.raises(StoreFailed, match="pooler"):
             await PostgresStore(dsn, schema=schema).open()
 
 
-async def test_a_stopped_server_is_waited_for_and_nothing_is_acknowledged_meanwhile(
+async def test_a_stopped_server_acknowledges_nothing_until_it_continues(
     own_postgres: Server, store: PostgresStore
 ) -> None:
-    """SIGSTOP: appending does not wait, `durable` does, until it goes on; `store` is on another server."""
+    """After SIGSTOP `append` does not wait and `durable` does; a store on another server is not affected."""
     async with opened(PostgresStore(own_postgres.dsn)) as stopped:
         await stopped.durable(stopped.append(entry(1)))
         own_postgres.signal_all(signal.SIGSTOP)
@@ -207,8 +207,8 @@ async def test_a_stopped_server_is_waited_for_and_nothing_is_acknowledged_meanwh
         assert [each.seq for each in await everything(stopped)] == list(range(1, 103))
 
 
-async def test_closing_does_not_wait_for_a_stopped_server_for_ever(own_postgres: Server) -> None:
-    """After its patience it lets go: whoever waits is told, the caller, too, and no thread is left."""
+async def test_closing_does_not_wait_forever_for_a_stopped_server(own_postgres: Server) -> None:
+    """After its patience the store fails every waiter and the caller, and leaves no thread."""
     store = await PostgresStore(f"{own_postgres.dsn} connect_timeout=2", patience_s=0.2).open()
     own_postgres.signal_all(signal.SIGSTOP)
     try:
@@ -225,8 +225,8 @@ async def test_closing_does_not_wait_for_a_stopped_server_for_ever(own_postgres:
         own_postgres.signal_all(signal.SIGCONT)
 
 
-async def test_a_server_that_stays_away_fails_the_store_for_good(own_postgres: Server) -> None:
-    """After its patience, all who wait are told, and nothing is accepted any more."""
+async def test_a_server_that_stays_away_fails_the_store_permanently(own_postgres: Server) -> None:
+    """After its patience the store fails every waiter, and accepts nothing."""
     store = await PostgresStore(own_postgres.dsn, patience_s=0.2).open()
     await store.durable(store.append(entry(1)))
     own_postgres.crash()
@@ -247,8 +247,8 @@ async def test_a_server_that_stays_away_fails_the_store_for_good(own_postgres: S
     await store.close()
 
 
-async def test_a_kernel_that_was_replaced_while_it_was_cut_off_writes_no_more(postgres: Server, schema: str) -> None:
-    """Its session ends, another kernel opens the store: the first one finds a newer epoch, and fails."""
+async def test_a_kernel_replaced_while_it_was_cut_off_writes_nothing(postgres: Server, schema: str) -> None:
+    """Another kernel opened the store meanwhile; the first one finds a newer epoch, and fails."""
     store = await PostgresStore(postgres.dsn, schema=schema).open()
     with cut_off(store, postgres):
         waiting = asyncio.ensure_future(store.durable(store.append(entry(1))))
@@ -263,7 +263,7 @@ async def test_a_kernel_that_was_replaced_while_it_was_cut_off_writes_no_more(po
 
 
 async def test_a_batch_of_another_kernel_is_not_taken_for_our_own(postgres: Server, schema: str) -> None:
-    """While this one was cut off another wrote a batch of the same number: ours is lost, and said to be."""
+    """Another kernel wrote a batch with the same number meanwhile; our batch is lost and reported as lost."""
     store = await PostgresStore(postgres.dsn, schema=schema).open()
     await store.durable(store.append(entry(1)))
     with cut_off(store, postgres):
@@ -279,7 +279,7 @@ async def test_a_batch_of_another_kernel_is_not_taken_for_our_own(postgres: Serv
 async def test_an_idle_kernel_whose_session_was_ended_takes_its_lock_back(
     postgres: Server, schema: str, store: PostgresStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody writes: it notices all the same, and no other kernel gets in; again and again."""
+    """An idle kernel notices the end of its session, and no other kernel gets the lock, three times in a row."""
     losses: list[StoreFailed] = []
     store.on_loss(losses.append)
     for _ in range(3):
@@ -299,8 +299,8 @@ async def test_an_idle_kernel_whose_session_was_ended_takes_its_lock_back(
     await store.durable(store.append(entry(1)))
 
 
-async def test_an_idle_kernel_that_was_replaced_says_so(postgres: Server, schema: str) -> None:
-    """Nobody writes, and whoever asked to be told is: another kernel has it all, and this one takes nothing in."""
+async def test_an_idle_kernel_that_was_replaced_reports_its_loss(postgres: Server, schema: str) -> None:
+    """`on_loss` listeners are called without a write, and the store accepts nothing after that."""
     losses: list[StoreFailed] = []
     store = await PostgresStore(postgres.dsn, schema=schema).open()
     store.on_loss(losses.append)
@@ -321,8 +321,8 @@ async def test_an_idle_kernel_that_was_replaced_says_so(postgres: Server, schema
     await second.close()
 
 
-async def test_an_idle_kernel_whose_server_stays_away_says_so(own_postgres: Server) -> None:
-    """It cannot know whose its trees are when its patience ends."""
+async def test_an_idle_kernel_whose_server_stays_away_reports_its_loss(own_postgres: Server) -> None:
+    """A kernel cannot know the owner of its trees after its patience."""
     losses: list[StoreFailed] = []
     store = await PostgresStore(own_postgres.dsn, patience_s=0.2).open()
     store.on_loss(losses.append)

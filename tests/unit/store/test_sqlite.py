@@ -1,4 +1,4 @@
-"""What only a file has: one kernel, crashes, full disks, versions, and bytes that are gone."""
+"""Tests of promises that only a file makes: one kernel, crashes, full disks, versions, and removed bytes."""
 
 # Small files of a test, looked at by a loop that has nothing else to do.
 # ruff: noqa: ASYNC240
@@ -44,7 +44,7 @@ async def opened(path: Path, *, read_only: bool = False) -> AsyncIterator[Sqlite
 
 @asynccontextmanager
 async def kernel(deed: str, path: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Another process; killed in the end if it still lives."""
+    """Start another process, and kill it at the end if it still runs."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.unit.store.kernel", deed, str(path)),
         cwd=ROOT,
@@ -64,8 +64,8 @@ async def line(process: asyncio.subprocess.Process) -> str:
     return (await process.stdout.readline()).decode().strip()
 
 
-def did(*command: str) -> list[str]:
-    """What a process says that is to end by itself, and well."""
+def output_of(*command: str) -> list[str]:
+    """Return the output lines of a process that must end successfully."""
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
     assert said.returncode == 0, said.stdout + said.stderr
     return said.stdout.splitlines()
@@ -75,7 +75,7 @@ def did(*command: str) -> list[str]:
 
 
 async def test_a_second_kernel_is_refused_with_the_pid_of_the_first(path: Path) -> None:
-    """Also after that has written; and it changes nothing."""
+    """The refused kernel changes no file."""
     async with kernel("hold", path) as first:
         said, pid = (await line(first)).split()
         before = {each.name: each.read_bytes() for each in path.parent.iterdir()}
@@ -88,7 +88,7 @@ async def test_a_second_kernel_is_refused_with_the_pid_of_the_first(path: Path) 
         assert {each.name: each.read_bytes() for each in path.parent.iterdir()} == before
 
 
-async def test_a_kernel_that_was_killed_keeps_nobody_out(path: Path) -> None:
+async def test_a_killed_kernel_does_not_block_the_next_one(path: Path) -> None:
     async with kernel("hold", path) as first:
         await line(first)
         first.kill()
@@ -98,8 +98,8 @@ async def test_a_kernel_that_was_killed_keeps_nobody_out(path: Path) -> None:
             assert await store.head() == 0
 
 
-async def test_who_only_looks_keeps_nobody_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lock is held, with the pid of a kernel that has ended in it, until the second look."""
+async def test_a_process_that_inspects_the_lock_blocks_no_kernel(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock is held by an inspecting process until the second try, with the pid of an ended kernel in its file."""
     file = path.with_name(path.name + ".lock")
     file.write_text(f"{2**22 + 1}\n")  # no process has it: it is above the highest pid
     with file.open() as looking:
@@ -110,7 +110,7 @@ async def test_who_only_looks_keeps_nobody_out(path: Path, monkeypatch: pytest.M
             assert await store.head() == 0
 
 
-async def test_another_name_of_the_same_file_is_the_same_store(path: Path) -> None:
+async def test_a_symbolic_link_to_the_file_is_the_same_store(path: Path) -> None:
     async with opened(path):
         (path.parent / "link.db").symlink_to(path)
 
@@ -119,7 +119,7 @@ async def test_another_name_of_the_same_file_is_the_same_store(path: Path) -> No
 
 
 async def test_children_do_not_inherit_the_lock(path: Path) -> None:
-    """A child that outlives the store keeps nobody out, even one that was started with all descriptors."""
+    """A child process that outlives the store does not hold the lock, even if it inherited every descriptor."""
     async with opened(path):
         child = subprocess.Popen(["sleep", "60"], close_fds=False)  # noqa: ASYNC220 - it takes no time
     try:
@@ -131,7 +131,7 @@ async def test_children_do_not_inherit_the_lock(path: Path) -> None:
 
 
 async def test_files_are_private(path: Path) -> None:
-    """Journals hold what people said: no other user reads them, whatever the umask."""
+    """The user alone can read a journal, whatever the umask."""
     before = os.umask(0)
     try:
         async with opened(path) as store:
@@ -146,7 +146,7 @@ async def test_files_are_private(path: Path) -> None:
 
 
 async def test_a_network_file_system_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what the kernel says of the folder: here /dev/shm, which is a tmpfs, stands for one."""
+    """The kernel names the file system of a folder; here the tmpfs of `/dev/shm` stands for a network file system."""
     monkeypatch.setitem(lock.NETWORK, 0x0102_1994, "tmpfs")
 
     with pytest.raises(InvalidValue, match=r"path: .*this is tmpfs.*postgres"):
@@ -156,10 +156,10 @@ async def test_a_network_file_system_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("magic", [0x6B41_4653, 0x786F_4256, 0xBACB_ACBC, 0x7C7C_6673])
-async def test_a_folder_that_other_machines_have_is_refused(
+async def test_a_folder_shared_with_other_machines_is_refused(
     path: Path, monkeypatch: pytest.MonkeyPatch, magic: int
 ) -> None:
-    """kAFS, and the folders that virtual machines share with their hosts."""
+    """kAFS and shared folders of virtual machines are refused."""
     monkeypatch.setattr(lock, "_file_system", lambda _: magic)
 
     with pytest.raises(InvalidValue, match="a path on a disk of this machine"):
@@ -167,10 +167,8 @@ async def test_a_folder_that_other_machines_have_is_refused(
     assert not path.exists()
 
 
-async def test_fuse_is_refused_until_somebody_promises_that_one_machine_has_it(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In code or in the environment; both are in the error."""
+async def test_fuse_is_refused_until_it_is_allowed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names both ways to allow FUSE: in code or in the environment."""
     monkeypatch.setattr(lock, "_file_system", lambda _: 0x6573_5546)
 
     for value in ("", "0"):
@@ -187,8 +185,8 @@ async def test_fuse_is_refused_until_somebody_promises_that_one_machine_has_it(
 
 
 @pytest.mark.parametrize("acks", [1, 7, 60])
-async def test_what_was_acknowledged_survives_kill_9(path: Path, acks: int) -> None:
-    """Twice on the same file; what nobody was told of is there as a prefix, or not at all."""
+async def test_acknowledged_events_survive_kill_9(path: Path, acks: int) -> None:
+    """Two kills of one file leave every acknowledged event, and a prefix of the others."""
     last = 0
     for _ in range(2):
         async with kernel("append", path) as writing:
@@ -206,7 +204,7 @@ async def test_what_was_acknowledged_survives_kill_9(path: Path, acks: int) -> N
 
 
 async def test_a_reader_follows_a_kernel_that_dies_and_the_next_one(path: Path) -> None:
-    """It sees what is durable while the kernel lives, all of it afterwards, and what the next one adds."""
+    """The reader sees durable events during the kernel's life, all of them after it, and those of the next kernel."""
     async with kernel("append", path) as writing:
         last = int(await line(writing))
         async with opened(path, read_only=True) as reading:
@@ -223,8 +221,8 @@ async def test_a_reader_follows_a_kernel_that_dies_and_the_next_one(path: Path) 
 
 
 def test_a_program_that_does_not_close_its_store_ends(path: Path) -> None:
-    """And what it was told is durable is there."""
-    assert did(sys.executable, "-m", "tests.unit.store.kernel", "forgetful", str(path)) == ["done"]
+    """The durable event of the program is in the file."""
+    assert output_of(sys.executable, "-m", "tests.unit.store.kernel", "forgetful", str(path)) == ["done"]
 
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT count(*) FROM events").fetchone() == (1,)
@@ -232,8 +230,8 @@ def test_a_program_that_does_not_close_its_store_ends(path: Path) -> None:
 
 
 @pytest.mark.parametrize("turns", range(1, 6))
-def test_a_loop_that_ends_while_it_closes_loses_nothing(path: Path, turns: int) -> None:
-    """Everything is cancelled, as at the end of a program: what was appended is there, and the file is let go."""
+def test_a_loop_that_ends_during_close_loses_nothing(path: Path, turns: int) -> None:
+    """A cancelled `close` keeps every appended event, and releases the file."""
 
     async def begin_to_close() -> None:
         store = await SqliteStore(path).open()
@@ -256,9 +254,9 @@ def test_a_loop_that_ends_while_it_closes_loses_nothing(path: Path, turns: int) 
 # ---- a disk that does not take it
 
 
-async def test_a_limit_on_files_ends_the_store_and_loses_nothing(path: Path) -> None:
-    """Everybody is told why; what was acknowledged is there when it is opened where there is room."""
-    *acked, end = did(sys.executable, "-m", "tests.unit.store.kernel", "limited", str(path))
+async def test_a_limit_on_file_size_fails_the_store_and_loses_nothing(path: Path) -> None:
+    """Every caller gets the reason; acknowledged events are there when the store is opened without the limit."""
+    *acked, end = output_of(sys.executable, "-m", "tests.unit.store.kernel", "limited", str(path))
 
     assert end.startswith("failed: ")
     async with opened(path) as store:
@@ -267,7 +265,7 @@ async def test_a_limit_on_files_ends_the_store_and_loses_nothing(path: Path) -> 
 
 @needs_root
 def test_a_full_disk_ends_the_store_with_a_plain_reason(tmp_path: Path) -> None:
-    *acked, end = did(*_mounted(tmp_path, "size=600k", "fill"))
+    *acked, end = output_of(*_mount_command(tmp_path, "size=600k", "fill"))
 
     assert int(acked[-1]) > 10
     assert end.startswith("failed: there is no space left on its disk")
@@ -275,7 +273,7 @@ def test_a_full_disk_ends_the_store_with_a_plain_reason(tmp_path: Path) -> None:
 
 @needs_root
 def test_a_read_only_folder_is_refused_with_a_plain_reason(tmp_path: Path) -> None:
-    (said,) = did(*_mounted(tmp_path, "ro", "refused"))
+    (said,) = output_of(*_mount_command(tmp_path, "ro", "refused"))
 
     assert said.startswith("StoreFailed")
     assert "Read-only file system" in said
@@ -287,8 +285,8 @@ async def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
             await SqliteStore(tmp_path / "none" / "journal.db", read_only=read_only).open()
 
 
-async def test_a_write_that_fails_ends_the_store_for_all_who_wait(path: Path) -> None:
-    """Those before it are told that they are durable, those with it and after it why not; then it can be reopened."""
+async def test_a_failed_write_fails_every_waiter(path: Path) -> None:
+    """Earlier events are durable, later calls raise the reason, and the store can be opened again."""
     async with opened(path) as store:
         await store.durable(store.append(entry(1)))
 
@@ -319,8 +317,8 @@ async def test_a_write_that_fails_ends_the_store_for_all_who_wait(path: Path) ->
 # ---- what is kept, and what is not
 
 
-async def test_what_is_forgotten_is_overwritten(path: Path) -> None:
-    """No file of it holds the bytes any more once the store is closed."""
+async def test_forgotten_events_are_overwritten(path: Path) -> None:
+    """No file holds the forgotten bytes after the store is closed."""
     async with opened(path) as store:
         for number in range(50):
             store.append(Entry("gone", "run", number, "notice", b"SECRET-%d" % number * 100))
@@ -332,8 +330,8 @@ async def test_what_is_forgotten_is_overwritten(path: Path) -> None:
     assert b"PUBLIC" in kept
 
 
-async def test_the_file_is_little_larger_than_its_events(path: Path) -> None:
-    """At most twice the JSON of its events; names of trees and runs are kept once."""
+async def test_the_file_is_at_most_twice_as_large_as_its_events(path: Path) -> None:
+    """Names of trees and runs are stored once."""
     size = 0
     async with opened(path) as store:
         for number in range(20_000):
@@ -344,8 +342,8 @@ async def test_the_file_is_little_larger_than_its_events(path: Path) -> None:
     assert path.stat().st_size <= 2 * size
 
 
-async def test_the_log_does_not_grow_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is moved into the file while events go on, and readers read; nothing is left of it in the end."""
+async def test_the_log_does_not_grow_forever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is moved into the file during writes and reads, and is removed at the end."""
     monkeypatch.setattr(checkpoint, "_LARGE", 400_000)
     largest = 0
     async with opened(path) as store, opened(path, read_only=True) as reading:
@@ -359,7 +357,7 @@ async def test_the_log_does_not_grow_for_ever(path: Path, monkeypatch: pytest.Mo
     assert not path.with_name("journal.db-wal").exists()
 
 
-async def test_when_it_is_quiet_all_is_moved_into_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_store_moves_its_log_into_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "QUIET_S", 0.01)
     async with opened(path) as store:
         await store.durable(store.append(entry(1, 50_000)))
@@ -368,8 +366,8 @@ async def test_when_it_is_quiet_all_is_moved_into_the_file(path: Path, monkeypat
                 await asyncio.sleep(0.005)
 
 
-async def test_more_names_than_are_remembered(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names that were dropped from memory are found again, by writer and reader."""
+async def test_names_dropped_from_the_cache_are_looked_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writer and reader find names again that their caches dropped."""
     monkeypatch.setattr(
         commit_queue, "LINGER_S", 3_600.0
     )  # What nobody waits for is not there, however busy the machine is.
@@ -391,8 +389,8 @@ async def test_more_names_than_are_remembered(path: Path, monkeypatch: pytest.Mo
             assert [Entry(*each[1:]) for each in found] == [each for each in entries if each.run == f"run-{run}"]
 
 
-async def test_appends_that_nobody_waits_for_are_committed_together(path: Path) -> None:
-    """One batch for what comes within a moment, not one each."""
+async def test_appends_without_a_waiter_are_committed_together(path: Path) -> None:
+    """Events that arrive within a moment are one batch."""
     async with opened(path) as store:
         heard: list[int] = []
         store.on_commit(heard.append)
@@ -404,10 +402,10 @@ async def test_appends_that_nobody_waits_for_are_committed_together(path: Path) 
         assert len(heard) < 50
 
 
-async def test_what_nobody_waits_for_waits_for_company_until_somebody_does(
+async def test_durable_put_and_close_commit_lingering_events_at_once(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long it may linger: `durable`, a document, and closing have all of it written at once, as one batch."""
+    """The lingering events are written as one batch, whatever time they may linger."""
     monkeypatch.setattr(commit_queue, "LINGER_S", 3_600.0)
     heard: list[int] = []
     async with opened(path) as store:
@@ -427,7 +425,7 @@ async def test_what_nobody_waits_for_waits_for_company_until_somebody_does(
         assert len(await store.read()) == 5
 
 
-async def test_a_name_that_a_uri_would_not_hold(tmp_path: Path) -> None:
+async def test_a_file_name_with_special_uri_characters_works(tmp_path: Path) -> None:
     path = tmp_path / "a?b#c%20 ä'\".db"
     async with opened(path) as store:
         await store.durable(store.append(entry(1)))
@@ -436,8 +434,8 @@ async def test_a_name_that_a_uri_would_not_hold(tmp_path: Path) -> None:
     assert path.exists()
 
 
-def _mounted(tmp_path: Path, options: str, deed: str) -> tuple[str, ...]:
-    """A command with a small file system of its own."""
+def _mount_command(tmp_path: Path, options: str, deed: str) -> tuple[str, ...]:
+    """Return a command that runs on a small file system of its own."""
     script = f'mount -t tmpfs -o {options} none "$0" && exec "$@"'
     run = (sys.executable, "-m", "tests.unit.store.kernel", deed, str(tmp_path / "journal.db"))
     return "unshare", "--mount", "sh", "-c", script, str(tmp_path), *run

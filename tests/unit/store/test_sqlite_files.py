@@ -1,4 +1,4 @@
-"""What is found on disk: other versions, other programs' files, and what is not whole."""
+"""Tests of files on disk: other versions, files of other programs, and damaged files."""
 
 # Small files of a test, looked at by a loop that has nothing else to do.
 # ruff: noqa: ASYNC240
@@ -27,14 +27,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.db"
 
 
-async def a_journal(path: Path, count: int = 100) -> None:
+async def write_journal(path: Path, count: int = 100) -> None:
     store = await SqliteStore(path).open()
     for number in range(1, count + 1):
         store.append(entry(number, 500))
     await store.close()
 
 
-def as_text(path: Path) -> list[tuple[str, str]]:
+def schema_of(path: Path) -> list[tuple[str, str]]:
     connection = sqlite3.connect(path)
     try:
         return sorted(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall())
@@ -42,8 +42,8 @@ def as_text(path: Path) -> list[tuple[str, str]]:
         connection.close()
 
 
-async def is_refused(path: Path, why: str) -> None:
-    """As damaged, for writing and for reading, with its bytes as they were."""
+async def check_refusal(path: Path, why: str) -> None:
+    """Check that opening for writing and for reading raises Damaged and changes no byte."""
     before = path.read_bytes()
     with pytest.raises(Damaged, match=why):
         await SqliteStore(path).open()
@@ -53,12 +53,12 @@ async def is_refused(path: Path, why: str) -> None:
     assert path.read_bytes() == before
 
 
-async def test_a_journal_of_version_1_is_read_and_gone_on_with(path: Path) -> None:
-    """Whatever later versions change, what was written is there, and its schema is that of a new one."""
+async def test_a_journal_of_version_1_is_read_and_continued(path: Path) -> None:
+    """A later version reads the events of version 1, and migrates its schema to that of a new journal."""
     connection = sqlite3.connect(path)
     connection.executescript(VERSION_1.read_text())
     connection.close()
-    await a_journal(path.with_name("new.db"))
+    await write_journal(path.with_name("new.db"))
 
     store = await SqliteStore(path).open()
     try:
@@ -77,11 +77,11 @@ async def test_a_journal_of_version_1_is_read_and_gone_on_with(path: Path) -> No
         assert await store.head() == 10, "9 was forgotten: it is never used again"
     finally:
         await store.close()
-    assert as_text(path) == as_text(path.with_name("new.db"))
+    assert schema_of(path) == schema_of(path.with_name("new.db"))
 
 
-async def test_a_journal_of_version_1_is_looked_at_before_it_is_gone_on_with(path: Path) -> None:
-    """Nothing is changed by that, and who reads goes on with it when a kernel brings it up to date."""
+async def test_a_journal_of_version_1_is_read_without_a_migration(path: Path) -> None:
+    """Reading changes nothing, and the reader continues after a kernel has migrated the journal."""
     connection = sqlite3.connect(path)
     connection.executescript(VERSION_1.read_text())
     connection.close()
@@ -98,39 +98,39 @@ async def test_a_journal_of_version_1_is_looked_at_before_it_is_gone_on_with(pat
         assert len(await reader.read()) == 4
 
 
-async def test_a_schema_whose_names_are_no_text_is_damaged(path: Path) -> None:
-    """SQLite quotes such a name when it says what is wrong."""
-    await a_journal(path)
+async def test_a_schema_with_undecodable_names_is_damaged(path: Path) -> None:
+    """SQLite quotes such a name in its error."""
+    await write_journal(path)
     path.write_bytes(path.read_bytes().replace(b"events_of_trees", b"event\x9f_of_trees", 1))
 
-    await is_refused(path, "it is damaged .malformed database schema")
+    await check_refusal(path, "it is damaged .malformed database schema")
 
 
 async def test_an_older_journal_is_migrated_whole_or_not_at_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All steps in one transaction: one that fails leaves the version that was there, which is still read."""
-    await a_journal(path)
-    before = as_text(path)
+    """One transaction holds every migration; a failed one leaves the old version, which is still readable."""
+    await write_journal(path)
+    before = schema_of(path)
     first = schema.migrations()
     monkeypatch.setattr(schema, "migrations", lambda: (*first, "CREATE TABLE more (x);", "CREATE TABLE more (x);"))
 
     with pytest.raises(StoreFailed, match="more"):
         await SqliteStore(path).open()
 
-    assert as_text(path) == before
+    assert schema_of(path) == before
     monkeypatch.setattr(schema, "migrations", lambda: (*first, "CREATE TABLE more (x);"))
     async with opened(path, read_only=True) as reader:
         assert len(await reader.read()) == 100
     store = await SqliteStore(path).open()
     assert len(await store.read()) == 100
     await store.close()
-    assert as_text(path) == sorted([*before, ("more", "CREATE TABLE more (x)")])
+    assert schema_of(path) == sorted([*before, ("more", "CREATE TABLE more (x)")])
     monkeypatch.undo()
-    await is_refused(path, "newer, of version 3")
+    await check_refusal(path, "newer, of version 3")
 
 
-async def test_a_newer_journal_is_refused_untouched(path: Path) -> None:
-    """Nothing is written to it, and nothing is left beside it but the lock."""
-    await a_journal(path)
+async def test_a_newer_journal_is_refused_unchanged(path: Path) -> None:
+    """The refusal writes nothing to the file, and leaves only the lock and the mark next to it."""
+    await write_journal(path)
     connection = sqlite3.connect(path)
     connection.execute(f"PRAGMA user_version = {len(schema.migrations()) + 1}")
     connection.close()
@@ -139,12 +139,12 @@ async def test_a_newer_journal_is_refused_untouched(path: Path) -> None:
         await SqliteStore(path).open()
 
     assert sorted(each.name for each in path.parent.iterdir()) == ["journal.db", "journal.db.lock", "journal.db.mark"]
-    await is_refused(path, "newer")
+    await check_refusal(path, "newer")
 
 
 async def test_a_newer_journal_whose_kernel_was_killed_keeps_its_log(path: Path) -> None:
-    """What is only in the write-ahead log stays there."""
-    await a_journal(path)
+    """Events that are only in the write-ahead log stay there."""
+    await write_journal(path)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute(f"PRAGMA user_version = {len(schema.migrations()) + 1}")
     log = path.with_name("journal.db-wal")
@@ -157,7 +157,7 @@ async def test_a_newer_journal_whose_kernel_was_killed_keeps_its_log(path: Path)
     before = log.read_bytes()
     assert before, "a control: there is something in the log"
 
-    await is_refused(copied / path.name, "newer")
+    await check_refusal(copied / path.name, "newer")
 
     assert log.read_bytes() == before
 
@@ -167,29 +167,29 @@ async def test_another_programs_database_is_refused(path: Path) -> None:
     connection.execute("CREATE TABLE events (x)")
     connection.close()
 
-    await is_refused(path, "another program")
+    await check_refusal(path, "another program")
 
 
-async def test_what_is_no_database_is_refused(path: Path) -> None:
+async def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
     path.write_bytes(b"this is not a database, and never was\n" * 1_000)
 
-    await is_refused(path, "it is not a database")
+    await check_refusal(path, "it is not a database")
 
 
 async def test_a_journal_that_is_cut_short_is_refused(path: Path) -> None:
-    """By pages, in the middle of the last page, and to its first page."""
-    await a_journal(path)
+    """Cuts by pages, inside the last page, and inside the first page are refused."""
+    await write_journal(path)
     whole = path.read_bytes()
     for size in (len(whole) - 8192, len(whole) - 100, 4096, 2000):
         path.write_bytes(whole[:size])
-        await is_refused(path, "truncated|malformed|damaged|not a database")
+        await check_refusal(path, "truncated|malformed|damaged|not a database")
         for each in path.parent.iterdir():
             each.unlink()
 
 
-async def test_a_page_that_is_torn_is_an_error_and_not_an_answer(path: Path) -> None:
-    """Zeros in the middle of the file: opening or reading fails, and says that it is damaged."""
-    await a_journal(path, 1_000)
+async def test_a_torn_page_raises_damaged(path: Path) -> None:
+    """Opening or reading a file with a zeroed page fails as damaged."""
+    await write_journal(path, 1_000)
     whole = bytearray(path.read_bytes())
     middle = len(whole) // 4096 // 2 * 4096
     whole[middle : middle + 4096] = bytes(4096)
@@ -200,7 +200,7 @@ async def test_a_page_that_is_torn_is_an_error_and_not_an_answer(path: Path) -> 
 
 
 def change_event(path: Path, change: str, cursor: int) -> None:
-    """Change an event by hand."""
+    """Change a column of an event directly in the database."""
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         assert connection.execute(f"UPDATE events SET {change} WHERE cursor = ?", (cursor,)).rowcount == 1
@@ -221,9 +221,9 @@ def change_event(path: Path, change: str, cursor: int) -> None:
         "checksum = checksum + 1",
     ],
 )
-async def test_an_event_that_is_not_as_it_was_written_damages_its_tree_alone(path: Path, change: str) -> None:
-    """However well it reads: it is JSON still, or another event's. It can be forgotten, and all others be read."""
-    await a_journal(path)
+async def test_a_changed_event_damages_only_its_tree(path: Path, change: str) -> None:
+    """A change is found even if the event is still valid; its tree can be forgotten, and other trees be read."""
+    await write_journal(path)
     change_event(path, change, 10)
 
     store = await SqliteStore(path).open()
@@ -239,8 +239,8 @@ async def test_an_event_that_is_not_as_it_was_written_damages_its_tree_alone(pat
         await store.close()
 
 
-async def test_events_that_are_rewritten_and_events_of_version_1_are_as_they_should_be(path: Path) -> None:
-    """The first have a new checksum, the others have none."""
+async def test_rewritten_events_and_events_of_version_1_are_valid(path: Path) -> None:
+    """A rewritten event has a new checksum, and an event of version 1 has none."""
     connection = sqlite3.connect(path)
     connection.executescript(VERSION_1.read_text())
     connection.close()
@@ -258,8 +258,8 @@ async def test_events_that_are_rewritten_and_events_of_version_1_are_as_they_sho
     await store.close()
 
 
-async def test_a_page_that_sqlite_cannot_read_damages_the_trees_that_are_on_it(path: Path) -> None:
-    """The others are read, where their pages are whole; the error is one that names a tree."""
+async def test_an_unreadable_page_damages_the_trees_on_it(path: Path) -> None:
+    """Trees on intact pages are read, and the error names the damaged tree."""
     store = await SqliteStore(path).open()
     for tree in ("first", "second"):
         for number in range(1, 201):
@@ -281,34 +281,34 @@ async def test_a_page_that_sqlite_cannot_read_damages_the_trees_that_are_on_it(p
 
 
 async def test_an_empty_file_is_a_new_journal(path: Path) -> None:
-    """A kernel may have been killed between making it and writing to it."""
+    """A kernel may be killed between the creation of the file and its first write."""
     path.touch()
-    await a_journal(path)
+    await write_journal(path)
 
     store = await SqliteStore(path, read_only=True).open()
     assert len(await store.read()) == 100
     await store.close()
 
 
-async def test_a_reader_of_a_file_without_a_journal_is_told_so(path: Path) -> None:
+async def test_a_reader_of_an_empty_file_gets_an_error(path: Path) -> None:
     path.touch()
 
     with pytest.raises(StoreFailed, match="no journal in it yet; open it once for writing"):
         await SqliteStore(path, read_only=True).open()
 
 
-async def test_a_reader_of_a_journal_whose_making_was_cut_off_is_told_the_same(path: Path) -> None:
-    """The first kernel was killed over its first page: a reader takes nothing back, and whoever writes begins anew."""
+async def test_a_reader_of_an_unfinished_journal_gets_an_error(path: Path) -> None:
+    """The first kernel was killed at its first page: a reader rolls nothing back, and a writer starts anew."""
     path.write_bytes(bytes(PAGE))
     path.with_name(f"{path.name}-journal").write_bytes(header(0))
 
     with pytest.raises(StoreFailed, match="no journal in it yet; open it once for writing"):
         await SqliteStore(path, read_only=True).open()
-    await a_journal(path)
+    await write_journal(path)
 
 
-def test_every_file_of_the_schema_ends_up_in_the_package() -> None:
-    """Named statements have names of their own, and migrations are numbered without gaps."""
+def test_the_package_contains_every_file_of_the_schema() -> None:
+    """Named statements have distinct names, and migrations are numbered without gaps."""
     assert schema.migrations()
     assert {"head", "page", "page tree", "page run", "page runs", "put_document"} <= schema.queries().keys()
     text = (Path(schema.__file__).parents[1] / "sql" / "sqlite" / "queries.sql").read_text()
@@ -316,7 +316,7 @@ def test_every_file_of_the_schema_ends_up_in_the_package() -> None:
 
 
 async def _read_all(path: Path) -> None:
-    """In every way that there is."""
+    """Read the journal in every way that exists."""
     store = SqliteStore(path)
     try:
         await store.open()

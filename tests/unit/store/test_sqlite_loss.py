@@ -1,4 +1,4 @@
-"""A journal that has lost what was committed is not gone on with as if nothing had happened."""
+"""Tests of a journal that lost committed events: it is refused until the loss is accepted."""
 
 # Small files of a test, looked at by a loop that has nothing else to do.
 # ruff: noqa: ASYNC240
@@ -25,7 +25,7 @@ EVENTS = 40
 
 @pytest.fixture
 async def path(tmp_path: Path) -> Path:
-    """What a kernel leaves that is killed: the log has what was committed since it was moved into the file."""
+    """Return the journal of a killed kernel, with later commits only in its log."""
     path = tmp_path / "left" / "journal.db"
     path.parent.mkdir()
     async with opened(tmp_path / "journal.db") as store:
@@ -92,18 +92,18 @@ DAMAGES = [
 ]
 
 
-async def test_what_a_killed_kernel_leaves_is_opened(path: Path) -> None:
-    """A control: all is there."""
+async def test_the_journal_of_a_killed_kernel_is_complete(path: Path) -> None:
+    """Control: every event and document is there."""
     async with opened(path) as store:
         assert len(await store.read()) == EVENTS
         assert await store.get("kind", "key") is not None
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_a_journal_that_lost_something_is_refused_until_that_is_accepted(
+async def test_a_journal_with_a_loss_is_refused_until_it_is_accepted(
     path: Path, damage: Callable[[Path], None]
 ) -> None:
-    """The error names both ends and the way out; nothing is changed. Lost cursors are not used again."""
+    """The error names the last commit and the repair, and changes nothing; lost cursors are not used again."""
     damage(path)
     before = {each.name: each.read_bytes() for each in path.parent.iterdir()}
 
@@ -128,8 +128,8 @@ async def test_a_journal_that_lost_something_is_refused_until_that_is_accepted(
     assert not accept_loss(path).is_loss
 
 
-async def test_who_only_reads_is_told_and_refused_nothing(path: Path) -> None:
-    """What is left is there to be looked at, before somebody decides."""
+async def test_a_reader_of_a_journal_with_a_loss_is_warned_and_not_refused(path: Path) -> None:
+    """A person can read the remaining events before the decision."""
     shorten_log(path)
 
     async with opened(path, read_only=True) as store:
@@ -140,7 +140,7 @@ async def test_who_only_reads_is_told_and_refused_nothing(path: Path) -> None:
         assert store.loss is None
 
 
-async def test_a_loss_is_not_accepted_while_a_kernel_has_the_journal(path: Path) -> None:
+async def test_a_loss_is_not_accepted_while_a_kernel_runs(path: Path) -> None:
     async with kernel("hold", path) as first:
         await line(first)
 
@@ -161,8 +161,8 @@ async def test_a_loss_is_not_accepted_while_a_kernel_has_the_journal(path: Path)
         pytest.param(Mark(0, 10**16 - 1).line, id="more changes than there can be"),
     ],
 )
-async def test_a_mark_that_cannot_be_read_says_nothing(path: Path, content: bytes | None) -> None:
-    """A journal of an older version has none; a power cut may leave anything of a file that was never synced."""
+async def test_an_unreadable_mark_is_ignored(path: Path, content: bytes | None) -> None:
+    """A journal of an older version has no mark; a power cut may leave any bytes in a file that is not synced."""
     mark = path.with_name("journal.db.mark")
     mark.unlink()
     if content is not None:
@@ -175,8 +175,8 @@ async def test_a_mark_that_cannot_be_read_says_nothing(path: Path, content: byte
     assert mark_of(path) == Mark(2, 0)
 
 
-async def test_a_mark_that_cannot_be_written_is_said_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """From the first commit on; the journal is written all the same."""
+async def test_an_unwritable_mark_is_logged_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The journal is written all the same."""
     async with opened(path) as store:
         mark = path.with_name("journal.db.mark")
         mark.unlink()
@@ -187,15 +187,15 @@ async def test_a_mark_that_cannot_be_written_is_said_once(path: Path, caplog: py
     assert [each.getMessage().split(":")[0] for each in caplog.records] == [f"{mark} cannot be written"]
 
 
-async def test_a_mark_that_is_behind_hinders_nobody(path: Path) -> None:
-    """As after a power cut: it is written without being synced."""
+async def test_an_outdated_mark_does_not_prevent_opening(path: Path) -> None:
+    """A power cut may leave an outdated mark, because marks are not synced."""
     path.with_name("journal.db.mark").write_bytes(Mark(3, 0).line)
 
     async with opened(path) as store:
         assert len(await store.read()) == EVENTS
 
 
-async def test_what_was_removed_is_not_missing(path: Path) -> None:
+async def test_forgotten_events_and_deleted_documents_are_no_loss(path: Path) -> None:
     """The newest events may be forgotten, and documents deleted."""
     async with opened(path) as store:
         for tree in range(3):
@@ -209,7 +209,7 @@ async def test_what_was_removed_is_not_missing(path: Path) -> None:
 
 
 async def test_no_kill_leaves_a_journal_behind_its_mark(tmp_path: Path) -> None:
-    """Wherever it hits, as the mark is written after the commit."""
+    """The mark is written after the commit, so no moment of a kill matters."""
     path = tmp_path / "journal.db"
     for turn in range(1, 5):
         async with kernel("append", path) as process:
@@ -221,8 +221,8 @@ async def test_no_kill_leaves_a_journal_behind_its_mark(tmp_path: Path) -> None:
             assert await store.head() >= mark_of(path).cursor >= int(said)
 
 
-async def test_two_that_open_a_journal_that_lost_something_are_both_refused(path: Path) -> None:
-    """The first of them leaves neither a lock nor a new file behind."""
+async def test_two_concurrent_opens_of_a_journal_with_a_loss_are_both_refused(path: Path) -> None:
+    """The first of them leaves neither a lock nor a new file."""
     remove_all_of_sqlite(path)
 
     for outcome in await asyncio.gather(*(SqliteStore(path).open() for _ in range(2)), return_exceptions=True):

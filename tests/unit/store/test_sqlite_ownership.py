@@ -1,4 +1,4 @@
-"""One kernel per database, whatever becomes of its lock file and its names; a kernel that was followed stops."""
+"""Tests of ownership: one kernel per database, whatever happens to its lock file and names; a followed kernel stops."""
 
 # Small files of a test, looked at by a loop that has nothing else to do.
 
@@ -40,8 +40,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.db"
 
 
-def linked(path: Path) -> Path:
-    """Another name of a database, in another folder."""
+def make_hard_link(path: Path) -> Path:
+    """Create a second name of a database in another folder."""
     other = path.parent / "elsewhere" / "other.db"
     other.parent.mkdir()
     other.hardlink_to(path)
@@ -49,13 +49,13 @@ def linked(path: Path) -> Path:
 
 
 def lock_of_sqlite(path: Path) -> str:
-    """What another process finds."""
+    """Return the state of SQLite's lock as another process finds it."""
     done = subprocess.run([sys.executable, "-c", PROBE, str(path)], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
-async def test_a_removed_lock_file_lets_no_second_kernel_in(path: Path) -> None:
-    """The second one changes nothing, and the first goes on; whoever looks sees that there is a kernel."""
+async def test_a_removed_lock_file_does_not_admit_a_second_kernel(path: Path) -> None:
+    """The second kernel changes nothing, the first continues, and an inspection finds a kernel."""
     async with kernel("hold", path) as first:
         await line(first)
         path.with_name("journal.db.lock").unlink()
@@ -76,10 +76,10 @@ async def test_a_removed_lock_file_lets_no_second_kernel_in(path: Path) -> None:
 
 
 async def test_a_hard_link_in_another_folder_is_the_same_database(path: Path) -> None:
-    """It has a lock file and a log of its own, and the kernel's events are not in it."""
+    """A hard link would have a lock file and a log of its own, without the kernel's events."""
     async with kernel("hold", path) as first:
         await line(first)
-        other = linked(path)
+        other = make_hard_link(path)
 
         with pytest.raises(StoreInUse, match="another name"):
             await SqliteStore(other).open()
@@ -89,21 +89,21 @@ async def test_a_hard_link_in_another_folder_is_the_same_database(path: Path) ->
 
 
 async def test_a_hard_link_in_the_same_process_is_refused_and_no_lock_is_lost(path: Path) -> None:
-    """Closing a descriptor of the file would end the locks that SQLite has on it."""
+    """Closing another descriptor of the file would release the locks of SQLite."""
     async with opened(path) as store:
         await store.durable(store.append(entry(1)))
         assert lock_of_sqlite(path) == "held", "a control"
 
         with pytest.raises(StoreInUse, match=f"pid {os.getpid()}"):
-            await SqliteStore(linked(path)).open()
+            await SqliteStore(make_hard_link(path)).open()
         assert kernel_of(path) is not None
         assert is_locked(path)
 
         assert lock_of_sqlite(path) == "held"
 
 
-async def test_a_look_at_a_database_that_this_process_reads_ends_no_lock(path: Path) -> None:
-    """Nor does a kernel of this process that ends while it is read here: its descriptor stays until that is over."""
+async def test_inspecting_a_database_that_this_process_reads_keeps_its_lock(path: Path) -> None:
+    """A kernel that closes during a read keeps its descriptor until the reader has closed."""
     async with opened(path) as store:
         await store.durable(store.append(entry(1)))
         reader = await SqliteStore(path, read_only=True).open()
@@ -124,7 +124,7 @@ async def test_a_look_at_a_database_that_this_process_reads_ends_no_lock(path: P
 
 
 def descriptors_of(path: Path) -> int:
-    """How many this process has open."""
+    """Return the number of descriptors of the file in this process."""
     there = path.stat()
     found = 0
     for each in Path("/proc/self/fd").iterdir():
@@ -134,7 +134,7 @@ def descriptors_of(path: Path) -> int:
 
 
 def replace_file(path: Path) -> None:
-    """Put a copy in its place, as a program does that restores a backup."""
+    """Replace the file with a copy, as a restored backup does."""
     shutil.copy(path, path.with_name("copy"))
     path.with_name("copy").replace(path)
 
@@ -152,10 +152,10 @@ def remove_log(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [replace_file, rename, remove, remove_log])
-async def test_a_kernel_whose_file_is_taken_away_stops_at_its_next_commit(
+async def test_a_kernel_stops_at_its_next_commit_when_its_file_is_moved(
     path: Path, damage: Callable[[Path], None]
 ) -> None:
-    """Who waits is told that it failed, and whoever asked to be told hears of the loss, once and first."""
+    """Waiters get StoreFailed, and `on_loss` listeners are called once, before them."""
     store = await SqliteStore(path).open()
     heard = list[str]()
     await store.durable(store.append(entry(1)))
@@ -172,8 +172,8 @@ async def test_a_kernel_whose_file_is_taken_away_stops_at_its_next_commit(
         await store.close()
 
 
-async def test_a_kernel_that_was_followed_writes_nothing_more(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no lock holds, the database itself says who is the newest: from that one's first commit on."""
+async def test_a_kernel_with_a_successor_writes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a working lock the database names its newest kernel from that kernel's first commit on."""
     first = await SqliteStore(path).open()
     heard = list[StoreFailed]()
     first.on_loss(heard.append)
@@ -201,11 +201,11 @@ async def test_a_kernel_that_was_followed_writes_nothing_more(path: Path, monkey
 
 
 class NoLock:
-    """A lock that keeps nobody out."""
+    """Lock that excludes no other kernel."""
 
     def __init__(self, path: Path) -> None:
         found = path.stat() if path.exists() else None
         self.identity = None if found is None else (found.st_dev, found.st_ino)
 
     def release(self) -> None:
-        """Nothing was held."""
+        """Do nothing, because no lock is held."""

@@ -1,4 +1,4 @@
-"""A journal becomes smaller when much was removed from it, beside whoever writes; its log is empty at rest."""
+"""Tests of space: a journal shrinks after many removals while others write, and its log is empty when idle."""
 
 # Small files of a test, looked at by a loop that has nothing else to do.
 # ruff: noqa: ASYNC240
@@ -82,7 +82,7 @@ async def opened(path: Path, *, read_only: bool = False) -> AsyncIterator[Sqlite
 
 
 async def fill(path: Path) -> int:
-    """Write a tree that stays in part behind one that is large and goes; the size of the file before that."""
+    """Write a tree that partly stays and a large one that is forgotten; return the size of the file before that."""
     async with opened(path) as store:
         for number in range(LARGE):
             ticket = store.append(Entry("goes", "goes", number + 1, "notice", BODY))
@@ -97,7 +97,7 @@ async def fill(path: Path) -> int:
 
 
 def made_as_before(path: Path) -> None:
-    """A journal as older versions made them: what is free in it is never given back."""
+    """Create a journal as older versions did, which never returns its free pages."""
     path.touch(0o600)
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA journal_mode = WAL")
@@ -107,7 +107,7 @@ def made_as_before(path: Path) -> None:
 
 
 async def check_content(path: Path) -> None:
-    """All that was to stay is there, and the file is sound."""
+    """Check that the kept events and documents are there, and that the file is valid."""
     async with opened(path, read_only=True) as store:
         found = await store.read(tree="stays", limit=10_000)
         assert [each.seq for each in found] == [*range(1, LARGE // 10 + 1)]
@@ -121,8 +121,8 @@ async def check_content(path: Path) -> None:
     connection.close()
 
 
-async def test_a_journal_becomes_smaller_beside_its_writer(path: Path) -> None:
-    """While others read and write; what stays is as it was."""
+async def test_a_journal_shrinks_while_others_write(path: Path) -> None:
+    """Readers and writers continue, and the kept events are unchanged."""
     size = await fill(path)
     async with opened(path) as store, opened(path, read_only=True) as reader:
         shrinking = asyncio.ensure_future(store.shrink())
@@ -136,8 +136,8 @@ async def test_a_journal_becomes_smaller_beside_its_writer(path: Path) -> None:
     await check_content(path)
 
 
-async def test_the_log_of_a_journal_at_rest_is_empty(path: Path) -> None:
-    """Its kernel lives, and has nothing to write: the log takes no room."""
+async def test_the_log_of_an_idle_journal_is_empty(path: Path) -> None:
+    """A running kernel without writes leaves no bytes in the log."""
     log = path.with_name("journal.db-wal")
     async with opened(path) as store:
         for number in range(LARGE):
@@ -149,8 +149,8 @@ async def test_the_log_of_a_journal_at_rest_is_empty(path: Path) -> None:
         assert await store.head() == LARGE + 1
 
 
-async def test_a_reader_is_never_told_of_damage_while_the_file_becomes_smaller(path: Path) -> None:
-    """Others open it at every moment of that, also when its kernel closes it and cuts the log."""
+async def test_a_reader_sees_no_damage_while_the_file_shrinks(path: Path) -> None:
+    """Readers open the journal at every moment, also when its kernel closes it and cuts the log."""
     size = await fill(path)
     is_over = asyncio.Event()
 
@@ -172,8 +172,8 @@ async def test_a_reader_is_never_told_of_damage_while_the_file_becomes_smaller(p
     assert path.stat().st_size < size / 3
 
 
-async def test_an_older_journal_stays_as_large_beside_its_writer(path: Path) -> None:
-    """It works as it did, and says that it gives nothing back; rewritten once, it does from then on."""
+async def test_an_older_journal_shrinks_only_after_a_rewrite(path: Path) -> None:
+    """An older journal works and reports that it returns no space; after `compact` it does."""
     made_as_before(path)
     size = await fill(path)
     async with opened(path) as store:
@@ -193,8 +193,8 @@ async def test_an_older_journal_stays_as_large_beside_its_writer(path: Path) -> 
 
 
 @needs_root
-async def test_a_journal_is_not_rewritten_where_there_is_no_room(tmp_path: Path) -> None:
-    """On a small disk that is nearly full: it is as it was then."""
+async def test_a_journal_is_not_rewritten_without_enough_disk_space(tmp_path: Path) -> None:
+    """The journal on a nearly full disk is unchanged."""
     script = 'mount -t tmpfs -o size=32m none "$0" && exec "$@"'
     command = ("unshare", "--mount", "sh", "-c", script, str(tmp_path), sys.executable, "-c", NO_ROOM, str(tmp_path))
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
@@ -206,8 +206,8 @@ async def test_a_journal_is_not_rewritten_where_there_is_no_room(tmp_path: Path)
 
 
 @pytest.mark.parametrize("deed", ["compact", "shrink"])
-async def test_a_kill_in_the_middle_loses_nothing(path: Path, deed: str) -> None:
-    """At ever later moments; the next one brings it to its end."""
+async def test_a_kill_during_compact_or_shrink_loses_nothing(path: Path, deed: str) -> None:
+    """Kills happen at later and later moments, and the next call finishes the work."""
     if deed == "compact":
         made_as_before(path)
     size = await fill(path)

@@ -1,4 +1,4 @@
-"""store/sqlite/writer.py: the thread that writes says how it ended."""
+"""Tests of `store/sqlite/writer.py`: the writing thread reports how it ended."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ramet.store.sqlite.tables import Journal
 from ramet.store.sqlite.writer import SqliteWriter
 
 
-class Ended:
-    """Waits for what a writer says when it has ended."""
+class EndListener:
+    """Listener that records the reported end of a writer."""
 
     def __init__(self) -> None:
         self.problems: list[Exception | None] = []
@@ -33,17 +33,17 @@ class Ended:
 
 @pytest.fixture
 def connections(tmp_path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-    """One for the writer, and one for its checkpoints."""
+    """Return a connection for the writer, and one for its checkpoints."""
     path = tmp_path / "journal.db"
     database.make(path)
     return database.open_for_writing(path), database.connect(path, "rw")
 
 
-def test_a_writer_that_closes_in_order_has_no_problem(
+def test_a_writer_that_closes_normally_reports_no_problem(
     connections: tuple[sqlite3.Connection, sqlite3.Connection],
 ) -> None:
-    """It says so once, with None."""
-    ended, (writes, own) = Ended(), connections
+    """The listener is called once, with None."""
+    ended, (writes, own) = EndListener(), connections
     writer = SqliteWriter(Journal(writes), Checkpoints(own, writes), lambda *_: None, ended)
 
     writer.close()
@@ -52,17 +52,17 @@ def test_a_writer_that_closes_in_order_has_no_problem(
     assert ended.problems == [None]
 
 
-def test_a_journal_that_cannot_be_closed_is_a_problem(
+def test_a_failed_close_of_the_journal_is_reported(
     connections: tuple[sqlite3.Connection, sqlite3.Connection],
 ) -> None:
-    """Whoever waits for the end must not take it for one in order."""
+    """A waiter must not take such an end for a normal one."""
 
     class Stuck(Journal):
         def close(self) -> None:
             super().close()
             self.space()  # It asks a connection that is closed.
 
-    ended, (writes, own) = Ended(), connections
+    ended, (writes, own) = EndListener(), connections
     writer = SqliteWriter(Stuck(writes), Checkpoints(own, writes), lambda *_: None, ended)
 
     writer.close()
@@ -72,17 +72,17 @@ def test_a_journal_that_cannot_be_closed_is_a_problem(
     assert isinstance(problem, sqlite3.ProgrammingError)
 
 
-def test_what_ended_the_writing_is_the_problem_and_not_what_followed(
+def test_the_first_failure_of_a_writer_is_reported(
     connections: tuple[sqlite3.Connection, sqlite3.Connection],
 ) -> None:
-    """A write fails, and then the journal cannot be closed either: the first is what somebody has to know."""
+    """A write fails, and then the close fails; the report has the error of the write."""
 
     class Stuck(Journal):
         def close(self) -> None:
             super().close()
             raise OSError("what followed")
 
-    ended, (writes, own) = Ended(), connections
+    ended, (writes, own) = EndListener(), connections
     journal = Stuck(writes)
     writes.execute("DROP TABLE events")
     writer = SqliteWriter(journal, Checkpoints(own, writes), lambda *_: None, ended)

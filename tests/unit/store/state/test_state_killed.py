@@ -1,4 +1,4 @@
-"""A process that commits for ever is killed: what it was told is there, and whole."""
+"""Tests of a killed process that commits forever: every acknowledged commit is there, and whole."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ asyncio.run(main())
 """
 
 
-async def test_what_was_committed_survives_a_kill_and_is_whole(tmp_path: Path) -> None:
-    """AC-S4-10: branches stay, too; a step is there with all of its keys or not at all."""
+async def test_a_commit_survives_a_kill_whole(tmp_path: Path) -> None:
+    """AC-S4-10: branches survive, too; a step is there with all of its keys or not at all."""
     path = tmp_path / "journal.db"
     for kill_after in (3, 12, 7):
         process = await asyncio.create_subprocess_exec(

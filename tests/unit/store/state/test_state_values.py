@@ -1,4 +1,4 @@
-"""What may be kept, in which form, and what is refused: at the write, with the path inside the value."""
+"""Tests of values of a state: accepted ones, and refusals at the write with the path inside the value."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class Model(pydantic.BaseModel):
     ],
     ids=repr,
 )
-def test_data_comes_back_as_it_was(value: Any) -> None:
-    """JSON's own types, with their types."""
+def test_json_data_is_read_back_with_its_types(value: Any) -> None:
+    """The values of JSON keep their exact types."""
     state = Versioned()
     state.set("a", value)
     state.commit_sync()
@@ -119,8 +119,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_kept_is_refused_with_its_path(what: str) -> None:
-    """AC rows 119 and 131: at the write, and nothing changed."""
+def test_a_value_that_cannot_be_stored_is_refused_with_its_path(what: str) -> None:
+    """AC rows 119 and 131: the write is refused, and nothing has changed."""
     value, path = REFUSED[what]
     state = Versioned()
     state.set("notes", "before")
@@ -132,8 +132,8 @@ def test_what_cannot_be_kept_is_refused_with_its_path(what: str) -> None:
     assert state.get("notes") == "before"
 
 
-def test_a_hundred_levels_are_taken() -> None:
-    """The limit is what it says."""
+def test_a_value_of_a_hundred_levels_is_accepted() -> None:
+    """The limit of levels is inclusive."""
     state = Versioned()
     state.set("a", _deep(100))
     assert state.get("a") == _deep(100)
@@ -157,8 +157,8 @@ def test_a_hundred_levels_are_taken() -> None:
     ],
     ids=repr,
 )
-async def test_other_types_by_a_type_that_the_caller_names(value: Any, as_: Any) -> None:
-    """Kept as data, and made again by whoever asks for the type."""
+async def test_a_named_type_is_stored_as_data_and_read_back(value: Any, as_: Any) -> None:
+    """A read without the type returns plain data."""
     state = Versioned()
     state.set("a", value, as_=as_)
     await state.commit()
@@ -184,14 +184,14 @@ async def test_other_types_by_a_type_that_the_caller_names(value: Any, as_: Any)
     ],
     ids=lambda each: getattr(each, "__name__", type(each).__name__),  # the same in every process
 )
-def test_what_is_not_of_the_named_type_is_refused(value: Any, as_: Any) -> None:
-    """Less, more, or something else would come back."""
+def test_a_value_that_is_not_of_the_named_type_is_refused(value: Any, as_: Any) -> None:
+    """The read would return less, more, or another value."""
     with pytest.raises(InvalidValue):
         Versioned().set("a", value, as_=as_)
 
 
-def test_what_was_kept_as_something_else_is_refused_at_the_read() -> None:
-    """The key, what is there, and what would have been taken."""
+def test_a_stored_value_that_does_not_fit_the_type_is_refused_at_the_read() -> None:
+    """The error names the expected type."""
     state = Versioned()
     state.set("a", {"x": "no number"})
 
@@ -204,8 +204,8 @@ def test_what_was_kept_as_something_else_is_refused_at_the_read() -> None:
     ["", "a\0b", "/a", "a/", "a//b", "a/../b", "..", ".", "a/./b", "\ud800", "x" * 1_025, None, 1, b"a"],
     ids=lambda key: repr(key)[:12],
 )
-def test_a_key_that_cannot_be_is_refused(key: Any) -> None:
-    """So that no key is another one, or leads out of its namespace."""
+def test_an_invalid_key_is_refused(key: Any) -> None:
+    """No key may alias another one or leave its namespace."""
     state = Versioned()
     with pytest.raises(InvalidValue):
         state.set(key, 1)
@@ -214,8 +214,8 @@ def test_a_key_that_cannot_be_is_refused(key: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "x" * 201, "a\0", "0" * 64, 1], ids=lambda name: repr(name)[:12])
-async def test_a_name_that_cannot_be_is_refused(name: Any) -> None:
-    """Of a state, of a branch."""
+async def test_an_invalid_name_of_a_state_or_branch_is_refused(name: Any) -> None:
+    """A name with a slash is refused for states; other invalid names for branches, too."""
     state = Versioned()
     with pytest.raises(InvalidValue):
         await Versioned.open(state._line.blob_cache.store, name)

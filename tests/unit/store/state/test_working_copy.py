@@ -1,4 +1,4 @@
-"""A state used without a loop: keys, namespaces, directories, and objects that were changed since they were read."""
+"""Tests of a state without an event loop: keys, namespaces, directories, and objects that were changed after a read."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Point:
     x: int
 
 
-def test_the_words_of_the_seed_work_as_they_stand() -> None:
-    """No loop, no store, no await."""
+def test_the_example_of_the_specification_works_unchanged() -> None:
+    """The example needs no loop, no store, and no await."""
     base_state = state = Versioned()
     state.set(
         REGISTRY,
@@ -54,7 +54,7 @@ def test_the_words_of_the_seed_work_as_they_stand() -> None:
     ]
 
 
-def test_a_namespace_sees_what_is_below_it_and_nothing_beside() -> None:
+def test_a_namespace_sees_only_keys_below_it() -> None:
     """AC-S4-8: a child's key is invisible to a sibling; a parent lists its descendants."""
     base = Versioned()
     parent, one, two = (Namespaced(base, path) for path in ("p", "p/one", "p/two"))
@@ -82,8 +82,8 @@ def test_a_namespace_sees_what_is_below_it_and_nothing_beside() -> None:
     assert parent.namespaces() == ["one-more"]
 
 
-def test_a_namespace_of_a_namespace_is_the_path_of_both() -> None:
-    """The same keys, whichever way."""
+def test_a_nested_namespace_joins_both_paths() -> None:
+    """A namespace in a namespace and the joined path have equal keys."""
     base = Versioned()
     Namespaced(Namespaced(base, "a"), "b/c").set("key", 1)
 
@@ -94,8 +94,8 @@ def test_a_namespace_of_a_namespace_is_the_path_of_both() -> None:
             Namespaced(base, path)
 
 
-def test_a_directory_keeps_each_entry_by_itself() -> None:
-    """Set as a whole, or one by one; read as a whole, or one by one."""
+def test_a_directory_stores_each_entry_separately() -> None:
+    """A directory is set and read as a whole or entry by entry."""
     state = Versioned()
     state.set(REGISTRY, {"b": 1, "a": 2, "with/slash": 3})
     state.set_entry(REGISTRY, "c", 4)
@@ -116,8 +116,8 @@ def test_a_directory_keeps_each_entry_by_itself() -> None:
     assert (state.get(REGISTRY), REGISTRY in state, state.keys()) == (None, False, [])
 
 
-def test_a_directory_takes_mappings_only_and_only_directories_have_entries() -> None:
-    """Said by name."""
+def test_a_directory_accepts_mappings_only_and_other_keys_no_entries() -> None:
+    """The refusals name the key and the path inside the value."""
     state = Versioned()
     with pytest.raises(InvalidValue, match="mapping"):
         state.set(REGISTRY, [1])
@@ -132,8 +132,8 @@ def test_a_directory_takes_mappings_only_and_only_directories_have_entries() -> 
             state.set_entry(REGISTRY, name, 1)
 
 
-def test_what_is_set_is_seen_at_once_and_discarded_as_one() -> None:
-    """A working copy."""
+def test_a_set_value_is_visible_at_once_and_discarded_with_all_others() -> None:
+    """A state is a working copy."""
     state = Versioned()
     state.set("a", 1)
     state.commit_sync()
@@ -149,8 +149,8 @@ def test_what_is_set_is_seen_at_once_and_discarded_as_one() -> None:
     assert (state.get("a"), "b" in state, state.is_changed, state.keys()) == (1, False, False, ["a"])
 
 
-def test_an_object_that_was_changed_after_it_was_read_is_neither_kept_nor_lost_in_silence() -> None:
-    """AC-S4-7: the commit is refused and names the key; the caller decides."""
+def test_a_commit_refuses_objects_that_were_changed_after_their_read() -> None:
+    """AC-S4-7: the refusal names the key, and the caller decides to keep or to leave the change."""
     state = Versioned()
     state.set("a", {"list": [1]})
     state.set("b", [1])
@@ -173,8 +173,8 @@ def test_an_object_that_was_changed_after_it_was_read_is_neither_kept_nor_lost_i
     assert state.get("a") == {"list": [1, 3]}
 
 
-def test_setting_what_was_read_and_changed_is_the_way_to_keep_it() -> None:
-    """And changing it once more after that is noticed again."""
+def test_setting_a_changed_object_stores_the_change() -> None:
+    """A further change after `set` is noticed again."""
     state = Versioned()
     state.set("a", [1])
     value = state.get("a")
@@ -191,8 +191,8 @@ def test_setting_what_was_read_and_changed_is_the_way_to_keep_it() -> None:
     assert state.get("a") == [4]
 
 
-def test_a_part_of_an_object_is_noticed_however_much_is_read_meanwhile() -> None:
-    """Who holds a part only, and changes it late, is noticed; who has let go is not remembered for ever."""
+def test_a_late_change_of_a_part_of_an_object_is_noticed() -> None:
+    """Further reads do not hide it, and objects that nobody references are forgotten."""
     state = Versioned()
     for number in range(500):
         state.set(f"key-{number}", {"inner": [[number]]})
@@ -213,8 +213,8 @@ def test_a_part_of_an_object_is_noticed_however_much_is_read_meanwhile() -> None
     assert sorted(refusal.value.keys) == ["key-400", "key-5"]
 
 
-def test_objects_of_named_types_are_noticed_too() -> None:
-    """Dataclasses, and a whole directory of them."""
+def test_changed_objects_of_named_types_are_noticed() -> None:
+    """Dataclasses, and a whole directory of them, are checked."""
     state = Versioned()
     state.set("p", Point(1), as_=Point)
     state.set(REGISTRY, {"p": Point(1)}, as_=Point)
@@ -229,8 +229,8 @@ def test_objects_of_named_types_are_noticed_too() -> None:
     assert (state.get("p"), state.get(REGISTRY)) == ({"x": 2}, {"p": {"x": 3}})
 
 
-def test_two_changed_objects_of_one_key_are_not_both_kept() -> None:
-    """One would be lost."""
+def test_two_changed_objects_of_one_key_are_refused() -> None:
+    """Keeping one change would lose the other."""
     state = Versioned()
     state.set("a", [1])
     one, other = state.get("a"), state.get("a")
@@ -241,8 +241,8 @@ def test_two_changed_objects_of_one_key_are_not_both_kept() -> None:
         state.commit_sync(mutated="keep")
 
 
-def test_all_of_it_without_an_event_loop() -> None:
-    """Thin faces for plain programs."""
+def test_every_operation_works_without_an_event_loop() -> None:
+    """Each asynchronous method has a synchronous one."""
     state = Versioned()
     state.set("a", 1)
     first = state.commit_sync("one")
@@ -262,15 +262,15 @@ def test_all_of_it_without_an_event_loop() -> None:
     assert list(state.branches_sync()) == ["main"]
 
 
-async def test_in_a_loop_they_are_refused_with_what_to_do() -> None:
-    """Rather than stand still."""
+async def test_synchronous_methods_are_refused_in_a_loop() -> None:
+    """The error names the method to await, and the loop does not block."""
     state = Versioned()
     with pytest.raises(RametError, match="await commit"):
         state.commit_sync()
 
 
-async def test_they_work_from_a_thread_beside_the_loop_of_their_store(tmp_path: Any) -> None:
-    """As for programs whose loop runs in a thread of its own."""
+async def test_synchronous_methods_work_in_a_thread_outside_the_loop(tmp_path: Any) -> None:
+    """A program may run the loop of the store in another thread."""
     from ramet.store.sqlite.store import SqliteStore
 
     store = await SqliteStore(os.path.join(tmp_path, "journal.db")).open()  # noqa: PTH118 - a path is taken as text, too
@@ -289,8 +289,8 @@ async def test_they_work_from_a_thread_beside_the_loop_of_their_store(tmp_path: 
 
 
 @pytest.mark.parametrize("bytes_", [b'[0,{"a":[2]}]', b"", b"[7]", b"no JSON", b"[1,2,3,4]"])
-def test_a_blob_with_other_bytes_is_never_taken_for_what_it_was(bytes_: bytes) -> None:
-    """Whoever can write to the store behind our back is noticed."""
+def test_a_changed_blob_raises_damaged(bytes_: bytes) -> None:
+    """A state notices bytes that another program wrote into the store."""
     state = Versioned()
     state.set("a", 1)
     root = state.commit_sync().root
@@ -306,7 +306,7 @@ def test_a_blob_with_other_bytes_is_never_taken_for_what_it_was(bytes_: bytes) -
 @pytest.mark.parametrize(
     "settings", [{"on_conflict": "force"}, {"mutated": "yes"}, {"on_conflict": "merge"}, {"message": 1}]
 )
-def test_a_commit_takes_what_it_knows(settings: Any) -> None:
-    """And says what that is."""
+def test_a_commit_refuses_unknown_settings(settings: Any) -> None:
+    """InvalidValue is raised for a wrong value of a setting."""
     with pytest.raises(InvalidValue):
         Versioned().commit_sync(**settings)
