@@ -1,4 +1,4 @@
-"""What starts real sandboxes, or asks the kernel for each of its answers, takes minutes: `make check` leaves it out."""
+"""Mark tests as slow that start real sandboxes, or ask the kernel for each answer: `make check` leaves them out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLOW = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark them."""
+    """Mark the slow tests of this folder."""
     for item in items:
         if item.path.is_relative_to(HERE) and (item.path.stem in SLOW or item.path.parent.name == "linux"):
             item.add_marker(pytest.mark.slow)

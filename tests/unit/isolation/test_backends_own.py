@@ -1,4 +1,4 @@
-"""What the backends of one machine do beside what every backend promises (`ramet.testing.conformance.isolation`)."""
+"""Tests of backends of one machine; the suite of all backends is `ramet.testing.conformance.isolation`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def bwrap(tmp_path: Path) -> AsyncIterator[BackendFixture]:
 
 @pytest.fixture
 async def bare(tmp_path: Path) -> AsyncIterator[BackendFixture]:
-    """`local` as on a machine without namespaces."""
+    """Open `local` as on a machine without namespaces."""
     async with opened(LocalBackend(tmp_path / "runs", parked=1, namespaces=False), tmp_path) as site:
         yield site
 
@@ -61,7 +61,7 @@ def backend_of(site: BackendFixture) -> ZygoteBackend:
 
 
 @pytest.mark.parametrize("where", ["runs", "elsewhere", "runs/../elsewhere"])
-async def test_a_workspace_is_a_folder_below_that_of_all_workspaces(
+async def test_a_workspace_outside_of_the_folder_of_runs_is_refused(
     site: BackendFixture, tmp_path: Path, where: str
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
@@ -70,7 +70,7 @@ async def test_a_workspace_is_a_folder_below_that_of_all_workspaces(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
-async def test_a_workspace_that_is_a_link_is_not_given_away(site: BackendFixture, tmp_path: Path) -> None:
+async def test_a_workspace_behind_a_link_keeps_its_owner(site: BackendFixture, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (site.workdir.runs / "link").symlink_to(tmp_path / "mine")
     for name in ("link", "link/below"):
@@ -81,24 +81,24 @@ async def test_a_workspace_that_is_a_link_is_not_given_away(site: BackendFixture
 
 
 @pytest.mark.parametrize("path", ["/", "/tmp", "/proc", "/proc/self", "/dev", "/run", "/no/such"])
-async def test_what_cannot_be_shown_is_no_mount(site: BackendFixture, path: str) -> None:
+async def test_a_mount_that_a_sandbox_cannot_show_is_refused(site: BackendFixture, path: str) -> None:
     with pytest.raises(InvalidValue, match="readonly_mounts"):
         await site.backend.start(site.spec(grant=replace_grant(GRANT, readonly_mounts=(path,))))
 
 
-async def test_a_proxy_is_a_socket_beside_the_workspaces(site: BackendFixture, tmp_path: Path) -> None:
+async def test_a_proxy_socket_outside_of_the_folder_of_runs_is_refused(site: BackendFixture, tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="proxy"):
         await site.backend.start(site.spec(proxy=tmp_path / "proxy.sock"))
 
 
-async def test_without_a_loopback_of_its_own_a_run_has_no_ports(bare: BackendFixture) -> None:
-    """On a machine without namespaces a port would be the host's, and everybody's."""
+async def test_without_namespaces_ports_are_refused(bare: BackendFixture) -> None:
+    """Without namespaces a port would be the host's, and open to everybody."""
     with pytest.raises(InvalidValue, match="bwrap") as refusal:
         await bare.backend.start(bare.spec(grant=replace_grant(GRANT, ports={"web": 8000})))
     assert (refusal.value.field, refusal.value.value) == ("ports", {"web": 8000})
 
 
-def test_without_bubblewrap_it_is_said_what_to_install(tmp_path: Path) -> None:
+def test_without_bubblewrap_the_error_says_what_to_install(tmp_path: Path) -> None:
     script = (
         "import asyncio, pathlib, sys\n"
         "from ramet.core.errors import IsolationUnavailable\n"
@@ -129,7 +129,7 @@ def test_without_bubblewrap_it_is_said_what_to_install(tmp_path: Path) -> None:
 
 
 async def test_without_namespaces_the_probe_says_that_the_root_is_not_read_only(bare: BackendFixture) -> None:
-    """The level is that of `local`; what is missing is named, with a remedy."""
+    """The level is that of `local`, and the missing mechanism has a remedy."""
     assert bare.probe.level is Isolation.L1
     assert bare.probe.mechanisms["read_only_root"] is False
     assert "read_only_root" in bare.probe.missing
@@ -139,7 +139,7 @@ async def test_without_namespaces_the_probe_says_that_the_root_is_not_read_only(
 # ---- who it is ------------------------------------------------------------------------------------------------------
 
 
-async def test_an_agent_is_nobody_in_a_house_of_its_own(site: BackendFixture) -> None:
+async def test_an_agent_has_its_own_user_environment_and_working_folder(site: BackendFixture) -> None:
     async with site.start_guest(env={"MINE": "1", "HOME": "/elsewhere"}) as visit:
         who = await visit.ask("who")
         assert (who["pid"], who["uid"], who["cwd"]) == (2, 65534, str(visit.spec.workspace))
@@ -154,8 +154,8 @@ def uid_of(pid: int) -> int:
     return Path(f"/proc/{pid}").stat().st_uid
 
 
-async def test_who_loses_its_parent_inside_is_reaped(site: BackendFixture) -> None:
-    """Or it would count as one of the agent's processes for ever."""
+async def test_an_orphan_in_a_sandbox_is_reaped(site: BackendFixture) -> None:
+    """An unreaped orphan would count as a process of the agent forever."""
     async with site.start_guest() as visit:
         for _ in range(2 * GRANT.pids):
             ran = await visit.sandbox.run_command(["/bin/sh", "-c", "true & exit 0"], timeout_s=60, max_bytes=100)
@@ -164,7 +164,7 @@ async def test_who_loses_its_parent_inside_is_reaped(site: BackendFixture) -> No
 
 
 def zombies(pid: int) -> list[int]:
-    """Processes in the pid namespace of one that wait to be reaped."""
+    """Return the zombies in the pid namespace of a process."""
     found = []
     for each in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -175,15 +175,15 @@ def zombies(pid: int) -> list[int]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user is itself")
-def test_a_folder_has_one_owner_for_ever_and_others_have_others(tmp_path: Path) -> None:
+def test_each_folder_has_an_owner_of_its_own_that_never_changes(tmp_path: Path) -> None:
     owners = {BwrapBackend(tmp_path / str(at)).owner for at in range(20)}
     assert len(owners) > 15
     assert all(owner is not None and 60578 <= owner[0] <= 61183 for owner in owners)
     assert BwrapBackend(tmp_path / "0").owner == BwrapBackend(tmp_path / "0").owner
 
 
-async def test_a_workspace_below_folders_of_the_host_is_come_to(site: BackendFixture) -> None:
-    """As `ramet.isolation.workspace.run_dirs` makes them: only the innermost is the agent's."""
+async def test_a_workspace_below_private_folders_of_the_host_is_reachable(site: BackendFixture) -> None:
+    """The innermost folder that `ramet.isolation.workspace.run_dirs` makes is the agent's, and no other."""
     folder = site.workdir.runs / "run-1"
     (folder / "workspace").mkdir(parents=True, mode=0o700)
     folder.chmod(0o700)
@@ -206,8 +206,10 @@ async def test_an_environment_and_secrets_may_be_large(site: BackendFixture) -> 
             assert await visit.ask("read", path=f"/run/secrets/{name}") == value
 
 
-async def test_a_group_that_takes_no_limit_is_removed(bwrap: BackendFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asked is told, and the next one starts."""
+async def test_a_control_group_that_refuses_a_limit_is_removed(
+    bwrap: BackendFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start fails, and the next start works."""
     backend = backend_of(bwrap)
     groups = backend._cgroups
     if groups is None:
@@ -229,7 +231,7 @@ async def test_a_group_that_takes_no_limit_is_removed(bwrap: BackendFixture, mon
 # ---- limits that are the process's own ------------------------------------------------------------------------------
 
 
-async def test_more_processor_time_than_a_run_can_have_is_the_end(
+async def test_a_process_above_the_limit_of_processor_time_is_ended(
     site: BackendFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "CPU_SLACK_S", 0)
@@ -241,7 +243,7 @@ async def test_more_processor_time_than_a_run_can_have_is_the_end(
         assert (ended.reason, ended.code) == ("cpu", -signal.SIGXCPU)
 
 
-async def test_coming_near_a_limit_is_told(site: BackendFixture) -> None:
+async def test_use_near_a_limit_is_reported(site: BackendFixture) -> None:
     told: list[tuple[str, str]] = []
     backend_of(site).on_threshold = lambda run, what, value, limit: told.append((run, what))
     async with site.start_guest(grant=replace_grant(GRANT, memory_mb=128)) as visit:
@@ -252,7 +254,7 @@ async def test_coming_near_a_limit_is_told(site: BackendFixture) -> None:
 # ---- fresh ----------------------------------------------------------------------------------------------------------
 
 
-async def test_fresh_agents_share_no_zygote_and_the_next_one_is_started_ahead(bwrap: BackendFixture) -> None:
+async def test_fresh_agents_share_no_zygote_and_a_spare_one_is_started(bwrap: BackendFixture) -> None:
     fresh = backend_of(bwrap)._dedicated
 
     def keepers() -> set[Any]:
@@ -271,7 +273,7 @@ async def test_fresh_agents_share_no_zygote_and_the_next_one_is_started_ahead(bw
     await eventually(lambda: gone.is_gone)
 
 
-async def test_a_fresh_agent_is_not_started_where_there_is_less(bare: BackendFixture) -> None:
+async def test_without_namespaces_a_fresh_agent_is_refused(bare: BackendFixture) -> None:
     with pytest.raises(IsolationUnavailable):
         await bare.backend.start(bare.spec(grant=replace_grant(GRANT, isolation=Isolation.FRESH)))
 
@@ -285,7 +287,7 @@ def parent(pid: int) -> int:
 # ---- the way out ----------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_said_to_the_proxys_port_inside_comes_to_its_socket_outside(site: BackendFixture) -> None:
+async def test_the_proxy_port_inside_leads_to_the_socket_outside(site: BackendFixture) -> None:
     spec = site.spec()
     path = site.workdir.runs / "proxy.sock"
     with socket.socket(socket.AF_UNIX) as listener:
@@ -313,7 +315,7 @@ async def test_what_is_said_to_the_proxys_port_inside_comes_to_its_socket_outsid
 # ---- commands -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_command_is_kept_in_as_its_agent_is(site: BackendFixture) -> None:
+async def test_a_command_is_confined_like_its_agent(site: BackendFixture) -> None:
     async with site.start_guest(env={"MINE": "1"}) as visit:
         script = (
             "id -u; grep -E 'CapEff|NoNewPrivs|Seccomp:' /proc/self/status; "
@@ -327,7 +329,7 @@ async def test_a_command_is_kept_in_as_its_agent_is(site: BackendFixture) -> Non
         assert b"shadow" in ran.stderr
 
 
-async def test_a_command_that_does_not_exist_says_so(site: BackendFixture) -> None:
+async def test_a_missing_command_ends_with_code_127(site: BackendFixture) -> None:
     async with site.start_guest() as visit:
         ran = await visit.sandbox.run_command(["no-such-program"], timeout_s=60, max_bytes=100)
         assert (ran.code, ran.stderr) == (127, b"no-such-program: No such file or directory\n")
@@ -346,7 +348,7 @@ async def test_a_command_ends_with_its_agent(site: BackendFixture) -> None:
             await visit.sandbox.run_command(["true"], timeout_s=1, max_bytes=1)
 
 
-async def test_a_command_that_is_given_up_is_ended(site: BackendFixture) -> None:
+async def test_a_cancelled_command_is_ended(site: BackendFixture) -> None:
     async with site.start_guest() as visit:
         script = "touch held; flock -s held sleep 3600"
         running = asyncio.ensure_future(
@@ -363,7 +365,7 @@ async def test_a_command_that_is_given_up_is_ended(site: BackendFixture) -> None
 # ---- without namespaces ---------------------------------------------------------------------------------------------
 
 
-async def test_without_namespaces_nobody_leaves_the_group_by_which_all_are_ended(bare: BackendFixture) -> None:
+async def test_without_namespaces_no_process_leaves_the_process_group(bare: BackendFixture) -> None:
     for way in ("leave", "kill"):
         async with bare.start_guest() as visit:
             ran = await visit.sandbox.run_command(["setsid", "--fork", "--wait", "true"], timeout_s=60, max_bytes=1000)
@@ -383,10 +385,10 @@ async def test_without_namespaces_nobody_leaves_the_group_by_which_all_are_ended
 
 
 @pytest.mark.parametrize("what", ["oom", "pids"])
-async def test_without_namespaces_who_loses_its_parent_is_still_watched(
+async def test_without_namespaces_an_orphan_is_still_watched(
     bare: BackendFixture, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """It becomes a child of the zygote's, which has others, too."""
+    """An orphan becomes a child of the zygote, which has other children, too."""
     monkeypatch.setattr(watchdog, "_HELPER_PROCESSES", 0)
     monkeypatch.setattr(backend_of(bare), "_cgroups", None)  # Which would not need to look.
     limit: dict[str, Any] = {"memory_mb": 96} if what == "oom" else {"pids": 2}
@@ -401,7 +403,7 @@ async def test_without_namespaces_who_loses_its_parent_is_still_watched(
         assert await other.ask("who"), "who is another's child is let be"
 
 
-async def test_without_namespaces_what_cannot_be_kept_apart_is_refused(bare: BackendFixture) -> None:
+async def test_without_namespaces_secrets_and_endpoints_are_refused(bare: BackendFixture) -> None:
     for field, value in (("secrets", {"token": "x"}), ("allowed_endpoints", ("example.org:443",))):
         with pytest.raises(InvalidValue, match=field):
             await bare.backend.start(bare.spec(grant=replace_grant(GRANT, **{field: value})))
@@ -414,7 +416,7 @@ async def test_without_namespaces_temporary_files_go_to_the_workspace(bare: Back
             assert await visit.failure_of("make", path=place) == "EACCES"
 
 
-async def test_without_namespaces_a_zygote_that_is_killed_leaves_nobody(bare: BackendFixture) -> None:
+async def test_without_namespaces_a_killed_zygote_leaves_no_process(bare: BackendFixture) -> None:
     async with bare.start_guest() as visit:
         await visit.ask("hold", path="held")
         os.kill(parent(visit.sandbox.pid), signal.SIGKILL)
@@ -450,7 +452,7 @@ asyncio.run(main())
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else; the other tests show the same")
 @pytest.mark.parametrize("kind", [BwrapBackend, LocalBackend])
-def test_an_ordinary_user_has_the_same(tmp_path: Path, kind: type[ZygoteBackend]) -> None:
+def test_an_ordinary_user_gets_the_same_level(tmp_path: Path, kind: type[ZygoteBackend]) -> None:
     import json
 
     found = python_runtime.find()

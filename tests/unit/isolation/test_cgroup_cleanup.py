@@ -1,4 +1,4 @@
-"""A control group that cannot be removed when its time has come is not forgotten."""
+"""Tests of control groups that cannot be removed yet: they are removed later."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 
 
 class Occupied(Cgroup):
-    """A group that somebody is dying in, inside the kernel, where no signal reaches him."""
+    """Control group with a process that cannot end yet, because it waits inside the kernel."""
 
     def __init__(self, problem: str | None = None) -> None:
         super().__init__({}, 1)
@@ -37,7 +37,7 @@ class Occupied(Cgroup):
 
 
 class Vanishing(Occupied):
-    """A group whose files cannot be read at the moment."""
+    """Control group whose files cannot be read at the moment."""
 
     vanishes = True
 
@@ -52,12 +52,12 @@ class Vanishing(Occupied):
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def retry_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroup_cleanup, "_RETRY_S", 0.001)
 
 
-async def test_what_is_empty_goes_at_once() -> None:
-    """And whoever waits is told so."""
+async def test_an_empty_group_is_removed_at_once() -> None:
+    """`remove` returns True."""
     group, left = Occupied(), Leftovers()
     group.is_free = True
 
@@ -66,8 +66,8 @@ async def test_what_is_empty_goes_at_once() -> None:
     await left.close()
 
 
-async def test_what_cannot_go_yet_goes_later() -> None:
-    """Whoever waited was told that it stays; it goes all the same, without anybody asking."""
+async def test_an_occupied_group_is_removed_later() -> None:
+    """`remove` returns False, and the group is removed without a further call."""
     groups, left = [Occupied(), Occupied()], Leftovers()
 
     assert not await left.remove(groups[0])
@@ -81,8 +81,8 @@ async def test_what_cannot_go_yet_goes_later() -> None:
     await left.close()
 
 
-async def test_what_went_wrong_once_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    """With a line in the log that says what it was."""
+async def test_a_failed_removal_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    """A line of the log names the problem."""
     group, left = Occupied("control group a: no"), Leftovers()
 
     assert not await left.remove(group)
@@ -94,8 +94,8 @@ async def test_what_went_wrong_once_is_tried_again(caplog: pytest.LogCaptureFixt
     await left.close()
 
 
-async def test_what_the_kernel_says_of_one_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    """A group below one that is being killed may go while it is read, which is no such device: then again, too."""
+async def test_a_failure_of_one_group_does_not_affect_another(caplog: pytest.LogCaptureFixture) -> None:
+    """The kernel may report ENODEV for a group that vanishes while it is read; the removal is tried again."""
     odd, plain, left = Vanishing(), Occupied(), Leftovers()
 
     assert not await left.remove(odd)
@@ -108,8 +108,8 @@ async def test_what_the_kernel_says_of_one_costs_no_other(caplog: pytest.LogCapt
     await left.close()
 
 
-async def test_closing_tries_once_more_and_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left then is found by the next kernel."""
+async def test_close_tries_once_more_and_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next kernel finds the groups that are left."""
     monkeypatch.setattr(cgroup_cleanup, "_RETRY_S", 1000)
     one, other, left = Occupied(), Occupied(), Leftovers()
     await asyncio.gather(left.remove(one), left.remove(other))

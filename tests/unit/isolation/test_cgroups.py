@@ -1,4 +1,4 @@
-"""Control groups of the machine that the tests run on: limits that hold, and nothing left of them."""
+"""Tests of control groups on this machine: limits hold, and no group is left."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def group(groups: Cgroups) -> Iterator[Cgroup]:
 
 
 @contextlib.contextmanager
-def placed(group: Cgroup, script: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python process that goes on with `script` once it is in the group and was told to."""
+def process_in_group(group: Cgroup, script: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a Python process that runs `script` once it is in the group and gets a line."""
     process = subprocess.Popen(
         [sys.executable, "-ISc", WAIT + script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -62,80 +62,80 @@ def placed(group: Cgroup, script: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def go(process: subprocess.Popen[str]) -> str:
-    """Let it go on; what it printed by its end."""
+def run_to_end(process: subprocess.Popen[str]) -> str:
+    """Let the process run, and return its output."""
     return process.communicate("\n", timeout=180)[0]
 
 
 def reap(pid: int) -> None:
-    """Take note of the end of one that may have come to us, as to pid 1."""
+    """Reap a process that this process may have adopted, as pid 1 does."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
 
 
 @pytest.fixture
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
-    """Somebody who has nothing to do with it."""
+    """Yield a process that is in no group of the test."""
     process = subprocess.Popen(["sleep", "1000"])
     yield process
     process.kill()
     process.wait()
 
 
-def needs(groups: Cgroups, controller: str) -> None:
+def skip_without(groups: Cgroups, controller: str) -> None:
     if controller not in groups.controllers:
         pytest.skip(f"no {controller} controller to be had here")
 
 
 def test_more_memory_than_granted_ends_a_process_and_is_counted(groups: Cgroups, group: Cgroup) -> None:
-    """What fits, fits; so one can tell why it ended."""
-    needs(groups, "memory")
+    """Memory within the limit works; the count of kills tells why a process ended."""
+    skip_without(groups, "memory")
     group.limit(memory_mb=64)
 
-    with placed(group, "x = b'x' * (40 << 20); print('fits')") as process:
-        assert go(process) == "fits\n"
+    with process_in_group(group, "x = b'x' * (40 << 20); print('fits')") as process:
+        assert run_to_end(process) == "fits\n"
     assert group.oom_kills() == 0
-    with placed(group, "x = b'x' * (80 << 20); print('fits')") as process:
-        assert go(process) == ""
+    with process_in_group(group, "x = b'x' * (80 << 20); print('fits')") as process:
+        assert run_to_end(process) == ""
 
     assert process.returncode == -signal.SIGKILL
     assert group.oom_kills() == 1
 
 
-def test_of_a_group_that_is_gone_no_kill_is_told(groups: Cgroups) -> None:
-    """Who ends together with all of a reservation is asked about afterwards."""
-    needs(groups, "memory")
+def test_a_removed_group_reports_no_kills(groups: Cgroups) -> None:
+    """A run that ends with its whole reservation is asked afterwards."""
+    skip_without(groups, "memory")
     group = groups.make("short-lived")
     assert group.try_remove()
 
     assert group.oom_kills() == 0
 
 
-def test_the_limit_that_was_in_the_way_is_known(groups: Cgroups, group: Cgroup) -> None:
-    """A group tells its own limit from that of a group around it, and later times from earlier ones."""
-    needs(groups, "memory")
+def test_a_group_knows_whether_its_own_limit_was_reached(groups: Cgroups, group: Cgroup) -> None:
+    """A group distinguishes its own limit from that of the group above, and new counts from earlier ones."""
+    skip_without(groups, "memory")
     group.enable_children()
     group.limit(memory_mb=64, dies_whole=False)
     below = group.child("agent")
     below.make()
     below.limit(memory_mb=512)
     before = group.start_count()
-    with placed(below, "x = b'x' * (80 << 20); print('fits')") as process:
-        assert go(process) == ""
+    with process_in_group(below, "x = b'x' * (80 << 20); print('fits')") as process:
+        assert run_to_end(process) == ""
 
     assert group.times_at_limit() > before
     assert below.times_at_limit() == 0
     before = group.start_count()
     assert group.times_at_limit() == before
     below.limit(memory_mb=32)
-    with placed(below, "x = b'x' * (48 << 20); print('fits')") as process:
-        assert go(process) == ""
+    with process_in_group(below, "x = b'x' * (48 << 20); print('fits')") as process:
+        assert run_to_end(process) == ""
     assert (group.times_at_limit(), below.times_at_limit() > 0) == (before, True)
 
 
 @pytest.mark.parametrize("file", ["memory.events.local", "memory.events"])
-def test_version_2_counts_what_a_limit_refused(tmp_path: Path, file: str) -> None:
-    """By the file without what the groups below met, where the kernel has it."""
+def test_version_2_counts_refusals_by_the_limit(tmp_path: Path, file: str) -> None:
+    """The count leaves out groups below where the kernel has a file for that."""
     (tmp_path / "memory.events").write_text("oom 9\noom_kill 9\n")
     group = Cgroup({"memory": tmp_path}, 2)
     (tmp_path / file).write_text("oom 2\noom_kill 5\n")
@@ -145,9 +145,9 @@ def test_version_2_counts_what_a_limit_refused(tmp_path: Path, file: str) -> Non
     assert (before, group.times_at_limit()) == (2, 3)
 
 
-def test_memory_from_before_it_was_placed_does_not_count(groups: Cgroups, group: Cgroup) -> None:
-    """So what a process shares with its zygote is not its own."""
-    needs(groups, "memory")
+def test_memory_from_before_a_process_joined_does_not_count(groups: Cgroups, group: Cgroup) -> None:
+    """Memory that a process shares with its zygote is not its own."""
+    skip_without(groups, "memory")
     group.limit(memory_mb=32)
     source, sink = os.pipe()
     before = bytearray(b"x" * (64 << 20))
@@ -165,19 +165,19 @@ def test_memory_from_before_it_was_placed_does_not_count(groups: Cgroups, group:
     assert group.oom_kills() == 0
 
 
-def test_a_limit_can_be_changed_both_ways(groups: Cgroups, group: Cgroup) -> None:
-    """A parked child is given its own when it is needed."""
-    needs(groups, "memory")
+def test_a_limit_can_be_raised_and_lowered(groups: Cgroups, group: Cgroup) -> None:
+    """A parked child gets its own limit when it is used."""
+    skip_without(groups, "memory")
     for memory_mb in (64, 256, 32):
         group.limit(memory_mb=memory_mb, cpu_cores=0.001, pids=5)
 
-    with placed(group, "x = b'x' * (50 << 20); print('fits')") as process:
-        assert go(process) == ""
+    with process_in_group(group, "x = b'x' * (50 << 20); print('fits')") as process:
+        assert run_to_end(process) == ""
 
 
-def test_no_more_processes_and_threads_than_granted(groups: Cgroups, group: Cgroup) -> None:
-    """Starting one more fails; nobody else is bothered."""
-    needs(groups, "pids")
+def test_the_number_of_processes_and_threads_is_limited(groups: Cgroups, group: Cgroup) -> None:
+    """Starting one more fails, and no other process is affected."""
+    skip_without(groups, "pids")
     group.limit(pids=3)
     script = """
 import threading, time
@@ -185,19 +185,19 @@ for number in range(5):
     try: threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
     except RuntimeError: print(number, flush=True); break
 """
-    with placed(group, script) as process:
-        assert go(process) == "2\n"
+    with process_in_group(group, script) as process:
+        assert run_to_end(process) == "2\n"
 
 
-async def test_processor_time_is_held_back(groups: Cgroups, group: Cgroup) -> None:
-    """And counted."""
-    needs(groups, "cpu")
+async def test_processor_time_is_throttled(groups: Cgroups, group: Cgroup) -> None:
+    """The used time is counted, too."""
+    skip_without(groups, "cpu")
     group.limit(cpu_cores=0.1)
 
     def throttled() -> int:
         return cgroup.fields(group._folders["cpu"] / "cpu.stat")["nr_throttled"]
 
-    with placed(group, "while True: pass") as process:
+    with process_in_group(group, "while True: pass") as process:
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
@@ -208,14 +208,14 @@ async def test_processor_time_is_held_back(groups: Cgroups, group: Cgroup) -> No
     assert usage.cpu_seconds > 0.01
 
 
-def test_what_a_group_uses_is_told(groups: Cgroups, group: Cgroup, tmp_path: Path) -> None:
-    """Pages that only keep a file at hand are not memory in use."""
+def test_usage_of_a_group_is_reported(groups: Cgroups, group: Cgroup, tmp_path: Path) -> None:
+    """Pages that only cache a file are not used memory."""
     script = f"""
 x = b"x" * (30 << 20)
 open({str(tmp_path / "file")!r}, "wb").write(bytes(50 << 20))
 print("done", flush=True); sys.stdin.readline()
 """
-    with placed(group, script) as process:
+    with process_in_group(group, script) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write("\n")
@@ -231,17 +231,17 @@ print("done", flush=True); sys.stdin.readline()
         assert usage.pids == 1
 
 
-async def test_whoever_was_started_inside_is_killed_and_nobody_else(
+async def test_kill_ends_every_process_of_the_group_and_no_other(
     group: Cgroup, tmp_path: Path, bystander: subprocess.Popen[bytes]
 ) -> None:
-    """However far it went."""
+    """A process with another session is in the group, too."""
     script = f"""
 import subprocess
 subprocess.run(["sh", "-c", "(setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 1000 >/dev/null 2>&1' &)"])
 print("left", flush=True)
 """
-    with placed(group, script) as process:
-        assert go(process) == "left\n"
+    with process_in_group(group, script) as process:
+        assert run_to_end(process) == "left\n"
     pid = pid_in(tmp_path / "pid")
     await eventually(pid)
     assert group.processes() == {pid()}
@@ -253,9 +253,9 @@ print("left", flush=True)
     reap(pid())
 
 
-async def test_who_forks_without_end_is_killed(groups: Cgroups, group: Cgroup) -> None:
-    """No child gets away between the looking and the killing."""
-    needs(groups, "pids")
+async def test_a_fork_bomb_is_killed(groups: Cgroups, group: Cgroup) -> None:
+    """No child escapes between the listing and the kill."""
+    skip_without(groups, "pids")
     group.limit(pids=20)
     script = """
 import os
@@ -263,7 +263,7 @@ while True:
     try: os.fork()
     except OSError: pass
 """
-    with placed(group, script) as process:
+    with process_in_group(group, script) as process:
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
@@ -275,11 +275,11 @@ while True:
         assert cgroup.read(group._folders["pids"] / "pids.max") == "0"
 
 
-async def test_removing_waits_for_who_is_about_to_end_and_kills_who_is_not(groups: Cgroups) -> None:
-    """A second time does nothing."""
+async def test_remove_waits_for_ending_processes_and_kills_others(groups: Cgroups) -> None:
+    """A second removal does nothing."""
     for patient in (True, False):
         group = groups.make("run-1")
-        with placed(group, "" if patient else "import time; time.sleep(1000)") as process:
+        with process_in_group(group, "" if patient else "import time; time.sleep(1000)") as process:
             assert not group.try_remove()
             assert process.stdin is not None
             process.stdin.write("\n")
@@ -291,8 +291,10 @@ async def test_removing_waits_for_who_is_about_to_end_and_kills_who_is_not(group
             assert process.wait() == (0 if patient else -signal.SIGKILL)
 
 
-def test_a_group_that_goes_while_it_is_read_holds_nobody(group: Cgroup, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel says ENODEV of a file that was opened before its group went."""
+def test_a_group_that_vanishes_while_it_is_read_has_no_processes(
+    group: Cgroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel reports ENODEV for a file that was opened before its group vanished."""
     went, read_text = list[Path](), Path.read_text
 
     def read_too_late(file: Path, *given: Any, **more: Any) -> str:
@@ -309,8 +311,8 @@ def test_a_group_that_goes_while_it_is_read_holds_nobody(group: Cgroup, monkeypa
     assert went == group.places()
 
 
-def test_what_cannot_be_done_is_said_so(groups: Cgroups) -> None:
-    """By name; nothing is half made."""
+def test_impossible_operations_raise_errors_by_name(groups: Cgroups) -> None:
+    """No operation is half done."""
     group = groups.make("run-1")
     with pytest.raises(SandboxFailed, match="run-1"):
         groups.make("run-1")
@@ -325,9 +327,9 @@ def test_what_cannot_be_done_is_said_so(groups: Cgroups) -> None:
         group.usage()
 
 
-def test_our_own_groups_limits_hold_inside(groups: Cgroups, group: Cgroup) -> None:
-    """Groups are made below it, never beside it."""
-    with placed(group, "") as process:
+def test_groups_are_made_below_the_group_of_this_process(groups: Cgroups, group: Cgroup) -> None:
+    """The limits of our own group hold inside a new group."""
+    with process_in_group(group, "") as process:
         inside = procfs._read(f"{process.pid}/cgroup").decode()
 
     for controller, own in procfs.own_cgroups().items():
@@ -337,8 +339,8 @@ def test_our_own_groups_limits_hold_inside(groups: Cgroups, group: Cgroup) -> No
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_without_rights_there_are_none() -> None:
-    """None, not an error, and nothing is tried half."""
+def test_without_rights_no_groups_are_opened() -> None:
+    """`Cgroups.open` returns None instead of an error."""
 
     def work() -> bool:
         os.setgid(60700)
@@ -374,7 +376,7 @@ process.kill(); process.wait(); group.try_remove(); groups.close()
 
 @contextlib.contextmanager
 def kernel(name: str) -> Iterator[subprocess.Popen[str]]:
-    """Another kernel with a group, in which somebody sleeps; `stdin` ends it in order."""
+    """Start another kernel with a group and a sleeping process in it; a line on `stdin` ends it in order."""
     process = subprocess.Popen(
         [sys.executable, "-c", KERNEL.format(name=name)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -389,8 +391,8 @@ def sleeper(process: subprocess.Popen[str]) -> int:
     return int(process.stdout.readline())
 
 
-async def test_what_dead_kernels_left_is_ended_and_removed(groups: Cgroups) -> None:
-    """Theirs alone: not a living kernel's, nor one's of another name."""
+async def test_groups_of_dead_kernels_are_ended_and_removed(groups: Cgroups) -> None:
+    """Groups of living kernels, and of kernels with another name, stay."""
     with kernel(OURS) as dead, kernel(THEIRS) as stranger, kernel(OURS) as living:
         orphan, others, busy = map(sleeper, (dead, stranger, living))
         for each in (dead, stranger):
@@ -414,8 +416,8 @@ async def test_what_dead_kernels_left_is_ended_and_removed(groups: Cgroups) -> N
     assert groups.reap(f"{OURS}.") == groups.reap(f"{THEIRS}.") == ()
 
 
-def test_who_is_in_another_pid_namespace_may_live(groups: Cgroups) -> None:
-    """Its pid says nothing here."""
+def test_a_kernel_in_another_pid_namespace_counts_as_living(groups: Cgroups) -> None:
+    """A pid of another namespace says nothing here."""
     ours = cgroups._Maker.ours()
 
     assert ours.may_live()
@@ -430,8 +432,8 @@ def test_who_is_in_another_pid_namespace_may_live(groups: Cgroups) -> None:
 
 
 @pytest.fixture
-def unified() -> Iterator[Path]:
-    """A group of version 2."""
+def version_2_group() -> Iterator[Path]:
+    """Yield a control group of version 2."""
     own = procfs.own_cgroups().get("", "/")
     for mount in procfs.cgroup_mounts():
         folder = mount.folder(own) if mount.version == 2 else None
@@ -445,32 +447,32 @@ def unified() -> Iterator[Path]:
 
 
 async def test_version_2_kills_a_group_at_once(
-    unified: Path, bystander: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    version_2_group: Path, bystander: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those below it, too, and without looking who they are."""
+    """Processes in groups below are killed, too, without a listing."""
     monkeypatch.setattr(cgroup, "_PASSES", 0)
-    group = Cgroup({"memory": unified / "run"}, 2)
-    (unified / "run" / "below").mkdir(parents=True)
-    Cgroup({"memory": unified / "run" / "below"}, 2).add(bystander.pid)
+    group = Cgroup({"memory": version_2_group / "run"}, 2)
+    (version_2_group / "run" / "below").mkdir(parents=True)
+    Cgroup({"memory": version_2_group / "run" / "below"}, 2).add(bystander.pid)
     assert group.processes() == {bystander.pid}
 
     group.kill()
 
     await eventually(lambda: bystander.poll() == -signal.SIGKILL)
     assert await group.remove()
-    assert not (unified / "run").exists()
+    assert not (version_2_group / "run").exists()
 
 
-def test_who_cannot_share_its_group_stays_where_it_was(unified: Path) -> None:
-    """It moved out of the way for nothing, and moves back."""
-    if "memory" in cgroup.read(unified / "cgroup.controllers"):
+def test_a_process_that_cannot_share_its_group_moves_back(version_2_group: Path) -> None:
+    """The process moved for nothing, and returns to its group."""
+    if "memory" in cgroup.read(version_2_group / "cgroup.controllers"):
         pytest.skip("this machine has the controllers of version 2")
     own = procfs.own_cgroups()[""]
 
     def work() -> bool:
-        cgroup.write(unified / "cgroup.procs", os.getpid())
+        cgroup.write(version_2_group / "cgroup.procs", os.getpid())
         inside = procfs.own_cgroups()[""]
-        stayed = not cgroups._share(unified, "memory") and procfs.own_cgroups()[""] == inside != own
-        return stayed and not (unified / "ramet-kernel").exists()
+        stayed = not cgroups._share(version_2_group, "memory") and procfs.own_cgroups()[""] == inside != own
+        return stayed and not (version_2_group / "ramet-kernel").exists()
 
     assert in_a_fork(work)

@@ -1,4 +1,4 @@
-"""A checkpoint is whole, or refused; the one before stays until the next is whole."""
+"""Tests of checkpoints: a checkpoint is whole or refused, and the earlier one stays until the next is whole."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def names(folder: Path) -> list[str]:
 
 
 @given(body=st.binary(max_size=1000), version=st.integers(0, 2**63 - 1), data=st.data())
-def test_what_is_saved_is_loaded(
+def test_a_saved_checkpoint_is_loaded(
     tmp_path_factory: pytest.TempPathFactory, body: bytes, version: int, data: st.DataObject
 ) -> None:
-    """Body, size of the JSON and version; the latest one wins and leaves nothing beside it."""
+    """Body, size of the JSON and version arrive; the latest checkpoint replaces the earlier one and leaves no draft."""
     file = tmp_path_factory.mktemp("kept") / "checkpoint"
     kept = Checkpoint(body, data.draw(st.integers(0, len(body))), version)
 
@@ -41,14 +41,14 @@ def test_what_is_saved_is_loaded(
     assert names(file.parent) == ["checkpoint"]
 
 
-def test_none_is_no_error(file: Path) -> None:
-    """A run need not have kept anything."""
+def test_a_missing_checkpoint_is_no_error(file: Path) -> None:
+    """A run need not save a checkpoint."""
     assert checkpoint.load(file) is None
 
 
 @given(data=st.data())
 def test_one_changed_or_missing_byte_is_found(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Anywhere; it is refused and left as it is."""
+    """A damaged checkpoint is refused and left unchanged."""
     file = tmp_path_factory.mktemp("damaged") / "checkpoint"
     checkpoint.save(file, Checkpoint(b'{"a":1}blob', 7, 3))
     whole = file.read_bytes()
@@ -68,8 +68,8 @@ def test_one_changed_or_missing_byte_is_found(tmp_path_factory: pytest.TempPathF
     assert file.read_bytes() == damaged
 
 
-def test_a_newer_format_is_told_from_damage(file: Path) -> None:
-    """So that nobody takes it for lost."""
+def test_a_newer_format_is_distinguished_from_damage(file: Path) -> None:
+    """A person does not take the checkpoint for lost."""
     checkpoint.save(file, Checkpoint(b"", 0, 1))
     whole = file.read_bytes()
     file.write_bytes(whole[:8] + b"\x00\x02" + whole[10:])
@@ -87,8 +87,8 @@ def test_a_newer_format_is_told_from_damage(file: Path) -> None:
         (Checkpoint(b"abc", 3, 2**63), "version"),
     ],
 )
-def test_what_makes_no_sense_is_refused(file: Path, kept: Checkpoint, field: str) -> None:
-    """By name, before anything is written."""
+def test_an_invalid_checkpoint_is_refused(file: Path, kept: Checkpoint, field: str) -> None:
+    """The refusal names the field before anything is written."""
     with pytest.raises(InvalidValue) as refusal:
         checkpoint.save(file, kept)
 
@@ -96,8 +96,8 @@ def test_what_makes_no_sense_is_refused(file: Path, kept: Checkpoint, field: str
     assert names(file.parent) == []
 
 
-def test_a_save_that_fails_leaves_the_one_before(file: Path, tmp_path: Path) -> None:
-    """And no draft."""
+def test_a_failed_save_keeps_the_earlier_checkpoint(file: Path, tmp_path: Path) -> None:
+    """No draft is left."""
     checkpoint.save(file, Checkpoint(b"first", 0, 1))
     script = f"""
 import resource, signal
@@ -115,8 +115,8 @@ checkpoint.save(Path({str(file)!r}), checkpoint.Checkpoint(bytes(5000), 0, 2))
     assert names(tmp_path) == ["checkpoint"]
 
 
-def test_a_save_that_is_killed_leaves_the_one_before(file: Path, tmp_path: Path) -> None:
-    """Its draft is no checkpoint, and goes when it is looked for."""
+def test_a_killed_save_keeps_the_earlier_checkpoint(file: Path, tmp_path: Path) -> None:
+    """The draft is no checkpoint, and `clear_drafts` removes it."""
     checkpoint.save(file, Checkpoint(b"first", 0, 1))
     script = f"""
 import os, signal

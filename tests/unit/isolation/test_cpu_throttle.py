@@ -1,4 +1,4 @@
-"""Processes are stopped while they owe processor time, and nobody else is."""
+"""Tests of `CpuThrottle`: processes are stopped while they owe processor time, and no others are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 
 @pytest.fixture
 def shell() -> Iterator[subprocess.Popen[bytes]]:
-    """A shell, and one who spins below it."""
+    """Yield a shell with a child that spins."""
     process = subprocess.Popen(["sh", "-c", "(while :; do :; done) & wait"], start_new_session=True)
     yield process
     os.killpg(process.pid, signal.SIGKILL)
@@ -27,7 +27,7 @@ def shell() -> Iterator[subprocess.Popen[bytes]]:
 
 
 async def spinner(shell: subprocess.Popen[bytes]) -> int:
-    """The pid of the one who spins."""
+    """Return the pid of the spinning child."""
     await eventually(lambda: len(procfs.tree(shell.pid)) == 2 and state(shell.pid) == "S")
     return max(procfs.tree(shell.pid))
 
@@ -39,12 +39,12 @@ def state(pid: int) -> str:
 
 
 def apply(brake: CpuThrottle, now: float, *, used_s: float, busy: set[int] | None = None) -> None:
-    """0.2 s have gone by, and so much was used."""
+    """Apply the throttle after 0.2 s with this much used time."""
     brake.apply(now, elapsed_s=0.2, used_s=used_s, busy=busy or set())
 
 
-async def test_who_owes_time_is_stopped_until_it_is_repaid(shell: subprocess.Popen[bytes]) -> None:
-    """The one who keeps the tree, and is not busy, goes on; or nobody could be told anything."""
+async def test_a_process_that_owes_time_is_stopped_until_repaid(shell: subprocess.Popen[bytes]) -> None:
+    """The idle root of the tree continues, so that it can receive messages."""
     pid, held = await spinner(shell), CpuThrottle(0.5, allowance_s=0.0, look=lambda: procfs.tree(shell.pid))
 
     apply(held, 0.2, used_s=0.2)
@@ -62,8 +62,8 @@ async def test_who_owes_time_is_stopped_until_it_is_repaid(shell: subprocess.Pop
     assert not held.is_on
 
 
-async def test_a_keeper_that_is_busy_itself_is_stopped_too(shell: subprocess.Popen[bytes]) -> None:
-    """Or a tree of one could not be held back."""
+async def test_a_busy_root_of_a_tree_is_stopped_too(shell: subprocess.Popen[bytes]) -> None:
+    """A tree of one process could not be throttled otherwise."""
     await spinner(shell)
     held = CpuThrottle(0.5, allowance_s=0.0, look=lambda: procfs.tree(shell.pid))
 
@@ -74,8 +74,8 @@ async def test_a_keeper_that_is_busy_itself_is_stopped_too(shell: subprocess.Pop
     await eventually(lambda: state(shell.pid) == "S")
 
 
-async def test_who_stopped_by_itself_is_not_continued(shell: subprocess.Popen[bytes]) -> None:
-    """It may mean it."""
+async def test_a_process_that_stopped_itself_is_not_continued(shell: subprocess.Popen[bytes]) -> None:
+    """The process may intend its stop."""
     pid, held = await spinner(shell), CpuThrottle(0.5, allowance_s=0.0, look=lambda: procfs.tree(shell.pid))
     os.kill(pid, signal.SIGSTOP)
     await eventually(lambda: state(pid) == "T")
@@ -86,8 +86,8 @@ async def test_who_stopped_by_itself_is_not_continued(shell: subprocess.Popen[by
     assert state(pid) == "T"
 
 
-async def test_nobody_is_signalled_who_only_has_the_pid(shell: subprocess.Popen[bytes]) -> None:
-    """It was born at another time: it is another."""
+async def test_a_process_that_reuses_the_pid_is_not_signalled(shell: subprocess.Popen[bytes]) -> None:
+    """A process with another start time is another process."""
     pid = await spinner(shell)
     born = procfs.start_time(pid)
     assert born is not None
@@ -99,16 +99,16 @@ async def test_nobody_is_signalled_who_only_has_the_pid(shell: subprocess.Popen[
     await eventually(lambda: state(pid) == "T")
 
 
-def test_who_uses_what_it_may_is_left_alone(shell: subprocess.Popen[bytes]) -> None:
-    """What it did not use just now it may use now, within the allowance; and ticks are not exact."""
+def test_a_tree_within_its_share_is_not_stopped(shell: subprocess.Popen[bytes]) -> None:
+    """Unused time may be used later, within the allowance; ticks are not exact."""
     held = CpuThrottle(0.5, allowance_s=0.2, look=lambda: procfs.tree(shell.pid))
     for number, used_s in enumerate((0.1, 0.1, 0.2, 0.12, 0.08, 0.0, 0.2, 0.1)):
         apply(held, number * 0.2, used_s=used_s)
         assert not held.is_on
 
 
-async def test_a_long_rest_is_no_leave_for_a_long_burst(shell: subprocess.Popen[bytes]) -> None:
-    """What was not used is forgotten, but for the allowance."""
+async def test_a_long_idle_time_does_not_allow_a_long_burst(shell: subprocess.Popen[bytes]) -> None:
+    """Unused time is forgotten, except for the allowance."""
     await spinner(shell)
     held = CpuThrottle(0.5, allowance_s=0.2, look=lambda: procfs.tree(shell.pid))
     for number in range(50):
@@ -121,8 +121,8 @@ async def test_a_long_rest_is_no_leave_for_a_long_burst(shell: subprocess.Popen[
 
 
 @given(cores=st.floats(0.05, 4), wanted=st.floats(0, 8))
-def test_over_any_second_nobody_gets_more_than_it_may(cores: float, wanted: float) -> None:
-    """A tree on paper that uses whatever it can while it is not held back, looked at every 50 ms."""
+def test_no_second_exceeds_the_granted_processor_time(cores: float, wanted: float) -> None:
+    """A simulated tree uses what it can unless it is stopped, and is checked every 50 ms."""
     held, used = CpuThrottle(cores, allowance_s=0.2, look=dict), [0.0]
     # No signals on paper; nobody has pid 2**22 + 1.
     held._pause.stop = lambda *, busy=None: held._pause._stopped.update({2**22 + 1: 0})  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""What a run keeps on disk is found, wherever in its folder it is, and also without a name."""
+"""Tests of disk usage: files of a run are found anywhere in its folder, also without a name."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_is_written_is_counted_and_holes_are_not(folder: Path) -> None:
-    """Once for a file of several names."""
+def test_written_bytes_are_counted_and_holes_are_not(folder: Path) -> None:
+    """A file with several names counts once."""
     assert used_bytes(folder, max_bytes=MOST) == 0
     (folder / "a").mkdir()
     (folder / "a" / "file").write_bytes(os.urandom(2 * MIB))
@@ -41,8 +41,8 @@ def test_what_is_written_is_counted_and_holes_are_not(folder: Path) -> None:
     assert 2 * MIB <= used_bytes(folder, max_bytes=MOST) < 2.1 * MIB
 
 
-def test_empty_files_are_not_for_nothing(folder: Path) -> None:
-    """Or nobody would notice millions."""
+def test_empty_files_count_with_a_fixed_size(folder: Path) -> None:
+    """Millions of empty files would be unnoticed otherwise."""
     for number in range(100):
         (folder / str(number)).touch()
 
@@ -50,7 +50,7 @@ def test_empty_files_are_not_for_nothing(folder: Path) -> None:
 
 
 def test_a_file_buried_deep_is_found() -> None:
-    """However deep."""
+    """A file below a thousand folders is counted."""
     with field() as path:
         bury(path, depth=1000)
         before = used_bytes(path, max_bytes=MOST)
@@ -66,8 +66,8 @@ def test_a_file_buried_deep_is_found() -> None:
         assert used_bytes(path, max_bytes=MOST) - before >= MIB
 
 
-def test_counting_ends_when_it_is_enough_or_no_longer_wanted(folder: Path) -> None:
-    """So its work is bounded by the limit, not by what a hostile run made."""
+def test_counting_stops_at_the_limit_or_on_request(folder: Path) -> None:
+    """The limit bounds the work, and not the number of files that a hostile run made."""
     for number in range(1000):
         (folder / str(number)).touch()
     looks = iter(range(10**6))
@@ -76,8 +76,8 @@ def test_counting_ends_when_it_is_enough_or_no_longer_wanted(folder: Path) -> No
     assert used_bytes(folder, max_bytes=MOST, stop=lambda: next(looks) >= 20) == 21 * ENTRY_BYTES
 
 
-def test_a_folder_that_is_not_there_is_an_error(folder: Path) -> None:
-    """Not nothing."""
+def test_a_missing_folder_is_an_error(folder: Path) -> None:
+    """A missing folder is not counted as empty."""
     with pytest.raises(FileNotFoundError):
         used_bytes(folder / str(time.time()), max_bytes=MOST)
 
@@ -148,8 +148,8 @@ Start = Callable[[str], "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def apart() -> Iterator[Path]:
-    """A folder in memory."""
+def memory_folder() -> Iterator[Path]:
+    """Yield a folder in memory."""
     path = Path(tempfile.mkdtemp(dir="/dev/shm"))
     path.chmod(0o777)
     yield path
@@ -157,13 +157,15 @@ def apart() -> Iterator[Path]:
 
 
 @pytest.fixture
-def start(apart: Path) -> Iterator[Start]:
-    """Start a process that works in that folder; it has said that it is ready."""
+def start(memory_folder: Path) -> Iterator[Start]:
+    """Start a process that works in that folder, and wait until it is ready."""
     begun: list[subprocess.Popen[str]] = []
 
     def begin(script: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-ISc", BEGIN + script]
-        begun.append(subprocess.Popen(command, cwd=apart, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        begun.append(
+            subprocess.Popen(command, cwd=memory_folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        )
         assert begun[-1].stdout is not None
         assert begun[-1].stdout.readline() == "ready\n"
         return begun[-1]
@@ -174,59 +176,59 @@ def start(apart: Path) -> Iterator[Start]:
 
 
 class Growth:
-    """What a file system has grown by, instead of what everybody on this machine writes to it."""
+    """Growth of a file system that the test sets, without writes of other processes of the machine."""
 
     bytes = 0
 
 
 @pytest.fixture
 def growth(monkeypatch: pytest.MonkeyPatch) -> Growth:
-    """Have every meter read this growth."""
+    """Replace the growth that every meter reads."""
     growth = Growth()
     monkeypatch.setattr(disk, "_filled_bytes", lambda _: growth.bytes)
     return growth
 
 
-def held_by(meter: disk.Meter) -> int:
-    """Return what is used. Nothing moves here meanwhile, so that an inexact look finds all, too."""
+def measured_bytes(meter: disk.Meter) -> int:
+    """Return the used bytes. No process moves files meanwhile, so an inexact measurement finds all, too."""
     found = meter.measure(max_bytes=MOST)
     assert found.is_exact or found.is_bounded
     return found.bytes
 
 
 class Tree(list[int]):
-    """Pids of processes without children, as a meter asks for them."""
+    """Pids of processes without children, in the form that a meter reads."""
 
     def __call__(self) -> dict[int, procfs.Stat]:
         return {pid: one for pid in self if (one := procfs.stat(pid)) is not None}
 
 
 @pytest.mark.usefixtures("growth")
-def test_a_removed_file_that_is_still_open_is_found(apart: Path, start: Start) -> None:
-    """Once, though two descriptors hold it; one that has a name is counted where that is."""
+def test_a_removed_file_that_is_still_open_is_found(memory_folder: Path, start: Start) -> None:
+    """A removed file with two descriptors counts once; a file with a name counts in its folder."""
     pids = Tree()
-    meter = disk.Meter(apart, pids)
+    meter = disk.Meter(memory_folder, pids)
     pids += [start(OPEN).pid, 2**22 + 1]
 
-    assert LARGE + 9 * MIB <= held_by(meter) < LARGE + 10 * MIB
+    assert LARGE + 9 * MIB <= measured_bytes(meter) < LARGE + 10 * MIB
 
 
 @pytest.mark.usefixtures("growth")
-def test_removed_folders_that_a_process_keeps_are_counted(apart: Path, start: Start) -> None:
-    """By a descriptor or as its working directory, and with them those that they were in."""
+def test_removed_folders_that_a_process_keeps_are_counted(memory_folder: Path, start: Start) -> None:
+    """Folders held by a descriptor or as working directory count, with the removed folders above them."""
     pids = Tree()
-    meter = disk.Meter(apart, pids)
+    meter = disk.Meter(memory_folder, pids)
     pids.append(start(FOLDERS).pid)
 
-    assert held_by(meter) == 3 * ENTRY_BYTES
+    assert measured_bytes(meter) == 3 * ENTRY_BYTES
 
 
-def test_a_process_that_runs_is_stopped_for_an_exact_look_and_continued(
-    apart: Path, start: Start, growth: Growth
+def test_a_running_process_is_stopped_for_an_exact_measurement(
+    memory_folder: Path, start: Start, growth: Growth
 ) -> None:
-    """The first look is exact, later ones only if the file system has grown by what the run may still use."""
+    """The first measurement is exact; later ones only if the file system has grown by what the run may still use."""
     pids = Tree()
-    meter = disk.Meter(apart, pids)
+    meter = disk.Meter(memory_folder, pids)
     pids.append(start(SPINNING).pid)
     assert meter.measure(max_bytes=MOST).is_exact
     assert {one.state for one in pids().values()} <= set("RS")
@@ -237,10 +239,10 @@ def test_a_process_that_runs_is_stopped_for_an_exact_look_and_continued(
 
 
 @pytest.mark.usefixtures("growth")
-def test_every_tenth_look_is_exact(apart: Path, start: Start) -> None:
-    """For the growth of a file system says nothing where others remove files."""
+def test_every_tenth_measurement_is_exact(memory_folder: Path, start: Start) -> None:
+    """The growth of a file system is no sign when other processes remove files."""
     pids = Tree()
-    meter = disk.Meter(apart, pids)
+    meter = disk.Meter(memory_folder, pids)
     pids.append(start(SPINNING).pid)
 
     found = [meter.measure(max_bytes=MOST).is_exact for _ in range(11)]
@@ -254,58 +256,56 @@ def test_every_tenth_look_is_exact(apart: Path, start: Start) -> None:
     [MAPPED, THREAD, PROGRAM, MAPPED_BY_A_THREAD, THREAD_OF_A_PROGRAM],
     ids=["mapping", "thread", "program", "mapping, first thread ended", "program, first thread ended"],
 )
-def test_a_removed_file_that_no_descriptor_of_the_process_shows_is_counted(
-    apart: Path, start: Start, script: str
-) -> None:
-    """A page of it is mapped, a thread with descriptors of its own has it open, or it runs as a program."""
+def test_a_removed_file_without_a_visible_descriptor_is_counted(memory_folder: Path, start: Start, script: str) -> None:
+    """The file is mapped, open in a thread with its own descriptors, or running as a program."""
     pids = Tree()
-    meter = disk.Meter(apart, pids)
+    meter = disk.Meter(memory_folder, pids)
     pids.append(start(script).pid)
 
-    assert LARGE <= held_by(meter) < LARGE + 16 * MIB
+    assert LARGE <= measured_bytes(meter) < LARGE + 16 * MIB
 
 
-def test_a_removed_file_in_a_sockets_queue_is_counted(apart: Path, start: Start, growth: Growth) -> None:
-    """Nobody can see it, so that the file system's growth is charged; once it was received its size is."""
+def test_a_removed_file_in_a_sockets_queue_is_counted(memory_folder: Path, start: Start, growth: Growth) -> None:
+    """The invisible file is charged by the file system's growth, and by its size once it is received."""
     pids = Tree()
-    meter = disk.Meter(apart, pids)
+    meter = disk.Meter(memory_folder, pids)
     holder = start(FLIGHT)
     pids.append(holder.pid)
     growth.bytes = LARGE + MIB
-    assert held_by(meter) == LARGE + MIB
+    assert measured_bytes(meter) == LARGE + MIB
 
     assert holder.stdin is not None
     assert holder.stdout is not None
     print(file=holder.stdin, flush=True)
     assert holder.stdout.readline() == "received\n"
-    assert held_by(meter) == LARGE
+    assert measured_bytes(meter) == LARGE
 
 
-def test_what_grew_while_nothing_was_hidden_is_not_charged(apart: Path, start: Start, growth: Growth) -> None:
-    """Whoever passes a descriptor pays for what the file system grew by since the look before only."""
+def test_growth_before_a_descriptor_was_sent_is_not_charged(memory_folder: Path, start: Start, growth: Growth) -> None:
+    """A run that sends a descriptor pays only for growth since the last measurement."""
     pids = Tree()
-    meter = disk.Meter(apart, pids)
+    meter = disk.Meter(memory_folder, pids)
     growth.bytes = LARGE
     holder = start("say('ready'); fd = os.open('/dev/null', 0); ends = socket.socketpair()\n" + SENT)
     pids.append(holder.pid)
-    assert held_by(meter) == 0
+    assert measured_bytes(meter) == 0
     assert holder.stdin is not None
     assert holder.stdout is not None
     print(file=holder.stdin, flush=True)
     assert holder.stdout.readline() == "sent\n"
     growth.bytes += MIB
-    assert held_by(meter) == MIB
+    assert measured_bytes(meter) == MIB
 
 
 SENT = "socket.send_fds(ends[0], [b'x'], [fd]); say('sent')"
 
 
 @pytest.mark.skipif("os.geteuid() != 0", reason="only root can become a user who may not ask for a mapping's file")
-def test_a_removed_file_that_is_only_mapped_is_charged_where_its_size_is_not_shown(apart: Path) -> None:
-    """An ordinary user's meter sees that there is one, and charges what the file system grew by."""
+def test_a_mapped_removed_file_of_unknown_size_is_charged_by_growth(memory_folder: Path) -> None:
+    """An ordinary user's meter sees that such a file exists, and charges the growth of the file system."""
     script = "import sys; from pathlib import Path\nfrom ramet.isolation.limits import disk\n"
     script += "from ramet.isolation.linux import procfs\nos.setuid(60700)\n"
-    script += f"os.chdir({str(apart)!r}); libc.prctl(4, 1)\n"
+    script += f"os.chdir({str(memory_folder)!r}); libc.prctl(4, 1)\n"
     script += """
 grown = 0
 disk._filled_bytes = lambda _: grown

@@ -1,4 +1,4 @@
-"""Run folders: whole, private, found again, and removed by retention only."""
+"""Tests of run folders: they are whole and private, are found again, and only retention removes them."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def outside(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def wide() -> Iterator[RunFolders]:
-    """Folders in a place where anything may be left."""
+def lenient_folders() -> Iterator[RunFolders]:
+    """Yield folders on a file system that accepts any file."""
     with field() as path:
         yield RunFolders(path)
 
@@ -58,7 +58,7 @@ def ids(folders: RunFolders) -> list[str]:
 
 
 def test_a_run_has_a_folder_of_its_own(folders: RunFolders, clock: FakeClock, tmp_path: Path) -> None:
-    """Nobody else may look into it."""
+    """No other user can read the folder."""
     one = folders.create("run-1", path="main", agent="worker")
     other = folders.create("run-2", path="main/2", agent="worker")
 
@@ -69,8 +69,8 @@ def test_a_run_has_a_folder_of_its_own(folders: RunFolders, clock: FakeClock, tm
     assert (about.path, about.agent, about.created, about.ended) == ("main", "worker", clock.now(), None)
 
 
-def test_it_is_found_again_by_another_kernel(folders: RunFolders, tmp_path: Path) -> None:
-    """With all that was kept in it."""
+def test_another_kernel_finds_a_run_folder(folders: RunFolders, tmp_path: Path) -> None:
+    """The workspace, the checkpoint and the description are there."""
     folder = folders.create("run-1", path="main", agent="worker")
     (folder.workspace / "half done").write_text("so far")
     folder.save_checkpoint(b"{}", 2, 5)
@@ -86,8 +86,8 @@ def test_it_is_found_again_by_another_kernel(folders: RunFolders, tmp_path: Path
     assert later.read_info().ended is None
 
 
-def test_what_is_not_there_is_not_found(folders: RunFolders, tmp_path: Path) -> None:
-    """The error names what there is; looking makes nothing."""
+def test_a_missing_run_folder_is_unknown(folders: RunFolders, tmp_path: Path) -> None:
+    """The error lists the existing folders, and a search creates nothing."""
     with pytest.raises(Unknown, match="there are none"):
         folders.find("run-1")
     assert ids(folders) == []
@@ -101,8 +101,8 @@ def test_what_is_not_there_is_not_found(folders: RunFolders, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "../x", "a/b", "/etc", "~", "a\0b", "a\n", ".hidden", "-rf", "x" * 65, "ü", "a b", "run-1/"]
 )
-def test_what_is_no_id_is_refused(folders: RunFolders, tmp_path: Path, name: str) -> None:
-    """So no id leads anywhere else, and none looks like a folder that is being made or removed."""
+def test_an_invalid_id_is_refused(folders: RunFolders, tmp_path: Path, name: str) -> None:
+    """No id leads to another place, or looks like a folder that is being made or removed."""
     with pytest.raises(InvalidValue):
         folders.create(name)
     with pytest.raises(InvalidValue):
@@ -112,7 +112,7 @@ def test_what_is_no_id_is_refused(folders: RunFolders, tmp_path: Path, name: str
 
 @given(name=st.text(max_size=80))
 def test_no_id_leads_out_of_the_folder(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
-    """Whatever it is made of."""
+    """Any text is refused, or names a folder directly below the root."""
     folders = RunFolders(tmp_path_factory.mktemp("working"))
     try:
         folder = folders.create(name)
@@ -123,7 +123,7 @@ def test_no_id_leads_out_of_the_folder(tmp_path_factory: pytest.TempPathFactory,
 
 
 def test_an_id_is_used_once(folders: RunFolders) -> None:
-    """What is there stays as it is."""
+    """The existing folder stays unchanged."""
     (folders.create("run-1", agent="first").workspace / "file").write_text("kept")
 
     with pytest.raises(InvalidValue, match="no run has had"):
@@ -136,7 +136,7 @@ def test_an_id_is_used_once(folders: RunFolders) -> None:
 
 @pytest.mark.parametrize("where", [".ramet", ".ramet/runs"])
 def test_a_link_in_place_of_our_folder_is_refused(tmp_path: Path, outside: Path, where: str) -> None:
-    """A project that was checked out may hold one; nothing is made where it leads to."""
+    """A checked-out project may contain such a link; nothing is created behind it."""
     (tmp_path / where).parent.mkdir(exist_ok=True)
     (tmp_path / where).symlink_to(outside)
 
@@ -148,7 +148,7 @@ def test_a_link_in_place_of_our_folder_is_refused(tmp_path: Path, outside: Path,
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving a folder away takes root")
 def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
-    """Whoever owns it could put anything in place of anything."""
+    """The owner of a folder could replace anything in it."""
     (tmp_path / ".ramet" / "runs").mkdir(parents=True)
     os.chown(tmp_path / ".ramet" / "runs", 60700, 60700)
 
@@ -158,7 +158,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(0o777, 0o710), (0o755, 0o710), (0o700, 0o700), (0o710, 0o710)])
 def test_a_folder_that_others_could_enter_is_closed_to_them(tmp_path: Path, before: int, after: int) -> None:
-    """It may have been made by hand. A group may pass through: the agents' own, if a backend let it."""
+    """A person may have made the folder; the agents' group may still pass through if a backend allows it."""
     (tmp_path / ".ramet" / "runs").mkdir(parents=True)
     (tmp_path / ".ramet" / "runs").chmod(before)
 
@@ -167,9 +167,9 @@ def test_a_folder_that_others_could_enter_is_closed_to_them(tmp_path: Path, befo
     assert mode(tmp_path / ".ramet" / "runs") == after
 
 
-def test_another_attempt_gets_an_empty_workspace(wide: RunFolders, outside: Path) -> None:
-    """Whatever the one before left; the rest of the folder stays."""
-    folder = wide.create("run-1")
+def test_another_attempt_gets_an_empty_workspace(lenient_folders: RunFolders, outside: Path) -> None:
+    """Files of the earlier attempt are removed, and the rest of the folder stays."""
+    folder = lenient_folders.create("run-1")
     fill(folder.workspace, outside)
     folder.save_checkpoint(b"kept", 0)
     folder.stdout.write_text("said")
@@ -183,9 +183,9 @@ def test_another_attempt_gets_an_empty_workspace(wide: RunFolders, outside: Path
     assert (outside / "secret").read_text() == "the host's"
 
 
-def test_flags_do_not_keep_a_workspace_from_being_emptied(wide: RunFolders) -> None:
-    """Root can set them, and so can an agent that runs as root without walls."""
-    folder = wide.create("run-1")
+def test_immutable_files_are_removed_from_a_workspace(lenient_folders: RunFolders) -> None:
+    """Root can set the flag, and so can an agent that runs as root without a sandbox."""
+    folder = lenient_folders.create("run-1")
     (folder.workspace / "file").write_text("")
     make_immutable(folder.workspace / "file")
     make_immutable(folder.workspace)
@@ -196,9 +196,9 @@ def test_flags_do_not_keep_a_workspace_from_being_emptied(wide: RunFolders) -> N
     assert sorted(each.name for each in folder.path.iterdir()) == ["run.json", "workspace"]
 
 
-def test_what_cannot_be_removed_is_out_of_the_way(wide: RunFolders) -> None:
-    """The next attempt does not see it, and it goes as soon as it can."""
-    folder = wide.create("run-1")
+def test_a_file_that_cannot_be_removed_is_moved_away(lenient_folders: RunFolders) -> None:
+    """The next attempt does not see the file, and a later clear removes it."""
+    folder = lenient_folders.create("run-1")
     (folder.workspace / "busy").mkdir()
     (folder.workspace / "file").write_text("")
     mount_in(folder.workspace / "busy")
@@ -214,8 +214,8 @@ def test_what_cannot_be_removed_is_out_of_the_way(wide: RunFolders) -> None:
     assert sorted(each.name for each in folder.path.iterdir()) == ["run.json", "workspace"]
 
 
-def test_a_workspace_whose_replacing_was_cut_off_is_there_again(folders: RunFolders) -> None:
-    """The kernel died between taking the old one away and making the new one."""
+def test_a_workspace_is_restored_after_an_interrupted_replacement(folders: RunFolders) -> None:
+    """The kernel died between moving the old workspace and making the new one."""
     folder = folders.create("run-1")
     folder.workspace.rename(folder.path / ".gone-1")
 
@@ -223,8 +223,8 @@ def test_a_workspace_whose_replacing_was_cut_off_is_there_again(folders: RunFold
     assert list(folder.workspace.iterdir()) == []
 
 
-def test_a_workspace_that_is_missing_is_made_again_and_said(folders: RunFolders) -> None:
-    """Once: what was in it is lost. One that is there stays as it is."""
+def test_a_missing_workspace_is_made_again_and_reported(folders: RunFolders) -> None:
+    """The loss is reported once; an existing workspace stays unchanged."""
     folder = folders.create("run-1")
     folder.workspace.rmdir()
 
@@ -234,20 +234,20 @@ def test_a_workspace_that_is_missing_is_made_again_and_said(folders: RunFolders)
     assert (folder.workspace / "file").read_text() == "new"
 
 
-def test_a_folder_goes_as_a_whole(wide: RunFolders, outside: Path) -> None:
+def test_a_run_folder_is_removed_whole(lenient_folders: RunFolders, outside: Path) -> None:
     """Removing it twice is no error."""
-    folder = wide.create("run-1")
+    folder = lenient_folders.create("run-1")
     fill(folder.workspace, outside)
 
     folder.remove()
     folder.remove()
 
-    assert list(wide.root.iterdir()) == []
+    assert list(lenient_folders.root.iterdir()) == []
     assert (outside / "secret").read_text() == "the host's"
 
 
-def test_what_cannot_be_read_is_said_so(folders: RunFolders) -> None:
-    """Not guessed at."""
+def test_an_unreadable_description_raises_damaged(folders: RunFolders) -> None:
+    """The content of `run.json` is not guessed."""
     folder = folders.create("run-1")
     (folder.path / "run.json").write_text('{"path": "main"')
 
@@ -258,13 +258,13 @@ def test_what_cannot_be_read_is_said_so(folders: RunFolders) -> None:
 # --- retention ------------------------------------------------------------------------------------------------------
 
 
-async def nobody(_: RunFolder) -> bool:
-    """Nobody needs any of them."""
+async def no_run_is_needed(_: RunFolder) -> bool:
+    """Return False for every folder."""
     return False
 
 
-def among(living: Container[str]) -> Callable[[RunFolder], Awaitable[bool]]:
-    """Those of these runs are needed."""
+def needs_one_of(living: Container[str]) -> Callable[[RunFolder], Awaitable[bool]]:
+    """Return a function that says whether a folder belongs to one of these runs."""
 
     async def is_needed(folder: RunFolder) -> bool:
         return folder.id in living
@@ -272,34 +272,34 @@ def among(living: Container[str]) -> Callable[[RunFolder], Awaitable[bool]]:
     return is_needed
 
 
-async def ended_daily(folders: RunFolders, clock: FakeClock, count: int) -> None:
-    """Runs 0, 1, …, each a day after the other."""
+async def end_runs_daily(folders: RunFolders, clock: FakeClock, count: int) -> None:
+    """Create and end the runs 0, 1, …, one a day."""
     for number in range(count):
         folders.create(f"run-{number}").record_end()
         await clock.advance(DAY_S)
 
 
-async def test_what_ended_long_ago_is_removed(tmp_path: Path, clock: FakeClock) -> None:
-    """And nothing else."""
+async def test_folders_of_runs_that_ended_long_ago_are_removed(tmp_path: Path, clock: FakeClock) -> None:
+    """No other folder is removed."""
     folders = RunFolders(tmp_path, limits=FolderLimits(days=2.5, count=None), clock=clock)
-    await ended_daily(folders, clock, 5)
+    await end_runs_daily(folders, clock, 5)
 
-    assert sorted(await folders.remove_expired(nobody)) == ["run-0", "run-1", "run-2"]
+    assert sorted(await folders.remove_expired(no_run_is_needed)) == ["run-0", "run-1", "run-2"]
     assert ids(folders) == ["run-3", "run-4"]
-    assert await folders.remove_expired(nobody) == ()
+    assert await folders.remove_expired(no_run_is_needed) == ()
 
 
-async def test_only_the_newest_are_kept(tmp_path: Path, clock: FakeClock) -> None:
-    """As many as were asked for."""
+async def test_only_the_newest_folders_are_kept(tmp_path: Path, clock: FakeClock) -> None:
+    """The limit of count says how many stay."""
     folders = RunFolders(tmp_path, limits=FolderLimits(days=None, count=2), clock=clock)
-    await ended_daily(folders, clock, 5)
+    await end_runs_daily(folders, clock, 5)
 
-    assert sorted(await folders.remove_expired(nobody)) == ["run-0", "run-1", "run-2"]
+    assert sorted(await folders.remove_expired(no_run_is_needed)) == ["run-0", "run-1", "run-2"]
     assert ids(folders) == ["run-3", "run-4"]
 
 
-async def test_the_newest_are_kept_that_fit_into_a_size(tmp_path: Path, clock: FakeClock) -> None:
-    """All that a folder holds counts, what is needed too; links out of it do not."""
+async def test_the_newest_folders_that_fit_the_size_limit_are_kept(tmp_path: Path, clock: FakeClock) -> None:
+    """Every file in a folder counts, also of needed runs; links out of the folder do not."""
     folders = RunFolders(tmp_path, limits=FolderLimits(days=None, count=None, bytes=3 << 20), clock=clock)
     (tmp_path / "large").write_bytes(bytes(8 << 20))
     for number in range(5):
@@ -309,26 +309,26 @@ async def test_the_newest_are_kept_that_fit_into_a_size(tmp_path: Path, clock: F
         folder.record_end()
         await clock.advance(DAY_S)
 
-    assert sorted(await folders.remove_expired(among({"run-0"}))) == ["run-1", "run-2"]
+    assert sorted(await folders.remove_expired(needs_one_of({"run-0"}))) == ["run-1", "run-2"]
     assert ids(folders) == ["run-0", "run-3", "run-4"]
 
 
-async def test_who_lives_or_is_marked_stays(tmp_path: Path, clock: FakeClock) -> None:
-    """However old; and without limits nobody goes."""
-    await ended_daily(RunFolders(tmp_path, clock=clock), clock, 4)
+async def test_folders_of_living_or_marked_runs_are_kept(tmp_path: Path, clock: FakeClock) -> None:
+    """Age does not matter for them, and without limits no folder is removed."""
+    await end_runs_daily(RunFolders(tmp_path, clock=clock), clock, 4)
     unlimited = RunFolders(tmp_path, limits=FolderLimits(days=None, count=None), clock=clock)
-    assert await unlimited.remove_expired(nobody) == ()
+    assert await unlimited.remove_expired(no_run_is_needed) == ()
     unlimited.find("run-1").keep()
     strict = RunFolders(tmp_path, limits=FolderLimits(days=0, count=0), clock=clock)
 
-    assert sorted(await strict.remove_expired(among({"run-0"}))) == ["run-2", "run-3"]
+    assert sorted(await strict.remove_expired(needs_one_of({"run-0"}))) == ["run-2", "run-3"]
 
     strict.find("run-1").keep(False)
-    assert sorted(await strict.remove_expired(nobody)) == ["run-0", "run-1"]
+    assert sorted(await strict.remove_expired(no_run_is_needed)) == ["run-0", "run-1"]
 
 
-def test_a_word_to_keep_it_is_not_lost_to_its_end(tmp_path: Path) -> None:
-    """Its end is written down in a thread of its own, while who found it failed says in another that it is to stay."""
+def test_a_keep_mark_survives_a_concurrent_end(tmp_path: Path) -> None:
+    """One thread writes the end of the run, while another marks the folder to be kept."""
     folders = RunFolders(tmp_path)
     for number in range(50):
         folder = folders.create(f"run-{number}")
@@ -341,8 +341,8 @@ def test_a_word_to_keep_it_is_not_lost_to_its_end(tmp_path: Path) -> None:
         assert about.ended is not None
 
 
-async def test_who_comes_back_while_others_are_looked_at_stays(tmp_path: Path, clock: FakeClock) -> None:
-    """The set of the living is asked at the last moment."""
+async def test_a_run_that_wakes_during_tidying_keeps_its_folder(tmp_path: Path, clock: FakeClock) -> None:
+    """The check for living runs is made at the last moment."""
     folders = RunFolders(tmp_path, limits=FolderLimits(count=0), clock=clock)
     for number in range(50):
         folders.create(f"run-{number}").record_end()
@@ -353,13 +353,13 @@ async def test_who_comes_back_while_others_are_looked_at_stays(tmp_path: Path, c
             return super().__contains__(run)
 
     living = Waking()
-    await folders.remove_expired(among(living))
+    await folders.remove_expired(needs_one_of(living))
 
     assert ids(folders) == ["run-7"]
 
 
-async def test_one_that_never_ended_is_as_old_as_its_last_word(tmp_path: Path) -> None:
-    """Its kernel died. What a guest can set, the times of its workspace, does not count."""
+async def test_a_run_without_an_end_is_as_old_as_its_last_output(tmp_path: Path) -> None:
+    """The kernel of the run died. Times in the workspace, which a guest can set, do not count."""
     folders = RunFolders(tmp_path, limits=FolderLimits(count=1, days=None))
     old, new = folders.create("run-old"), folders.create("run-new")
     for folder in (old, new):
@@ -369,40 +369,40 @@ async def test_one_that_never_ended_is_as_old_as_its_last_word(tmp_path: Path) -
     new.stdout.write_text("its last word")
     os.utime(new.stdout, (2**32, 2**32))
 
-    assert await folders.remove_expired(nobody) == ("run-old",)
+    assert await folders.remove_expired(no_run_is_needed) == ("run-old",)
 
 
-async def test_a_damaged_one_goes_like_any_other(tmp_path: Path) -> None:
-    """It does not keep retention from its work."""
+async def test_a_damaged_folder_is_removed_like_any_other(tmp_path: Path) -> None:
+    """A damaged description does not stop retention."""
     folders = RunFolders(tmp_path, limits=FolderLimits(count=0))
     folders.create("run-1").record_end()
     (folders.create("run-2").path / "run.json").write_text("")
 
-    assert sorted(await folders.remove_expired(nobody)) == ["run-1", "run-2"]
+    assert sorted(await folders.remove_expired(no_run_is_needed)) == ["run-1", "run-2"]
 
 
-async def test_what_dead_kernels_were_making_or_removing_goes(tmp_path: Path) -> None:
-    """What is being made right now stays, and so does what is not ours."""
+async def test_unfinished_folders_of_dead_kernels_are_removed(tmp_path: Path) -> None:
+    """Folders that are being made now, and foreign folders, stay."""
     folders = RunFolders(tmp_path)
     folders.create("run-1")
     for name in (".new-run-2-aa", ".new-run-3-bb", ".gone-run-4-cc", ".somebody's"):
         (folders.root / name).mkdir()
     os.utime(folders.root / ".new-run-2-aa", (1, 1))
 
-    assert await folders.remove_expired(among({"run-1"})) == ()
+    assert await folders.remove_expired(needs_one_of({"run-1"})) == ()
 
     assert sorted(each.name for each in folders.root.iterdir()) == [".new-run-3-bb", ".somebody's", "run-1"]
 
 
 @pytest.mark.parametrize("options", [{"days": -1}, {"days": float("nan")}, {"count": -1}, {"bytes": -1}])
-def test_limits_that_make_no_sense_are_refused(options: dict[str, int]) -> None:
-    """By name."""
+def test_invalid_limits_are_refused(options: dict[str, int]) -> None:
+    """The refusal names the limit."""
     with pytest.raises(InvalidValue, match=next(iter(options))):
         FolderLimits(**options)
 
 
 def test_sockets_of_proxies_and_ports_are_removed_and_nothing_else(folders: RunFolders) -> None:
-    """A file of that name stays, and so does a socket that a guest has made in its workspace."""
+    """A plain file of that name stays, and so does a guest's socket in its workspace."""
     left, other = folders.create("run-1"), folders.create("run-2")
     below = ("proxy.sock", "ports/web.sock")
     for path in (folder / name for folder in (left.path, left.workspace) for name in below):

@@ -1,4 +1,4 @@
-"""Secrets are found in texts in every form in which programs write them by themselves, and nothing else is."""
+"""Tests of encoded secrets: texts are masked in every form that programs write, and nothing else is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG = "long-" + "0123456789abcdef" * 12
 
 
 def percent(text: str) -> str:
-    """All bytes percent-encoded, as some clients do it."""
+    """Return every byte percent-encoded, as some clients do."""
     return "".join(f"%{each:02x}" for each in text.encode())
 
 
@@ -53,7 +53,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_secret_is_masked_in_the_forms_of_programs(form: str) -> None:
-    """What is left is the text around it and, of base64, the characters that it shares with its neighbours."""
+    """The surrounding text stays, and of base64 the characters that the secret shares with its neighbours."""
     text = f"refused: {FORMS[form]} today"
     shown = masked(text, forms_of([SECRET]))
 
@@ -66,7 +66,7 @@ def test_a_secret_is_masked_in_the_forms_of_programs(form: str) -> None:
 @pytest.mark.parametrize("breaks", ["\n", "\r\n", "\\n", "\\r\\n"])
 @pytest.mark.parametrize("before", ["", "user:", "x" * 50, "x" * 70])
 def test_base64_is_masked_across_its_line_breaks(before: str, breaks: str) -> None:
-    """Wherever in a longer text the secret begins, and how a `repr` shows the breaks."""
+    """The secret may begin anywhere in a longer text, and `repr` may show the line breaks."""
     text = base64.encodebytes(f"{before}{LONG}, and more".encode()).decode().replace("\n", breaks)
 
     shown = masked(f"sent {text} to the server", forms_of([LONG]))
@@ -77,20 +77,20 @@ def test_base64_is_masked_across_its_line_breaks(before: str, breaks: str) -> No
     assert not [at for at in range(0, len(body) - 12) if body[at : at + 12] in shown]
 
 
-def test_words_that_hold_no_secret_stay() -> None:
-    """Line breaks, hex and base64 of something else are as they were."""
+def test_text_without_a_secret_is_unchanged() -> None:
+    """Line breaks, hex and base64 of other data stay."""
     text = f"{base64.encodebytes(bytes(range(256))).decode()} {bytes(range(64)).hex()}\nthe end\\n"
 
     assert masked(text, forms_of([SECRET, LONG])) == text
 
 
-def test_a_short_secret_is_not_looked_for_in_encoded_forms() -> None:
-    """They would occur by chance."""
+def test_a_short_secret_is_not_masked_in_encoded_forms() -> None:
+    """Encoded forms of a short secret would occur by chance."""
     assert masked("61 62 YWI= ab", forms_of(["ab"])) == "61 62 YWI= ***"
 
 
 def test_masking_a_large_text_with_many_variables_is_quick() -> None:
-    """A long repetitive secret and a text that resembles it do not make it slow."""
+    """A long repetitive secret and a similar text do not make masking slow."""
     values = [f"value-{number:04d}-of-a-variable" for number in range(60)] + ["a" * 5_000]
     forms = forms_of(values)
     text = "a" * 4_999 + "value-0007-of-a-variable " * 20_000

@@ -1,4 +1,4 @@
-"""A pipe, a device or an endless file at the place of a file of git's is refused before git would wait for it."""
+"""Tests of irregular files in repositories: a pipe, device or endless file is refused before git would block on it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not 
 
 
 def git(where: pathlib.Path, *args: str) -> None:
-    """Run git as a user would; raises if it fails."""
+    """Run git as a user would. Raises CalledProcessError if it fails."""
     identity = ["-c", "user.name=Ann", "-c", "user.email=ann@localhost"]
     subprocess.run(["git", *identity, *args], cwd=where, capture_output=True, check=True)
 
 
 @pytest.fixture
 def repo(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A repository with one commit."""
+    """Create a repository with one commit."""
     path = tmp_path / "repo"
     path.mkdir()
     (path / "a.txt").write_text("one\n")
@@ -36,7 +36,7 @@ def repo(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 class TrustCalls:
-    """Trusts nothing, and notes the folders that it was asked about: git is started right after that."""
+    """Trust check that returns False and records the folders of its calls, which come just before git starts."""
 
     def __init__(self) -> None:
         self.folders: list[pathlib.Path] = []
@@ -141,7 +141,7 @@ def endless(repo: pathlib.Path) -> str:
 
 
 def symref(repo: pathlib.Path, name: str) -> None:
-    """Have the branch be read from another file of the repository."""
+    """Make the branch refer to another file of the repository."""
     (repo / ".git" / "refs" / "heads" / "main").write_text(f"ref: {name}\n")
 
 
@@ -219,10 +219,10 @@ LEADING_OUT = (refs_of_devices, refs_by_way_of_the_tree, pack_of_pipes, logs_of_
 
 @pytest.mark.parametrize("is_trusted", [False, True])
 @pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
-async def test_a_file_that_git_would_wait_for_is_refused(
+async def test_a_file_on_which_git_would_block_is_refused(
     repo: pathlib.Path, build: Callable[[pathlib.Path], str], is_trusted: bool
 ) -> None:
-    """The error names the file and says what it has to be; trust changes nothing."""
+    """The error names the file and the required kind; trust does not matter."""
     name = build(repo)
 
     with pytest.raises(NoWorktree, match=rf"{name}: it is (not a regular file|a file of the kernel|larger than)"):
@@ -233,7 +233,7 @@ async def test_a_file_that_git_would_wait_for_is_refused(
 async def test_a_folder_of_git_that_leads_out_of_the_repository_is_refused(
     repo: pathlib.Path, build: Callable[[pathlib.Path], str]
 ) -> None:
-    """By its name, where nobody trusts the repository: whatever is in that folder, git would read it."""
+    """In an untrusted repository the folder is refused by name, because git would read any file in it."""
     name = build(repo)
 
     with pytest.raises(NoWorktree, match=rf"\.git/{name}: it leads out of the repository"):
@@ -241,10 +241,10 @@ async def test_a_folder_of_git_that_leads_out_of_the_repository_is_refused(
 
 
 @pytest.mark.parametrize("build", [refs_of_devices, refs_by_way_of_the_tree, pack_of_pipes, logs_of_devices])
-async def test_a_folder_of_git_elsewhere_is_looked_through_in_a_trusted_repository(
+async def test_a_linked_folder_of_a_trusted_repository_is_checked(
     repo: pathlib.Path, build: Callable[[pathlib.Path], str]
 ) -> None:
-    """A device or a pipe in it is refused, as it would be in the repository itself."""
+    """A device or a pipe in it is refused, as in the repository itself."""
     name = build(repo)
 
     with pytest.raises(NoWorktree, match=rf"\.git/{name}/.*: it is not a regular file"):
@@ -252,7 +252,7 @@ async def test_a_folder_of_git_elsewhere_is_looked_through_in_a_trusted_reposito
 
 
 async def test_objects_on_another_disk_can_be_used_in_a_trusted_repository(repo: pathlib.Path) -> None:
-    """People move this folder, and leave a link."""
+    """Users move this folder and leave a link."""
     (repo / ".git" / "objects").rename(repo.parent / "objects")
     (repo / ".git" / "objects").symlink_to(repo.parent / "objects")
 
@@ -261,7 +261,7 @@ async def test_objects_on_another_disk_can_be_used_in_a_trusted_repository(repo:
 
 @pytest.mark.parametrize("is_trusted", [False, True])
 async def test_folders_that_git_does_not_read_may_be_elsewhere(repo: pathlib.Path, is_trusted: bool) -> None:
-    """Hooks, which never run here, and what extensions of git keep; also those of a submodule."""
+    """Hooks, which never run here, and folders of extensions may be links, also in a submodule."""
     (repo.parent / "shared").mkdir()
     git(repo, "-c", "protocol.file.allow=always", "submodule", "add", "--quiet", str(repo), "sub")
     git(repo, "commit", "--quiet", "-m", "sub")
@@ -274,7 +274,7 @@ async def test_folders_that_git_does_not_read_may_be_elsewhere(repo: pathlib.Pat
 
 @pytest.mark.parametrize("is_trusted", [False, True])
 async def test_links_of_a_working_tree_may_lead_anywhere(repo: pathlib.Path, is_trusted: bool) -> None:
-    """Git takes such a link for a file; in a worktree the repository may have links into the main working tree."""
+    """Git treats such a link as a file; in a worktree the repository may link into the main working tree."""
     (repo / "devices").symlink_to("/dev")
     (repo / "rr-cache").mkdir()
     (repo / ".git" / "rr-cache").symlink_to("../rr-cache")
@@ -289,10 +289,10 @@ async def test_links_of_a_working_tree_may_lead_anywhere(repo: pathlib.Path, is_
 
 @pytest.mark.parametrize("is_trusted", [False, True])
 @pytest.mark.parametrize("name", ["lfs/pipe", "index2", "objects/info/large", "ORIG_HEAD"])
-async def test_a_branch_that_is_another_file_of_the_repository_is_refused(
+async def test_a_branch_that_refers_to_a_file_that_is_no_reference_is_refused(
     repo: pathlib.Path, name: str, is_trusted: bool
 ) -> None:
-    """Git would read a file there that it reads for nothing else, and that ramet does not look at, or lets be large."""
+    """Git would read a file there that ramet does not check, or whose size it does not limit."""
     (repo / ".git" / name).parent.mkdir(exist_ok=True)
     if name == "lfs/pipe":
         os.mkfifo(repo / ".git" / name)
@@ -306,8 +306,8 @@ async def test_a_branch_that_is_another_file_of_the_repository_is_refused(
 
 
 @pytest.mark.parametrize("is_trusted", [False, True])
-async def test_a_branch_that_stands_for_another_one_is_accepted(repo: pathlib.Path, is_trusted: bool) -> None:
-    """Also by a link, as git itself wrote it once."""
+async def test_a_branch_that_refers_to_another_branch_is_accepted(repo: pathlib.Path, is_trusted: bool) -> None:
+    """Links, which git once wrote for such branches, are accepted too."""
     git(repo, "branch", "other")
     symref(repo, "refs/heads/other")
     git(repo, "symbolic-ref", "refs/remotes/origin/HEAD", "refs/heads/main")
@@ -319,7 +319,7 @@ async def test_a_branch_that_stands_for_another_one_is_accepted(repo: pathlib.Pa
 
 @pytest.mark.parametrize("is_trusted", [False, True])
 @pytest.mark.parametrize("name", ["link", "%(prefix)/../dev/zero"])
-async def test_attributes_whose_file_cannot_be_looked_at_before_are_refused(
+async def test_attributes_whose_file_cannot_be_checked_are_refused(
     repo: pathlib.Path, name: str, is_trusted: bool
 ) -> None:
     """A relative name is a file of the new worktree, where HEAD may have a link; only git knows its own prefix."""
@@ -330,8 +330,8 @@ async def test_attributes_whose_file_cannot_be_looked_at_before_are_refused(
 
 
 @pytest.mark.parametrize("is_trusted", [False, True])
-async def test_names_that_git_need_not_wait_for_are_accepted(repo: pathlib.Path, is_trusted: bool) -> None:
-    """The null device, a file that is missing, a regular file, a folder, and a command."""
+async def test_names_on_which_git_does_not_block_are_accepted(repo: pathlib.Path, is_trusted: bool) -> None:
+    """The null device, a missing file, a regular file, a folder, and a command are accepted."""
     git(repo, "config", "core.attributesFile", os.devnull)
     git(repo, "config", "core.excludesFile", "missing")
     git(repo, "config", "diff.orderFile", "a.txt")
@@ -342,8 +342,8 @@ async def test_names_that_git_need_not_wait_for_are_accepted(repo: pathlib.Path,
 
 
 @pytest.mark.parametrize("name", ["HEAD", "config", "packed-refs", "refs/heads/x"])
-async def test_a_pipe_in_a_repository_that_an_agent_made_stops_nothing(repo: pathlib.Path, name: str) -> None:
-    """Git looks into embedded repositories for their HEAD; the copy is kept, and nobody waits for the pipe."""
+async def test_a_pipe_in_an_embedded_repository_blocks_nothing(repo: pathlib.Path, name: str) -> None:
+    """Git reads the HEAD of embedded repositories; the copy is kept, and git is not started."""
     child = await create(repo, "a")
     inner = child.path / "inner"
     inner.mkdir()
@@ -357,8 +357,8 @@ async def test_a_pipe_in_a_repository_that_an_agent_made_stops_nothing(repo: pat
 
 
 @pytest.mark.parametrize("folder", [".", "inner"])
-async def test_a_repository_that_leads_in_a_circle_stops_nothing(repo: pathlib.Path, folder: str) -> None:
-    """The copy is kept, whatever its `.git` file or that of an embedded repository names."""
+async def test_a_repository_that_refers_to_itself_blocks_nothing(repo: pathlib.Path, folder: str) -> None:
+    """The copy is kept, whether its own `.git` file or that of an embedded repository is circular."""
     child = await create(repo, "a")
     inner = child.path / folder
     inner.mkdir(exist_ok=True)
@@ -368,8 +368,8 @@ async def test_a_repository_that_leads_in_a_circle_stops_nothing(repo: pathlib.P
     assert await finish(child) == child.path
 
 
-async def test_a_pipe_that_an_agent_left_in_its_copy_stops_nothing(repo: pathlib.Path) -> None:
-    """The copy is kept, as it is changed, and nobody waits for the pipe."""
+async def test_a_pipe_in_a_copy_blocks_nothing(repo: pathlib.Path) -> None:
+    """The copy counts as changed and is kept."""
     child = await create(repo, "a")
     (child.path / "sub").mkdir()
     (child.path / "sub" / "b").write_text("")
@@ -378,8 +378,8 @@ async def test_a_pipe_that_an_agent_left_in_its_copy_stops_nothing(repo: pathlib
     assert await finish(child, git=Git(timeout_s=4)) == child.path
 
 
-def test_an_entry_of_the_path_that_cannot_be_read_is_passed_over(tmp_path: pathlib.Path) -> None:
-    """Programs of the other folders are found all the same."""
+def test_an_unreadable_entry_of_the_path_is_skipped(tmp_path: pathlib.Path) -> None:
+    """Programs of the other folders are found."""
     folder = tmp_path / "bin"
     folder.mkdir()
     path = f"/{'x' * 5000}:{folder}"

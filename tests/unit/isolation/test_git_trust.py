@@ -1,4 +1,4 @@
-"""Whose programs git runs: the user's own, those of a trusted repository, and no others."""
+"""Tests of programs that git runs: the user's own, those of a trusted repository, and no others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not 
 
 
 def git(where: pathlib.Path, *args: str) -> str:
-    """Run git as a user would; raises if it fails."""
+    """Run git as a user would. Raises CalledProcessError if it fails."""
     identity = ["-c", "user.name=Ann", "-c", "user.email=ann@localhost"]
     done = subprocess.run(["git", *identity, *args], cwd=where, capture_output=True, text=True, check=True)
     return done.stdout.strip()
@@ -33,7 +33,7 @@ def git(where: pathlib.Path, *args: str) -> str:
 
 @pytest.fixture
 def repo(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A repository with one commit, whose attributes name a filter."""
+    """Create a repository with one commit, whose attributes name a filter."""
     path = tmp_path / "repo"
     path.mkdir()
     (path / "a.txt").write_text("one\n")
@@ -46,7 +46,7 @@ def repo(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def environ(tmp_path: pathlib.Path) -> dict[str, str]:
-    """The environment of a user with a home that is still empty."""
+    """Return the environment of a user with an empty home."""
     home = tmp_path / "user"
     home.mkdir()
     return {"PATH": os.environ["PATH"], "HOME": str(home)}
@@ -65,7 +65,7 @@ def ignore_everywhere(environ: dict[str, str], pattern: str) -> None:
 
 
 async def test_filters_of_the_user_work_in_an_untrusted_repository(repo: pathlib.Path, environ: dict[str, str]) -> None:
-    """Such as those of git LFS; a change that only a filter makes is no change."""
+    """Filters such as those of git LFS run; a change by a filter alone is no change."""
     configure(environ, "filter.named.smudge", "sed s/one/ONE/")
     configure(environ, "filter.named.clean", "sed s/ONE/one/")
     configure(environ, "filter.named.required", "true")
@@ -78,7 +78,7 @@ async def test_filters_of_the_user_work_in_an_untrusted_repository(repo: pathlib
 
 
 async def test_a_repository_cannot_replace_a_filter_of_the_user(repo: pathlib.Path, environ: dict[str, str]) -> None:
-    """The user's command stays where both have a filter of one name."""
+    """The user's command wins over the repository's filter of one name."""
     configure(environ, "filter.named.smudge", "sed s/one/ONE/")
     git(repo, "config", "filter.named.smudge", f"touch {repo}/.git/ran; cat")
 
@@ -92,7 +92,7 @@ async def test_a_repository_cannot_replace_a_filter_of_the_user(repo: pathlib.Pa
 async def test_files_that_the_user_ignores_everywhere_are_no_change(
     repo: pathlib.Path, environ: dict[str, str]
 ) -> None:
-    """The user's list of ignored files is seen in the sandbox."""
+    """The sandbox sees the user's list of ignored files."""
     ignore_everywhere(environ, "*.swp")
     child = await create(repo, "a", git=Git(environ=environ))
     (child.path / "x.swp").write_text("")
@@ -103,7 +103,7 @@ async def test_files_that_the_user_ignores_everywhere_are_no_change(
 async def test_filters_of_a_trusted_repository_run_until_its_configuration_changes(
     repo: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    """Trust is in the configuration as it was looked at."""
+    """Trust applies to the configuration at the time of the decision."""
     user_dir = tmp_path / "user_dir"
     git(repo, "config", "filter.named.smudge", "sed s/one/TRUSTED/")
     trust(repo, user_dir)
@@ -118,10 +118,8 @@ async def test_filters_of_a_trusted_repository_run_until_its_configuration_chang
         await finish(each, git=git_of(user_dir))
 
 
-async def test_a_script_that_each_checkout_brings_does_not_run_by_trust(
-    repo: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    """Neither that of HEAD, which is not the one that was looked at, nor the one that an agent has written."""
+async def test_a_script_in_the_working_tree_does_not_run_by_trust(repo: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Neither the script of HEAD nor the one that an agent wrote is the one that the user saw."""
     user_dir, ran = tmp_path / "user_dir", tmp_path / "ran"
     script = repo / "f.sh"
     script.write_text(f"touch {ran}; cat\n")
@@ -144,7 +142,7 @@ async def test_a_script_that_each_checkout_brings_does_not_run_by_trust(
 async def test_trust_in_a_folder_above_a_repository_is_no_trust_in_it(
     repo: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    """Whoever trusts the folder of all projects has not looked at what is cloned there later."""
+    """A user who trusts a folder of projects has not seen later clones in it."""
     user_dir = tmp_path / "user_dir"
     git(repo, "config", "filter.named.smudge", "sed s/one/RAN/")
     trust(repo.parent, user_dir)
@@ -155,10 +153,8 @@ async def test_trust_in_a_folder_above_a_repository_is_no_trust_in_it(
     await finish(child, git=git_of(user_dir))
 
 
-async def test_a_worktree_in_the_sandbox_that_is_stopped_leaves_nothing(
-    repo: pathlib.Path, environ: dict[str, str]
-) -> None:
-    """No process, no copy, no branch, and no lock file of git."""
+async def test_an_aborted_worktree_creation_leaves_nothing(repo: pathlib.Path, environ: dict[str, str]) -> None:
+    """No process, copy, branch, or lock file of git is left."""
     seconds, abort = "271828", AbortController()
     configure(environ, "filter.named.smudge", f"sleep {seconds}")
     creating = asyncio.ensure_future(create(repo, "a", git=Git(environ=environ, abort=abort)))
@@ -175,12 +171,12 @@ async def test_a_worktree_in_the_sandbox_that_is_stopped_leaves_nothing(
 
 
 def names(folder: pathlib.Path, pattern: str = "*") -> list[str]:
-    """What is in a folder."""
+    """Return the names in a folder."""
     return sorted(each.name for each in folder.glob(pattern))
 
 
 def sleepers(seconds: str) -> list[str]:
-    """Processes that sleep for so long."""
+    """Return the processes that sleep for this time."""
     found = []
     for each in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -192,8 +188,8 @@ def sleepers(seconds: str) -> list[str]:
     return found
 
 
-async def test_git_that_is_too_old_is_refused_without_trust(repo: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """Before 2.38 git passes over safe.bareRepository without a word."""
+async def test_an_old_git_is_refused_without_trust(repo: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Git before 2.38 silently ignores `safe.bareRepository`."""
     old = tmp_path / "bin" / "git"
     old.parent.mkdir()
     old.write_text("#!/bin/sh\necho git version 2.37.7\n")
@@ -206,7 +202,7 @@ async def test_git_that_is_too_old_is_refused_without_trust(repo: pathlib.Path, 
 async def test_git_that_cannot_be_confined_is_refused_without_trust(
     repo: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither namespaces nor Landlock: the error says why, and what a person can do."""
+    """Without namespaces and Landlock the error says the reason and the remedy."""
     unconfined = (
         "import sys; sys.path.insert(0, sys.argv[1]); from ramet.isolation.git.sandbox import launcher, confinement; "
         "from ramet.isolation.linux import landlock; landlock.abi = lambda: 0; "
@@ -222,7 +218,7 @@ async def test_git_that_cannot_be_confined_is_refused_without_trust(
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has sandboxes")
 async def test_a_repository_that_names_too_many_programs_is_refused(repo: pathlib.Path) -> None:
-    """No command line or environment of the repository's size."""
+    """A repository cannot make a command line or environment arbitrarily large."""
     text = "".join(f'[filter "f{number}"]\nclean = x\n' for number in range(3000))
     with (repo / ".git" / "config").open("a") as file:
         file.write(text)
@@ -232,7 +228,7 @@ async def test_a_repository_that_names_too_many_programs_is_refused(repo: pathli
 
 
 async def test_a_repository_that_includes_too_many_files_is_refused(repo: pathlib.Path) -> None:
-    """Each file that is included under a condition names further ones: looking at them has a bound."""
+    """Conditionally included files may include further ones, so their number is bounded."""
     entries = "".join(f'[includeIf "onbranch:b{number}"]\npath = {number}\n' for number in range(300))
     with (repo / ".git" / "config").open("a") as file:
         file.write(entries)
@@ -241,10 +237,10 @@ async def test_a_repository_that_includes_too_many_files_is_refused(repo: pathli
         await create(repo, "a")
 
 
-async def test_a_file_that_is_included_under_a_condition_changes_nothing_but_programs(
+async def test_a_conditional_include_affects_only_the_known_programs(
     repo: pathlib.Path, environ: dict[str, str]
 ) -> None:
-    """What it says of line ends does not count where the condition does not hold; one that is missing is no error."""
+    """A setting of line ends in it does not count while the condition is false; a missing file is no error."""
     configure(environ, "core.autocrlf", "true")
     git(repo, "config", "--file", ".git/more", "core.autocrlf", "false")
     git(repo, "config", "includeIf.onbranch:other.path", "more")
@@ -257,8 +253,10 @@ async def test_a_file_that_is_included_under_a_condition_changes_nothing_but_pro
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="without namespaces nothing in a worktree can be hidden")
-async def test_git_does_not_see_what_a_kernel_keeps_in_a_worktree(repo: pathlib.Path, environ: dict[str, str]) -> None:
-    """An agent may be a kernel itself; what a project keeps in the same folder is there, and so unchanged."""
+async def test_git_does_not_see_private_files_of_a_kernel_in_a_worktree(
+    repo: pathlib.Path, environ: dict[str, str]
+) -> None:
+    """An agent may be a kernel; files that the project keeps in that folder are visible and unchanged."""
     (repo / ".ramet" / "agents").mkdir(parents=True)
     (repo / ".ramet" / "agents" / "one.md").write_text("text")
     git(repo, "add", "--force", ".ramet")
@@ -275,10 +273,10 @@ async def test_git_does_not_see_what_a_kernel_keeps_in_a_worktree(repo: pathlib.
     assert not (repo / ".git" / "seen").exists()
 
 
-async def test_no_program_of_an_address_runs_in_a_trusted_repository(
+async def test_a_transport_helper_does_not_run_in_a_trusted_repository(
     repo: pathlib.Path, environ: dict[str, str], tmp_path: pathlib.Path
 ) -> None:
-    """A transport helper (`ext::`) is a command: git refuses it though the configuration allows it."""
+    """A transport helper (`ext::`) is a command: git refuses it although the configuration allows it."""
     ran = tmp_path / "ran"
     git(repo, "config", "protocol.ext.allow", "always")
     where = find(repo)

@@ -1,4 +1,5 @@
-"""What the kernel holds for real processes: sockets by their descriptors, those in flight, and page tables."""
+"""Tests of kernel memory of real processes: sockets with descriptors, sockets in flight, shared areas, and page
+tables."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ Start = Callable[..., int]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start a Python process that does something and waits; its pid."""
+    """Start a Python process that runs a script and waits, and return its pid."""
     made: list[subprocess.Popen[bytes]] = []
 
     def begin(script: str, *before: str) -> int:
@@ -77,7 +78,7 @@ def start() -> Iterator[Start]:
 
 
 def sockets(pid: int, *, in_own_network: bool = False) -> int:
-    """How many sockets are charged to a process and all below it."""
+    """Return the number of sockets that a process and its descendants hold."""
     tree = procfs.tree(pid)
     tables = sum(map(procfs.page_tables_mb, tree.values()))
     held = kernel_memory.held_mb(tree, in_own_network=in_own_network) - tables
@@ -85,7 +86,7 @@ def sockets(pid: int, *, in_own_network: bool = False) -> int:
 
 
 def test_sockets_are_counted_by_their_descriptors(start: Start) -> None:
-    """Ten pairs are twenty sockets; pipes and files are none."""
+    """Ten pairs are twenty sockets; pipes and files do not count."""
     assert sockets(start("import sys")) == 0
     assert sockets(start(PAIRS)) == 20
 
@@ -95,27 +96,25 @@ def test_a_socket_of_two_processes_counts_once(start: Start) -> None:
 
 
 def test_sockets_of_a_thread_with_descriptors_of_its_own_are_counted(start: Start) -> None:
-    """The process does not list them among its own."""
+    """The process does not list these descriptors."""
     assert sockets(start(IN_A_THREAD)) == 20
 
 
 def test_sockets_that_were_sent_and_not_received_are_counted(start: Start) -> None:
-    """Nine pairs have no descriptor any more, and wait in the queue of the tenth."""
+    """Nine pairs without descriptors wait in the queue of the tenth."""
     assert sockets(start(IN_FLIGHT)) == 20
 
 
 @pytest.mark.skipif("os.geteuid() != 0", reason="only root makes a network namespace without a user namespace")
-def test_in_a_network_of_its_own_every_socket_is_counted(start: Start) -> None:
-    """Also those that are in flight, whatever holds them."""
+def test_every_socket_of_an_own_network_namespace_is_counted(start: Start) -> None:
+    """Sockets in flight count, too."""
     assert sockets(start(IN_FLIGHT, "unshare", "--net"), in_own_network=True) == 20
 
 
 @pytest.mark.skipif("os.geteuid() != 0", reason="only root makes a network namespace without a user namespace")
 @pytest.mark.parametrize("others", ["none", "child"])
-def test_in_a_network_of_its_own_sockets_of_a_process_whose_first_thread_has_ended_are_counted(
-    start: Start, others: str
-) -> None:
-    """Its other threads, and other processes, are in the network too."""
+def test_sockets_in_an_own_network_count_after_the_first_thread_ended(start: Start, others: str) -> None:
+    """Other threads and other processes are in the network namespace, too."""
     fork = "" if others == "none" else "; child = os.fork(); child or (sys.stdin.read(), os._exit(0))"
     script = PAIRS + fork + WITHOUT_FIRST_THREAD
     pid = start(script, "unshare", "--net")
@@ -125,18 +124,18 @@ def test_in_a_network_of_its_own_sockets_of_a_process_whose_first_thread_has_end
 
 
 def wait_until_first_thread_has_ended(pid: int) -> None:
-    """Return once it has."""
+    """Return once the first thread has ended."""
     while (about := procfs.stat(pid)) is not None and about.state != "Z":
         os.sched_yield()
 
 
 def areas_mb(pid: int) -> float:
-    """What is charged for shared areas of a process and all below it."""
+    """Return the charge for shared areas of a process and its descendants."""
     return kernel_memory.shared_mb(procfs.tree(pid).values())
 
 
-def test_each_shared_area_is_charged_with_all_that_it_may_hold(start: Start) -> None:
-    """Also one that was dropped, that has another name, and of which a page is left. Private ones are not charged."""
+def test_each_shared_area_is_charged_with_its_possible_size(start: Start) -> None:
+    """Dropped, renamed and partly unmapped areas are charged; private ones are not."""
     assert areas_mb(start("import sys")) == 0
     assert areas_mb(start(AREAS)) == 10
 
@@ -145,13 +144,13 @@ def test_a_shared_area_of_two_processes_counts_once(start: Start) -> None:
     assert areas_mb(start(AREAS + "; child = os.fork(); child or (sys.stdin.read(), os._exit(0))")) == 10
 
 
-def test_a_shared_area_that_is_larger_is_charged_with_its_size(start: Start) -> None:
-    """Where no filter keeps it small."""
+def test_a_large_shared_area_is_charged_with_its_size(start: Start) -> None:
+    """No system call filter limits the size here."""
     assert areas_mb(start("import mmap, sys; area = mmap.mmap(-1, 24 << 20)")) == 24
 
 
 def test_shared_areas_of_a_process_whose_first_thread_has_ended_are_charged(start: Start) -> None:
-    """Its other threads show them."""
+    """The other threads of the process show the areas."""
     script = AREAS + (
         "; import threading; main = threading.main_thread()"
         "; threading.Thread(target=lambda: (print('ready', flush=True), sys.stdin.read(), os._exit(0))).start()"
@@ -162,7 +161,7 @@ def test_shared_areas_of_a_process_whose_first_thread_has_ended_are_charged(star
 
 
 def test_page_tables_are_counted(start: Start) -> None:
-    """One page of each 2 MiB of 4 GiB: 2048 tables of 4 KiB, and next to nothing that is resident."""
+    """One page in each 2 MiB of 4 GiB takes 2048 tables of 4 KiB, and almost no resident memory."""
     pid = start(SPARSE)
     about = procfs.stat(pid)
     assert about is not None
@@ -171,7 +170,7 @@ def test_page_tables_are_counted(start: Start) -> None:
     assert kernel_memory.held_mb({pid: about}, in_own_network=False) >= 8
 
 
-def test_processes_that_are_gone_hold_nothing() -> None:
+def test_ended_processes_hold_no_memory() -> None:
     me = procfs.stat(os.getpid())
     assert me is not None
     gone = me._replace(pid=2**22 + 1)
@@ -180,8 +179,8 @@ def test_processes_that_are_gone_hold_nothing() -> None:
         assert kernel_memory.held_mb({gone.pid: gone}, in_own_network=in_own_network) == 0
 
 
-def test_a_process_that_hides_its_descriptors_has_as_many_slots_as_are_seen() -> None:
-    """The number of slots is no secret, and never below the number of descriptors."""
+def test_descriptor_slots_are_at_least_the_open_descriptors() -> None:
+    """The number of slots is visible for every process, and never below the number of descriptors."""
     me = procfs.stat(os.getpid())
     assert me is not None
 

@@ -1,4 +1,5 @@
-"""From root to an ordinary user who comes to what it needs, and to nothing else; shown in processes of their own."""
+"""Tests of the launcher: root becomes an ordinary user who reaches the needed paths and no others, in separate
+processes."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ print(json.dumps({"seen": seen, "ids": [*os.getresuid(), *os.getresgid(), *os.ge
 """
 
 
-def as_user(
+def view_of_user(
     *,
     paths: list[Path],
     look: list[Path],
@@ -49,13 +50,13 @@ def as_user(
     write: list[Path] | None = None,
     sources: dict[Path, Path] | None = None,
 ) -> Any:
-    """What an ordinary user sees that root has become, with a way to `paths`."""
-    ran = becoming(paths=paths, look=look, granted=granted, write=write, sources=sources)
+    """Return what the ordinary user sees whom root became, with access to `paths`."""
+    ran = run_as_user(paths=paths, look=look, granted=granted, write=write, sources=sources)
     assert ran.returncode == 0, ran.stderr.decode()
     return json.loads(ran.stdout)
 
 
-def becoming(
+def run_as_user(
     *,
     paths: list[Path],
     look: list[Path],
@@ -63,7 +64,7 @@ def becoming(
     write: list[Path] | None = None,
     sources: dict[Path, Path] | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
-    """A process of root that becomes an ordinary user, and looks."""
+    """Run a process of root that becomes an ordinary user and looks at paths."""
     found = python_runtime.find()
     shown = {
         "user": USER,
@@ -92,17 +93,17 @@ def folder(path: Path, mode: int = 0o755, **files: str) -> Path:
 
 
 @needs_root
-def test_whoever_root_becomes_has_no_way_back(tmp_path: Path) -> None:
-    assert as_user(paths=[], look=[])["ids"] == [USER] * 6
+def test_a_process_that_drops_root_cannot_regain_it(tmp_path: Path) -> None:
+    assert view_of_user(paths=[], look=[])["ids"] == [USER] * 6
 
 
 @needs_root
-def test_what_is_needed_below_a_folder_that_is_shut_can_be_come_to_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_a_needed_folder_below_a_private_one_is_reachable_alone(tmp_path: Path) -> None:
     shut = folder(tmp_path / "home", 0o700, secret="secret")
     needed = folder(shut / "needed", 0o755, file="text")
     other = folder(shut / "other", 0o755, file="text")
 
-    seen = as_user(paths=[needed], look=[needed / "file", other / "file", shut / "secret", shut])["seen"]
+    seen = view_of_user(paths=[needed], look=[needed / "file", other / "file", shut / "secret", shut])["seen"]
 
     assert seen == {
         str(needed / "file"): "text",
@@ -114,7 +115,7 @@ def test_what_is_needed_below_a_folder_that_is_shut_can_be_come_to_and_nothing_b
 
 
 @needs_root
-def test_folders_that_are_shut_inside_each_other_and_needs_inside_each_other(tmp_path: Path) -> None:
+def test_nested_needed_folders_below_nested_private_ones_are_reachable(tmp_path: Path) -> None:
     outer = folder(tmp_path / "outer", 0o700)
     inner = folder(outer / "inner", 0o700)
     deep = folder(inner / "deep", 0o755, file="text")
@@ -123,34 +124,34 @@ def test_folders_that_are_shut_inside_each_other_and_needs_inside_each_other(tmp
 
     look = [deep / "file", below / "file", beside / "file"]
 
-    assert as_user(paths=[below, beside, deep], look=look)["seen"] == {str(path): "text" for path in look}
+    assert view_of_user(paths=[below, beside, deep], look=look)["seen"] == {str(path): "text" for path in look}
 
 
 @needs_root
 def test_a_single_file_can_be_needed(tmp_path: Path) -> None:
     shut = folder(tmp_path / "home", 0o700, file="text", secret="secret")
 
-    seen = as_user(paths=[shut / "file"], look=[shut / "file", shut])["seen"]
+    seen = view_of_user(paths=[shut / "file"], look=[shut / "file", shut])["seen"]
 
     assert seen == {str(shut / "file"): "text", str(shut): ["file"]}
 
 
 @needs_root
-def test_without_a_way_what_is_below_a_shut_folder_cannot_be_seen(tmp_path: Path) -> None:
-    """The control of the others."""
+def test_a_folder_below_a_private_one_is_unreachable_by_default(tmp_path: Path) -> None:
+    """Control for the tests above."""
     shut = folder(tmp_path / "home", 0o700)
     file = folder(shut / "needed", 0o755, file="text") / "file"
-    assert as_user(paths=[], look=[file])["seen"][str(file)] == "PermissionError"
+    assert view_of_user(paths=[], look=[file])["seen"][str(file)] == "PermissionError"
 
 
 @needs_root
-def test_what_is_granted_can_be_read_and_not_written_whatever_its_modes_are(tmp_path: Path) -> None:
-    """As it can by an ordinary user who grants its own: 0700 and 0600 are root's here."""
+def test_a_granted_folder_is_readable_and_not_writable_in_any_mode(tmp_path: Path) -> None:
+    """Folders of mode 0700 and files of mode 0600 of root are readable, as an ordinary user's own would be."""
     shut = folder(tmp_path / "project", 0o700, file="text")
     (shut / "file").chmod(0o600)
     below = folder(shut / "below", 0o700, file="text")
 
-    said = as_user(paths=[shut], granted=[shut], look=[shut / "file", below / "file"], write=[shut / "file"])
+    said = view_of_user(paths=[shut], granted=[shut], look=[shut / "file", below / "file"], write=[shut / "file"])
 
     assert said["seen"] == {str(shut / "file"): "text", str(below / "file"): "text"}
     assert said["written"] == {str(shut / "file"): "Read-only file system"}
@@ -158,38 +159,38 @@ def test_what_is_granted_can_be_read_and_not_written_whatever_its_modes_are(tmp_
 
 
 @needs_root
-def test_what_is_needed_inside_of_what_is_granted_stays_as_it_is(tmp_path: Path) -> None:
-    """A project that is granted holds the workspaces: they are to be written, by whom they belong to."""
+def test_a_workspace_inside_a_granted_folder_stays_writable(tmp_path: Path) -> None:
+    """A granted project holds the workspaces, which their owners write."""
     project = folder(tmp_path / "project", 0o700, file="text")
     runs = folder(project / "runs", 0o755)
     os.chown(runs, USER, USER)
 
-    written = as_user(paths=[project, runs], granted=[project], look=[], write=[runs / "new", project / "new"])
+    written = view_of_user(paths=[project, runs], granted=[project], look=[], write=[runs / "new", project / "new"])
 
     assert written["written"] == {str(runs / "new"): "written", str(project / "new"): "Read-only file system"}
 
 
 @needs_root
-def test_files_that_only_another_user_may_read_are_not_shown_with_a_granted_folder(tmp_path: Path) -> None:
-    """Issue 16, line 8: a granted folder shows what is root's own, as it shows an ordinary user's own."""
+def test_private_files_of_other_users_in_a_granted_folder_stay_hidden(tmp_path: Path) -> None:
+    """Issue 16, line 8: a granted folder shows root's own files, as it shows an ordinary user's own."""
     shut = folder(tmp_path / "project", 0o700, own="of root", others="of somebody else")
     for name in ("own", "others"):
         (shut / name).chmod(0o600)
     os.chown(shut / "others", USER + 7, USER + 7)
 
-    seen = as_user(paths=[shut], granted=[shut], look=[shut / "own", shut / "others"])["seen"]
+    seen = view_of_user(paths=[shut], granted=[shut], look=[shut / "own", shut / "others"])["seen"]
 
     assert seen == {str(shut / "own"): "of root", str(shut / "others"): "PermissionError"}
 
 
 @needs_root
-def test_a_granted_link_is_come_to_at_its_own_path(tmp_path: Path) -> None:
-    """Issue 16, line 1: an operator's link below a folder that is shut shows what it led to when it was granted."""
+def test_a_granted_link_is_reachable_at_its_own_path(tmp_path: Path) -> None:
+    """Issue 16, line 1: an operator's link below a private folder shows its target at the time of the grant."""
     shut = folder(tmp_path / "home", 0o700)
     real = folder(tmp_path / "real", 0o700, file="text")
     (shut / "link").symlink_to(real)
 
-    seen = as_user(
+    seen = view_of_user(
         paths=[shut / "link", real],
         granted=[shut / "link", real],
         look=[shut / "link" / "file", real / "file"],
@@ -201,23 +202,23 @@ def test_a_granted_link_is_come_to_at_its_own_path(tmp_path: Path) -> None:
 
 @needs_root
 @pytest.mark.parametrize("mode", [0o755, 0o700])
-def test_a_source_that_is_a_link_by_now_is_not_shown(tmp_path: Path, mode: int) -> None:
-    """Issue 16, line 1: nothing is started, whether or not the folder around it is shut."""
+def test_a_source_that_has_become_a_link_is_not_shown(tmp_path: Path, mode: int) -> None:
+    """Issue 16, line 1: no process starts, whether or not the surrounding folder is private."""
     repo = folder(tmp_path / "repo", mode)
     keys = folder(tmp_path / "keys", 0o700, id="key")
     source = repo / "sub"
     source.symlink_to(keys)
     look = [source / "id", keys / "id"]
 
-    assert "key" in as_user(paths=[source, keys], granted=[source, keys], look=look)["seen"].values()
-    ran = becoming(paths=[source], granted=[source], look=look, sources={source: source})
+    assert "key" in view_of_user(paths=[source, keys], granted=[source, keys], look=look)["seen"].values()
+    ran = run_as_user(paths=[source], granted=[source], look=look, sources={source: source})
 
     assert ran.returncode != 0
     assert b"Too many levels of symbolic links" in ran.stderr
     assert b"key" not in ran.stdout
 
 
-def launched(launch: Launch) -> subprocess.CompletedProcess[bytes]:
+def run_launcher(launch: Launch) -> subprocess.CompletedProcess[bytes]:
     ours, theirs = packets.pair()
     with ours, theirs:
         packets.send(ours, "launch", launch)
@@ -233,13 +234,15 @@ def launched(launch: Launch) -> subprocess.CompletedProcess[bytes]:
 
 @needs_root
 def test_nothing_is_started_as_root() -> None:
-    ended = launched(Launch("bwrap", None, None, (), (), os.getpid(), ("/bin/echo", "started"), "/bin/echo"))
+    ended = run_launcher(Launch("bwrap", None, None, (), (), os.getpid(), ("/bin/echo", "started"), "/bin/echo"))
     assert ended.returncode != 0
     assert b"uid 0" in ended.stderr
     assert ended.stdout == b""
 
 
 @needs_root
-def test_nothing_is_started_for_a_host_that_has_gone() -> None:
-    assert launched(Launch("none", USER, USER, (), (), 1, ("/bin/echo", "started"))).stdout == b""
-    assert launched(Launch("none", USER, USER, (), (), os.getpid(), ("/bin/echo", "started"))).stdout == b"started\n"
+def test_nothing_is_started_for_an_ended_host() -> None:
+    assert run_launcher(Launch("none", USER, USER, (), (), 1, ("/bin/echo", "started"))).stdout == b""
+    assert (
+        run_launcher(Launch("none", USER, USER, (), (), os.getpid(), ("/bin/echo", "started"))).stdout == b"started\n"
+    )

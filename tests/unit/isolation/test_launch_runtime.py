@@ -1,4 +1,4 @@
-"""What of the host a sandbox needs of a Python, and what of a project it does not get to see."""
+"""Tests of the runtime: the host folders that Python needs in a sandbox, and project files that stay hidden."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from ramet.isolation import python_runtime
 
 
-def test_the_interpreter_its_modules_and_ramet_itself_are_part_of_it() -> None:
+def test_the_runtime_contains_interpreter_modules_and_ramet() -> None:
     found = python_runtime.find()
     for needed in (sys.executable, json_module(), python_runtime.__file__):
         real = str(Path(needed).resolve())
@@ -25,10 +25,10 @@ def json_module() -> str:
     return json.__file__
 
 
-def test_of_a_linked_project_only_packages_and_modules_are_taken(
+def test_a_linked_project_contributes_only_packages_and_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What `pip install -e` links may be the project itself: with its keys and its history."""
+    """A link of `pip install -e` may lead to a project with its keys and its history."""
     packages = tmp_path / "site-packages"
     project = tmp_path / "project"
     for folder in (packages, project / "mine", project / ".git", project / "data"):
@@ -47,7 +47,9 @@ def test_of_a_linked_project_only_packages_and_modules_are_taken(
     assert str(packages) in folders
 
 
-def test_what_setuptools_links_by_a_table_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_that_setuptools_links_by_a_table_are_included(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mine").mkdir()
     finder = types.ModuleType("__editable___mine_finder")
     finder.MAPPING = {"mine": str(tmp_path / "mine")}  # type: ignore[attr-defined]
@@ -56,23 +58,23 @@ def test_what_setuptools_links_by_a_table_is_taken(tmp_path: Path, monkeypatch: 
     assert str(tmp_path / "mine") in python_runtime.find().folders
 
 
-def test_a_folder_of_packages_that_an_isolated_interpreter_passes_over_is_on_its_path(
+def test_a_site_folder_that_an_isolated_interpreter_skips_is_on_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as a user's own."""
+    """A user's own folder of packages is an example."""
     packages = tmp_path / "site-packages"
     packages.mkdir()
     monkeypatch.setattr(sys, "path", [*sys.path, str(packages)])
     assert str(packages) in python_runtime.find().path
 
 
-def test_the_folder_that_a_program_is_run_from_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_of_the_running_script_is_not_included(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "module.py").touch()
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert not any(folder.startswith(str(tmp_path)) for folder in python_runtime.find().folders)
 
 
-def test_links_to_an_interpreter_are_seen_as_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_linked_interpreter_includes_the_link_and_its_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = tmp_path / "python-3.1"
     (real / "bin").mkdir(parents=True)
     (real / "bin" / "python").touch()

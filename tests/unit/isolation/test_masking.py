@@ -1,4 +1,4 @@
-"""Secrets do not come out, however the stream is cut; everything else does."""
+"""Tests of masking in streams: secrets never come out, in any pieces of the stream, and everything else does."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from ramet.isolation.masking.masking import Mask
 
 
-def masked(data: bytes, *secrets: str, cuts: list[int] | None = None) -> bytes:
-    """What comes out of a stream that arrives in pieces."""
+def masked_in_pieces(data: bytes, *secrets: str, cuts: list[int] | None = None) -> bytes:
+    """Return the output of a stream that arrives in pieces."""
     mask, out, at = Mask(secrets), b"", 0
     for cut in sorted({min(cut, len(data)) for cut in cuts or []}):
         out += mask.feed(data[at:cut])
@@ -36,9 +36,9 @@ def masked(data: bytes, *secrets: str, cuts: list[int] | None = None) -> bytes:
         (b"kay", ["k.y"], b"kay"),
     ],
 )
-def test_what_is_masked(data: bytes, secrets: list[str], shown: bytes) -> None:
-    """Every byte that belongs to a secret, and no other; secrets that overlap make one stretch."""
-    assert masked(data, *secrets) == shown
+def test_every_byte_of_a_secret_is_masked_and_no_other(data: bytes, secrets: list[str], shown: bytes) -> None:
+    """Overlapping secrets are masked together."""
+    assert masked_in_pieces(data, *secrets) == shown
 
 
 _letters = st.text("ab", min_size=1, max_size=4)
@@ -49,17 +49,17 @@ _letters = st.text("ab", min_size=1, max_size=4)
 @example(data="aab", secrets=["aa", "ab"], cuts=[2])
 @example(data="abab", secrets=["ab"], cuts=[2])
 @example(data="abab", secrets=["ab", "aba"], cuts=[2])
-def test_it_does_not_matter_where_a_stream_is_cut(data: str, secrets: list[str], cuts: list[int]) -> None:
-    """And what is shown holds no secret, but for one that only the gap of a masked one makes."""
-    whole = masked(data.encode(), *secrets)
+def test_masking_does_not_depend_on_the_pieces_of_a_stream(data: str, secrets: list[str], cuts: list[int]) -> None:
+    """The output holds no secret, except one that only the gap of a masked one creates."""
+    whole = masked_in_pieces(data.encode(), *secrets)
 
-    assert masked(data.encode(), *secrets, cuts=cuts) == whole
+    assert masked_in_pieces(data.encode(), *secrets, cuts=cuts) == whole
     for part in whole.split(b"***"):
         assert not any(secret.encode() in part for secret in secrets)
 
 
-def test_what_cannot_be_a_secret_is_shown_at_once() -> None:
-    """A prompt that somebody waits for is not held back for its length."""
+def test_bytes_that_cannot_begin_a_secret_are_output_at_once() -> None:
+    """A prompt that a user waits for is not delayed."""
     mask = Mask(["secret"])
 
     assert mask.feed(b"name? ") == b"name? "
@@ -67,8 +67,8 @@ def test_what_cannot_be_a_secret_is_shown_at_once() -> None:
     assert mask.feed(b"!") == b"s!"
 
 
-def test_what_is_held_back_is_shown_in_the_end() -> None:
-    """As it is, if no secret came of it."""
+def test_delayed_bytes_are_output_at_the_end() -> None:
+    """The bytes are unchanged if they did not become a secret."""
     mask = Mask(["secret"])
     assert mask.feed(b"a secr") == b"a "
 

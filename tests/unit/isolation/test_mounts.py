@@ -1,4 +1,4 @@
-"""Where mounts lie: links are followed once for what an operator grants, and never below."""
+"""Tests of the sources of mounts: links of an operator's grant are resolved once, and links below it never."""
 
 from __future__ import annotations
 
@@ -11,108 +11,108 @@ from ramet.isolation.mounts import identities_of, is_private, roots_of, sources_
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A folder with a repository, a link to the repository, and a link out of it."""
-    place = tmp_path.resolve()
-    (place / "repo" / "sub").mkdir(parents=True)
-    (place / "repo" / "file").write_text("text")
-    (place / "other").mkdir()
-    (place / "granted").symlink_to("repo")
-    (place / "repo" / "out").symlink_to("../other")
-    (place / "repo" / "inner").symlink_to("sub")
-    return place
+def mount_root(tmp_path: Path) -> Path:
+    """Create a folder with a repository, a link to the repository, and a link out of it."""
+    mount_root = tmp_path.resolve()
+    (mount_root / "repo" / "sub").mkdir(parents=True)
+    (mount_root / "repo" / "file").write_text("text")
+    (mount_root / "other").mkdir()
+    (mount_root / "granted").symlink_to("repo")
+    (mount_root / "repo" / "out").symlink_to("../other")
+    (mount_root / "repo" / "inner").symlink_to("sub")
+    return mount_root
 
 
-def test_a_root_is_resolved_once(place: Path) -> None:
-    """What its link leads to later is not what was granted."""
-    roots = roots_of([str(place / "granted")])
-    (place / "granted").unlink()
-    (place / "granted").symlink_to("other")
+def test_a_root_is_resolved_once(mount_root: Path) -> None:
+    """A later target of the link was not granted."""
+    roots = roots_of([str(mount_root / "granted")])
+    (mount_root / "granted").unlink()
+    (mount_root / "granted").symlink_to("other")
 
-    assert roots == {str(place / "granted"): str(place / "repo")}
-    assert sources_of([str(place / "granted" / "sub")], roots, "") == {
-        str(place / "granted" / "sub"): str(place / "repo" / "sub")
+    assert roots == {str(mount_root / "granted"): str(mount_root / "repo")}
+    assert sources_of([str(mount_root / "granted" / "sub")], roots, "") == {
+        str(mount_root / "granted" / "sub"): str(mount_root / "repo" / "sub")
     }
 
 
-def test_the_nearest_root_counts(place: Path) -> None:
-    """An operator may grant a link of a repository beside the repository."""
-    (place / "other" / "deep").mkdir()
-    roots = roots_of([str(place / "repo"), str(place / "repo" / "out")])
+def test_the_nearest_root_counts(mount_root: Path) -> None:
+    """An operator may grant a link of a repository in addition to the repository."""
+    (mount_root / "other" / "deep").mkdir()
+    roots = roots_of([str(mount_root / "repo"), str(mount_root / "repo" / "out")])
 
-    found = sources_of([str(place / "repo" / "out" / "deep"), str(place / "repo" / "sub")], roots, "")
+    found = sources_of([str(mount_root / "repo" / "out" / "deep"), str(mount_root / "repo" / "sub")], roots, "")
 
-    assert list(found.values()) == [str(place / "other" / "deep"), str(place / "repo" / "sub")]
+    assert list(found.values()) == [str(mount_root / "other" / "deep"), str(mount_root / "repo" / "sub")]
 
 
 @pytest.mark.parametrize("path", ["repo/out", "repo/inner", "repo/inner/below", "granted/out"])
-def test_a_link_below_a_root_is_refused(place: Path, path: str) -> None:
-    roots = roots_of([str(place / "repo"), str(place / "granted")])
+def test_a_link_below_a_root_is_refused(mount_root: Path, path: str) -> None:
+    roots = roots_of([str(mount_root / "repo"), str(mount_root / "granted")])
 
     with pytest.raises(InvalidValue, match="symbolic link") as refusal:
-        sources_of([str(place / path)], roots, "")
+        sources_of([str(mount_root / path)], roots, "")
 
-    assert (refusal.value.field, refusal.value.value) == ("readonly_mounts", str(place / path))
+    assert (refusal.value.field, refusal.value.value) == ("readonly_mounts", str(mount_root / path))
 
 
-def test_a_mount_below_no_root_is_refused(place: Path) -> None:
-    """Not even a path that begins with the same letters."""
-    for path in (place / "other", place / "repository", place):
+def test_a_mount_below_no_root_is_refused(mount_root: Path) -> None:
+    """A path that begins with the letters of a root is refused, too."""
+    for path in (mount_root / "other", mount_root / "repository", mount_root):
         with pytest.raises(InvalidValue, match="no mount that the operator granted"):
-            sources_by_mount([str(path)], roots_of([str(place / "repo")]))
+            sources_by_mount([str(path)], roots_of([str(mount_root / "repo")]))
 
 
-def test_below_a_rule_no_link_is_followed(place: Path) -> None:
-    """A rule is the operator's, and what others ask for below it is not: a mount beside it is the operator's own."""
-    rules = roots_of([str(place / "repo")])
+def test_no_link_below_a_rule_is_followed(mount_root: Path) -> None:
+    """A rule is the operator's, and requests below it are not; a separate mount is the operator's own."""
+    rules = roots_of([str(mount_root / "repo")])
 
-    roots = roots_of([str(place / "repo" / "out"), str(place / "granted")], rules)
+    roots = roots_of([str(mount_root / "repo" / "out"), str(mount_root / "granted")], rules)
 
     assert roots == {
-        str(place / "repo" / "out"): str(place / "repo" / "out"),
-        str(place / "granted"): str(place / "repo"),
+        str(mount_root / "repo" / "out"): str(mount_root / "repo" / "out"),
+        str(mount_root / "granted"): str(mount_root / "repo"),
     }
     with pytest.raises(InvalidValue, match="symbolic link"):
-        sources_of([str(place / "repo" / "out")], roots, "")
+        sources_of([str(mount_root / "repo" / "out")], roots, "")
 
 
-def test_every_folder_may_be_a_root_of_rules(place: Path) -> None:
-    """Also the topmost one."""
-    assert sources_by_mount([str(place / "repo")], {"/": "/"}) == {str(place / "repo"): str(place / "repo")}
+def test_every_folder_may_be_a_root_of_rules(mount_root: Path) -> None:
+    """The topmost folder is accepted, too."""
+    assert sources_by_mount([str(mount_root / "repo")], {"/": "/"}) == {str(mount_root / "repo"): str(mount_root / "repo")}
 
 
 @pytest.mark.parametrize("target", ["/proc/self", "/sys/kernel", "/dev/shm", "/run", "/var/run", "/", "/tmp"])
-def test_a_link_to_a_tree_that_a_sandbox_has_of_its_own_is_refused(place: Path, target: str) -> None:
-    """Its name says nothing: what it leads to counts, also for an operator."""
-    (place / "innocent").symlink_to(target)
+def test_a_link_to_a_system_folder_is_refused(mount_root: Path, target: str) -> None:
+    """The target of the link counts, also for an operator's link."""
+    (mount_root / "innocent").symlink_to(target)
 
     with pytest.raises(InvalidValue, match="a sandbox has its own"):
-        sources_of([str(place / "innocent")], None, "")
+        sources_of([str(mount_root / "innocent")], None, "")
 
 
-def test_private_files_of_the_kernel_are_refused(place: Path) -> None:
-    """By its real path, for an operator's link as well; what a project keeps in the same folder is not private."""
-    state = place / "repo" / ".ramet"
+def test_private_files_of_the_kernel_are_refused(mount_root: Path) -> None:
+    """The real path counts, also behind an operator's link; project files in the same folder are not private."""
+    state = mount_root / "repo" / ".ramet"
     for name in ("runs/one/workspace", "transcripts/one", "skills/mine", "worktrees/one", "agents"):
         (state / name).mkdir(parents=True)
     (state / "journal.db-wal").touch()
-    (place / "innocent").symlink_to(state / "transcripts")
-    runs = str(place / "granted" / ".ramet" / "runs")
+    (mount_root / "innocent").symlink_to(state / "transcripts")
+    runs = str(mount_root / "granted" / ".ramet" / "runs")
 
-    for path in (state, state / "runs" / "one" / "workspace", state / "journal.db-wal", place / "innocent"):
+    for path in (state, state / "runs" / "one" / "workspace", state / "journal.db-wal", mount_root / "innocent"):
         with pytest.raises(InvalidValue, match="private to a kernel"):
             sources_of([str(path)], None, runs)
-    for path in (place / "repo", state / "skills" / "mine", state / "worktrees" / "one", state / "agents"):
+    for path in (mount_root / "repo", state / "skills" / "mine", state / "worktrees" / "one", state / "agents"):
         assert not is_private(str(path), runs)
 
 
-def test_private_files_of_other_kernels_are_refused(place: Path) -> None:
-    """Whatever kernel keeps them; a folder in a worktree or workspace of another is that of a kernel there."""
-    other = place / "other" / ".ramet"
+def test_private_files_of_other_kernels_are_refused(mount_root: Path) -> None:
+    """A folder in a worktree or workspace of another kernel may itself belong to a kernel."""
+    other = mount_root / "other" / ".ramet"
     for name in ("runs/one/workspace/mine", "transcripts/one", "skills/mine", "worktrees/one/.ramet/runs"):
         (other / name).mkdir(parents=True)
     (other / "operator-token").touch()
-    runs = str(place / "repo" / ".ramet" / "runs")
+    runs = str(mount_root / "repo" / ".ramet" / "runs")
 
     for path in (other, other / "transcripts", other / "operator-token", other / "worktrees" / "one" / ".ramet"):
         with pytest.raises(InvalidValue, match="private to a kernel"):
@@ -124,25 +124,28 @@ def test_private_files_of_other_kernels_are_refused(place: Path) -> None:
     assert is_private(str(other / "runs" / "two"), str(nested / ".ramet" / "runs"))
 
 
-def test_a_source_that_has_become_a_link_is_named(place: Path) -> None:
-    sources = sources_of([str(place / "repo" / "sub")], None, "")
+def test_a_source_that_has_become_a_link_is_refused(mount_root: Path) -> None:
+    sources = sources_of([str(mount_root / "repo" / "sub")], None, "")
     before = identities_of(sources)
-    (place / "repo" / "sub").rename(place / "moved")
-    (place / "repo" / "sub").symlink_to("../other")
+    (mount_root / "repo" / "sub").rename(mount_root / "moved")
+    (mount_root / "repo" / "sub").symlink_to("../other")
 
     with pytest.raises(InvalidValue, match="symbolic link"):
         identities_of(sources)
-    assert before[str(place / "repo" / "sub")] == ((place / "moved").stat().st_dev, (place / "moved").stat().st_ino)
+    assert before[str(mount_root / "repo" / "sub")] == (
+        (mount_root / "moved").stat().st_dev,
+        (mount_root / "moved").stat().st_ino,
+    )
 
 
-def test_mounts_around_the_kernels_folder_are_known(place: Path) -> None:
-    """At the path of each mount that holds it, and where it lies."""
-    runs = str(place / "repo" / ".ramet" / "runs")
-    mounts = [str(place / name) for name in ("granted", "repo", "other")]
+def test_mounts_that_contain_the_kernels_folder_are_found(mount_root: Path) -> None:
+    """The result has the path at each mount and the path at its source."""
+    runs = str(mount_root / "repo" / ".ramet" / "runs")
+    mounts = [str(mount_root / name) for name in ("granted", "repo", "other")]
 
     assert states_in(sources_by_mount(mounts, None), runs) == (
-        str(place / "granted" / ".ramet"),
-        str(place / "repo" / ".ramet"),
+        str(mount_root / "granted" / ".ramet"),
+        str(mount_root / "repo" / ".ramet"),
     )
-    assert states_in(sources_by_mount([str(place / "repo" / "sub")], None), runs) == ()
-    assert states_in(sources_by_mount(mounts, None), str(place / "repo" / "elsewhere")) == ()
+    assert states_in(sources_by_mount([str(mount_root / "repo" / "sub")], None), runs) == ()
+    assert states_in(sources_by_mount(mounts, None), str(mount_root / "repo" / "elsewhere")) == ()

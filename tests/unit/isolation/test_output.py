@@ -1,4 +1,4 @@
-"""Streams of real processes: bounded, live, masked, and never in anybody's way."""
+"""Tests of output streams of real processes: bounded, live, masked, and never blocking."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.waiting import eventually
 
 
 class Writer:
-    """The other end of a stream, in our own hands; `source` is the stream's."""
+    """Writing end of a stream, in the test's own hands; `source` is the stream's end."""
 
     def __init__(self) -> None:
         self.source, self._sink = os.pipe()
@@ -46,8 +46,8 @@ async def writer() -> AsyncIterator[Writer]:
 
 
 @contextlib.contextmanager
-def printing(script: str, **options: Any) -> Any:
-    """A stream of what a Python script prints, and its process."""
+def stream_of_script(script: str, **options: Any) -> Any:
+    """Yield the output stream of a Python script, and its process."""
     source, sink = os.pipe()
     process = subprocess.Popen([sys.executable, "-ISc", script], stdout=sink)
     os.close(sink)
@@ -60,24 +60,24 @@ def printing(script: str, **options: Any) -> Any:
         process.wait()
 
 
-async def come(stream: OutputStream, total: int) -> None:
-    """Return once as many bytes have come."""
+async def wait_for_bytes(stream: OutputStream, total: int) -> None:
+    """Return once this many bytes have arrived."""
     await eventually(lambda: stream.total_bytes == total)
 
 
-async def test_what_was_printed_is_there_when_it_is_drained(tmp_path: Path) -> None:
-    """In memory, in the file, and told."""
+async def test_printed_text_is_complete_after_draining(tmp_path: Path) -> None:
+    """The text is in memory, in the file, and was passed to the callback."""
     told: list[str] = []
 
-    with printing("print('grüße ' * 3)", file=tmp_path / "log", on_text=told.append) as (stream, _):
+    with stream_of_script("print('grüße ' * 3)", file=tmp_path / "log", on_text=told.append) as (stream, _):
         await stream.drained()
 
     assert stream.text == "".join(told) == (tmp_path / "log").read_text() == "grüße grüße grüße \n"
     assert stream.total_bytes == len(stream.text.encode())
 
 
-async def test_text_is_told_while_the_process_goes_on(writer: Writer) -> None:
-    """Live, that is; half a character waits for its other half."""
+async def test_text_is_delivered_while_the_process_runs(writer: Writer) -> None:
+    """Half a character waits for its other half."""
     told: list[str] = []
     stream = OutputStream(writer.source, on_text=told.append)
 
@@ -90,10 +90,10 @@ async def test_text_is_told_while_the_process_goes_on(writer: Writer) -> None:
 
 
 async def test_the_newest_is_kept_in_memory_and_the_beginning_in_the_file(tmp_path: Path) -> None:
-    """Each within its bound, and the file says that it is cut."""
+    """Each has its own limit, and the file says that it is cut."""
     script = "import sys; [sys.stdout.write(f'{n:07}\\n') for n in range(100_000)]"
 
-    with printing(script, ring_bytes=800, file=tmp_path / "log", max_file_bytes=1600) as (stream, _):
+    with stream_of_script(script, ring_bytes=800, file=tmp_path / "log", max_file_bytes=1600) as (stream, _):
         await stream.drained()
 
     assert stream.total_bytes == 800_000
@@ -103,34 +103,34 @@ async def test_the_newest_is_kept_in_memory_and_the_beginning_in_the_file(tmp_pa
     assert "at most 1600 bytes" in notice
 
 
-async def test_a_file_goes_on_after_what_is_in_it_and_stays_within_its_bound(tmp_path: Path) -> None:
-    """So a run that is tried again, or resumed, cannot fill the disk; the cut is told of once."""
+async def test_a_log_file_is_appended_to_within_its_limit(tmp_path: Path) -> None:
+    """A retried or resumed run cannot fill the disk, and the cut is noted once."""
     log = tmp_path / "log"
     for text in ("first ", "second ", "third "):
-        with printing(f"print({text!r}, end='')", file=log, max_file_bytes=10) as (stream, _):
+        with stream_of_script(f"print({text!r}, end='')", file=log, max_file_bytes=10) as (stream, _):
             await stream.drained()
 
     assert log.read_text() == "first seco\n… [cut off here: at most 10 bytes are kept]\n"
 
 
-async def test_a_file_that_is_exactly_full_says_so_only_when_more_comes(tmp_path: Path) -> None:
-    """Nothing was cut off before."""
+async def test_a_full_log_file_notes_the_cut_only_when_more_arrives(tmp_path: Path) -> None:
+    """Nothing was cut before."""
     log = tmp_path / "log"
     for text, cut in (("12345", False), ("6", True), ("7", True)):
-        with printing(f"print({text!r}, end='')", file=log, max_file_bytes=5) as (stream, _):
+        with stream_of_script(f"print({text!r}, end='')", file=log, max_file_bytes=5) as (stream, _):
             await stream.drained()
         assert log.read_text().startswith("12345")
         assert log.read_text().count("cut off") == cut
 
 
 async def test_a_flood_costs_bounded_memory_and_disk_and_leaves_turns_to_others(tmp_path: Path) -> None:
-    """Between two words of another stream at most three chunks of a gigabyte are read, however busy the machine is."""
+    """At most three chunks of a gigabyte are read between two messages of another stream, also on a busy machine."""
     flood = "import os; data = b'x' * 65536\nfor _ in range(16384): os.write(1, data)"
     other, heard = Writer(), asyncio.Event()
     aside = OutputStream(other.source, on_text=lambda _: heard.set())
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     most = 0
-    with printing(flood, file=tmp_path / "log", max_file_bytes=1024 * 1024) as (stream, _):
+    with stream_of_script(flood, file=tmp_path / "log", max_file_bytes=1024 * 1024) as (stream, _):
         drained = asyncio.ensure_future(stream.drained())
         while not drained.done():
             heard.clear()
@@ -150,8 +150,8 @@ async def test_a_flood_costs_bounded_memory_and_disk_and_leaves_turns_to_others(
     await aside.wait_drained()
 
 
-async def test_secrets_are_starred_out_everywhere(tmp_path: Path, writer: Writer) -> None:
-    """In all three places, also when they come in pieces."""
+async def test_secrets_are_masked_in_memory_file_and_callback(tmp_path: Path, writer: Writer) -> None:
+    """Secrets that arrive in pieces are masked, too."""
     told: list[str] = []
     stream = OutputStream(writer.source, file=tmp_path / "log", on_text=told.append, mask=("hunter2", "pässword"))
 
@@ -159,17 +159,15 @@ async def test_secrets_are_starred_out_everywhere(tmp_path: Path, writer: Writer
     for piece in (b"it is hun", b"ter", b"2 or p\xc3", b"\xa4ssword", b", hunt"):
         writer.say(piece)
         said += len(piece)
-        await come(stream, said)
+        await wait_for_bytes(stream, said)
     writer.end()
     await stream.wait_drained()
 
     assert stream.text == "".join(told) == (tmp_path / "log").read_text() == "it is *** or ***, hunt"
 
 
-async def test_a_callback_that_raises_is_told_of_once_and_dropped(
-    writer: Writer, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The run goes on, and so does what is kept of it."""
+async def test_a_failed_callback_is_logged_once_and_dropped(writer: Writer, caplog: pytest.LogCaptureFixture) -> None:
+    """The run and its stored output continue."""
     calls: list[str] = []
 
     def careless(text: str) -> None:
@@ -179,7 +177,7 @@ async def test_a_callback_that_raises_is_told_of_once_and_dropped(
     stream = OutputStream(writer.source, on_text=careless)
     for expected in (1, 2, 3):
         writer.say(b"x")
-        await come(stream, expected)
+        await wait_for_bytes(stream, expected)
 
     assert calls == ["x"]
     assert stream.text == "xxx"
@@ -188,22 +186,22 @@ async def test_a_callback_that_raises_is_told_of_once_and_dropped(
     stream.close()
 
 
-async def test_a_file_that_cannot_be_written_is_told_of_once(
+async def test_an_unwritable_log_file_is_logged_once(
     tmp_path: Path, writer: Writer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The rest is kept as ever."""
+    """Output in memory is not affected."""
     stream = OutputStream(writer.source, file=tmp_path / "no such folder" / "log")
     for expected in (1, 2):
         writer.say(b"x")
-        await come(stream, expected)
+        await wait_for_bytes(stream, expected)
     stream.close()
 
     assert stream.text == "xx"
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-async def test_a_log_that_was_made_a_link_is_not_followed(tmp_path: Path, writer: Writer) -> None:
-    """What it leads to stays as it is."""
+async def test_a_log_file_that_is_a_link_is_not_followed(tmp_path: Path, writer: Writer) -> None:
+    """The target of the link is unchanged."""
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "log").symlink_to(tmp_path / "precious")
     stream = OutputStream(writer.source, file=tmp_path / "log")
@@ -214,8 +212,8 @@ async def test_a_log_that_was_made_a_link_is_not_followed(tmp_path: Path, writer
     assert (tmp_path / "precious").read_text() == "mine"
 
 
-async def test_closing_takes_what_is_in_the_pipe_and_ends_the_wait(writer: Writer) -> None:
-    """Even if the other end is held open for good; a second time does nothing."""
+async def test_close_reads_the_pipe_and_ends_the_wait(writer: Writer) -> None:
+    """An open writing end does not matter, and a second close does nothing."""
     stream = OutputStream(writer.source, mask=("wordless",))
     waiting = asyncio.ensure_future(stream.wait_drained())
     await asyncio.sleep(0)
@@ -228,8 +226,8 @@ async def test_closing_takes_what_is_in_the_pipe_and_ends_the_wait(writer: Write
     assert stream.text == "last words"
 
 
-async def test_closing_takes_no_more_than_there_may_be_of_use(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody who could not be ended may fill the pipe as fast as it is read."""
+async def test_close_reads_a_bounded_number_of_chunks(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that could not be ended may fill the pipe as fast as it is read."""
     monkeypatch.setattr(output, "_LAST", 2)
     fcntl.fcntl(writer.source, fcntl.F_SETPIPE_SZ, 1024 * 1024)
     writer.say(bytes(1024 * 1024))
@@ -241,20 +239,20 @@ async def test_closing_takes_no_more_than_there_may_be_of_use(writer: Writer, mo
 
 
 async def test_the_newest_text_begins_with_a_whole_character(writer: Writer) -> None:
-    """However much of the one before is left."""
+    """The rest of a cut character is dropped."""
     stream = OutputStream(writer.source, ring_bytes=8)
     writer.say("äß€€".encode())
-    await come(stream, 10)
+    await wait_for_bytes(stream, 10)
     assert stream.text == "ß€€"
     writer.say(b"1")
-    await come(stream, 11)
+    await wait_for_bytes(stream, 11)
     stream.close()
 
     assert stream.text == "€€1"
 
 
 async def test_an_idle_stream_holds_one_descriptor(tmp_path: Path, writer: Writer) -> None:
-    """A thousand agents fit; the file is open only while it is written to."""
+    """The log file is open only during a write, so that a thousand agents fit."""
     before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only the numbers
     stream = OutputStream(writer.source, file=tmp_path / "log")
     writer.say(b"x")
@@ -265,8 +263,8 @@ async def test_an_idle_stream_holds_one_descriptor(tmp_path: Path, writer: Write
 
 
 @given(data=st.binary(max_size=200), ring=st.integers(0, 64), pieces=st.integers(1, 50))
-async def test_what_is_kept_is_the_end_and_what_is_told_is_all(data: bytes, ring: int, pieces: int) -> None:
-    """Whatever the bytes and however they come."""
+async def test_memory_keeps_the_end_and_the_callback_gets_everything(data: bytes, ring: int, pieces: int) -> None:
+    """Any bytes in any pieces are decoded."""
     writer, told = Writer(), list[str]()
     stream = OutputStream(writer.source, ring_bytes=ring, on_text=told.append)
     for at in range(0, len(data), pieces):

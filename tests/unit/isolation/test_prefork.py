@@ -1,4 +1,4 @@
-"""What a program forks of itself before it has threads: a zygote that is told later of what kind it is, and trials."""
+"""Tests of processes that a program forks before it has threads: a zygote that gets its kind later, and trials."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ print(waiting.process.returncode, after == before, os.path.exists(f"/proc/{waiti
 """
 
 
-def _ran(program: str, *words: str) -> str:
+def _output_of(program: str, *words: str) -> str:
     source = str(Path(probe.__file__).parents[2])
     env = {"PATH": "/usr/bin:/bin", "OURS": "c4nary"}
     ran = subprocess.run(
@@ -103,49 +103,49 @@ def _ran(program: str, *words: str) -> str:
     return ran.stdout
 
 
-def _said(folder: Path, image: str) -> dict[str, Any]:
+def _report_of(folder: Path, image: str) -> dict[str, Any]:
     (folder / "open").touch()
-    found: dict[str, Any] = json.loads(_ran(_PROGRAM, str(folder / "open"), image))
+    found: dict[str, Any] = json.loads(_output_of(_PROGRAM, str(folder / "open"), image))
     return found
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return _said(tmp_path_factory.mktemp("ahead"), "bare")
+def zygote_report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return _report_of(tmp_path_factory.mktemp("ahead"), "bare")
 
 
-def test_a_zygote_of_the_program_itself_forks_as_any_other(said: dict[str, Any]) -> None:
-    assert said["is_ours"]
-    assert said["is_its"]
-    assert said["session"]
-    assert said["another"] is None
-    assert not said["left"]
+def test_a_preforked_zygote_forks_like_any_other(zygote_report: dict[str, Any]) -> None:
+    assert zygote_report["is_ours"]
+    assert zygote_report["is_its"]
+    assert zygote_report["session"]
+    assert zygote_report["another"] is None
+    assert not zygote_report["left"]
 
 
-def test_it_has_imported_what_it_may_be_told_to_be(said: dict[str, Any], tmp_path: Path) -> None:
-    """Before it is told: here, it is told to be less."""
-    assert (said["has_models"], _said(tmp_path, "llm")["has_models"]) == (False, True)
+def test_a_preforked_zygote_has_imported_its_image(zygote_report: dict[str, Any], tmp_path: Path) -> None:
+    """The zygote imports before it gets its kind; here the kind needs less."""
+    assert (zygote_report["has_models"], _report_of(tmp_path, "llm")["has_models"]) == (False, True)
 
 
-def test_it_has_nothing_of_what_the_program_has_for_itself(said: dict[str, Any]) -> None:
-    """No environment, not even the one that the kernel shows, and no descriptor."""
-    assert said["environment"] == ["", "c4nary"]
-    assert not said["inherited"]
-    assert said["descriptors"] == [0, 1, 2]
-    assert said["cwd"] == "/"
+def test_a_preforked_zygote_inherits_nothing_of_the_program(zygote_report: dict[str, Any]) -> None:
+    """The zygote has no environment, not even in `/proc`, and no descriptor of the program."""
+    assert zygote_report["environment"] == ["", "c4nary"]
+    assert not zygote_report["inherited"]
+    assert zygote_report["descriptors"] == [0, 1, 2]
+    assert zygote_report["cwd"] == "/"
 
 
-def test_the_trials_beside_find_what_the_others_find(said: dict[str, Any]) -> None:
-    none, found = said["trials"]
+def test_background_trials_find_what_the_probe_finds(zygote_report: dict[str, Any]) -> None:
+    none, found = zygote_report["trials"]
     assert none == {}
     whole = probe.probe_machine()
     assert {name: whole[name].works for name in found} == {name: works for name, (works, _) in found.items()}
     assert set(found) == {"seccomp", "landlock", "landlock_tcp", "landlock_scopes"}
 
 
-def test_one_that_died_before_it_was_told_is_a_refusal_with_its_last_words() -> None:
-    assert "what it says last" in _ran(_DYING)
+def test_a_preforked_zygote_that_died_is_refused_with_its_last_output() -> None:
+    assert "what it says last" in _output_of(_DYING)
 
 
-def test_of_one_that_is_not_wanted_nothing_is_left() -> None:
-    assert _ran(_UNWANTED).split() == ["-9", "True", "False"]
+def test_an_unused_preforked_zygote_leaves_nothing() -> None:
+    assert _output_of(_UNWANTED).split() == ["-9", "True", "False"]

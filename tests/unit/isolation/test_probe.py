@@ -1,4 +1,4 @@
-"""What the probe finds: what works, works; what is taken away or only pretends is found out, and a person told."""
+"""Tests of the probe: it finds working mechanisms, detects missing and pretended ones, and names a remedy."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ KINDS = {
 }
 
 
-def found(
+def probe_in_process(
     *,
     answers: Mapping[int, int] | None = None,
     user: tuple[int, int] | None = None,
     path: str | None = None,
     before: Sequence[str] = (),
 ) -> dict[str, Finding]:
-    """What is found in another process, in which these calls are answered with these errnos and not done."""
+    """Return the findings of another process, in which these calls return these errnos and do nothing."""
     given = {"filter": _filter(answers).hex() if answers else "", "user": user}
     answer = subprocess.run(
         [*before, sys.executable, "-c", _PROGRAM, str(SOURCES), json.dumps(given)],
@@ -79,37 +79,37 @@ def _filter(answers: Mapping[int, int]) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def here() -> Mapping[str, Finding]:
-    """What is found on this machine."""
+def machine_findings() -> Mapping[str, Finding]:
+    """Return the findings on this machine."""
     return probe.probe_machine()
 
 
-def test_everything_is_tried_once_in_the_life_of_a_process(here: Mapping[str, Finding]) -> None:
-    assert tuple(here) == probe.MECHANISMS
-    assert probe.probe_machine() is here
+def test_a_process_probes_the_machine_once(machine_findings: Mapping[str, Finding]) -> None:
+    assert tuple(machine_findings) == probe.MECHANISMS
+    assert probe.probe_machine() is machine_findings
 
 
-def test_what_works_has_no_remedy_and_what_does_not_has_one(here: Mapping[str, Finding]) -> None:
-    assert [name for name, each in here.items() if each.works is bool(each.remedy)] == []
+def test_only_findings_that_do_not_work_have_a_remedy(machine_findings: Mapping[str, Finding]) -> None:
+    assert [name for name, each in machine_findings.items() if each.works is bool(each.remedy)] == []
 
 
-def test_nothing_is_left_of_the_trials(here: Mapping[str, Finding]) -> None:
+def test_trials_leave_no_control_groups_and_no_host_name(machine_findings: Mapping[str, Finding]) -> None:
     groups = [each for name in CONTROLLERS for each in cgroups_beside(name)]
     assert [each for each in groups if not alive(int(each.name.rpartition("-")[2]))] == []
     assert os.uname().nodename != "ramet-probe"
 
 
 @pytest.mark.skipif("os.getuid() != 0", reason="only root can become somebody else")
-def test_root_tries_as_somebody_who_is_not_root(here: Mapping[str, Finding]) -> None:
-    """Root itself has no limit on processes: as which it was tried shows in that."""
-    assert here["processes_per_namespace"].works
-    assert not found(user=(0, 0))["processes_per_namespace"].works
+def test_root_probes_as_an_ordinary_user(machine_findings: Mapping[str, Finding]) -> None:
+    """Root has no limit on processes, which shows the user of the trial."""
+    assert machine_findings["processes_per_namespace"].works
+    assert not probe_in_process(user=(0, 0))["processes_per_namespace"].works
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kind_of_namespace_that_is_used_up_is_found_missing(kind: str, here: Mapping[str, Finding]) -> None:
-    """As the root of a namespace in which there may be none of them, as an administrator of a host can decide."""
-    without = found(user=(0, 0), before=_with_sysctl(f"user/max_{kind}_namespaces"))
+def test_an_exhausted_kind_of_namespace_is_found_missing(kind: str, machine_findings: Mapping[str, Finding]) -> None:
+    """The trial runs as root of a namespace in which the limit is 0, as an administrator may set it."""
+    without = probe_in_process(user=(0, 0), before=_with_sysctl(f"user/max_{kind}_namespaces"))
     needing = {KINDS[kind], "bwrap"} | ({"proc_mount"} if kind in ("pid", "mnt") else set())
 
     assert {name for name in KINDS.values() if not without[name].works} == needing & set(KINDS.values())
@@ -117,8 +117,8 @@ def test_a_kind_of_namespace_that_is_used_up_is_found_missing(kind: str, here: M
     assert "No space left" in without[KINDS[kind]].detail
 
 
-def test_user_namespaces_that_are_switched_off_are_found_missing_with_the_switch() -> None:
-    without = found(user=(0, 0), before=_with_sysctl("user/max_user_namespaces"))
+def test_disabled_user_namespaces_are_found_with_their_setting() -> None:
+    without = probe_in_process(user=(0, 0), before=_with_sysctl("user/max_user_namespaces"))
 
     assert not any(without[name].works for name in ("user_namespaces", *KINDS.values(), "bwrap"))
     assert without["user_namespaces"].remedy == "Allow user namespaces: sysctl user.max_user_namespaces=15000."
@@ -136,12 +136,14 @@ def test_user_namespaces_that_are_switched_off_are_found_missing_with_the_switch
         ("sethostname", {"user_namespaces", "uts_namespaces", "bwrap"}),
     ],
 )
-def test_what_only_pretends_to_work_is_found_out(call: str, missing: set[str], here: Mapping[str, Finding]) -> None:
-    """The kernel says yes and does nothing: each trial looks whether what must fail does."""
-    pretended = found(answers={_number(call): 0})
-    changed = {name for name in probe.MECHANISMS if here[name].works and not pretended[name].works}
+def test_a_mechanism_that_only_pretends_to_work_is_detected(
+    call: str, missing: set[str], machine_findings: Mapping[str, Finding]
+) -> None:
+    """The call succeeds and does nothing; each trial checks that a forbidden act fails."""
+    pretended = probe_in_process(answers={_number(call): 0})
+    changed = {name for name in probe.MECHANISMS if machine_findings[name].works and not pretended[name].works}
 
-    assert changed - {"bwrap"} == missing - {"bwrap"} - {name for name in missing if not here[name].works}
+    assert changed - {"bwrap"} == missing - {"bwrap"} - {name for name in missing if not machine_findings[name].works}
 
 
 @pytest.mark.parametrize(
@@ -152,16 +154,16 @@ def test_what_only_pretends_to_work_is_found_out(call: str, missing: set[str], h
         ("unshare", "user_namespaces", "docker run --security-opt"),
     ],
 )
-def test_what_is_forbidden_is_found_missing_with_a_remedy(call: str, missing: str, remedy: str) -> None:
-    without = found(answers={_number(call): 1})
+def test_a_forbidden_mechanism_is_found_missing_with_a_remedy(call: str, missing: str, remedy: str) -> None:
+    without = probe_in_process(answers={_number(call): 1})
 
     assert not without[missing].works
     assert remedy in without[missing].remedy
 
 
-def test_a_root_that_only_pretends_to_be_read_only_is_found_out() -> None:
-    """The kernel says yes and does nothing: the mode of a file can still be changed."""
-    pretended = found(answers={_number("mount_setattr"): 0})
+def test_a_root_that_only_pretends_to_be_read_only_is_detected() -> None:
+    """The call succeeds and does nothing; the mode of a file can still be changed."""
+    pretended = probe_in_process(answers={_number("mount_setattr"): 0})
 
     assert not pretended["read_only_root"].works
     assert "changing the mode of a file" in pretended["read_only_root"].detail
@@ -169,15 +171,15 @@ def test_a_root_that_only_pretends_to_be_read_only_is_found_out() -> None:
 
 
 def test_an_older_kernel_makes_the_root_read_only_mount_by_mount() -> None:
-    """Without mount_setattr, each mount is remounted."""
-    older = found(answers={_number("mount_setattr"): errno.ENOSYS})
+    """Each mount is remounted without `mount_setattr`."""
+    older = probe_in_process(answers={_number("mount_setattr"): errno.ENOSYS})
 
     assert older["read_only_root"].works
 
 
 def test_without_user_namespaces_local_says_that_the_root_is_not_read_only() -> None:
-    """The level stays; what is missing is named, with what a person can do about it."""
-    without = found(user=(0, 0), before=_with_sysctl("user/max_user_namespaces"))
+    """The level stays, and the missing mechanism has a remedy."""
+    without = probe_in_process(user=(0, 0), before=_with_sysctl("user/max_user_namespaces"))
     offered = probe.level_of(without, "local")
 
     assert offered.level is Isolation.L1
@@ -185,8 +187,8 @@ def test_without_user_namespaces_local_says_that_the_root_is_not_read_only() -> 
     assert "sysctl user.max_user_namespaces" in offered.remedy
 
 
-def test_without_bubblewrap_the_line_that_installs_it_is_named(tmp_path: pathlib.Path) -> None:
-    without = found(path=str(tmp_path))
+def test_without_bubblewrap_the_command_that_installs_it_is_named(tmp_path: pathlib.Path) -> None:
+    without = probe_in_process(path=str(tmp_path))
     offered = probe.level_of({**ALL_WORK, "bwrap": without["bwrap"]}, "bwrap")
 
     assert without["bwrap"].detail == "not installed"
@@ -196,19 +198,19 @@ def test_without_bubblewrap_the_line_that_installs_it_is_named(tmp_path: pathlib
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
-def test_a_bubblewrap_that_keeps_nothing_in_is_found_out(here: Mapping[str, Finding]) -> None:
-    """A program of that name that only runs what it is given."""
+def test_a_bubblewrap_that_confines_nothing_is_detected(machine_findings: Mapping[str, Finding]) -> None:
+    """The program of that name only runs its arguments."""
     folder = pathlib.Path("/tmp", f"ramet-probe-{os.getpid()}")
     folder.mkdir()
     try:
         false = folder / "bwrap"
         false.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n')
         false.chmod(0o755)
-        without = found(path=f"{folder}:/usr/bin:/bin")
+        without = probe_in_process(path=f"{folder}:/usr/bin:/bin")
     finally:
         shutil.rmtree(folder)
 
-    assert here["bwrap"].works
+    assert machine_findings["bwrap"].works
     assert not without["bwrap"].works
     assert without["bwrap"].detail.startswith("not refused: seen inside, of the host: files processes name")
 
@@ -227,7 +229,7 @@ def test_a_bubblewrap_that_keeps_nothing_in_is_found_out(here: Mapping[str, Find
         (probe.MECHANISMS, Isolation.L0, Isolation.L0),
     ],
 )
-def test_a_level_needs_all_that_it_is_made_of(missing: Sequence[str], bwrap: Isolation, local: Isolation) -> None:
+def test_a_level_needs_all_of_its_mechanisms(missing: Sequence[str], bwrap: Isolation, local: Isolation) -> None:
     findings = {**ALL_WORK, **{name: Finding(False, "", f"Mend {name}.") for name in missing}}
     levels: dict[Literal["bwrap", "local"], Isolation] = {"bwrap": bwrap, "local": local}
 
@@ -239,14 +241,14 @@ def test_a_level_needs_all_that_it_is_made_of(missing: Sequence[str], bwrap: Iso
         assert all(f"Mend {name}." in offered.remedy for name in offered.missing)
 
 
-def test_what_stands_against_a_level_is_named_first() -> None:
+def test_mechanisms_that_prevent_a_level_are_named_first() -> None:
     findings = {**ALL_WORK, **dict.fromkeys(("cgroup_memory", "landlock", "bwrap"), Finding(False, "", "Mend it."))}
 
     assert probe.level_of(findings, "bwrap").missing[0] == "bwrap"
     assert probe.level_of(findings, "bwrap").remedy == "Mend it."
 
 
-def test_a_trial_that_cannot_be_run_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_that_cannot_run_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/none")
 
     findings = probe.probe_machine((os.getuid() + 1, os.getgid()))
@@ -255,7 +257,7 @@ def test_a_trial_that_cannot_be_run_is_a_finding(monkeypatch: pytest.MonkeyPatch
     assert "/none" in findings["seccomp"].detail
 
 
-def test_another_system_is_told_to_be_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_system_gets_the_remedy_to_use_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
 
     findings = probe.probe_machine((os.getuid() + 2, os.getgid()))
@@ -265,7 +267,7 @@ def test_another_system_is_told_to_be_linux(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def cgroups_beside(controller: str) -> list[pathlib.Path]:
-    """The groups of trials where this process's own group of the controller is."""
+    """Return the control groups of trials next to or below this process's own group of the controller."""
     try:
         folder = cgroups.place(controller).folder
     except OSError:
@@ -274,7 +276,7 @@ def cgroups_beside(controller: str) -> list[pathlib.Path]:
 
 
 def _with_sysctl(name: str) -> list[str]:
-    """A command that runs another as the root of a user namespace in which this setting is 0."""
+    """Return a command that runs another one as root of a user namespace in which this setting is 0."""
     return ["unshare", "-Urm", "sh", "-c", f'echo 0 > /proc/sys/{name} && exec "$@"', "sh"]
 
 

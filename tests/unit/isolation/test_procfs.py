@@ -1,4 +1,4 @@
-"""What /proc says: of real processes, and in the corner cases of its text on a /proc of our own."""
+"""Tests of `/proc`: readings of real processes, and corner cases of its text in a folder of files."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ EXIT = {"x86_64": 60, "aarch64": 93}  #: ends one thread
 
 
 @contextlib.contextmanager
-def running(script: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python process that has said that it is ready, and all it started; ended together."""
+def running_python(script: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a Python process that says it is ready; end it with all its descendants."""
     process = subprocess.Popen(
         [sys.executable, "-ISc", script],
         stdin=subprocess.PIPE,
@@ -41,8 +41,8 @@ def running(script: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-async def test_a_process_is_told_from_others_of_its_pid() -> None:
-    """By its birth; one that is gone is nobody."""
+async def test_a_process_is_identified_by_pid_and_start_time() -> None:
+    """A process that has ended is not found."""
     me = procfs.stat(os.getpid())
 
     assert me is not None
@@ -55,8 +55,8 @@ async def test_a_process_is_told_from_others_of_its_pid() -> None:
     assert procfs.private_mb(me._replace(pid=GONE)) == procfs.resident_mb(me._replace(pid=GONE)) == 0
 
 
-async def test_a_tree_is_a_process_and_all_below_it() -> None:
-    """Children of other threads, and those who left the session, too; not who only ended."""
+async def test_a_tree_contains_a_process_and_its_descendants() -> None:
+    """Children of other threads and of other sessions belong to the tree; ended ones do not."""
     script = """
 import os, subprocess, sys, threading, time
 def below():
@@ -66,7 +66,7 @@ subprocess.Popen(["true"]).wait()
 print("ready", flush=True)
 time.sleep(1000)
 """
-    with running(script) as process:
+    with running_python(script) as process:
         await eventually(lambda: len(procfs.tree(process.pid)) == 3)
 
         found = procfs.tree(process.pid)
@@ -75,8 +75,8 @@ time.sleep(1000)
         assert found[process.pid].threads == 2
 
 
-async def test_processor_time_of_the_dead_is_counted_with_who_waited_for_them() -> None:
-    """In ticks."""
+async def test_processor_time_of_reaped_children_counts_for_their_parent() -> None:
+    """The time is in ticks."""
     spin = "import time; [None for _ in iter(lambda: time.process_time() < 0.2, False)]"
     script = f"""
 import subprocess, sys, time
@@ -84,7 +84,7 @@ subprocess.run([sys.executable, "-ISc", {spin!r}])
 print("ready", flush=True)
 time.sleep(1000)
 """
-    with running(script) as process:
+    with running_python(script) as process:
         found = procfs.stat(process.pid)
 
     assert found is not None
@@ -92,8 +92,8 @@ time.sleep(1000)
     assert found.ticks < found.child_ticks
 
 
-async def test_memory_is_what_is_no_files_and_shared_memory_counts() -> None:
-    """Whether it is swapped in from nothing or shared with oneself."""
+async def test_anonymous_and_shared_memory_count_as_memory() -> None:
+    """Pages of files do not count."""
     script = """
 import mmap, sys
 private = bytearray(b"x" * (40 << 20))
@@ -102,13 +102,13 @@ shared.write(b"x" * (30 << 20))
 print("ready", flush=True)
 sys.stdin.read()
 """
-    with running(script) as process:
+    with running_python(script) as process:
         for measure in (procfs.resident_mb, procfs.private_mb):
             assert 70 <= measure(procfs.tree(process.pid)[process.pid]) < 90
 
 
-async def test_shared_pages_add_up_to_what_there_is() -> None:
-    """A process that forks does not have its memory twice, nor is it lost between the two."""
+async def test_private_memory_of_forked_processes_adds_up_to_the_total() -> None:
+    """Shared pages are neither counted twice nor lost."""
     script = """
 import os, sys, time
 mine = bytearray(b"x" * (60 << 20))
@@ -118,7 +118,7 @@ for _ in range(2):
 print("ready", flush=True)
 time.sleep(1000)
 """
-    with running(script) as process:
+    with running_python(script) as process:
         processes = procfs.tree(process.pid).values()
         assert len(processes) == 3
         assert sum(map(procfs.resident_mb, processes)) > 180
@@ -126,7 +126,7 @@ time.sleep(1000)
 
 
 @pytest.mark.skipif(platform.machine() not in EXIT, reason="no number of the system call that ends a thread")
-async def test_memory_does_not_hide_behind_a_thread_that_ended() -> None:
+async def test_memory_counts_after_the_first_thread_has_ended() -> None:
     """A process whose first thread ended looks like a zombie, and is none."""
     script = f"""
 import ctypes, sys, threading, time
@@ -137,7 +137,7 @@ def hold():
 threading.Thread(target=hold).start()
 ctypes.CDLL(None).syscall({EXIT.get(platform.machine())}, 0)
 """
-    with running(script) as process:
+    with running_python(script) as process:
         await eventually(lambda: procfs.tree(process.pid)[process.pid].state == "Z")
 
         found = procfs.tree(process.pid)[process.pid]
@@ -151,7 +151,7 @@ ctypes.CDLL(None).syscall({EXIT.get(platform.machine())}, 0)
 
 @pytest.fixture
 def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A /proc that exists only on paper."""
+    """Create a `/proc` of plain files."""
     monkeypatch.setattr(procfs, "PROC", str(tmp_path))
     return tmp_path
 
@@ -161,60 +161,60 @@ def write(proc: Path, name: str, text: str) -> None:
     (proc / name).write_text(text)
 
 
-def a_process(proc: Path, pid: int, *, parent: int, children: str = "", name: str = "x") -> None:
+def write_process(proc: Path, pid: int, *, parent: int, children: str = "", name: str = "x") -> None:
     numbers = f"0 0 0 0 0 11 0 0 0 7 8 9 10 20 0 1 0 {pid * 10} 0"
     write(proc, f"{pid}/stat", f"{pid} ({name}) S {parent} {numbers}\n")
     write(proc, f"{pid}/task/{pid}/children", children)
 
 
 @pytest.mark.parametrize("name", ["plain", "a b", "x) R 1 1 (y", ") S 1", ""])
-def test_a_name_cannot_pass_for_the_fields_after_it(proc: Path, name: str) -> None:
-    """A process chooses its own."""
-    a_process(proc, 50, parent=40, name=name)
+def test_a_process_name_cannot_imitate_the_next_fields(proc: Path, name: str) -> None:
+    """A process chooses its own name."""
+    write_process(proc, 50, parent=40, name=name)
 
     assert procfs.stat(50) == (50, "S", 40, 0, 11, 15, 19, 1, 500)
 
 
-def test_a_file_cut_short_is_nobody(proc: Path) -> None:
-    """It was read while the process went."""
+def test_a_truncated_stat_file_is_no_process(proc: Path) -> None:
+    """The file was read while the process ended."""
     write(proc, "50/stat", "50 (x) S 40 0")
 
     assert procfs.stat(50) is None
 
 
-def test_a_pid_that_is_anothers_by_now_is_not_of_the_tree(proc: Path) -> None:
-    """Between the list of children and the look at one of them it ended, and its pid was given away."""
-    a_process(proc, 50, parent=1, children="51 52 53 ")
-    a_process(proc, 51, parent=50, children="54")
-    a_process(proc, 52, parent=1)  # a stranger
-    a_process(proc, 54, parent=50)  # its parent ended in between, and it came to the root
+def test_a_reused_pid_does_not_belong_to_the_tree(proc: Path) -> None:
+    """The child ended between the listing and the look at it, and its pid was reused."""
+    write_process(proc, 50, parent=1, children="51 52 53 ")
+    write_process(proc, 51, parent=50, children="54")
+    write_process(proc, 52, parent=1)  # a stranger
+    write_process(proc, 54, parent=50)  # its parent ended in between, and it came to the root
 
     assert sorted(procfs.tree(50)) == [50, 51, 54]
 
 
-def test_memory_without_rights_to_look_closer_is_what_all_may_see(proc: Path) -> None:
-    """More than its own rather than nothing."""
+def test_memory_without_rights_is_the_publicly_visible_value(proc: Path) -> None:
+    """The value is too high rather than zero."""
     write(
         proc,
         "50/status",
         "VmRSS:\t 9999 kB\nRssAnon:\t 2048 kB\nRssFile:\t 4096 kB\nRssShmem:\t 512 kB\nVmSwap:\t 512 kB",
     )
 
-    a_process(proc, 50, parent=40)
+    write_process(proc, 50, parent=40)
     one = procfs.stat(50)
     assert one is not None
     assert procfs.private_mb(one) == procfs.resident_mb(one) == 3
 
 
-def test_groups_are_found_by_controller(proc: Path) -> None:
-    """Also where several share a hierarchy, and where a path holds colons."""
+def test_own_cgroups_are_listed_by_controller(proc: Path) -> None:
+    """Shared hierarchies, and paths with colons, are read correctly."""
     write(proc, "self/cgroup", "4:memory:/a:b\n2:cpu,cpuacct:/c\n1:name=systemd:/\n0::/d e\n")
 
     assert procfs.own_cgroups() == {"memory": "/a:b", "cpu": "/c", "cpuacct": "/c", "name=systemd": "/", "": "/d e"}
 
 
-def test_mounts_are_told_from_others(proc: Path) -> None:
-    """With whatever optional fields, and blanks in paths."""
+def test_cgroup_mounts_are_distinguished_from_other_mounts(proc: Path) -> None:
+    """Optional fields, and spaces in paths, are read correctly."""
     write(
         proc,
         "self/mountinfo",
@@ -241,8 +241,8 @@ def test_mounts_are_told_from_others(proc: Path) -> None:
         ("/..", "/../x", None),
     ],
 )
-def test_a_group_is_looked_for_where_a_mount_shows_it(root: str, group: str, folder: str | None) -> None:
-    """And nowhere else."""
+def test_the_folder_of_a_group_is_relative_to_the_root_of_its_mount(root: str, group: str, folder: str | None) -> None:
+    """A group outside of the mount's root has no folder."""
     found = CgroupMount(1, frozenset(), root, "/m").folder(group)
 
     assert found == (None if folder is None else Path(folder))

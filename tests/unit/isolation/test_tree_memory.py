@@ -1,4 +1,4 @@
-"""Reading the memory of a tree: what moves meanwhile is read again, and too many processes are not read."""
+"""Tests of reading a tree's memory: changed processes are read again, and too many processes are not read."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MOST = 10
 
 
 def tree_of(count: int) -> dict[int, Stat]:
-    """Return some processes under made-up numbers."""
+    """Return processes with made-up numbers."""
     me = procfs.stat(os.getpid())
     assert me is not None
     return {number: me._replace(pid=number) for number in range(1, count + 1)}
 
 
 class SlowTree:
-    """A tree whose processes take long to read, by a clock that each reading sets forward."""
+    """Tree whose processes take long to read, by a clock that each reading advances."""
 
     def __init__(self, patch: pytest.MonkeyPatch, *, read_s: float, has_cgroup: bool = False) -> None:
         self.time_s, self.read_s, self.readings = 0.0, read_s, 0
@@ -51,7 +51,7 @@ class SlowTree:
 def test_a_reading_stops_when_the_tree_has_grown_above_its_limit(
     monkeypatch: pytest.MonkeyPatch, has_cgroup: bool
 ) -> None:
-    """A fork bomb makes each reading slow: two more were under way before anybody counted again."""
+    """A fork bomb makes readings slow: at most two more are made before the processes are counted again."""
     slow = SlowTree(monkeypatch, read_s=0.06, has_cgroup=has_cgroup)
     slow.count_now = MOST + 1
 
@@ -60,14 +60,14 @@ def test_a_reading_stops_when_the_tree_has_grown_above_its_limit(
 
 
 def test_a_slow_tree_within_its_limit_is_read_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long it takes: else a guest could hide its memory by making it slow to read."""
+    """A guest cannot hide its memory by making it slow to read."""
     slow = SlowTree(monkeypatch, read_s=5.0)
 
     assert slow.memory.read(tree_of(5)) == MemoryUsage(5.0)
 
 
 def test_a_tree_above_its_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watchdog ends it at its next look."""
+    """The watchdog ends the tree at its next look."""
     slow = SlowTree(monkeypatch, read_s=0.0)
 
     assert slow.memory.read(tree_of(MOST + 1)) == MemoryUsage(0.0, is_whole=False)
@@ -75,8 +75,8 @@ def test_a_tree_above_its_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("follow", [True, False])
-def test_threads_that_follow_each_other_are_no_whole_reading(follow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the first thread has ended, the others must be the same before and after; else nothing was seen."""
+def test_changing_threads_make_a_reading_incomplete(follow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first thread has ended, the other threads must be equal before and after the reading."""
     me = procfs.stat(os.getpid())
     assert me is not None
     one = me._replace(pid=2**22 + 1, state="Z", threads=2)

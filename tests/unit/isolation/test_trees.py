@@ -1,4 +1,4 @@
-"""Trees that somebody hostile made are seen to the end, and removed to the end."""
+"""Tests of hostile trees of files: a walk sees all of them, and a removal removes all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.hostile import DEPTH, bury, field, fill, make_immutable, moun
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A folder of the host, with a file in it."""
+    """Return a folder of the host with a file in it."""
     path = tmp_path / "outside"
     path.mkdir()
     (path / "secret").write_text("the host's")
@@ -33,8 +33,8 @@ def tree() -> Iterator[Path]:
         yield path / "tree"
 
 
-def seen(root: Path, *, max_depth: int | None = None) -> list[str]:
-    """The names that a walk finds, with what it says of those that it does not enter."""
+def walked_names(root: Path, *, max_depth: int | None = None) -> list[str]:
+    """Return the names that a walk finds, with the problem of each folder that it does not enter."""
     with safe_walk.open_root(root) as fd:
         return [
             entry.path + (f" ({entry.problem})" if entry.problem else "")
@@ -43,17 +43,17 @@ def seen(root: Path, *, max_depth: int | None = None) -> list[str]:
         ]
 
 
-def gone(path: Path) -> bool:
+def remove_tree(path: Path) -> bool:
     with safe_walk.open_root(path.parent) as parent:
         safe_walk.remove(parent, path.name)
     return not os.path.lexists(path)
 
 
-def test_a_walk_sees_what_there_is(tree: Path, outside: Path) -> None:
-    """Each name once; nothing beyond a link."""
+def test_a_walk_finds_each_name_once(tree: Path, outside: Path) -> None:
+    """The walk follows no link."""
     fill(tree, outside)
 
-    names = seen(tree)
+    names = walked_names(tree)
 
     deep = [name for name in names if name.startswith("d/") or name == "d"]
     assert len(deep) == DEPTH + 10
@@ -82,8 +82,8 @@ def test_a_walk_sees_what_there_is(tree: Path, outside: Path) -> None:
     )
 
 
-def test_a_folder_is_said_to_be_done_with_after_all_that_is_in_it(tree: Path) -> None:
-    """Which is when it can be removed."""
+def test_a_folder_is_reported_as_finished_after_its_content(tree: Path) -> None:
+    """A finished folder can be removed."""
     (tree / "a" / "b").mkdir(parents=True)
     (tree / "a" / "file").write_text("")
 
@@ -95,15 +95,15 @@ def test_a_folder_is_said_to_be_done_with_after_all_that_is_in_it(tree: Path) ->
     assert set(order[1:-2]) == {("a/b", False), ("a/file", False)}
 
 
-def test_a_walk_goes_no_deeper_than_it_may(tree: Path) -> None:
-    """And says where it stopped."""
+def test_a_walk_stops_at_its_maximal_depth(tree: Path) -> None:
+    """The walk reports where it stopped."""
     (tree / "d/d/d/d/d").mkdir(parents=True)
 
-    assert seen(tree, max_depth=2) == ["d", "d/d", "d/d/d", "d/d/d (too deep)"]
+    assert walked_names(tree, max_depth=2) == ["d", "d/d", "d/d/d", "d/d/d (too deep)"]
 
 
 def test_a_walk_holds_few_descriptors_at_any_depth(tree: Path) -> None:
-    """Deep trees cost no more than flat ones."""
+    """A deep tree takes no more descriptors than a flat one."""
     bury(tree)
 
     with safe_walk.open_root(tree) as fd, contextlib.closing(safe_walk.walk(fd)) as entries:
@@ -113,8 +113,8 @@ def test_a_walk_holds_few_descriptors_at_any_depth(tree: Path) -> None:
     assert most - before <= 3
 
 
-def test_a_folder_that_is_moved_out_does_not_take_the_walk_with_it(tree: Path, outside: Path) -> None:
-    """It goes on where the names still lead to."""
+def test_a_walk_does_not_follow_a_folder_that_is_moved_away(tree: Path, outside: Path) -> None:
+    """The walk continues at the folders that the names still lead to."""
     bury(tree, depth=4)
     for name in ("a", "z"):
         (tree / name).mkdir()
@@ -132,8 +132,8 @@ def test_a_folder_that_is_moved_out_does_not_take_the_walk_with_it(tree: Path, o
 
 
 @pytest.mark.parametrize("what", ["d", "d/d"])
-def test_a_folder_that_goes_away_does_not_end_the_walk(tree: Path, what: str) -> None:
-    """What is gone when its turn comes is passed over."""
+def test_a_removed_folder_does_not_end_the_walk(tree: Path, what: str) -> None:
+    """A folder that is removed before its turn is skipped."""
     bury(tree, depth=2)
     (tree / "a").mkdir()
     (tree / "a" / "file").write_text("")
@@ -150,66 +150,66 @@ def test_a_folder_that_goes_away_does_not_end_the_walk(tree: Path, what: str) ->
 
 
 def test_a_mount_is_not_entered(tree: Path) -> None:
-    """Neither to look nor to remove: what is mounted there is not the tree's."""
+    """A mounted file system is neither walked nor removed."""
     (tree / "mount").mkdir()
     mount_in(tree / "mount")
     try:
         (tree / "mount" / "theirs").write_text("")
 
-        assert seen(tree) == ["mount", "mount (another file system is mounted here)"]
+        assert walked_names(tree) == ["mount", "mount (another file system is mounted here)"]
         for name in ("tree", "tree/mount"):
             with pytest.raises(OSError, match="mounted here"):
-                gone(tree.parent / name)
+                remove_tree(tree.parent / name)
         assert (tree / "mount" / "theirs").exists()
     finally:
         subprocess.run(["umount", str(tree / "mount")], check=True)
 
 
-def test_everything_is_removed_and_nothing_outside(tree: Path, outside: Path) -> None:
-    """Whatever its names, modes, links and depth."""
+def test_a_tree_is_removed_without_files_outside(tree: Path, outside: Path) -> None:
+    """Names, modes, links and depth do not matter."""
     fill(tree, outside)
 
-    assert gone(tree)
+    assert remove_tree(tree)
     assert (outside / "secret").read_text() == "the host's"
 
 
 @pytest.mark.parametrize("what", [".", "folder", "folder/file"])
-def test_flags_against_removal_are_overcome(tree: Path, what: str) -> None:
-    """Those of root, that is."""
+def test_immutable_files_are_removed(tree: Path, what: str) -> None:
+    """The test covers flags that only root sets."""
     (tree / "folder").mkdir()
     (tree / "folder" / "file").write_text("")
     make_immutable(tree / what)
     with pytest.raises(PermissionError):
         (tree / what / "new").write_text("") if (tree / what).is_dir() else (tree / what).write_text("")
 
-    assert gone(tree)
+    assert remove_tree(tree)
 
 
 @pytest.mark.parametrize("make", [lambda path: path.write_text(""), lambda path: path.symlink_to("/"), os.mkfifo])
-def test_what_is_no_folder_is_removed_too(tree: Path, make: object) -> None:
-    """A link itself, never what it leads to."""
+def test_files_links_and_fifos_are_removed(tree: Path, make: object) -> None:
+    """A link itself is removed, and not its target."""
     assert callable(make)
     make(tree / "it")
 
-    assert gone(tree / "it")
+    assert remove_tree(tree / "it")
     assert Path("/").is_dir()
 
 
-def test_nothing_there_is_no_error(tree: Path) -> None:
-    """Another may have removed it."""
-    assert gone(tree / "never")
+def test_removing_a_missing_path_is_no_error(tree: Path) -> None:
+    """Another process may have removed it."""
+    assert remove_tree(tree / "never")
 
 
 def test_a_folder_behind_a_link_is_not_opened(tree: Path, outside: Path) -> None:
-    """Not even as the root."""
+    """A link is refused even as the root."""
     (tree / "link").symlink_to(outside)
 
     with pytest.raises(NotADirectoryError), safe_walk.open_root(tree / "link"):
         pass
 
 
-def test_a_locked_file_is_opened_and_what_a_link_leads_to_stays_locked(tree: Path, outside: Path) -> None:
-    """Only the run's own files are unlocked for reading."""
+def test_a_locked_file_is_opened_and_the_target_of_a_link_is_not(tree: Path, outside: Path) -> None:
+    """The walk unlocks only files of the run itself for reading."""
     (tree / "locked").write_text("mine")
     (tree / "locked").chmod(0)
     (outside / "secret").chmod(0)
@@ -226,8 +226,8 @@ def test_a_locked_file_is_opened_and_what_a_link_leads_to_stays_locked(tree: Pat
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is locked for root")
-def test_what_is_no_plain_file_stays_locked(tree: Path) -> None:
-    """Opening it could wait, or do something."""
+def test_a_locked_fifo_stays_locked(tree: Path) -> None:
+    """Opening a FIFO could block or have an effect."""
     os.mkfifo(tree / "fifo", 0)
     with safe_walk.open_root(tree) as fd, pytest.raises(PermissionError):
         safe_walk.open_file(fd, "fifo")
@@ -242,8 +242,10 @@ _trees = st.recursive(st.none(), lambda below: st.dictionaries(_names, below, ma
 
 
 @given(plan=st.dictionaries(_names, _trees, max_size=4))
-def test_a_walk_finds_exactly_what_was_made(tmp_path_factory: pytest.TempPathFactory, plan: dict[str, object]) -> None:
-    """And a removal leaves none of it."""
+def test_a_walk_finds_exactly_the_created_files(
+    tmp_path_factory: pytest.TempPathFactory, plan: dict[str, object]
+) -> None:
+    """A removal then removes all of them."""
     root = tmp_path_factory.mktemp("made")
 
     def make(path: Path, below: dict[str, object]) -> set[str]:
@@ -259,6 +261,6 @@ def test_a_walk_finds_exactly_what_was_made(tmp_path_factory: pytest.TempPathFac
 
     made = make(root, plan)
 
-    found = seen(root)
+    found = walked_names(root)
     assert sorted(found) == sorted(made)
-    assert gone(root)
+    assert remove_tree(root)

@@ -1,4 +1,5 @@
-"""Real processes under watch: what is over its limit ends, what is near it is told, what is idle costs little."""
+"""Tests of the watchdog with real processes: it ends trees above a limit, reports those near one, and rarely checks
+idle ones."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ def dog() -> Iterator[Watchdog]:
     watchdog.close()
 
 
-class Subject:
-    """A Python process that does what it is told, watched; `kill` ends it as a backend would."""
+class WatchedProcess:
+    """Watched Python process that runs its script on command; `kill` ends it as a backend would."""
 
     def __init__(self, dog: Watchdog, script: str, grant: Grant, **options: Any) -> None:
         self.process = subprocess.Popen(
@@ -88,23 +89,23 @@ class Subject:
         return bool(self.killed)
 
     async def looked_at(self) -> None:
-        """Return when everything that is there now has been seen."""
+        """Return once every present process has been seen."""
         await eventually(lambda: set(procfs.tree(self.process.pid)) <= set(self.watched._last_tree))
         seen = self.watched._last_tree
         await eventually(lambda: self.watched._last_tree is not seen)
 
     async def changed(self) -> None:
-        """Return when it was looked at and was not as before."""
+        """Return once a look has found other processes than before."""
         seen = self.watched._last_tree
         await eventually(lambda: self.watched._last_tree.keys() != seen.keys())
 
 
 @pytest.fixture
-def subject(dog: Watchdog) -> Iterator[Callable[..., Subject]]:
-    made: list[Subject] = []
+def subject(dog: Watchdog) -> Iterator[Callable[..., WatchedProcess]]:
+    made: list[WatchedProcess] = []
 
-    def make(script: str, grant: Grant | None = None, **options: Any) -> Subject:
-        made.append(Subject(dog, script, grant or Grant(), **options))
+    def make(script: str, grant: Grant | None = None, **options: Any) -> WatchedProcess:
+        made.append(WatchedProcess(dog, script, grant or Grant(), **options))
         return made[-1]
 
     yield make
@@ -122,8 +123,8 @@ y = b"y" * (80 << 20); say("120"); told()
 HOLD = "import sys, time; x = b'x' * (int(sys.argv[1]) << 20); time.sleep(1000)"
 
 
-async def test_more_memory_than_granted_is_the_end(subject: Callable[..., Subject]) -> None:
-    """What the process had when it began does not count; the reason names the limit."""
+async def test_a_process_above_its_memory_limit_is_ended(subject: Callable[..., WatchedProcess]) -> None:
+    """Memory from before the watch does not count, and the reason names the limit."""
     one = subject(GROW, Grant(memory_mb=100))
     one.tell()
     assert one.heard() == "40"
@@ -148,8 +149,8 @@ async def test_more_memory_than_granted_is_the_end(subject: Callable[..., Subjec
     ],
     ids=["shared memory", "a grandchild in another session", "many small ones", "before a fork"],
 )
-async def test_memory_does_not_hide(subject: Callable[..., Subject], script: str) -> None:
-    """Wherever it is."""
+async def test_memory_is_counted_wherever_it_is(subject: Callable[..., WatchedProcess], script: str) -> None:
+    """Shared memory, other sessions, many small processes, and memory from before a fork count."""
     one = subject(f"{script}\ntold()", Grant(memory_mb=100))
     one.tell()
 
@@ -177,8 +178,8 @@ say("quick"); told()
 """
 
 
-async def test_memory_that_is_handed_on_all_the_time_is_found(subject: Callable[..., Subject]) -> None:
-    """Each process gives its address space to a child and ends, sooner than a look takes."""
+async def test_memory_passed_between_short_lived_processes_is_found(subject: Callable[..., WatchedProcess]) -> None:
+    """Each process leaves its address space to a child and ends, faster than a look."""
     one = subject(HOP, Grant(memory_mb=100))
     one.tell()
 
@@ -187,8 +188,8 @@ async def test_memory_that_is_handed_on_all_the_time_is_found(subject: Callable[
     assert one.killed == ["oom"]
 
 
-async def test_who_forks_quickly_goes_on(subject: Callable[..., Subject]) -> None:
-    """A shell script whose processes change at every look is not ended for it, and nobody stays stopped."""
+async def test_a_script_that_forks_quickly_is_not_ended(subject: Callable[..., WatchedProcess]) -> None:
+    """Changing processes are no reason to end a tree, and none stays stopped."""
     one = subject(QUICK, Grant(memory_mb=100))
     one.tell()
     assert one.heard() == "quick"
@@ -201,8 +202,8 @@ async def test_who_forks_quickly_goes_on(subject: Callable[..., Subject]) -> Non
     assert "T" not in states(one)
 
 
-async def test_what_is_shared_is_not_counted_twice(subject: Callable[..., Subject]) -> None:
-    """A pool of forked workers uses what it uses."""
+async def test_shared_memory_of_forked_workers_counts_once(subject: Callable[..., WatchedProcess]) -> None:
+    """The memory of a pool of workers is what the pool really uses."""
     script = """
 x = b"x" * (60 << 20)
 for _ in range(4):
@@ -219,8 +220,8 @@ say("forked"); told()
     assert one.watched.metrics().pids == 5
 
 
-async def test_where_a_control_group_holds_memory_it_is_only_told_of(subject: Callable[..., Subject]) -> None:
-    """Two who end the same process would tell two stories."""
+async def test_with_a_memory_cgroup_the_watchdog_only_reports(subject: Callable[..., WatchedProcess]) -> None:
+    """Two enforcers of one limit would report two different ends."""
     one = subject(GROW, Grant(memory_mb=100), has_memory_cgroup=True)
     for size in ("40", "120"):
         one.tell()
@@ -234,8 +235,8 @@ async def test_where_a_control_group_holds_memory_it_is_only_told_of(subject: Ca
     assert value > 100
 
 
-async def test_a_threshold_is_told_of_once_for_each_crossing(subject: Callable[..., Subject]) -> None:
-    """Not at every look above it, and again after it was well below."""
+async def test_a_threshold_is_reported_once_per_crossing(subject: Callable[..., WatchedProcess]) -> None:
+    """The report is not repeated above the threshold, and comes again after the use was well below."""
     one = subject(UP_AND_DOWN, Grant(memory_mb=100))
     for crossings in (1, 2):
         one.tell()
@@ -257,8 +258,8 @@ while True:
 """
 
 
-async def test_too_many_processes_and_threads_are_the_end(subject: Callable[..., Subject]) -> None:
-    """Where nothing else keeps them from being started."""
+async def test_a_tree_with_too_many_processes_and_threads_is_ended(subject: Callable[..., WatchedProcess]) -> None:
+    """The watchdog enforces the limit where no control group does."""
     script = """
 for _ in range(10): threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
 say("10"); told()
@@ -278,8 +279,8 @@ told()
     assert "policy.pids is 15" in one.watched.reason
 
 
-async def test_shared_memory_that_was_dropped_is_the_end(subject: Callable[..., Subject]) -> None:
-    """What a process keeps in shared areas counts once, whether its pages are mapped or not."""
+async def test_dropped_shared_memory_counts_against_the_limit(subject: Callable[..., WatchedProcess]) -> None:
+    """Shared areas count once, whether their pages are mapped or not."""
     script = """
 import mmap
 area = mmap.mmap(-1, 48 << 20); area.write(b"x" * (48 << 20)); say("mapped"); told()
@@ -298,8 +299,10 @@ while True: time.sleep(0.01)
 
 
 @pytest.mark.parametrize("keep", ["pass", "os.unlink(path)"], ids=["a file", "a file without a name"])
-async def test_more_disk_than_granted_is_the_end(subject: Callable[..., Subject], tmp_path: Path, keep: str) -> None:
-    """Measured aside, so that nobody waits for it."""
+async def test_a_run_above_its_disk_limit_is_ended(
+    subject: Callable[..., WatchedProcess], tmp_path: Path, keep: str
+) -> None:
+    """A thread measures the disk, so that the event loop does not wait."""
     script = f"""
 path = {str(tmp_path / "file")!r}
 file = open(path, "wb")
@@ -315,10 +318,10 @@ while True: file.write(bytes(1 << 20)); file.flush(); time.sleep(0.01)
     assert "policy.workspace_size_mb is 3" in one.watched.reason
 
 
-async def test_who_cannot_be_stopped_while_its_files_are_counted_ends(
-    subject: Callable[..., Subject], tmp_path: Path
+async def test_a_process_that_cannot_be_stopped_for_measuring_is_ended(
+    subject: Callable[..., WatchedProcess], tmp_path: Path
 ) -> None:
-    """Timers that continue a process a thousand times a second do not keep it from being measured."""
+    """A process cannot avoid measurement by timers that continue it a thousand times a second."""
     for number in range(2000):  # A look takes several times as long as it is until the next timer.
         (tmp_path / str(number)).touch()
     script = """
@@ -339,8 +342,8 @@ while True:
     assert "could not be stopped" in one.watched.reason
 
 
-async def test_disk_in_use_is_among_the_metrics(subject: Callable[..., Subject], tmp_path: Path) -> None:
-    """As last measured."""
+async def test_metrics_contain_the_disk_usage(subject: Callable[..., WatchedProcess], tmp_path: Path) -> None:
+    """The value is that of the last measurement."""
     (tmp_path / "file").write_bytes(bytes(2 << 20))
     one = subject("while True: time.sleep(0.01)", workspace=tmp_path)
     one.tell()
@@ -360,9 +363,9 @@ say("22"); told()
 
 
 async def test_processes_above_the_limit_are_ended_before_their_memory_is_read(
-    subject: Callable[..., Subject], monkeypatch: pytest.MonkeyPatch
+    subject: Callable[..., WatchedProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fork bomb makes a thousand processes between two looks: reading them would keep the host from ending it."""
+    """Reading the memory of a fork bomb would keep the host from ending it."""
     one = subject(MANY, Grant(pids=5))
     read: list[int] = []
 
@@ -384,10 +387,10 @@ async def test_processes_above_the_limit_are_ended_before_their_memory_is_read(
     assert read == []
 
 
-async def test_processes_that_come_while_memory_is_read_are_not_read(
-    subject: Callable[..., Subject], monkeypatch: pytest.MonkeyPatch
+async def test_processes_that_appear_while_memory_is_read_are_skipped(
+    subject: Callable[..., WatchedProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next look ends them."""
+    """The next look ends the tree."""
     one = subject(MANY, Grant(pids=5))
     read: list[int] = []
 
@@ -408,10 +411,10 @@ async def test_processes_that_come_while_memory_is_read_are_not_read(
     assert len(set(read)) <= 2
 
 
-async def test_a_folder_is_measured_after_no_thread_could_start(
-    subject: Callable[..., Subject], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_folder_is_measured_once_threads_can_start_again(
+    subject: Callable[..., WatchedProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fork bomb of one sandbox can take all processes of a machine; the limits of the others hold again after it."""
+    """A fork bomb of one sandbox can exhaust the machine's processes; other limits hold again afterwards."""
     (tmp_path / "file").write_bytes(bytes(5 << 20))
     refused: list[str] = []
 
@@ -433,12 +436,12 @@ async def test_a_folder_is_measured_after_no_thread_could_start(
 SPIN = "subprocess.Popen([sys.executable, '-ISc', 'while True: pass']); say('spinning'); told()"
 
 
-def states(one: Subject) -> set[str]:
+def states(one: WatchedProcess) -> set[str]:
     return {each.state for each in procfs.tree(one.process.pid).values()}
 
 
-async def test_who_uses_more_processor_time_than_granted_is_held_back(subject: Callable[..., Subject]) -> None:
-    """Stopped and continued, again and again, told of, and never left stopped."""
+async def test_a_process_above_its_processor_time_is_throttled(subject: Callable[..., WatchedProcess]) -> None:
+    """The process is stopped and continued repeatedly, reported, and never left stopped."""
     one = subject(SPIN, Grant(cpu_cores=0.1))
     one.tell()
     assert one.heard() == "spinning"
@@ -454,8 +457,8 @@ async def test_who_uses_more_processor_time_than_granted_is_held_back(subject: C
     assert not one.is_killed
 
 
-async def test_where_a_control_group_holds_time_nobody_is_stopped(subject: Callable[..., Subject]) -> None:
-    """It is told of all the same."""
+async def test_with_a_cpu_cgroup_no_process_is_stopped(subject: Callable[..., WatchedProcess]) -> None:
+    """The use is reported all the same."""
     one = subject(SPIN, Grant(cpu_cores=0.1), has_cpu_cgroup=True)
     one.tell()
 
@@ -465,8 +468,8 @@ async def test_where_a_control_group_holds_time_nobody_is_stopped(subject: Calla
     assert one.watched._throttle is None
 
 
-async def test_time_of_children_that_nobody_waited_for_is_not_lost(subject: Callable[..., Subject]) -> None:
-    """What was seen once stays counted."""
+async def test_processor_time_of_unreaped_children_stays_counted(subject: Callable[..., WatchedProcess]) -> None:
+    """Time that was seen once is not lost."""
     script = """
 import signal
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -486,7 +489,7 @@ told(); child.kill(); time.sleep(1000)
 
 @pytest.fixture
 def namespace() -> Iterator[int]:
-    """The pid of one who keeps a pid namespace: in it a first process, an agent, and an orphan."""
+    """Yield the pid of a process that holds a pid namespace with a first process, an agent, and an orphan."""
     script = "sh -c '(setsid sleep 1000 &); sleep 1000; true' & wait"
     process = subprocess.Popen(
         ["unshare", "--map-root-user", "--pid", "--fork", "--kill-child", "sh", "-c", script], start_new_session=True
@@ -496,8 +499,8 @@ def namespace() -> Iterator[int]:
     process.wait()
 
 
-async def test_who_was_adopted_belongs_to_it_and_who_adopts_does_not(dog: Watchdog, namespace: int) -> None:
-    """An orphan comes to the first process of its namespace, which the agent is below, too."""
+async def test_an_adopted_orphan_belongs_to_the_tree_and_its_adopter_does_not(dog: Watchdog, namespace: int) -> None:
+    """The first process of the namespace adopts orphans, and is also above the agent."""
 
     def below(pid: int) -> list[procfs.Stat]:
         return sorted((one for one in procfs.tree(pid).values() if one.parent == pid), key=lambda one: one.pid)
@@ -518,8 +521,8 @@ async def test_who_was_adopted_belongs_to_it_and_who_adopts_does_not(dog: Watchd
         dog.watch(agent.pid, adopter=2**22 + 1, grant=limits, workspace=None, kill=print)
 
 
-async def test_who_is_idle_is_looked_at_ever_more_rarely(subject: Callable[..., Subject]) -> None:
-    """Until it does something."""
+async def test_an_idle_process_is_checked_less_often(subject: Callable[..., WatchedProcess]) -> None:
+    """Activity makes the checks frequent again."""
     one = subject("x = b'x' * (1 << 20); told()")
     await eventually(lambda: one.watched._pause_s >= 0.3)
 
@@ -528,10 +531,10 @@ async def test_who_is_idle_is_looked_at_ever_more_rarely(subject: Callable[..., 
     await eventually(lambda: one.watched._pause_s <= 0.05)
 
 
-async def test_who_takes_the_processor_from_a_look_is_not_looked_at_more_rarely(
-    subject: Callable[..., Subject], monkeypatch: pytest.MonkeyPatch
+async def test_waiting_for_a_processor_does_not_make_looks_less_frequent(
+    subject: Callable[..., WatchedProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the processor time of a look is paid for by a pause, not what passes while it waits for a processor."""
+    """The processor time of a look lengthens the pause, and the time that it waits does not."""
     one = subject("told()")
     look = one.watched._check_in_memory
 
@@ -551,8 +554,8 @@ async def test_who_takes_the_processor_from_a_look_is_not_looked_at_more_rarely(
     assert after(compute) >= 4.0
 
 
-async def test_a_process_that_ends_is_watched_no_longer(dog: Watchdog, subject: Callable[..., Subject]) -> None:
-    """Nor is one that is not there; nobody is killed for it."""
+async def test_a_process_that_ends_is_watched_no_longer(dog: Watchdog, subject: Callable[..., WatchedProcess]) -> None:
+    """A missing process cannot be watched, and no process is killed for either."""
     one = subject("")
     one.tell()
     await eventually(lambda: one.watched.is_over)
@@ -564,10 +567,10 @@ async def test_a_process_that_ends_is_watched_no_longer(dog: Watchdog, subject: 
         dog.watch(2**22 + 1, grant=Grant(), workspace=None, kill=one.kill)
 
 
-async def test_callbacks_that_fail_are_told_of(
-    dog: Watchdog, subject: Callable[..., Subject], caplog: pytest.LogCaptureFixture
+async def test_failed_callbacks_are_logged(
+    dog: Watchdog, subject: Callable[..., WatchedProcess], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And change nothing for others."""
+    """A failure does not affect other watched processes."""
     one, other = subject(GROW, Grant(memory_mb=44)), subject(GROW, Grant(memory_mb=44))
 
     def careless(*_: object) -> None:
@@ -586,10 +589,10 @@ async def test_callbacks_that_fail_are_told_of(
     assert one.watched.verdict == "oom"
 
 
-async def test_a_callback_for_thresholds_that_failed_is_not_called_again(
-    subject: Callable[..., Subject], caplog: pytest.LogCaptureFixture
+async def test_a_failed_threshold_callback_is_not_called_again(
+    subject: Callable[..., WatchedProcess], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once is enough to know."""
+    """The failure is logged once."""
     one = subject(UP_AND_DOWN, Grant(memory_mb=100))
     calls: list[object] = []
 
@@ -609,8 +612,8 @@ async def test_a_callback_for_thresholds_that_failed_is_not_called_again(
     assert len(calls) == len(caplog.records) == 1
 
 
-async def test_a_pid_that_was_given_away_is_nobody_of_ours(subject: Callable[..., Subject]) -> None:
-    """It was born at another time: it is another, and nobody touches it."""
+async def test_a_process_that_reuses_the_pid_is_not_watched(subject: Callable[..., WatchedProcess]) -> None:
+    """A process with another start time is another process, and is not ended."""
     one = subject("told()")
     one.watched._root = one.watched._root._replace(start_time=one.watched._root.start_time + 1)
 
@@ -619,10 +622,10 @@ async def test_a_pid_that_was_given_away_is_nobody_of_ours(subject: Callable[...
     assert not one.is_killed
 
 
-async def test_one_that_cannot_be_looked_at_does_not_hide_the_others(
-    subject: Callable[..., Subject], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_failed_look_at_one_tree_does_not_affect_others(
+    subject: Callable[..., WatchedProcess], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever is the matter with it."""
+    """Any error of a look is logged."""
     one, other = subject(GROW, Grant(memory_mb=30)), subject(GROW, Grant(memory_mb=30))
     monkeypatch.setattr(one.watched, "look", lambda: 1 / 0)
     other.tell()
@@ -632,8 +635,8 @@ async def test_one_that_cannot_be_looked_at_does_not_hide_the_others(
     assert "could not be checked" in caplog.text
 
 
-async def test_many_are_watched_by_one_timer(dog: Watchdog) -> None:
-    """None is forgotten, and nothing is left when it is closed."""
+async def test_one_timer_watches_many_processes(dog: Watchdog) -> None:
+    """Every process is looked at, and closing leaves nothing."""
     processes = [os.posix_spawnp("sleep", ["sleep", "1000"], os.environ) for _ in range(120)]  # noqa: ASYNC221 - at once
     over: list[str] = []
     watched = [

@@ -1,4 +1,4 @@
-"""Worktrees with real git: a copy for each child, kept only if it holds work."""
+"""Tests of worktrees with real git: each child has a copy, which stays only if it holds work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not 
 
 
 def git(where: pathlib.Path, *args: str) -> str:
-    """Run git as a user would; raises if it fails."""
+    """Run git as a user would. Raises CalledProcessError if it fails."""
     identity = ["-c", "user.name=Ann", "-c", "user.email=ann@localhost"]
     done = subprocess.run(["git", *identity, *args], cwd=where, capture_output=True, text=True, check=True)
     return done.stdout.strip()
@@ -32,7 +32,7 @@ def git(where: pathlib.Path, *args: str) -> str:
 
 @pytest.fixture
 def repo(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A repository with one commit: a file, and one in a folder."""
+    """Create a repository with one commit of two files, one in a folder."""
     path = tmp_path / "repo"
     (path / "src").mkdir(parents=True)
     (path / "a.txt").write_text("one\n")
@@ -44,18 +44,18 @@ def repo(tmp_path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def left(repo: pathlib.Path) -> tuple[int, list[str]]:
-    """How many worktrees there are beside the main one, and which of our branches."""
+def remaining(repo: pathlib.Path) -> tuple[int, list[str]]:
+    """Return the number of worktrees except the main one, and the branches of ramet."""
     return git(repo, "worktree", "list").count("\n"), git(repo, "branch", "--list", "ramet/*").split()
 
 
 def crash(worktree: Worktree) -> None:
-    """Forget a worktree as a process does that dies: its lock is gone."""
+    """Release the lock of a worktree as the death of a process does."""
     worktree._live.close()
 
 
 async def test_a_child_edits_its_own_copy_and_an_unchanged_copy_leaves_nothing(repo: pathlib.Path) -> None:
-    """The parent sees neither the copy in its status nor, afterwards, any trace of it."""
+    """The parent's status never shows the copy."""
     worktree = await create(repo, "searcher", mint=lambda: "1f")
 
     assert (worktree.path / "a.txt").read_text() == "one\n"
@@ -64,7 +64,7 @@ async def test_a_child_edits_its_own_copy_and_an_unchanged_copy_leaves_nothing(r
     assert git(repo, "status", "--porcelain") == ""
     assert await finish(worktree) is None
     assert not worktree.path.exists()
-    assert left(repo) == (0, [])
+    assert remaining(repo) == (0, [])
 
 
 def _edits(path: pathlib.Path) -> None:
@@ -95,10 +95,10 @@ def _hides_the_repository(path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("work", [_edits, _adds, _removes, _commits, _commits_and_walks_away, _hides_the_repository])
-async def test_a_changed_copy_stays_and_its_path_is_given(
+async def test_a_changed_copy_stays_and_its_path_is_returned(
     repo: pathlib.Path, work: Callable[[pathlib.Path], None]
 ) -> None:
-    """Whatever the change is; the parent's own files are as they were."""
+    """Any change counts, and the parent's files are unchanged."""
     worktree = await create(repo, "writer")
     work(worktree.path)
 
@@ -107,8 +107,8 @@ async def test_a_changed_copy_stays_and_its_path_is_given(
     assert git(repo, "rev-parse", "--verify", worktree.branch)
 
 
-async def test_what_is_ignored_is_no_change(repo: pathlib.Path) -> None:
-    """A build or log file does not keep a copy alive."""
+async def test_an_ignored_file_is_no_change(repo: pathlib.Path) -> None:
+    """A build or log file does not keep a copy."""
     worktree = await create(repo, "builder")
     (worktree.path / "run.log").write_text("noise\n")
 
@@ -117,10 +117,10 @@ async def test_what_is_ignored_is_no_change(repo: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("work", [lambda path: None, _commits])
-async def test_a_copy_that_its_child_removed_comes_back_if_it_held_commits(
+async def test_a_removed_copy_is_restored_if_it_held_commits(
     repo: pathlib.Path, work: Callable[[pathlib.Path], None]
 ) -> None:
-    """Commits are never out of sight; a removed copy without any leaves nothing."""
+    """Commits are never lost; a removed copy without commits leaves nothing."""
     worktree = await create(repo, "remover")
     work(worktree.path)
     shutil.rmtree(worktree.path)
@@ -132,11 +132,11 @@ async def test_a_copy_that_its_child_removed_comes_back_if_it_held_commits(
         assert (worktree.path / "a.txt").read_text() == "changed\n"
     else:
         assert kept is None
-        assert left(repo) == (0, [])
+        assert remaining(repo) == (0, [])
 
 
 async def test_a_child_starts_from_the_commit_in_the_folder_it_was_given(repo: pathlib.Path) -> None:
-    """Uncommitted changes of the parent are not in it; it works in the same folder, there or not."""
+    """Uncommitted changes of the parent are left out; the child works in the same folder, even if it is missing."""
     (repo / "a.txt").write_text("not committed\n")
     (repo / "fresh").mkdir()
 
@@ -148,8 +148,8 @@ async def test_a_child_starts_from_the_commit_in_the_folder_it_was_given(repo: p
     assert [await finish(each) for each in (in_src, in_fresh)] == [None, None]
 
 
-async def test_a_childs_child_starts_from_the_childs_commit_and_stands_beside_it(repo: pathlib.Path) -> None:
-    """Removing the child's copy does not remove its child's."""
+async def test_a_grandchilds_copy_starts_at_the_childs_commit_next_to_it(repo: pathlib.Path) -> None:
+    """Removing the child's copy would not remove the grandchild's."""
     child = await create(repo, "child")
     _commits(child.path)
 
@@ -161,27 +161,27 @@ async def test_a_childs_child_starts_from_the_childs_commit_and_stands_beside_it
     assert await finish(child) == child.path
 
 
-async def test_many_at_once_do_not_collide(repo: pathlib.Path) -> None:
-    """Same name, same moment: each has its own, and all are gone in the end."""
+async def test_concurrent_worktrees_of_one_name_do_not_collide(repo: pathlib.Path) -> None:
+    """Each child gets a copy of its own, and all are removed at the end."""
     worktrees = await asyncio.gather(*(create(repo, "same") for _ in range(12)))
 
     assert len({each.path for each in worktrees}) == 12
     assert await asyncio.gather(*(finish(each) for each in worktrees)) == [None] * 12
-    assert left(repo) == (0, [])
+    assert remaining(repo) == (0, [])
     assert (repo / ".git" / "info" / "exclude").read_text().splitlines().count("/.ramet/") == 1
 
 
 @pytest.mark.parametrize("name", ["../../etc", "a..b", "-rf", "x" * 1_000, "ä/ö", "", "a.lock", "@{u}"])
 async def test_a_hostile_name_stays_in_its_folder_and_is_a_branch(repo: pathlib.Path, name: str) -> None:
-    """Names come from models."""
+    """Models choose these names."""
     worktree = await create(repo, name)
 
     assert worktree.path.parent == repo / ".ramet" / "worktrees"
     assert await finish(worktree) is None
 
 
-async def test_a_name_that_is_taken_is_refused_and_its_owner_keeps_it(repo: pathlib.Path) -> None:
-    """A creation that fails undoes its own work only."""
+async def test_a_taken_name_is_refused_and_its_owner_keeps_it(repo: pathlib.Path) -> None:
+    """A failed creation undoes only its own work."""
     owner = await create(repo, "a", mint=lambda: "1")
     _edits(owner.path)
 
@@ -192,10 +192,10 @@ async def test_a_name_that_is_taken_is_refused_and_its_owner_keeps_it(repo: path
     assert (owner.path / "a.txt").read_text() == "changed\n"
 
 
-async def test_a_place_of_the_callers_choice_leaves_the_repositorys_settings_alone(
+async def test_a_worktree_outside_the_repository_changes_no_settings(
     repo: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    """Nothing is excluded that need not be."""
+    """The list of excluded files is not changed."""
     worktree = await create(repo, "a", into=tmp_path / "elsewhere")
 
     assert worktree.path.parent == tmp_path / "elsewhere"
@@ -203,8 +203,8 @@ async def test_a_place_of_the_callers_choice_leaves_the_repositorys_settings_alo
     assert await finish(worktree) is None
 
 
-async def test_where_there_is_nothing_to_start_from_the_error_says_what_to_do(tmp_path: pathlib.Path) -> None:
-    """No repository, no commit, no working tree, no folder, no git, no right to write."""
+async def test_errors_say_what_a_worktree_needs(tmp_path: pathlib.Path) -> None:
+    """The cases are: no repository, no commit, no working tree, no folder, and no git."""
     empty, bare = tmp_path / "empty", tmp_path / "bare"
     for folder in (empty, bare):
         folder.mkdir()
@@ -224,7 +224,7 @@ async def test_where_there_is_nothing_to_start_from_the_error_says_what_to_do(tm
 
 
 async def test_hooks_of_the_repository_do_not_run(repo: pathlib.Path) -> None:
-    """Making a copy is not running what the folder brings along."""
+    """Making a copy runs no program of the repository."""
     hook = repo / ".git" / "hooks" / "post-checkout"
     hook.parent.mkdir(exist_ok=True)
     hook.write_text(f"#!/bin/sh\ntouch {repo}/ran\n")
@@ -236,8 +236,8 @@ async def test_hooks_of_the_repository_do_not_run(repo: pathlib.Path) -> None:
     await finish(worktree)
 
 
-async def test_our_environment_does_not_lead_git_astray(repo: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """Variables that git sets for its own hooks would point to another repository."""
+async def test_git_variables_of_our_environment_are_ignored(repo: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Variables that git sets for its hooks would point to another repository."""
     environ = {**os.environ, "GIT_DIR": str(tmp_path / "other"), "GIT_INDEX_FILE": str(tmp_path / "index")}
 
     worktree = await create(repo, "a", git=Git(environ=environ))
@@ -248,7 +248,7 @@ async def test_our_environment_does_not_lead_git_astray(repo: pathlib.Path, tmp_
 
 @pytest.fixture
 def slow_checkout(repo: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
-    """A repository whose checkout hangs in a filter, which writes its pid first: where it does."""
+    """Configure a checkout filter that hangs, and return the file with the filter's pid."""
     pid = tmp_path / "pid"
     script = tmp_path / "filter"
     script.write_text(f"#!/bin/sh\nif [ -e {tmp_path}/go ]; then cat; exit; fi\necho $$ > {pid}\nsleep 1000\n")
@@ -264,7 +264,7 @@ def slow_checkout(repo: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
 async def test_a_creation_that_is_cut_off_leaves_no_process_no_copy_and_no_branch(
     repo: pathlib.Path, slow_checkout: pathlib.Path, how: str
 ) -> None:
-    """The repository is as before, without a lock file that the user's own git would trip over."""
+    """The repository is unchanged, and has no lock file that would stop the user's git."""
     clock, abort, pid = FakeClock(), AbortController(), pid_in(slow_checkout)
     trusting = Git(clock=clock, abort=abort, timeout_s=30, trusts=lambda _: True)
     creating = asyncio.ensure_future(create(repo, "slow", git=trusting))
@@ -279,13 +279,13 @@ async def test_a_creation_that_is_cut_off_leaves_no_process_no_copy_and_no_branc
     with pytest.raises((NoWorktree, Aborted, asyncio.CancelledError)):
         await creating
     assert not alive(pid())
-    assert left(repo) == (0, [])
+    assert remaining(repo) == (0, [])
     assert list((repo / ".ramet" / "worktrees").iterdir()) == []
     assert list((repo / ".git").rglob("*.lock")) in ([], [repo / ".git" / "ramet-worktrees.lock"])
 
 
-async def test_prune_removes_what_dead_processes_left_unchanged_and_nothing_else(repo: pathlib.Path) -> None:
-    """The living, the changed and the committed stay; so does every branch that is not ours."""
+async def test_prune_removes_only_unchanged_copies_of_dead_processes(repo: pathlib.Path) -> None:
+    """Living, changed and committed copies stay, and so do foreign branches."""
     numbers = itertools.count()
 
     async def one(name: str) -> Worktree:
@@ -319,8 +319,8 @@ async def test_prune_removes_what_dead_processes_left_unchanged_and_nothing_else
     assert await finish(living) is None
 
 
-async def test_a_lock_held_by_another_process_is_waited_for_and_then_given_up(repo: pathlib.Path) -> None:
-    """Two programs in one repository take turns; one that hangs does not hang the other."""
+async def test_waiting_for_the_lock_of_another_process_ends_at_the_timeout(repo: pathlib.Path) -> None:
+    """Two programs in one repository take turns, and a hanging one does not block the other."""
     clock = FakeClock()
     waiting = Git(clock=clock, timeout_s=1)
     async with contextlib.AsyncExitStack() as other:

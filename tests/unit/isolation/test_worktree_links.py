@@ -1,4 +1,5 @@
-"""Files that an untrusted repository puts where ramet writes: links are not followed, foreign repositories not used."""
+"""Tests of untrusted repositories: links in place of ramet's files are not followed, and foreign repositories not
+used."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not 
 
 
 def git(where: pathlib.Path, *args: str) -> str:
-    """Run git as a user would; raises if it fails."""
+    """Run git as a user would. Raises CalledProcessError if it fails."""
     identity = ["-c", "user.name=Ann", "-c", "user.email=ann@localhost"]
     done = subprocess.run(["git", *identity, *args], cwd=where, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
-def made(path: pathlib.Path) -> pathlib.Path:
-    """A repository with one commit."""
+def make_repository(path: pathlib.Path) -> pathlib.Path:
+    """Create a repository with one commit."""
     path.mkdir()
     (path / "a.txt").write_text("one\n")
     git(path, "init", "--quiet", "--initial-branch=main")
@@ -32,18 +33,18 @@ def made(path: pathlib.Path) -> pathlib.Path:
 
 
 def names(folder: pathlib.Path) -> list[str]:
-    """What is in a folder."""
+    """Return the names in a folder."""
     return sorted(each.name for each in folder.iterdir())
 
 
 @pytest.fixture
 def repo(tmp_path: pathlib.Path) -> pathlib.Path:
-    return made(tmp_path / "repo")
+    return make_repository(tmp_path / "repo")
 
 
 @pytest.fixture
 def elsewhere(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A folder of the user's with one file, in which nothing may be made or changed."""
+    """Create a folder of the user with one file, in which nothing may change."""
     path = tmp_path / "elsewhere"
     path.mkdir()
     (path / "profile").write_text("the user's own\n")
@@ -54,7 +55,7 @@ def elsewhere(tmp_path: pathlib.Path) -> pathlib.Path:
 async def test_a_folder_for_worktrees_that_is_a_link_is_refused(
     repo: pathlib.Path, elsewhere: pathlib.Path, name: str
 ) -> None:
-    """A checkout does not land in a folder of the repository's choice."""
+    """A repository cannot choose the folder of a checkout."""
     (repo / name).parent.mkdir(exist_ok=True)
     (repo / name).symlink_to(elsewhere)
 
@@ -64,10 +65,8 @@ async def test_a_folder_for_worktrees_that_is_a_link_is_refused(
     assert names(elsewhere) == ["profile"]
 
 
-async def test_a_list_of_excluded_files_that_is_a_link_is_not_written_through(
-    repo: pathlib.Path, elsewhere: pathlib.Path
-) -> None:
-    """A line for git does not land in a file of the repository's choice."""
+async def test_a_linked_list_of_excluded_files_is_refused(repo: pathlib.Path, elsewhere: pathlib.Path) -> None:
+    """A repository cannot choose the file into which a line for git is written."""
     exclude = repo / ".git" / "info" / "exclude"
     exclude.unlink()
     exclude.symlink_to(elsewhere / "profile")
@@ -78,8 +77,8 @@ async def test_a_list_of_excluded_files_that_is_a_link_is_not_written_through(
     assert (elsewhere / "profile").read_text() == "the user's own\n"
 
 
-async def test_a_lock_that_is_a_link_is_not_created_through(repo: pathlib.Path, elsewhere: pathlib.Path) -> None:
-    """No file is made at a place of the repository's choice."""
+async def test_a_linked_lock_file_is_refused(repo: pathlib.Path, elsewhere: pathlib.Path) -> None:
+    """A repository cannot choose the place of a new file."""
     (repo / ".git" / "ramet-worktrees.lock").symlink_to(elsewhere / "new")
 
     with pytest.raises(NoWorktree, match="symbolic link"):
@@ -89,7 +88,7 @@ async def test_a_lock_that_is_a_link_is_not_created_through(repo: pathlib.Path, 
 
 
 async def test_a_folder_that_claims_another_repository_is_refused(repo: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """A `.git` file that names a repository which does not know of this folder gives no right to write there."""
+    """A `.git` file gives no right to write into a repository that does not know the folder."""
     claimant = tmp_path / "claimant"
     claimant.mkdir()
     (claimant / ".git").write_text(f"gitdir: {repo / '.git'}\n")
@@ -103,8 +102,8 @@ async def test_a_folder_that_claims_another_repository_is_refused(repo: pathlib.
 async def test_a_repository_that_borrows_another_s_configuration_is_refused(
     repo: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    """A `commondir` file does the same as a `.git` file."""
-    claimant = made(tmp_path / "claimant")
+    """A `commondir` file has the effect of a `.git` file."""
+    claimant = make_repository(tmp_path / "claimant")
     (claimant / ".git" / "commondir").write_text(str(repo / ".git"))
 
     with pytest.raises(NoWorktree, match="ramet trust"):
@@ -114,7 +113,7 @@ async def test_a_repository_that_borrows_another_s_configuration_is_refused(
 
 
 async def test_other_worktrees_of_the_user_stay_registered(repo: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """Only what is ramet's is removed, also where another worktree's folder cannot be seen at the moment."""
+    """Pruning removes only ramet's worktrees, even while the folder of another one is missing."""
     away = tmp_path / "away"
     git(repo, "worktree", "add", "--quiet", "-b", "mine", str(away))
     hidden = away.rename(tmp_path / "unplugged")

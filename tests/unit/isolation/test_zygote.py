@@ -1,4 +1,4 @@
-"""A zygote and what it forks: parked ahead, replaced in time, gone with what it belongs to, and nothing left of any."""
+"""Tests of zygotes: they park children ahead, are replaced in time, end with their backend, and leave nothing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def is_being_replaced(site: BackendFixture) -> bool:
     return bool(site.backend._pool._tasks)
 
 
-async def test_parked_children_are_made_up_for_once_they_are_taken(site: BackendFixture) -> None:
+async def test_parked_children_are_replenished_after_use(site: BackendFixture) -> None:
     async with site.start_guest():
         (only,) = zygotes(site)
         await eventually(lambda: only.parked == 2)
@@ -54,7 +54,7 @@ async def test_parked_children_are_made_up_for_once_they_are_taken(site: Backend
             assert only.spawn_count == 4
 
 
-async def test_a_parked_child_that_died_is_passed_over(site: BackendFixture) -> None:
+async def test_a_dead_parked_child_is_skipped(site: BackendFixture) -> None:
     async with site.start_guest():
         (only,) = zygotes(site)
         await eventually(lambda: only.parked == 2)
@@ -66,8 +66,8 @@ async def test_a_parked_child_that_died_is_passed_over(site: BackendFixture) -> 
             assert await visit.ask("who")
 
 
-async def test_many_spawns_leave_nothing(site: BackendFixture) -> None:
-    """Descriptors, processes, mounts and control groups are flat, however many there were."""
+async def test_many_spawns_leave_no_resources(site: BackendFixture) -> None:
+    """The numbers of descriptors, processes and mounts are unchanged after a hundred spawns."""
 
     async def one() -> None:
         async with site.start_guest() as visit:
@@ -97,7 +97,7 @@ def mounts(pid: int) -> int:
     return len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
 
 
-async def test_a_zygote_is_replaced_after_so_many_spawns_and_its_agents_live_on(
+async def test_a_zygote_is_replaced_after_a_number_of_spawns(
     site: BackendFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "ROTATE_AFTER_SPAWNS", 2)
@@ -124,7 +124,7 @@ async def test_a_zygote_is_replaced_when_it_is_old(site: BackendFixture, monkeyp
             await eventually(lambda: not first.is_open)
 
 
-async def test_an_agent_that_crashes_as_attackers_do_has_its_zygote_replaced_but_not_again_at_once(
+async def test_a_suspicious_crash_replaces_the_zygote_but_not_twice_in_a_row(
     site: BackendFixture,
 ) -> None:
     async with site.start_guest() as visit:
@@ -144,7 +144,7 @@ async def test_an_agent_that_crashes_as_attackers_do_has_its_zygote_replaced_but
             assert second.is_open
 
 
-async def test_who_ends_otherwise_does_not_rotate(site: BackendFixture) -> None:
+async def test_another_end_of_an_agent_does_not_replace_the_zygote(site: BackendFixture) -> None:
     async with site.start_guest() as visit:
         (only,) = zygotes(site)
         await visit.send("end_by", number=signal.SIGABRT)
@@ -154,7 +154,7 @@ async def test_who_ends_otherwise_does_not_rotate(site: BackendFixture) -> None:
         assert zygotes(site) == [only]
 
 
-async def test_a_zygote_that_is_killed_takes_its_agents_along_and_the_next_start_gets_a_new_one(
+async def test_a_killed_zygote_ends_its_agents_and_is_replaced(
     site: BackendFixture,
 ) -> None:
     async with site.start_guest() as visit:
@@ -173,7 +173,7 @@ async def test_a_zygote_that_is_killed_takes_its_agents_along_and_the_next_start
             assert await next_one.ask("who")
 
 
-async def test_starts_at_once_share_one_zygote(site: BackendFixture) -> None:
+async def test_concurrent_starts_share_one_zygote(site: BackendFixture) -> None:
     async def one() -> int:
         async with site.start_guest() as visit:
             return int((await visit.ask("who"))["pid"])
@@ -183,7 +183,7 @@ async def test_starts_at_once_share_one_zygote(site: BackendFixture) -> None:
     assert len(zygotes(site)) == 1
 
 
-async def test_each_kind_has_a_zygote_of_its_own_and_there_are_only_so_many(
+async def test_each_kind_has_its_own_zygote_up_to_a_maximum(
     site: BackendFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "MAX_ZYGOTES", 2)
@@ -200,9 +200,7 @@ async def test_each_kind_has_a_zygote_of_its_own_and_there_are_only_so_many(
         assert sum(each.is_open for each in zygotes(site)) == 2
 
 
-async def test_a_zygote_with_more_mounts_serves_who_needs_less_and_shows_no_more(
-    site: BackendFixture, tmp_path: Path
-) -> None:
+async def test_a_zygote_with_more_mounts_shows_an_agent_only_its_own(site: BackendFixture, tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     for folder in (one, other):
         folder.mkdir()
@@ -216,7 +214,7 @@ async def test_a_zygote_with_more_mounts_serves_who_needs_less_and_shows_no_more
         assert await visit.failure_of("read", path=f"{other}/file") in {"EACCES", "ENOENT"}
 
 
-async def test_what_a_zygote_prints_before_it_fails_is_told(make: Open, tmp_path: Path) -> None:
+async def test_the_output_of_a_failed_zygote_is_reported(make: Open, tmp_path: Path) -> None:
     async with opened(make(), tmp_path) as site:
         assert isinstance(site.backend, ZygoteBackend)
         site.backend._runtime = site.backend._runtime._replace(python="/bin/false")
@@ -224,7 +222,7 @@ async def test_what_a_zygote_prints_before_it_fails_is_told(make: Open, tmp_path
             await site.backend.start(site.spec())
 
 
-async def test_a_backend_that_is_closed_while_it_starts_says_so(make: Open, tmp_path: Path) -> None:
+async def test_closing_a_backend_during_a_start_fails_the_start(make: Open, tmp_path: Path) -> None:
     async with opened(make(), tmp_path) as site:
         starting = asyncio.ensure_future(site.backend.start(site.spec()))
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""What a zygote that ended says to those who asked for an agent: why, and nothing of the machine's folders."""
+"""Tests of errors of an ended zygote: the reason is shown, and no folder of the machine."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ _TRACE = 'Traceback (most recent call last):\n  File "/srv/ramet/zygote.py", lin
         ("", ""),
     ],
 )
-def test_the_last_line_is_told_without_paths(printed: str, said: str) -> None:
-    """The rest is for the log of the operator."""
+def test_the_last_line_is_shown_without_paths(printed: str, said: str) -> None:
+    """The other lines are for the operator's log."""
     assert without_paths(printed) == said

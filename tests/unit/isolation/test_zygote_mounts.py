@@ -1,4 +1,4 @@
-"""What a zygote checks of the mounts that bubblewrap has made for it."""
+"""Tests of the zygote's check of the mounts that bubblewrap made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ramet.isolation.zygote.main import check_mounts
 
 
 def test_a_mount_that_was_exchanged_while_it_was_bound_is_refused(tmp_path: Path) -> None:
-    """The host compares nothing itself: only the zygote sees what the bind led to."""
+    """The zygote alone can see the source of the bind mount."""
     path, about = str(tmp_path), tmp_path.stat()
     room = ZygoteConfig("bwrap", "/runs", (), {path: path}, "bare", identities={path: [about.st_dev, about.st_ino]})
 

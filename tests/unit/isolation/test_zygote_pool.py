@@ -1,4 +1,4 @@
-"""Which zygote serves whom, and what goes between them and the host."""
+"""Tests of the pool of zygotes: which zygote serves which run, and the packets between zygote and host."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEPT = ("/venv", "/project/.ramet/runs")
         (("/venv/share",), (), False),  # It is part of what everybody has.
     ],
 )
-def test_a_zygote_serves_who_needs_no_more_than_it_has_and_can_do_without_the_rest(
+def test_a_zygote_serves_a_run_whose_mounts_it_has_and_can_hide_the_rest(
     has: tuple[str, ...], needs: tuple[str, ...], serves: bool
 ) -> None:
     mounted, wanted = ({path: path for path in each} for each in (has, needs))
@@ -41,8 +41,8 @@ def test_a_zygote_serves_who_needs_no_more_than_it_has_and_can_do_without_the_re
     assert not ZygoteKind("llm", mounted).serves("bare", wanted, KEPT)
 
 
-def test_a_zygote_whose_mount_lies_elsewhere_does_not_serve() -> None:
-    """The operator of one run granted a link there, and that of another one what the link leads to now."""
+def test_a_zygote_with_another_source_of_a_mount_does_not_serve() -> None:
+    """Two operators may grant one link, which led to different folders at the two times."""
     shelf = ZygoteKind("bare", {"/link": "/first"})
 
     assert shelf.serves("bare", {"/link": "/first"}, KEPT)
@@ -50,7 +50,7 @@ def test_a_zygote_whose_mount_lies_elsewhere_does_not_serve() -> None:
 
 
 @given(st.lists(st.lists(st.sampled_from("ab"), min_size=1, max_size=4).map(lambda parts: "/" + "/".join(parts))))
-def test_the_outermost_of_paths_cover_all_and_not_each_other(paths: list[str]) -> None:
+def test_outermost_paths_cover_every_path_and_not_each_other(paths: list[str]) -> None:
     found = outermost(tuple(paths))
     assert set(found) <= set(paths)
     for path in paths:
@@ -84,12 +84,12 @@ def test_a_packet_arrives_whole_with_its_descriptors(ends: tuple[socket.socket, 
         os.close(write)
 
 
-def test_the_end_of_packets_is_told(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_the_end_of_packets_is_none(ends: tuple[socket.socket, socket.socket]) -> None:
     ends[0].close()
     assert packets.receive(ends[1]) is None
 
 
-def test_a_room_and_its_like_cross_as_they_are(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_a_zygote_config_arrives_equal(ends: tuple[socket.socket, socket.socket]) -> None:
     room = ZygoteConfig("bwrap", "/runs", ("/venv",), {"/a": "/b/a"}, "bare", identities={"/a": [1, 2]})
     packets.send(ends[0], "room", room)
     packet = packets.receive(ends[1])
@@ -99,16 +99,16 @@ def test_a_room_and_its_like_cross_as_they_are(ends: tuple[socket.socket, socket
     assert crossed._replace(in_memory=tuple(crossed.in_memory)) == room
 
 
-def test_what_an_image_cannot_import_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that no longer exists would be loaded in every child, and nobody would know why they are slow."""
+def test_a_missing_module_of_an_image_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing name would be loaded in every child, and make each of them slow unnoticed."""
     monkeypatch.setitem(main.IMAGES, "bare", ("json", "ramet.tools.no_such_tool"))
 
     with pytest.raises(ModuleNotFoundError, match="no_such_tool"):
         main.load("bare")
 
 
-def test_no_image_holds_the_software_of_a_provider() -> None:
-    """They double what a fork costs, and their keys are the host's business."""
+def test_no_image_imports_packages_of_providers() -> None:
+    """Such packages double the cost of a fork, and their keys belong to the host."""
     assert set(main.IMAGES["bare"]) < set(main.IMAGES["llm"])
     for name in ("langchain_openai", "langchain_anthropic", "openai", "anthropic"):
         assert not any(each.startswith(name) for image in main.IMAGES.values() for each in image)
