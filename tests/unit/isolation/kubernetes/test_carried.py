@@ -1,4 +1,4 @@
-"""A line over wires that break: every frame comes, once, in order, or both ends know that the line has ended."""
+"""Tests of a line over breaking wires: every frame arrives once and in order, or both ends know that the line ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE_S = 60.0
 
 
 class Wire:
-    """Bytes from one end to another, in pieces of any size; `lose` makes it break somewhere."""
+    """One-way connection that delivers bytes in pieces of any size, and may break after a number of bytes."""
 
     def __init__(self, dice: random.Random, breaks_after: int | None) -> None:
         self._dice, self._left = dice, breaks_after
@@ -41,7 +41,7 @@ class Wire:
                 yield packet.data
 
 
-async def _joined(one: ReconnectingLine, other: ReconnectingLine, there: Wire, back: Wire) -> None:
+async def _carry_lines(one: ReconnectingLine, other: ReconnectingLine, there: Wire, back: Wire) -> None:
     async with asyncio.TaskGroup() as group:
         for line, into, out in ((one, there, back), (other, back, there)):
 
@@ -54,8 +54,8 @@ async def _joined(one: ReconnectingLine, other: ReconnectingLine, there: Wire, b
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_nothing_is_lost_or_repeated_over_wires_that_break(seed: int) -> None:
-    """Both ways at once, with frames of all sizes."""
+async def test_frames_over_breaking_wires_are_neither_lost_nor_repeated(seed: int) -> None:
+    """Frames of all sizes pass concurrently in both directions."""
     dice = random.Random(seed)
     one, other = ReconnectingLine(PATIENCE_S), ReconnectingLine(PATIENCE_S)
     sent = [Frame(b"%d" % at, dice.randbytes(dice.choice((0, 10, 100_000)))) for at in range(60)]
@@ -75,7 +75,7 @@ async def test_nothing_is_lost_or_repeated_over_wires_that_break(seed: int) -> N
     async def wires() -> None:
         for again in range(1000):
             limit = dice.randrange(200_000) if again < 20 else None
-            await _joined(one, other, Wire(dice, limit), Wire(dice, None))
+            await _carry_lines(one, other, Wire(dice, limit), Wire(dice, None))
 
     async with asyncio.timeout(180):
         carrying = asyncio.ensure_future(wires())
@@ -86,13 +86,13 @@ async def test_nothing_is_lost_or_repeated_over_wires_that_break(seed: int) -> N
         await asyncio.gather(carrying, return_exceptions=True)
 
 
-async def test_an_end_is_told_after_all_that_was_said() -> None:
-    """The other end hears everything, and then that it is over."""
+async def test_the_end_of_a_line_arrives_after_every_frame() -> None:
+    """The other end receives all frames, then None."""
     one, other = ReconnectingLine(PATIENCE_S), ReconnectingLine(PATIENCE_S)
     dice = random.Random(0)
 
     async with asyncio.timeout(180), asyncio.TaskGroup() as group:
-        group.create_task(_joined(one, other, Wire(dice, None), Wire(dice, None)))
+        group.create_task(_carry_lines(one, other, Wire(dice, None), Wire(dice, None)))
         await one.send(Frame(b"hello"))
         await other.receive()
         await one.send(Frame(b"last"))
@@ -107,8 +107,8 @@ async def test_an_end_is_told_after_all_that_was_said() -> None:
             await line.send(Frame(b"more"))
 
 
-async def test_who_waits_is_told_of_the_end() -> None:
-    """Waiting to receive, or for room to send."""
+async def test_a_failed_line_ends_waiting_senders_and_receivers() -> None:
+    """A receiver gets None, and a sender that waits for room gets Gone."""
     line = ReconnectingLine(PATIENCE_S)
     receiving = asyncio.ensure_future(line.receive())
     sending = asyncio.ensure_future(_fill(line))
@@ -121,8 +121,8 @@ async def test_who_waits_is_told_of_the_end() -> None:
         await sending
 
 
-async def test_a_line_that_is_lost_says_why() -> None:
-    """To who receives, once what had come before is received."""
+async def test_a_lost_line_gives_the_receiver_the_reason() -> None:
+    """The receiver gets ConnectionError after the frames that arrived before."""
     line = ReconnectingLine(PATIENCE_S)
     receiving = asyncio.ensure_future(line.receive())
     await asyncio.sleep(0)
@@ -138,8 +138,8 @@ async def _fill(line: ReconnectingLine) -> None:
         await line.send(Frame(b"x", bytes(1_000_000)))
 
 
-async def test_a_wire_on_which_nothing_comes_is_broken() -> None:
-    """Whatever it says of itself; the line goes on, over another one."""
+async def test_a_silent_wire_counts_as_broken() -> None:
+    """The line continues over another wire."""
     line = ReconnectingLine(0.05)
 
     async def nothing() -> AsyncIterator[bytes]:
@@ -147,7 +147,7 @@ async def test_a_wire_on_which_nothing_comes_is_broken() -> None:
         yield b""
 
     async def write(packet: bytes) -> None:
-        """It goes nowhere."""
+        """Drop the packet."""
 
     with pytest.raises(TimeoutError):
         await line.carry(nothing(), write)

@@ -1,4 +1,5 @@
-"""isolation/kubernetes/entrypoint/dialing.py: the program of a pod serves one kernel after another, by join tokens."""
+"""Tests of `isolation/kubernetes/entrypoint/dialing.py`: a pod's program serves one kernel after another, by join
+tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from tests.support.waiting import eventually
 
 
 class Kernel(NamedTuple):
-    """Its side of a line, and what it says to have the pod come."""
+    """Kernel's side of a line, with the join token that invites the pod."""
 
     line: ResumingLine
     machine: NodeClient
@@ -36,7 +37,7 @@ class Kernel(NamedTuple):
 
 @asynccontextmanager
 async def kernel() -> AsyncIterator[Kernel]:
-    """One with a listener, an authority and keys of its own."""
+    """Yield a kernel with a listener, an authority and keys of its own."""
     identity = certificates.make(["127.0.0.1"])
     async with PodListener("127.0.0.1", 0, identity.context) as landing:
         line = ResumingLine(patience=LineTimeouts(give_up_s=None))
@@ -51,7 +52,7 @@ async def kernel() -> AsyncIterator[Kernel]:
 
 @asynccontextmanager
 async def program(told: JoinToken, runs: Path, patience_s: float = 60) -> AsyncIterator[tuple[asyncio.Task[None], int]]:
-    """A pod's program, and its standard input."""
+    """Run a pod's program, and yield its task and its standard input."""
     source, into = os.pipe()
     trying = threading.Thread(target=str)
     trying.start()
@@ -65,8 +66,8 @@ async def program(told: JoinToken, runs: Path, patience_s: float = 60) -> AsyncI
         os.close(into)
 
 
-async def test_the_last_who_invites_is_served(tmp_path: Path) -> None:
-    """Though another one is connected, which is told nothing; a word of leave from whoever is served is the end."""
+async def test_a_pod_serves_the_kernel_that_invited_it_last(tmp_path: Path) -> None:
+    """The earlier kernel gets no message; the `Leave` of the served kernel ends the program."""
     async with kernel() as old, kernel() as heir, program(old.invitation, tmp_path) as (working, into):
         await old.machine.hello()
         os.write(into, b"noise\n" + format_token(heir.invitation) * 3)
@@ -77,10 +78,10 @@ async def test_the_last_who_invites_is_served(tmp_path: Path) -> None:
         await working
 
 
-async def test_a_pod_that_its_kernel_has_let_go_of_waits_for_another(
+async def test_a_pod_whose_kernel_closed_the_line_waits_for_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kernel that lives, and is no more its own, ends the line without a word of leave."""
+    """A living kernel that no longer owns the pod closes the line without `Leave`."""
     served, serve = asyncio.Event(), NodeAgent.serve
 
     async def noted(self: NodeAgent, line: Line) -> bool:
@@ -104,7 +105,7 @@ async def test_a_pod_that_its_kernel_has_let_go_of_waits_for_another(
 
 @pytest.mark.parametrize("is_let_go", [False, True], ids=["away", "let go of"])
 async def test_a_pod_without_a_kernel_ends(is_let_go: bool, tmp_path: Path) -> None:
-    """After its patience, whatever it was that left it alone."""
+    """The program ends after its patience, whatever left it without a kernel."""
     async with kernel() as old:
         invitation = old.invitation
         async with program(invitation, tmp_path, patience_s=0.3) as (working, _):
@@ -117,8 +118,8 @@ async def test_a_pod_without_a_kernel_ends(is_let_go: bool, tmp_path: Path) -> N
                 await working
 
 
-async def test_a_pod_that_reaches_nobody_says_where_it_looked(tmp_path: Path) -> None:
-    """What it was told to dial, and by which setting."""
+async def test_a_pod_that_reaches_no_kernel_names_the_address(tmp_path: Path) -> None:
+    """The error names the dialled address and its setting."""
     async with kernel() as old:
         invitation = old.invitation
     where = urlsplit(invitation.url).netloc

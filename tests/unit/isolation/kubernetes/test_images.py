@@ -1,12 +1,12 @@
-"""What an image has of a run's mounts, and what travels all the same."""
+"""Tests of images: which mounts of a run an image contains, and which are copied all the same."""
 
 from __future__ import annotations
 
 from ramet.isolation.kubernetes.images import ImageWithMounts, PlainImage
 
 
-def test_what_lies_in_a_mount_that_travels_goes_with_it() -> None:
-    """A link could not be where a folder comes; of names that only begin alike neither is in the other."""
+def test_a_mount_below_a_copied_mount_is_copied_with_it() -> None:
+    """A link cannot replace a copied folder; a name that merely begins alike is no folder below."""
     image = PlainImage("ramet")
     places = {"/data/bundles/one": "/opt/one", "/data/bundles/other": "/opt/other"}
     found = ImageWithMounts(image, places)

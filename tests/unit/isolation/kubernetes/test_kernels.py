@@ -1,4 +1,4 @@
-"""Which kernels of a place live, as whoever clears up after them has to know."""
+"""Tests of living kernels: which kernels a reaper counts as living."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def presences(tmp_path: Path) -> Iterator[tuple[KernelLease, KernelLease]]:
         each.release()
 
 
-async def test_kernels_of_a_folder_have_locks_there(presences: tuple[KernelLease, KernelLease]) -> None:
+async def test_kernels_of_a_folder_live_while_they_hold_its_locks(presences: tuple[KernelLease, KernelLease]) -> None:
     one, other = (Kernels(each, None, None) for each in presences)
 
     assert one.place == other.place
@@ -30,8 +30,8 @@ async def test_kernels_of_a_folder_have_locks_there(presences: tuple[KernelLease
     assert await one.living() == {one.kernel}
 
 
-async def test_kernels_of_a_database_are_those_that_it_says_live(presences: tuple[KernelLease, KernelLease]) -> None:
-    """Whatever locks there are: it is asked each time, and who asks lives."""
+async def test_a_database_lists_its_living_kernels(presences: tuple[KernelLease, KernelLease]) -> None:
+    """The database is asked each time, its answer overrides locks, and the asking kernel lives."""
     living = ["b@1"]
 
     async def ask() -> KernelIdentity:

@@ -1,4 +1,4 @@
-"""Which cluster is meant: a file that cannot say is refused before anything is asked, in one line."""
+"""Tests of kubeconfig files: an unusable file is refused in one line, before any request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ramet.isolation.kubernetes.api.objects import Objects
 
 
 def written(folder: Path, *, server: str = "https://127.0.0.1:1", ca: str = "", **user: Any) -> Path:
-    """A file that names a cluster, and how somebody is known there."""
+    """Write a file with a cluster and a user."""
     cluster = {"server": server} | ({"certificate-authority": ca} if ca else {})
     file = folder / "config"
     file.write_text(
@@ -44,7 +44,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN.keys())
 async def test_a_file_that_is_no_kubeconfig_is_refused(tmp_path: Path, content: bytes) -> None:
-    """By the name of the setting, whatever it is instead."""
+    """The error names the setting."""
     (tmp_path / "config").write_bytes(content)
 
     with pytest.raises(InvalidValue, match="expected a file as kubectl reads it") as refused:
@@ -54,8 +54,8 @@ async def test_a_file_that_is_no_kubeconfig_is_refused(tmp_path: Path, content: 
     assert "\n" not in str(refused.value)
 
 
-async def test_files_that_it_names_have_to_be_there(tmp_path: Path) -> None:
-    """A certificate that is none, and one that is nowhere; and a server has to be a URL."""
+async def test_invalid_files_and_servers_of_a_kubeconfig_are_refused(tmp_path: Path) -> None:
+    """The cases are an invalid certificate, a missing one, and a server that is no URL."""
     (tmp_path / "ca.pem").write_text("nonsense")
 
     for said, why in (
@@ -67,8 +67,8 @@ async def test_files_that_it_names_have_to_be_there(tmp_path: Path) -> None:
             Objects(written(tmp_path, **said), "default")
 
 
-async def test_who_does_not_answer_is_named(tmp_path: Path) -> None:
-    """The server by its URL; and a program that signs in by what it said."""
+async def test_an_unreachable_server_or_sign_in_program_is_named(tmp_path: Path) -> None:
+    """The error has the server's URL, or the failed program."""
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         server = f"https://127.0.0.1:{nobody.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""Labels: what the API takes, and what is the system's."""
+"""Tests of labels: which the API accepts, and which are reserved for the system."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _LEGAL = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?\Z")  # as the 
 @pytest.mark.parametrize(
     "word", ["run-0123456789abcdef", "a" * 64, "-a", "a-", "ä", "a b", "a/b", "", "main/searcher/2", "a\n", "x" * 1000]
 )
-def test_every_word_has_a_value(word: str) -> None:
-    """Whatever an id is, its label is one that the API takes; what can be read stays as it is."""
+def test_every_id_has_a_valid_label_value(word: str) -> None:
+    """A valid id stays unchanged, and any other becomes a hash."""
     value = labels.value_of(word)
 
     assert _LEGAL.match(value)
@@ -26,13 +26,13 @@ def test_every_word_has_a_value(word: str) -> None:
     assert (value == word) == (len(word) <= 63 and bool(_LEGAL.match(word)))
 
 
-def test_long_words_keep_apart() -> None:
+def test_long_ids_have_different_label_values() -> None:
     """Two ids that begin alike have two values."""
     assert labels.value_of("a" * 64) != labels.value_of("a" * 65)
 
 
-def test_a_runs_labels_say_whose_it_is() -> None:
-    """And its annotations the words in full; what is not known is not there."""
+def test_labels_of_a_run_name_its_tree_team_and_owner() -> None:
+    """Annotations have the full names, and unknown values have no label."""
     about = PodLabels(tree="run-1", team="a team", path="main/searcher/2")
 
     marked = labels.of_run("run-2", about, place="p", owner="o")
@@ -47,7 +47,7 @@ def test_a_runs_labels_say_whose_it_is() -> None:
 
 
 @pytest.mark.parametrize("key", ["app", "example.org/app", "a.b-c/d_e.f"])
-def test_a_user_has_labels_of_their_own(key: str) -> None:
+def test_labels_of_users_are_accepted(key: str) -> None:
     assert labels.checked("user_labels", {key: "value"}) == {key: "value"}
 
 
@@ -70,8 +70,8 @@ def test_a_user_has_labels_of_their_own(key: str) -> None:
         ("a", 3),
     ],
 )
-def test_what_is_the_systems_or_no_label_is_refused(key: str, value: object) -> None:
-    """By its name, and before anything is asked of a cluster."""
+def test_system_labels_and_invalid_labels_are_refused(key: str, value: object) -> None:
+    """The error names the setting before any request to a cluster."""
     with pytest.raises(InvalidValue) as refusal:
         labels.checked("user_labels", {key: value})  # type: ignore[dict-item]  # as it may come from a file
 

@@ -1,4 +1,4 @@
-"""The manifests: one whole pod that was looked at, and what each field follows."""
+"""Tests of manifests: one whole reviewed pod, and the source of each field."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def _changed(**changes: Any) -> dict[str, Any]:
     return manifest.pod(FORM, replace(BERTH, **changes))
 
 
-def test_a_pod_as_it_was_approved() -> None:
-    """`RAMET_GOLDEN=write` refreshes it; review the diff as code."""
+def test_a_pod_equals_the_reviewed_manifest() -> None:
+    """`RAMET_GOLDEN=write` refreshes the golden file; review its diff as code."""
     assert_golden("pod.json", json.dumps(manifest.pod(FORM, BERTH), indent=2, sort_keys=True) + "\n")
 
 
@@ -60,13 +60,13 @@ def test_a_pod_as_it_was_approved() -> None:
     ],
     ids=["pod", "policy", "policy-with-a-way-out", "secret"],
 )
-def test_every_field_is_of_the_schema(made: dict[str, Any]) -> None:
-    """A field that Kubernetes does not know would be passed over in silence."""
+def test_every_field_is_part_of_the_schema(made: dict[str, Any]) -> None:
+    """Kubernetes would silently ignore an unknown field."""
     assert misread(made) == []
 
 
 def test_a_pod_is_hardened() -> None:
-    """Whatever a run asks for."""
+    """The settings do not depend on the run's request."""
     spec = manifest.pod(FORM, PodRequest(name="a", run="b", grant=Grant(), uid=1_000_001))["spec"]
     (container,) = spec["containers"]
 
@@ -84,8 +84,8 @@ def test_a_pod_is_hardened() -> None:
     assert all("emptyDir" in each for each in spec["volumes"])
 
 
-def test_what_a_node_keeps_for_a_run() -> None:
-    """All memory that it may use is reserved, of processor time a share; the node agent's part comes on top."""
+def test_a_pod_reserves_all_memory_and_a_share_of_processor_time() -> None:
+    """The node agent's part is added to the run's."""
     limits = manifest.resources(Grant(memory_mb=100, tmpfs_size_mb=10, cpu_cores=1.0), cpu_reserved=0.1)
 
     assert limits["limits"]["memory"] == f"{100 + 20 + manifest.NODE_AGENT_MB + manifest.RUN_MB}Mi"
@@ -93,13 +93,13 @@ def test_what_a_node_keeps_for_a_run() -> None:
     assert (limits["limits"]["cpu"], limits["requests"]["cpu"]) == ("1200m", "120m")
 
 
-def test_the_cluster_ends_a_run_after_its_own_time() -> None:
-    """Some time later: the kernel's own clock is the first to say so, if there still is a kernel."""
+def test_the_clusters_deadline_is_later_than_the_runs_timeout() -> None:
+    """The kernel's own clock ends the run first, if a kernel still exists."""
     assert _changed()["spec"]["activeDeadlineSeconds"] == 91 + manifest.SLACK_S
 
 
-def test_a_pod_of_one_run_says_for_how_long_it_waits_for_another_kernel() -> None:
-    """If one could take it up: what several runs share ends with its kernel, and so does what none has."""
+def test_the_pod_of_one_run_states_its_patience_for_another_kernel() -> None:
+    """Shared pods and pods without a run end with their kernel, and state no patience."""
     form = replace(FORM, outlives_s=60.0)
 
     def noted(form: PodTemplate, berth: PodRequest) -> object:
@@ -111,8 +111,8 @@ def test_a_pod_of_one_run_says_for_how_long_it_waits_for_another_kernel() -> Non
     assert noted(form, replace(BERTH, run="")) is None
 
 
-def test_a_pod_that_has_waited_is_as_one_that_was_made_for_its_run() -> None:
-    """In all that anybody goes by; its end comes as much later as it has waited, for it counts from its start."""
+def test_a_claimed_warm_pod_equals_a_pod_made_for_its_run() -> None:
+    """The deadline counts from the pod's start, so it is later by the time that the pod waited."""
     form = replace(FORM, outlives_s=60.0)
     made = manifest.pod(form, BERTH)
     waiting = manifest.pod(form, replace(BERTH, run="", pod_labels=labels.UNKNOWN))
@@ -131,16 +131,16 @@ def test_a_pod_that_has_waited_is_as_one_that_was_made_for_its_run() -> None:
     assert waiting["spec"] | patch["spec"] == made["spec"] | {"activeDeadlineSeconds": later}
 
 
-def test_a_claim_is_of_one_pod_at_one_moment() -> None:
-    """As it was read; its Secret is whose the pod is."""
+def test_a_claim_names_the_uid_and_version_of_its_pod() -> None:
+    """The Secret of the pod gets the owner of the pod."""
     assert manifest.adopt_patch("heir", uid="u", version="7") == {
         "metadata": {"uid": "u", "resourceVersion": "7", "labels": {labels.OWNER: "heir"}}
     }
     assert manifest.adopt_patch("heir") == {"metadata": {"labels": {labels.OWNER: "heir"}}}
 
 
-def test_mounts_are_where_they_are_on_the_host() -> None:
-    """Folders as such, of a file its folder; none for what lies in another one; the program is told of them."""
+def test_mounts_have_their_paths_on_the_host() -> None:
+    """A file is mounted with its folder, a path inside another mount is left out, and the program gets the list."""
     (container,) = _changed(folders=("/a", "/a/b", "/ab"), files=("/a/c/d", "/e/f"))["spec"]["containers"]
     mounts = {each["mountPath"]: each for each in container["volumeMounts"] if each["name"] == "mounts"}
 
@@ -149,21 +149,21 @@ def test_mounts_are_where_they_are_on_the_host() -> None:
     assert container["command"][-4:] == [FORM.runs, "/a", "/ab", "/e"]
 
 
-def test_a_mount_among_the_workspaces_is_there_already() -> None:
+def test_a_mount_below_the_workspaces_needs_no_volume() -> None:
     (container,) = _changed(folders=(f"{FORM.runs}/shared",), files=())["spec"]["containers"]
 
     assert not any(each["name"] == "mounts" for each in container["volumeMounts"])
 
 
 @pytest.mark.parametrize("mount", [{"folders": ("/usr",)}, {"files": ("/etc/hosts",)}, {"files": ("/x",)}])
-def test_a_mount_over_what_the_image_needs_is_refused(mount: dict[str, Any]) -> None:
-    """It would not be a mount, but the end of the pod's own files."""
+def test_a_mount_over_files_of_the_image_is_refused(mount: dict[str, Any]) -> None:
+    """Such a mount would hide files that the pod needs."""
     with pytest.raises(InvalidValue, match=r"readonly_mounts"):
         _changed(**mount)
 
 
-def test_agents_have_no_network() -> None:
-    """Nothing in, nothing out; and the kernel's own pods are not meant."""
+def test_the_network_policy_denies_agents_all_traffic() -> None:
+    """The kernel's own pods are not selected."""
     spec = manifest.network_policy("agents")["spec"]
 
     assert (spec["ingress"], spec["egress"], spec["policyTypes"]) == ([], [], ["Ingress", "Egress"])
@@ -173,8 +173,8 @@ def test_agents_have_no_network() -> None:
 
 
 @pytest.mark.parametrize(("address", "cidr"), [("10.0.0.1", "10.0.0.1/32"), ("fd00::1", "fd00::1/128")])
-def test_agents_get_to_their_kernels_door_alone(address: str, cidr: str) -> None:
-    """One address and one port, for the pods of that kernel and of no other."""
+def test_the_egress_policy_allows_only_the_kernels_listener(address: str, cidr: str) -> None:
+    """The policy allows one address and one port, for the pods of this kernel only."""
     spec = manifest.egress_policy(FORM, egress_to(address, 8471))["spec"]
 
     assert spec["egress"] == [{"to": [{"ipBlock": {"cidr": cidr}}], "ports": [{"protocol": "TCP", "port": 8471}]}]

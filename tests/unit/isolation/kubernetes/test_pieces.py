@@ -1,4 +1,4 @@
-"""Packets on a stream that loses parts of itself: whole ones come through, and nothing that was not said."""
+"""Tests of packets on a lossy stream: whole packets arrive, and nothing else does."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def _read(stream: bytes, cuts: list[int]) -> list[StdioPacket]:
 
 
 @given(st.one_of(_packets, _nasty), st.lists(st.integers(0, 10_000), max_size=10))
-def test_what_is_packed_is_read_however_it_is_cut(packets: list[StdioPacket], cuts: list[int]) -> None:
+def test_packets_are_read_from_a_stream_in_any_pieces(packets: list[StdioPacket], cuts: list[int]) -> None:
     assert _read(b"".join(pack(*each) for each in packets), cuts) == packets
 
 
 @given(_packets, st.data())
-def test_a_part_that_is_lost_takes_no_other_packet_along(packets: list[StdioPacket], data: st.DataObject) -> None:
-    """What is read is what was said, in order, and all that was not touched is there."""
+def test_a_lost_part_of_a_stream_loses_only_its_own_packets(packets: list[StdioPacket], data: st.DataObject) -> None:
+    """Packets arrive in order, none is invented, and every intact packet is there."""
     lines = [pack(*each) for each in packets]
     stream = b"".join(lines)
     start = data.draw(st.integers(0, len(stream)))
@@ -52,12 +52,12 @@ def test_a_part_that_is_lost_takes_no_other_packet_along(packets: list[StdioPack
 
 
 @given(st.binary(max_size=200))
-def test_noise_is_passed_over(noise: bytes) -> None:
+def test_noise_before_a_packet_is_skipped(noise: bytes) -> None:
     assert _read(noise + pack(3, b"after"), [])[-1] == StdioPacket(3, b"after")
 
 
-def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has no end is not kept for ever."""
+def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader does not store a line without an end forever."""
     monkeypatch.setattr(pieces, "_MOST", 100)
     reader = PacketReader()
 

@@ -1,4 +1,4 @@
-"""What a cluster says of a pod, as it says it, and what that means for the run in it."""
+"""Tests of pod status: what a cluster reports of a pod, and what that means for its run."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ STATES: dict[str, tuple[dict[str, Any], Kind, str]] = {
 
 
 @pytest.mark.parametrize("name", STATES)
-def test_what_is_said_has_a_meaning(name: str) -> None:
-    """And the words are passed on."""
+def test_each_failed_status_has_a_kind(name: str) -> None:
+    """The cluster's message is passed on."""
     status, kind, words = STATES[name]
 
     trouble = parse_status(_pod(status)).failure
@@ -120,7 +120,7 @@ def test_what_is_said_has_a_meaning(name: str) -> None:
     ],
     ids=["new", "creating", "initializing", "running"],
 )
-def test_a_pod_that_comes_up_is_in_no_trouble(status: dict[str, Any]) -> None:
+def test_a_starting_pod_has_no_failure(status: dict[str, Any]) -> None:
     seen = parse_status(_pod(status))
 
     assert seen.failure is None
@@ -128,8 +128,8 @@ def test_a_pod_that_comes_up_is_in_no_trouble(status: dict[str, Any]) -> None:
     assert seen.is_running == (status["phase"] == "Running")
 
 
-def test_a_deletion_is_told_before_all_else() -> None:
-    """With the reason of who disrupts it, if one is given."""
+def test_a_deletion_takes_precedence_over_other_failures() -> None:
+    """The reason of a disruption is included, if one is given."""
     condition = {
         "type": "DisruptionTarget",
         "status": "True",
@@ -148,20 +148,20 @@ def test_a_deletion_is_told_before_all_else() -> None:
     ("word", "seconds"),
     [("60", 60.0), ("1.5", 1.5), (None, 0.0), ("", 0.0), ("nan", 0.0), ("1e9", 0.0), ("-1", 0.0), ("9" * 6, 0.0)],
 )
-def test_a_pod_says_for_how_long_it_waits_for_another_kernel(word: str | None, seconds: float) -> None:
-    """Whatever somebody else has written there is no time."""
+def test_the_patience_of_a_pod_is_read_from_its_annotation(word: str | None, seconds: float) -> None:
+    """An invalid value counts as zero."""
     marks = {} if word is None else {labels.PATIENCE: word}
 
     assert parse_status(_pod(_state("Running", running={}), annotations=marks)).outlives_s == seconds
 
 
-def test_of_a_pod_out_of_sight_nothing_is_known_that_it_could_be_deleted_by() -> None:
-    """A watch says of one that another kernel has claimed what it says of one that is gone."""
+def test_a_pod_that_left_the_watch_has_no_version_and_owner() -> None:
+    """A watch reports a pod that another kernel claimed like a deleted one, so it must not be deleted."""
     assert parse_status(_pod(_state("Running", running={}), resourceVersion="7")).version == "7"
     assert (deleted_pod("p").version, deleted_pod("p").owner) == ("", "")
 
 
-def test_words_of_others_are_bounded() -> None:
+def test_messages_of_a_cluster_are_bounded() -> None:
     trouble = parse_status(
         _pod(_state("Pending", waiting={"reason": "ErrImagePull", "message": "x" * 100_000}))
     ).failure
@@ -174,7 +174,7 @@ def test_words_of_others_are_bounded() -> None:
     ("kind", "reason"),
     [("oom", "oom"), ("disk", "workspace"), ("deadline", "signalled"), ("deleted", "lost"), ("exited", "lost")],
 )
-def test_a_runs_end_follows(kind: Kind, reason: str) -> None:
+def test_the_kind_of_a_pod_failure_gives_the_end_of_its_run(kind: Kind, reason: str) -> None:
     ended = exit_of(PodFailure(kind, "words"))
 
     assert (ended.reason, ended.detail) == (reason, "words")

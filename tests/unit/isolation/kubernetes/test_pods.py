@@ -1,4 +1,4 @@
-"""A kernel's pods where the API says what it seldom does: nothing of them is left, and whoever waits is told."""
+"""Tests of pods with rare answers of the API: no pod is left, and every waiter gets an answer."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ ELSEWHERE = {
 }
 
 
-class WithSecret(Attach):
-    """A reach whose pods have one."""
+class AttachWithSecret(Attach):
+    """Attachment whose pods have a Secret."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,13 +64,13 @@ class WithSecret(Attach):
 class Kernel:
     server: ApiServer
     pods: Pods
-    reach: WithSecret
+    reach: AttachWithSecret
 
     def make(self) -> Pod:
         return self.pods.make(FORM, replace(BERTH, name=new_name()))
 
     async def made(self) -> Pod:
-        """One that is there."""
+        """Make a pod, and return it once the server has it."""
         pod = self.make()
         await eventually(lambda: ("pods", pod.name) in self.server.there)
         return pod
@@ -88,17 +88,15 @@ async def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         api = Api(FORM.namespace, written(tmp_path, server=address))
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(api.close)
-            pods = Pods(api, reach := WithSecret(), FORM.owner, unschedulable_s=30.0)
+            pods = Pods(api, reach := AttachWithSecret(), FORM.owner, unschedulable_s=30.0)
             stack.push_async_callback(pods.close)
             yield Kernel(server, pods, reach)
 
 
 @pytest.mark.parametrize("asked", ["DELETE pods", "DELETE secrets"])
 @pytest.mark.parametrize("reply", ELSEWHERE.values(), ids=ELSEWHERE.keys())
-async def test_a_pod_is_deleted_whoever_answers_in_the_apis_place_first(
-    kernel: Kernel, asked: str, reply: Reply
-) -> None:
-    """A load balancer, or a server that has too much to do, does not speak as the API does."""
+async def test_a_pod_is_deleted_after_foreign_answers(kernel: Kernel, asked: str, reply: Reply) -> None:
+    """A load balancer, or an overloaded server, answers in another format than the API."""
     pod = await kernel.made()
     kernel.server.replies[asked] = [reply, reply]
 
@@ -109,10 +107,10 @@ async def test_a_pod_is_deleted_whoever_answers_in_the_apis_place_first(
 
 
 @pytest.mark.parametrize("asked", ["DELETE pods", "DELETE secrets"])
-async def test_a_pod_is_deleted_once_the_api_lets_us(
+async def test_a_pod_is_deleted_once_the_api_allows_it(
     kernel: Kernel, asked: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody else does while this kernel lives. That it stays is told once."""
+    """No other kernel deletes it while this one lives. The delay is logged once."""
     pod = await kernel.made()
     kernel.server.replies[asked] = [refusal(403, "not now")] * 20
 
@@ -125,8 +123,8 @@ async def test_a_pod_is_deleted_once_the_api_lets_us(
 
 @pytest.mark.parametrize("asked", ["LIST pods", "WATCH pods"])
 @pytest.mark.parametrize("reply", [*ELSEWHERE.values(), Reply(200, '{"type": "ADD')], ids=[*ELSEWHERE, "half a line"])
-async def test_pods_are_watched_on_whatever_a_watch_was_answered(kernel: Kernel, asked: str, reply: Reply) -> None:
-    """Else nobody would be told of any pod any more."""
+async def test_pods_are_watched_again_after_any_failed_watch(kernel: Kernel, asked: str, reply: Reply) -> None:
+    """A kernel without a watch would get no news of its pods."""
     kernel.server.replies[asked] = [reply]
     pod = await kernel.made()
 
@@ -147,8 +145,8 @@ SLOW = {
 
 @pytest.mark.parametrize("asked", ["POST secrets", "POST pods"])
 @pytest.mark.parametrize("reply", SLOW.values(), ids=SLOW.keys())
-async def test_a_pod_is_made_by_an_api_that_has_to_be_asked_again(kernel: Kernel, asked: str, reply: Reply) -> None:
-    """With its Secret, once each: many are made at the same time, and a quota counts one after the other."""
+async def test_a_pod_is_made_once_when_requests_must_be_repeated(kernel: Kernel, asked: str, reply: Reply) -> None:
+    """The pod and its Secret exist once each; many pods are made at a time, and a quota counts them one by one."""
     kernel.server.replies |= {asked: [reply], "PATCH secrets": [BUSY]}
     pod = await kernel.made()
     kernel.server.change("pods", pod.name, spec={"nodeName": "a"})
@@ -160,8 +158,8 @@ async def test_a_pod_is_made_by_an_api_that_has_to_be_asked_again(kernel: Kernel
 
 
 @pytest.mark.parametrize("by", ["us", "somebody"])
-async def test_nothing_is_kept_of_a_pod_that_is_gone(kernel: Kernel, by: str) -> None:
-    """Whichever comes first: the word that it is gone, or the answer to its deletion."""
+async def test_a_deleted_pod_is_forgotten(kernel: Kernel, by: str) -> None:
+    """The order of the watch event and the answer to the deletion does not matter."""
     pod, watching = await kernel.made(), kernel.pods._context.watch
     await eventually(lambda: kernel.server.asked.count("WATCH pods") == 1)
     if by == "somebody":
@@ -175,15 +173,15 @@ async def test_nothing_is_kept_of_a_pod_that_is_gone(kernel: Kernel, by: str) ->
     assert not kernel.reach.known
 
 
-async def test_nothing_is_kept_of_a_pod_that_no_cluster_can_have(kernel: Kernel) -> None:
+async def test_a_refused_pod_is_forgotten(kernel: Kernel) -> None:
     with pytest.raises(InvalidValue, match="readonly_mounts"):
         kernel.pods.make(FORM, replace(BERTH, name=new_name(), folders=("/etc",)))
 
     assert not kernel.reach.known
 
 
-async def test_a_pod_that_came_and_went_while_nobody_could_look_is_known_to_be_gone(kernel: Kernel) -> None:
-    """Its run is told so when the API is there again, and not when its time is up."""
+async def test_a_pod_that_vanished_while_the_api_was_away_is_reported(kernel: Kernel) -> None:
+    """The run learns of it once the API is there again, and not when its time is up."""
     first = await kernel.made()
     away = [BUSY] * 100_000
     kernel.server.replies |= {"WATCH pods": away, "LIST pods": away}
@@ -199,8 +197,8 @@ async def test_a_pod_that_came_and_went_while_nobody_could_look_is_known_to_be_g
     assert not first.failed.done()
 
 
-async def test_a_pod_that_came_and_went_while_a_list_was_waited_for_is_known_to_be_gone(kernel: Kernel) -> None:
-    """The list was asked for before it was made, and taken after it was removed; one that is not in it may be there."""
+async def test_a_pod_that_vanished_during_a_pending_list_is_reported(kernel: Kernel) -> None:
+    """The list was requested before the pod was made, and answered after its removal; other missing pods may exist."""
     first = await kernel.made()
     await eventually(lambda: kernel.server.asked.count("WATCH pods") == 1)
     kernel.server.held["LIST pods"] = answered = asyncio.Event()
@@ -217,10 +215,10 @@ async def test_a_pod_that_came_and_went_while_a_list_was_waited_for_is_known_to_
     assert not first.failed.done()
 
 
-async def test_no_run_is_in_a_pod_that_waited_and_does_not_answer(
+async def test_a_warm_pod_that_does_not_answer_gets_no_run(
     kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its node may be gone, which the cluster knows minutes later: the run is to have another one, and not that end."""
+    """The node may be lost, which the cluster learns minutes later: the run gets another pod."""
     monkeypatch.setattr(single, "_ANSWER_S", 0.01)
     pod, spec = await kernel.made(), SandboxSpec(run="one", grant=Grant(), workspace=tmp_path)
     async with two_ends() as (here, there):
@@ -238,10 +236,8 @@ async def test_no_run_is_in_a_pod_that_waited_and_does_not_answer(
     assert "PATCH pods" not in kernel.server.asked
 
 
-async def test_no_room_is_made_by_those_that_wait_and_cannot_be_deleted(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else a run would wait for it without end; and it is there once they can be."""
+async def test_warm_pods_that_cannot_be_deleted_make_no_room(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run would wait for the room forever; `make_room` works once they can be deleted."""
     monkeypatch.setattr(warm_pool, "_GONE_S", 0.01)
     waiting = WarmPool(kernel.pods, 1, within_s=60.0, on_threshold=lambda *_: None)
     waiting.request(PodShape.of(FORM, replace(BERTH, folders=(), size_mb=0), Isolation.L2))
@@ -256,8 +252,8 @@ async def test_no_room_is_made_by_those_that_wait_and_cannot_be_deleted(
     await waiting.close()
 
 
-async def test_what_is_done_when_nobody_wants_it_any_more_is_dropped(kernel: Kernel) -> None:
-    """A run that has started in the moment in which whoever asked for it is cancelled has no owner."""
+async def test_a_result_after_a_cancelled_wait_is_dropped(kernel: Kernel) -> None:
+    """A run that started at the moment of the cancel has no owner."""
     pod, dropped = await kernel.made(), list[str]()
 
     async def work() -> str:
@@ -270,8 +266,8 @@ async def test_what_is_done_when_nobody_wants_it_any_more_is_dropped(kernel: Ker
     assert (asking.cancelled(), dropped) == (True, ["it"])
 
 
-async def test_a_run_that_starts_when_nobody_wants_it_any_more_ends_in_its_pod(kernel: Kernel, tmp_path: Path) -> None:
-    """Other runs may be there: with the pod it would not go."""
+async def test_a_run_that_starts_after_a_cancelled_wait_ends_in_its_pod(kernel: Kernel, tmp_path: Path) -> None:
+    """Other runs may be in the pod, so the pod itself stays."""
     (workspace := tmp_path / "work").mkdir()
     pod, spec = await kernel.made(), SandboxSpec(run="one", grant=Grant(), workspace=workspace)
     async with two_ends() as (here, there):
@@ -294,7 +290,7 @@ async def test_a_run_that_starts_when_nobody_wants_it_any_more_ends_in_its_pod(k
 
 
 async def _start(line: Line) -> None:
-    """All that a machine says of one run, until it is to let go of that."""
+    """Answer as a machine does for one run, until the kernel forgets the run."""
     while (frame := await line.receive()) is not None:
         match word := messages.from_kernel(frame.control):
             case messages.Start():

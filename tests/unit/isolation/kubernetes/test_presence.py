@@ -1,4 +1,4 @@
-"""Which kernels live: those whose process does."""
+"""Tests of kernel leases: a kernel lives while its process does."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_a_kernel_lives_until_it_leaves(tmp_path: Path) -> None:
         other.release()
 
 
-def test_a_kernel_that_was_killed_does_not_live(tmp_path: Path) -> None:
-    """Without a word of it, and without waiting for anything to run out."""
+def test_a_killed_kernel_does_not_live(tmp_path: Path) -> None:
+    """The end is known without a message and without a timeout."""
     presence = KernelLease(tmp_path)
     try:
         with subprocess.Popen(
@@ -53,8 +53,8 @@ def test_a_kernel_that_was_killed_does_not_live(tmp_path: Path) -> None:
         presence.release()
 
 
-def test_places_are_told_apart(tmp_path: Path) -> None:
-    """Two folders of one path on two machines: neither clears up after the other."""
+def test_leases_of_different_folders_are_separate(tmp_path: Path) -> None:
+    """Equal paths on two machines are different places, and their kernels do not reap each other."""
     one, other = KernelLease(tmp_path / "a"), KernelLease(tmp_path / "b")
     try:
         assert one.place != other.place

@@ -1,4 +1,4 @@
-"""When a pod that starts is attached to: seldom where many start, and at once when the cluster says that it runs."""
+"""Tests of attaching to starting pods: rarely while many start, and at once when the cluster reports one as running."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONG_S = 3600.0
 
 
 class Starting:
-    """Of an `Api`, attaching to pods whose containers do not run yet."""
+    """Fake `Api` in which no container runs yet."""
 
     def __init__(self, problem: Exception | None = None) -> None:
         self.tries, self._problem = Counter[str](), problem or NotYet("no container")
@@ -32,31 +32,31 @@ class Starting:
         yield
 
 
-async def test_a_pod_that_starts_is_tried_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_attaching_to_a_starting_pod_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "_FIRST_S", 0.0)
     monkeypatch.setattr(reach, "_SOON_S", 0.001)
     api = Starting()
-    async with contextlib.aclosing(_Opened(api, "only")):
+    async with contextlib.aclosing(_OpenAttachments(api, "only")):
         await eventually(lambda: api.tries["only"] >= 3)
 
 
-async def test_the_more_there_are_the_rarer_each_is_tried_until_it_is_said_to_run(
+async def test_many_starting_pods_are_tried_rarely_until_they_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reach, "_FIRST_S", 0.0)
     monkeypatch.setattr(reach, "_EACH_S", _LONG_S)
     api = Starting()
-    async with contextlib.aclosing(_Opened(api, "one", "two")) as opened:
+    async with contextlib.aclosing(_OpenAttachments(api, "one", "two")) as opened:
         await eventually(lambda: api.tries == {"one": 1, "two": 1})
         opened.pods["two"].on_running()
         await eventually(lambda: api.tries["two"] == 2)
         assert api.tries["one"] == 1
 
 
-async def test_one_that_runs_already_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_running_pod_is_attached_to_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "_FIRST_S", _LONG_S)
     api = Starting()
-    async with contextlib.aclosing(_Opened(api, "only")) as opened:
+    async with contextlib.aclosing(_OpenAttachments(api, "only")) as opened:
         await asyncio.sleep(0)
         assert not api.tries
         opened.pods["only"].on_running()
@@ -64,21 +64,21 @@ async def test_one_that_runs_already_is_not_waited_for(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("was_heard", [True, False], ids=["that works", "that starts"])
-async def test_a_pod_that_may_not_be_attached_to_any_more_is_tried_again(
+async def test_a_forbidden_attach_is_retried_for_a_working_pod(
     was_heard: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An API server that has just begun knows nobody's rights: a run goes on. One that starts is told at once."""
+    """A new API server knows no rights yet, so a run continues. A starting pod fails at once."""
     monkeypatch.setattr(reach, "_FIRST_S", 0.0)
     monkeypatch.setattr(reach, "_SOON_S", 0.001)
     api = Starting(Forbidden("not you"))
-    async with contextlib.aclosing(_Opened(api, "only")) as opened:
+    async with contextlib.aclosing(_OpenAttachments(api, "only")) as opened:
         line = opened.pods["only"]._line
         line.heard_at = asyncio.get_running_loop().time() if was_heard else 0.0
         await eventually(lambda: api.tries["only"] >= 3 or line.has_ended)
         assert (line.has_ended, line.end_reason) == ((False, "") if was_heard else (True, "not you"))
 
 
-class _Opened:
+class _OpenAttachments:
     def __init__(self, api: Starting, *names: str) -> None:
         way = reach.Attach()
         self.pods = {name: way.open(cast(Api, api), name, "uid") for name in names}

@@ -1,4 +1,4 @@
-"""What dead kernels have left is removed, and what cannot be keeps nothing else from that."""
+"""Tests of the reaper: it removes resources of dead kernels, and a failed removal does not stop the others."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.unit.isolation.kubernetes.test_kubeconfig import written
 
 
 @dataclass
-class Heir:
-    """A kernel that reaps what `dead`, by its lock, has left."""
+class ReapingKernel:
+    """Kernel that reaps the resources of `dead`, a kernel with a free lock."""
 
     server: ApiServer
     reaper: Reaper
@@ -30,7 +30,7 @@ class Heir:
 
 
 @pytest.fixture
-async def heir(tmp_path: Path) -> AsyncIterator[Heir]:
+async def reaping_kernel(tmp_path: Path) -> AsyncIterator[ReapingKernel]:
     async with contextlib.AsyncExitStack() as stack:
         server, address = await stack.enter_async_context(serving())
         kubeconfig, presence = written(tmp_path, server=address), KernelLease(tmp_path / "runs")
@@ -43,23 +43,23 @@ async def heir(tmp_path: Path) -> AsyncIterator[Heir]:
                 server.add(kind, {"metadata": {"name": name, "labels": marks}})
         made = Reaper(kernels, lambda namespace: Api(namespace, kubeconfig))
         stack.push_async_callback(made.close)
-        yield Heir(server, made, kernels, "dead")
+        yield ReapingKernel(server, made, kernels, "dead")
 
 
 @pytest.mark.parametrize("kind", ["pods", "secrets", "networkpolicies"])
-async def test_what_cannot_be_removed_keeps_nothing_else_and_is_tried_again(
-    heir: Heir, kind: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_failed_removal_does_not_stop_others_and_is_retried(
+    reaping_kernel: ReapingKernel, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No run can be started before what is left was looked at: one pod of the dead would keep all of the living out."""
+    """No run starts before the reaper has run, so one pod of a dead kernel must not block all others."""
     monkeypatch.setattr(reaper, "_LATER_S", 0.01)
-    refused = heir.server.replies[f"DELETE {kind}"] = [refusal(403, "not this one")]
+    refused = reaping_kernel.server.replies[f"DELETE {kind}"] = [refusal(403, "not this one")]
 
-    gone = await heir.reaper.reap("agents")
+    gone = await reaping_kernel.reaper.reap("agents")
 
-    assert (len(gone), len(heir.server.there), refused) == (5, 1, [])
-    assert heir.kernels.dead() == [heir.dead], "something of it is left"
-    looking = heir.reaper._task
+    assert (len(gone), len(reaping_kernel.server.there), refused) == (5, 1, [])
+    assert reaping_kernel.kernels.dead() == [reaping_kernel.dead], "something of it is left"
+    looking = reaping_kernel.reaper._task
     assert looking is not None
     await looking
-    assert not heir.server.there
-    assert not heir.kernels.dead()
+    assert not reaping_kernel.server.there
+    assert not reaping_kernel.kernels.dead()

@@ -1,4 +1,4 @@
-"""What no pod gives, said before anything is asked of the cluster."""
+"""Tests of requests that no pod can meet: they are refused before any request to the cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ramet.isolation.kubernetes.backend import KubernetesBackend
 
 
 def test_ports_of_a_pod_are_refused_by_name(tmp_path: Path) -> None:
-    """A pod's loopback is on another machine; a run without any is let through."""
+    """A pod's loopback is on another machine; a run without ports is accepted."""
     workspace = tmp_path / "runs" / "one"
     workspace.mkdir(parents=True)
     backend = KubernetesBackend(tmp_path / "runs", namespace="agents", image="example.org/agents")

@@ -1,4 +1,4 @@
-"""Who may be in the pod of a team, how large that is, and what its program is told."""
+"""Tests of the pod of a team: which runs fit, how large it is, and which arguments its program gets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def spec(**fields: Any) -> SandboxSpec:
     [{}, {"isolation": Isolation.L1}, {"cwd": WORK / "below"}, {"shelf": Path("/runs/shelf")}, {"image": "llm"}],
     ids=["nothing", "L1", "cwd", "shelf", "llm"],
 )
-def test_what_is_kept_for_each_may_be_asked_for(fields: dict[str, Any]) -> None:
+def test_requests_that_a_shared_pod_keeps_per_run_fit(fields: dict[str, Any]) -> None:
     assert fits(spec(**fields))
 
 
@@ -50,16 +50,16 @@ def test_what_is_kept_for_each_may_be_asked_for(fields: dict[str, Any]) -> None:
     ],
     ids=["L2", "fresh", "secrets", "endpoints", "proxy", "mounts", "cwd", "programs"],
 )
-def test_what_would_be_everybodys_there_is_not_for_it(fields: dict[str, Any]) -> None:
+def test_requests_that_a_shared_pod_would_share_do_not_fit(fields: dict[str, Any]) -> None:
     assert not fits(spec(**fields))
 
 
-def test_where_the_node_keeps_nobody_apart_nobody_fits() -> None:
+def test_no_run_fits_a_shared_pod_without_isolation() -> None:
     assert not fits(spec(isolation=Isolation.L1), Isolation.L0)
 
 
-def test_a_team_has_its_whole_amounts_in_one_pod() -> None:
-    """And beside them what keeps its runs; each of them has as much as it is granted, until all is taken."""
+def test_the_pod_of_a_team_has_all_amounts_of_its_reservation() -> None:
+    """The node agent's part is added; each run gets its grant until the amounts are used up."""
     measure = TeamPodSize.of(TEAM)
     assert measure is not None
     assert measure.capacity == Capacity(memory_mb=512, pids=256, disk_mb=1024)
@@ -84,7 +84,7 @@ def test_a_team_has_its_whole_amounts_in_one_pod() -> None:
     assert pod["spec"]["securityContext"].keys() == alone["spec"]["securityContext"].keys()
 
 
-def test_a_quota_has_room_for_the_pod_beside_all_others() -> None:
+def test_a_quota_has_room_for_the_shared_pod_and_all_others() -> None:
     measure = TeamPodSize.of(TEAM)
     assert measure is not None
     usual = quotas.quota(TEAM)["spec"]["hard"]
@@ -98,7 +98,7 @@ def test_a_quota_has_room_for_the_pod_beside_all_others() -> None:
         assert number(wide[name]) - number(usual[name]) == number(limits[key])
 
 
-def test_a_program_is_told_whose_its_pod_is() -> None:
+def test_pod_args_say_whether_the_pod_is_shared() -> None:
     alone, shared = pod_args.read(["/runs", "/data"]), pod_args.read(["--shared", "320", "/runs"])
 
     assert (alone.image, pod_args.read(["--llm", "/runs", "/data"])) == ("bare", alone._replace(image="llm"))
@@ -106,7 +106,7 @@ def test_a_program_is_told_whose_its_pod_is() -> None:
     assert (shared.is_shared, shared.pids, shared.runs, list(shared.places)) == (True, 320, Path("/runs"), [])
 
 
-def test_who_has_a_pod_alone_has_the_processes_of_its_policy() -> None:
+def test_a_pod_of_one_run_has_no_extra_process_limit() -> None:
     before = resource.getrlimit(resource.RLIMIT_NPROC)
 
     pod_args.limit_processes(pod_args.read(["/runs"]))
@@ -114,7 +114,7 @@ def test_who_has_a_pod_alone_has_the_processes_of_its_policy() -> None:
     assert resource.getrlimit(resource.RLIMIT_NPROC) == before
 
 
-def test_whose_a_pod_is_is_one_of_two(tmp_path: Path) -> None:
+def test_per_accepts_run_or_team_only(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="run or team") as refused:
         TeamNamespaces(tmp_path, namespace="agents", image="x", per="agent")  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""A line over the two descriptors of a pod's program: what comes is taken in, or not read; nothing piles up."""
+"""Tests of a line over the two descriptors of a pod's program: data is handled or left unread, and never piles up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE_S = 60.0
 
 
 class Pipe:
-    """The other ends of a program's descriptors, in the hands of whoever is attached."""
+    """Other ends of a program's descriptors, as an attached kernel holds them."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -28,13 +28,13 @@ class Pipe:
         await self.writer.drain()
 
     def hang_up(self) -> None:
-        """Read nothing more: who writes there is told."""
+        """Stop reading, so that a writer gets an error."""
         self.reader._transport.close()  # type: ignore[attr-defined]
 
 
 @contextlib.asynccontextmanager
-async def attached() -> AsyncIterator[tuple[StandardStreams, Pipe]]:
-    """A program's line, and who is at its other end."""
+async def attached_program() -> AsyncIterator[tuple[StandardStreams, Pipe]]:
+    """Yield a program's line, and the attached other end."""
     loop = asyncio.get_running_loop()
     given, into = os.pipe()
     out, taken = os.pipe()
@@ -56,7 +56,7 @@ async def attached() -> AsyncIterator[tuple[StandardStreams, Pipe]]:
 
 
 def hello() -> bytes:
-    """The first packet of a connection."""
+    """Return the first packet of a connection."""
     session = ResumableStream()
     session.on_connected()
     packet = session.next_packet()
@@ -64,9 +64,9 @@ def hello() -> bytes:
     return packet
 
 
-async def test_what_nobody_takes_in_is_not_kept() -> None:
-    """A connection that has broken one way, and on which much comes the other way."""
-    async with attached() as (wire, pipe):
+async def test_data_of_a_broken_connection_is_not_stored() -> None:
+    """The connection is broken in one direction, and much data arrives from the other."""
+    async with attached_program() as (wire, pipe):
         pipe.hang_up()
         await pipe.write(pack(1, hello()))
         await eventually(lambda: wire._carrying is not None and wire._carrying.done())
@@ -77,9 +77,9 @@ async def test_what_nobody_takes_in_is_not_kept() -> None:
         assert wire._packets.qsize() <= 1
 
 
-async def test_both_may_talk_at_once_faster_than_they_listen() -> None:
-    """More than both pipes hold, and more than one side may be ahead; all of it comes, once and in order."""
-    async with attached() as (wire, pipe), asyncio.timeout(180):
+async def test_both_ends_may_send_more_than_the_pipes_hold() -> None:
+    """Every frame arrives once and in order, although both send more than one side may be ahead."""
+    async with attached_program() as (wire, pipe), asyncio.timeout(180):
         sent = [Frame(b"%d" % at, bytes(100_000)) for at in range(150)]
         line = ReconnectingLine(PATIENCE_S)
 
@@ -106,9 +106,9 @@ async def test_both_may_talk_at_once_faster_than_they_listen() -> None:
         assert here == there == sent
 
 
-async def test_a_line_without_end_ends_the_program() -> None:
-    """It says so, rather than wait for somebody who cannot be understood any more."""
-    async with attached() as (wire, pipe):
+async def test_an_endless_line_ends_the_program() -> None:
+    """The program reports the reason instead of waiting for a sender that it cannot understand."""
+    async with attached_program() as (wire, pipe):
         receiving = asyncio.ensure_future(wire.line.receive())
         flooding = asyncio.ensure_future(pipe.write(bytes(17 << 20)))
         assert await receiving is None

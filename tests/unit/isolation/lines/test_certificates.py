@@ -1,4 +1,4 @@
-"""Who the kernel is to pods, whatever their clocks say."""
+"""Tests of the kernel's certificates, which pods accept whatever their clocks say."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ramet.isolation.transport import certificates
 ADDRESS = "10.0.0.7"
 
 
-def shown_by(identity: certificates.ServerIdentity) -> x509.Certificate:
-    """What a pod that trusts the identity's authority is shown by the listener."""
+def certificate_of(identity: certificates.ServerIdentity) -> x509.Certificate:
+    """Return the certificate that the listener shows to a pod that trusts the identity's authority."""
     to_pod, to_door = ssl.MemoryBIO(), ssl.MemoryBIO()
     pod = certificates.client_context(identity.ca).wrap_bio(to_pod, to_door, server_hostname=ADDRESS)
     door = identity.context.wrap_bio(to_door, to_pod, server_side=True)
@@ -32,13 +32,13 @@ def shown_by(identity: certificates.ServerIdentity) -> x509.Certificate:
 
 
 def accepts(identity: certificates.ServerIdentity, ahead: datetime.timedelta) -> bool:
-    """Whether a pod lets itself be shown that, whose clock is so far ahead of the kernel's."""
+    """Return whether a pod accepts the certificate if its clock is this far ahead of the kernel's."""
     its_time = (datetime.datetime.now(datetime.UTC) + ahead).replace(tzinfo=None)
     authority = x509.load_pem_x509_certificate(identity.ca.encode())
     builder = PolicyBuilder().store(Store([authority])).time(its_time)
     verifier = builder.build_server_verifier(x509.IPAddress(ipaddress.ip_address(ADDRESS)))
     try:
-        verifier.verify(shown_by(identity), [])
+        verifier.verify(certificate_of(identity), [])
     except VerificationError:
         return False
     return True
@@ -46,7 +46,7 @@ def accepts(identity: certificates.ServerIdentity, ahead: datetime.timedelta) ->
 
 @pytest.mark.parametrize("is_kept", [False, True], ids=["made anew", "of an authority that is kept"])
 def test_a_pod_whose_clock_is_an_hour_off_trusts_its_kernel(is_kept: bool, tmp_path: Path) -> None:
-    """In the moment in which certificate and authority are made, and with either clock ahead."""
+    """Either clock may be ahead, at the moment in which certificate and authority are made."""
     identity = certificates.make([ADDRESS], tmp_path if is_kept else None)
 
     assert all(accepts(identity, datetime.timedelta(hours=hours)) for hours in (-1, 0, 1))

@@ -1,4 +1,4 @@
-"""The network between a machine and its kernel is cut for a while, in namespaces of the test's own."""
+"""Tests of a network between a machine and its kernel that is cut for a while, in namespaces of the test."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ BRISK = ("0.1", "0.5")  #: heartbeat, silence
 AS_IT_COMES = ("5", "15")
 
 
-class Told:
-    """What a program has said so far."""
+class ProgramOutput:
+    """Output of a program until now."""
 
     def __init__(self) -> None:
         self.is_ready = False
@@ -104,7 +104,7 @@ class Told:
         self.sent = -1
 
     async def listen(self, process: asyncio.subprocess.Process) -> None:
-        """Until it ends."""
+        """Read the output until the program ends."""
         assert process.stdout is not None
         while line := await process.stdout.readline():
             match line.decode().split():
@@ -119,11 +119,11 @@ class Told:
 
 
 @contextlib.asynccontextmanager
-async def started(
+async def run_program(
     between: Network, host: str, program: str, *args: str
-) -> AsyncIterator[tuple[Told, Callable[[], None]]]:
-    """A program there: what it says, and how to tell it to come to an end."""
-    told, process = Told(), await between.start(host, program, *args)
+) -> AsyncIterator[tuple[ProgramOutput, Callable[[], None]]]:
+    """Run a program on a host; yield its output and a function that ends it."""
+    told, process = ProgramOutput(), await between.start(host, program, *args)
     listening = asyncio.ensure_future(told.listen(process))
     assert process.stdin is not None
     try:
@@ -148,15 +148,15 @@ async def started(
     ],
 )
 @pytest.mark.timeout(600)
-async def test_nothing_is_lost_or_comes_twice(
+async def test_no_frame_is_lost_or_repeated_over_a_cut_network(
     how: Literal["drop", "unplug"], cut_s: float | None, patience: tuple[str, str], tmp_path: Path
 ) -> None:
-    """Both go on talking while it is cut: for a time, or until both have noticed it by its silence alone."""
+    """Both ends send during the cut, which lasts for a time, or until both have noticed the silence."""
     with network() as between:
         cut = between.drop if how == "drop" else between.unplug
-        async with started(between, "kernel", KERNEL_PROGRAM, KERNEL, str(tmp_path), *patience) as (kernel, _):
+        async with run_program(between, "kernel", KERNEL_PROGRAM, KERNEL, str(tmp_path), *patience) as (kernel, _):
             await eventually(lambda: kernel.is_ready)
-            async with started(between, "machine", MACHINE_PROGRAM, str(tmp_path), *patience) as (machine, stop):
+            async with run_program(between, "machine", MACHINE_PROGRAM, str(tmp_path), *patience) as (machine, stop):
                 await eventually(lambda: len(kernel.heard) > 20)
                 cut(True)
                 if cut_s is None:

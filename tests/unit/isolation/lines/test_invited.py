@@ -1,4 +1,4 @@
-"""isolation/transport/reinvite.py: what comes on standard input of a machine that works."""
+"""Tests of `isolation/transport/reinvite.py`: join tokens on standard input of a working machine."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ CA = certificates.make(["127.0.0.1"]).ca
 FIRST = JoinToken(url="wss://127.0.0.1:1/line", ca=CA, key="first", pod="uid-1")
 
 
-def another(url: str = "wss://127.0.0.1:2/line") -> JoinToken:
+def new_token(url: str = "wss://127.0.0.1:2/line") -> JoinToken:
     return JoinToken(url=url, ca=CA, key=new_key(), pod="uid-1")
 
 
 @asynccontextmanager
-async def told() -> AsyncIterator[tuple[TokenStream, int]]:
-    """A machine, and where it is written to."""
+async def token_stream() -> AsyncIterator[tuple[TokenStream, int]]:
+    """Yield a machine's stream of tokens, and the descriptor to write to it."""
     source, into = os.pipe()
     try:
         async with TokenStream(source, pod="uid-1") as invitations:
@@ -36,17 +36,17 @@ async def told() -> AsyncIterator[tuple[TokenStream, int]]:
         os.close(into)
 
 
-async def test_an_invitation_is_heard_once_however_it_is_cut() -> None:
-    """Who invites says it until somebody comes: the second time it is nothing new. It is for whoever reads it."""
-    async with told() as (invitations, into):
-        new = another()
+async def test_a_repeated_token_is_read_once_from_any_pieces() -> None:
+    """A kernel repeats its token until the machine connects; a token names no pod."""
+    async with token_stream() as (invitations, into):
+        new = new_token()
         assert b"uid" not in format_token(new)
         for at in range(0, len(format_token(new)), 100):
             os.write(into, format_token(new)[at : at + 100])
             await asyncio.sleep(0)
         assert await invitations.wait_other(FIRST) == new
         os.write(into, format_token(new))
-        newest = another()
+        newest = new_token()
         os.write(into, format_token(newest))
         assert await invitations.wait_other(new) == newest
 
@@ -58,18 +58,18 @@ async def test_an_invitation_is_heard_once_however_it_is_cut() -> None:
         b"no JSON\n",
         b"\xff\x00\n",
         b"[" * 5000 + b"\n",
-        format_token(another()).replace(b'"ca"', b'"more":1,"ca"'),
-        format_token(another("http://127.0.0.1/line")),
-        format_token(another()).replace(b"CERTIFICATE", b"NOTHING"),
+        format_token(new_token()).replace(b'"ca"', b'"more":1,"ca"'),
+        format_token(new_token("http://127.0.0.1/line")),
+        format_token(new_token()).replace(b"CERTIFICATE", b"NOTHING"),
         b"x" * 300_000 + b"\n",
-        format_token(another())[:-2] + b"\n",
+        format_token(new_token())[:-2] + b"\n",
     ],
     ids=["empty", "text", "bytes", "depth", "more", "url", "ca", "length", "broken off"],
 )
-async def test_what_is_none_is_ignored_and_said(noise: bytes, capfd: pytest.CaptureFixture[str]) -> None:
-    """What comes behind it is heard; a key is never repeated."""
-    async with told() as (invitations, into):
-        new = another()
+async def test_an_invalid_token_is_ignored_and_logged(noise: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    """The next token is read, and the log never repeats a key."""
+    async with token_stream() as (invitations, into):
+        new = new_token()
         hearing = asyncio.ensure_future(invitations.wait_other(FIRST))
         for at in range(0, len(noise), 1 << 15):
             await asyncio.to_thread(os.write, into, noise[at : at + (1 << 15)])
@@ -81,15 +81,15 @@ async def test_what_is_none_is_ignored_and_said(noise: bytes, capfd: pytest.Capt
 
 
 @pytest.mark.parametrize("source", ["ended", "file", "nothing", "closed"])
-async def test_where_nothing_can_come_nothing_does(source: str, tmp_path: Path) -> None:
-    """And that is no error: a pod of an older kernel has no standard input."""
+async def test_a_stream_without_possible_input_yields_no_token(source: str, tmp_path: Path) -> None:
+    """A missing standard input, as in a pod of an older kernel, is no error."""
     if source == "ended":
         given, into = os.pipe()
         os.close(into)
     elif source == "closed":
         given = -1
     else:
-        (tmp_path / "file").write_bytes(format_token(another()))
+        (tmp_path / "file").write_bytes(format_token(new_token()))
         given = os.open("/dev/null" if source == "nothing" else tmp_path / "file", os.O_RDONLY)
     async with TokenStream(given, pod="uid-1") as invitations:
         hearing = asyncio.ensure_future(invitations.wait_other(FIRST))
@@ -101,7 +101,7 @@ async def test_where_nothing_can_come_nothing_does(source: str, tmp_path: Path) 
             os.fstat(given)
 
 
-def test_no_value_of_an_invitation_is_in_a_message() -> None:
+def test_errors_of_tokens_show_no_values() -> None:
     with pytest.raises(InvalidValue) as refusal:
         parse_token(b'{"url": "wss://a", "ca": "b", "key": 5, "secret": "s3cret"}', pod="uid-1")
     assert "s3cret" not in str(refusal.value)

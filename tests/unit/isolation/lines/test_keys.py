@@ -1,4 +1,5 @@
-"""isolation/transport/join_keys.py: a key opens once, for one pod, for a time; what is kept of it opens nothing."""
+"""Tests of `isolation/transport/join_keys.py`: a key works once, for one pod, for a time; its stored hash opens
+nothing."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ class Clock:
         return self.now
 
 
-def test_a_key_is_good_until_the_next_has_arrived() -> None:
-    """Who lost the answer comes again with the old one; each time the one that was lost is void."""
+def test_a_key_is_valid_until_the_next_one_has_arrived() -> None:
+    """A pod that lost the answer uses the old key again, and the lost key becomes invalid."""
     book = JoinKeys(Clock())
     join = new_key()
     assert book.admit("uid", join) is None
@@ -32,8 +33,8 @@ def test_a_key_is_good_until_the_next_has_arrived() -> None:
     assert book.admit("uid", following)
 
 
-def test_coming_with_the_next_key_shows_that_it_arrived() -> None:
-    """The one before is void, before a word was said."""
+def test_using_the_next_key_confirms_its_arrival() -> None:
+    """The earlier key is invalid before a message was sent."""
     book = JoinKeys(Clock())
     join = book.expect("uid", join_s=10)
     following = book.admit("uid", join)
@@ -42,8 +43,8 @@ def test_coming_with_the_next_key_shows_that_it_arrived() -> None:
     assert book.admit("uid", join) is None
 
 
-def test_a_join_key_is_good_for_a_time_and_a_session_key_for_good() -> None:
-    """Of a pod that never came, nothing opens later."""
+def test_a_join_key_expires_and_a_session_key_does_not() -> None:
+    """The key of a pod that never connected is invalid later."""
     clock = Clock()
     book = JoinKeys(clock)
     join, late = book.expect("uid", join_s=10), book.expect("late", join_s=10)
@@ -56,8 +57,8 @@ def test_a_join_key_is_good_for_a_time_and_a_session_key_for_good() -> None:
     assert book.admit("uid", key)
 
 
-def test_no_pods_key_opens_for_another_or_for_one_that_is_gone() -> None:
-    """Nor does a hash, nor the beginning of a key, nor nothing."""
+def test_a_key_is_invalid_for_other_pods_and_removed_pods() -> None:
+    """A hash, a part of a key, and an empty key are invalid, too."""
     book = JoinKeys(Clock())
     key, other = book.expect("uid", join_s=10), book.expect("other", join_s=10)
     for bad in (other, key[:-1], key + "=", "", hashlib.sha256(key.encode()).hexdigest(), "\udcff"):

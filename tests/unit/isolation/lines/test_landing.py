@@ -1,4 +1,4 @@
-"""The kernel's listener, with real TLS: who is let in, who is not, and what strangers can take."""
+"""Tests of the kernel's listener with real TLS: which pods are admitted, and which resources strangers can use."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def identity() -> ServerIdentity:
 
 
 @asynccontextmanager
-async def landed(identity: ServerIdentity, port: int = 0, **settings: object) -> AsyncIterator[PodListener]:
+async def open_listener(identity: ServerIdentity, port: int = 0, **settings: object) -> AsyncIterator[PodListener]:
     async with PodListener("127.0.0.1", port, identity.context, **settings) as landing:  # type: ignore[arg-type]
         yield landing
 
@@ -46,8 +46,8 @@ def invite(landing: PodListener, identity: ServerIdentity, key: str, pod: str = 
     return JoinToken(url=f"wss://127.0.0.1:{landing.port}{PATH}", ca=identity.ca, key=key, pod=pod)
 
 
-async def asked(landing: PodListener, identity: ServerIdentity, request: bytes) -> tuple[bytes, bytes]:
-    """The head of what the listener answers, and what follows until it closes, if it refuses."""
+async def send_request(landing: PodListener, identity: ServerIdentity, request: bytes) -> tuple[bytes, bytes]:
+    """Return the head of the listener's answer, and the rest until it closes if it refuses."""
     reader, writer = await asyncio.open_connection("127.0.0.1", landing.port, ssl=client_context(identity.ca))
     try:
         writer.write(request)
@@ -61,16 +61,16 @@ def request(key: str, pod: str = "uid-1", path: str = PATH) -> bytes:
     return websocket.request("kernel", path, bytes(16), {"Authorization": f"Bearer {key}", "Ramet-Pod": pod})
 
 
-async def key_for(landing: PodListener, identity: ServerIdentity, key: str, pod: str = "uid-1") -> str:
-    """Comes with a key, and is away again before a word was said."""
-    head, _ = await asked(landing, identity, request(key, pod))
+async def obtain_next_key(landing: PodListener, identity: ServerIdentity, key: str, pod: str = "uid-1") -> str:
+    """Use a key, and disconnect before the first message; return the next key."""
+    head, _ = await send_request(landing, identity, request(key, pod))
     return websocket.read_head(head).headers[KEY_HEADER]
 
 
-async def test_a_pod_comes_with_its_join_key_and_frames_pass(identity: ServerIdentity) -> None:
-    """Over TLS that it trusts because of what its Secret says."""
+async def test_a_pod_connects_with_its_join_key_and_frames_pass(identity: ServerIdentity) -> None:
+    """The pod trusts the TLS certificate because of its Secret."""
     kernel = ResumingLine(patience=NEVER)
-    async with landed(identity) as landing:
+    async with open_listener(identity) as landing:
         key = landing.expect("uid-1", kernel, join_s=60)
         async with open_dialer(invite(landing, identity, key)) as machine:
             await machine.send(Frame(b"hello", bytes(3_000_000)))
@@ -80,22 +80,22 @@ async def test_a_pod_comes_with_its_join_key_and_frames_pass(identity: ServerIde
         assert await kernel.receive() is None
 
 
-async def test_every_time_needs_another_key(identity: ServerIdentity) -> None:
-    """The one before is void once the next has arrived, and only then: a lost answer locks nobody out."""
+async def test_every_connection_needs_another_key(identity: ServerIdentity) -> None:
+    """An earlier key becomes invalid only once the next has arrived, so a lost answer locks no pod out."""
     kernel = ResumingLine(patience=NEVER)
-    async with landed(identity) as landing:
+    async with open_listener(identity) as landing:
         join = landing.expect("uid-1", kernel, join_s=60)
-        lost = await key_for(landing, identity, join)
-        assert await key_for(landing, identity, lost) != lost
+        lost = await obtain_next_key(landing, identity, join)
+        assert await obtain_next_key(landing, identity, lost) != lost
         # The join key is void now, as who used the other has had the answer to it.
-        assert (await asked(landing, identity, request(join)))[0] + b"no\n" == REFUSAL
+        assert (await send_request(landing, identity, request(join)))[0] + b"no\n" == REFUSAL
 
         again = landing.expect("uid-1", kernel, join_s=60)
-        assert (await asked(landing, identity, request(lost)))[0] + b"no\n" == REFUSAL
+        assert (await send_request(landing, identity, request(lost)))[0] + b"no\n" == REFUSAL
         async with open_dialer(invite(landing, identity, again)):
             await eventually(lambda: kernel.connections and landing._join_keys._pods["uid-1"].join_by is None)
             assert len(landing._join_keys._pods["uid-1"].hashes) == 1
-            assert (await asked(landing, identity, request(again)))[0] + b"no\n" == REFUSAL
+            assert (await send_request(landing, identity, request(again)))[0] + b"no\n" == REFUSAL
             assert kernel.is_connected
 
 
@@ -117,11 +117,11 @@ REFUSED = {
 }
 
 
-async def test_who_is_not_let_in_gets_one_answer_whatever_was_wrong(identity: ServerIdentity) -> None:
-    """Attack 71: the same bytes for all, and the good key is still good after all of it."""
+async def test_every_refused_connection_gets_one_answer(identity: ServerIdentity) -> None:
+    """Attack 71: all refusals have equal bytes, and the valid key stays valid after them."""
     kernel, ended = ResumingLine(patience=NEVER), ResumingLine(patience=NEVER)
     await ended.close()
-    async with landed(identity) as landing:
+    async with open_listener(identity) as landing:
         keys = {
             "other": landing.expect("uid-2", kernel, join_s=60),
             "expired": landing.expect("uid-3", kernel, join_s=-1),
@@ -141,14 +141,14 @@ async def test_who_is_not_let_in_gets_one_answer_whatever_was_wrong(identity: Se
             "another method": request(keys["join"]).replace(b"GET", b"POST", 1),
         }
 
-        answers = {name: b"".join(await asked(landing, identity, said)) for name, said in tries.items()}
+        answers = {name: b"".join(await send_request(landing, identity, said)) for name, said in tries.items()}
 
         assert answers == dict.fromkeys(REFUSED, REFUSAL)
-        assert await key_for(landing, identity, keys["join"])
+        assert await obtain_next_key(landing, identity, keys["join"])
 
 
-async def last_words(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """What comes until the other end has closed."""
+async def read_to_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """Return the bytes that arrive until the other end closes."""
     try:
         return await reader.read()
     except ConnectionError:
@@ -157,16 +157,16 @@ async def last_words(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
         writer.transport.abort()
 
 
-async def test_too_many_strangers_are_turned_away_at_once(identity: ServerIdentity) -> None:
+async def test_connections_above_the_limit_for_strangers_are_closed(identity: ServerIdentity) -> None:
     """Attack 74. A pod that has shown its key does not count, and is not disturbed."""
     kernel = ResumingLine(patience=NEVER)
-    async with landed(identity, caps=ListenerLimits(strangers_of_address=2, handshake_s=600)) as landing:
+    async with open_listener(identity, caps=ListenerLimits(strangers_of_address=2, handshake_s=600)) as landing:
         key = landing.expect("uid-1", kernel, join_s=60)
         async with open_dialer(invite(landing, identity, key), backoff=SOON) as machine:
             await eventually(lambda: kernel.connections)
             silent = [await asyncio.open_connection("127.0.0.1", landing.port) for _ in range(2)]
             for _ in range(5):
-                assert await last_words(*await asyncio.open_connection("127.0.0.1", landing.port)) == b""
+                assert await read_to_end(*await asyncio.open_connection("127.0.0.1", landing.port)) == b""
             await machine.send(Frame(b"still here"))
             assert await kernel.receive() == Frame(b"still here")
             assert kernel.connections == 1
@@ -175,29 +175,29 @@ async def test_too_many_strangers_are_turned_away_at_once(identity: ServerIdenti
                 writer.transport.abort()
 
 
-async def test_who_says_nothing_or_says_it_slowly_is_closed(
+async def test_a_silent_or_slow_connection_is_closed(
     identity: ServerIdentity, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Attack 73: before TLS, and in the middle of a request; nothing is logged of it."""
+    """Attack 73: the connection is closed before TLS or inside a request, and nothing is logged."""
     caplog.set_level(logging.WARNING)
-    async with landed(identity, caps=ListenerLimits(handshake_s=0.5)) as landing:
+    async with open_listener(identity, caps=ListenerLimits(handshake_s=0.5)) as landing:
         silent = await asyncio.open_connection("127.0.0.1", landing.port)
         slow = await asyncio.open_connection("127.0.0.1", landing.port, ssl=client_context(identity.ca))
         slow[1].write(b"GET /li")
-        assert await last_words(*silent) == b""
-        assert await last_words(*slow) == b""
+        assert await read_to_end(*silent) == b""
+        assert await read_to_end(*slow) == b""
     assert not caplog.records
 
 
 @asynccontextmanager
-async def admitted(landing: PodListener, identity: ServerIdentity, key: str) -> AsyncIterator[asyncio.StreamWriter]:
-    """A pod that is in, and says what it likes from there on."""
+async def admitted_pod(landing: PodListener, identity: ServerIdentity, key: str) -> AsyncIterator[asyncio.StreamWriter]:
+    """Yield the connection of an admitted pod that may send any bytes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", landing.port, ssl=client_context(identity.ca))
     try:
         writer.write(request(key))
         assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
         yield writer
-        assert await last_words(reader, writer) is not None
+        assert await read_to_end(reader, writer) is not None
     finally:
         writer.transport.abort()
 
@@ -212,28 +212,28 @@ async def admitted(landing: PodListener, identity: ServerIdentity, key: str) -> 
     ],
     ids=["no packet", "not masked", "2 GiB", "all there is"],
 )
-async def test_a_pod_that_breaks_the_rules_loses_its_line(identity: ServerIdentity, said: bytes) -> None:
-    """Attack 72: at the first header that cannot be; whoever reads the line is told, and nobody comes in again."""
+async def test_a_pod_that_breaks_the_protocol_loses_its_line(identity: ServerIdentity, said: bytes) -> None:
+    """Attack 72: the first impossible header ends the line, the reader gets an error, and the key becomes invalid."""
     kernel = ResumingLine(patience=NEVER)
-    async with landed(identity) as landing:
+    async with open_listener(identity) as landing:
         key = landing.expect("uid-1", kernel, join_s=60)
-        async with admitted(landing, identity, key) as writer:
+        async with admitted_pod(landing, identity, key) as writer:
             writer.write(said)
         with pytest.raises(ProtocolError):
             await kernel.receive()
         assert await kernel.receive() is None
-        assert b"".join(await asked(landing, identity, request(key))) == REFUSAL
+        assert b"".join(await send_request(landing, identity, request(key))) == REFUSAL
 
 
-async def test_a_message_that_does_not_come_to_its_end_ends_its_connection(
+async def test_an_unfinished_message_ends_its_connection(
     identity: ServerIdentity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Attack 73, by one who is in. The line is there, for one who does better."""
+    """Attack 73 by an admitted pod. The line stays for a better connection."""
     monkeypatch.setattr("ramet.isolation.transport.websocket.allowance_s", lambda size: 0.05)
     kernel = ResumingLine(patience=NEVER)
-    async with landed(identity) as landing:
+    async with open_listener(identity) as landing:
         key = landing.expect("uid-1", kernel, join_s=60)
-        async with admitted(landing, identity, key) as writer:
+        async with admitted_pod(landing, identity, key) as writer:
             writer.write(websocket.pack(websocket.BINARY, bytes(1000), b"mask")[:-1])
         await eventually(lambda: not kernel.is_connected)
         assert not kernel.has_ended
@@ -241,14 +241,14 @@ async def test_a_message_that_does_not_come_to_its_end_ends_its_connection(
 
 
 async def test_a_machine_trusts_its_kernel_and_no_other(identity: ServerIdentity) -> None:
-    """Another authority, or another name: it says nothing, and gives up in the end."""
+    """With another authority or another name the machine sends nothing, and gives up at last."""
     kernel = ResumingLine(patience=NEVER)
     brief = LineTimeouts(give_up_s=0.3)
     for shown, trusted in (
         (certificates.make(["127.0.0.1"]), identity),
         ((other := certificates.make(["127.0.0.2", "localhost"])), other),
     ):
-        async with landed(shown) as landing:
+        async with open_listener(shown) as landing:
             key = landing.expect("uid-1", kernel, join_s=60)
             async with open_dialer(invite(landing, trusted, key), patience=brief, backoff=SOON) as machine:
                 assert await machine.receive() is None
@@ -256,9 +256,9 @@ async def test_a_machine_trusts_its_kernel_and_no_other(identity: ServerIdentity
     await kernel.close()
 
 
-async def test_no_old_tls(identity: ServerIdentity) -> None:
-    """1.2 at least, on both sides."""
-    async with landed(identity) as landing:
+async def test_tls_below_1_2_is_refused(identity: ServerIdentity) -> None:
+    """Both sides require TLS 1.2 or newer."""
+    async with open_listener(identity) as landing:
         old = client_context(identity.ca)
         assert old.minimum_version == identity.context.minimum_version == ssl.TLSVersion.TLSv1_2
         old.set_ciphers("DEFAULT:@SECLEVEL=0")
@@ -268,13 +268,13 @@ async def test_no_old_tls(identity: ServerIdentity) -> None:
             await asyncio.open_connection("127.0.0.1", landing.port, ssl=old)
 
 
-async def test_keys_are_kept_as_hashes_and_shown_nowhere(
+async def test_keys_are_stored_as_hashes_and_never_shown(
     identity: ServerIdentity, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not in memory, not in a log, not in what objects say of themselves."""
+    """No key is in memory, in a log, or in the representation of an object."""
     caplog.set_level(logging.DEBUG)
     kernel = ResumingLine(patience=NEVER)
-    async with landed(identity) as landing:
+    async with open_listener(identity) as landing:
         key = landing.expect("uid-1", kernel, join_s=60)
         asking = invite(landing, identity, key)
         async with open_dialer(asking):
@@ -285,8 +285,8 @@ async def test_keys_are_kept_as_hashes_and_shown_nowhere(
     assert all(len(each) == hashlib.sha256().digest_size for each in kept)
 
 
-def test_an_invitation_is_a_folder_that_a_secret_is_mounted_at(tmp_path: Path) -> None:
-    """What is missing is named; what is in a file is not."""
+def test_a_join_token_is_read_from_a_mounted_secret(tmp_path: Path) -> None:
+    """The error names a missing or broken file, and never shows its content."""
     sent = JoinToken(url="wss://10.0.0.1:7443/line", ca="-----BEGIN…".replace("…", ""), key="k" * 43, pod="uid-1")
     for name, text in join_token.secret_data(sent).items():
         (tmp_path / name).write_text(text + "\n")
@@ -303,26 +303,26 @@ def test_an_invitation_is_a_folder_that_a_secret_is_mounted_at(tmp_path: Path) -
 
 @pytest.mark.parametrize("url", ["ws://h/line", "https://h/line", "wss://", "wss://u:p@h/", "wss://h:0/", "wss://h:x/"])
 async def test_an_url_that_cannot_be_dialled_is_refused(identity: ServerIdentity, url: str) -> None:
-    """Before anything is said to anybody."""
+    """The refusal comes before any connection."""
     with pytest.raises(InvalidValue):
         async with open_dialer(JoinToken(url=url, ca=identity.ca, key="k", pod="u")):
             pass
 
 
-async def test_a_kernel_has_the_same_authority_in_the_same_folder(tmp_path: Path) -> None:
-    """Under another address, too; the key is its user's alone, and no other file stays."""
+async def test_a_kernel_reuses_the_authority_in_its_folder(tmp_path: Path) -> None:
+    """The authority stays for another address; only its user can read the key, and no other file is left."""
     first = certificates.make(["127.0.0.2"], tmp_path / "line")
     second = certificates.make(["127.0.0.1"], tmp_path / "line")
 
     assert first.ca == second.ca
     (file,) = (tmp_path / "line").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    async with landed(second) as landing:
-        assert b"".join(await asked(landing, first, request("x"))) == REFUSAL
+    async with open_listener(second) as landing:
+        assert b"".join(await send_request(landing, first, request("x"))) == REFUSAL
 
 
-def test_what_an_authority_cannot_be_made_without_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The extra, and at least one name."""
+def test_an_authority_without_names_or_extra_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the missing extra, or the missing names."""
     with pytest.raises(InvalidValue, match="names"):
         certificates.make([])
     monkeypatch.setitem(sys.modules, "cryptography.x509", None)
@@ -330,8 +330,8 @@ def test_what_an_authority_cannot_be_made_without_is_named(monkeypatch: pytest.M
         certificates.make(["localhost"])
 
 
-def test_an_operators_own_certificate_is_taken_or_refused_with_its_reason(tmp_path: Path) -> None:
-    """Three files; what does not fit is named."""
+def test_an_invalid_certificate_of_the_operator_is_refused(tmp_path: Path) -> None:
+    """The error names the file that is not valid."""
     (tmp_path / "no.pem").write_text("nothing")
     with pytest.raises(InvalidValue, match=r"no\.pem"):
         certificates.from_files(*(tmp_path / "no.pem",) * 3)
@@ -357,12 +357,10 @@ asyncio.run(run())
 """
 
 
-async def test_another_process_dials_again_whenever_its_connection_breaks(
-    identity: ServerIdentity, tmp_path: Path
-) -> None:
-    """Each frame comes once, in order, over many connections."""
+async def test_another_process_reconnects_after_every_break(identity: ServerIdentity, tmp_path: Path) -> None:
+    """Each frame arrives once and in order, over many connections."""
     kernel = ResumingLine(patience=NEVER)
-    async with landed(identity) as landing:
+    async with open_listener(identity) as landing:
         key = landing.expect("uid-1", kernel, join_s=60)
         for name, text in join_token.secret_data(invite(landing, identity, key)).items():
             (tmp_path / name).write_text(text)

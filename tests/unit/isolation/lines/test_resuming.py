@@ -1,4 +1,5 @@
-"""isolation/transport/resuming.py over real sockets: whoever uses a line notices a pause, and nothing else."""
+"""Tests of `isolation/transport/resuming.py` over real sockets: a broken connection is only a pause for users of a
+line."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ NEVER = LineTimeouts(give_up_s=None)
 
 
 class Wire:
-    """A connection of two lines, which can be broken."""
+    """Connection of two lines, which can be cut."""
 
     def __init__(self, one: StreamTransport, other: StreamTransport) -> None:
         self.one, self.other = one, other
@@ -31,8 +32,8 @@ class Wire:
 
 
 @asynccontextmanager
-async def wired(one: ResumingLine, other: ResumingLine) -> AsyncIterator[Wire]:
-    """Both lines over a pair of sockets."""
+async def connected_lines(one: ResumingLine, other: ResumingLine) -> AsyncIterator[Wire]:
+    """Connect both lines by a pair of sockets."""
     transports = []
     for end in socket.socketpair():
         reader, writer = await asyncio.open_connection(sock=end)
@@ -47,11 +48,11 @@ async def wired(one: ResumingLine, other: ResumingLine) -> AsyncIterator[Wire]:
         await asyncio.gather(*carrying)
 
 
-def numbered(number: int, size: int = 0) -> Frame:
+def numbered_frame(number: int, size: int = 0) -> Frame:
     return Frame(b"%d" % number, bytes(size))
 
 
-async def heard(line: ResumingLine, count: int) -> list[int]:
+async def receive_numbers(line: ResumingLine, count: int) -> list[int]:
     got: list[int] = []
     while len(got) < count:
         frame = await line.receive()
@@ -60,21 +61,21 @@ async def heard(line: ResumingLine, count: int) -> list[int]:
     return got
 
 
-async def test_frames_pass_both_ways_over_one_connection_after_the_other() -> None:
-    """Each breaks while much is under way; each frame comes once, in order, and the senders only wait."""
+async def test_frames_pass_both_ways_over_successive_connections() -> None:
+    """Each connection breaks under load; each frame arrives once and in order, and senders only wait."""
     kernel: Line = (mine := ResumingLine(patience=NEVER))
     machine = ResumingLine(patience=NEVER)
 
     async def send(line: Line) -> None:
         for number in range(400):
-            await line.send(numbered(number, 60_000))
+            await line.send(numbered_frame(number, 60_000))
 
     async with asyncio.TaskGroup() as group:
         sending = [group.create_task(send(line)) for line in (kernel, machine)]
-        hearing = [group.create_task(heard(line, 400)) for line in (mine, machine)]
+        hearing = [group.create_task(receive_numbers(line, 400)) for line in (mine, machine)]
         breaks = 0
         while not all(task.done() for task in (*sending, *hearing)):
-            async with wired(mine, machine) as wire:
+            async with connected_lines(mine, machine) as wire:
                 enough = mine._given + 40
                 await eventually(lambda: mine._given > enough or all(task.done() for task in hearing))  # noqa: B023
                 wire.cut()
@@ -85,45 +86,45 @@ async def test_frames_pass_both_ways_over_one_connection_after_the_other() -> No
     await asyncio.gather(mine.close(), machine.close())
 
 
-async def test_a_new_connection_takes_the_place_of_one_that_seems_to_live() -> None:
-    """The machine may know sooner than the kernel that a connection has broken."""
+async def test_a_new_connection_replaces_one_that_seems_alive() -> None:
+    """The machine may notice a broken connection before the kernel."""
     kernel, machine = ResumingLine(patience=NEVER), ResumingLine(patience=NEVER)
-    async with wired(kernel, machine), wired(kernel, machine):
-        await machine.send(numbered(1))
-        assert await heard(kernel, 1) == [1]
+    async with connected_lines(kernel, machine), connected_lines(kernel, machine):
+        await machine.send(numbered_frame(1))
+        assert await receive_numbers(kernel, 1) == [1]
     await asyncio.gather(kernel.close(), machine.close())
 
 
-async def test_what_was_sent_before_the_end_arrives_and_then_the_end() -> None:
-    """Also what the other side reads only later; who then sends is told."""
+async def test_frames_sent_before_the_end_arrive_before_it() -> None:
+    """Frames that the other side reads later arrive, too; later senders get Gone."""
     kernel, machine = ResumingLine(patience=NEVER), ResumingLine(patience=NEVER)
-    async with wired(kernel, machine):
+    async with connected_lines(kernel, machine):
         for number in range(50):
-            await kernel.send(numbered(number, 100_000))
+            await kernel.send(numbered_frame(number, 100_000))
         await kernel.close()
         assert kernel.has_ended
 
-        assert await heard(machine, 50) == list(range(50))
+        assert await receive_numbers(machine, 50) == list(range(50))
         assert await machine.receive() is None
         with pytest.raises(Gone):
-            await machine.send(numbered(1))
+            await machine.send(numbered_frame(1))
         with pytest.raises(Gone):
-            await kernel.send(numbered(1))
+            await kernel.send(numbered_frame(1))
         assert await kernel.receive() is None
 
 
-async def test_a_line_ends_when_nobody_has_connected_for_too_long() -> None:
-    """Who waits to receive gets None, who waits to send is told; without a bound it waits on."""
+async def test_a_line_ends_without_a_connection_after_its_patience() -> None:
+    """A receiver gets None, and a waiting sender gets Gone."""
     line = ResumingLine(patience=LineTimeouts(give_up_s=0.05))
-    await line.send(numbered(1, MAX_BUFFERED - 1000))
+    await line.send(numbered_frame(1, MAX_BUFFERED - 1000))
 
     with pytest.raises(Gone):
-        await line.send(numbered(2, 1000))
+        await line.send(numbered_frame(2, 1000))
     assert await line.receive() is None
 
 
-async def test_a_connection_that_says_nothing_counts_as_broken() -> None:
-    """The other end is there, and takes all; `carry` returns."""
+async def test_a_silent_connection_counts_as_broken() -> None:
+    """The other end is there and reads everything; `carry` returns."""
     line = ResumingLine(patience=LineTimeouts(give_up_s=None, heartbeat_s=0.01, silent_s=0.05))
     end, other = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=end)
@@ -134,39 +135,39 @@ async def test_a_connection_that_says_nothing_counts_as_broken() -> None:
     await line.close()
 
 
-async def test_signs_of_life_keep_a_connection_on_which_nothing_is_said() -> None:
-    """Ten heartbeats fit into the silence that is allowed; the connection is there after three times that."""
+async def test_heartbeats_keep_an_idle_connection_alive() -> None:
+    """The connection outlives three times the allowed silence, with heartbeats at a tenth of it."""
     patience = LineTimeouts(give_up_s=None, heartbeat_s=0.02, silent_s=0.2)
     kernel, machine = ResumingLine(patience=patience), ResumingLine(patience=patience)
-    async with wired(kernel, machine) as wire:
+    async with connected_lines(kernel, machine) as wire:
         since = wire.one.heard_at
         await eventually(lambda: wire.one.heard_at - since > 0.6 or not kernel.is_connected)
         assert kernel.is_connected
     await asyncio.gather(kernel.close(), machine.close())
 
 
-async def test_a_sender_waits_for_who_does_not_read() -> None:
-    """Until what has come there is received."""
+async def test_a_sender_waits_for_a_reader_that_does_not_read() -> None:
+    """The sender continues once the other side has received the earlier frame."""
     kernel, machine = ResumingLine(patience=NEVER), ResumingLine(patience=NEVER)
-    async with wired(kernel, machine):
-        await machine.send(numbered(1, MAX_BUFFERED - 1000))
-        waiting = asyncio.ensure_future(machine.send(numbered(2, 1000)))
+    async with connected_lines(kernel, machine):
+        await machine.send(numbered_frame(1, MAX_BUFFERED - 1000))
+        waiting = asyncio.ensure_future(machine.send(numbered_frame(2, 1000)))
         await eventually(lambda: kernel._session.last_received == 1)
         assert not waiting.done()
-        assert await heard(kernel, 1) == [1]
+        assert await receive_numbers(kernel, 1) == [1]
         await waiting
     await asyncio.gather(kernel.close(), machine.close())
 
 
-async def test_a_side_that_breaks_the_rules_ends_the_line() -> None:
-    """The reader hears of it after what came before; then it is over."""
+async def test_a_side_that_breaks_the_protocol_ends_the_line() -> None:
+    """The reader gets the earlier frames, then ProtocolError, then None."""
     line = ResumingLine(patience=NEVER)
     end, other = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=end)
     with other:
         cheat = ResumableStream()
         cheat.on_connected()
-        cheat.send(numbered(1))
+        cheat.send(numbered_frame(1))
         hello = cheat.next_packet()
         assert hello is not None
         cheat.feed(hello)  # as if it were the other's
@@ -176,15 +177,15 @@ async def test_a_side_that_breaks_the_rules_ends_the_line() -> None:
             other.sendall(len(packet).to_bytes(4, "big") + packet)
         await line.carry(StreamTransport.of(reader, writer))
 
-    assert await heard(line, 1) == [1]
+    assert await receive_numbers(line, 1) == [1]
     with pytest.raises(ProtocolError):
         await line.receive()
     assert await line.receive() is None
 
 
 @pytest.mark.parametrize("length", [0, MAX_BUFFERED * 2, 2**31, 2**32 - 1])
-async def test_a_length_that_cannot_be_is_refused_before_anything_is_kept(length: int) -> None:
-    """On a stream of bytes, where lengths stand before packets."""
+async def test_an_impossible_length_is_refused_at_once(length: int) -> None:
+    """Lengths precede packets on a stream of bytes."""
     end, other = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=end)
     transport = StreamTransport.of(reader, writer)
@@ -195,8 +196,8 @@ async def test_a_length_that_cannot_be_is_refused_before_anything_is_kept(length
     transport.abort()
 
 
-async def test_a_broken_off_packet_is_no_packet_and_a_late_one_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever sends byte by byte has a deadline for the whole."""
+async def test_a_packet_that_is_not_complete_in_time_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sender of single bytes has a deadline for the whole packet."""
     monkeypatch.setattr("ramet.isolation.transport.contract.allowance_s", lambda size: 0.02)
     end, other = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=end)

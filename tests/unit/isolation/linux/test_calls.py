@@ -1,4 +1,4 @@
-"""System calls: each does its work, or raises an OSError that names it."""
+"""Tests of system calls: each does its work, or raises an OSError that names it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_an_error_names_the_call(call: Callable[[], object], said: str) -> None:
 
 @pytest.mark.parametrize("uid", users())
 def test_namespaces_mounts_and_host_names(uid: int | None) -> None:
-    """In namespaces of its own, of which the host sees nothing."""
+    """Calls in separate namespaces have no effect on the host."""
     before = socket.gethostname()
     attempts = {
         "(calls.sethostname('sandbox'), socket.gethostname())[1]": "sandbox",
@@ -72,7 +72,7 @@ def test_a_process_is_signalled_by_its_descriptor() -> None:
 
 
 def test_a_process_dies_with_its_parent() -> None:
-    """Its parent ends while it waits: the pipe that it holds closes without a word."""
+    """The parent ends while the process waits: the pipe of the process closes without a message."""
     word = "os.read(out, 9).decode()"
 
     assert one(word, behind=_ORPHANED.format("calls.die_with_parent(signal.SIGKILL)")) == ""

@@ -1,4 +1,4 @@
-"""Capabilities: all of them are given up, and none comes back."""
+"""Tests of capabilities: all of them are dropped, and none returns."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ IN_A_PROGRAM = (
 
 
 @pytest.mark.parametrize("uid", users())
-def test_all_capabilities_are_given_up(uid: int | None) -> None:
-    """In the five sets; the same user has them all before."""
+def test_all_capabilities_are_dropped(uid: int | None) -> None:
+    """The five sets are empty; the user has all capabilities before."""
     free = one(SETS, uid=uid)
 
     assert isinstance(free, list)
@@ -28,14 +28,14 @@ def test_all_capabilities_are_given_up(uid: int | None) -> None:
 
 
 @pytest.mark.parametrize("uid", users())
-def test_being_uid_0_gives_none_back(uid: int | None) -> None:
+def test_uid_0_regains_no_capability(uid: int | None) -> None:
     assert one(IN_A_PROGRAM, uid=uid) != ""
     assert one(IN_A_PROGRAM, behind="caps.drop_all()", uid=uid) == ""
     assert one(IN_A_PROGRAM, behind="calls.unshare(calls.CLONE_NEWUSER); caps.drop_all()", uid=uid) == ""
 
 
 @pytest.mark.parametrize("uid", users())
-def test_what_a_capability_allows_is_refused(uid: int | None) -> None:
+def test_privileged_calls_are_refused_without_capabilities(uid: int | None) -> None:
     attempts = (
         "calls.sethostname('other')",
         "calls.mount('none', '/tmp', 'tmpfs')",
@@ -48,22 +48,22 @@ def test_what_a_capability_allows_is_refused(uid: int | None) -> None:
 
 
 @pytest.mark.parametrize("uid", users())
-def test_the_bits_that_would_give_some_back_are_locked(uid: int | None) -> None:
+def test_the_secure_bits_are_locked(uid: int | None) -> None:
     get_securebits = "calls.prctl(27)"
 
     assert one(get_securebits, uid=uid) == 0
     assert one(get_securebits, behind="caps.drop_all()", uid=uid) == 0b1110_1111
 
 
-def test_who_has_none_to_begin_with_can_still_ask() -> None:
-    """Without CAP_SETPCAP the bounding set stays; the sets that count are empty."""
+def test_dropping_works_without_any_capability() -> None:
+    """Without CAP_SETPCAP the bounding set stays, and the other sets are empty."""
     user = users()[-1]
 
     assert one("caps.held()", behind="caps.drop_all(); caps.drop_all()", uid=user, staged=False) == 0
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root has capabilities outside of namespaces")
-def test_root_of_the_host_gives_up_its_own() -> None:
+def test_root_of_the_host_drops_its_capabilities() -> None:
     assert one("caps.held() > 0", staged=False) is True
     assert one(SETS, behind="caps.drop_all()", staged=False) == [""] * 5
     assert one("os.setuid(60700)", behind="caps.drop_all()", staged=False) == "EPERM"

@@ -1,4 +1,4 @@
-"""The filter as a program: for each machine, with any call and any argument, it says what its description says."""
+"""Tests of the filter as a program: for each machine, call and argument its verdict equals the description's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Verdict = str | int
 
 
 class Call(NamedTuple):
-    """What the kernel shows of a call."""
+    """System call as the kernel shows it."""
 
     number: int
     args: tuple[int, ...]
@@ -36,8 +36,8 @@ class Call(NamedTuple):
         return struct.pack("<IIQ6Q", self.number, self.audit, 0, *self.args)
 
 
-class Asked(NamedTuple):
-    """How a filter is made."""
+class FilterSettings(NamedTuple):
+    """Settings from which a filter is made."""
 
     machine: str
     inet: bool
@@ -56,7 +56,7 @@ class Asked(NamedTuple):
 
 
 def verdict(program: bytes, call: Call) -> Verdict:
-    """What the program says of the call, as the kernel's interpreter would: the errno, or a word."""
+    """Return the verdict of the program, as the kernel's interpreter would compute it: an errno or a word."""
     code, at, value = list(struct.iter_unpack("=HBBI", program)), 0, 0
     while True:
         what, yes, no, k = code[at]
@@ -74,8 +74,8 @@ def verdict(program: bytes, call: Call) -> Verdict:
                 raise AssertionError(f"an instruction that is not ours: {what:#x}")
 
 
-def described(asked: Asked, call: Call) -> Verdict:
-    """What should be said, by the words of the design, without a program."""
+def expected_verdict(asked: FilterSettings, call: Call) -> Verdict:
+    """Return the verdict by the description of the design, without a program."""
     known = syscall_numbers.table_of(asked.machine)
     deny: Verdict = KILL if asked.kill else errno.EPERM
     low = [arg & 0xFFFF_FFFF for arg in call.args]
@@ -138,7 +138,7 @@ def described(asked: Asked, call: Call) -> Verdict:
     return deny if refused else ALLOW
 
 
-asked = st.builds(Asked, st.sampled_from(MACHINES), *[st.booleans()] * 9)
+asked = st.builds(FilterSettings, st.sampled_from(MACHINES), *[st.booleans()] * 9)
 FLAGS = (calls.CLONE_NEWUSER, calls.CLONE_NEWPID, calls.CLONE_NEWNS | 17, 0x0001_0F00, 0x003D_0F00, 0xFFFF_FFFF)
 SMALL = (
     0,
@@ -181,27 +181,27 @@ def calls_of(draw: st.DrawFn, machine: str) -> Call:
 
 
 @given(st.data(), asked)
-def test_the_program_says_what_its_description_says(data: st.DataObject, asked: Asked) -> None:
+def test_the_program_gives_the_described_verdict(data: st.DataObject, asked: FilterSettings) -> None:
     call = data.draw(calls_of(asked.machine))
 
-    assert verdict(asked.program, call) == described(asked, call)
+    assert verdict(asked.program, call) == expected_verdict(asked, call)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_every_listed_call_is_judged_as_described(machine: str) -> None:
-    """All of them, with arguments of nothing: no draw of luck decides which."""
-    shut = Asked(machine, *[False] * 9)
+def test_every_listed_call_gets_the_described_verdict(machine: str) -> None:
+    """The test covers every listed call with zero arguments, not a random choice."""
+    shut = FilterSettings(machine, *[False] * 9)
 
     for name, number in syscall_numbers.table_of(machine).number.items():
         call = Call(number, (0,) * 6, AUDIT[machine])
-        assert (name, verdict(shut.program, call)) == (name, described(shut, call))
+        assert (name, verdict(shut.program, call)) == (name, expected_verdict(shut, call))
     ends = [Call(number, (0,) * 6, AUDIT[machine]) for number in (syscall_numbers.NEWEST, syscall_numbers.NEWEST + 1)]
     assert [verdict(shut.program, call) for call in ends] == [ALLOW, errno.ENOSYS]
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_numbers_are_those_of_the_machine(machine: str) -> None:
-    """Against libseccomp, which has tables of its own."""
+    """The reference is libseccomp, which has tables of its own."""
     names = dict(_named(machine))
     if not names:
         pytest.skip("libseccomp is not installed")
@@ -212,9 +212,9 @@ def test_the_numbers_are_those_of_the_machine(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_calls_whose_memory_nothing_counts_are_refused(machine: str) -> None:
-    """Contexts of asynchronous I/O are the whole machine's; rulesets of Landlock are memory of the kernel."""
-    program = Asked(machine, *[True] * 9)._replace(kill=False).program
+def test_calls_with_uncounted_memory_are_refused(machine: str) -> None:
+    """Contexts of asynchronous I/O belong to the whole machine, and rulesets of Landlock take kernel memory."""
+    program = FilterSettings(machine, *[True] * 9)._replace(kill=False).program
     io_setup = {"x86_64": 206, "aarch64": 0}[machine]
 
     assert verdict(program, Call(io_setup, (1, 0, 0, 0, 0, 0), AUDIT[machine])) == errno.EPERM
@@ -223,9 +223,9 @@ def test_calls_whose_memory_nothing_counts_are_refused(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_size_of_a_socket_buffer_is_answered_with_success_and_not_set(machine: str) -> None:
-    """All four names of it at the level of the socket, and no other option or level."""
+    """The four socket options of buffer sizes succeed without effect; other options and levels pass."""
     number = {"x86_64": 54, "aarch64": 208}[machine]
-    program = Asked(machine, *[True] * 9)._replace(kill=False).program
+    program = FilterSettings(machine, *[True] * 9)._replace(kill=False).program
 
     def said(level: int, option: int) -> Verdict:
         return verdict(program, Call(number, (3, level, option, 0, 4, 0), AUDIT[machine]))
@@ -235,11 +235,11 @@ def test_the_size_of_a_socket_buffer_is_answered_with_success_and_not_set(machin
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_pages_are_pinned_by_pipes_only_where_a_control_group_counts_them(machine: str) -> None:
-    """Without one, splice, tee and sendfile say that the file cannot do it; a pipe keeps its size."""
+def test_pipes_pin_pages_only_with_a_control_group(machine: str) -> None:
+    """Without a group, splice, tee and sendfile report an unsupported file, and a pipe keeps its size."""
     numbers_of = {"x86_64": (275, 276, 40, 72), "aarch64": (76, 77, 71, 25)}[machine]
     calls_made = [Call(number, (3, 1031, 4096, 0, 0, 0), AUDIT[machine]) for number in numbers_of]
-    free = Asked(machine, *[True] * 9)._replace(kill=False)
+    free = FilterSettings(machine, *[True] * 9)._replace(kill=False)
     shut = free._replace(unmapped=False)
 
     assert [verdict(shut.program, call) for call in calls_made] == [errno.EINVAL] * 3 + [errno.EPERM]
@@ -247,21 +247,21 @@ def test_pages_are_pinned_by_pipes_only_where_a_control_group_counts_them(machin
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_large_shared_areas_are_mapped_only_where_a_control_group_counts_them(machine: str) -> None:
-    """Small ones and private ones are always; a process stays visible, and is told that it is not."""
+def test_large_shared_areas_are_mapped_only_with_a_control_group(machine: str) -> None:
+    """Small and private areas always work; a process stays dumpable although it asks not to be."""
     mmap, prctl = {"x86_64": (9, 157), "aarch64": (222, 167)}[machine]
     mib, shared, private, huge = 1 << 20, 0x21, 0x22, 0x40000
     areas = [(mib + 1, shared), (1 << 32, shared), (1, shared | huge), (mib, shared), (1 << 32, private), (1 << 32, 1)]
     calls_made = [Call(mmap, (0, size, 3, flags, 0, 0), AUDIT[machine]) for size, flags in areas]
     calls_made += [Call(prctl, (option, 0, 0, 0, 0, 0), AUDIT[machine]) for option in (4, 15)]
-    free = Asked(machine, *[True] * 9)._replace(kill=False)
+    free = FilterSettings(machine, *[True] * 9)._replace(kill=False)
     shut = free._replace(unmapped=False)
 
     assert [verdict(shut.program, call) for call in calls_made] == [*[errno.ENOMEM] * 3, *[ALLOW] * 3, 0, ALLOW]
     assert [verdict(free.program, call) for call in calls_made] == [ALLOW] * 8
 
 
-def test_a_machine_whose_numbers_are_not_known_is_refused() -> None:
+def test_an_unknown_machine_is_refused() -> None:
     with pytest.raises(OSError, match=r"riscv64.*known are x86_64, aarch64") as refusal:
         seccomp.program(inet=False, machine="riscv64")
 
@@ -269,7 +269,7 @@ def test_a_machine_whose_numbers_are_not_known_is_refused() -> None:
 
 
 def _named(machine: str) -> Iterator[tuple[str, int | None]]:
-    """What libseccomp knows of our names: the number, or None for a call that the machine does not have."""
+    """Yield the numbers that libseccomp knows for our names, or None for a call that the machine lacks."""
     found = ctypes.util.find_library("seccomp")
     if found is None:
         return

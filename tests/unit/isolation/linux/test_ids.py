@@ -1,4 +1,4 @@
-"""Who a process is inside a user namespace."""
+"""Tests of the ids of a process inside a user namespace."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def test_one_user_and_one_group_are_mapped(uid: int | None) -> None:
 
 
 @pytest.mark.parametrize("uid", users())
-def test_nobody_else_can_be_become(uid: int | None) -> None:
-    """As the root of a namespace that maps one user only; the control is changing to that user."""
+def test_no_other_user_or_group_can_be_assumed(uid: int | None) -> None:
+    """The process is root of a namespace that maps one user; the control changes to that user."""
     attempts = ("os.setuid(0)", "os.setuid(1)", "os.setgid(1)", "os.setgroups([1])")
 
     said = tried(*attempts, behind=ENTER + "ids.map_ids(0, 0, uid, gid)", uid=uid, staged=False)
@@ -39,8 +39,8 @@ def test_ids_that_are_not_the_callers_own_are_refused(uid: int | None) -> None:
 
 
 @pytest.mark.parametrize("uid", users())
-def test_a_process_that_is_not_dumpable_is_made_so(uid: int | None) -> None:
-    """As one is that has dropped its uid: its files in /proc are root's."""
+def test_mapping_ids_makes_a_process_dumpable(uid: int | None) -> None:
+    """A process that dropped its uid is not dumpable, and root owns its files in `/proc`."""
     hidden = ENTER + "calls.set_dumpable(False)"
     direct = "write('/proc/self/uid_map', f'0 {uid} 1')"
 

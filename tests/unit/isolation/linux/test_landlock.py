@@ -1,4 +1,4 @@
-"""Landlock in the kernel: what was not granted is refused, to root as well, and what was granted works."""
+"""Tests of Landlock in the kernel: paths without a grant are refused, also to root, and granted paths work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SYSTEM = "'/usr', '/bin', '/lib', '/lib64', sys.prefix, sys.base_prefix"
 
 @pytest.fixture
 def ground() -> Iterator[pathlib.Path]:
-    """A folder that any user may enter and write to, with one of each kind in it."""
+    """Create a folder that any user may enter and write to, with one path of each kind."""
     ground = pathlib.Path(tempfile.mkdtemp())
     for folder in ("", "mine", "mine/a", "mine/b", "other"):
         (ground / folder).mkdir(exist_ok=True)
@@ -39,8 +39,8 @@ def restrict(**granted: str) -> str:
     return f"calls.set_no_new_privs(); landlock.restrict({given})"
 
 
-def each(attempts: dict[str, Said], behind: str, uid: int | None) -> None:
-    """Every attempt works without a restriction and ends as listed behind it."""
+def check_attempts(attempts: dict[str, Said], behind: str, uid: int | None) -> None:
+    """Check that every attempt works without a restriction, and ends as listed with it."""
     kept = dict(zip(attempts, tried(*attempts, behind=behind, uid=uid), strict=True))
     free = dict(zip(attempts, tried(*attempts, uid=uid), strict=True))
 
@@ -49,9 +49,9 @@ def each(attempts: dict[str, Said], behind: str, uid: int | None) -> None:
 
 
 @pytest.mark.parametrize("uid", users())
-def test_what_was_not_granted_is_refused(ground: pathlib.Path, uid: int | None) -> None:
+def test_paths_without_a_grant_are_refused(ground: pathlib.Path, uid: int | None) -> None:
     mine, other = ground / "mine", ground / "other"
-    each(
+    check_attempts(
         {
             f"read('{other}/text')": "EACCES",
             f"os.listdir('{other}') and 'done'": "EACCES",
@@ -72,9 +72,9 @@ def test_what_was_not_granted_is_refused(ground: pathlib.Path, uid: int | None) 
 
 
 @pytest.mark.parametrize("uid", users())
-def test_what_was_granted_works(ground: pathlib.Path, uid: int | None) -> None:
+def test_granted_paths_work(ground: pathlib.Path, uid: int | None) -> None:
     mine, other = ground / "mine", ground / "other"
-    each(
+    check_attempts(
         {
             f"read('{other}/text')": "text",
             f"os.listdir('{other}') and 'done'": "done",
@@ -97,14 +97,14 @@ def test_what_was_granted_works(ground: pathlib.Path, uid: int | None) -> None:
 
 
 @pytest.mark.parametrize("uid", users())
-def test_a_file_can_be_granted_and_what_is_missing_is_passed_over(ground: pathlib.Path, uid: int | None) -> None:
+def test_a_file_can_be_granted_and_missing_paths_are_skipped(ground: pathlib.Path, uid: int | None) -> None:
     single = ground / "single"
     kept = restrict(
         read=f"'{ground}/none', '{single}/below', '{ground}/none/none'",
         execute=f"'{ground}/other/program', {SYSTEM}",
         write=f"'{single}', '{ground}/none'",
     )
-    each(
+    check_attempts(
         {
             f"read('{single}')": "text",
             f"write('{single}', 'text')": "done",
@@ -116,9 +116,9 @@ def test_a_file_can_be_granted_and_what_is_missing_is_passed_over(ground: pathli
     )
 
 
-def test_reading_everything_executes_nothing(ground: pathlib.Path) -> None:
-    """A rule adds to those above it: what may be read from `/` on must not be executed from there."""
-    each(
+def test_reading_everything_does_not_allow_execution(ground: pathlib.Path) -> None:
+    """Rules add up, so the right to read `/` must not include the right to execute below it."""
+    check_attempts(
         {f"run('{ground}/mine/program')": "EACCES", "run('/bin/true')": "done"},
         restrict(read="'/'", execute=SYSTEM),
         None,
@@ -127,7 +127,7 @@ def test_reading_everything_executes_nothing(ground: pathlib.Path) -> None:
 
 @pytest.mark.skipif(landlock.abi() < 4, reason="this Landlock knows no TCP")
 @pytest.mark.parametrize("uid", users())
-def test_tcp_is_given_up_unless_it_is_kept(uid: int | None) -> None:
+def test_tcp_is_refused_unless_it_is_granted(uid: int | None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         connect = f"socket.socket().connect({server.getsockname()!r})"
         listen = "socket.socket().bind(('127.0.0.1', 0))"
@@ -152,14 +152,14 @@ def test_sockets_by_abstract_name_and_signals_stay_inside(uid: int | None) -> No
         assert tried(*attempts, behind=restrict(), uid=uid, staged=False) == ["EPERM", "EPERM", "done", "done"]
 
 
-def test_it_says_what_it_covers() -> None:
+def test_restrict_returns_what_it_covers() -> None:
     version = landlock.abi()
     said = one("said", behind="calls.set_no_new_privs(); said = list(landlock.restrict(tcp=True))")
 
     assert said == [version, version >= 4, version >= 6]
 
 
-def test_without_no_new_privs_it_is_not_taken_from_an_ordinary_user() -> None:
+def test_an_ordinary_user_cannot_restrict_without_no_new_privs() -> None:
     user = users()[-1]
 
     assert one("landlock.restrict() and 'done'", uid=user, staged=False) == "EPERM"

@@ -1,4 +1,4 @@
-"""Files are opened beneath a folder by descriptor: through no link, and not above the folder."""
+"""Tests of opening files beneath a folder by descriptor: no link is followed, and no path leaves the folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ both_ways = pytest.mark.parametrize("open_it", [open_beneath, walk_beneath])
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[int]:
-    """An open folder with a file, a folder in it, and links to both."""
+    """Yield the descriptor of a folder with a file, a subfolder, and links to both."""
     (tmp_path / "sub" / "deep").mkdir(parents=True)
     (tmp_path / "sub" / "file").write_text("text")
     (tmp_path / "to folder").symlink_to("sub")
@@ -49,7 +49,7 @@ def test_a_path_beneath_the_folder_is_opened(folder: int, open_it: Open, path: s
 @both_ways
 @pytest.mark.parametrize("path", ["to folder", "to folder/deep", "to file", "to nothing", "sub/out", "sub/out/passwd"])
 def test_a_symbolic_link_is_never_followed(folder: int, open_it: Open, path: str) -> None:
-    """At the end or on the way, also one that stays inside."""
+    """Links at the end, on the way, and inside the folder are refused."""
     with pytest.raises(OSError) as problem:  # noqa: PT011
         open_it(folder, path)
 
@@ -69,7 +69,7 @@ def test_a_path_out_of_the_folder_is_an_error(folder: int, open_it: Open, path: 
 
 
 def test_a_magic_link_of_proc_is_not_followed(folder: int) -> None:
-    """It leads to a file past every path."""
+    """A magic link leads to a file without any path."""
     for path in ("/proc/self/root", f"/proc/self/fd/{folder}/sub", "/proc/self/cwd"):
         with pytest.raises(OSError) as problem:  # noqa: PT011
             open_without_links(path)
@@ -85,7 +85,7 @@ def test_an_absolute_path_without_links_is_opened(tmp_path: Path) -> None:
         os.close(fd)
 
 
-def test_no_descriptor_is_left_by_what_fails(folder: int) -> None:
+def test_a_failed_open_leaves_no_descriptor(folder: int) -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
     for open_it in (open_beneath, walk_beneath):

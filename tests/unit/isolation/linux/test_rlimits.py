@@ -1,4 +1,4 @@
-"""Limits: each stops what it is for, none is ever raised, and none fails for want of a capability."""
+"""Tests of resource limits: each stops its resource, none is raised, and none needs a capability."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LIMITED: dict[str, tuple[str, Said]] = {
 
 @pytest.mark.parametrize("uid", users())
 @pytest.mark.parametrize("attempt", LIMITED)
-def test_a_limit_stops_what_it_is_for(attempt: str, uid: int | None) -> None:
-    """As an ordinary user in a user namespace of its own, where even the number of processes binds."""
+def test_a_limit_stops_its_resource(attempt: str, uid: int | None) -> None:
+    """The user is an ordinary one in a user namespace, where even the number of processes binds."""
     limit, refusal = LIMITED[attempt]
     ready = "signal.signal(signal.SIGXFSZ, signal.SIG_DFL); buffer = bytes(1 << 20); caps.drop_all(); "
 
@@ -38,8 +38,8 @@ def test_a_limit_stops_what_it_is_for(attempt: str, uid: int | None) -> None:
 
 
 @pytest.mark.parametrize("uid", users())
-def test_no_limit_is_raised_and_what_is_above_becomes_the_hard_limit(uid: int | None) -> None:
-    """Also to whoever could raise it: root, or the root of a namespace."""
+def test_no_limit_is_raised_above_the_hard_limit(uid: int | None) -> None:
+    """The hard limit also binds root, and the root of a namespace."""
     low = "resource.setrlimit(resource.RLIMIT_NOFILE, (50, 60)); "
 
     assert one(LIMITS, behind=low + "rlimits.apply(nofile=10**6, core=None)", uid=uid) == [[60, 60], one(CORE, uid=uid)]
@@ -56,7 +56,7 @@ def test_a_lowered_limit_cannot_be_raised_again(uid: int | None) -> None:
     assert one(again, behind="rlimits.apply(nofile=60); caps.drop_all()", uid=uid) == "done"
 
 
-def test_processor_time_ends_a_process_that_will_not_end() -> None:
-    """SIGXCPU at the limit, which may be handled, and SIGKILL a second of processor time later."""
+def test_the_limit_of_processor_time_ends_a_process() -> None:
+    """SIGXCPU at the limit may be handled; SIGKILL follows after a further second of processor time."""
     assert one("[each for each in iter(int, 1)]", behind="rlimits.apply(cpu=1)") == "SIGXCPU"
     assert one(SPIN, behind="seen = []; rlimits.apply(cpu=1)") == "SIGKILL"

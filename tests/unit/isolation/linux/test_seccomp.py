@@ -1,4 +1,4 @@
-"""The filter in the kernel: what it stops works without it, and what an agent needs works behind it."""
+"""Tests of the filter in the kernel: stopped calls work without it, and calls that an agent needs work with it."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ USED = (
 
 
 @pytest.mark.parametrize("uid", users())
-def test_what_the_filter_stops_would_work_without_it(uid: int | None) -> None:
-    """Each attempt is made twice by the same user with the same rights; only the filter differs."""
+def test_calls_that_the_filter_stops_work_without_it(uid: int | None) -> None:
+    """Each attempt is made twice by one user with equal rights; only the filter differs."""
     free = dict(zip(STOPPED, tried(*STOPPED, uid=uid), strict=True))
     shut = dict(zip(STOPPED, tried(*STOPPED, behind=SHUT, uid=uid), strict=True))
 
@@ -74,15 +74,15 @@ def test_what_the_filter_stops_would_work_without_it(uid: int | None) -> None:
 
 
 @pytest.mark.parametrize("uid", users())
-def test_what_programs_need_works_behind_the_filter(uid: int | None) -> None:
+def test_calls_that_programs_need_work_with_the_filter(uid: int | None) -> None:
     free = dict(zip(USED, tried(*USED, uid=uid), strict=True))
 
     assert dict(zip(USED, tried(*USED, behind=SHUT, uid=uid), strict=True)) == free
     assert not {"EPERM", "ENOSYS", "EAFNOSUPPORT", KILLED} & set(map(str, free.values()))
 
 
-def test_every_call_of_the_list_is_stopped() -> None:
-    """Such a call ends the process where the filter is told to kill, so that no other refusal is taken for ours."""
+def test_every_listed_call_is_stopped() -> None:
+    """With `kill` such a call ends the process, so that no other refusal counts as the filter's."""
     listed = syscall_numbers.table_of(os.uname().machine).number
     attempts = {
         name: f"calls.syscall('{name}', {listed[name]}, -1, -1, -1, -1)"
@@ -98,15 +98,15 @@ def test_every_call_of_the_list_is_stopped() -> None:
     assert one("calls.syscall('getppid', 110 if os.uname().machine == 'x86_64' else 173) > 0", behind=SHUT) is True
 
 
-def test_devices_are_not_made_and_pipes_are() -> None:
-    """Killing tells our refusal from the kernel's own: no user namespace may make devices."""
+def test_devices_cannot_be_made_and_pipes_can() -> None:
+    """The filter kills, so its refusal differs from the kernel's own in a user namespace."""
     kinds = {"S_IFCHR": KILLED, "S_IFBLK": KILLED, "S_IFIFO": "done", "S_IFREG": "done"}
     attempts = [f"(os.mknod(p := '/tmp/ramet-' + str(os.getpid()), stat.{kind}), os.unlink(p))" for kind in kinds]
 
     assert tried(*attempts, behind=GATE.format("inet=False, kill=True")) == list(kinds.values())
 
 
-def test_calls_that_are_newer_than_the_filter_do_not_exist() -> None:
+def test_calls_newer_than_the_filter_return_enosys() -> None:
     newest = f"calls.syscall('new', {syscall_numbers.NEWEST + 1}, 0)"
 
     assert one(newest, behind=SHUT) == "ENOSYS"
@@ -114,7 +114,7 @@ def test_calls_that_are_newer_than_the_filter_do_not_exist() -> None:
 
 @pytest.mark.skipif("os.uname().machine != 'x86_64'", reason="x32 and i386 are foreign to x86_64 only")
 def test_a_foreign_abi_ends_the_process() -> None:
-    """x32 shares the audit value of x86_64; i386 comes through int 0x80, as machine code."""
+    """x32 shares the audit value of x86_64; i386 enters by int 0x80, as machine code."""
     x32 = "calls.syscall('getpid', 0x40000000 | 39)"
     code = bytes([0x53, 0xB8, 20, 0, 0, 0, 0xCD, 0x80, 0x5B, 0xC3])  # push rbx; mov eax, 20; int 0x80; pop rbx; ret
     i386 = (
@@ -154,15 +154,15 @@ def test_inet_opens_tcp_and_udp_and_nothing_else() -> None:
     assert dict(zip(attempts, said, strict=True)) == attempts
 
 
-def test_who_may_not_leave_its_group_stays_in_it() -> None:
+def test_a_process_without_sessions_cannot_leave_its_group() -> None:
     leave = ("os.setsid()", "os.setpgid(0, 0)")
 
     assert tried(*leave, behind=GATE.format("inet=False")) == ["done", "done"]
     assert tried(*leave, behind=GATE.format("inet=False, sessions=False")) == ["EPERM", "EPERM"]
 
 
-def test_who_shares_a_root_watches_no_folder() -> None:
-    """There is no inotify, as on a kernel that was built without: programs know what to do then."""
+def test_a_process_without_watches_has_no_inotify() -> None:
+    """The calls return ENOSYS, as on a kernel without inotify, so programs know what to do."""
     known = syscall_numbers.table_of(os.uname().machine).number
     watch = [
         f"calls.syscall('{name}', {known[name]}, -1, -1, 0) and 'done'"
@@ -174,7 +174,7 @@ def test_who_shares_a_root_watches_no_folder() -> None:
     assert set(tried(*watch, behind=GATE.format("inet=False, watches=False"))) == {"ENOSYS"}
 
 
-def test_who_shares_a_user_has_no_queue_in_common() -> None:
+def test_a_process_without_queues_makes_no_system_v_queue() -> None:
     known = syscall_numbers.table_of(os.uname().machine).number
     make = [f"calls.syscall('{name}', {known[name]}, 0, -1, 0)" for name in ("msgget", "semget")]
 
@@ -184,7 +184,7 @@ def test_who_shares_a_user_has_no_queue_in_common() -> None:
     assert tried(make[1], behind=GATE.format("inet=False")) == ["EINVAL"]  # It was asked for less than none.
 
 
-def test_unix_sockets_and_unmapped_memory_are_separate_words() -> None:
+def test_unix_sockets_and_unmapped_memory_are_separate_settings() -> None:
     attempts = ("socket.socket(socket.AF_UNIX)", "os.memfd_create('a') > 0", "socket.socket(socket.AF_INET)")
 
     assert tried(*attempts, behind=GATE.format("inet=False")) == ["done", True, "EAFNOSUPPORT"]
@@ -199,7 +199,7 @@ def test_the_filter_holds_for_other_threads_and_programs() -> None:
     assert tried(program, "watch.said()", behind=_WATCHER + SHUT) == ["exit 1", "EPERM"]
 
 
-def test_without_no_new_privs_it_is_not_taken_from_an_ordinary_user() -> None:
+def test_an_ordinary_user_cannot_install_a_filter_without_no_new_privs() -> None:
     plain = "seccomp.install(seccomp.program(inet=False))"
     nobody = users()[-1]
 

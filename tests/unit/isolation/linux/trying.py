@@ -1,4 +1,4 @@
-"""Trying things in a throw-away process, behind a gate or before none, and saying what became of each."""
+"""Attempts in a separate process, with or without a gate, and the result of each."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ Said = str | int | bool | list[object]
 
 
 def tried(*attempts: str, behind: str = "", uid: int | None = None, staged: bool = True) -> list[Said]:
-    """What became of each attempt: its value, "done", a name of errno, or of the signal that ended it.
+    """Return the result of each attempt: its value, "done", a name of errno, or of the signal that ended it.
 
     `behind` is run before each; `uid` is who tries; `staged=False` leaves out the namespaces.
     """
@@ -109,12 +109,12 @@ def tried(*attempts: str, behind: str = "", uid: int | None = None, staged: bool
 
 
 def one(attempt: str, *, behind: str = "", uid: int | None = None, staged: bool = True) -> Said:
-    """What became of one attempt."""
+    """Return the result of one attempt."""
     return tried(attempt, behind=behind, uid=uid, staged=staged)[0]
 
 
 def users() -> Sequence[int | None]:
-    """Who tries: whoever runs the tests, and an ordinary user if that is root."""
+    """Return the users of attempts: the user of the tests, and an ordinary one if that is root."""
     return [None] if os.getuid() else [None, ORDINARY]
 
 

@@ -1,4 +1,4 @@
-"""Whatever comes over a line, either end goes on or ends the line; nothing else happens, and nothing is left."""
+"""Tests of both ends of a line: after any message each end continues or ends the line, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ LOST = Exit(-9, "lost", "OOMKilled")
 
 @contextlib.asynccontextmanager
 async def one_sandbox(folder: Path) -> AsyncIterator[tuple[NodeClient, RemoteSandbox, StreamLine]]:
-    """A machine that we play, with one sandbox, which was started."""
+    """Yield a simulated machine with one started sandbox."""
     await asyncio.to_thread(folder.mkdir, exist_ok=True)
     async with two_ends() as (ours, theirs):
         machine = NodeClient(ours)
@@ -100,8 +100,8 @@ FUZZED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthC
 
 @FUZZED
 @given(frames=st.lists(FRAMES, max_size=8))
-async def test_a_kernel_stands_whatever_a_machine_says(frames: list[tuple[bytes, bytes]], tmp_path: Path) -> None:
-    """What is asked of the sandbox is answered, or fails by an error that a sandbox may have."""
+async def test_a_kernel_survives_any_messages_of_a_machine(frames: list[tuple[bytes, bytes]], tmp_path: Path) -> None:
+    """Requests to the sandbox are answered, or fail with an error that a sandbox may have."""
     async with one_sandbox(tmp_path / "work") as (machine, box, line):
         asked = asyncio.ensure_future(box.metrics())
         with contextlib.suppress(Gone):
@@ -139,7 +139,7 @@ OUT_OF_TURN: list[tuple[NodeMessage, bytes]] = [
 @pytest.mark.parametrize(
     ("word", "body"), OUT_OF_TURN, ids=[f"{type(word).__name__}-{at}" for at, (word, _) in enumerate(OUT_OF_TURN)]
 )
-async def test_a_word_out_of_turn_ends_the_line(word: NodeMessage, body: bytes, tmp_path: Path) -> None:
+async def test_an_unexpected_message_ends_the_line(word: NodeMessage, body: bytes, tmp_path: Path) -> None:
     async with one_sandbox(tmp_path / "work") as (machine, box, line):
         await say(line, word, body)
 
@@ -151,7 +151,7 @@ async def test_a_word_out_of_turn_ends_the_line(word: NodeMessage, body: bytes, 
 
 
 async def test_a_flood_beyond_the_window_ends_the_line(tmp_path: Path) -> None:
-    """Nobody reads: what is kept is bounded, whoever sends more is not believed any more."""
+    """Nothing reads the stream; stored bytes are bounded, and a sender above the window breaks the protocol."""
     async with one_sandbox(tmp_path / "work") as (machine, _, line):
         with contextlib.suppress(Gone):
             for _ in range(4 * WINDOW // MAX_PIECE):
@@ -160,8 +160,8 @@ async def test_a_flood_beyond_the_window_ends_the_line(tmp_path: Path) -> None:
         assert "window" in (await machine.wait_ended()).detail
 
 
-async def test_what_is_known_of_a_machine_ends_its_sandboxes_at_once(tmp_path: Path) -> None:
-    """And what had come by then can be read, to its end."""
+async def test_the_loss_of_a_machine_ends_its_sandboxes_at_once(tmp_path: Path) -> None:
+    """Output that had arrived by then can be read to its end."""
     async with one_sandbox(tmp_path / "work") as (machine, box, line):
         await say(line, Data(number=1, stream=STDOUT), b"last words")
         await say(line, Threshold(number=1, resource="memory", used=1, limit=1))
@@ -189,8 +189,8 @@ async def test_what_is_known_of_a_machine_ends_its_sandboxes_at_once(tmp_path: P
 
 
 @pytest.mark.parametrize("kind", ["Aborted", "BudgetExceeded", "KeyboardInterrupt", "Gone"])
-async def test_a_machine_tells_no_errors_but_a_sandboxs(kind: str, tmp_path: Path) -> None:
-    """A kernel that is told "Aborted" aborts nothing."""
+async def test_a_machine_can_raise_only_errors_of_sandboxes(kind: str, tmp_path: Path) -> None:
+    """A kernel that receives "Aborted" aborts nothing."""
     async with one_sandbox(tmp_path / "work") as (_, box, line):
         asked = asyncio.ensure_future(box.metrics())
         await say(line, Answer(ask=1, error=ErrorInfo(type=kind, message="said so"), fields={"reason": "r"}))
@@ -199,8 +199,8 @@ async def test_a_machine_tells_no_errors_but_a_sandboxs(kind: str, tmp_path: Pat
             await asked
 
 
-async def test_what_is_too_large_to_travel_is_refused_by_name(tmp_path: Path) -> None:
-    """A mount around the workspace, by its name or by a link; a workspace that is not there."""
+async def test_mounts_around_the_workspace_are_refused_by_name(tmp_path: Path) -> None:
+    """A mount around the workspace, a link to such a mount, and a missing workspace are refused."""
     folder, link = tmp_path / "runs" / "work", tmp_path / "link"
     folder.mkdir(parents=True)
     link.symlink_to(tmp_path)
@@ -219,8 +219,8 @@ async def test_what_is_too_large_to_travel_is_refused_by_name(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("asked", ["link", "link/below", "file"])
-async def test_a_mount_behind_a_symbolic_link_does_not_travel(asked: str, tmp_path: Path) -> None:
-    """Issue 16, line 1: not to a pod either; it is refused by name before the machine is told to start anything."""
+async def test_a_mount_behind_a_symbolic_link_is_not_copied(asked: str, tmp_path: Path) -> None:
+    """Issue 16, line 1: a pod is no exception; the refusal names the mount before the machine starts anything."""
     folder, repo, other = tmp_path / "runs" / "work", tmp_path / "repo", tmp_path / "other"
     for each in (folder, repo, other / "below"):
         each.mkdir(parents=True)
@@ -252,10 +252,10 @@ COMMANDS: st.SearchStrategy[NodeMessage] = st.one_of(
 
 @settings(FUZZED, max_examples=20)
 @given(words=st.lists(st.tuples(COMMANDS, st.sampled_from([b"", b"x"])), max_size=8), nonsense=st.binary(max_size=20))
-async def test_a_machine_stands_whatever_a_kernel_says(
+async def test_a_machine_survives_any_messages_of_a_kernel(
     words: list[tuple[NodeMessage, bytes]], nonsense: bytes, tmp_path: Path
 ) -> None:
-    """Until it is told what no kernel says; then it ends in order."""
+    """The machine serves until it gets an invalid message, then ends in order."""
     async with two_ends() as (ours, theirs):
         serving = asyncio.ensure_future(serve(ours, tmp_path / "runs"))
         hello = await theirs.receive()
@@ -269,15 +269,15 @@ async def test_a_machine_stands_whatever_a_kernel_says(
             await serving
         except ProtocolError:
             assert nonsense or words
-        assert not _left(tmp_path / "runs")
+        assert not _remaining(tmp_path / "runs")
 
 
-def _left(folder: Path) -> list[Any]:
+def _remaining(folder: Path) -> list[Any]:
     return list(folder.iterdir()) if folder.exists() else []
 
 
-def test_words_are_what_they_were() -> None:
-    """A control: what is made up above can be said."""
+def test_a_message_decodes_equal() -> None:
+    """Control: the generated messages can be encoded."""
     word = Start(number=1, run="run", grant=Grant(), workspace="/w")
 
     assert messages.from_kernel(messages.encode(word)) == word

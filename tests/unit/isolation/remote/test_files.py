@@ -1,4 +1,4 @@
-"""Folders that travel: what comes is what went, and what an enemy packs stays in its folder."""
+"""Tests of copied folders: they arrive as sent, and a hostile archive stays in its folder."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from ramet.isolation.remote.file_sync import Known, Packed
 MOST = 1024 * 1024
 
 
-def packed(folder: Path, known: Known | None = None, *, max_bytes: int = MOST) -> tuple[bytes, Packed]:
-    """A folder as a tar."""
+def pack_folder(folder: Path, known: Known | None = None, *, max_bytes: int = MOST) -> tuple[bytes, Packed]:
+    """Return a folder as a tar, with the report of packing."""
     pieces: list[bytes] = []
     told = file_sync.pack(folder, pieces.append, known, max_bytes=max_bytes)
     return b"".join(pieces), told
 
 
-def unpacked(
+def unpack_tar(
     tar: bytes, folder: Path, *, whole: bool = False, max_bytes: int = MOST, max_entries: int = 1000
 ) -> tuple[str, ...]:
-    """A tar as a folder."""
+    """Unpack a tar into a folder, and return the refused paths."""
     return file_sync.unpack(io.BytesIO(tar).read, folder, max_bytes=max_bytes, max_entries=max_entries, whole=whole)
 
 
-def made(*members: tuple[str, str, str]) -> bytes:
-    """A tar by the standard library: of each member its name, its type, and its content or where it leads."""
+def make_tar(*members: tuple[str, str, str]) -> bytes:
+    """Build a tar by the standard library from names, types, and contents or link targets."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for name, kind, content in members:
@@ -50,116 +50,118 @@ def made(*members: tuple[str, str, str]) -> bytes:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Path:
+def source_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "here"
     folder.mkdir()
     return folder
 
 
 @pytest.fixture
-def there(tmp_path: Path) -> Path:
+def target_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "there"
     folder.mkdir()
     return folder
 
 
-def test_what_comes_is_what_went(here: Path, there: Path) -> None:
-    """Files, folders, links that stay inside, modes, names of any bytes and of any length."""
+def test_a_folder_arrives_unchanged(source_folder: Path, target_folder: Path) -> None:
+    """Files, folders, inner links, modes, and names of any bytes and lengths arrive."""
     name = os.fsdecode(b"\xff\xfe")
     long = "l" * 200
-    (here / "below" / long).mkdir(parents=True)
-    (here / "below" / long / long).write_bytes(b"deep" * 300)
-    (here / name).write_text("bytes")
-    (here / "run").write_text("program")
-    (here / "run").chmod(0o750)
-    (here / "shut").mkdir()
-    (here / "shut" / "file").touch()
-    (here / "link").symlink_to(f"below/{long}")
+    (source_folder / "below" / long).mkdir(parents=True)
+    (source_folder / "below" / long / long).write_bytes(b"deep" * 300)
+    (source_folder / name).write_text("bytes")
+    (source_folder / "run").write_text("program")
+    (source_folder / "run").chmod(0o750)
+    (source_folder / "shut").mkdir()
+    (source_folder / "shut" / "file").touch()
+    (source_folder / "link").symlink_to(f"below/{long}")
 
-    refused = unpacked(packed(here)[0], there)
+    refused = unpack_tar(pack_folder(source_folder)[0], target_folder)
 
     assert refused == ()
-    assert (there / "below" / long / long).read_bytes() == b"deep" * 300
-    assert (there / name).read_text() == "bytes"
-    assert stat.S_IMODE((there / "run").stat().st_mode) == 0o750
-    assert (there / "link").readlink() == Path(f"below/{long}")
-    assert sorted(each.name for each in there.rglob("*")) == sorted(each.name for each in here.rglob("*"))
+    assert (target_folder / "below" / long / long).read_bytes() == b"deep" * 300
+    assert (target_folder / name).read_text() == "bytes"
+    assert stat.S_IMODE((target_folder / "run").stat().st_mode) == 0o750
+    assert (target_folder / "link").readlink() == Path(f"below/{long}")
+    assert sorted(each.name for each in target_folder.rglob("*")) == sorted(
+        each.name for each in source_folder.rglob("*")
+    )
 
 
-def test_only_what_changed_goes_again(here: Path, there: Path) -> None:
-    """What was known and is as it was stays away; what has gone is told."""
+def test_only_changes_are_packed_again(source_folder: Path, target_folder: Path) -> None:
+    """Known unchanged files are left out, and removed files are listed."""
     for name in ("same", "changed", "gone"):
-        (here / name).write_text("first")
-    known = file_sync.scan(here)
-    unpacked(packed(here)[0], there)
-    (here / "changed").write_text("second, and longer")
-    (here / "gone").unlink()
-    (here / "new").write_text("new")
+        (source_folder / name).write_text("first")
+    known = file_sync.scan(source_folder)
+    unpack_tar(pack_folder(source_folder)[0], target_folder)
+    (source_folder / "changed").write_text("second, and longer")
+    (source_folder / "gone").unlink()
+    (source_folder / "new").write_text("new")
 
-    tar, told = packed(here, known)
-    unpacked(tar, there)
-    file_sync.remove(there, [os.fsencode(path) for path in told.removed])
+    tar, told = pack_folder(source_folder, known)
+    unpack_tar(tar, target_folder)
+    file_sync.remove(target_folder, [os.fsencode(path) for path in told.removed])
 
     assert told.removed == ("gone",)
     assert b"first" not in tar
-    assert {each.name: each.read_text() for each in there.iterdir()} == {
+    assert {each.name: each.read_text() for each in target_folder.iterdir()} == {
         "same": "first",
         "changed": "second, and longer",
         "new": "new",
     }
 
 
-def test_a_file_may_become_a_folder_and_a_folder_a_file(here: Path, there: Path) -> None:
-    (here / "one").mkdir()
-    (here / "one" / "below").write_text("text")
-    (here / "other").write_text("text")
-    unpacked(packed(here)[0], there)
-    known = file_sync.scan(here)
-    (here / "one" / "below").unlink()
-    (here / "one").rmdir()
-    (here / "one").write_text("a file")
-    (here / "other").unlink()
-    (here / "other").mkdir()
-    (here / "other" / "below").write_text("below")
+def test_a_file_may_become_a_folder_and_a_folder_a_file(source_folder: Path, target_folder: Path) -> None:
+    (source_folder / "one").mkdir()
+    (source_folder / "one" / "below").write_text("text")
+    (source_folder / "other").write_text("text")
+    unpack_tar(pack_folder(source_folder)[0], target_folder)
+    known = file_sync.scan(source_folder)
+    (source_folder / "one" / "below").unlink()
+    (source_folder / "one").rmdir()
+    (source_folder / "one").write_text("a file")
+    (source_folder / "other").unlink()
+    (source_folder / "other").mkdir()
+    (source_folder / "other" / "below").write_text("below")
 
-    tar, told = packed(here, known)
-    unpacked(tar, there)
-    file_sync.remove(there, [os.fsencode(path) for path in told.removed])
+    tar, told = pack_folder(source_folder, known)
+    unpack_tar(tar, target_folder)
+    file_sync.remove(target_folder, [os.fsencode(path) for path in told.removed])
 
-    assert (there / "one").read_text() == "a file"
-    assert (there / "other" / "below").read_text() == "below"
+    assert (target_folder / "one").read_text() == "a file"
+    assert (target_folder / "other" / "below").read_text() == "below"
 
 
-def test_what_may_still_change_unseen_goes_once_more(here: Path) -> None:
-    """A file that was changed this moment can change again within the same tick of the clock."""
-    (here / "young").write_text("first")
+def test_a_just_changed_file_is_packed_again(source_folder: Path) -> None:
+    """Such a file can change again within one tick of the clock."""
+    (source_folder / "young").write_text("first")
 
-    _, told = packed(here)
+    _, told = pack_folder(source_folder)
 
     assert told.known == {"young": None}
 
 
-def test_a_whole_folder_leaves_nothing_else(here: Path, there: Path) -> None:
-    (here / "file").write_text("new")
-    (there / "file").write_text("old")
-    (there / "left" / "over").mkdir(parents=True)
+def test_unpacking_a_whole_folder_removes_other_files(source_folder: Path, target_folder: Path) -> None:
+    (source_folder / "file").write_text("new")
+    (target_folder / "file").write_text("old")
+    (target_folder / "left" / "over").mkdir(parents=True)
 
-    unpacked(packed(here)[0], there, whole=True)
+    unpack_tar(pack_folder(source_folder)[0], target_folder, whole=True)
 
-    assert [each.name for each in there.iterdir()] == ["file"]
-    assert (there / "file").read_text() == "new"
+    assert [each.name for each in target_folder.iterdir()] == ["file"]
+    assert (target_folder / "file").read_text() == "new"
 
 
-def test_a_single_file_travels_too(tmp_path: Path) -> None:
+def test_a_single_file_can_be_packed(tmp_path: Path) -> None:
     (tmp_path / "one").write_text("text")
 
-    unpacked(packed(tmp_path / "one")[0], tmp_path / "two")
+    unpack_tar(pack_folder(tmp_path / "one")[0], tmp_path / "two")
 
     assert (tmp_path / "two").read_text() == "text"
 
 
-def test_the_source_of_a_mount_travels_through_no_link(tmp_path: Path, there: Path) -> None:
-    """A folder or file at a path that has become a link, or leads through one, is an error: nothing of it is read."""
+def test_a_mount_source_behind_a_link_is_not_packed(tmp_path: Path, target_folder: Path) -> None:
+    """A path that is a link, or leads through one, is an error, and nothing of it is read."""
     real = tmp_path.resolve() / "real"
     (real / "below").mkdir(parents=True)
     (real / "below" / "file").write_text("text")
@@ -173,119 +175,129 @@ def test_the_source_of_a_mount_travels_through_no_link(tmp_path: Path, there: Pa
     assert not told
 
     file_sync.pack(real / "below", told.extend, max_bytes=MOST, is_source=True)
-    unpacked(bytes(told), there)
-    assert (there / "file").read_text() == "text"
+    unpack_tar(bytes(told), target_folder)
+    assert (target_folder / "file").read_text() == "text"
 
 
-def test_what_is_private_in_a_state_folder_of_a_mount_does_not_travel(here: Path, there: Path) -> None:
-    """Of whatever kernel; what a project keeps in the same folder does, and so does all of a workspace."""
+def test_private_state_of_a_kernel_in_a_mount_is_not_packed(source_folder: Path, target_folder: Path) -> None:
+    """The kernel does not matter; project files in the folder are packed, and so is all of a workspace."""
     for name in (".ramet/journal.db", ".ramet/runs/one/file", "sub/.ramet/operator-token", "sub/.ramet/skills/note"):
-        (here / name).parent.mkdir(parents=True, exist_ok=True)
-        (here / name).write_text("text")
+        (source_folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (source_folder / name).write_text("text")
     told = bytearray()
 
-    file_sync.pack(here.resolve(), told.extend, max_bytes=MOST, is_source=True)
+    file_sync.pack(source_folder.resolve(), told.extend, max_bytes=MOST, is_source=True)
 
-    unpacked(bytes(told), there)
-    assert [str(each.relative_to(there)) for each in there.rglob("*") if each.is_file()] == ["sub/.ramet/skills/note"]
-    assert b"journal.db" in packed(here)[0]
+    unpack_tar(bytes(told), target_folder)
+    assert [str(each.relative_to(target_folder)) for each in target_folder.rglob("*") if each.is_file()] == [
+        "sub/.ramet/skills/note"
+    ]
+    assert b"journal.db" in pack_folder(source_folder)[0]
 
 
-def test_what_is_no_file_stays_and_is_told(here: Path) -> None:
-    os.mkfifo(here / "fifo")
-    (here / "file").touch()
+def test_a_fifo_is_not_packed_and_is_reported(source_folder: Path) -> None:
+    os.mkfifo(source_folder / "fifo")
+    (source_folder / "file").touch()
 
-    tar, told = packed(here)
+    tar, told = pack_folder(source_folder)
 
     assert b"fifo" not in tar
     assert told.refused == ("fifo: neither a file nor a folder nor a link",)
 
 
-def test_too_much_is_refused_before_it_is_sent(here: Path) -> None:
-    (here / "large").write_bytes(bytes(1000))
+def test_a_folder_above_the_size_limit_is_refused(source_folder: Path) -> None:
+    (source_folder / "large").write_bytes(bytes(1000))
 
     with pytest.raises(OutputTooLarge):
-        packed(here, max_bytes=999)
+        pack_folder(source_folder, max_bytes=999)
 
 
 OUTSIDE = [
-    pytest.param(made(("../evil", "0", "x")), id="up"),
-    pytest.param(made(("a/../../evil", "0", "x")), id="up-from-below"),
-    pytest.param(made(("/evil", "0", "x")), id="absolute"),
-    pytest.param(made(("a//evil", "0", "x")), id="empty-part"),
-    pytest.param(made(("n" * 256, "0", "x")), id="name-too-long"),
-    pytest.param(made(("/".join("d" * 200), "0", "x")), id="too-deep"),
-    pytest.param(made(("hard", "1", "/etc/passwd")), id="hard-link"),
-    pytest.param(made(("fifo", "6", "")), id="fifo"),
-    pytest.param(made(("device", "3", "")), id="device"),
-    pytest.param(made(("block", "4", "")), id="block-device"),
-    pytest.param(made(("file", "0", "x"))[:700], id="cut-short"),
+    pytest.param(make_tar(("../evil", "0", "x")), id="up"),
+    pytest.param(make_tar(("a/../../evil", "0", "x")), id="up-from-below"),
+    pytest.param(make_tar(("/evil", "0", "x")), id="absolute"),
+    pytest.param(make_tar(("a//evil", "0", "x")), id="empty-part"),
+    pytest.param(make_tar(("n" * 256, "0", "x")), id="name-too-long"),
+    pytest.param(make_tar(("/".join("d" * 200), "0", "x")), id="too-deep"),
+    pytest.param(make_tar(("hard", "1", "/etc/passwd")), id="hard-link"),
+    pytest.param(make_tar(("fifo", "6", "")), id="fifo"),
+    pytest.param(make_tar(("device", "3", "")), id="device"),
+    pytest.param(make_tar(("block", "4", "")), id="block-device"),
+    pytest.param(make_tar(("file", "0", "x"))[:700], id="cut-short"),
     pytest.param(b"no tar at all" * 100, id="nonsense"),
 ]
 
 
 @pytest.mark.parametrize("tar", OUTSIDE)
-def test_what_nobody_honest_packs_is_refused(tar: bytes, there: Path) -> None:
+def test_a_hostile_archive_is_refused(tar: bytes, target_folder: Path) -> None:
     with pytest.raises(InvalidValue):
-        unpacked(tar, there)
+        unpack_tar(tar, target_folder)
 
-    assert not [each for each in there.parent.rglob("*") if each.name in ("evil", "hard", "fifo", "device", "block")]
+    assert not [
+        each for each in target_folder.parent.rglob("*") if each.name in ("evil", "hard", "fifo", "device", "block")
+    ]
 
 
-def test_a_link_that_leads_out_is_not_made(there: Path) -> None:
-    """And told; one that stays inside is."""
-    tar = made(("out", "2", "/etc"), ("up", "2", "below/../../other"), ("a/in", "2", "../b"), ("empty", "0", ""))
+def test_a_link_that_leads_out_of_the_folder_is_not_made(target_folder: Path) -> None:
+    """The link is reported; one that stays inside is made."""
+    tar = make_tar(("out", "2", "/etc"), ("up", "2", "below/../../other"), ("a/in", "2", "../b"), ("empty", "0", ""))
 
-    refused = unpacked(tar, there)
+    refused = unpack_tar(tar, target_folder)
 
     assert [each.split(":")[0] for each in refused] == ["out", "up"]
-    assert sorted(each.name for each in there.rglob("*")) == ["a", "empty", "in"]
+    assert sorted(each.name for each in target_folder.rglob("*")) == ["a", "empty", "in"]
 
 
-def test_nothing_is_written_through_a_link(there: Path) -> None:
-    """A folder that was a link by then, made by the same archive or an earlier one, is replaced by a folder."""
-    target = there.with_name("target")
+def test_nothing_is_written_through_a_link(target_folder: Path) -> None:
+    """A link on the way, from this archive or an earlier one, is replaced by a folder."""
+    target = target_folder.with_name("target")
     target.mkdir()
-    (there / "old").symlink_to(target)
-    tar = made(("inner", "2", "."), ("inner/file", "0", "x"), ("old/file", "0", "x"), ("old", "5", ""))
+    (target_folder / "old").symlink_to(target)
+    tar = make_tar(("inner", "2", "."), ("inner/file", "0", "x"), ("old/file", "0", "x"), ("old", "5", ""))
 
-    unpacked(tar, there)
-    file_sync.remove(there, [b"old/file"])
-    (there / "link").symlink_to(target)
+    unpack_tar(tar, target_folder)
+    file_sync.remove(target_folder, [b"old/file"])
+    (target_folder / "link").symlink_to(target)
     (target / "keep").touch()
-    file_sync.remove(there, [b"link/keep"])
+    file_sync.remove(target_folder, [b"link/keep"])
 
-    assert (there / "inner" / "file").read_text() == "x"
-    assert not (there / "inner").is_symlink()
+    assert (target_folder / "inner" / "file").read_text() == "x"
+    assert not (target_folder / "inner").is_symlink()
     assert [each.name for each in target.iterdir()] == ["keep"]
 
 
-def test_no_mode_gives_anybody_more_than_it_has(there: Path) -> None:
-    """No setuid, setgid or sticky bit arrives; a folder stays its owner's to enter."""
-    unpacked(made(("file", "0", "x"), ("folder", "5", "")), there)
+def test_special_mode_bits_are_dropped(target_folder: Path) -> None:
+    """No setuid, setgid or sticky bit arrives, and an owner can enter its folders."""
+    unpack_tar(make_tar(("file", "0", "x"), ("folder", "5", "")), target_folder)
 
-    assert stat.S_IMODE((there / "file").stat().st_mode) == 0o777
-    assert stat.S_IMODE((there / "folder").stat().st_mode) == 0o777
+    assert stat.S_IMODE((target_folder / "file").stat().st_mode) == 0o777
+    assert stat.S_IMODE((target_folder / "folder").stat().st_mode) == 0o777
 
 
 @pytest.mark.parametrize(
     "unpack",
     [
-        pytest.param(lambda there: unpacked(made(("file", "0", "x" * 100)), there, max_bytes=99), id="bytes"),
-        pytest.param(lambda there: unpacked(made(("a", "5", ""), ("b", "5", "")), there, max_entries=1), id="entries"),
+        pytest.param(
+            lambda target_folder: unpack_tar(make_tar(("file", "0", "x" * 100)), target_folder, max_bytes=99),
+            id="bytes",
+        ),
+        pytest.param(
+            lambda target_folder: unpack_tar(make_tar(("a", "5", ""), ("b", "5", "")), target_folder, max_entries=1),
+            id="entries",
+        ),
     ],
 )
-def test_more_than_was_granted_is_refused(unpack: Callable[[Path], object], there: Path) -> None:
+def test_an_archive_above_the_limits_is_refused(unpack: Callable[[Path], object], target_folder: Path) -> None:
     with pytest.raises(OutputTooLarge):
-        unpack(there)
+        unpack(target_folder)
 
 
 @pytest.mark.parametrize("path", [b"../other", b"/other", b"", b"a/../../other", b"."])
-def test_what_has_gone_elsewhere_is_not_removed(path: bytes, there: Path) -> None:
-    other = there.with_name("other")
+def test_a_path_outside_of_the_folder_is_not_removed(path: bytes, target_folder: Path) -> None:
+    other = target_folder.with_name("other")
     other.touch()
 
     with pytest.raises(InvalidValue):
-        file_sync.remove(there, [path])
+        file_sync.remove(target_folder, [path])
 
     assert other.exists()

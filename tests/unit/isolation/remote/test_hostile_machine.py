@@ -1,4 +1,4 @@
-"""A hostile machine, by hand: what it says without reading does not pile up in the host."""
+"""Tests of a hostile machine: messages of a machine that does not read do not pile up in the host."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HANG_S = 180.0
 
 
 class HostileLine:
-    """A line to a machine that says that streams begin and end, one after the other, and reads nothing."""
+    """Line to a machine that reports the begins and ends of streams one after another, and reads nothing."""
 
     def __init__(self) -> None:
         self.heard = 0  #: words that the host has taken
@@ -45,11 +45,11 @@ class HostileLine:
         )
 
     async def send(self, frame: Frame) -> None:
-        """Take a frame, once it reads."""
+        """Accept a frame once the machine reads."""
         await self.is_reading.wait()
 
     async def receive(self) -> Frame | None:
-        """The next word."""
+        """Return the next message."""
         self.heard += 1
         if self.heard == 1:
             return Frame(messages.encode(self._hello))
@@ -63,14 +63,14 @@ class HostileLine:
         return Frame(messages.encode(Data(number=1, stream=stream)))
 
     async def close(self) -> None:
-        """End it."""
+        """End the line."""
         self._over.set()
         self.is_reading.set()
 
 
 @asynccontextmanager
-async def flooded(folder: Path, line: HostileLine) -> AsyncIterator[NodeClient]:
-    """A machine that floods, as soon as the host has gone on with a sandbox there."""
+async def flooding_machine(folder: Path, line: HostileLine) -> AsyncIterator[NodeClient]:
+    """Yield a machine that floods once the host has adopted a sandbox there."""
     machine = NodeClient(line, level=Isolation.L1)
     spec = SandboxSpec(run="run-1", grant=GRANT, workspace=folder, proxy=folder / "nobody listens")
     adopting = asyncio.ensure_future(machine.adopt(1, spec))
@@ -87,10 +87,10 @@ async def flooded(folder: Path, line: HostileLine) -> AsyncIterator[NodeClient]:
 
 
 async def test_a_machine_that_does_not_read_is_no_longer_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host takes no more words than lead to MAX_WAITING bytes, and goes on once the machine reads."""
+    """The host reads no more messages than MAX_WAITING bytes of answers allow, and continues once the machine reads."""
     monkeypatch.setattr(outbox, "MAX_WAITING", 100_000, raising=False)
     line = HostileLine()
-    async with flooded(tmp_path, line) as machine:
+    async with flooding_machine(tmp_path, line) as machine:
         heard = 0
         while heard != line.heard:
             heard = line.heard
@@ -103,17 +103,17 @@ async def test_a_machine_that_does_not_read_is_no_longer_read(tmp_path: Path, mo
 
 
 async def test_a_machine_that_reads_nothing_for_long_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its sandboxes end with the reason."""
+    """The sandboxes of the machine end with the reason."""
     monkeypatch.setattr(outbox, "MAX_WAITING", 100_000, raising=False)
     monkeypatch.setattr(host_agent, "_UNREAD_S", 0.05, raising=False)
-    async with flooded(tmp_path, HostileLine()) as machine:
+    async with flooding_machine(tmp_path, HostileLine()) as machine:
         exit = await asyncio.wait_for(machine.wait_ended(), HANG_S)
         assert exit.reason == "lost"
         assert "read nothing for" in exit.detail
 
 
-async def test_what_a_machine_says_of_a_sandbox_that_is_not_adopted_ends_nothing(tmp_path: Path) -> None:
-    """A pod outlives a kernel with the program that it began with, and that of an older ramet says its end unasked."""
+async def test_messages_about_a_sandbox_before_its_adoption_are_accepted(tmp_path: Path) -> None:
+    """A pod of an older ramet may report the end of its sandbox without a request."""
     ended = Ended(number=1, code=0, reason="exited")
     async with two_ends() as (here, there), closing(NodeClient(here, level=Isolation.L1)) as machine:
         await say(there, Hello(version=messages.VERSION, python="", level=Isolation.L1, mechanisms={}, kept=(1,)))
@@ -133,7 +133,7 @@ async def test_what_a_machine_says_of_a_sandbox_that_is_not_adopted_ends_nothing
 
 
 async def word_from(kernel: Line) -> messages.FromKernel:
-    """The next word of a kernel."""
+    """Return the next message of a kernel."""
     frame = await asyncio.wait_for(kernel.receive(), HANG_S)
     assert frame is not None
     return messages.from_kernel(frame.control)
@@ -141,7 +141,7 @@ async def word_from(kernel: Line) -> messages.FromKernel:
 
 @asynccontextmanager
 async def closing(machine: NodeClient) -> AsyncIterator[NodeClient]:
-    """The machine, which is closed with this."""
+    """Yield the machine, and close it at the end."""
     try:
         yield machine
     finally:

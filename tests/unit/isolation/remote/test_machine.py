@@ -1,4 +1,5 @@
-"""A machine at work: what is slow on a line holds up nothing else on it, and what ends with it ends at once."""
+"""Tests of a working machine: a slow stream delays no other stream of its line, and the machine's end ends its
+sandboxes."""
 
 from __future__ import annotations
 
@@ -34,13 +35,13 @@ print(hashlib.sha256(back).hexdigest(), end="")
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[BackendFixture]:
-    """A machine of its own."""
+    """Open a separate machine."""
     async with Workdir("tests.support.machines:MachineBackend", tmp_path).open() as site:
         yield site
 
 
-async def test_ten_megabytes_that_nobody_reads_hold_up_nobody(site: BackendFixture) -> None:
-    """Another sandbox of the same line talks on, and so does this one once it is read; nothing of it is lost."""
+async def test_unread_output_does_not_delay_other_streams(site: BackendFixture) -> None:
+    """Another sandbox of the line continues, and this one does once its output is read; nothing is lost."""
     async with site.start_guest() as loud, site.start_guest() as other:
         await loud.send("say", stream=1, text="l", times=TEN_MB)
         for _ in range(20):
@@ -56,8 +57,8 @@ async def test_ten_megabytes_that_nobody_reads_hold_up_nobody(site: BackendFixtu
         assert len(out) == TEN_MB
 
 
-async def test_a_machine_that_dies_takes_its_sandboxes_along_at_once(site: BackendFixture) -> None:
-    """Whoever waits is told that they are lost; what they had said can be read; none can be started there."""
+async def test_the_sandboxes_of_a_dead_machine_end_at_once(site: BackendFixture) -> None:
+    """Waiters get "lost", earlier output can be read, and no sandbox can be started there."""
     assert isinstance(site.backend, MachineBackend)
     process = await site.backend.process()
     async with site.start_guest() as one, site.start_guest() as other:
@@ -76,8 +77,8 @@ async def test_a_machine_that_dies_takes_its_sandboxes_along_at_once(site: Backe
             await site.backend.start(site.spec())
 
 
-async def test_who_may_comes_to_the_hosts_proxy(site: BackendFixture, tmp_path: Path) -> None:
-    """Each connection inside is one to the socket on the host, both ways, to its end."""
+async def test_a_sandbox_with_endpoints_reaches_the_hosts_proxy(site: BackendFixture, tmp_path: Path) -> None:
+    """Each connection inside is one to the socket on the host, in both directions, to its end."""
     got = list[bytes]()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -104,8 +105,8 @@ async def test_who_may_comes_to_the_hosts_proxy(site: BackendFixture, tmp_path: 
     assert got == [bytes(2**20)] * 3
 
 
-async def test_a_workspace_goes_there_and_comes_back_as_it_was_left(site: BackendFixture) -> None:
-    """Of a resumed run: what was in it is there; what was changed and removed is so here, after a sync and the end."""
+async def test_a_workspace_is_copied_to_the_machine_and_back(site: BackendFixture) -> None:
+    """Earlier files are there; changed and removed files arrive on the host after a sync and at the end."""
     spec = site.spec()
     (spec.workspace / "below").mkdir()
     for name in ("kept", "changed", "below/removed"):
@@ -124,13 +125,13 @@ async def test_a_workspace_goes_there_and_comes_back_as_it_was_left(site: Backen
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Beside the scratch folder, which is nobody's to mount: workspaces are in it."""
+    """Yield a folder outside of the scratch folder, which holds workspaces and may not be mounted."""
     with tempfile.TemporaryDirectory(prefix="ramet-mounts-") as found:
         yield Path(found)
 
 
 async def test_a_single_file_may_be_a_mount(site: BackendFixture, folder: Path) -> None:
-    """And what is too large to travel is refused by name, with a word of what to do instead."""
+    """A mount above the size limit is refused by name, with a hint to use an image."""
     (folder / "file").write_text("text")
     async with site.start_guest(grant=replace_grant(GRANT, readonly_mounts=(str(folder / "file"),))) as visit:
         assert await visit.ask("read", path=str(folder / "file")) == "text"
@@ -141,8 +142,8 @@ async def test_a_single_file_may_be_a_mount(site: BackendFixture, folder: Path) 
     assert refusal.value.field == "readonly_mounts"
 
 
-async def test_what_the_machine_has_does_not_go_there(site: BackendFixture, folder: Path) -> None:
-    """A mount is seen at its path on the host, as the machine's image has it elsewhere; and so is what lies below."""
+async def test_a_mount_that_the_machines_image_has_is_not_copied(site: BackendFixture, folder: Path) -> None:
+    """A mount, and a path below it, appear at their host paths with the content of the machine's image."""
     assert isinstance(site.backend, MachineBackend)
     machine = await site.backend.machine()
     library = Path(json.__file__).parent
@@ -168,8 +169,8 @@ async def test_what_the_machine_has_does_not_go_there(site: BackendFixture, fold
         assert out.decode() == "\n".join([f"it goes{names[0]}", *names[1:], (library / "decoder.py").read_text()])
 
 
-async def test_a_workspace_that_holds_more_than_it_may_does_not_travel(site: BackendFixture) -> None:
-    """Sparse files are small there and large here: a sync says so, and this host holds no more than was granted."""
+async def test_a_workspace_above_its_size_limit_is_not_synced(site: BackendFixture) -> None:
+    """Sparse files are small there and large here: the sync fails, and the host stores no more than was granted."""
     async with site.start_guest(grant=replace_grant(GRANT, workspace_size_mb=4)) as visit:
         script = "for name in a b c; do truncate -s 4M $name; done"
         assert (await visit.sandbox.run_command(["/bin/sh", "-c", script], timeout_s=60, max_bytes=1000)).code == 0
@@ -180,8 +181,8 @@ async def test_a_workspace_that_holds_more_than_it_may_does_not_travel(site: Bac
         assert (visit.spec.workspace / "d").read_text() == "x\n"
 
 
-async def test_nothing_of_a_sandbox_stays_on_its_machine(site: BackendFixture) -> None:
-    """Neither its workspace nor its shelf, once it is cleaned up."""
+async def test_a_cleaned_up_sandbox_leaves_nothing_on_its_machine(site: BackendFixture) -> None:
+    """Neither its workspace nor its shelf stays."""
     assert isinstance(site.backend, MachineBackend)
     process = await site.backend.process()
     runs = Path(f"/proc/{process.pid}/root{site.workdir.runs}")
@@ -197,5 +198,5 @@ async def test_nothing_of_a_sandbox_stays_on_its_machine(site: BackendFixture) -
 
 
 def names(folder: Path) -> list[str]:
-    """What is in it."""
+    """Return the names in a folder."""
     return [each.name for each in folder.iterdir()]

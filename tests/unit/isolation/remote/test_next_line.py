@@ -1,4 +1,4 @@
-"""A machine between two kernels: what happens to a sandbox before the next one adopts it is told with the adoption."""
+"""Tests of a machine between two kernels: events of a sandbox before its adoption are reported with the adoption."""
 
 from __future__ import annotations
 
@@ -40,36 +40,36 @@ TURNS = 300
 HANG_S = 180.0
 
 
-class Spoken:
-    """One line to a machine, word by word, as a kernel would say them."""
+class LineClient:
+    """Client that sends and receives single messages on a line, as a kernel would."""
 
     def __init__(self, line: StreamLine) -> None:
         self._line = line
 
     async def say(self, word: NodeMessage, body: bytes = b"") -> None:
-        """Send a word."""
+        """Send a message."""
         await self._line.send(Frame(messages.encode(word), body))
 
     async def hear(self) -> FromMachine:
-        """The next word of the machine."""
+        """Return the next message of the machine."""
         frame = await asyncio.wait_for(self._line.receive(), HANG_S)
         assert frame is not None, "its line ended"
         return messages.from_machine(frame.control)
 
 
 @asynccontextmanager
-async def spoken(machine: OutlivingBackend) -> AsyncIterator[Spoken]:
-    """A line of its own, which ends with this; what was started goes on there."""
+async def open_line(machine: OutlivingBackend) -> AsyncIterator[LineClient]:
+    """Open a separate line and close it at the end; started sandboxes continue."""
     line = StreamLine(*await asyncio.open_unix_connection(machine._path))
     try:
-        yield Spoken(line)
+        yield LineClient(line)
     finally:
         await line.close()
 
 
 @asynccontextmanager
 async def machine_at(folder: Path) -> AsyncIterator[OutlivingBackend]:
-    """A machine, which ends with this."""
+    """Start a machine, and end it at the end."""
     machine = OutlivingBackend(folder / "runs")
     await asyncio.to_thread(machine._begin)
     assert machine.process is not None
@@ -80,27 +80,27 @@ async def machine_at(folder: Path) -> AsyncIterator[OutlivingBackend]:
         await asyncio.to_thread(machine.process.wait, HANG_S)
 
 
-def begun() -> bytes:
-    """The first word to a sandbox, as bytes of its channel."""
+def start_bytes() -> bytes:
+    """Return the first message to a sandbox, as bytes of its channel."""
     word = guest_protocol.StartFunction(run="run-1", path="main", name="f")
     return b"".join(bytes(piece) for piece in frames.pack(guest_protocol.encode(word), b""))
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another machine")
-async def test_the_end_of_a_sandbox_that_nobody_has_adopted_yet_comes_behind_the_adoption() -> None:
-    """The next kernel does not know the sandbox before that, and a word about it would end the line."""
+async def test_the_end_of_a_sandbox_is_reported_after_its_adoption() -> None:
+    """Before the adoption the kernel does not know the sandbox, and a message about it would end the line."""
     with short_folder() as folder:
         spec = SandboxSpec(run="run-1", grant=GRANT, workspace=folder / "runs" / "run-1" / "workspace", entry=ENTRY)
         async with machine_at(folder) as machine:
-            async with spoken(machine) as first:
+            async with open_line(machine) as first:
                 assert isinstance(await first.hear(), Hello)
                 await first.say(host_agent._started(1, spec, is_asked=True))
                 while not isinstance(await first.hear(), Started):
                     pass
                 await first.say(Signal(number=1, signal=signal.SIGSTOP))  # It does not end by itself.
-                await first.say(Data(number=1, stream=CHANNEL), begun())
+                await first.say(Data(number=1, stream=CHANNEL), start_bytes())
 
-            async with spoken(machine) as second:
+            async with open_line(machine) as second:
                 hello = await second.hear()
                 assert isinstance(hello, Hello)
                 assert hello.kept == (1,)
@@ -118,10 +118,10 @@ async def test_the_end_of_a_sandbox_that_nobody_has_adopted_yet_comes_behind_the
                 assert (word.number, word.reason) == (1, "signalled")
 
 
-async def test_a_limit_that_is_near_is_told_of_sandboxes_that_the_kernel_knows(
+async def test_thresholds_are_reported_only_for_adopted_sandboxes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No word is said of one that was started on another line and is not adopted."""
+    """A sandbox that was started on another line and is not adopted gets no report."""
     async with node_agent.open_node_agent(tmp_path) as keeper:
         posted = list[object]()
         monkeypatch.setattr(keeper, "_post", lambda word, body=b"": posted.append(word))

@@ -1,4 +1,5 @@
-"""What is kept of a channel: every word that is not answered, as it was said, however the bytes were cut."""
+"""Tests of the log of a channel: every unanswered message is replayed as it was sent, whatever pieces its bytes came
+in."""
 
 from __future__ import annotations
 
@@ -34,26 +35,26 @@ TALK = guest_protocol.StartConversation(run="r", root="r", path="r", agent="a", 
 ASKS = guest_protocol.AskModel(id=1, step="r:1")
 
 
-def begun() -> ChannelLog:
-    """Of who was told what to do."""
+def started_log() -> ChannelLog:
+    """Return the log of a guest that got its first message."""
     tape = ChannelLog()
-    tape.record_input(packed(TALK))
+    tape.record_input(message_bytes(TALK))
     return tape
 
 
-def packed(word: GuestMessage | HostMessage, body: bytes = b"") -> bytes:
+def message_bytes(word: GuestMessage | HostMessage, body: bytes = b"") -> bytes:
     return b"".join(bytes(piece) for piece in frames.pack(guest_protocol.encode(word), body))
 
 
-def cut(take: Callable[[bytes], None], data: bytes, sizes: Sequence[int]) -> None:
-    """Give it piece by piece."""
+def feed_in_pieces(take: Callable[[bytes], None], data: bytes, sizes: Sequence[int]) -> None:
+    """Feed the data in pieces of these sizes."""
     at = 0
     for size in (*sizes, len(data)):
         take(data[at : at + size])
         at += size
 
 
-def said_again(tape: ChannelLog) -> list[GuestMessage]:
+def replayed_messages(tape: ChannelLog) -> list[GuestMessage]:
     return [guest_protocol.from_guest(frame.control) for frame in FrameReader().feed(tape.unanswered())]
 
 
@@ -68,32 +69,32 @@ SIZES = st.lists(st.integers(1, 40), max_size=30)
     late=st.binary(min_size=1, max_size=100),
     cut_at=st.integers(1, 100),
 )
-def test_what_is_not_answered_comes_again_as_it_was_said(
+def test_unanswered_messages_are_replayed_as_they_were_sent(
     bodies: list[bytes], answered: set[int], sizes: list[int], back: list[int], late: bytes, cut_at: int
 ) -> None:
-    """In its order; and the beginning of what was being said follows, so that its rest fits on."""
+    """The order stays, and the begin of an unfinished message follows, so that its rest fits."""
     tape = ChannelLog()
-    words = [packed(Spawn(id=at), body) for at, body in enumerate(bodies)]
-    last = packed(Spawn(id=99), late)
-    begun = last[: min(cut_at, len(last) - 1)]
+    words = [message_bytes(Spawn(id=at), body) for at, body in enumerate(bodies)]
+    last = message_bytes(Spawn(id=99), late)
+    started_log = last[: min(cut_at, len(last) - 1)]
 
-    tape.record_input(packed(START, b"capsule"))
-    cut(tape.record_output, b"".join(words) + begun, sizes)
-    cut(tape.record_input, b"".join(packed(Answer(id=at), b"answer" * at) for at in sorted(answered)), back)
+    tape.record_input(message_bytes(START, b"capsule"))
+    feed_in_pieces(tape.record_output, b"".join(words) + started_log, sizes)
+    feed_in_pieces(tape.record_input, b"".join(message_bytes(Answer(id=at), b"answer" * at) for at in sorted(answered)), back)
 
-    assert tape.unanswered() == b"".join(word for at, word in enumerate(words) if at not in answered) + begun
-    tape.record_output(last[len(begun) :])
-    assert said_again(tape)[-1] == Spawn(id=99)
+    assert tape.unanswered() == b"".join(word for at, word in enumerate(words) if at not in answered) + started_log
+    tape.record_output(last[len(started_log) :])
+    assert replayed_messages(tape)[-1] == Spawn(id=99)
 
 
-def test_a_wish_to_hear_of_an_end_and_the_last_word_come_again() -> None:
-    """Until that end was told; what needs no answer is gone."""
-    tape = begun()
+def test_watches_and_the_final_message_are_replayed() -> None:
+    """A watch is replayed until its end was reported; messages without an answer are dropped."""
+    tape = started_log()
     for word in (guest_protocol.Watch(run="one"), guest_protocol.Watch(run="two"), Note(text="n"), Done(ok=True)):
-        tape.record_output(packed(word))
-    tape.record_input(packed(ChildEnded(run="one", status="completed", exit_code=0), b"value"))
+        tape.record_output(message_bytes(word))
+    tape.record_input(message_bytes(ChildEnded(run="one", status="completed", exit_code=0), b"value"))
 
-    assert said_again(tape) == [guest_protocol.Watch(run="two"), Done(ok=True)]
+    assert replayed_messages(tape) == [guest_protocol.Watch(run="two"), Done(ok=True)]
 
 
 @pytest.mark.parametrize(
@@ -108,35 +109,35 @@ def test_a_wish_to_hear_of_an_end_and_the_last_word_come_again() -> None:
         ([(True, Record(number=1), b"x" * MAX_KEPT)], "8 MiB"),
     ],
 )
-def test_nobody_goes_on_with_what_a_kernel_alone_knew(
+def test_a_log_without_state_of_the_dead_kernel_cannot_be_replayed(
     words: list[tuple[bool, GuestMessage | HostMessage, bytes]], why: str
 ) -> None:
-    """A reply that was told in part, changes that are in no commit, more than is kept."""
-    tape = begun()
+    """A partly streamed reply, uncommitted changes, and more bytes than are kept raise Gone."""
+    tape = started_log()
     for is_said, word, body in words:
-        (tape.record_output if is_said else tape.record_input)(packed(word, body))
+        (tape.record_output if is_said else tape.record_input)(message_bytes(word, body))
 
     with pytest.raises(Gone, match=why):
         tape.unanswered()
 
 
-def test_what_could_not_be_gone_on_with_can_be_again() -> None:
-    """A commit that was answered, a large word that was."""
-    tape = begun()
-    tape.record_output(packed(UseState(id=1, do="set", name="k"), b"1") + packed(UseState(id=2, do="commit")))
-    tape.record_output(packed(Spawn(id=3), b"x" * MAX_KEPT) + packed(Output(id=4, target="t")))
+def test_answers_make_a_log_replayable_again() -> None:
+    """An answered commit and an answered large message no longer prevent a replay."""
+    tape = started_log()
+    tape.record_output(message_bytes(UseState(id=1, do="set", name="k"), b"1") + message_bytes(UseState(id=2, do="commit")))
+    tape.record_output(message_bytes(Spawn(id=3), b"x" * MAX_KEPT) + message_bytes(Output(id=4, target="t")))
     for answered in (1, 2, 3):
-        tape.record_input(packed(Answer(id=answered)))
+        tape.record_input(message_bytes(Answer(id=answered)))
 
-    assert said_again(tape) == [Output(id=4, target="t")]
+    assert replayed_messages(tape) == [Output(id=4, target="t")]
 
 
-def test_a_commit_that_was_refused_settles_nothing() -> None:
-    """Its changes are still in the kernel's memory alone."""
-    tape = begun()
-    tape.record_output(packed(UseState(id=1, do="set", name="k"), b"1") + packed(UseState(id=2, do="commit")))
+def test_a_refused_commit_keeps_a_log_unreplayable() -> None:
+    """The changes are still only in the kernel's memory."""
+    tape = started_log()
+    tape.record_output(message_bytes(UseState(id=1, do="set", name="k"), b"1") + message_bytes(UseState(id=2, do="commit")))
     error = ErrorInfo(type="Conflict", message="no")
-    tape.record_input(packed(Answer(id=1)) + packed(Answer(id=2, error=error)))
+    tape.record_input(message_bytes(Answer(id=1)) + message_bytes(Answer(id=2, error=error)))
 
     with pytest.raises(Gone, match="state"):
         tape.unanswered()
@@ -147,10 +148,10 @@ def test_a_commit_that_was_refused_settles_nothing() -> None:
     answers=st.lists(st.tuples(st.integers(1, 14), st.booleans()), max_size=14),
     sizes=SIZES,
 )
-def test_what_is_told_comes_again_until_an_answer_says_that_it_is_on_record(
+def test_records_are_replayed_until_an_answer_confirms_them(
     words: list[str], answers: list[tuple[int, bool]], sizes: list[int]
 ) -> None:
-    """One to a question, or to what leads to more than its answer: an error says nothing, nor does any other answer."""
+    """An answer to a later request confirms earlier records; an error, or an answer to a hook, does not."""
     kinds: dict[str, Callable[[int], GuestMessage]] = {
         "record": lambda number: Record(number=number),
         "word": lambda number: guest_protocol.AskModel(id=number, step=f"r:{number}"),
@@ -159,55 +160,55 @@ def test_what_is_told_comes_again_until_an_answer_says_that_it_is_on_record(
         "hook": lambda number: guest_protocol.FireHook(id=number, event="PreToolUse"),
         "watch": lambda number: guest_protocol.Watch(run=str(number)),
     }
-    tape = begun()
+    tape = started_log()
     said = {number: kinds[kind](number) for number, kind in enumerate(words, 1)}
-    cut(tape.record_output, b"".join(packed(word) for word in said.values()), sizes)
+    feed_in_pieces(tape.record_output, b"".join(message_bytes(word) for word in said.values()), sizes)
     there, open_ = 0, {number for number, word in said.items() if isinstance(word, guest_protocol.Request)}
     for number, is_well in answers:
         if number in open_:
             open_.remove(number)
             error = None if is_well else ErrorInfo(type="RametError", message="no")
-            tape.record_input(packed(Answer(id=number, error=error)))
+            tape.record_input(message_bytes(Answer(id=number, error=error)))
             if is_well and words[number - 1] != "hook":
                 there = max(there, number)
 
-    assert said_again(tape) == [
+    assert replayed_messages(tape) == [
         word
         for number, word in said.items()
         if number in open_ or isinstance(word, guest_protocol.Watch) or (isinstance(word, Record) and number > there)
     ]
 
 
-def test_a_reply_that_was_told_in_pieces_and_then_whole_is_no_secret_any_more() -> None:
-    """Who asked has it all."""
-    tape = begun()
-    tape.record_output(packed(ASKS))
-    tape.record_input(packed(guest_protocol.StreamChunk(id=1), b"{}") + packed(Answer(id=1)))
+def test_a_streamed_reply_that_was_answered_is_replayable() -> None:
+    """The guest has the whole reply."""
+    tape = started_log()
+    tape.record_output(message_bytes(ASKS))
+    tape.record_input(message_bytes(guest_protocol.StreamChunk(id=1), b"{}") + message_bytes(Answer(id=1)))
 
-    assert said_again(tape) == []
+    assert replayed_messages(tape) == []
 
 
-def test_who_was_told_nothing_waits_for_nobody() -> None:
-    """What it is to do went with its kernel."""
+def test_a_log_without_a_first_message_cannot_be_replayed() -> None:
+    """The task of the guest was lost with its kernel."""
     with pytest.raises(Gone, match="start message"):
         ChannelLog().unanswered()
 
 
 @pytest.mark.parametrize("half", [1, 8, 20])
-def test_half_a_word_of_a_kernels_cannot_be_made_whole(half: int) -> None:
-    """Its rest went with that kernel."""
-    tape = begun()
-    tape.record_input(packed(Answer(id=1), b"body" * 100)[:half])
+def test_a_partial_message_of_the_kernel_prevents_a_replay(half: int) -> None:
+    """The rest of the message was lost with the kernel."""
+    tape = started_log()
+    tape.record_input(message_bytes(Answer(id=1), b"body" * 100)[:half])
 
     with pytest.raises(Gone, match="half"):
         tape.unanswered()
 
 
 @pytest.mark.parametrize("nonsense", [b"\0" * 8, b"\xff" * 8, b"\0\0\0\1\0\0\0\0{"])
-def test_who_breaks_the_rules_is_not_gone_on_with(nonsense: bytes) -> None:
-    """In either direction; and it does no harm."""
+def test_a_log_with_invalid_bytes_cannot_be_replayed(nonsense: bytes) -> None:
+    """Invalid bytes in either direction do no other harm."""
     for direction in ("said", "told"):
-        tape = begun()
+        tape = started_log()
         getattr(tape, direction)(nonsense)
         getattr(tape, direction)(b"more")
         with pytest.raises(Gone):

@@ -1,4 +1,4 @@
-"""Streams over a line: in order, whole, and never more of them under way than their window."""
+"""Tests of streams over a line: in order, whole, and never with more bytes under way than their window."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ramet.isolation.remote.streams import Incoming, Outgoing
 from tests.support.waiting import eventually
 
 
-class Posted:
-    """What was to be sent."""
+class PostedMessages:
+    """Recorder of posted messages."""
 
     def __init__(self) -> None:
         self.words: list[tuple[NodeMessage, bytes]] = []
@@ -24,17 +24,17 @@ class Posted:
 
     @property
     def data(self) -> bytes:
-        """Of all pieces."""
+        """Return the bytes of all pieces."""
         return b"".join(body for word, body in self.words if isinstance(word, Data))
 
     @property
     def has_end(self) -> bool:
-        """Whether the last piece was an empty one."""
+        """Return whether the last piece was empty."""
         return bool(self.words) and isinstance(self.words[-1][0], Data) and not self.words[-1][1]
 
     @property
     def credit(self) -> int:
-        """All that was given."""
+        """Return the sum of granted credit."""
         return sum(word.size for word, _ in self.words if isinstance(word, Credit))
 
 
@@ -53,9 +53,9 @@ def shut(ends: list[int], index: int) -> None:
     ends[index] = -1
 
 
-async def test_no_more_goes_than_the_window(pipe: list[int]) -> None:
-    """Whoever writes stalls; with credit it goes on, and the end comes last."""
-    posted = Posted()
+async def test_no_more_bytes_than_the_window_are_sent(pipe: list[int]) -> None:
+    """The writer stalls at the window, continues with credit, and the end is sent last."""
+    posted = PostedMessages()
     outgoing = Outgoing(pipe[0], 1, 1, posted)
     os.set_blocking(pipe[1], False)
     sent = 0
@@ -77,8 +77,8 @@ async def test_no_more_goes_than_the_window(pipe: list[int]) -> None:
     outgoing.close()
 
 
-async def test_credit_for_what_was_not_sent_is_refused(pipe: list[int]) -> None:
-    outgoing = Outgoing(pipe[0], 1, 1, Posted())
+async def test_credit_for_bytes_that_were_not_sent_is_refused(pipe: list[int]) -> None:
+    outgoing = Outgoing(pipe[0], 1, 1, PostedMessages())
 
     with pytest.raises(ProtocolError):
         outgoing.grant(1)
@@ -86,9 +86,9 @@ async def test_credit_for_what_was_not_sent_is_refused(pipe: list[int]) -> None:
     outgoing.close()
 
 
-async def test_what_was_said_before_goes_before(pipe: list[int]) -> None:
-    """What is printed before a word of the channel arrives before it."""
-    posted, other = Posted(), os.pipe()
+async def test_earlier_output_is_sent_before_later_channel_data(pipe: list[int]) -> None:
+    """Output that was printed before a message of the channel arrives before it."""
+    posted, other = PostedMessages(), os.pipe()
     first = Outgoing(pipe[0], 1, 1, posted)
     second = Outgoing(other[0], 1, 0, posted, before=[first])
     os.write(pipe[1], b"printed")
@@ -103,9 +103,9 @@ async def test_what_was_said_before_goes_before(pipe: list[int]) -> None:
         os.close(fd)
 
 
-async def test_what_comes_is_kept_until_there_is_somewhere_to_go(pipe: list[int]) -> None:
-    """Then it is written, credit is given as it is taken, and the end is told once."""
-    posted, ended = Posted(), list[None]()
+async def test_received_bytes_are_stored_until_a_target_is_attached(pipe: list[int]) -> None:
+    """The bytes are then written, credit follows the writes, and the end is reported once."""
+    posted, ended = PostedMessages(), list[None]()
     incoming = Incoming(1, 1, posted, on_end=lambda: ended.append(None))
     pieces = [bytes([at]) * MAX_PIECE for at in range(WINDOW // MAX_PIECE)]
     for piece in pieces:
@@ -131,7 +131,7 @@ async def test_what_comes_is_kept_until_there_is_somewhere_to_go(pipe: list[int]
 
 
 async def test_more_than_the_window_is_refused() -> None:
-    incoming = Incoming(1, 1, Posted())
+    incoming = Incoming(1, 1, PostedMessages())
     for _ in range(WINDOW // MAX_PIECE):
         incoming.take(bytes(MAX_PIECE))
 
@@ -139,8 +139,8 @@ async def test_more_than_the_window_is_refused() -> None:
         incoming.take(b"x")
 
 
-async def test_what_comes_after_the_end_is_refused() -> None:
-    incoming = Incoming(1, 1, Posted())
+async def test_bytes_after_the_end_are_refused() -> None:
+    incoming = Incoming(1, 1, PostedMessages())
     incoming.take(b"")
 
     for data in (b"x", b""):
@@ -148,9 +148,9 @@ async def test_what_comes_after_the_end_is_refused() -> None:
             incoming.take(data)
 
 
-async def test_what_nobody_takes_any_more_is_counted_and_dropped(pipe: list[int]) -> None:
-    """So that whoever sends it comes to its end."""
-    posted, ended = Posted(), list[None]()
+async def test_bytes_for_a_closed_target_are_credited_and_dropped(pipe: list[int]) -> None:
+    """The sender can finish."""
+    posted, ended = PostedMessages(), list[None]()
     incoming = Incoming(1, 1, posted, on_end=lambda: ended.append(None))
     incoming.attach(pipe[1])
     shut(pipe, 0)
